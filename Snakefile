@@ -1,0 +1,42 @@
+# Four papers on gradient leakage: every figure, table and claim is a file.
+# `snakemake figures/copa_fig1.pdf`, `snakemake all`, or any other path of README's table.
+from snakemake.utils import min_version
+
+min_version("9.20")
+
+
+configfile: "config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/models.smk"
+include: "workflow/rules/gradients.smk"
+include: "workflow/rules/attacks.smk"
+include: "workflow/rules/scores.smk"
+include: "workflow/rules/copa.smk"
+include: "workflow/rules/claims.smk"
+include: "workflow/rules/benchmarks.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        FIGURES,
+        TABLES,
+        "results/claims.csv",
+
+
+rule figures:
+    input:
+        FIGURES,
+
+
+rule tables:
+    input:
+        TABLES,
+
+
+rule claims:
+    input:
+        "results/claims.csv",

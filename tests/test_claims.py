@@ -1,0 +1,274 @@
+"""Claims: every verdict, the paper against itself, and the tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from claims_synthetic import (
+    FILE,
+    Judged,
+    changed_scores,
+    content,
+    index_rows,
+    read,
+    score_rows,
+    security_rows,
+    write,
+)
+from gradleak.claims import (
+    COLUMNS,
+    TABLE_COLUMNS,
+    Claims,
+    Evidence,
+    evaluate,
+    load,
+    table,
+)
+from gradleak.claims.evaluate import judge
+from gradleak.claims.outcome import Outcome
+from gradleak.claims.paper import psnr_mismatches
+from gradleak.errors import ConfigError
+
+
+@pytest.fixture(scope="module")
+def claims() -> Claims:
+    return load(FILE)
+
+
+@pytest.fixture(scope="module")
+def scores(claims: Claims) -> list[dict]:
+    return score_rows(claims)
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory, scores: list[dict]) -> Evidence:
+    return read(tmp_path_factory.mktemp("evidence"), scores, security_rows(), index_rows())
+
+
+@pytest.fixture(scope="module")
+def judged(claims: Claims, evidence: Evidence) -> pd.DataFrame:
+    return evaluate(claims, evidence, "real", "laptop").set_index("id")
+
+
+# --- Verdicts ------------------------------------------------------------------------------------
+
+
+def test_columns_and_paper_values_reproduced_by_themselves(judged: pd.DataFrame) -> None:
+    assert list(judged.reset_index().columns) == COLUMNS
+    cells = judged[judged.index.str.startswith(("copa.table1.", "copa.table2.fig"))]
+    assert len(cells) == 136
+    assert (cells["verdict"] == "reproduced").all(), cells[cells["verdict"] != "reproduced"]
+    truck = judged.loc["copa.table2.fig1.v1.truck.copa.mse"]
+    assert (truck["n"], truck["n_ok"]) == (10, 10)
+    assert truck["low"] < truck["ours"] < truck["high"]
+    others = judged[~judged["verdict"].isin(["reproduced", "refuted"])]
+    assert set(others.index) <= {"copa.fig1.close.v1.twenty"}  # six images leave a wide interval
+
+
+def test_rounded_c_is_reproduced(judged: pd.DataFrame) -> None:
+    row = judged.loc["copa.table1.v1.c"]
+    assert (row["paper_value"], row["ours"], row["verdict"]) == (-2267, -2266.5, "reproduced")
+
+
+REFUTED = {
+    "copa.fig1.captured": "-1995",
+    "copa.c.full.fig2.copa": "0.0355",
+    "copa.fig2.overall.rgap": "31.3128",
+    "copa.fig1.pair.14.copa_tv": "0.0596",
+    "copa.fig2.pair.14.copa_tv": "0.0950",
+    "copa.fig2.close.v1": "25.2923",
+    "copa.fig2.close.v3": "0.0565",
+    "copa.fig2.denoise.v3": "0.0563",
+}
+
+
+def test_sentences_that_the_papers_tables_contradict(claims: Claims, judged: pd.DataFrame) -> None:
+    refuted = judged[judged["verdict"] == "refuted"]
+    once = {name.removesuffix(".twenty") for name in refuted.index}
+    assert once == set(REFUTED)
+    for name, number in REFUTED.items():
+        assert number in refuted.loc[name, "reason"]
+        assert "ours: " in refuted.loc[name, "reason"]
+    reason = refuted.loc["copa.fig2.denoise.v3", "reason"]
+    assert "Animal" in reason and "Truck" not in reason
+    without = evaluate(claims, Evidence(), "embedded", "smoke").set_index("id")
+    assert set(without[without["verdict"] == "refuted"].index) == set(refuted.index)
+
+
+def test_printed_psnr_and_mse_are_compared(claims: Claims, tmp_path: Path) -> None:
+    assert psnr_mismatches(claims, "copa.table2") == ([], 48)
+    data = content()
+    data["grids"][1]["rows"][0]["values"][0] = 0.0514
+    wrong, _ = psnr_mismatches(load(write(tmp_path, data)), "copa.table2")
+    assert wrong == ["Figure 1, variant 1, Truck, COPA original: 0.0514, 61.0389"]
+
+
+@pytest.mark.parametrize(
+    ("factor", "mse", "psnr"), [(100.0, "differs", "differs"), (0.01, "exceeds", "exceeds")]
+)
+def test_values_off_the_interval(
+    claims: Claims, scores: list[dict], tmp_path: Path, factor: float, mse: str, psnr: str
+) -> None:
+    where = {"model": "cnn3_v1_tanh", "attack": "copa", "result": "copa_pair"}
+    rows = changed_scores(scores, **where)
+    for row in rows:
+        if all(row[key] == value for key, value in where.items()):
+            if row["metric"] == "mse":
+                row["value"] *= factor
+            elif row["metric"] == "psnr_255":
+                row["value"] -= 10 * np.log10(factor)
+    frame = Judged(claims, read(tmp_path, rows, [], []))
+    assert frame["copa.table2.fig1.v1.truck.copa.mse"].verdict == mse
+    assert frame["copa.table2.fig1.v1.truck.copa.psnr"].verdict == psnr
+    assert frame["copa.table2.fig1.v1.truck.rgap.mse"].verdict == "reproduced"
+
+
+def test_failed_runs_are_counted_and_count_as_worst(
+    claims: Claims, scores: list[dict], tmp_path: Path
+) -> None:
+    where = {"model": "cnn3_v3_tanh", "attack": "copa"}
+    rows = changed_scores(scores, **where)
+    for row in rows:
+        if all(row[key] == value for key, value in where.items()) and row["seed"] < 4:
+            row.update(status="failed", reason="NaN", value="")
+    frame = Judged(claims, read(tmp_path, rows, [], []))
+    value = frame["copa.table2.fig1.v3.truck.copa.mse"]
+    assert (value.n, value.n_ok, value.verdict) == (10, 6, "reproduced")
+    assert "4 of 10 runs failed" in value.reason
+    order = frame["copa.fig1.pair.32.copa"]
+    assert (order.n, order.n_ok, order.verdict) == (40, 32, "differs")
+    assert frame["copa.fig1.overall.copa"].verdict == "differs"
+    assert frame["copa.fig1.close.v3"].verdict == "differs"
+    assert frame["copa.c.full.fig1.copa"].verdict == "differs"
+    assert frame["copa.padding.copa"].verdict == "differs"
+    assert frame["copa.fig1.pair.12.copa"].verdict == "reproduced"
+    none_left = [row for row in rows if row["seed"] < 4 or row["model"] != "cnn3_v3_tanh"]
+    frame = Judged(claims, read(tmp_path, none_left, [], []))
+    assert frame["copa.table2.fig1.v3.truck.copa.mse"].verdict == "differs"
+
+
+def test_divergence_and_equal_attacks(claims: Claims, scores: list[dict], tmp_path: Path) -> None:
+    rows = changed_scores(scores, model="cnn3_v1_leaky", attack="rgap")
+    copies = {
+        (row["result"], row["seed"], row["index"], row["metric"]): row["value"]
+        for row in rows
+        if row["model"] == "cnn3_v1_leaky" and row["attack"] == "copa"
+    }
+    for row in rows:
+        if row["model"] == "cnn3_v1_leaky" and row["attack"] == "rgap":
+            row["value"] = copies[row["result"], row["seed"], row["index"], row["metric"]]
+    frame = Judged(claims, read(tmp_path, rows, [], []))
+    assert frame["copa.fig2.diverges.v1"].verdict == "differs"
+    assert frame["copa.fig2.copa_beats_rgap.v1"].verdict == "differs"
+    assert frame["copa.fig2.copa_beats_rgap.v1"].ours == pytest.approx(1)
+    assert frame["copa.fig2.diverges.v2"].verdict == "reproduced"
+
+
+def test_large_padding_effect_differs(claims: Claims, scores: list[dict], tmp_path: Path) -> None:
+    rows = changed_scores(scores, result="copa_padding", metric="mse")
+    for row in rows:
+        if row["result"] == "copa_padding" and row["metric"] == "mse":
+            row["value"] *= 1e6
+    frame = Judged(claims, read(tmp_path, rows, [], []))
+    for name in ("copa.padding.copa", "copa.padding.rgap", "copa.padding.v1"):
+        assert frame[name].verdict == "differs"
+
+
+def test_exact_and_correlation_claims_can_fail(
+    claims: Claims, scores: list[dict], tmp_path: Path
+) -> None:
+    security = security_rows()
+    security[0]["contribution"] = 1
+    security[0]["kernel"] = 5
+    index = [{**row, "c": -row["c"]} for row in index_rows()]
+    rows = changed_scores(scores, metric="fc_error")
+    next(row for row in rows if row["metric"] == "fc_error")["value"] = 1e-3
+    frame = Judged(claims, read(tmp_path, rows, security, index))
+    assert frame["copa.table1.v1.layer1.kernel"].verdict == "differs"
+    assert frame["copa.table1.v1.c"].verdict == "differs"
+    assert frame["copa.fig1.contribution.v1.layer1"].verdict == "differs"
+    assert frame["copa.lemma.fc.fig1"].verdict == "differs"
+    assert frame["copa.lemma.fc.fig2"].verdict == "reproduced"
+    assert frame["copa.c.indicator.copa"].verdict == "differs"
+    assert frame["copa.recommend.wide.copa"].verdict == "reproduced"
+    assert frame["copa.table1.v2.c"].verdict == "reproduced"
+
+
+def test_what_a_run_cannot_judge(claims: Claims, tmp_path: Path) -> None:
+    evidence = read(tmp_path, score_rows(claims, "embedded"), security_rows(), index_rows())
+    by_id = {claim.id: claim for claim in claims.claims}
+
+    def outcome(name: str, images: str, scale: str) -> Outcome:
+        return judge(by_id[name], claims, evidence, images, scale)
+
+    value = outcome("copa.table2.fig1.v1.truck.copa.mse", "embedded", "laptop")
+    assert value.verdict == "not judged" and "embedded" in value.reason
+    assert value.low < value.ours < value.high
+    order = "copa.fig1.pair.12.copa"
+    assert outcome(order, "embedded", "laptop").verdict == "reproduced"
+    assert outcome(order, "embedded", "smoke").verdict == "not judged"
+    assert "at least laptop" in outcome(order, "embedded", "smoke").reason
+    assert "on real images" in outcome(order, "real", "laptop").reason
+    for scale in ("smoke", "laptop"):
+        assert outcome("copa.table1.v4.c", "embedded", scale).verdict == "reproduced"
+    with pytest.raises(ValueError, match="use embedded or real"):
+        outcome(order, "photos", "laptop")
+
+
+def test_no_evidence_is_not_judged(claims: Claims) -> None:
+    frame = evaluate(claims, Evidence(), "real", "laptop").set_index("id")
+    judged = frame[~frame["verdict"].isin(["not judged", "refuted"])]
+    assert list(judged.index) == ["copa.table2.psnr_matches_mse"]
+    assert frame["reason"].str.len().min() > 0
+
+
+def test_few_seeds_cannot_carry_a_test(claims: Claims, scores: list[dict], tmp_path: Path) -> None:
+    few = [row for row in scores if row["seed"] < 4]
+    frame = Judged(claims, read(tmp_path, few, [], []))
+    row = frame["copa.fig1.pair.12.copa"]
+    assert row.verdict == "not judged" and row.reason.startswith("scale: 4 seeds")
+    one = [row for row in scores if row["seed"] < 1]
+    frame = Judged(claims, read(tmp_path, one, [], []))
+    row = frame["copa.table2.fig1.v1.truck.copa.mse"]
+    assert row.verdict == "not judged" and "one run has no interval" in row.reason
+
+
+def test_a_changed_claim_changes_nothing_elsewhere(
+    tmp_path: Path, evidence: Evidence, judged: pd.DataFrame
+) -> None:
+    data = content()
+    data["tolerances"]["wide"] = {**data["tolerances"]["draw"], "factor": 3}
+    data["grids"][1]["exceptions"]["wide"] = ["fig1.v1.truck.copa.mse"]
+    data["explanations"] = {"copa.fig1.captured": "c(M) ranks variant 1 last."}
+    frame = evaluate(load(write(tmp_path, data)), evidence, "real", "laptop").set_index("id")
+    name = "copa.table2.fig1.v1.truck.copa.mse"
+    assert frame.loc[name, "high"] == pytest.approx(3 * judged.loc[name, "high"])
+    assert frame.loc["copa.fig1.captured", "explanation"] == "c(M) ranks variant 1 last."
+    changed = [name, "copa.fig1.captured"]
+    pd.testing.assert_frame_equal(frame.drop(changed), judged.drop(changed))
+
+
+# --- Tables --------------------------------------------------------------------------------------
+
+
+def test_tables(claims: Claims, evidence: Evidence) -> None:
+    second = table(claims, evidence, "copa_table2", "real", "laptop")
+    assert list(second.columns) == TABLE_COLUMNS
+    assert len(second) == 144
+    assert second["paper"].notna().sum() == 96
+    alone = second[second["paper"].isna()]
+    assert set(alone["verdict"]) == {""}
+    assert alone["row"].str.endswith("20 images").all()
+    assert alone["note"].str.startswith("not in the paper").all()
+    assert (alone["n"] == 60).all() and alone["low"].notna().all()
+    first = second.iloc[0]
+    assert (first["row"], first["column"]) == ("Figure 1, variant 1, Truck", "COPA original")
+    assert table(claims, evidence, "copa_table1", "real", "laptop").shape == (32, 13)
+    empty = table(claims, Evidence(), "copa_table2", "embedded", "smoke")
+    assert empty["ours"].isna().all() and empty["n"].isna().all()
+    with pytest.raises(ConfigError, match="copa_table1, copa_table2"):
+        table(claims, evidence, "copa_table9", "real", "laptop")

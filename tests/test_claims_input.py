@@ -1,0 +1,264 @@
+"""Claims: reading claims files and evidence, good and bad, and the statistics."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from claims_synthetic import (
+    FILE,
+    Judged,
+    changed_scores,
+    content,
+    index_rows,
+    read,
+    score_rows,
+    security_rows,
+    write,
+)
+from gradleak.claims import (
+    Claims,
+    Evidence,
+    evaluate,
+    interval_of_mean,
+    load,
+    prediction_interval,
+)
+from gradleak.claims.evidence import SCORE_COLUMNS
+from gradleak.claims.statistics import p_below_zero, spearman
+from gradleak.errors import ArtifactError, ConfigError
+
+
+@pytest.fixture(scope="module")
+def claims() -> Claims:
+    return load(FILE)
+
+
+@pytest.fixture(scope="module")
+def scores(claims: Claims) -> list[dict]:
+    return score_rows(claims)
+
+
+# --- The file ------------------------------------------------------------------------------------
+
+
+def test_every_number_of_both_tables_is_a_claim(claims: Claims) -> None:
+    numbers = [claim for claim in claims.numbers() if claim.cell is not None]
+    assert sum(claim.cell.table == "copa_table2" for claim in numbers) == 96
+    assert sum(claim.cell.table == "copa_table1" for claim in numbers) == 32
+    known = next(c for c in numbers if c.id == "copa.table2.fig1.v1.truck.copa.mse")
+    assert known.paper_value == 0.0512
+    assert known.query.where == {
+        "result": "copa_pair",
+        "model": "cnn3_v1_tanh",
+        "name": "truck",
+        "attack": "copa",
+    }
+
+
+def test_ids_are_unique_and_placeholders_filled(claims: Claims) -> None:
+    ids = [claim.id for claim in claims.claims]
+    assert len(ids) == len(set(ids))
+    for claim in claims.claims:
+        assert "{" not in claim.model_dump_json().replace('":{', "").replace("[{", "").replace(
+            ",{", ""
+        ).removeprefix("{"), claim.id
+
+
+def _bad(change: Any) -> dict[str, Any]:
+    data = content()
+    change(data)
+    return data
+
+
+BAD = {
+    "unknown key": (
+        lambda d: d["claims"][-1].update(tolerence="test"),
+        ["copa.table2.psnr_matches_mse", "tolerence", "remove the key"],
+    ),
+    "missing key": (
+        lambda d: d["claims"][-1].pop("locator"),
+        ["copa.table2.psnr_matches_mse", "locator", "add the key"],
+    ),
+    "wrong kind": (
+        lambda d: d["claims"][-1].update(kind="sentence"),
+        ["kind", "'sentence'", "correct the value"],
+    ),
+    "unknown tolerance": (
+        lambda d: d["claims"][-1].update(tolerance="loose"),
+        ["'loose'", "define it"],
+    ),
+    "tolerance of another form": (
+        lambda d: d["claims"][-1].update(tolerance="test"),
+        ["rule alpha", "printed", "use one of these"],
+    ),
+    "same id twice": (lambda d: d["claims"].append(d["claims"][-1]), ["twice", "rename"]),
+    "row too short": (
+        lambda d: d["grids"][1]["rows"][0]["values"].pop(),
+        ["fig1.v1.truck", "5 values for 6 columns"],
+    ),
+    "exception without cell": (
+        lambda d: d["grids"][1]["exceptions"]["draw_near_zero"].append("fig9"),
+        ["'fig9' is no cell"],
+    ),
+    "unknown list": (
+        lambda d: d["claims"][0].update(foreach={"v": "variations"}),
+        ["foreach.v", "'variations'", "variants"],
+    ),
+    "unknown name in braces": (
+        lambda d: d["claims"][0].update(statement="{w}"),
+        ["'w'", "foreach"],
+    ),
+    "explanation of nothing": (
+        lambda d: d.update(explanations={"copa.none": "x"}),
+        ["copa.none", "remove"],
+    ),
+    "tolerance without amount": (
+        lambda d: d["tolerances"]["full"].pop("amount"),
+        ["tolerances.full", "needs an amount"],
+    ),
+    "no mapping": (lambda d: d.update(claims="all"), ["claims", "'all'", "correct"]),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_files_are_refused_in_one_sentence(tmp_path: Path, name: str) -> None:
+    change, words = BAD[name]
+    path = write(tmp_path, _bad(change))
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    message = str(error.value)
+    assert str(path) in message
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_missing_and_invalid_yaml_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="give a readable claims file"):
+        load(tmp_path / "none.yaml")
+    (tmp_path / "broken.yaml").write_text("claims: [", encoding="utf-8")
+    with pytest.raises(ConfigError, match="no valid YAML"):
+        load(tmp_path / "broken.yaml")
+
+
+# --- Evidence ------------------------------------------------------------------------------------
+
+
+def _row(**changes: Any) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(SCORE_COLUMNS, "x")
+    return {**row, "metric": "mse", "value": 0.1, "status": "ok", **changes}
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([_row(value="much")], ["line 2", "'much' is no number"]),
+        ([_row(), _row(value="")], ["line 3", "no value"]),
+        ([_row(status="crashed")], ["line 2", "failed, not_applicable"]),
+        ([{"paper": "copa"}], ["no column 'result'"]),
+    ],
+)
+def test_malformed_scores_are_refused(tmp_path: Path, rows: list[dict], words: list[str]) -> None:
+    path = tmp_path / "scores.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    with pytest.raises(ArtifactError) as error:
+        Evidence.read(scores=[path])
+    for word in [str(path), *words, "ask Snakemake"]:
+        assert word in str(error.value)
+
+
+def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="is missing"):
+        Evidence.read(security=[tmp_path / "none.csv"])
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(ArtifactError, match="no CSV table"):
+        Evidence.read(index=[tmp_path / "empty.csv"])
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n", encoding="utf-8")
+    with pytest.raises(ArtifactError, match="no column 'network'"):
+        Evidence.read(index=[tmp_path / "other.csv"])
+
+
+def test_the_same_run_twice_is_refused(claims: Claims, scores: list[dict], tmp_path: Path) -> None:
+    again = {**scores[0], "precision": "float32"}
+    with pytest.raises(ArtifactError, match="two values of mse"):
+        evaluate(claims, read(tmp_path, [*scores, again], [], []), "real", "laptop")
+    security = security_rows()
+    with pytest.raises(ArtifactError, match="layer conv1 of cnn3_v1_tanh twice"):
+        evaluate(claims, read(tmp_path, [], [*security, security[0]], []), "real", "laptop")
+
+
+def test_tidy_index_table_is_spread_out(tmp_path: Path) -> None:
+    rows = [
+        {"row": row["network"], "column": column, "metric": metric, "ours": value}
+        for row in index_rows(5)
+        for column, metric, value in (("c", "c", row["c"]), ("COPA", "mse", row["mse_copa"]))
+    ]
+    path = tmp_path / "index.csv"
+    pd.DataFrame(rows).to_csv(path, index=False)
+    wide = Evidence.read(index=[path]).index
+    assert set(wide.columns) == {"network", "c", "mse_copa"}
+    assert wide["c"].astype(float).tolist() == pytest.approx([row["c"] for row in index_rows(5)])
+
+
+def test_exact_reconstruction_gives_no_infinity(
+    claims: Claims, scores: list[dict], tmp_path: Path
+) -> None:
+    rows = changed_scores(scores, model="cnn3_v3_tanh", attack="rgap")
+    for row in rows:
+        if row["model"] == "cnn3_v3_tanh" and row["attack"] == "rgap":
+            row["value"] = {"mse": 0.0, "psnr_255": np.inf}.get(row["metric"], row["value"])
+    frame = Judged(claims, read(tmp_path, rows, [], []))
+    psnr = frame["copa.table2.fig1.v3.truck.rgap.psnr"]
+    assert psnr.ours == pytest.approx(10 * np.log10(255**2 / 1e-30))
+    assert psnr.verdict == "exceeds"
+    assert frame["copa.table2.fig1.v3.truck.rgap.mse"].verdict == "reproduced"
+
+
+# --- Statistics ----------------------------------------------------------------------------------
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(
+    n=st.integers(3, 25),
+    center=st.floats(-5, 1),
+    spread=st.floats(0.01, 1.0),
+    log=st.booleans(),
+)
+def test_intervals_cover_what_they_promise(n: int, center: float, spread: float, log: bool) -> None:
+    rng = np.random.default_rng(n)
+    draws = center + spread * rng.standard_normal((1500, n + 1))
+    shown = 10**draws if log else draws
+    true_mean = 10**center if log else center
+    new, mean = 0, 0
+    for row in shown:
+        low, high = prediction_interval(row[:-1], log=log)
+        new += low <= row[-1] <= high
+        low, high = interval_of_mean(row[:-1], log=log)
+        mean += low <= true_mean <= high
+    assert new / 1500 == pytest.approx(0.95, abs=0.025)
+    assert mean / 1500 == pytest.approx(0.95, abs=0.025)
+
+
+def test_prediction_interval_by_hand() -> None:
+    half = 4.302652729911275 * np.sqrt(1 + 1 / 3)  # Student's t, 2 degrees of freedom, 97.5 %
+    assert prediction_interval([1, 2, 3], log=False) == pytest.approx((2 - half, 2 + half))
+    low, high = prediction_interval([10, 100, 1000], log=True)
+    assert (np.log10(low), np.log10(high)) == pytest.approx((2 - half, 2 + half))
+    assert np.isnan(prediction_interval([1], log=False)).all()
+
+
+def test_small_tests() -> None:
+    assert p_below_zero([-1, -2, -3, -4, -5]) == pytest.approx(1 / 32)
+    assert p_below_zero([0] * 6) == 1
+    assert np.isnan(p_below_zero([-1] * 4))
+    assert p_below_zero([-1] * 10) < 0.01
+    rho, low, high = spearman(np.arange(40.0), -np.arange(40.0))
+    assert rho == pytest.approx(-1) and high < -0.9 and low <= rho + 1e-9
+    assert np.isnan(spearman(np.zeros(10), np.arange(10.0))[0])

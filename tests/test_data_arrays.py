@@ -1,0 +1,243 @@
+"""Data sets as files: what is written is what is read, and anything else is refused by name."""
+
+import hashlib
+import json
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from gradleak.data import arrays, catalogue
+from gradleak.errors import ArtifactError, ConfigError, DataError
+
+
+def small(dataset="cifar10", split="test", n=6):
+    generator = np.random.default_rng(0)
+    info = catalogue.info(dataset)
+    images = generator.integers(0, 256, (n, *info.shape), dtype=np.uint8)
+    labels = np.arange(n, dtype=np.int64) % info.classes
+    names = [f"class {k}" for k in range(info.classes)]
+    return arrays.Dataset(images, labels, names, dataset, split, "official")
+
+
+def by_hand(path, dataset="cifar10", split="test", classes=True, **changes):
+    data = small(dataset, split)
+    tensors = {"images": data.images, "labels": data.labels, **changes}
+    metadata = {"dataset": dataset, "split": split}
+    if classes:
+        metadata["classes"] = json.dumps(data.classes)
+    save_file(tensors, path, metadata=metadata)
+    return path
+
+
+def sentence(error, *parts):
+    text = str(error.value)
+    assert text.endswith(".") and "\n" not in text
+    for part in parts:
+        assert str(part) in text
+    return text
+
+
+def test_save_then_load_gives_the_same_images_and_the_checksum_of_the_file(tmp_path):
+    path, data = tmp_path / "cifar10-test.safetensors", small()
+    digest = arrays.save(path, data, {"code": "abc"})
+    assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert arrays.sidecar(path).read_text() == f"{digest}  {path.name}\n"
+    found = arrays.load(path, "cifar10", "test")
+    assert np.array_equal(found.images, data.images) and np.array_equal(found.labels, data.labels)
+    assert found.classes == data.classes
+    assert found.identity() == {
+        "dataset": "cifar10",
+        "split": "test",
+        "origin": "official",
+        "sha256": digest,
+    }
+    assert not arrays.is_by_hand(path)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(DataError) as error:
+        arrays.load(tmp_path / "cifar10-test.safetensors", "cifar10", "test")
+    sentence(error, tmp_path / "cifar10-test.safetensors", "missing", "Snakemake")
+
+
+@pytest.mark.parametrize("harm", ["truncated", "altered"])
+def test_a_harmed_file_is_refused_with_both_checksums(tmp_path, harm):
+    path = tmp_path / "cifar10-test.safetensors"
+    expected = arrays.save(path, small())
+    content = bytearray(path.read_bytes())
+    if harm == "truncated":
+        del content[-10:]
+    else:
+        content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError) as error:
+        arrays.load(path, "cifar10", "test")
+    sentence(error, path, hashlib.sha256(content).hexdigest(), expected, "delete it")
+    assert not arrays.is_by_hand(path)
+
+
+def test_a_file_of_ours_without_its_checksum_file_is_refused(tmp_path):
+    path = tmp_path / "cifar10-test.safetensors"
+    arrays.save(path, small())
+    arrays.sidecar(path).unlink()
+    with pytest.raises(DataError) as error:
+        arrays.load(path, "cifar10", "test")
+    sentence(error, arrays.sidecar(path), "copy it as well")
+
+
+def test_a_checksum_file_without_a_checksum_is_refused(tmp_path):
+    path = tmp_path / "cifar10-test.safetensors"
+    arrays.save(path, small())
+    arrays.sidecar(path).write_text("nothing\n")
+    with pytest.raises(DataError) as error:
+        arrays.load(path, "cifar10", "test")
+    sentence(error, arrays.sidecar(path), "no SHA-256")
+
+
+def test_arrays_put_there_by_hand_are_read_and_named_so(tmp_path):
+    path = by_hand(tmp_path / "cifar10-test.safetensors")
+    found = arrays.load(path, "cifar10", "test")
+    assert arrays.is_by_hand(path)
+    assert found.origin == "by hand"
+    assert found.sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
+    assert found.classes[3] == "class 3"
+
+
+def test_arrays_by_hand_need_no_class_names(tmp_path):
+    path = by_hand(tmp_path / "cifar10-test.safetensors", classes=False)
+    assert arrays.load(path, "cifar10", "test").classes == [str(k) for k in range(10)]
+
+
+def test_a_truncated_file_put_there_by_hand_stays_by_hand_and_is_refused(tmp_path):
+    path = by_hand(tmp_path / "cifar10-test.safetensors")
+    path.write_bytes(path.read_bytes()[:-10])
+    assert arrays.is_by_hand(path)
+    with pytest.raises(DataError) as error:
+        arrays.load(path, "cifar10", "test")
+    sentence(error, path, "truncated", hashlib.sha256(path.read_bytes()).hexdigest(), "replace it")
+
+
+def test_no_file_is_not_by_hand(tmp_path):
+    assert not arrays.is_by_hand(tmp_path / "cifar10-test.safetensors")
+
+
+def test_another_data_set_or_split_is_refused(tmp_path):
+    path = by_hand(tmp_path / "cifar10-test.safetensors", split="train")
+    with pytest.raises(DataError) as error:
+        arrays.load(path, "cifar10", "test")
+    sentence(error, path, "split", "'train'", "'test'")
+
+
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"images": np.zeros((6, 3, 32, 32), np.float32)}, ("float32", "uint8")),
+        ({"labels": np.zeros(6, np.int32)}, ("int32", "int64")),
+        ({"images": np.zeros((6, 3, 28, 28), np.uint8)}, ("(6, 3, 28, 28)", "(N, 3, 32, 32)")),
+        ({"images": np.zeros((6, 3072), np.uint8)}, ("(6, 3072)", "(N, 3, 32, 32)")),
+        ({"labels": np.zeros(5, np.int64)}, ("6 images", "(5,)")),
+        ({"labels": np.array([0, 1, 10, 3, 4, 5])}, ("label 10 at index 2", "0 to 9")),
+        ({"labels": np.array([0, 1, 2, 3, -1, 5])}, ("label -1 at index 4", "0 to 9")),
+    ],
+)
+def test_wrong_arrays_are_refused(tmp_path, changes, parts):
+    path = by_hand(tmp_path / "cifar10-test.safetensors", **changes)
+    with pytest.raises(DataError) as error:
+        arrays.load(path, "cifar10", "test")
+    sentence(error, path, *parts)
+
+
+def test_a_file_with_other_arrays_is_refused(tmp_path):
+    path = tmp_path / "cifar10-test.safetensors"
+    save_file({"x": np.zeros(3)}, path)
+    with pytest.raises(DataError) as error:
+        arrays.load(path, "cifar10", "test")
+    sentence(error, path, "['x']", "'images' and 'labels'")
+
+
+def test_wrong_arrays_are_not_written(tmp_path):
+    data = small()
+    data.labels[2] = 11
+    with pytest.raises(DataError):
+        arrays.save(tmp_path / "cifar10-test.safetensors", data)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unwritable_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError) as error:
+        arrays.save(tmp_path / "file" / "cifar10-test.safetensors", small())
+    sentence(error, tmp_path / "file" / "cifar10-test.safetensors")
+
+
+def test_take_gives_the_images_asked_for():
+    data = small()
+    images, labels = data.take([4, 1])
+    assert np.array_equal(images, data.images[[4, 1]]) and labels.tolist() == [4, 1]
+
+
+@pytest.mark.parametrize("index", [6, -1])
+def test_an_index_out_of_range_is_refused(index):
+    with pytest.raises(DataError) as error:
+        small().take([0, index])
+    sentence(error, f"Index {index} ", "cifar10-test", "6 images", "0 to 5")
+
+
+def test_stand_ins_replace_real_data_sets_only_when_images_are_embedded():
+    stand_ins = {"mnist": "digits", "cifar10": "photos10", "cifar100": "photos100"}
+    for real, stand_in in {**stand_ins, "imagenet": "photos224"}.items():
+        assert catalogue.resolve(real, "embedded") == stand_in
+        assert catalogue.resolve(stand_in, "embedded") == stand_in
+        assert catalogue.resolve(real, "real") == real
+        assert catalogue.info(real).channels == catalogue.info(stand_in).channels
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        (lambda: catalogue.resolve("cifar11", "real"), ("'cifar11'", "cifar10")),
+        (lambda: catalogue.resolve("cifar10", "fake"), ("'fake'", "embedded, real")),
+        (lambda: catalogue.check_split("imagenet", "test"), ("imagenet", "'test'", "val")),
+    ],
+)
+def test_unknown_names_are_refused(call, parts):
+    with pytest.raises(ConfigError) as error:
+        call()
+    sentence(error, *parts)
+
+
+def test_the_pattern_ties_each_data_set_to_its_own_splits():
+    pattern = catalogue.pairs_pattern([("cifar10", "test"), ("imagenet", "val")])
+    whole = re.compile(rf"(?P<dataset>{pattern})-(?P<split>.+)\.safetensors$")
+    names = ["cifar10-test", "cifar10-train", "imagenet-val", "xcifar10-test", "cifar10-test2"]
+    assert [bool(whole.match(f"{name}.safetensors")) for name in names] == [1, 0, 1, 0, 0]
+    assert re.match(catalogue.pairs_pattern([]), "cifar10-test.safetensors") is None
+
+
+REAL = {
+    "cifar10-train": (50000, 3, 32, 32),
+    "cifar100-test": (10000, 3, 32, 32),
+    "mnist-train": (60000, 1, 28, 28),
+    "mnist-test": (10000, 1, 28, 28),
+}
+
+
+@pytest.mark.skipif(
+    "GRADLEAK_DATA_ROOT" not in os.environ,
+    reason="GRADLEAK_DATA_ROOT names no folder with arrays of the real images",
+)
+@pytest.mark.parametrize("name", REAL)
+def test_real_arrays_have_the_official_shapes_and_means(name):
+    dataset, _, split = name.partition("-")
+    path = Path(os.environ["GRADLEAK_DATA_ROOT"]) / f"{name}.safetensors"
+    data = arrays.load(path, dataset, split)
+    assert data.images.shape == REAL[name]
+    assert set(np.unique(data.labels)) == set(range(catalogue.info(dataset).classes))
+    if name == "cifar10-train":
+        means = data.images.mean(axis=(0, 2, 3)) / 255
+        assert means == pytest.approx([0.4914, 0.4822, 0.4465], abs=5e-5)
+        assert [data.classes[label] for label in data.labels[[1, 3]]] == ["truck", "deer"]

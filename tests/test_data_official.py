@@ -1,0 +1,371 @@
+"""Downloading and unpacking, against a local server with small files in the official formats."""
+
+import gzip
+import hashlib
+import io
+import pickle
+import struct
+import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+from torchvision import datasets
+
+from gradleak.artifacts import read_tensors
+from gradleak.data import arrays, download, official
+from gradleak.errors import ArtifactError, ConfigError, DataError
+
+
+def md5(content):
+    return hashlib.md5(content).hexdigest()
+
+
+class Server:
+    """Serves `files`; `cuts` says after how many bytes each of the next replies breaks off."""
+
+    def __init__(self):
+        self.files, self.cuts, self.requests, self.ranges = {}, [], [], True
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                outer.reply(self)
+
+            def log_message(self, *arguments):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/files"
+        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def reply(self, handler):
+        name, wanted = handler.path.rpartition("/")[2], handler.headers.get("Range")
+        self.requests.append((name, wanted))
+        if name not in self.files:
+            handler.send_error(404)
+            return
+        content, start = self.files[name], 0
+        if self.ranges and wanted:
+            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        if start >= len(content):
+            handler.send_error(416)
+            return
+        handler.send_response(206 if start else 200)
+        if start:
+            handler.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        handler.send_header("Content-Length", str(len(content) - start))
+        handler.end_headers()
+        end = start + self.cuts.pop(0) if self.cuts else len(content)
+        handler.wfile.write(content[start:end])
+
+    def close(self):
+        self.http.shutdown()
+        self.http.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def server():
+    running = Server()
+    yield running
+    running.close()
+
+
+def remote(server, content=b"0123456789" * 1000, name="file.bin"):
+    server.files[name] = content
+    return download.RemoteFile(name, (f"{server.url}/{name}",), md5(content))
+
+
+def sentence(error, *parts):
+    text = str(error.value)
+    assert text.endswith(".") and "\n" not in text
+    for part in parts:
+        assert str(part) in text
+
+
+def pickled(**entry):
+    return pickle.dumps(entry)
+
+
+def tarred(base, members):
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as tar:
+        for name, content in members.items():
+            entry = tarfile.TarInfo(f"{base}/{name}")
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return buffer.getvalue()
+
+
+def cifar(parent, label_key, classes, label=None):
+    """A small CIFAR archive: the official members, four images in each."""
+    generator = np.random.default_rng(1)
+    members, images, labels = {}, {}, {}
+    for name, _ in (*parent.train_list, *parent.test_list):
+        images[name] = generator.integers(0, 256, (4, 3072), dtype=np.uint8)
+        labels[name] = [label] * 4 if label is not None else [1, 0, 3, 2]
+        members[name] = pickled(data=images[name], **{label_key: labels[name]})
+    meta = parent.meta
+    members[meta["filename"]] = pickled(**{meta["key"]: classes})
+    archive = tarred(parent.base_folder, members)
+
+    changed = {
+        "tgz_md5": md5(archive),
+        "train_list": [[name, md5(members[name])] for name, _ in parent.train_list],
+        "test_list": [[name, md5(members[name])] for name, _ in parent.test_list],
+        "meta": {**meta, "md5": md5(members[meta["filename"]])},
+    }
+    stacked = {
+        split: np.concatenate([images[name] for name, _ in listed])
+        for split, listed in (("train", parent.train_list), ("test", parent.test_list))
+    }
+    return type("Small", (parent,), changed), {parent.filename: archive}, stacked
+
+
+def mnist():
+    """Small MNIST files: five images to train, three to test."""
+    generator = np.random.default_rng(2)
+    files, images, resources = {}, {}, []
+    for (image_name, _), (label_name, _), split, n in (
+        (*datasets.MNIST.resources[:2], "train", 5),
+        (*datasets.MNIST.resources[2:], "test", 3),
+    ):
+        images[split] = generator.integers(0, 256, (n, 28, 28), dtype=np.uint8)
+        labels = np.arange(n, dtype=np.uint8)
+        head = struct.pack(">IIII", 2051, n, 28, 28)
+        files[image_name] = gzip.compress(head + images[split].tobytes())
+        files[label_name] = gzip.compress(struct.pack(">II", 2049, n) + labels.tobytes())
+        resources += [(image_name, md5(files[image_name])), (label_name, md5(files[label_name]))]
+    return type("SmallMNIST", (datasets.MNIST,), {"resources": resources}), files, images
+
+
+def install(monkeypatch, server, small, files):
+    monkeypatch.setattr(official, "torchvision_class", lambda dataset: small)
+    server.files.update(files)
+
+
+def test_the_official_addresses_and_checksums_are_torchvisions():
+    (cifar10,) = official.remote_files("cifar10")
+    assert cifar10.urls == (datasets.CIFAR10.url,) and cifar10.md5 == datasets.CIFAR10.tgz_md5
+    files = official.remote_files("mnist")
+    assert [(file.name, file.md5) for file in files] == datasets.MNIST.resources
+    assert files[0].urls == tuple(base + files[0].name for base in datasets.MNIST.mirrors)
+    (mirrored,) = official.remote_files("cifar100", "http://localhost/x")
+    assert mirrored.urls == (f"http://localhost/x/{datasets.CIFAR100.filename}",)
+
+
+def test_a_data_set_without_download_is_refused():
+    with pytest.raises(ConfigError) as error:
+        official.remote_files("imagenet")
+    sentence(error, "'imagenet'", "mnist, cifar10, cifar100")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "parent", "key", "classes"),
+    [
+        ("cifar10", datasets.CIFAR10, "labels", [f"c{k}" for k in range(10)]),
+        ("cifar100", datasets.CIFAR100, "fine_labels", [f"c{k}" for k in range(100)]),
+    ],
+)
+def test_cifar_from_server_to_arrays(tmp_path, monkeypatch, server, dataset, parent, key, classes):
+    small, files, images = cifar(parent, key, classes)
+    install(monkeypatch, server, small, files)
+    marker = tmp_path / "raw" / dataset / "MD5SUMS"
+    official.download(marker, dataset, server.url)
+    assert marker.read_text() == f"{small.tgz_md5}  {parent.filename}\n"
+    for split in ("train", "test"):
+        path = tmp_path / f"{dataset}-{split}.safetensors"
+        official.unpack(path, marker.parent, dataset, split, "code")
+        found = arrays.load(path, dataset, split)
+        assert np.array_equal(found.images.reshape(-1, 3072), images[split])
+        assert found.labels[:4].tolist() == [1, 0, 3, 2]
+        assert found.classes == classes and found.origin == "official"
+        provenance = read_tensors(path)[1]["provenance"]
+        assert provenance["sources"] == {parent.filename: small.tgz_md5}
+
+
+def test_mnist_from_server_to_arrays(tmp_path, monkeypatch, server):
+    small, files, images = mnist()
+    install(monkeypatch, server, small, files)
+    marker = tmp_path / "raw" / "mnist" / "MD5SUMS"
+    official.download(marker, "mnist", server.url)
+    for split in ("train", "test"):
+        path = tmp_path / f"mnist-{split}.safetensors"
+        official.unpack(path, marker.parent, "mnist", split, "code")
+        found = arrays.load(path, "mnist", split)
+        assert np.array_equal(found.images[:, 0], images[split])
+        assert found.labels.tolist() == list(range(len(images[split])))
+        assert found.classes == [str(k) for k in range(10)]
+
+
+def test_unpacking_again_after_a_kill_gives_the_same_bytes(tmp_path, monkeypatch, server):
+    small, files, _ = mnist()
+    install(monkeypatch, server, small, files)
+    official.download(tmp_path / "raw" / "MD5SUMS", "mnist", server.url)
+    path = tmp_path / "mnist-test.safetensors"
+    official.unpack(path, tmp_path / "raw", "mnist", "test", "code")
+    before = path.read_bytes()
+    arrays.sidecar(path).unlink()
+    official.unpack(path, tmp_path / "raw", "mnist", "test", "code")
+    assert path.read_bytes() == before
+    assert len(arrays.load(path, "mnist", "test")) == 3
+
+
+def test_files_that_are_there_are_not_fetched_again(tmp_path, monkeypatch, server):
+    small, files, _ = mnist()
+    install(monkeypatch, server, small, files)
+    first = next(iter(files))
+    (tmp_path / first).write_bytes(files[first])
+    official.download(tmp_path / "MD5SUMS", "mnist", server.url)
+    assert [name for name, _ in server.requests] == list(files)[1:]
+
+
+def test_progress_is_shown(tmp_path, server, capsys):
+    download.fetch(remote(server), tmp_path)
+    assert "file.bin: 100%" in capsys.readouterr().err
+
+
+def test_a_cut_transfer_is_resumed_within_the_call(tmp_path, server):
+    file, server.cuts = remote(server), [3000, 2000]
+    path = download.fetch(file, tmp_path)
+    assert path.read_bytes() == server.files["file.bin"]
+    assert [wanted for _, wanted in server.requests] == [None, "bytes=3000-", "bytes=5000-"]
+    assert not download.part_path(path).exists()
+
+
+def test_a_cut_transfer_is_resumed_by_the_next_call(tmp_path, server):
+    file, server.cuts = remote(server), [3000]
+    with pytest.raises(DataError) as error:
+        download.fetch(file, tmp_path, attempts=1)
+    sentence(error, "file.bin", "broke off after 3000 bytes of 10000", "run again", tmp_path)
+    assert download.part_path(tmp_path / "file.bin").stat().st_size == 3000
+    assert not (tmp_path / "file.bin").exists()
+    path = download.fetch(file, tmp_path, attempts=1)
+    assert path.read_bytes() == server.files["file.bin"]
+    assert server.requests[-1] == ("file.bin", "bytes=3000-")
+
+
+def test_without_ranges_a_cut_transfer_starts_anew(tmp_path, server):
+    file, server.cuts, server.ranges = remote(server), [3000], False
+    path = download.fetch(file, tmp_path)
+    assert path.read_bytes() == server.files["file.bin"]
+    assert len(server.requests) == 2
+
+
+@pytest.mark.parametrize("part", [b"x" * 3000, b"x" * 10000, b"x" * 20000])
+def test_a_part_that_does_not_fit_is_fetched_anew(tmp_path, server, part):
+    file = remote(server)
+    download.part_path(tmp_path / "file.bin").write_bytes(part)
+    assert download.fetch(file, tmp_path).read_bytes() == server.files["file.bin"]
+
+
+def test_a_complete_part_is_used_as_it_is(tmp_path, server):
+    file = remote(server)
+    download.part_path(tmp_path / "file.bin").write_bytes(server.files["file.bin"])
+    assert download.fetch(file, tmp_path).read_bytes() == server.files["file.bin"]
+    assert len(server.requests) == 1
+
+
+def test_an_altered_download_is_refused_and_not_kept(tmp_path, server):
+    file = remote(server)
+    server.files["file.bin"] = b"z" + server.files["file.bin"][1:]
+    with pytest.raises(DataError) as error:
+        download.fetch(file, tmp_path)
+    sentence(error, "file.bin", md5(server.files["file.bin"]), file.md5, "try again")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("harmed", [b"0123456789" * 999, b"1" + b"0123456789" * 1000])
+def test_a_harmed_file_in_the_folder_is_refused(tmp_path, server, harmed):
+    file = remote(server)
+    (tmp_path / "file.bin").write_bytes(harmed)
+    with pytest.raises(DataError) as error:
+        download.fetch(file, tmp_path)
+    sentence(error, tmp_path / "file.bin", md5(harmed), file.md5, "delete it")
+    assert server.requests == []
+
+
+def test_a_file_that_the_server_lacks_is_named(tmp_path, server):
+    file = remote(server)
+    server.files.clear()
+    with pytest.raises(DataError) as error:
+        download.fetch(file, tmp_path)
+    sentence(error, "file.bin", server.url, "HTTP 404", "by hand", "data_root")
+    assert len(server.requests) == 1
+
+
+def test_a_second_address_is_tried(tmp_path, server):
+    file = remote(server)
+    urls = (f"{server.url}/absent.bin", *file.urls)
+    path = download.fetch(download.RemoteFile(file.name, urls, file.md5), tmp_path)
+    assert path.read_bytes() == server.files["file.bin"]
+
+
+def test_a_server_that_cannot_be_reached_is_named(tmp_path, server):
+    file = remote(server)
+    server.close()
+    with pytest.raises(DataError) as error:
+        download.fetch(file, tmp_path)
+    sentence(error, "file.bin", file.urls[0], "Connection refused", "by hand")
+
+
+def test_an_unwritable_folder_is_named(tmp_path, server):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DataError) as error:
+        download.fetch(remote(server), tmp_path / "file" / "raw")
+    sentence(error, tmp_path / "file" / "raw" / "file.bin", "Not a directory", "data_root")
+
+
+@pytest.mark.parametrize("harm", ["missing", "truncated", "altered"])
+def test_unpacking_refuses_harmed_official_files(tmp_path, monkeypatch, server, harm):
+    small, files, _ = mnist()
+    install(monkeypatch, server, small, files)
+    official.download(tmp_path / "raw" / "MD5SUMS", "mnist", server.url)
+    name, expected = small.resources[1]
+    path, content = tmp_path / "raw" / name, bytearray(files[name])
+    parts = [path, expected, f"delete the folder {tmp_path / 'raw'}"]
+    if harm == "missing":
+        path.unlink()
+    else:
+        content = content[:-5] if harm == "truncated" else content[:-1] + b"!"
+        path.write_bytes(content)
+        parts.append(md5(content))
+    with pytest.raises(DataError) as error:
+        official.unpack(tmp_path / "mnist-test.safetensors", path.parent, "mnist", "test", "code")
+    sentence(error, *parts)
+    assert not (tmp_path / "mnist-test.safetensors").exists()
+
+
+def test_a_batch_that_torchvision_refuses_is_reported(tmp_path, monkeypatch, server):
+    small, files, _ = cifar(datasets.CIFAR10, "labels", [f"c{k}" for k in range(10)])
+    small.test_list = [["test_batch", md5(b"another")]]
+    install(monkeypatch, server, small, files)
+    official.download(tmp_path / "raw" / "MD5SUMS", "cifar10", server.url)
+    with pytest.raises(DataError) as error:
+        official.unpack(tmp_path / "x.safetensors", tmp_path / "raw", "cifar10", "test", "code")
+    sentence(error, tmp_path / "raw" / small.filename, "corrupted", "delete the folder")
+
+
+def test_labels_out_of_range_are_refused_and_nothing_is_written(tmp_path, monkeypatch, server):
+    small, files, _ = cifar(datasets.CIFAR10, "labels", [f"c{k}" for k in range(10)], label=10)
+    install(monkeypatch, server, small, files)
+    official.download(tmp_path / "raw" / "MD5SUMS", "cifar10", server.url)
+    path = tmp_path / "cifar10-test.safetensors"
+    with pytest.raises(DataError) as error:
+        official.unpack(path, tmp_path / "raw", "cifar10", "test", "code")
+    sentence(error, path, "label 10 at index 0", "0 to 9")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["raw"]
+
+
+def test_unpacking_into_an_unwritable_folder_is_named(tmp_path, monkeypatch, server):
+    small, files, _ = mnist()
+    install(monkeypatch, server, small, files)
+    official.download(tmp_path / "raw" / "MD5SUMS", "mnist", server.url)
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" / "mnist-test.safetensors"
+    with pytest.raises(ArtifactError) as error:
+        official.unpack(path, tmp_path / "raw", "mnist", "test", "code")
+    sentence(error, path)

@@ -1,0 +1,119 @@
+"""The rules for data sets, in a small workflow of their own."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from gradleak.data import arrays, catalogue
+
+WORKFLOW = Path(__file__).resolve().parents[1] / "workflow"
+SNAKEFILE = """
+configfile: "config.json"
+from types import SimpleNamespace
+from gradleak.provenance import code_hash as code
+DATA_ROOT = "data"
+CONFIG = SimpleNamespace(data=SimpleNamespace(root="data", mirrors=config["mirrors"],
+                                              imagenet=config["imagenet"]))
+include: "workflow/rules/data.smk"
+rule use:
+    input: "data/cifar10-train.safetensors", "data/cifar10-test.safetensors"
+    output: "used.txt"
+    shell: "touch {output}"
+"""
+
+
+def run(folder, *targets, mirrors=None, imagenet=None):
+    (folder / "workflow" / "rules").mkdir(parents=True, exist_ok=True)
+    shutil.copy(WORKFLOW / "rules" / "data.smk", folder / "workflow" / "rules")
+    shutil.copytree(WORKFLOW / "scripts", folder / "workflow" / "scripts", dirs_exist_ok=True)
+    (folder / "envs").mkdir(exist_ok=True)
+    (folder / "envs" / "gradleak.yaml").write_text("dependencies: []\n")
+    (folder / "Snakefile").write_text(SNAKEFILE)
+    settings = {"mirrors": mirrors or {}, "imagenet": imagenet}
+    (folder / "config.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "snakemake", "--cores", "1"]
+    return subprocess.run(
+        [*command, *targets],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def jobs(done):
+    """Number of jobs of each rule, from the table that a dry run prints."""
+    return {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)$", done.stdout, re.MULTILINE)}
+
+
+def by_hand(folder, dataset, split):
+    shape = catalogue.info(dataset).shape
+    path = folder / "data" / f"{dataset}-{split}.safetensors"
+    path.parent.mkdir(exist_ok=True)
+    tensors = {"images": np.zeros((2, *shape), np.uint8), "labels": np.zeros(2, np.int64)}
+    save_file(tensors, path, metadata={"dataset": dataset, "split": split})
+
+
+def test_exactly_one_rule_makes_each_data_set(tmp_path):
+    files = [f"data/{d}-{s}.safetensors" for d, i in catalogue.CATALOGUE.items() for s in i.splits]
+    done = run(tmp_path, "--dry-run", *files)
+    assert done.returncode == 0, done.stdout
+    assert jobs(done) == {
+        "embedded_dataset": 7,
+        "download_dataset": 3,
+        "unpack_dataset": 6,
+        "import_imagenet": 1,
+        "total": 17,
+    }
+
+
+@pytest.mark.parametrize("name", ["imagenet-train", "xmnist-test"])
+def test_no_rule_makes_what_the_catalogue_lacks(tmp_path, name):
+    done = run(tmp_path, "--dry-run", f"data/{name}.safetensors")
+    assert done.returncode != 0
+    assert "MissingRuleException" in done.stdout
+
+
+def test_files_put_there_by_hand_are_sources_and_their_siblings_are_not(tmp_path):
+    by_hand(tmp_path, "cifar10", "train")
+    done = run(tmp_path, "--dry-run", "--forceall", "used.txt")
+    assert jobs(done) == {"use": 1, "unpack_dataset": 1, "download_dataset": 1, "total": 3}
+    assert "split=test" in done.stdout and "split=train" not in done.stdout
+
+
+def test_embedded_arrays_are_made_once_and_not_again(tmp_path):
+    target = "data/digits-test.safetensors"
+    done = run(tmp_path, target)
+    assert done.returncode == 0, done.stdout
+    assert len(arrays.load(tmp_path / target, "digits", "test")) == 360
+    again = run(tmp_path, target)
+    assert "Nothing to be done" in again.stdout
+
+
+def test_a_failed_download_keeps_its_part_and_says_what_to_do(tmp_path):
+    part = tmp_path / "data" / "raw" / "cifar10" / "cifar-10-python.tar.gz.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(b"half")
+    done = run(
+        tmp_path, "data/cifar10-test.safetensors", mirrors={"cifar10": "http://127.0.0.1:9/none"}
+    )
+    assert done.returncode != 0
+    assert "gradleak: Cannot download cifar-10-python.tar.gz" in done.stdout
+    assert part.read_bytes() == b"half"
+    assert sorted(path.name for path in part.parent.iterdir()) == [part.name]
+
+
+@pytest.mark.parametrize("imagenet", [None, "absent"])
+def test_imagenet_without_a_folder_says_what_to_do(tmp_path, imagenet):
+    done = run(tmp_path, "data/imagenet-val.safetensors", imagenet=imagenet)
+    assert done.returncode != 0
+    assert "gradleak: data.imagenet" in done.stdout
+    assert not (tmp_path / "data" / "imagenet-val.safetensors").exists()

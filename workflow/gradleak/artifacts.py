@@ -1,0 +1,118 @@
+"""Reading and writing the pipeline's files.
+
+Writers write to a temporary file in the same folder and rename it, so that a reader never
+meets half a file. Tensors are stored as safetensors with all metadata in one JSON string:
+the format's header does not keep the order of several keys, and equal inputs must give equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from gradleak.errors import ArtifactError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+METADATA_KEY = "gradleak"
+
+
+@contextmanager
+def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it to `path` when the block succeeds.
+
+    Parameters
+    ----------
+    path
+        The file to make. Its folder is made if need be.
+
+    Raises
+    ------
+    ArtifactError
+        If the folder or the file cannot be written (no permission, disk full). The temporary
+        file is removed and an earlier `path` stays as it was.
+    """
+    target = Path(path)
+    temporary: Path | None = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.stem}.", suffix=target.suffix
+        )
+        os.close(handle)
+        temporary = Path(name)
+        yield temporary
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        temporary.replace(target)
+    except (OSError, SafetensorError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ArtifactError(
+            f"Cannot write {target}: {reason}; free space or choose a folder you may write to."
+        ) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def write_tensors(
+    path: str | os.PathLike[str],
+    tensors: Mapping[str, np.ndarray],
+    metadata: Mapping[str, Any],
+) -> None:
+    """Write named arrays and their metadata (anything JSON can hold) as one safetensors file."""
+    arrays = {key: np.ascontiguousarray(tensors[key]) for key in sorted(tensors)}
+    text = json.dumps(metadata, sort_keys=True, ensure_ascii=False)
+    with atomic(path) as temporary:
+        save_file(arrays, temporary, metadata={METADATA_KEY: text})
+
+
+def read_tensors(
+    path: str | os.PathLike[str],
+) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read all arrays and the metadata that `write_tensors` stored.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is missing, truncated or not made by `write_tensors`.
+    """
+    source = Path(path)
+    if not source.is_file():
+        raise ArtifactError(f"{source} is missing; ask Snakemake for it, so that it is made.")
+    try:
+        with safe_open(source, framework="numpy") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+            text = (file.metadata() or {}).get(METADATA_KEY)
+    except (SafetensorError, OSError) as error:
+        raise ArtifactError(
+            f"{source} is damaged ({error}); delete it and ask Snakemake for it again."
+        ) from error
+    if text is None:
+        raise ArtifactError(
+            f"{source} has no metadata under '{METADATA_KEY}'; it was not made by this pipeline."
+        )
+    return tensors, json.loads(text)
+
+
+def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
+    """Write a table as CSV with 10 significant digits, empty where there is no value."""
+    with atomic(path) as temporary:
+        frame.to_csv(temporary, index=False, float_format="%.10g", lineterminator="\n")
+
+
+def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+    """Write a small record as indented JSON."""
+    with atomic(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

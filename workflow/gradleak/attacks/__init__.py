@@ -1,0 +1,1 @@
+"""Attacks: from what an attacker sees to an image."""

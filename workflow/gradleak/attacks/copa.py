@@ -1,0 +1,116 @@
+"""COPA: the combined optimisation attack (COPA Algorithm 1, eq. 5 to 7 and Appendix B)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gradleak.attacks.base import AttackerView, LayerFacts, Reconstruction
+from gradleak.attacks.layerwise import (
+    ConvolutionCache,
+    LayerAnswer,
+    LayerTask,
+    inapplicable,
+    pull_through,
+    walk,
+)
+from gradleak.attacks.least_squares import OPTIMISERS, LayerProblem
+from gradleak.models.chain import Chain
+from gradleak.operators.convolution import Convolution
+
+
+@dataclass
+class Copa:
+    """COPA with its settings.
+
+    Parameters
+    ----------
+    start
+        ``random``: uniform in ±`first_spread` for the image and in ±`hidden_spread` for Y of
+        the other layers. ``rgap``: R-GAP's minimum-norm solution of the same layer.
+    first_spread, hidden_spread
+        Half-widths of the random starts. The paper does not publish its start.
+    pull_back
+        ``appendix_b``: eq. (7) where W of the layer before has full column rank n < m, eq. (5)
+        elsewhere. ``algorithm_1``: as Algorithm 1 is printed, eq. (5) where
+        rank(W) < |X|, else eq. (7); where that calls for eq. (7), W has no left null space, g of
+        eq. (19) is zero and eq. (7) equals eq. (5).
+    optimiser, iterations
+        One of `gradleak.attacks.least_squares.OPTIMISERS`, and its limit of steps.
+    margin
+        Only for ``start: rgap``, see `gradleak.attacks.layerwise.pull_through`.
+    """
+
+    start: str = "random"
+    first_spread: float = 0.5
+    hidden_spread: float = 0.05
+    pull_back: str = "appendix_b"
+    optimiser: str = "lbfgs"
+    iterations: int = 500
+    margin: float = 1e-6
+    _cache: ConvolutionCache = field(default_factory=ConvolutionCache, repr=False)
+
+    def applies(self, chain: Chain) -> str | None:
+        """See `gradleak.attacks.base.Attack`."""
+        return inapplicable(chain)
+
+    def run(self, view: AttackerView, seed: int) -> Reconstruction:
+        """See `gradleak.attacks.base.Attack`; `seed` draws the starts."""
+        generator = np.random.default_rng(seed)
+
+        def solve(task: LayerTask) -> LayerAnswer:
+            if task.before is None:
+                return self._first(task, generator)
+            return self._hidden(task, generator)
+
+        return walk(view, self._cache, solve)
+
+    def _first(self, task: LayerTask, generator: np.random.Generator) -> LayerAnswer:
+        """Eq. (6). Its objective is quadratic: descent from X₀ ends at the minimiser nearest to X₀."""
+        begin = None
+        if self.start == "random":
+            begin = generator.uniform(-self.first_spread, self.first_spread, task.system.shape[1])
+        solution = task.system.solve(task.values, begin)
+        residual = solution.residual / float(np.linalg.norm(task.values))
+        facts = LayerFacts(task.layer.name, "6", residual, solution.iterations, solution.stop)
+        return LayerAnswer(solution.x, None, facts)
+
+    def _hidden(self, task: LayerTask, generator: np.random.Generator) -> LayerAnswer:
+        """Eq. (5) or (7) in Y, where X = A(Y) and Y is the linear output of the layer before."""
+        assert task.before is not None and task.before_convolution is not None
+        before = task.before_convolution
+        constrained = self._constrained(before)
+        clipped = 0
+        if self.start == "rgap":
+            pulled, clipped = pull_through(task, task.system.solve(task.values).x, self.margin)
+            assert pulled is not None
+            begin = pulled
+        else:
+            size = task.system.shape[1]
+            begin = generator.uniform(-self.hidden_spread, self.hidden_spread, size)
+        problem = LayerProblem(
+            task.system,
+            task.values,
+            task.before.activation,
+            (lambda y: y - before.project(y)) if constrained else None,
+            task.before_bias,
+        )
+        found = OPTIMISERS[self.optimiser](problem, begin, self.iterations)
+        scale = float(np.linalg.norm(task.values))
+        facts = LayerFacts(
+            task.layer.name,
+            "7" if constrained else "5",
+            float(np.sqrt(found.trace[-1])) / scale,
+            found.iterations,
+            found.stop,
+            clipped,
+            found.trace,
+        )
+        return LayerAnswer(task.before.activation.forward(found.y), found.y, facts)
+
+    def _constrained(self, before: Convolution) -> bool:
+        """Whether eq. (19) constrains the input of a layer behind the convolution `before`."""
+        rows, columns = before.shape
+        full_column_rank = before.is_tall and before.factor is not None and columns < rows
+        return full_column_rank and self.pull_back == "appendix_b"

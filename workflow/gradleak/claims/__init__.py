@@ -1,0 +1,21 @@
+"""Claims: a paper's numbers and sentences as data, and a verdict for each from our results."""
+
+from gradleak.claims.evaluate import COLUMNS, evaluate
+from gradleak.claims.evidence import Evidence
+from gradleak.claims.load import load
+from gradleak.claims.model import Claim, Claims
+from gradleak.claims.statistics import interval_of_mean, prediction_interval
+from gradleak.claims.table import TABLE_COLUMNS, table
+
+__all__ = [
+    "COLUMNS",
+    "TABLE_COLUMNS",
+    "Claim",
+    "Claims",
+    "Evidence",
+    "evaluate",
+    "interval_of_mean",
+    "load",
+    "prediction_interval",
+    "table",
+]

@@ -1,0 +1,282 @@
+"""Evidence: our scores, security and index tables, and how a query selects from them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gradleak.claims.model import Where
+from gradleak.errors import ArtifactError
+
+SCORE_COLUMNS = [
+    "paper",
+    "result",
+    "attack",
+    "model",
+    "defence",
+    "images",
+    "targets",
+    "seed",
+    "batch",
+    "index",
+    "label",
+    "metric",
+    "value",
+    "status",
+    "reason",
+]
+SECURITY_COLUMNS = ["model", "layer", "contribution"]
+STATUSES = ("ok", "failed", "not_applicable")
+RUN_KEYS = [
+    "paper",
+    "result",
+    "attack",
+    "model",
+    "defence",
+    "images",
+    "targets",
+    "seed",
+    "batch",
+    "index",
+]
+PSNR_PEAKS = {"psnr": 1.0, "psnr_255": 255.0}
+Paths = Iterable[str | os.PathLike[str]]
+
+
+class NotJudged(Exception):
+    """A claim cannot be judged; the message says for want of what."""
+
+
+def _read(path: str | os.PathLike[str], columns: list[str]) -> pd.DataFrame:
+    source = Path(path)
+    if not source.is_file():
+        raise ArtifactError(f"{source} is missing; ask Snakemake for it, so that it is made.")
+    try:
+        frame = pd.read_csv(source, dtype=str, keep_default_na=False)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ArtifactError(
+            f"{source} is no CSV table ({reason}); delete it and ask Snakemake for it again."
+        ) from error
+    for column in columns:
+        if column not in frame:
+            raise ArtifactError(
+                f"{source} has no column '{column}'; delete it and ask Snakemake for it again."
+            )
+    return frame
+
+
+def _numbers(frame: pd.DataFrame, column: str, source: object) -> pd.Series:
+    """Read a column as floats, NaN where it is empty; text that is no number is an error."""
+    numbers = pd.to_numeric(frame[column], errors="coerce")
+    text = frame[column].str.strip().str.lower()
+    wrong = numbers.isna() & ~text.isin(["", "nan"])
+    if wrong.any():
+        line = int(np.flatnonzero(wrong)[0])
+        raise ArtifactError(
+            f"{source}, line {line + 2}, column '{column}': {frame[column].iloc[line]!r} is no "
+            f"number; delete the file and ask Snakemake for it again."
+        )
+    return numbers.astype(float)
+
+
+def _read_scores(path: str | os.PathLike[str]) -> pd.DataFrame:
+    frame = _read(path, SCORE_COLUMNS)
+    frame["value"] = _numbers(frame, "value", path)
+    unknown = ~frame["status"].isin(STATUSES)
+    empty = (frame["status"] == "ok") & frame["value"].isna()
+    for wrong, words in (
+        (unknown, f"status is not one of {', '.join(STATUSES)}"),
+        (empty, "status is ok but there is no value"),
+    ):
+        if wrong.any():
+            line = int(np.flatnonzero(wrong)[0]) + 2
+            raise ArtifactError(
+                f"{path}, line {line}: {words}; delete the file and ask Snakemake for it again."
+            )
+    return frame
+
+
+def _read_index(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """One row per network; a tidy table (row, column, metric, ours) is spread out."""
+    frame = _read(path, [])
+    if "network" in frame:
+        return frame[frame["network"] != ""]
+    if not {"row", "column", "metric", "ours"} <= set(frame):
+        raise ArtifactError(
+            f"{path} has no column 'network'; delete it and ask Snakemake for it again."
+        )
+    names = frame["metric"] + "_" + frame["column"].str.lower()
+    frame["name"] = names.where(frame["metric"] != frame["column"], frame["metric"])
+    wide = frame.pivot_table(index="row", columns="name", values="ours", aggfunc="first")
+    return wide.rename_axis(index="network", columns=None).reset_index().fillna("")
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Tidy tables of our results; all columns but ``value`` are text.
+
+    Attributes
+    ----------
+    scores
+        A row per run and metric.
+    security
+        A row per (model, seed, index, layer), with ``position`` = the layer's place from 1.
+    index
+        A row per network: ``network``, ``c``, ``mse_copa``, ``mse_rgap``, …
+    selections
+        Selections made so far, since many claims share them.
+    """
+
+    scores: pd.DataFrame = field(default_factory=pd.DataFrame)
+    security: pd.DataFrame = field(default_factory=pd.DataFrame)
+    index: pd.DataFrame = field(default_factory=pd.DataFrame)
+    selections: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def read(cls, scores: Paths = (), security: Paths = (), index: Paths = ()) -> Evidence:
+        """Read lists of CSV files; an empty list is evidence that is missing.
+
+        Raises
+        ------
+        ArtifactError
+            If a file is missing, is no table, lacks a column or holds text for a number.
+        """
+        layers = [_read(path, SECURITY_COLUMNS) for path in security]
+        for frame in layers:
+            keys = [key for key in ("model", "seed", "index") if key in frame]
+            places = frame.groupby(keys, sort=False).cumcount() + 1
+            frame["position"] = places.astype(str)
+
+        def joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
+            return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+
+        return cls(
+            joined([_read_scores(path) for path in scores]),
+            joined(layers),
+            joined([_read_index(path) for path in index]),
+        )
+
+
+def _mask(frame: pd.DataFrame, where: Where) -> pd.Series:
+    mask = pd.Series(True, index=frame.index)
+    for key, wanted in where.items():
+        if key not in frame:
+            raise NotJudged(f"data: our results have no column '{key}'")
+        values = wanted if isinstance(wanted, list) else [wanted]
+        mask &= frame[key].isin([str(value) for value in values])
+    return mask
+
+
+def describe(where: Where) -> str:
+    """Put a selection in words, for a reason."""
+    return ", ".join(
+        f"{key} {' or '.join(map(str, value)) if isinstance(value, list) else value}"
+        for key, value in where.items()
+    )
+
+
+def runs(evidence: Evidence, where: Where, metric: str, images: str) -> pd.DataFrame:
+    """Select runs: ``seed``, ``index``, ``value``, ``ok``.
+
+    A run that failed or could not be applied has NaN as its value. A PSNR is capped at that of an
+    MSE of 1e-30, so that an exact reconstruction does not give infinity.
+
+    Raises
+    ------
+    NotJudged
+        If nothing is there, or a listed model, attack or result has no run.
+    ArtifactError
+        If a run is there twice.
+    """
+    frame = evidence.scores
+    if frame.empty:
+        raise NotJudged("data: there are no scores")
+    metrics = [metric, ""]
+    found = frame[
+        _mask(frame, where)
+        & (frame["images"] == images)
+        & (frame["metric"].isin(metrics) & ((frame["metric"] != "") | (frame["status"] != "ok")))
+    ]
+    for key, wanted in where.items():
+        for item in wanted if isinstance(wanted, list) else [wanted]:
+            if not (found[key] == str(item)).any():
+                raise NotJudged(
+                    f"data: no {metric} on {images} images for {describe({**where, key: item})}"
+                )
+    if found.empty:
+        raise NotJudged(f"data: no {metric} on {images} images")
+    twice = found.duplicated(RUN_KEYS)
+    if twice.any():
+        row = found[twice].iloc[0]
+        raise ArtifactError(
+            f"Scores hold two values of {metric} for {row['attack']} on {row['model']}, seed "
+            f"{row['seed']}, index {row['index']}; hand over one file of each, or name the "
+            f"difference (such as precision) in the claim's where."
+        )
+    ok = found["status"] == "ok"
+    value = found["value"].where(ok)
+    if metric in PSNR_PEAKS:
+        value = value.clip(upper=10 * np.log10(PSNR_PEAKS[metric] ** 2 / 1e-30))
+    return found[["seed", "index"]].assign(value=value, ok=ok).reset_index(drop=True)
+
+
+def layer_values(evidence: Evidence, column: str, where: Where, total: bool) -> np.ndarray:
+    """Values of a security column, summed over a model's layers if `total`.
+
+    Raises
+    ------
+    NotJudged
+        If the column or the selection is not there, or a value is empty.
+    ArtifactError
+        If a layer is there twice, or a value is no number.
+    """
+    frame = evidence.security
+    if frame.empty:
+        raise NotJudged("data: there is no security table")
+    if column not in frame:
+        raise NotJudged(f"data: the security table has no column '{column}'")
+    found = frame[_mask(frame, where)]
+    if found.empty:
+        raise NotJudged(f"data: the security table has nothing for {describe(where)}")
+    keys: list[Any] = [key for key in ("model", "seed", "index") if key in found]
+    if found.duplicated([*keys, "layer"]).any():
+        row = found[found.duplicated([*keys, "layer"])].iloc[0]
+        raise ArtifactError(
+            f"The security table holds layer {row['layer']} of {row['model']} twice; hand over one "
+            f"file of each model."
+        )
+    numbers = _numbers(found, column, "security table")
+    if total:
+        numbers = numbers.groupby([found[key] for key in keys]).sum(min_count=1)
+    if numbers.isna().any():
+        raise NotJudged(f"data: column '{column}' of the security table is empty in places")
+    return numbers.to_numpy()
+
+
+def networks(evidence: Evidence, x: str, y: str) -> tuple[np.ndarray, np.ndarray, int]:
+    """Two columns of the index table and how many networks have both.
+
+    Networks without `x` are left out; an empty `y` is a failed attack and counts as infinite.
+
+    Raises
+    ------
+    NotJudged
+        If the table or a column is not there.
+    """
+    frame = evidence.index
+    if frame.empty:
+        raise NotJudged("data: there is no index table")
+    for column in (x, y):
+        if column not in frame:
+            raise NotJudged(f"data: the index table has no column '{column}'")
+    first = _numbers(frame, x, "index table")
+    second = _numbers(frame, y, "index table")[first.notna()]
+    n_ok = int(second.notna().sum())
+    return first[first.notna()].to_numpy(), second.fillna(np.inf).to_numpy(), n_ok

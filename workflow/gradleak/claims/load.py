@@ -1,0 +1,209 @@
+"""Reading a claims file: YAML, with grids and loops written out to one claim each."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field, ValidationError
+
+from gradleak.claims.model import Claim, Claims, Closed, Needs, Tolerance, Where
+from gradleak.errors import ConfigError
+
+
+class GridColumn(Closed):
+    """A column of a table: its metric, tolerance and the part of the query it sets."""
+
+    id: str
+    column: str
+    metric: str
+    tolerance: str
+    decimals: int | None = None
+    query: dict[str, Any]
+
+
+class GridRow(Closed):
+    """A row of a table: its selection, and the paper's values in the order of the columns."""
+
+    id: str
+    row: str
+    where: Where
+    values: list[float] | None = None
+
+
+class Grid(Closed):
+    """A table of the paper: every cell becomes a claim ``grid.row.column``."""
+
+    id: str
+    table: str
+    locator: str
+    kind: str
+    statement: str
+    needs: Needs = Needs()
+    columns: list[GridColumn] = Field(min_length=1)
+    exceptions: dict[str, list[str]] = Field(default_factory=dict)
+    rows: list[GridRow] = Field(min_length=1)
+
+
+class ClaimsFile(Closed):
+    """A claims file as it is written."""
+
+    paper: str
+    tolerances: dict[str, Tolerance]
+    lists: dict[str, list[Any]] = Field(default_factory=dict)
+    grids: list[Grid] = Field(default_factory=list)
+    explanations: dict[str, str] = Field(default_factory=dict)
+    claims: list[dict[str, Any]] = Field(default_factory=list)
+
+
+def _sentence(path: Path, error: ValidationError, claim: str | None = None) -> ConfigError:
+    first = error.errors()[0]
+    found = first["input"]
+    message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:
+        return ConfigError(f"{path}: {message}.")
+    keys = ".".join(str(part) for part in first["loc"])
+    remedy = {
+        "extra_forbidden": "remove the key or correct its name",
+        "missing": "add the key",
+    }.get(first["type"], "correct the value")
+    shown = "" if isinstance(found, dict | list) else f" (found {found!r})"
+    where = "" if claim is None else f" claim '{claim}',"
+    return ConfigError(f"{path}:{where} key '{keys}': {message}{shown}; {remedy}.")
+
+
+def _fill(value: Any, names: Mapping[str, Any]) -> Any:
+    if isinstance(value, str):
+        return value.format_map(names)
+    if isinstance(value, list):
+        return [_fill(item, names) for item in value]
+    if isinstance(value, dict):
+        return {key: _fill(item, names) for key, item in value.items()}
+    return value
+
+
+def _loop(path: Path, entry: dict[str, Any], lists: dict[str, list[Any]]) -> Iterator[dict]:
+    """Write out ``foreach``: one claim for each combination, names in braces filled in."""
+    raw = {key: value for key, value in entry.items() if key != "foreach"}
+    claim = entry.get("id", "(without id)")
+    foreach = entry.get("foreach")
+    if foreach is None:
+        yield raw
+        return
+    if not isinstance(foreach, dict):
+        raise ConfigError(
+            f"{path}: claim '{claim}', key 'foreach': {foreach!r} is no mapping; write name: list."
+        )
+    choices = []
+    for name, values in foreach.items():
+        values = lists.get(values) if isinstance(values, str) else values
+        if not isinstance(values, list):
+            raise ConfigError(
+                f"{path}: claim '{claim}', key 'foreach.{name}': {foreach[name]!r} is neither a "
+                f"list nor one of {', '.join(lists) or '(no lists)'}; use one of these."
+            )
+        choices.append(values)
+    for combination in itertools.product(*choices):
+        try:
+            yield _fill(raw, dict(zip(foreach, combination, strict=True)))
+        except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{path}: claim '{claim}', a name in braces is not one of "
+                f"{', '.join(foreach)} ({error}); correct it or add it to foreach."
+            ) from error
+
+
+def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
+    """Write out a grid, row by row."""
+    tolerances = {cell: name for name, cells in grid.exceptions.items() for cell in cells}
+    for row in grid.rows:
+        if row.values is not None and len(row.values) != len(grid.columns):
+            raise ConfigError(
+                f"{path}: grid '{grid.id}', row '{row.id}': {len(row.values)} values for "
+                f"{len(grid.columns)} columns; give one value for each."
+            )
+        for number, column in enumerate(grid.columns):
+            value = None if row.values is None else row.values[number]
+            name = f"{row.id}.{column.id}"
+            cell = {"row": row.row, "column": column.column, "metric": column.metric}
+            where = {**row.where, **column.query.get("where", {})}
+            shown = "" if value is None else f"{value:.{column.decimals or 0}f}"
+            yield {
+                "id": f"{grid.id}.{name}",
+                "locator": grid.locator,
+                "kind": grid.kind,
+                "statement": grid.statement.format(value=shown, **cell),
+                "paper_value": value,
+                "decimals": column.decimals,
+                "query": {**column.query, "where": where},
+                "tolerance": tolerances.pop(name, column.tolerance),
+                "needs": grid.needs.model_dump(),
+                "cell": {"grid": grid.id, "table": grid.table, **cell},
+            }
+    if tolerances:
+        raise ConfigError(
+            f"{path}: grid '{grid.id}', key 'exceptions': '{next(iter(tolerances))}' is no cell; "
+            f"write row.column."
+        )
+
+
+def _written_out(path: Path, file: ClaimsFile) -> list[dict[str, Any]]:
+    """All claims of a file as raw entries, with their explanations."""
+    raw = [cell for grid in file.grids for cell in _cells(path, grid)]
+    raw += [claim for entry in file.claims for claim in _loop(path, entry, file.lists)]
+    unknown = file.explanations.keys() - {entry.get("id") for entry in raw}
+    if unknown:
+        raise ConfigError(
+            f"{path}: key 'explanations': '{min(unknown)}' is no claim's id; correct or remove it."
+        )
+    for entry in raw:
+        if entry.get("id") in file.explanations:
+            entry["explanation"] = file.explanations[entry["id"]]
+    return raw
+
+
+def load(path: str | os.PathLike[str]) -> Claims:
+    """Read a claims file and write out its grids and loops.
+
+    Parameters
+    ----------
+    path
+        A file such as ``workflow/claims/copa.yaml``.
+
+    Returns
+    -------
+    Claims
+        One claim for each number and each sentence, in the file's order, grids first.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, is no YAML, or a key or value is not allowed; the message
+        names file, claim and key and says what to do.
+    """
+    source = Path(path)
+    try:
+        content = yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: {error}; give a readable claims file.") from error
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{source}: no valid YAML ({reason}); correct that line.") from error
+    try:
+        file = ClaimsFile.model_validate(content)
+    except ValidationError as error:
+        raise _sentence(source, error) from error
+    claims = []
+    for entry in _written_out(source, file):
+        try:
+            claims.append(Claim.model_validate({"paper": file.paper, **entry}))
+        except ValidationError as error:
+            raise _sentence(source, error, str(entry.get("id", "(without id)"))) from error
+    try:
+        return Claims(paper=file.paper, tolerances=file.tolerances, claims=claims)
+    except ValidationError as error:
+        raise _sentence(source, error) from error

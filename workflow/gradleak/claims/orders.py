@@ -1,0 +1,236 @@
+"""Judging sentences: which of two is better, how close they are, how often a limit is met."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pandas as pd
+
+from gradleak.claims.evidence import Evidence, NotJudged, describe, networks, runs
+from gradleak.claims.model import (
+    Claim,
+    Close,
+    Compare,
+    Correlation,
+    Effect,
+    Limit,
+    Tolerance,
+    Where,
+)
+from gradleak.claims.outcome import Outcome, holds
+from gradleak.claims.statistics import (
+    FAILED_LOG,
+    MIN_UNITS,
+    MSE_FLOOR,
+    interval_of_mean,
+    p_below_zero,
+    p_majority,
+    spearman,
+)
+from gradleak.claims.values import DECIBEL, HIGHER_IS_BETTER, LOGARITHMIC
+
+RUN = ["seed", "index"]
+UNIT_COLUMN = {"seed": "seed", "image": "index"}
+
+
+def cost(values: pd.Series, metric: str) -> pd.Series:
+    """Lower is better: log10 of an MSE, −PSNR/10, −SSIM; a failed run (NaN) costs 300."""
+    if metric in LOGARITHMIC:
+        scaled = np.log10(values.clip(lower=MSE_FLOOR))
+    elif metric in DECIBEL:
+        scaled = -values / 10
+    else:
+        scaled = -values if metric in HIGHER_IS_BETTER else values
+    return scaled.clip(upper=FAILED_LOG).fillna(FAILED_LOG)
+
+
+def select(evidence: Evidence, where: Where, metric: str, images: str) -> Selected:
+    """Select runs, once for all claims that ask for the same."""
+    key = f"{images};{metric};{sorted(where.items())}"
+    if key not in evidence.selections:
+        evidence.selections[key] = Selected(evidence, where, metric, images)
+    selected: Selected = evidence.selections[key]
+    return selected
+
+
+class Selected:
+    """Runs of a selection, averaged over its models for each seed and image."""
+
+    def __init__(self, evidence: Evidence, where: Where, metric: str, images: str) -> None:
+        found = runs(evidence, where, metric, images)
+        groups = found.groupby(RUN, sort=True)
+        self.value = groups["value"].mean().where(groups["ok"].all())
+        self.cost = cost(self.value, metric)
+        self.n, self.n_ok = len(found), int(found["ok"].sum())
+        self.where = where
+
+
+def _common(sides: list[Selected]) -> pd.Index:
+    """Give the runs (seed, index) that all sides tried."""
+    common = sides[0].cost.index
+    for side in sides[1:]:
+        common = common.intersection(side.cost.index)
+    if common.empty:
+        raise NotJudged(f"data: no seed and image in common for {describe(sides[0].where)}")
+    return common
+
+
+def _by_unit(values: pd.Series, unit: str) -> np.ndarray:
+    return values.groupby(level=UNIT_COLUMN[unit]).mean().to_numpy()
+
+
+def _difference(one: Selected, other: Selected, unit: str) -> np.ndarray:
+    """Difference of costs, a mean for each unit; where `one` failed it is the worst, 300."""
+    common = _common([one, other])
+    first, second = one.cost[common], other.cost[common]
+    difference = (first - second).where(first < FAILED_LOG, FAILED_LOG)
+    return _by_unit(difference, unit)
+
+
+def _enough(units: int, unit: str) -> None:
+    if units < MIN_UNITS:
+        raise NotJudged(f"scale: {units} {unit}s cannot reach a p-value of 0.05, {MIN_UNITS} can")
+
+
+def _interval(differences: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Interval of the mean difference; none where a run failed, since 300 is only a rank."""
+    if np.any(np.abs(differences) > FAILED_LOG / 10):
+        return math.nan, math.nan
+    return interval_of_mean(differences, log=False, level=level)
+
+
+def _power(value: float, metric: str) -> float:
+    """Turn a difference of log10 MSE into a ratio; other metrics stay as they are."""
+    if metric not in LOGARITHMIC or math.isnan(value):
+        return value
+    return math.inf if value > FAILED_LOG else 10.0**value
+
+
+def judge_compare(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: str) -> Outcome:
+    """Judge comparisons by Wilcoxon's signed ranks over units; all must be significant.
+
+    Ours is the ratio of geometric mean MSEs, better to than, of the least clear comparison.
+    """
+    query = claim.query
+    assert isinstance(query, Compare)
+    n, n_ok = 0, 0
+    results = []
+    for pair in query.comparisons:
+        better, than = (
+            select(evidence, {**query.where, **where}, query.metric, images)
+            for where in (pair.better, pair.than)
+        )
+        n, n_ok = n + better.n + than.n, n_ok + better.n_ok + than.n_ok
+        differences = _difference(better, than, query.unit)
+        _enough(differences.size, query.unit)
+        results.append((p_below_zero(differences), differences))
+    p, worst = max(results, key=lambda result: (result[0], float(np.mean(result[1]))))
+    low, high = _interval(worst)
+    mean = math.nan if math.isnan(low) else float(worst.mean())
+    ours, low, high = (_power(value, query.metric) for value in (mean, low, high))
+    words = f"p = {p:.2g} over {worst.size} {query.unit}s"
+    if len(results) > 1:
+        words += f", the largest of {len(results)} comparisons"
+    if n_ok < n:
+        words += f"; {n - n_ok} of {n} runs failed and count as worst"
+    return Outcome(holds(p < tolerance.alpha), words, ours, low, high, n, n_ok)
+
+
+def judge_close(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: str) -> Outcome:
+    """Judge equivalence: the (1 − 2α) interval of the mean difference lies within ± amount."""
+    query = claim.query
+    assert isinstance(query, Close) and tolerance.amount is not None
+    one, other = (
+        select(evidence, {**query.where, **where}, query.metric, images)
+        for where in (query.one, query.other)
+    )
+    common = _common([one, other])
+    n, n_ok = one.n + other.n, one.n_ok + other.n_ok
+    if query.measure == "value":
+        difference = one.value[common] - other.value[common]
+    else:
+        difference = one.cost[common] - other.cost[common]
+    if one.value[common].isna().any() or other.value[common].isna().any():
+        return Outcome("differs", f"{n - n_ok} of {n} runs failed", n=n, n_ok=n_ok)
+    units = _by_unit(difference, query.unit)
+    _enough(units.size, query.unit)
+    low, high = interval_of_mean(units, log=False, level=1 - 2 * tolerance.alpha)
+    ok = -tolerance.amount < low and high < tolerance.amount
+    words = (
+        f"{1 - 2 * tolerance.alpha:.0%} interval of the mean difference over {units.size} "
+        f"{query.unit}s {'lies' if ok else 'does not lie'} within ±{tolerance.amount:g}"
+    )
+    return Outcome(holds(ok), words, float(units.mean()), low, high, n, n_ok)
+
+
+def judge_limit(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: str) -> Outcome:
+    """Judge a limit by the sign test: a unit succeeds if all its runs meet the limit.
+
+    A failed run has an infinite MSE: it never meets `at_most` and meets `at_least` of an error.
+    """
+    query = claim.query
+    assert isinstance(query, Limit) and tolerance.amount is not None
+    found = runs(evidence, query.where, query.metric, images)
+    worst = -math.inf if query.metric in HIGHER_IS_BETTER else math.inf
+    values = found["value"].fillna(worst)
+    at_most = tolerance.rule == "at_most"
+    met = values <= tolerance.amount if at_most else values >= tolerance.amount
+    units = met.groupby(found[UNIT_COLUMN[query.unit]]).all()
+    _enough(units.size, query.unit)
+    p = p_majority(int(units.sum()), units.size)
+    words = (
+        f"{int(units.sum())} of {units.size} {query.unit}s are all "
+        f"{'at most' if at_most else 'at least'} {tolerance.amount:g}, p = {p:.2g}"
+    )
+    ok = found["ok"]
+    ours, low, high = (float(found.loc[ok, "value"].quantile(q)) for q in (0.5, 0.025, 0.975))
+    return Outcome(holds(p < tolerance.alpha), words, ours, low, high, len(found), int(ok.sum()))
+
+
+def judge_correlation(claim: Claim, tolerance: Tolerance, evidence: Evidence) -> Outcome:
+    """Judge the sign of a rank correlation over networks by its interval."""
+    query = claim.query
+    assert isinstance(query, Correlation)
+    x, y, n_ok = networks(evidence, query.x, query.y)
+    rho, low, high = spearman(x, y, 1 - tolerance.alpha)
+    if math.isnan(rho):
+        raise NotJudged(f"scale: {x.size} networks give no rank correlation")
+    ok = high < 0 if query.sign == "negative" else low > 0
+    words = f"Spearman's correlation over {x.size} networks"
+    return Outcome(holds(ok), words, rho, low, high, int(x.size), n_ok)
+
+
+def judge_effect(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: str) -> Outcome:
+    """Judge whether an effect is smaller than differences between models.
+
+    For each seed and image: the mean of |difference| over `pairs`, less the median |difference|
+    over all pairs within `among`; Wilcoxon's signed ranks over units. Ours is the mean gap.
+    """
+    query = claim.query
+    assert isinstance(query, Effect)
+
+    def chosen(where: Where) -> Selected:
+        return select(evidence, {**query.where, **where}, query.metric, images)
+
+    pairs = [(chosen(pair.one), chosen(pair.other)) for pair in query.pairs]
+    among = [chosen(where) for where in query.among]
+    paired = [side for pair in pairs for side in pair]
+    common = _common([*paired, *among])
+    effect = sum((one.cost[common] - other.cost[common]).abs() for one, other in pairs)
+    between = pd.concat(
+        [(a.cost[common] - b.cost[common]).abs() for a, b in itertools.combinations(among, 2)],
+        axis=1,
+    ).median(axis=1)
+    failed = pd.concat([side.value[common].isna() for side in paired], axis=1).any(axis=1)
+    gap = (effect / len(pairs) - between).where(~failed, FAILED_LOG)
+    units = _by_unit(gap, query.unit)
+    _enough(units.size, query.unit)
+    p = p_below_zero(units)
+    low, high = _interval(units)
+    n = sum(side.n for side in [*paired, *among])
+    n_ok = sum(side.n_ok for side in [*paired, *among])
+    words = f"effect less difference between models, p = {p:.2g} over {units.size} {query.unit}s"
+    ours = math.nan if math.isnan(low) else float(units.mean())
+    return Outcome(holds(p < tolerance.alpha), words, ours, low, high, n, n_ok)

@@ -1,0 +1,79 @@
+"""The paper's tables with our numbers beside, from the same claims and evidence."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from gradleak.claims.evaluate import judge
+from gradleak.claims.evidence import Evidence
+from gradleak.claims.model import Claims
+from gradleak.errors import ConfigError
+
+TABLE_COLUMNS = [
+    "row",
+    "column",
+    "metric",
+    "paper",
+    "ours",
+    "low",
+    "high",
+    "n",
+    "n_ok",
+    "images",
+    "scale",
+    "verdict",
+    "note",
+]
+
+
+def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str) -> pd.DataFrame:
+    """One of the paper's tables: a row per number, the paper's value and ours.
+
+    Rows that only we have (20 images) have an empty `paper` and `verdict`.
+
+    Parameters
+    ----------
+    claims, evidence, images, scale
+        As for `evaluate`.
+    name
+        Such as ``copa_table2``.
+
+    Raises
+    ------
+    ConfigError
+        If the claims file has no grid for that table.
+    ArtifactError
+        If the evidence is malformed.
+    """
+    rows = []
+    for claim in claims.claims:
+        if claim.cell is None or claim.cell.table != name:
+            continue
+        outcome = judge(claim, claims, evidence, images, scale)
+        ours_alone = claim.paper_value is None
+        rows.append(
+            {
+                "row": claim.cell.row,
+                "column": claim.cell.column,
+                "metric": claim.cell.metric,
+                "paper": math.nan if ours_alone else claim.paper_value,
+                "ours": outcome.ours,
+                "low": outcome.low,
+                "high": outcome.high,
+                "n": outcome.n,
+                "n_ok": outcome.n_ok,
+                "images": images,
+                "scale": scale,
+                "verdict": "" if ours_alone else outcome.verdict,
+                "note": "; ".join(filter(None, ["not in the paper" * ours_alone, outcome.reason])),
+            }
+        )
+    if not rows:
+        known = sorted({claim.cell.table for claim in claims.claims if claim.cell is not None})
+        raise ConfigError(
+            f"Table '{name}' has no grid in the claims of {claims.paper}; use one of "
+            f"{', '.join(known) or '(none)'} or add a grid."
+        )
+    return pd.DataFrame(rows, columns=TABLE_COLUMNS).astype({"n": "Int64", "n_ok": "Int64"})

@@ -1,0 +1,1 @@
+"""Data sets: what they are, how they are made, how they are read."""

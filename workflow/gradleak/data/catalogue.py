@@ -1,0 +1,134 @@
+"""The data sets that the pipeline knows, and the embedded stand-in of each real one.
+
+A real data set is downloaded (`official`) or read from a folder of one's own (`own_folder`); its
+stand-in (`embedded`) is made from images that ship inside scikit-image and scikit-learn. A
+stand-in has a name of its own, so that no row or figure can be mistaken for the real images.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+from gradleak.errors import ConfigError
+
+Source = Literal["embedded", "official", "own_folder"]
+IMAGES = ("embedded", "real")
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """What is known of a data set before any of its files is read.
+
+    Attributes
+    ----------
+    id
+        Name in config, in paths and in tables.
+    splits
+        Its parts, each one file.
+    channels, height, width
+        Size of one stored image, in pixels.
+    classes
+        Number of classes.
+    source
+        How its files are made.
+    stand_in
+        The embedded data set used in its place; None for an embedded one.
+    """
+
+    id: str
+    splits: tuple[str, ...]
+    channels: int
+    height: int
+    width: int
+    classes: int
+    source: Source
+    stand_in: str | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Shape (C, H, W) of one image."""
+        return self.channels, self.height, self.width
+
+
+_BOTH = ("train", "test")
+CATALOGUE: dict[str, DatasetInfo] = {
+    info.id: info
+    for info in (
+        DatasetInfo("mnist", _BOTH, 1, 28, 28, 10, "official", "digits"),
+        DatasetInfo("cifar10", _BOTH, 3, 32, 32, 10, "official", "photos10"),
+        DatasetInfo("cifar100", _BOTH, 3, 32, 32, 100, "official", "photos100"),
+        DatasetInfo("imagenet", ("val",), 3, 256, 256, 1000, "own_folder", "photos224"),
+        DatasetInfo("digits", _BOTH, 1, 28, 28, 10, "embedded"),
+        DatasetInfo("photos10", _BOTH, 3, 32, 32, 10, "embedded"),
+        DatasetInfo("photos100", _BOTH, 3, 32, 32, 100, "embedded"),
+        DatasetInfo("photos224", ("val",), 3, 224, 224, 100, "embedded"),
+    )
+}
+
+
+def info(dataset: str) -> DatasetInfo:
+    """Entry of a data set.
+
+    Raises
+    ------
+    ConfigError
+        If there is no data set of that name.
+    """
+    if dataset not in CATALOGUE:
+        raise ConfigError(f"Data set '{dataset}' is unknown; choose one of {', '.join(CATALOGUE)}.")
+    return CATALOGUE[dataset]
+
+
+def check_split(dataset: str, split: str) -> None:
+    """Refuse a split that the data set does not have.
+
+    Raises
+    ------
+    ConfigError
+        If the data set or its split is unknown.
+    """
+    splits = info(dataset).splits
+    if split not in splits:
+        raise ConfigError(
+            f"Data set '{dataset}' has no split '{split}'; choose one of {', '.join(splits)}."
+        )
+
+
+def resolve(dataset: str, images: str) -> str:
+    """Id of the data set actually used.
+
+    Parameters
+    ----------
+    dataset
+        The id that an experiment names.
+    images
+        The setting of that name: ``embedded`` puts the stand-in in a real data set's place,
+        ``real`` uses the data set itself.
+
+    Raises
+    ------
+    ConfigError
+        If the data set or the setting is unknown.
+    """
+    if images not in IMAGES:
+        raise ConfigError(f"images: '{images}' is unknown; choose one of {', '.join(IMAGES)}.")
+    stand_in = info(dataset).stand_in
+    return stand_in if images == "embedded" and stand_in else dataset
+
+
+def pairs(source: Source) -> list[tuple[str, str]]:
+    """All (data set, split) pairs that are made from `source`."""
+    return [(d.id, split) for d in CATALOGUE.values() if d.source == source for split in d.splits]
+
+
+def pairs_pattern(wanted: Iterable[tuple[str, str]]) -> str:
+    """Regular expression for ``{dataset}`` that admits only the `wanted` pairs.
+
+    A look-ahead at the rest of the file name ties each data set to its own splits, which two
+    constraints on two wildcards cannot do. Without any pair, the expression matches nothing.
+    """
+    options = [rf"{re.escape(d)}(?=-{re.escape(s)}\.safetensors)" for d, s in wanted]
+    return f"(?:{'|'.join(options)})" if options else r"(?!)"

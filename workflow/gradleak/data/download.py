@@ -1,0 +1,196 @@
+"""Fetching one file over HTTP: resumed where it was cut off, checked before it is used."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gradleak.data.arrays import checksum
+from gradleak.errors import DataError
+
+if TYPE_CHECKING:
+    import requests
+
+CHUNK = 1 << 16
+TIMEOUT = (10.0, 60.0)
+ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class RemoteFile:
+    """A file to fetch: its name, the addresses that serve it, and its MD5 checksum."""
+
+    name: str
+    urls: tuple[str, ...]
+    md5: str
+
+
+class _Cut(Exception):
+    """The transfer did not reach the end of the file; what arrived is kept."""
+
+
+def part_path(target: Path) -> Path:
+    """Where a file lies while it is being fetched."""
+    return target.with_name(f"{target.name}.part")
+
+
+def fetch(remote: RemoteFile, folder: Path, attempts: int = ATTEMPTS) -> Path:
+    """Bring a file into `folder`, unless it is there already.
+
+    What an earlier, interrupted call left in ``{name}.part`` is completed by an HTTP range
+    request; where the server ignores ranges, the transfer starts anew.
+
+    Parameters
+    ----------
+    remote
+        What to fetch.
+    folder
+        Where to put it; made if need be.
+    attempts
+        How often a transfer that breaks off is taken up again, for each address.
+
+    Raises
+    ------
+    DataError
+        If the file that is there, or the one that was fetched, has another checksum (the latter
+        is deleted), if no address can be reached, or if the folder cannot be written.
+    """
+    target = folder / remote.name
+    if target.is_file():
+        check(target, remote.md5)
+        return target
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _fetch_part(remote, target, attempts)
+        part_path(target).replace(target)
+    except OSError as error:
+        raise DataError(
+            f"Cannot write {target}: {error.strerror or error}; free space or choose a data_root "
+            f"you may write to."
+        ) from error
+    return target
+
+
+def check(path: Path, md5: str, remedy: str = "delete it and ask Snakemake for it again") -> None:
+    """Compare a file with its official MD5 checksum.
+
+    Raises
+    ------
+    DataError
+        If it is missing or differs; the sentence ends with `remedy`.
+    """
+    if not path.is_file():
+        raise DataError(f"{path} is missing where a file with MD5 {md5} is expected; {remedy}.")
+    found = checksum(path, "md5")
+    if found != md5:
+        raise DataError(
+            f"{path} was truncated or altered: its MD5 is {found} where {md5} is expected; "
+            f"{remedy}."
+        )
+
+
+def _fetch_part(remote: RemoteFile, target: Path, attempts: int) -> None:
+    """Complete the part file; a part that turns out not to fit is fetched anew."""
+    import requests
+
+    part = part_path(target)
+    reasons: list[str] = []
+    for url in remote.urls:
+        for _ in range(attempts):
+            try:
+                resumed = _transfer(url, part)
+            except _Cut as cut:
+                reasons.append(f"{url}: {cut}")
+                continue
+            except requests.RequestException as error:
+                reasons.append(f"{url}: {_reason(error)}")
+                break
+            found = checksum(part, "md5")
+            if found == remote.md5:
+                return
+            part.unlink()
+            if not resumed:
+                raise DataError(
+                    f"{url} sent a truncated or altered {remote.name}: its MD5 is {found} where "
+                    f"{remote.md5} is expected; it was deleted, so try again, or set data.mirrors "
+                    f"to another address."
+                )
+            reasons.append(
+                f"{url}: the part that an earlier run left did not fit, so it was deleted"
+            )
+    raise DataError(
+        f"Cannot download {remote.name} ({'; '.join(dict.fromkeys(reasons))}); run again to "
+        f"resume, put the file into {target.parent} by hand, or put the arrays into data_root."
+    )
+
+
+def _transfer(url: str, part: Path) -> bool:
+    """Append to `part` what is missing, to the end of the file; say if anything was there before.
+
+    A part that is as long as the file or longer is left as it is: its checksum decides.
+    """
+    import requests
+
+    start = part.stat().st_size if part.is_file() else 0
+    headers = {"Accept-Encoding": "identity"}
+    if start:
+        headers["Range"] = f"bytes={start}-"
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as reply:
+        if start and reply.status_code == requests.codes.requested_range_not_satisfiable:
+            return True
+        reply.raise_for_status()
+        return _receive(reply, part, start)
+
+
+def _receive(reply: requests.Response, part: Path, start: int) -> bool:
+    """Write the reply behind byte `start`, or from the beginning where the server sends all."""
+    import requests
+    from tqdm import tqdm
+
+    resumed = _continues_at(reply, start)
+    received = start if resumed else 0
+    length = reply.headers.get("Content-Length")
+    total = received + int(length) if length else None
+    bar = tqdm(
+        desc=part.name.removesuffix(".part"),
+        initial=received,
+        total=total,
+        unit="B",
+        unit_scale=True,
+        mininterval=0.5 if sys.stderr.isatty() else 10,
+    )
+    # urllib3's own check of the length would throw away the last bytes that did arrive.
+    reply.raw.enforce_content_length = False
+    with part.open("ab" if resumed else "wb") as file, bar:
+        try:
+            for chunk in reply.iter_content(CHUNK):
+                file.write(chunk)
+                received += len(chunk)
+                bar.update(len(chunk))
+        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+            raise _Cut(f"broke off after {received} bytes of {total or 'unknown'}") from error
+    if total is not None and received < total:
+        raise _Cut(f"broke off after {received} bytes of {total}")
+    return resumed
+
+
+def _continues_at(reply: requests.Response, start: int) -> bool:
+    if reply.status_code != 206:
+        return False
+    match = re.match(r"bytes (\d+)-", reply.headers.get("Content-Range", ""))
+    if match is None or int(match[1]) != start:
+        raise _Cut("the server sent another range than the one asked for")
+    return True
+
+
+def _reason(error: requests.RequestException) -> str:
+    """Return the innermost cause in a few words: requests nests its errors three deep."""
+    if error.response is not None:
+        return f"HTTP {error.response.status_code} {error.response.reason}"
+    cause: BaseException = error
+    while cause.__cause__ or cause.__context__:
+        cause = cause.__cause__ or cause.__context__ or cause
+    return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

@@ -1,0 +1,263 @@
+"""Stand-ins for the real data sets, made from images that installed packages carry.
+
+Eight colour photos of scikit-image and two of scikit-learn become classes, square crops of them
+the samples; scikit-learn's handwritten digits stand in for MNIST. Nothing is downloaded and
+nothing is random: crops follow an unscrambled Halton sequence, so equal versions of the packages
+give equal bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import as_file, files
+from typing import NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from gradleak.data import arrays, catalogue
+from gradleak.data.arrays import Dataset
+from gradleak.errors import DataError
+from gradleak.provenance import record
+
+EVERY_FIFTH = 5
+CONTRAST_CHOICE = 2
+DIGITS_TRAIN = 1437
+
+
+class Box(NamedTuple):
+    """Part of a picture, in pixels or as fractions of its sides."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+    def scaled(self, width: float, height: float) -> Box:
+        """Box in pixels of a picture of that size, from a box in fractions."""
+        return Box(self.left * width, self.top * height, self.right * width, self.bottom * height)
+
+
+@dataclass(frozen=True)
+class Photo:
+    """A photo, the package that carries it, and the part that shows its subject."""
+
+    name: str
+    package: str
+    file: str
+    portrait: Box
+
+
+# Index 1 is a vehicle and index 3 an animal, as in CIFAR-10's training images.
+PHOTOS = (
+    Photo("astronaut", "skimage.data", "astronaut.png", Box(0.05, 0.0, 0.75, 0.7)),
+    Photo("motorcycle", "skimage.data", "motorcycle_left.png", Box(0.1, 0.1, 0.95, 1.0)),
+    Photo("coffee", "skimage.data", "coffee.png", Box(0.13, 0.0, 0.8, 1.0)),
+    Photo("cat", "skimage.data", "chelsea.png", Box(0.12, 0.0, 0.9, 1.0)),
+    Photo("rocket", "skimage.data", "rocket.jpg", Box(0.21, 0.1, 0.81, 1.0)),
+    Photo("galaxies", "skimage.data", "hubble_deep_field.jpg", Box(0.5, 0.4, 0.9, 0.86)),
+    Photo("retina", "skimage.data", "retina.jpg", Box(0.0, 0.0, 1.0, 1.0)),
+    Photo("tissue", "skimage.data", "ihc.png", Box(0.37, 0.5, 0.87, 1.0)),
+    Photo("pagoda", "sklearn.datasets.images", "china.jpg", Box(0.05, 0.02, 0.65, 0.92)),
+    Photo("flower", "sklearn.datasets.images", "flower.jpg", Box(0.22, 0.12, 0.75, 0.91)),
+)
+
+
+def build(dataset: str, split: str) -> Dataset:
+    """Images and labels of an embedded data set.
+
+    Parameters
+    ----------
+    dataset, split
+        Ids of the catalogue.
+
+    Returns
+    -------
+    Dataset
+        Labels cycle through the classes, so that the first images are one of each class. In
+        ``photos10`` these first ten of the train split show each photo's subject whole. No crop
+        is in both splits.
+
+    Raises
+    ------
+    ConfigError
+        If data set or split is unknown.
+    DataError
+        If the data set is not an embedded one, or the installed package lacks a picture.
+    """
+    catalogue.check_split(dataset, split)
+    builder = BUILDERS.get(dataset)
+    if builder is None:
+        raise DataError(
+            f"Data set '{dataset}' is not embedded; choose one of {', '.join(BUILDERS)}."
+        )
+    images, labels, classes = builder(split)
+    return Dataset(images, labels, classes, dataset, split, origin="embedded")
+
+
+def write(path: str | os.PathLike[str], dataset: str, split: str, code: str) -> None:
+    """Build an embedded data set and save it with its provenance."""
+    settings = {"dataset": dataset, "split": split}
+    arrays.save(path, build(dataset, split), record(settings, code))
+
+
+@cache
+def _photo(photo: Photo, side: int | None) -> Image.Image:
+    """Open a photo as RGB; its shorter side is scaled to `side` pixels if it is longer."""
+    try:
+        with as_file(files(photo.package) / photo.file) as path, Image.open(path) as opened:
+            picture = opened.convert("RGB")
+    except (OSError, ModuleNotFoundError) as error:
+        package = photo.package.partition(".")[0]
+        raise DataError(
+            f"The installed {package} lacks {photo.file} ({error}); install the version that "
+            f"requirements.lock names."
+        ) from error
+    shorter = min(picture.size)
+    if side is None or shorter <= side:
+        return picture
+    width, height = (round(length * side / shorter) for length in picture.size)
+    return picture.resize((width, height), Image.Resampling.LANCZOS)
+
+
+def _cut(picture: Image.Image, box: Box, side: int) -> np.ndarray:
+    """Part of a picture as a uint8 array of shape (3, side, side)."""
+    tile = picture.resize((side, side), Image.Resampling.LANCZOS, box=box)
+    return np.asarray(tile).transpose(2, 0, 1)
+
+
+def _squares(region: Box, count: int, low: float, high: float) -> list[Box]:
+    """`count` different squares in `region`, their sides `low` to `high` of its shorter side."""
+    from scipy.stats.qmc import Halton
+
+    width, height = region.right - region.left, region.bottom - region.top
+    found: dict[Box, None] = {}
+    for size, across, down in Halton(d=3, scramble=False).random(4 * count):
+        side = round((low + (high - low) * size) * min(width, height))
+        left = round(region.left + across * (width - side))
+        top = round(region.top + down * (height - side))
+        found[Box(left, top, left + side, top + side)] = None
+    return list(found)[:count]
+
+
+def _tiles(
+    picture: Image.Image, first: Box, region: Box, count: int, sides: tuple[float, float]
+) -> list[np.ndarray]:
+    """`first`, then the squares of `region` with most contrast, in the order they were drawn."""
+    drawn = _squares(region, CONTRAST_CHOICE * count, *sides)
+    tiles = [_cut(picture, box, 32) for box in drawn]
+    by_contrast = np.argsort([-tile.std() for tile in tiles], kind="stable")
+    kept = sorted(by_contrast[: count - 1].tolist())
+    return [_cut(picture, first, 32), *(tiles[k] for k in kept)]
+
+
+def _interleave(per_class: list[list[np.ndarray]], split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Every fifth sample of a class for test, the others for train, class after class."""
+    test = split == "test"
+    parts = [
+        [tile for k, tile in enumerate(tiles) if (k % EVERY_FIFTH == EVERY_FIFTH - 1) == test]
+        for tiles in per_class
+    ]
+    images = np.stack([tile for row in zip(*parts, strict=True) for tile in row])
+    return images, np.tile(np.arange(len(parts), dtype=np.int64), len(parts[0]))
+
+
+@cache
+def _crops10() -> list[list[np.ndarray]]:
+    per_class = []
+    for photo in PHOTOS:
+        picture = _photo(photo, 160)
+        whole = Box(0, 0, *picture.size)
+        first = photo.portrait.scaled(*picture.size)
+        per_class.append(_tiles(picture, first, whole, 250, (0.35, 0.85)))
+    return per_class
+
+
+def _photos10(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Ten photos; 2,000 crops to train and 500 to test."""
+    return *_interleave(_crops10(), split), [photo.name for photo in PHOTOS]
+
+
+def _grid(picture: Image.Image) -> list[Box]:
+    """Ten regions that do not overlap: two rows of five."""
+    cells = [Box(k / 5, row / 2, (k + 1) / 5, (row + 1) / 2) for row in range(2) for k in range(5)]
+    return [cell.scaled(*picture.size) for cell in cells]
+
+
+@cache
+def _crops100() -> list[list[np.ndarray]]:
+    per_class = []
+    for number in range(10):
+        for photo in PHOTOS:
+            picture = _photo(photo, 400)
+            region = _grid(picture)[number]
+            side = region.right - region.left
+            top = (region.top + region.bottom - side) / 2
+            first = Box(region.left, top, region.right, top + side)
+            per_class.append(_tiles(picture, first, region, 50, (0.5, 0.95)))
+    return per_class
+
+
+def _part_names() -> list[str]:
+    return [f"{photo.name} {number}" for number in range(10) for photo in PHOTOS]
+
+
+def _photos100(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Ten regions of each of ten photos; 4,000 crops to train and 1,000 to test."""
+    return *_interleave(_crops100(), split), _part_names()
+
+
+def _windows(photo: Photo, picture: Image.Image, share: float) -> list[Box]:
+    """Return the subject's box, then nine squares of that share of the shorter side."""
+    width, height = picture.size
+    side = round(share * min(width, height))
+    lefts = [round(k / 2 * (width - side)) for k in range(3)]
+    tops = [round(k / 2 * (height - side)) for k in range(3)]
+    squares = [Box(left, top, left + side, top + side) for top in tops for left in lefts]
+    return [photo.portrait.scaled(width, height), *squares]
+
+
+def _photos224(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """Ten parts of each of ten photos, two crops each: 200 images of 224x224."""
+    del split
+    images = []
+    for share in (0.6, 0.5):
+        views = [_windows(photo, _photo(photo, None), share) for photo in PHOTOS]
+        for number in range(10):
+            for photo, boxes in zip(PHOTOS, views, strict=True):
+                box = boxes[number]
+                if number == 0 and share == 0.5:
+                    box = _inner(box)
+                images.append(_cut(_photo(photo, None), box, 224))
+    return np.stack(images), np.tile(np.arange(100, dtype=np.int64), 2), _part_names()
+
+
+def _inner(box: Box) -> Box:
+    """Return the middle four fifths of a box."""
+    across, down = (box.right - box.left) / 10, (box.bottom - box.top) / 10
+    return Box(box.left + across, box.top + down, box.right - across, box.bottom - down)
+
+
+def _digits(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """scikit-learn's 1,797 digits of 8x8 as MNIST shows its own: 20x20 amid 28x28."""
+    from sklearn.datasets import load_digits
+
+    source = load_digits()
+    chosen = slice(DIGITS_TRAIN, None) if split == "test" else slice(DIGITS_TRAIN)
+    small = np.round(source.images[chosen] * (255 / 16)).astype(np.uint8)
+    images = np.zeros((len(small), 1, 28, 28), np.uint8)
+    for image, digit in zip(images, small, strict=True):
+        large = Image.fromarray(digit).resize((20, 20), Image.Resampling.BICUBIC)
+        image[0, 4:24, 4:24] = np.asarray(large)
+    return images, source.target[chosen].astype(np.int64), [str(digit) for digit in range(10)]
+
+
+BUILDERS: dict[str, Callable[[str], tuple[np.ndarray, np.ndarray, list[str]]]] = {
+    "digits": _digits,
+    "photos10": _photos10,
+    "photos100": _photos100,
+    "photos224": _photos224,
+}

@@ -1,0 +1,173 @@
+"""MNIST, CIFAR-10 and CIFAR-100 from their official files.
+
+Addresses, checksums and file formats are torchvision's own: its classes name the files and read
+them. What is added is a download that resumes, and errors that say what to do.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import pickle
+import tarfile
+import tempfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradleak.artifacts import atomic
+from gradleak.data import arrays, catalogue
+from gradleak.data.arrays import Dataset
+from gradleak.data.download import RemoteFile, check, fetch
+from gradleak.errors import ConfigError, DataError
+from gradleak.provenance import record
+
+CLASSES = {"mnist": "MNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}
+UNREADABLE = (
+    RuntimeError,
+    ValueError,
+    KeyError,
+    EOFError,
+    tarfile.TarError,
+    gzip.BadGzipFile,
+    pickle.UnpicklingError,
+    zlib.error,
+)
+
+
+def torchvision_class(dataset: str) -> Any:
+    """Return torchvision's class for an official data set.
+
+    Raises
+    ------
+    ConfigError
+        If the data set has no official download.
+    """
+    if dataset not in CLASSES:
+        raise ConfigError(
+            f"Data set '{dataset}' has no official download; choose one of {', '.join(CLASSES)}."
+        )
+    from torchvision import datasets
+
+    return getattr(datasets, CLASSES[dataset])
+
+
+def remote_files(dataset: str, mirror: str | None = None) -> list[RemoteFile]:
+    """Name the official files of a data set, their addresses and MD5 checksums.
+
+    Parameters
+    ----------
+    dataset
+        ``mnist``, ``cifar10`` or ``cifar100``.
+    mirror
+        Address of a folder that serves the same files; it replaces the official ones.
+    """
+    source = torchvision_class(dataset)
+    if hasattr(source, "resources"):
+        bases, named = list(source.mirrors), list(source.resources)
+    else:
+        bases, named = (
+            [source.url.removesuffix(source.filename)],
+            [(source.filename, source.tgz_md5)],
+        )
+    if mirror:
+        bases = [mirror.rstrip("/") + "/"]
+    return [RemoteFile(name, tuple(base + name for base in bases), md5) for name, md5 in named]
+
+
+def download(marker: str | os.PathLike[str], dataset: str, mirror: str | None = None) -> None:
+    """Bring the official files of a data set into the folder of `marker`, then write `marker`.
+
+    The marker lists the files with their checksums, in the format of ``md5sum``. Files that are
+    in the folder already are checked and kept, so an interrupted download goes on where it was.
+
+    Raises
+    ------
+    DataError
+        If a file cannot be fetched or is not the official one.
+    """
+    remotes = remote_files(dataset, mirror)
+    for remote in remotes:
+        fetch(remote, Path(marker).parent)
+    with atomic(marker) as temporary:
+        lines = [f"{remote.md5}  {remote.name}\n" for remote in remotes]
+        temporary.write_text("".join(lines), encoding="utf-8")
+
+
+def unpack(
+    path: str | os.PathLike[str],
+    folder: str | os.PathLike[str],
+    dataset: str,
+    split: str,
+    code: str,
+) -> None:
+    """Turn the official files in `folder` into one file of arrays.
+
+    Raises
+    ------
+    DataError
+        If an official file is missing, truncated or altered, or its content is not what
+        torchvision expects.
+    ArtifactError
+        If the arrays cannot be written; an earlier file stays as it was.
+    """
+    catalogue.check_split(dataset, split)
+    remotes = remote_files(dataset)
+    files = [Path(folder) / remote.name for remote in remotes]
+    for file, remote in zip(files, remotes, strict=True):
+        check(file, remote.md5, f"delete the folder {folder} and ask Snakemake for it again")
+    data = read(files, dataset, split)
+    settings = {"dataset": dataset, "split": split}
+    sources = {remote.name: remote.md5 for remote in remotes}
+    arrays.save(path, data, record(settings, code, sources=sources))
+
+
+def read(files: list[Path], dataset: str, split: str) -> Dataset:
+    """Images and labels of a split, read by torchvision from the official `files`.
+
+    torchvision reads unpacked files, so these live in a temporary folder meanwhile.
+    """
+    source = torchvision_class(dataset)
+    names = ", ".join(str(file) for file in files)
+    with tempfile.TemporaryDirectory(prefix="gradleak-") as scratch:
+        try:
+            if hasattr(source, "resources"):
+                _unpack_gzip(files, Path(scratch) / source.__name__ / "raw")
+            else:
+                _unpack_tar(files[0], Path(scratch), source)
+            loaded = source(scratch, train=split == "train", download=False)
+        except UNREADABLE as error:
+            raise DataError(
+                f"{names} cannot be read as {dataset} ({error}); delete the folder "
+                f"{files[0].parent} and ask Snakemake for it again."
+            ) from error
+        except OSError as error:
+            raise DataError(
+                f"Cannot unpack {names} into {scratch}: {error.strerror or error}; free space "
+                f"there, or set TMPDIR to another folder."
+            ) from error
+        images, labels = np.asarray(loaded.data), np.asarray(loaded.targets, dtype=np.int64)
+    images = images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
+    classes = [name.split(" - ")[0] for name in loaded.classes]
+    return Dataset(np.ascontiguousarray(images), labels, classes, dataset, split, "official")
+
+
+def _unpack_gzip(files: list[Path], folder: Path) -> None:
+    folder.mkdir(parents=True)
+    for file in files:
+        (folder / file.stem).write_bytes(gzip.decompress(file.read_bytes()))
+
+
+def _unpack_tar(archive: Path, folder: Path, source: Any) -> None:
+    """Extract only the members that torchvision reads, under the names that it reads."""
+    names = [name for name, _ in (*source.train_list, *source.test_list)]
+    (folder / source.base_folder).mkdir()
+    with tarfile.open(archive) as tar:
+        for name in (*names, source.meta["filename"]):
+            member = f"{source.base_folder}/{name}"
+            content = tar.extractfile(member)
+            if content is None:
+                raise ValueError(f"{member} is no file")
+            (folder / source.base_folder / name).write_bytes(content.read())

@@ -1,0 +1,1 @@
+"""Metrics: (original, reconstruction) -> value, each image on its own."""

@@ -1,0 +1,43 @@
+"""MSE, PSNR and SSIM of one image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from skimage.metrics import structural_similarity
+
+# An exact reconstruction has an MSE of 0 and an infinite PSNR, which no mean survives. Float64
+# rounding of values near 1 gives about 1e-32, so a floor of 1e-30 caps PSNR at 300 dB.
+MSE_FLOOR = 1e-30
+
+
+def mse(original: np.ndarray, reconstruction: np.ndarray) -> float:
+    """Mean squared error over all values of the image, on the scale of the network's input."""
+    return float(np.mean((original - reconstruction) ** 2))
+
+
+def psnr(original: np.ndarray, reconstruction: np.ndarray) -> float:
+    """10·log10(1 / MSE) in dB, peak 1; at most 300."""
+    return float(-10.0 * np.log10(max(mse(original, reconstruction), MSE_FLOOR)))
+
+
+def psnr_255(original: np.ndarray, reconstruction: np.ndarray) -> float:
+    """10·log10(255² / MSE) in dB with the MSE of values in a range of 1: the convention of COPA.
+
+    It is 20·log10(255) = 48.13 dB above `psnr`.
+    """
+    return psnr(original, reconstruction) + float(20.0 * np.log10(255.0))
+
+
+def ssim(original: np.ndarray, reconstruction: np.ndarray) -> float:
+    """Structural similarity of two images (C, H, W) in [0, 1], scikit-image's, data range 1."""
+    return float(structural_similarity(original, reconstruction, data_range=1.0, channel_axis=0))
+
+
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "mse": mse,
+    "psnr": psnr,
+    "psnr_255": psnr_255,
+    "ssim": ssim,
+}

@@ -1,0 +1,1 @@
+"""Networks under attack, described as chains of linear layers and activations."""

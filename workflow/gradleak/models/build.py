@@ -1,0 +1,87 @@
+"""Chains as PyTorch modules, with the initialisation that the papers use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from torch import nn
+
+from gradleak.models.activations import Activation
+from gradleak.models.chain import Chain, ConvLayer
+
+
+def activation_module(activation: Activation) -> nn.Module:
+    """Give the PyTorch module of an activation."""
+    if activation.name == "leaky_relu":
+        return nn.LeakyReLU(activation.slope)
+    return {"tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "relu": nn.ReLU, "identity": nn.Identity}[
+        activation.name
+    ]()
+
+
+class ChainModule(nn.Module):
+    """A `Chain` that can be run: (B, C, H, W) -> (B, classes).
+
+    Weights take PyTorch's default initialisation, uniform in ±1/sqrt(fan_in), which is the
+    "uniform distribution" of COPA section 3. Parameters are named as the chain's layers
+    (``conv1.weight``), so that files and attacks share one set of names.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        super().__init__()
+        self.chain = chain
+        for layer in chain.layers:
+            module: nn.Module
+            if isinstance(layer, ConvLayer):
+                shape = layer.shape
+                module = nn.Conv2d(
+                    shape.channels,
+                    shape.filters,
+                    shape.kernel,
+                    stride=shape.stride,
+                    padding=shape.padding,
+                    bias=layer.bias,
+                )
+            else:
+                module = nn.Linear(layer.inputs, layer.outputs, bias=layer.bias)
+            self.add_module(layer.name, module)
+        self.activations = nn.ModuleList(activation_module(a.activation) for a in chain.layers)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Output of the last activation for images (B, C, H, W)."""
+        for layer, activation in zip(self.chain.layers, self.activations, strict=True):
+            if not isinstance(layer, ConvLayer) and x.ndim > 2:
+                x = x.flatten(1)
+            x = activation(self.get_submodule(layer.name)(x))
+        return x
+
+
+def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
+    """Float32 weights of `chain` under one seed, without touching the global random state."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = ChainModule(chain)
+    return {name: p.detach().numpy().copy() for name, p in module.named_parameters()}
+
+
+def load(chain: Chain, weights: dict[str, np.ndarray], dtype: torch.dtype) -> ChainModule:
+    """Module of `chain` in evaluation mode with the given weights."""
+    with torch.random.fork_rng(devices=[]):
+        module = ChainModule(chain)
+    module.load_state_dict({k: torch.from_numpy(v) for k, v in weights.items()})
+    return module.to(dtype).eval()
+
+
+def family_weights(chains: Iterable[Chain], seeds: int) -> dict[str, np.ndarray]:
+    """Weights of several chains under seeds 0 ... seeds − 1, keyed ``{chain}/{parameter}``.
+
+    Each array has the seeds as its first dimension.
+    """
+    out = {}
+    for chain in chains:
+        draws = [initial_weights(chain, seed) for seed in range(seeds)]
+        for name in draws[0]:
+            out[f"{chain.name}/{name}"] = np.stack([draw[name] for draw in draws])
+    return out

@@ -1,0 +1,173 @@
+"""A network as a chain of linear layers and activations: all that a layer-wise attack needs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any
+
+from gradleak.errors import ConfigError
+from gradleak.models.activations import Activation
+from gradleak.operators.structure import ConvShape
+
+
+@dataclass(frozen=True)
+class ConvLayer:
+    """Convolution followed by an activation; `shape` carries all sizes."""
+
+    name: str
+    shape: ConvShape
+    bias: bool
+    activation: Activation
+
+    @property
+    def output(self) -> int:
+        """Number of values that leave the layer, O·P."""
+        return self.shape.filters * self.shape.positions
+
+
+@dataclass(frozen=True)
+class LinearLayer:
+    """Fully connected layer (inputs -> outputs) followed by an activation."""
+
+    name: str
+    inputs: int
+    outputs: int
+    bias: bool
+    activation: Activation
+
+
+Layer = ConvLayer | LinearLayer
+
+
+@dataclass(frozen=True)
+class ConvSpec:
+    """What config says of a convolution; sizes follow from the layer before."""
+
+    filters: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int] = (0, 0)
+    bias: bool = False
+    activation: Activation = Activation("identity")
+
+
+@dataclass(frozen=True)
+class LinearSpec:
+    """What config says of a fully connected layer; `inputs`, if given, is checked."""
+
+    outputs: int
+    bias: bool = True
+    activation: Activation = Activation("identity")
+    inputs: int | None = None
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Convolutions, then fully connected layers.
+
+    Parameters
+    ----------
+    name
+        Id used in tables.
+    input
+        (C, H, W) of one image.
+    specs
+        Layers from first to last.
+    """
+
+    name: str
+    input: tuple[int, int, int]
+    specs: tuple[ConvSpec | LinearSpec, ...]
+
+    @cached_property
+    def layers(self) -> tuple[Layer, ...]:
+        """Layers with all sizes filled in, named ``conv1`` ... and ``fc1`` ...
+
+        Raises
+        ------
+        ConfigError
+            If sizes do not fit, a convolution follows a fully connected layer, or the last
+            layer is not fully connected.
+        """
+        channels, height, width = self.input
+        features: int | None = None
+        out: list[Layer] = []
+        convolutions = linears = 0
+        for spec in self.specs:
+            if isinstance(spec, ConvSpec):
+                convolutions += 1
+                if features is not None:
+                    raise ConfigError(
+                        f"models.{self.name}: convolution {convolutions} follows a fully connected "
+                        "layer; put the convolutions first."
+                    )
+                shape = self._conv_shape(spec, convolutions, (channels, height, width))
+                out.append(ConvLayer(f"conv{convolutions}", shape, spec.bias, spec.activation))
+                channels, (height, width) = spec.filters, shape.output
+                continue
+            linears += 1
+            inputs = channels * height * width if features is None else features
+            if spec.inputs is not None and spec.inputs != inputs:
+                raise ConfigError(
+                    f"models.{self.name}: fully connected layer {linears} says inputs: "
+                    f"{spec.inputs}, but the layers before it give {inputs}; correct one of them."
+                )
+            out.append(
+                LinearLayer(f"fc{linears}", inputs, spec.outputs, spec.bias, spec.activation)
+            )
+            features = spec.outputs
+        if not out or not isinstance(out[-1], LinearLayer):
+            raise ConfigError(
+                f"models.{self.name}: the last layer must be fully connected (fc: classes)."
+            )
+        return tuple(out)
+
+    def _conv_shape(self, spec: ConvSpec, number: int, size: tuple[int, int, int]) -> ConvShape:
+        try:
+            return ConvShape(
+                channels=size[0],
+                filters=spec.filters,
+                kernel=spec.kernel,
+                stride=spec.stride,
+                padding=spec.padding,
+                size=(size[1], size[2]),
+            )
+        except ConfigError as error:
+            raise ConfigError(f"models.{self.name}: convolution {number}: {error}") from error
+
+    def describe(self) -> dict[str, Any]:
+        """Return the chain as JSON can hold it; `from_description` reads it back."""
+        kinds = [
+            {"kind": "conv" if isinstance(spec, ConvSpec) else "fc", **asdict(spec)}
+            for spec in self.specs
+        ]
+        return {"name": self.name, "input": list(self.input), "layers": kinds}
+
+    @staticmethod
+    def from_description(content: dict[str, Any]) -> Chain:
+        """Chain from what `describe` gave."""
+        specs: list[ConvSpec | LinearSpec] = []
+        for entry in content["layers"]:
+            fields = {key: value for key, value in entry.items() if key != "kind"}
+            fields["activation"] = Activation(**fields["activation"])
+            if entry["kind"] == "conv":
+                for key in ("kernel", "stride", "padding"):
+                    fields[key] = tuple(fields[key])
+                specs.append(ConvSpec(**fields))
+            else:
+                specs.append(LinearSpec(**fields))
+        channels, height, width = content["input"]
+        return Chain(content["name"], (channels, height, width), tuple(specs))
+
+    @property
+    def convolutions(self) -> tuple[ConvLayer, ...]:
+        """The convolutional layers, first to last."""
+        return tuple(layer for layer in self.layers if isinstance(layer, ConvLayer))
+
+    @property
+    def classes(self) -> int:
+        """Outputs of the last layer."""
+        last = self.layers[-1]
+        assert isinstance(last, LinearLayer)
+        return last.outputs

@@ -1,0 +1,61 @@
+"""Networks drawn at random, to ask questions about architectures in general."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gradleak.errors import ConfigError
+from gradleak.models.activations import Activation
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+
+TRIES = 1000
+
+
+def draw(name: str, settings: dict[str, Any], networks: int) -> list[Chain]:
+    """Draw networks of convolutions and one fully connected layer.
+
+    Sizes of each layer are drawn independently and uniformly from the lists in `settings`
+    (keys of ``families`` in config.yaml). A draw whose kernel does not fit its input is drawn
+    again. A larger `networks` keeps the earlier draws.
+
+    Raises
+    ------
+    ConfigError
+        If the sizes hardly ever fit.
+    """
+    generator = np.random.default_rng(settings["seed"])
+    activation = Activation(settings["activation"])
+    out: list[Chain] = []
+    tries = 0
+    while len(out) < networks:
+        tries += 1
+        if tries > TRIES + 100 * networks:
+            raise ConfigError(
+                f"families.{name}: hardly any draw fits its input; choose smaller kernels or strides."
+            )
+        specs: list[ConvSpec | LinearSpec] = []
+        for _ in range(settings["convolutions"]):
+            filters, kernel, stride, padding = (
+                int(generator.choice(settings[key]))
+                for key in ("filters", "kernels", "strides", "paddings")
+            )
+            specs.append(
+                ConvSpec(
+                    filters,
+                    (kernel, kernel),
+                    (stride, stride),
+                    (padding, padding),
+                    activation=activation,
+                )
+            )
+        specs.append(LinearSpec(settings["classes"], True, activation))
+        channels, height, width = settings["input"]
+        chain = Chain(f"{name}_{len(out):03d}", (channels, height, width), tuple(specs))
+        try:
+            _ = chain.layers
+        except ConfigError:
+            continue
+        out.append(chain)
+    return out

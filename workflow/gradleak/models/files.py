@@ -1,0 +1,57 @@
+"""Model files: weights of all seeds of one model or family, with the architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradleak.artifacts import read_tensors, write_tensors
+from gradleak.models.chain import Chain
+
+
+@dataclass(frozen=True)
+class ModelFile:
+    """Chains and their weights, ``{chain}/{parameter}`` -> (seeds, ...)."""
+
+    chains: tuple[Chain, ...]
+    weights: dict[str, np.ndarray]
+
+    def of(self, chain: Chain, seed: int) -> dict[str, np.ndarray]:
+        """Weights of one chain under one seed."""
+        return select(self.weights, chain.name, seed)
+
+
+def select(tensors: dict[str, np.ndarray], chain: str, *index: int) -> dict[str, np.ndarray]:
+    """Entries of one chain without its name, at `index` of their leading dimensions."""
+    prefix = f"{chain}/"
+    return {k.removeprefix(prefix): v[index] for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def save(
+    path: str, chains: list[Chain], weights: dict[str, np.ndarray], provenance: dict[str, Any]
+) -> None:
+    """Write a model file."""
+    metadata = {
+        "chains": [chain.describe() for chain in chains],
+        "initialisation": "PyTorch default: uniform in ±1/sqrt(fan_in)",
+        "provenance": provenance,
+    }
+    write_tensors(path, weights, metadata)
+
+
+def read(path: str) -> ModelFile:
+    """Read a model file."""
+    weights, metadata = read_tensors(path)
+    chains = tuple(Chain.from_description(entry) for entry in metadata["chains"])
+    return ModelFile(chains, weights)
+
+
+def runs(chains: tuple[Chain, ...], seeds: int, images: int) -> Iterator[tuple[Chain, int, int]]:
+    """Each (chain, seed, image) of an experiment, in the order of all files."""
+    for chain in chains:
+        for seed in range(seeds):
+            for image in range(images):
+                yield chain, seed, image

@@ -1,0 +1,46 @@
+"""What every linear operator of a layer offers."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import numpy as np
+from scipy.sparse.linalg import LinearOperator
+
+
+class Operator(ABC):
+    """A real linear map A: R^n -> R^m in float64, with its adjoint.
+
+    A subclass supplies `shape`, `apply` and `adjoint`; the shared tests check
+    <A x, y> = <x, A^T y> and compare both with `dense`.
+    """
+
+    shape: tuple[int, int]
+
+    @abstractmethod
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        """Forward map, (n,) -> (m,)."""
+
+    @abstractmethod
+    def adjoint(self, y: np.ndarray) -> np.ndarray:
+        """Adjoint map, (m,) -> (n,)."""
+
+    def dense(self) -> np.ndarray:
+        """The matrix itself (m, n), for tests and for small systems."""
+        columns = self.shape[1]
+        out = np.empty(self.shape)
+        unit = np.zeros(columns)
+        for j in range(columns):
+            unit[j] = 1.0
+            out[:, j] = self.apply(unit)
+            unit[j] = 0.0
+        return out
+
+    def gram(self) -> np.ndarray:
+        """A^T A (n, n), dense."""
+        matrix = self.dense()
+        return matrix.T @ matrix
+
+    def linear_operator(self) -> LinearOperator:
+        """The same map for SciPy's iterative solvers."""
+        return LinearOperator(self.shape, matvec=self.apply, rmatvec=self.adjoint, dtype=np.float64)

@@ -1,0 +1,132 @@
+"""The weight constraint: a convolution as a sparse matrix (COPA eq. 1a)."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+from scipy import sparse
+
+from gradleak.errors import NumericsError
+from gradleak.operators.band import BandCholesky, NotPositiveDefinite
+from gradleak.operators.base import Operator
+from gradleak.operators.structure import ConvShape
+
+# Beyond this condition number W counts as rank-deficient and the dense path decides: normal
+# equations lose twice the digits, and 1e6 leaves four of float64's sixteen.
+CONDITION_LIMIT = 1e6
+
+
+def patch_indices(shape: ConvShape) -> tuple[np.ndarray, np.ndarray]:
+    """Pixel of one channel that offset k meets at output position p.
+
+    Returns
+    -------
+    indices
+        (kh * kw, P) flat index into the H x W image, 0 where the offset meets padding.
+    valid
+        (kh * kw, P) bool, False where it meets padding: a known zero, hence no unknown.
+    """
+    (kh, kw), (sh, sw), (ph, pw) = shape.kernel, shape.stride, shape.padding
+    height, width = shape.size
+    out_h, out_w = shape.output
+    rows = (np.arange(kh)[:, None] + sh * np.arange(out_h)[None, :]) - ph  # (kh, Ph)
+    cols = (np.arange(kw)[:, None] + sw * np.arange(out_w)[None, :]) - pw  # (kw, Pw)
+    row_ok = (rows >= 0) & (rows < height)
+    col_ok = (cols >= 0) & (cols < width)
+    indices = rows[:, None, :, None] * width + cols[None, :, None, :]
+    valid = row_ok[:, None, :, None] & col_ok[None, :, None, :]
+    flat = (kh * kw, out_h * out_w)
+    return np.where(valid, indices, 0).reshape(flat), valid.reshape(flat)
+
+
+class Convolution(Operator):
+    """W in W x = z, bias left out: x (C·H·W,) -> z (O·P,), both channel-major.
+
+    Parameters
+    ----------
+    weight
+        Filters (O, C, kh, kw), as torch.nn.Conv2d stores them (cross-correlation).
+    shape
+        Geometry of the layer. Padded pixels are zeros that are known, so they are no unknowns.
+
+    Notes
+    -----
+    z[o, p] = sum over c, k of weight[o, c, k] · x[c, s·p + k − padding]  (COPA eq. 1a).
+    """
+
+    def __init__(self, weight: np.ndarray, shape: ConvShape) -> None:
+        expected = (shape.filters, shape.channels, *shape.kernel)
+        if weight.shape != expected:
+            raise NumericsError(f"A weight of shape {weight.shape} does not fit {expected}.")
+        if not np.all(np.isfinite(weight)):
+            raise NumericsError("A convolution's weight holds NaN or infinity; train or draw anew.")
+        self.weight = weight.astype(np.float64)
+        self.conv_shape = shape
+        self.shape = (shape.filters * shape.positions, shape.unknowns)
+        self.matrix = self._build()
+        self.transposed = self.matrix.T.tocsr()
+
+    def _build(self) -> sparse.csr_matrix:
+        shape = self.conv_shape
+        pixels = shape.size[0] * shape.size[1]
+        indices, valid = patch_indices(shape)
+        taps = self.weight.reshape(shape.filters, shape.channels, -1)
+        offset, position = np.nonzero(valid)
+        o, c, tap = np.broadcast_arrays(
+            np.arange(shape.filters)[:, None, None],
+            np.arange(shape.channels)[None, :, None],
+            np.arange(offset.size)[None, None, :],
+        )
+        rows = o * shape.positions + position[tap]
+        cols = c * pixels + indices[offset, position][tap]
+        values = taps[o, c, offset[tap]]
+        return sparse.csr_matrix((values.ravel(), (rows.ravel(), cols.ravel())), shape=self.shape)
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        """W x."""
+        return self.matrix @ x
+
+    def adjoint(self, y: np.ndarray) -> np.ndarray:
+        """W^T y."""
+        return self.transposed @ y
+
+    def dense(self) -> np.ndarray:
+        """W as a dense matrix (O·P, C·H·W)."""
+        return self.matrix.toarray()
+
+    @cached_property
+    def is_tall(self) -> bool:
+        """At least as many outputs as unknowns."""
+        return self.shape[0] >= self.shape[1]
+
+    @cached_property
+    def factor(self) -> BandCholesky | None:
+        """Banded Cholesky factor of W^T W (tall) or W W^T (wide); None where W lacks full rank.
+
+        Neighbours in the image stay neighbours when channels vary fastest, so the matrix has a
+        half-bandwidth of about C·(k − 1)·width instead of being dense.
+        """
+        shape = self.conv_shape
+        if self.is_tall:
+            gram, groups, sites = self.transposed @ self.matrix, shape.channels, -1
+        else:
+            gram, groups, sites = self.matrix @ self.transposed, shape.filters, shape.positions
+        order = np.arange(gram.shape[0]).reshape(groups, sites).T.ravel()
+        try:
+            factor = BandCholesky(gram.tocsr(), order)
+        except NotPositiveDefinite:
+            return None
+        return factor if factor.condition() <= CONDITION_LIMIT**2 else None
+
+    def project(self, y: np.ndarray) -> np.ndarray:
+        """Orthogonal projection of y (O·P,) onto range(W): P of COPA's eq. (18), P = I − R·diag(0, I)·R^T.
+
+        Raises
+        ------
+        NumericsError
+            If W is not of full column rank, where eq. (17) is not defined.
+        """
+        if not self.is_tall or self.factor is None:
+            raise NumericsError("The pull-back constraint needs a W of full column rank.")
+        return self.apply(self.factor.solve(self.adjoint(y)))

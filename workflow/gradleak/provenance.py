@@ -1,0 +1,113 @@
+"""Code hashes and versions: what an artifact was made from.
+
+Snakemake sees a change of a rule's script, not of the package the script imports. Each rule
+therefore carries the hash of the modules it runs, taken over their syntax trees, so that a
+change of code reruns the rule and its descendants while a comment or a docstring reruns nothing.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+PACKAGE = "gradleak"
+ROOT = Path(__file__).resolve().parent
+LIBRARIES = ("numpy", "scipy", "scikit-image", "scikit-learn", "safetensors", "torch")
+
+
+def module_path(module: str) -> Path | None:
+    """Path of a module of this package, or None where `module` is something else."""
+    parts = module.split(".")
+    if parts[0] != PACKAGE:
+        return None
+    base = ROOT.joinpath(*parts[1:])
+    for candidate in (base / "__init__.py", base.with_suffix(".py")):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            node.body = node.body[1:]
+    return tree
+
+
+@cache
+def _digest_and_imports(path: Path) -> tuple[str, frozenset[str]]:
+    tree = _without_docstrings(ast.parse(path.read_text(encoding="utf-8")))
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            names.add(node.module)
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    digest = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    return digest, frozenset(name for name in names if module_path(name) is not None)
+
+
+@cache
+def dependencies(module: str) -> tuple[str, ...]:
+    """All modules of this package that `module` imports, itself and the indirect ones included.
+
+    Imports within functions count. A module's parent packages count too, since Python runs them.
+    """
+    seen: set[str] = set()
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        path = module_path(name)
+        if name in seen or path is None:
+            continue
+        seen.add(name)
+        if "." in name:
+            todo.append(name.rpartition(".")[0])
+        todo.extend(_digest_and_imports(path)[1])
+    return tuple(sorted(seen))
+
+
+@cache
+def code_hash(*modules: str) -> str:
+    """Hash (16 hex digits) of the code that `modules` run, comments and docstrings left out.
+
+    Raises
+    ------
+    ValueError
+        If a name is not a module of this package.
+    """
+    digest = hashlib.sha256()
+    names: set[str] = set()
+    for module in modules:
+        if module_path(module) is None:
+            raise ValueError(f"{module} is not a module of {PACKAGE}.")
+        names.update(dependencies(module))
+    for name in sorted(names):
+        path = module_path(name)
+        assert path is not None
+        digest.update(f"{name}:{_digest_and_imports(path)[0]};".encode())
+    return digest.hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """Versions of the libraries that numbers depend on."""
+    found = {}
+    for library in LIBRARIES:
+        try:
+            found[library] = version(library)
+        except PackageNotFoundError:
+            found[library] = "absent"
+    return found
+
+
+def record(settings: Any, code: str, **more: Any) -> dict[str, Any]:
+    """Provenance entry for an artifact's metadata: settings of its case, code hash, versions."""
+    return {"settings": settings, "code": code, "versions": versions(), **more}

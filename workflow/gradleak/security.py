@@ -1,0 +1,110 @@
+"""c(M), COPA's index of a network's security (eq. 8), layer by layer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gradleak.gradients import capture_deltas
+from gradleak.models.chain import Chain, ConvLayer, LinearLayer
+from gradleak.models.files import ModelFile
+from gradleak.operators.convolution import Convolution
+from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.structure import structural_rank
+from gradleak.operators.system import LayerSystem
+from gradleak.targets import TargetSet
+
+COLUMNS = (
+    "model seed index layer unknowns rows rank rank_method bound exact domain numerical condition "
+    "weight contribution fc_inputs"
+).split()
+
+
+def structural_index(chain: Chain) -> tuple[float, bool]:
+    """c(M) from the sizes of the layers alone, and whether it is exact.
+
+    c(M) = sum over i = 1..d of (d − (i − 1))/d · (rank(U_i) − n_i)  (COPA eq. 8), with
+    rank(U_i) replaced by the bound of docs/rank.md. Exact (for almost every weight and
+    gradient) if every layer lies in the domain where the bound is the rank, else an upper bound.
+
+    Returns
+    -------
+    tuple
+        c(M), at most 0, and whether it is exact.
+    """
+    layers = chain.convolutions
+    value, exact = 0.0, True
+    for i, layer in enumerate(layers):
+        found = structural_rank(layer.shape)
+        value += discount(i, len(layers)) * (found.bound - layer.shape.unknowns)
+        exact = exact and found.exact
+    return value, exact
+
+
+def discount(position: int, depth: int) -> float:
+    """(d − (i − 1))/d for the convolution at `position` i − 1 of d (COPA eq. 8)."""
+    return (depth - position) / depth
+
+
+def layer_rows(
+    chain: Chain,
+    weights: dict[str, np.ndarray],
+    deltas: dict[str, np.ndarray],
+) -> list[dict[str, Any]]:
+    """Rank facts of every convolution of one network for one image.
+
+    The rank reported is the structural one where it is exact, the numerical one elsewhere; both
+    are in the row. `condition` is that of U, unscaled.
+    """
+    out = []
+    last = next(layer for layer in chain.layers if isinstance(layer, LinearLayer))
+    for i, layer in enumerate(chain.convolutions):
+        system = layer_system(layer, weights, deltas)
+        structure = structural_rank(layer.shape)
+        rank = structure.bound if structure.exact else system.rank
+        weight = discount(i, len(chain.convolutions))
+        out.append(
+            {
+                "model": chain.name,
+                "layer": layer.name,
+                "unknowns": layer.shape.unknowns,
+                "rows": system.shape[0],
+                "rank": rank,
+                "rank_method": "structural" if structure.exact else "numerical",
+                "bound": structure.bound,
+                "exact": structure.exact,
+                "domain": structure.domain or "",
+                "numerical": system.rank,
+                "condition": system.condition(),
+                "weight": weight,
+                "contribution": weight * (rank - layer.shape.unknowns),
+                "fc_inputs": last.inputs,
+            }
+        )
+    return out
+
+
+def layer_system(
+    layer: ConvLayer, weights: dict[str, np.ndarray], deltas: dict[str, np.ndarray]
+) -> LayerSystem:
+    """U of one layer from its weight and from dJ/dZ."""
+    return LayerSystem(
+        Convolution(weights[f"{layer.name}.weight"], layer.shape),
+        GradientConstraint(deltas[layer.name], layer.shape),
+    )
+
+
+def index_table(models: ModelFile, targets: TargetSet, *, seeds: int) -> pd.DataFrame:
+    """Rank facts of every chain, seed and layer, at the first target image."""
+    rows = []
+    for chain in models.chains:
+        for seed in range(seeds):
+            weights = models.of(chain, seed)
+            deltas = capture_deltas(
+                chain, weights, targets.inputs(0)[0], int(targets.labels[0, 0])
+            )
+            for row in layer_rows(chain, weights, deltas):
+                rows.append({"seed": seed, "index": int(targets.indices[0, 0]), **row})
+    return pd.DataFrame(rows, columns=COLUMNS)

@@ -1,0 +1,124 @@
+# Data sets: {DATA_ROOT}/{dataset}-{split}.safetensors, each made by exactly one of three rules. A
+# file that somebody put there by hand is made by none, so nothing overwrites or outdates it.
+from pathlib import Path
+
+from gradleak.data.arrays import is_by_hand
+from gradleak.data.catalogue import pairs, pairs_pattern
+
+ARRAYS = f"{DATA_ROOT}/{{dataset}}-{{split}}.safetensors"
+MARKER = f"{DATA_ROOT}/raw/{{dataset}}/MD5SUMS"
+
+
+def made_from(source):
+    """Constraint on {dataset}: what `source` gives, less the files put there by hand."""
+    return pairs_pattern(
+        (dataset, split)
+        for dataset, split in pairs(source)
+        if not is_by_hand(ARRAYS.format(dataset=dataset, split=split))
+    )
+
+
+def mirror(wildcards):
+    """Address that replaces the official ones, if config names one."""
+    return CONFIG.data.mirrors.get(wildcards.dataset)
+
+
+def own_images(wildcards):
+    """The folder or archive of one's own; where it is missing, the script says what to do."""
+    source = CONFIG.data.imagenet
+    return [str(source)] if source and Path(source).exists() else []
+
+
+rule embedded_dataset:
+    output:
+        arrays=ARRAYS,
+        sidecar=f"{ARRAYS}.sha256",
+    log:
+        "results/logs/embedded_dataset/{dataset}-{split}.log",
+    benchmark:
+        "results/benchmarks/embedded_dataset/{dataset}-{split}.tsv"
+    wildcard_constraints:
+        dataset=made_from("embedded"),
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=500,
+        runtime=5,
+    params:
+        code=code("gradleak.data.embedded"),
+    script:
+        "../scripts/embedded_dataset.py"
+
+
+# The files themselves are no outputs: Snakemake would delete what an interrupted download left.
+rule download_dataset:
+    output:
+        marker=MARKER,
+    log:
+        "results/logs/download_dataset/{dataset}.log",
+    benchmark:
+        "results/benchmarks/download_dataset/{dataset}.tsv"
+    wildcard_constraints:
+        dataset="|".join(sorted({dataset for dataset, _ in pairs("official")})),
+    localrule: True
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=120,
+    params:
+        mirror=mirror,
+        code=code("gradleak.data.official"),
+    script:
+        "../scripts/download_dataset.py"
+
+
+rule unpack_dataset:
+    input:
+        marker=MARKER,
+    output:
+        arrays=ARRAYS,
+        sidecar=f"{ARRAYS}.sha256",
+    log:
+        "results/logs/unpack_dataset/{dataset}-{split}.log",
+    benchmark:
+        "results/benchmarks/unpack_dataset/{dataset}-{split}.tsv"
+    wildcard_constraints:
+        dataset=made_from("official"),
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        code=code("gradleak.data.official"),
+    script:
+        "../scripts/unpack_dataset.py"
+
+
+rule import_imagenet:
+    input:
+        source=own_images,
+    output:
+        arrays=ARRAYS,
+        sidecar=f"{ARRAYS}.sha256",
+    log:
+        "results/logs/import_imagenet/{dataset}-{split}.log",
+    benchmark:
+        "results/benchmarks/import_imagenet/{dataset}-{split}.tsv"
+    wildcard_constraints:
+        dataset=made_from("own_folder"),
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    params:
+        source=str(CONFIG.data.imagenet or ""),
+        code=code("gradleak.data.own_folder"),
+    script:
+        "../scripts/import_folder.py"

@@ -1,0 +1,14 @@
+"""Makes arrays of a folder or an archive of one's own images."""
+
+import _package
+from gradleak.data import own_folder
+from gradleak.script import job
+
+with job(snakemake):
+    own_folder.write(
+        snakemake.output.arrays,
+        snakemake.params.source,
+        snakemake.wildcards.dataset,
+        snakemake.wildcards.split,
+        snakemake.params.code,
+    )

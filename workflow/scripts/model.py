@@ -1,0 +1,15 @@
+"""Writes a model: architecture, and weights of all its seeds."""
+
+import _package
+from gradleak.models.create import create
+from gradleak.script import job
+
+with job(snakemake):
+    params = snakemake.params
+    create(
+        snakemake.output[0],
+        snakemake.wildcards.model,
+        params.settings,
+        params.seeds,
+        params.code,
+    )

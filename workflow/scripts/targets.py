@@ -1,0 +1,14 @@
+"""Writes a target set: the images under attack."""
+
+import _package
+from gradleak import targets
+from gradleak.data import arrays, catalogue
+from gradleak.provenance import record
+from gradleak.script import job
+
+with job(snakemake):
+    params = snakemake.params
+    dataset = catalogue.resolve(params.settings["dataset"], params.images)
+    data = arrays.load(snakemake.input.dataset, dataset, params.settings["split"])
+    chosen = targets.build(data, params.settings, params.number)
+    targets.save(snakemake.output[0], chosen, record(params.settings, params.code))

@@ -1,0 +1,16 @@
+"""Turns the official files of a data set into one file of arrays."""
+
+from pathlib import Path
+
+import _package
+from gradleak.data import official
+from gradleak.script import job
+
+with job(snakemake):
+    official.unpack(
+        snakemake.output.arrays,
+        Path(snakemake.input.marker).parent,
+        snakemake.wildcards.dataset,
+        snakemake.wildcards.split,
+        snakemake.params.code,
+    )
