@@ -144,10 +144,12 @@ def test_phases_sharpen_the_bound_under_stride() -> None:
     assert rank_bound(small) < min(small.covered, counted)
 
 
-def test_unfolded_constants_of_rgap() -> None:
-    """R-GAP, Figure 2: first layers whose rows are fewer than the pixels."""
-    assert structural_rank(layer(3, 3, 4, 1, 0, 32)).bound == 3072 - 405 - 9
-    assert structural_rank(layer(3, 3, 4, 1, 0, 32)).domain == ROW_LIMITED
+def test_first_layer_of_rgap_lacks_rows() -> None:
+    """R-GAP, Table 3: 405 more pixels than rows, and O^2 rows depend on the others."""
+    shape = layer(3, 3, 4, 1, 0, 32)
+    assert shape.unknowns - shape.rows == 405
+    result = structural_rank(shape)
+    assert (result.bound, result.domain) == (shape.rows - 9, ROW_LIMITED)
 
 
 @pytest.mark.parametrize(

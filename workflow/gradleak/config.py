@@ -143,9 +143,7 @@ def _spec(layer: Section) -> ConvSpec | LinearSpec:
             activation=Activation(layer.activation, layer.slope),
         )
     assert isinstance(layer, LinearConfig)
-    return LinearSpec(
-        layer.fc, layer.bias, Activation(layer.activation, layer.slope), layer.inputs
-    )
+    return LinearSpec(layer.fc, layer.bias, Activation(layer.activation, layer.slope), layer.inputs)
 
 
 class Family(Section):
@@ -315,7 +313,9 @@ def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
     kind = first["type"]
     if kind == "extra_forbidden":
         last = str(first["loc"][-1])
-        return f"unknown key '{path}'{_nearest(last, _all_keys(model))}; correct or remove it{more}."
+        return (
+            f"unknown key '{path}'{_nearest(last, _all_keys(model))}; correct or remove it{more}."
+        )
     if kind == "missing":
         return f"key '{path}' is missing; add it{more}."
     message = first["msg"].removeprefix("Value error, ")

@@ -16,7 +16,15 @@ from typing import Any
 
 PACKAGE = "gradleak"
 ROOT = Path(__file__).resolve().parent
-LIBRARIES = ("numpy", "scipy", "scikit-image", "scikit-learn", "safetensors", "torch")
+LIBRARIES = (
+    "numpy",
+    "scipy",
+    "pillow",
+    "scikit-image",
+    "scikit-learn",
+    "safetensors",
+    "torch",
+)
 
 
 def module_path(module: str) -> Path | None:

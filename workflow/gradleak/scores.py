@@ -9,15 +9,33 @@ import pandas as pd
 
 from gradleak.attacks import run
 from gradleak.metrics.image import METRICS
+from gradleak.models.chain import Chain
+from gradleak.models.files import ModelFile
+from gradleak.operators.convolution import Convolution
 from gradleak.targets import TargetSet
 
-COLUMNS = (
-    "paper result attack model defence images targets seed batch index label metric value status "
-    "reason name precision"
-).split()
+COLUMNS = [
+    "paper",
+    "result",
+    "attack",
+    "model",
+    "defence",
+    "images",
+    "targets",
+    "seed",
+    "batch",
+    "index",
+    "label",
+    "metric",
+    "value",
+    "status",
+    "reason",
+    "name",
+    "precision",
+]
 
 
-def score(path: str, targets: TargetSet, case: dict[str, Any]) -> pd.DataFrame:
+def score(path: str, targets: TargetSet, models: ModelFile, case: dict[str, Any]) -> pd.DataFrame:
     """One tidy row per image and metric.
 
     Parameters
@@ -26,6 +44,8 @@ def score(path: str, targets: TargetSet, case: dict[str, Any]) -> pd.DataFrame:
         Reconstruction file.
     targets
         Originals.
+    models
+        Networks, for the true input of their fully connected layers.
     case
         Values of the columns that are the same in all rows: paper, result, attack, defence,
         images, targets, precision.
@@ -35,21 +55,31 @@ def score(path: str, targets: TargetSet, case: dict[str, Any]) -> pd.DataFrame:
     pandas.DataFrame
         Columns `COLUMNS`. Runs that failed keep their rows, with an empty value. SSIM is taken
         in the range [0, 1], the reconstruction clipped to it; the other metrics are not clipped.
+        ``fc_error`` (relative error of the fully connected layer's input, COPA Lemma A.1) and
+        ``label_correct`` (0 or 1) follow where the attack found an input or a label.
     """
     images, records = run.read(path)
+    chains = {chain.name: chain for chain in models.chains}
     classes = targets.source["classes"].split(", ")
     rows = []
     for record in records:
-        batch, seed = record["batch"], record["seed"]
-        found = images[f"{record['model']}/image"][seed, batch]
-        for metric in METRICS:
-            value = np.nan
-            if record["status"] == "ok":
-                value = _value(metric, targets, batch, found)
+        batch, seed, model = record["batch"], record["seed"], record["model"]
+        values = dict.fromkeys(METRICS, np.nan)
+        if record["status"] == "ok":
+            values = _image_metrics(targets, batch, images[f"{model}/image"][seed, batch])
+            if "label" in record:
+                values["label_correct"] = float(record["label"] == targets.labels[batch, 0])
+            if f"{model}/fc_input" in images:
+                found = images[f"{model}/fc_input"][seed, batch]
+                true = fc_input(
+                    chains[model], models.of(chains[model], seed), targets.inputs(batch)[0]
+                )
+                values["fc_error"] = float(np.linalg.norm(found - true) / np.linalg.norm(true))
+        for metric, value in values.items():
             rows.append(
                 {
                     **case,
-                    "model": record["model"],
+                    "model": model,
                     "seed": seed,
                     "batch": batch,
                     "index": int(targets.indices[batch, 0]),
@@ -64,10 +94,21 @@ def score(path: str, targets: TargetSet, case: dict[str, Any]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _value(metric: str, targets: TargetSet, batch: int, found: np.ndarray) -> float:
+def _image_metrics(targets: TargetSet, batch: int, found: np.ndarray) -> dict[str, float]:
     original = targets.inputs(batch)[0]
-    if metric == "ssim":
-        return METRICS[metric](
-            original - targets.offset, np.clip(found - targets.offset, 0.0, 1.0)
-        )
-    return METRICS[metric](original, found)
+    pair = (original - targets.offset, np.clip(found - targets.offset, 0.0, 1.0))
+    return {
+        name: metric(*pair) if name == "ssim" else metric(original, found)
+        for name, metric in METRICS.items()
+    }
+
+
+def fc_input(chain: Chain, weights: dict[str, np.ndarray], image: np.ndarray) -> np.ndarray:
+    """Input (n,) of the first fully connected layer for one image (C, H, W), in float64."""
+    x = image.ravel()
+    for layer in chain.convolutions:
+        z = Convolution(weights[f"{layer.name}.weight"], layer.shape).apply(x)
+        if layer.bias:
+            z = z + np.repeat(weights[f"{layer.name}.bias"], layer.shape.positions)
+        x = layer.activation.forward(z)
+    return x

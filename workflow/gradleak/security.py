@@ -16,10 +16,29 @@ from gradleak.operators.structure import structural_rank
 from gradleak.operators.system import LayerSystem
 from gradleak.targets import TargetSet
 
-COLUMNS = (
-    "model seed index layer unknowns rows rank rank_method bound exact domain numerical condition "
-    "weight contribution fc_inputs"
-).split()
+COLUMNS = [
+    "model",
+    "seed",
+    "index",
+    "layer",
+    "unknowns",
+    "rows",
+    "rank",
+    "rank_method",
+    "bound",
+    "exact",
+    "domain",
+    "numerical",
+    "condition",
+    "weight",
+    "contribution",
+    "kernel",
+    "channels",
+    "stride",
+    "padding",
+    "fc_inputs",
+    "fc_outputs",
+]
 
 
 def structural_index(chain: Chain) -> tuple[float, bool]:
@@ -59,7 +78,7 @@ def layer_rows(
     are in the row. `condition` is that of U, unscaled.
     """
     out = []
-    last = next(layer for layer in chain.layers if isinstance(layer, LinearLayer))
+    first = next(layer for layer in chain.layers if isinstance(layer, LinearLayer))
     for i, layer in enumerate(chain.convolutions):
         system = layer_system(layer, weights, deltas)
         structure = structural_rank(layer.shape)
@@ -80,7 +99,12 @@ def layer_rows(
                 "condition": system.condition(),
                 "weight": weight,
                 "contribution": weight * (rank - layer.shape.unknowns),
-                "fc_inputs": last.inputs,
+                "kernel": layer.shape.kernel[0],
+                "channels": layer.shape.filters,
+                "stride": layer.shape.stride[0],
+                "padding": layer.shape.padding[0],
+                "fc_inputs": first.inputs,
+                "fc_outputs": chain.classes,
             }
         )
     return out
@@ -102,9 +126,7 @@ def index_table(models: ModelFile, targets: TargetSet, *, seeds: int) -> pd.Data
     for chain in models.chains:
         for seed in range(seeds):
             weights = models.of(chain, seed)
-            deltas = capture_deltas(
-                chain, weights, targets.inputs(0)[0], int(targets.labels[0, 0])
-            )
+            deltas = capture_deltas(chain, weights, targets.inputs(0)[0], int(targets.labels[0, 0]))
             for row in layer_rows(chain, weights, deltas):
                 rows.append({"seed": seed, "index": int(targets.indices[0, 0]), **row})
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -1,31 +1,4 @@
 # Attacks: from what an attacker sees to images.
-from gradleak.attacks.run import ATTACKS
-
-RECONSTRUCTION = f"{EXPERIMENTS}/{{defence}}/{{attack}}.safetensors".replace(
-    "{kind}", "reconstructions"
-)
-FIRST = [name for name, entry in CONFIG.attacks.items() if entry.method in ATTACKS]
-LATER = [name for name in CONFIG.attacks if name not in FIRST]
-
-
-def attack_settings(wildcards):
-    """Entry of `attacks`."""
-    return settings("attacks", wildcards.attack)
-
-
-def attack_code(wildcards):
-    """Code of this attack alone: an edit of one attack leaves the others' results as they are."""
-    return code("gradleak.attacks.run", ATTACKS[CONFIG.attacks[wildcards.attack].method][0])
-
-
-def first_reconstruction(wildcards):
-    """The reconstruction that a post-processing step starts from."""
-    return RECONSTRUCTION.format(
-        experiment=wildcards.experiment,
-        model=wildcards.model,
-        defence=wildcards.defence,
-        attack=CONFIG.attacks[wildcards.attack].of,
-    )
 
 
 rule attack:
@@ -36,11 +9,9 @@ rule attack:
         images=RECONSTRUCTION,
         timing=RECONSTRUCTION.replace(".safetensors", ".seconds.json"),
     log:
-        RECONSTRUCTION.replace("results/", "results/logs/", 1).replace(".safetensors", ".log"),
+        beside(RECONSTRUCTION, "logs", ".log"),
     benchmark:
-        RECONSTRUCTION.replace("results/", "results/benchmarks/", 1).replace(
-            ".safetensors", ".tsv"
-        )
+        beside(RECONSTRUCTION, "benchmarks", ".tsv")
     wildcard_constraints:
         attack=ids(FIRST),
     conda:
@@ -63,11 +34,9 @@ rule denoise:
         images=RECONSTRUCTION,
         timing=RECONSTRUCTION.replace(".safetensors", ".seconds.json"),
     log:
-        RECONSTRUCTION.replace("results/", "results/logs/", 1).replace(".safetensors", ".log"),
+        beside(RECONSTRUCTION, "logs", ".log"),
     benchmark:
-        RECONSTRUCTION.replace("results/", "results/benchmarks/", 1).replace(
-            ".safetensors", ".tsv"
-        )
+        beside(RECONSTRUCTION, "benchmarks", ".tsv")
     wildcard_constraints:
         attack=ids(LATER),
     conda:

@@ -7,8 +7,11 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
 from gradleak import config as gradleak_config
+from gradleak.attacks.run import ATTACKS
+from gradleak.data.arrays import is_by_hand
+from gradleak.data.catalogue import pairs, pairs_pattern, resolve
 from gradleak.errors import GradleakError
-from gradleak.provenance import code_hash
+from gradleak.provenance import code_hash as code
 
 try:
     CONFIG = gradleak_config.load(config)
@@ -16,26 +19,36 @@ except GradleakError as error:
     raise WorkflowError(str(error)) from None
 
 DATA_ROOT = CONFIG.data.root
+ARRAYS = f"{DATA_ROOT}/{{dataset}}-{{split}}.safetensors"
+MARKER = f"{DATA_ROOT}/raw/{{dataset}}/MD5SUMS"
+
 # Intermediate files carry the image source and the scale, so that switching loses nothing.
 CASE = f"{CONFIG.images}-{CONFIG.scale}"
-EXPERIMENTS = f"results/{{kind}}/{CASE}/{{experiment}}/{{model}}"
+TARGETS = f"results/targets/{CASE}/{{targets}}.safetensors"
+MODEL = f"results/models/{CONFIG.scale}/{{model}}.safetensors"
+CELL = f"{CASE}/{{experiment}}/{{model}}"
+GRADIENT = f"results/gradients/{CELL}/{{defence}}.safetensors"
+RECONSTRUCTION = f"results/reconstructions/{CELL}/{{defence}}/{{attack}}.safetensors"
+SCORE = f"results/scores/{CELL}/{{defence}}/{{attack}}.csv"
+SECURITY = f"results/security/{CELL}.csv"
+
+# Attacks on gradients, and attacks that start from the reconstruction of another one.
+FIRST = [name for name, entry in CONFIG.attacks.items() if entry.method in ATTACKS]
+LATER = [name for name in CONFIG.attacks if name not in FIRST]
+
+# Each paper's rules add their targets.
 FIGURES = []
 TABLES = []
-
-
-def code(*modules):
-    """Hash of the code that `modules` run: a rule's parameter, so that edits rerun it."""
-    return code_hash(*modules)
-
-
-def settings(section, entry):
-    """One entry of a section of config, as plain values for a script."""
-    return getattr(CONFIG, section)[entry].model_dump(mode="json")
 
 
 def ids(names):
     """Wildcard constraint: one of `names`."""
     return "|".join(sorted(names)) or "(?!)"
+
+
+def beside(path, kind, suffix):
+    """Log or benchmark file of the artifact `path`."""
+    return str(Path(path.replace("results/", f"results/{kind}/", 1)).with_suffix(suffix))
 
 
 wildcard_constraints:

@@ -1,32 +1,5 @@
 # Data sets: {DATA_ROOT}/{dataset}-{split}.safetensors, each made by exactly one of three rules. A
 # file that somebody put there by hand is made by none, so nothing overwrites or outdates it.
-from pathlib import Path
-
-from gradleak.data.arrays import is_by_hand
-from gradleak.data.catalogue import pairs, pairs_pattern
-
-ARRAYS = f"{DATA_ROOT}/{{dataset}}-{{split}}.safetensors"
-MARKER = f"{DATA_ROOT}/raw/{{dataset}}/MD5SUMS"
-
-
-def made_from(source):
-    """Constraint on {dataset}: what `source` gives, less the files put there by hand."""
-    return pairs_pattern(
-        (dataset, split)
-        for dataset, split in pairs(source)
-        if not is_by_hand(ARRAYS.format(dataset=dataset, split=split))
-    )
-
-
-def mirror(wildcards):
-    """Address that replaces the official ones, if config names one."""
-    return CONFIG.data.mirrors.get(wildcards.dataset)
-
-
-def own_images(wildcards):
-    """The folder or archive of one's own; where it is missing, the script says what to do."""
-    source = CONFIG.data.imagenet
-    return [str(source)] if source and Path(source).exists() else []
 
 
 rule embedded_dataset:

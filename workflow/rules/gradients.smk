@@ -1,25 +1,4 @@
 # Gradient capture and defences: what a client shares.
-GRADIENT = f"{EXPERIMENTS}/{{defence}}.safetensors".replace("{kind}", "gradients")
-
-
-def experiment_targets(wildcards):
-    """Target set of an experiment."""
-    return TARGETS.format(targets=CONFIG.experiments[wildcards.experiment].targets)
-
-
-def experiment_settings(wildcards):
-    """Entry of `experiments`, with its number of seeds."""
-    entry = CONFIG.experiments[wildcards.experiment]
-    return {
-        "precision": entry.precision,
-        "granted": entry.label == "granted",
-        "seeds": CONFIG.amount(entry.seeds),
-    }
-
-
-def defence_settings(wildcards):
-    """Entry of `defences`."""
-    return settings("defences", wildcards.defence)
 
 
 rule gradient:
@@ -29,9 +8,9 @@ rule gradient:
     output:
         GRADIENT,
     log:
-        GRADIENT.replace("results/", "results/logs/", 1).replace(".safetensors", ".log"),
+        beside(GRADIENT, "logs", ".log"),
     benchmark:
-        GRADIENT.replace("results/", "results/benchmarks/", 1).replace(".safetensors", ".tsv")
+        beside(GRADIENT, "benchmarks", ".tsv")
     conda:
         "../../envs/gradleak.yaml"
     threads: 1

@@ -1,48 +1,4 @@
 # Target sets and models: what is attacked.
-from gradleak.data.catalogue import resolve
-
-TARGETS = f"results/targets/{CASE}/{{targets}}.safetensors"
-MODEL = f"results/models/{CONFIG.scale}/{{model}}.safetensors"
-
-
-def dataset_file(wildcards):
-    """Arrays that a target set is taken from."""
-    chosen = CONFIG.targets[wildcards.targets]
-    return f"{DATA_ROOT}/{resolve(chosen.dataset, CONFIG.images)}-{chosen.split}.safetensors"
-
-
-def target_settings(wildcards):
-    """Entry of `targets`."""
-    return settings("targets", wildcards.targets)
-
-
-def target_count(wildcards):
-    """Number of images, where a target set takes the first of a split."""
-    count = CONFIG.targets[wildcards.targets].count
-    return None if count is None else CONFIG.amount(count)
-
-
-def model_settings(wildcards):
-    """Entry of `models` or `families`, and how many networks a family has."""
-    if wildcards.model in CONFIG.models:
-        return settings("models", wildcards.model)
-    family = CONFIG.families[wildcards.model]
-    return {
-        **settings("families", wildcards.model),
-        "networks": CONFIG.amount(family.networks),
-    }
-
-
-def model_seeds(wildcards):
-    """Draws that a model file holds: the most that any experiment asks for."""
-    return max(
-        (
-            CONFIG.amount(e.seeds)
-            for e in CONFIG.experiments.values()
-            if wildcards.model in e.models
-        ),
-        default=1,
-    )
 
 
 rule targets:

@@ -3,9 +3,14 @@
 import _package
 from gradleak import scores, targets
 from gradleak.artifacts import write_csv
+from gradleak.models import files
 from gradleak.script import job
 
 with job(snakemake):
-    originals = targets.read(snakemake.input.targets)
-    table = scores.score(snakemake.input.reconstruction, originals, snakemake.params.case)
+    table = scores.score(
+        snakemake.input.reconstruction,
+        targets.read(snakemake.input.targets),
+        files.read(snakemake.input.model),
+        snakemake.params.case,
+    )
     write_csv(snakemake.output[0], table)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -80,13 +80,15 @@ class Reconstruction:
         Facts about each layer, last layer first.
     label
         Label that the attack used or found.
+    fc_input
+        Input (n,) of the first fully connected layer as the attack found it, where it did.
     """
 
     image: np.ndarray
     stop: str
     layers: tuple[LayerFacts, ...] = ()
     label: int | None = None
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    fc_input: np.ndarray | None = None
 
 
 class Attack(Protocol):

@@ -67,7 +67,7 @@ class Copa:
         return walk(view, self._cache, solve)
 
     def _first(self, task: LayerTask, generator: np.random.Generator) -> LayerAnswer:
-        """Eq. (6). Its objective is quadratic: descent from X₀ ends at the minimiser nearest to X₀."""
+        """Eq. (6), quadratic: descent from X₀ ends at the minimiser nearest to X₀."""
         begin = None
         if self.start == "random":
             begin = generator.uniform(-self.first_spread, self.first_spread, task.system.shape[1])

@@ -118,6 +118,7 @@ def walk(view: AttackerView, cache: ConvolutionCache, solve: SolveLayer) -> Reco
     label = recover_label(view) if view.label is None else view.label
     facts: list[LayerFacts] = []
     x, back = _linear_layers(layers, weights, gradients, label, facts)
+    fc_input = x
     z_known: np.ndarray | None = None
     for index in range(len(layers) - 1, -1, -1):
         layer = layers[index]
@@ -152,9 +153,8 @@ def walk(view: AttackerView, cache: ConvolutionCache, solve: SolveLayer) -> Reco
             raise NumericsError(f"The solution of {layer.name} is not finite.")
         x, z_known = answer.x, answer.z_before
         back = convolution.adjoint(delta)
-    return Reconstruction(
-        image=x.reshape(view.chain.input), stop=facts[-1].stop, layers=tuple(facts), label=label
-    )
+    image = x.reshape(view.chain.input)
+    return Reconstruction(image, facts[-1].stop, tuple(facts), label, fc_input)
 
 
 def _bias(layer: ConvLayer, weights: dict[str, np.ndarray]) -> np.ndarray | float:

@@ -53,9 +53,7 @@ class LayerProblem:
         self, y: np.ndarray, residuals: tuple[np.ndarray, np.ndarray | float]
     ) -> np.ndarray:
         """Half of dF/dY (n,)."""
-        return (
-            self.activation.derivative(y) * self.system.adjoint(residuals[0]) + residuals[1]
-        )
+        return self.activation.derivative(y) * self.system.adjoint(residuals[0]) + residuals[1]
 
     def start_value(self, y: np.ndarray) -> float:
         """F at the start.

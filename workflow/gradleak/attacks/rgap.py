@@ -23,9 +23,7 @@ def minimum_norm(task: LayerTask, margin: float) -> LayerAnswer:
     solution = task.system.solve(task.values)
     z_before, clipped = pull_through(task, solution.x, margin)
     residual = solution.residual / float(np.linalg.norm(task.values))
-    facts = LayerFacts(
-        task.layer.name, "4", residual, solution.iterations, solution.stop, clipped
-    )
+    facts = LayerFacts(task.layer.name, "4", residual, solution.iterations, solution.stop, clipped)
     return LayerAnswer(solution.x, z_before, facts)
 
 

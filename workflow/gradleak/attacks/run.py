@@ -12,7 +12,7 @@ import numpy as np
 from tqdm import tqdm
 
 from gradleak.artifacts import read_tensors, write_json, write_tensors
-from gradleak.attacks.base import Attack, AttackerView
+from gradleak.attacks.base import Attack, AttackerView, Reconstruction
 from gradleak.errors import NumericsError
 from gradleak.models import files
 
@@ -47,8 +47,7 @@ def attack_all(model_path: str, gradient_path: str, settings: dict[str, Any]) ->
     todo = list(files.runs(models.chains, seeds, images))
     for chain, seed, batch in tqdm(todo, disable=None, desc=settings["method"], unit="image"):
         key = f"{chain.name}/image"
-        if key not in out.images:
-            out.images[key] = np.full((seeds, images, *chain.input), np.nan)
+        out.images.setdefault(key, np.full((seeds, images, *chain.input), np.nan))
         view = AttackerView(
             chain,
             models.of(chain, seed),
@@ -58,9 +57,11 @@ def attack_all(model_path: str, gradient_path: str, settings: dict[str, Any]) ->
             shared["high"],
         )
         begin = time.perf_counter()
-        record, image = _run_one(attack, view, run_seed(seed, batch))
-        if image is not None:
-            out.images[key][seed, batch] = image
+        record, found = _run_one(attack, view, run_seed(seed, batch))
+        if found is not None:
+            out.images[key][seed, batch] = found.image
+            if found.fc_input is not None:
+                out.keep(f"{chain.name}/fc_input", (seeds, images), (seed, batch), found.fc_input)
         out.seconds.append(time.perf_counter() - begin)
         out.runs.append({"model": chain.name, "seed": seed, "batch": batch, **record})
     return out
@@ -73,7 +74,7 @@ def run_seed(seed: int, batch: int) -> int:
 
 def _run_one(
     attack: Attack, view: AttackerView, seed: int
-) -> tuple[dict[str, Any], np.ndarray | None]:
+) -> tuple[dict[str, Any], Reconstruction | None]:
     reason = attack.applies(view.chain)
     if reason is not None:
         return {"status": "not_applicable", "reason": reason}, None
@@ -90,11 +91,14 @@ def _run_one(
         "label": found.label,
         "layers": [asdict(layer) for layer in found.layers],
     }
-    return record, found.image
+    return record, found
 
 
 class Results:
-    """Images ``{chain}/image`` (seeds, targets, C, H, W), one record a run, seconds a run."""
+    """Images ``{chain}/image`` (seeds, targets, C, H, W), one record a run, seconds a run.
+
+    Where an attack finds it, ``{chain}/fc_input`` (seeds, targets, n) stands beside the images.
+    """
 
     def __init__(
         self, images: dict[str, np.ndarray], runs: list[dict[str, Any]], seconds: list[float]
@@ -102,6 +106,14 @@ class Results:
         self.images = images
         self.runs = runs
         self.seconds = seconds
+
+    def keep(
+        self, key: str, runs: tuple[int, int], place: tuple[int, int], value: np.ndarray
+    ) -> None:
+        """Store one run's value in a tensor over all runs, NaN where there is none."""
+        if key not in self.images:
+            self.images[key] = np.full((*runs, *value.shape), np.nan)
+        self.images[key][place] = value
 
     def summary(self) -> str:
         """One line for the log: runs by status, and seconds."""

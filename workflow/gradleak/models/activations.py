@@ -58,7 +58,7 @@ class Activation:
         return {"tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0)}.get(self.name, (-np.inf, np.inf))
 
     def inverse(self, x: np.ndarray, margin: float = 0.0) -> np.ndarray:
-        """z with a(z) = x (COPA eq. 2).
+        """Z with a(z) = x (COPA eq. 2).
 
         Parameters
         ----------

@@ -11,6 +11,9 @@ from gradleak.models.activations import Activation
 from gradleak.operators.structure import ConvShape
 
 
+IDENTITY = Activation("identity")
+
+
 @dataclass(frozen=True)
 class ConvLayer:
     """Convolution followed by an activation; `shape` carries all sizes."""
@@ -49,7 +52,7 @@ class ConvSpec:
     stride: tuple[int, int] = (1, 1)
     padding: tuple[int, int] = (0, 0)
     bias: bool = False
-    activation: Activation = Activation("identity")
+    activation: Activation = IDENTITY
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class LinearSpec:
 
     outputs: int
     bias: bool = True
-    activation: Activation = Activation("identity")
+    activation: Activation = IDENTITY
     inputs: int | None = None
 
 

@@ -33,7 +33,7 @@ def draw(name: str, settings: dict[str, Any], networks: int) -> list[Chain]:
         tries += 1
         if tries > TRIES + 100 * networks:
             raise ConfigError(
-                f"families.{name}: hardly any draw fits its input; choose smaller kernels or strides."
+                f"families.{name}: hardly any draw fits its input; use smaller kernels or strides."
             )
         specs: list[ConvSpec | LinearSpec] = []
         for _ in range(settings["convolutions"]):

@@ -48,8 +48,11 @@ class BandCholesky:
     def solve(self, rhs: np.ndarray) -> np.ndarray:
         """G^-1 rhs for rhs (n,) or (n, r)."""
         out = np.empty_like(rhs, dtype=np.float64)
-        out[self.order] = cho_solve_banded((self._factor, True), rhs[self.order], check_finite=False)
+        out[self.order] = self._solve_ordered(rhs[self.order])
         return out
+
+    def _solve_ordered(self, rhs: np.ndarray) -> np.ndarray:
+        return cho_solve_banded((self._factor, True), rhs, check_finite=False)
 
     def condition(self) -> float:
         """Condition number of G, both ends by Lanczos to 1 %."""
@@ -60,7 +63,7 @@ class BandCholesky:
         start = np.random.default_rng(0).standard_normal(size)
         inverse = LinearOperator(
             (size, size),
-            matvec=lambda v: cho_solve_banded((self._factor, True), v, check_finite=False),
+            matvec=self._solve_ordered,
             dtype=np.float64,
         )
         options = {"k": 1, "tol": 1e-2, "v0": start, "return_eigenvectors": False}

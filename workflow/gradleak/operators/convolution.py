@@ -120,7 +120,9 @@ class Convolution(Operator):
         return factor if factor.condition() <= CONDITION_LIMIT**2 else None
 
     def project(self, y: np.ndarray) -> np.ndarray:
-        """Orthogonal projection of y (O·P,) onto range(W): P of COPA's eq. (18), P = I − R·diag(0, I)·R^T.
+        """Orthogonal projection of y (O·P,) onto range(W).
+
+        P = I − R·diag(0, I)·R^T in the terms of COPA's eq. (18).
 
         Raises
         ------

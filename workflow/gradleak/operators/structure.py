@@ -202,7 +202,16 @@ class StructuralRank:
 def structural_rank(shape: ConvShape) -> StructuralRank:
     """Return the bound on rank U and the domain of equality that the layer lies in.
 
-    Both hold whatever the scale of weights and gradients; the equality, for almost all of them.
+    Parameters
+    ----------
+    shape
+        Sizes of the layer.
+
+    Returns
+    -------
+    StructuralRank
+        Both parts hold whatever the scale of weights and gradients; the equality, for almost
+        all of them.
     """
     return StructuralRank(rank_bound(shape), exact_domain(shape))
 
@@ -212,7 +221,19 @@ def rank_bound(shape: ConvShape) -> int:
 
     ``min(covered, C sum_f min(n_f, sum_k min(O, |P_k|)) + sum_p min(O, C |K_p|) - d)``: the first
     sum bounds the rank of K phase by phase, the second that of W, and d counts independent
-    combinations of rows of W that are also combinations of rows of K.
+    combinations of rows of W that are also combinations of rows of K. P_k are the positions where
+    offset k meets a pixel, K_p the offsets that do at position p, n_f the covered pixels of phase
+    f.
+
+    Parameters
+    ----------
+    shape
+        Sizes of the layer.
+
+    Returns
+    -------
+    int
+        The bound, at most the number of covered pixels.
     """
     filters, channels = shape.filters, shape.channels
     height, width = shape.axes
@@ -234,6 +255,16 @@ def exact_domain(shape: ConvShape) -> str | None:
 
     On a domain, rank U = :func:`rank_bound` for all (w, delta) outside a set of measure zero,
     whatever their scale. None says only that no proof covers the layer: the equality often holds.
+
+    Parameters
+    ----------
+    shape
+        Sizes of the layer.
+
+    Returns
+    -------
+    str or None
+        One of ``PATCHES``, ``CHAINS``, ``SINGLE_FILTER`` and ``ROW_LIMITED``.
     """
     height, width = shape.axes
     unknown = np.outer(height.windows.any(axis=0), width.windows.any(axis=0)).astype(float)

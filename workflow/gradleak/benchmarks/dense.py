@@ -1,0 +1,114 @@
+"""The plain way, as a reference: every U = [W; K] a dense matrix, NumPy's least squares and SVD."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from gradleak.attacks.base import AttackerView
+from gradleak.errors import NotApplicable
+from gradleak.models.chain import Chain, ConvLayer
+from gradleak.operators.structure import ConvShape
+
+# As R-GAP's default: estimates outside of an activation's range are moved this far into it.
+MARGIN = 1e-6
+
+
+def layer_matrix(weight: np.ndarray, delta: np.ndarray, shape: ConvShape) -> np.ndarray:
+    """U = [W; K] of one convolution (COPA eq. 4), dense.
+
+    Parameters
+    ----------
+    weight
+        (O, C, kh, kw).
+    delta
+        dJ/dZ (O, Ph, Pw).
+    shape
+        Geometry of the layer.
+
+    Returns
+    -------
+    numpy.ndarray
+        (O·Ph·Pw + O·C·kh·kw, C·H·W); columns of padded pixels, known zeros, are left out.
+    """
+    (sh, sw), (ph, pw), (height, width) = shape.stride, shape.padding, shape.size
+    kh, kw = shape.kernel
+    out_h, out_w = shape.output
+    canvas = (shape.channels, height + 2 * ph, width + 2 * pw)
+    # Row (o, i, j) of W holds filter o at the window of output (i, j).
+    rows_w = np.zeros((shape.filters, out_h, out_w, *canvas))
+    for i in range(out_h):
+        for j in range(out_w):
+            rows_w[:, i, j, :, sh * i : sh * i + kh, sw * j : sw * j + kw] = weight
+    # Row (o, c, k, l) of K holds delta of filter o at the pixels of channel c that tap (k, l) meets.
+    rows_k = np.zeros((shape.filters, shape.channels, kh, kw, *canvas))
+    for c in range(shape.channels):
+        for k in range(kh):
+            for m in range(kw):
+                seen = (slice(k, k + sh * out_h, sh), slice(m, m + sw * out_w, sw))
+                rows_k[:, c, k, m, c, *seen] = delta
+    inside = (..., slice(ph, ph + height), slice(pw, pw + width))
+    return np.concatenate(
+        [rows_w[inside].reshape(-1, shape.unknowns), rows_k[inside].reshape(-1, shape.unknowns)]
+    )
+
+
+def rgap(view: AttackerView) -> tuple[np.ndarray, dict[str, float]]:
+    """R-GAP with `numpy.linalg.lstsq` for every convolution.
+
+    Returns
+    -------
+    tuple
+        The image (C, H, W), and the seconds that each convolution's matrix and solution took.
+
+    Raises
+    ------
+    NotApplicable
+        If a fully connected layer has no bias.
+    """
+    layers = view.chain.layers
+    x, back = np.empty(0), np.empty(0)
+    seconds: dict[str, float] = {}
+    behind_convolution = False
+    for layer in reversed(layers):
+        weight = view.weights[f"{layer.name}.weight"].astype(np.float64)
+        gradient = view.gradients[f"{layer.name}.weight"].astype(np.float64)
+        if not isinstance(layer, ConvLayer):
+            if not layer.bias:
+                raise NotApplicable(f"The dense reference needs a bias in {layer.name}.")
+            delta = view.gradients[f"{layer.name}.bias"].astype(np.float64)
+            row = int(np.argmax(np.abs(delta)))
+            x, back = gradient[row] / delta[row], weight.T @ delta
+            continue
+        z = layer.activation.inverse(x, MARGIN if behind_convolution else 0.0)
+        delta = back * layer.activation.derivative(z)
+        bias = view.weights[f"{layer.name}.bias"] if layer.bias else np.zeros(layer.shape.filters)
+        begin = time.perf_counter()
+        grid = delta.reshape(layer.shape.filters, *layer.shape.output)
+        matrix = layer_matrix(weight, grid, layer.shape)
+        values = np.concatenate([z - np.repeat(bias, layer.shape.positions), gradient.ravel()])
+        x = np.linalg.lstsq(matrix, values, rcond=None)[0]
+        seconds[layer.name] = time.perf_counter() - begin
+        back = matrix[: delta.size].T @ delta
+        behind_convolution = True
+    return x.reshape(view.chain.input), seconds
+
+
+def ranks(
+    chain: Chain, weights: Mapping[str, np.ndarray], deltas: Mapping[str, np.ndarray]
+) -> list[int]:
+    """Rank of U of every convolution by `numpy.linalg.matrix_rank`, first to last."""
+    return [
+        int(
+            np.linalg.matrix_rank(
+                layer_matrix(
+                    weights[f"{layer.name}.weight"].astype(np.float64),
+                    deltas[layer.name],
+                    layer.shape,
+                )
+            )
+        )
+        for layer in chain.convolutions
+    ]
