@@ -82,7 +82,8 @@ def layer_rows(
     for i, layer in enumerate(chain.convolutions):
         system = layer_system(layer, weights, deltas)
         structure = structural_rank(layer.shape)
-        rank = structure.bound if structure.exact else system.rank
+        exact = structure.exact and _generic(system)
+        rank = structure.bound if exact else system.rank
         weight = discount(i, len(chain.convolutions))
         out.append(
             {
@@ -91,9 +92,9 @@ def layer_rows(
                 "unknowns": layer.shape.unknowns,
                 "rows": system.shape[0],
                 "rank": rank,
-                "rank_method": "structural" if structure.exact else "numerical",
+                "rank_method": "structural" if exact else "numerical",
                 "bound": structure.bound,
-                "exact": structure.exact,
+                "exact": exact,
                 "domain": structure.domain or "",
                 "numerical": system.rank,
                 "condition": system.condition(),
@@ -108,6 +109,12 @@ def layer_rows(
             }
         )
     return out
+
+
+def _generic(system: LayerSystem) -> bool:
+    """Whether no filter is dead: a zero filter or a zero delta is outside of the identity's domain."""
+    delta, weight = system.gradient.delta, system.convolution.weight
+    return bool(delta.any(axis=1).all() and weight.any(axis=(1, 2, 3)).all())
 
 
 def layer_system(
