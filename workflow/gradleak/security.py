@@ -29,7 +29,6 @@ COLUMNS = [
     "exact",
     "domain",
     "numerical",
-    "condition",
     "weight",
     "contribution",
     "kernel",
@@ -75,7 +74,7 @@ def layer_rows(
     """Rank facts of every convolution of one network for one image.
 
     The rank reported is the structural one where it is exact, the numerical one elsewhere; both
-    are in the row. `condition` is that of U, unscaled.
+    are in the row.
     """
     out = []
     first = next(layer for layer in chain.layers if isinstance(layer, LinearLayer))
@@ -97,7 +96,6 @@ def layer_rows(
                 "exact": exact,
                 "domain": structure.domain or "",
                 "numerical": system.rank,
-                "condition": system.condition(),
                 "weight": weight,
                 "contribution": weight * (rank - layer.shape.unknowns),
                 "kernel": layer.shape.kernel[0],

@@ -1,0 +1,112 @@
+# Measurements: speed against plain references, COPA's settings against each other. They take all
+# cores, so that nothing runs beside them, and are no part of `all`.
+SPEED_MODEL = "cnn3_v3_tanh"
+COPA_PAIR = "copa_pair"
+COPA_PAIR_MODELS = CONFIG.experiments[COPA_PAIR].models if COPA_PAIR in CONFIG.experiments else []
+
+
+def pair_gradients(wildcards):
+    """Gradients of both images of COPA's figures, in the order of its models."""
+    return expand(
+        GRADIENT,
+        experiment=COPA_PAIR,
+        model=COPA_PAIR_MODELS,
+        defence=CONFIG.experiments[COPA_PAIR].defences[:1],
+    )
+
+
+def pair_seeds(wildcards):
+    """Draws of weights for the comparison: three tell optimisers and starts apart."""
+    return min(3, CONFIG.amount(CONFIG.experiments[COPA_PAIR].seeds))
+
+
+def copa_default(wildcards):
+    """Settings of COPA that config.yaml chooses."""
+    entry = settings("attacks", "copa")
+    return {key: value for key, value in entry.items() if key != "method"}
+
+
+def run_overrides(wildcards):
+    """Keys of config.yaml as they hold in this run; real images are taken from where they are."""
+    data = CONFIG.data.model_dump(mode="json")
+    if CONFIG.images == "real":
+        data["root"] = str(Path(DATA_ROOT).absolute())
+    return {
+        "images": CONFIG.images,
+        "scale": CONFIG.scale,
+        "device": CONFIG.device,
+        "data": data,
+    }
+
+
+rule speed:
+    input:
+        model=MODEL.format(model=SPEED_MODEL),
+        targets=TARGETS.format(targets=COPA_PAIR),
+    output:
+        "results/benchmarks/speed.csv",
+    log:
+        "results/logs/benchmarks/speed.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: workflow.cores
+    resources:
+        mem_mb=6000,
+        runtime=60,
+    params:
+        target="figures/copa_fig1.pdf",
+        overrides=run_overrides,
+        code=code("gradleak.benchmarks.pipeline", "gradleak.benchmarks.worker"),
+    script:
+        "../scripts/speed.py"
+
+
+rule copa_optimisers:
+    input:
+        models=expand(MODEL, model=COPA_PAIR_MODELS),
+        gradients=pair_gradients,
+        targets=TARGETS.format(targets=COPA_PAIR),
+    output:
+        "results/benchmarks/copa_optimisers.csv",
+    log:
+        "results/logs/benchmarks/copa_optimisers.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: workflow.cores
+    resources:
+        mem_mb=3000,
+        runtime=120,
+    params:
+        models=COPA_PAIR_MODELS,
+        seeds=pair_seeds,
+        default=copa_default,
+        images=CONFIG.images,
+        code=code("gradleak.benchmarks.copa_settings"),
+    script:
+        "../scripts/optimisers.py"
+
+
+rule copa_starts:
+    input:
+        models=expand(MODEL, model=COPA_PAIR_MODELS),
+        gradients=pair_gradients,
+        targets=TARGETS.format(targets=COPA_PAIR),
+        claims="workflow/claims/copa.yaml",
+    output:
+        "results/benchmarks/copa_starts.csv",
+    log:
+        "results/logs/benchmarks/copa_starts.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: workflow.cores
+    resources:
+        mem_mb=3000,
+        runtime=120,
+    params:
+        models=COPA_PAIR_MODELS,
+        seeds=pair_seeds,
+        default=copa_default,
+        images=CONFIG.images,
+        code=code("gradleak.benchmarks.copa_settings"),
+    script:
+        "../scripts/optimisers_starts.py"

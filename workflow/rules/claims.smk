@@ -1,0 +1,25 @@
+# Claims: a verdict for every number and sentence of the papers.
+CLAIMS = sorted(str(path) for path in Path("workflow/claims").glob("*.yaml"))
+
+
+rule claims_table:
+    input:
+        claims=CLAIMS,
+        scores=scores_of("copa_pair", "copa_twenty", "copa_padding"),
+        security=security_of("copa_pair"),
+        index="results/tables/copa_index.csv" if "copa_index" in CONFIG.experiments else [],
+    output:
+        "results/claims.csv",
+    log:
+        "results/logs/claims.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.claims"),
+    script:
+        "../scripts/claims.py"

@@ -1,0 +1,182 @@
+# COPA's figures and tables. Figures 1 and 2 need the pair of images alone, so they build fast.
+COPA_SAMPLES = {"copa": "COPA", "copa_tv": "COPA denoised", "rgap": "R-GAP"}
+COPA_CELLS = {"copa": "COPA original", "copa_tv": "COPA denoised", "rgap": "R-GAP"}
+# A variant is a model cnn3_v{number}_{activation} of the experiment, so a fifth one is config alone.
+COPA_VARIANTS = {
+    (name, activation): [
+        model
+        for model in CONFIG.experiments[name].models
+        if model.startswith("cnn3_v") and model.endswith(f"_{activation}")
+    ]
+    for name in {"copa_pair", "copa_twenty"} & set(CONFIG.experiments)
+    for activation in ("tanh", "leaky")
+}
+COPA_TANH = COPA_VARIANTS.get(("copa_pair", "tanh"), [])
+COPA_LEAKY = COPA_VARIANTS.get(("copa_pair", "leaky"), [])
+COPA_PLACES = {"experiment": "copa_pair", "defence": "none"}
+
+if "copa_pair" in CONFIG.experiments:
+    FIGURES += ["figures/copa_fig1.pdf", "figures/copa_fig2.pdf"]
+    TABLES += ["results/tables/copa_table1.csv", "results/tables/copa_table2.csv"]
+if "copa_twenty" in CONFIG.experiments:
+    TABLES += ["results/tables/copa_images.csv"]
+if "copa_index" in CONFIG.experiments:
+    FIGURES += ["figures/copa_index.pdf"]
+    TABLES += ["results/tables/copa_index.csv"]
+
+
+rule copa_fig1:
+    input:
+        targets=TARGETS.format(targets="copa_pair"),
+        reconstructions=expand(
+            RECONSTRUCTION, **COPA_PLACES, model=COPA_TANH, attack=list(COPA_SAMPLES)
+        ),
+        scores=expand(SCORE, **COPA_PLACES, model=COPA_TANH, attack=list(COPA_SAMPLES)),
+        security=security_of("copa_pair", models=COPA_TANH),
+    output:
+        pdf="figures/copa_fig1.pdf",
+        png="figures/copa_fig1.png",
+    log:
+        "results/logs/figures/copa_fig1.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        words={
+            "title": "COPA and R-GAP on CNN3, Tanh after every layer (COPA Figure 1)",
+            "models": COPA_TANH,
+            "attacks": COPA_SAMPLES,
+        },
+        scale=CONFIG.scale,
+        code=code("gradleak.figures.samples"),
+    script:
+        "../scripts/figure_samples.py"
+
+
+use rule copa_fig1 as copa_fig2 with:
+    input:
+        targets=TARGETS.format(targets="copa_pair"),
+        reconstructions=expand(
+            RECONSTRUCTION, **COPA_PLACES, model=COPA_LEAKY, attack=list(COPA_SAMPLES)
+        ),
+        scores=expand(SCORE, **COPA_PLACES, model=COPA_LEAKY, attack=list(COPA_SAMPLES)),
+        security=security_of("copa_pair", models=COPA_LEAKY),
+    output:
+        pdf="figures/copa_fig2.pdf",
+        png="figures/copa_fig2.png",
+    log:
+        "results/logs/figures/copa_fig2.log",
+    params:
+        words={
+            "title": "COPA and R-GAP on CNN3, LeakyReLU, LeakyReLU, Sigmoid (COPA Figure 2)",
+            "models": COPA_LEAKY,
+            "attacks": COPA_SAMPLES,
+        },
+        scale=CONFIG.scale,
+        code=code("gradleak.figures.samples"),
+
+
+rule copa_table1:
+    input:
+        claims="workflow/claims/copa.yaml",
+        security=security_of("copa_pair", models=COPA_TANH),
+    output:
+        "results/tables/copa_table1.csv",
+    log:
+        "results/logs/tables/copa_table1.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=500,
+        runtime=5,
+    params:
+        name="copa_table1",
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.claims"),
+    script:
+        "../scripts/table_paper.py"
+
+
+use rule copa_table1 as copa_table2 with:
+    input:
+        claims="workflow/claims/copa.yaml",
+        scores=scores_of("copa_pair", attacks=COPA_CELLS, models=COPA_TANH + COPA_LEAKY),
+    output:
+        "results/tables/copa_table2.csv",
+    log:
+        "results/logs/tables/copa_table2.log",
+    params:
+        name="copa_table2",
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.claims"),
+
+
+rule copa_images:
+    input:
+        scores=scores_of("copa_twenty", attacks=COPA_CELLS),
+    output:
+        "results/tables/copa_images.csv",
+    log:
+        "results/logs/tables/copa_images.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=500,
+        runtime=5,
+    params:
+        rows={
+            model: f"Figure {figure}, variant {model.split('_')[1].removeprefix('v')}"
+            for figure, activation in ((1, "tanh"), (2, "leaky"))
+            for model in COPA_VARIANTS.get(("copa_twenty", activation), [])
+        },
+        columns=COPA_CELLS,
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.tables.many_images", "gradleak.tables.network_index"),
+    script:
+        "../scripts/table_images.py"
+
+
+rule copa_index:
+    input:
+        scores=scores_of("copa_index"),
+        security=security_of("copa_index"),
+    output:
+        "results/tables/copa_index.csv",
+    log:
+        "results/logs/tables/copa_index.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.tables.network_index"),
+    script:
+        "../scripts/table_index.py"
+
+
+rule copa_index_figure:
+    input:
+        table="results/tables/copa_index.csv",
+    output:
+        pdf="figures/copa_index.pdf",
+        png="figures/copa_index.png",
+    log:
+        "results/logs/figures/copa_index.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        code=code("gradleak.figures.network_index"),
+    script:
+        "../scripts/figure_index.py"

@@ -42,7 +42,7 @@ def layer_matrix(weight: np.ndarray, delta: np.ndarray, shape: ConvShape) -> np.
     for i in range(out_h):
         for j in range(out_w):
             rows_w[:, i, j, :, sh * i : sh * i + kh, sw * j : sw * j + kw] = weight
-    # Row (o, c, k, l) of K holds delta of filter o at the pixels of channel c that tap (k, l) meets.
+    # Row (o, c, k, m) of K holds delta of filter o at the pixels of c that tap (k, m) meets.
     rows_k = np.zeros((shape.filters, shape.channels, kh, kw, *canvas))
     for c in range(shape.channels):
         for k in range(kh):

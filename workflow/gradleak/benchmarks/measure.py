@@ -1,0 +1,84 @@
+"""Runs a worker and reads what it measured."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradleak.artifacts import read_tensors
+from gradleak.errors import ArtifactError
+
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one worker measured.
+
+    Attributes
+    ----------
+    seconds
+        Best of all repeats.
+    layers
+        Best seconds of each layer, if the task tells them.
+    mib
+        Peak resident memory above what was resident right after the imports.
+    arrays, facts
+        What the task returned.
+    """
+
+    seconds: float
+    layers: dict[str, float]
+    mib: float
+    arrays: dict[str, np.ndarray]
+    facts: dict[str, Any]
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Environment of a process that finds this package first and uses `threads` BLAS threads."""
+    old = os.environ.get("PYTHONPATH")
+    path = os.pathsep.join([str(PACKAGE_ROOT), *([old] if old else [])])
+    limits = {name: str(threads) for name in THREAD_VARIABLES}
+    return {**os.environ, **limits, "PYTHONPATH": path}
+
+
+def last_line(text: str) -> str:
+    """Last line of a program's output that is not empty."""
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "no message")
+
+
+def measure(task: str, case_path: str, *, repeats: int, threads: int) -> Measurement:
+    """Run one of `gradleak.benchmarks.worker.TASKS` in a fresh process.
+
+    Raises
+    ------
+    ArtifactError
+        If the process ends with an error, for instance for want of memory.
+    """
+    with tempfile.TemporaryDirectory(prefix="gradleak-speed-") as folder:
+        out = str(Path(folder) / "result.safetensors")
+        command = [sys.executable, "-m", "gradleak.benchmarks.worker"]
+        done = subprocess.run(
+            [*command, task, case_path, out, str(repeats)],
+            env=environment(threads),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode:
+            raise ArtifactError(
+                f"Speed measurement '{task}' ended with status {done.returncode} "
+                f"({last_line(done.stderr)}); the dense reference needs some GB of free memory."
+            )
+        arrays, facts = read_tensors(out)
+    seconds, layers = facts.pop("seconds"), facts.pop("layers")
+    best = {name: min(entry[name] for entry in layers) for name in layers[0]}
+    return Measurement(min(seconds), best, facts.pop("mib"), arrays, facts)

@@ -1,0 +1,132 @@
+"""Table of speeds: ours against the plain dense way, in one run on one machine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gradleak.benchmarks import case as cases
+from gradleak.benchmarks.measure import Measurement, measure
+from gradleak.metrics.image import mse
+
+COLUMNS = [
+    "what",
+    "ours_s",
+    "reference_s",
+    "ratio",
+    "ours_mib",
+    "reference_mib",
+    "ours_error",
+    "reference_error",
+    "note",
+]
+REPEATS = 5
+# Ours runs with one thread, as the pipeline's attack jobs do; its matrices are too small for more.
+OURS_THREADS = 1
+
+
+def row(
+    what: str,
+    ours_s: float,
+    reference_s: float,
+    note: str,
+    **more: float,
+) -> dict[str, Any]:
+    """One row; `ratio` is reference_s / ours_s, and what is not given stays empty."""
+    return {
+        "what": what,
+        "ours_s": ours_s,
+        "reference_s": reference_s,
+        "ratio": reference_s / ours_s,
+        **more,
+        "note": note,
+    }
+
+
+def _pair(ours: Measurement, reference: Measurement) -> dict[str, float]:
+    return {"ours_mib": ours.mib, "reference_mib": reference.mib}
+
+
+def attack_rows(case_path: str, *, threads: int, repeats: int = REPEATS) -> list[dict[str, Any]]:
+    """R-GAP from gradient to image, and each of its layer systems, against dense least squares.
+
+    `ours_error` and `reference_error` are the MSE of either image; the note holds the relative
+    difference ||ours − reference|| / ||reference|| of the two.
+    """
+    case = cases.read(case_path)
+    ours = measure("rgap", case_path, repeats=repeats, threads=OURS_THREADS)
+    layers = measure("rgap_layers", case_path, repeats=repeats, threads=OURS_THREADS)
+    reference = measure("dense_rgap", case_path, repeats=1, threads=threads)
+    found, plain = ours.arrays["image"], reference.arrays["image"]
+    difference = float(np.linalg.norm(found - plain) / np.linalg.norm(plain))
+    times = _times(repeats, threads)
+    out = [
+        row(
+            f"R-GAP {case.chain.name}",
+            ours.seconds,
+            reference.seconds,
+            f"numpy.linalg.lstsq of dense U; relative difference {difference:.1e}; {times}",
+            **_pair(ours, reference),
+            ours_error=mse(case.image, found),
+            reference_error=mse(case.image, plain),
+        )
+    ]
+    for layer in case.chain.convolutions:
+        name = layer.name
+        out.append(
+            row(
+                f"R-GAP {case.chain.name} {name}",
+                layers.layers[name],
+                reference.layers[name],
+                f"build and solve U of this layer alone; {times}",
+            )
+        )
+    return out
+
+
+def rank_rows(case_path: str, *, threads: int, repeats: int = REPEATS) -> list[dict[str, Any]]:
+    """c(M) as it is reported, and the numerical ranks, against SVD of dense matrices.
+
+    `ours_error` is the largest difference of a layer's rank from the reference's.
+    """
+    name = cases.read(case_path).chain.name
+    reference = measure("dense_ranks", case_path, repeats=1, threads=threads)
+    expected = reference.arrays["ranks"]
+    out = []
+    for what, task in (("c(M) as reported", "index"), ("numerical ranks", "ranks")):
+        ours = measure(task, case_path, repeats=repeats, threads=OURS_THREADS)
+        ranks = ours.arrays["ranks"]
+        way = "+".join(ours.facts.get("methods", ["LayerSystem.rank"]))
+        same = "equal" if np.array_equal(ranks, expected) else "differ"
+        note = (
+            f"{way} against numpy.linalg.matrix_rank of dense U; ranks {same}: "
+            f"{_words(ranks)} and {_words(expected)}; {_times(repeats, threads)}"
+        )
+        error = float(np.abs(ranks - expected).max())
+        measured = _pair(ours, reference)
+        out.append(
+            row(
+                f"{what} {name}",
+                ours.seconds,
+                reference.seconds,
+                note,
+                **measured,
+                ours_error=error,
+            )
+        )
+    return out
+
+
+def _times(repeats: int, threads: int) -> str:
+    return f"best of {repeats} with one thread against one run with {threads}"
+
+
+def _words(ranks: np.ndarray) -> str:
+    return " ".join(str(rank) for rank in ranks)
+
+
+def table(rows: list[dict[str, Any]]) -> pd.DataFrame:
+    """Rows as a table with columns `COLUMNS`."""
+    return pd.DataFrame(rows, columns=COLUMNS)

@@ -1,0 +1,1 @@
+"""Figures: from scores and reconstructions to PDF and PNG files."""

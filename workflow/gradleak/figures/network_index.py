@@ -1,0 +1,159 @@
+"""c(M) against MSE, a point per network and a panel per attack, from the index table."""
+
+from __future__ import annotations
+
+import textwrap
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from gradleak.figures.style import BLUE, GREY, PAGE, RED, new, styled
+from gradleak.tables.network_index import ALL, WORDS
+
+MARKERS = {2: ("o", BLUE), 3: ("^", RED)}
+OTHER = ("s", GREY)
+NAMES = {"copa": "COPA", "rgap": "R-GAP", "copa_tv": "COPA denoised"}
+MINUS = "\N{MINUS SIGN}"
+HEIGHT = 3.7
+BLIND = 1 / 12  # MSE of the mid-grey image where values are uniform in [0, 1]
+
+
+def draw(table: pd.DataFrame) -> Figure:
+    """Draw the index table.
+
+    Parameters
+    ----------
+    table
+        As ``gradleak.tables.network_index.table`` gives it.
+    """
+    errors = table[table["metric"] == "mse"]
+    summaries = table[(table["metric"] == "spearman") & (table["row"] == ALL)]
+    summaries = summaries.set_index("column")
+    attacks = list(dict.fromkeys(errors["column"]))
+    with styled():
+        figure = new(PAGE, HEIGHT)
+        panels = figure.subplots(1, len(attacks), sharex=True, sharey=True, squeeze=False)[0]
+        figure.subplots_adjust(left=0.075, right=0.99, top=0.77, bottom=0.27, wspace=0.06)
+        for panel, attack in zip(panels, attacks, strict=True):
+            _draw_panel(panel, errors[errors["column"] == attack])
+            panel.set_title(_title(attack, summaries.loc[attack]), loc="left")
+            panel.set_xlabel("c(M); 0: every layer's system has full rank")
+        _scale(panels[0], errors)
+        panels[0].set_ylabel("MSE of the reconstruction (median of runs)")
+        figure.text(0.01, 0.975, "Is c(M) an indicator?", va="top", fontsize=8, weight="bold")
+        figure.text(0.01, 0.915, conclusion(summaries), va="top")
+        figure.legend(
+            handles=_legend(errors), loc="lower left", ncols=5, bbox_to_anchor=(0.0, 0.085)
+        )
+        figure.text(0.01, 0.02, _footer(errors), va="bottom", fontsize=5.5, color=GREY)
+    return figure
+
+
+def _draw_panel(axes: Axes, rows: pd.DataFrame) -> None:
+    top = _failed_height(rows)
+    for (depth, exact), group in rows.groupby(["convolutions", "exact"]):
+        marker, colour = MARKERS.get(int(depth), OTHER)
+        axes.plot(
+            group["c"],
+            group["ours"],
+            linestyle="none",
+            marker=marker,
+            markeredgecolor=colour,
+            markeredgewidth=0.8,
+            markerfacecolor=colour if exact else "white",
+            alpha=0.9,
+        )
+        failed = group[group["ours"].isna()]
+        axes.plot(
+            failed["c"],
+            np.full(len(failed), top),
+            linestyle="none",
+            marker="x",
+            color=colour,
+            transform=axes.get_xaxis_transform(),
+            clip_on=False,
+        )
+    axes.axhline(BLIND, color=GREY, linewidth=0.6, linestyle=(0, (4, 2)), zorder=1)
+
+
+def _failed_height(rows: pd.DataFrame) -> float:
+    """Height of failed networks, as a share of the axes: its upper edge."""
+    return 0.97 if rows["ours"].isna().any() else 1.0
+
+
+def _scale(axes: Axes, rows: pd.DataFrame) -> None:
+    axes.set_yscale("log")
+    values = rows["ours"].dropna()
+    if not values.empty:
+        axes.set_ylim(values.min() / 3, max(values.max() * 10, 1.0))
+    worst = float(rows["c"].min())
+    if worst < 0:
+        axes.set_xlim(worst * 1.06, -worst * 0.05)
+
+
+def _signed(value: float) -> str:
+    return f"{value:.2f}".replace("-", MINUS)
+
+
+def _title(attack: str, summary: pd.Series) -> str:
+    name = NAMES.get(attack, attack)
+    if pd.isna(summary["ours"]):
+        return f"{name}: no rank correlation ({summary['n']} networks)"
+    low, high = _signed(summary["low"]), _signed(summary["high"])
+    return (
+        f"{name}: Spearman's ρ = {_signed(summary['ours'])} "
+        f"(95 % interval {low} to {high}), {summary['n']} networks"
+    )
+
+
+def conclusion(summaries: pd.DataFrame) -> str:
+    """Whether c(M) orders networks, in a sentence for each attack, from the intervals alone."""
+    parts = []
+    for attack, row in summaries.iterrows():
+        name = NAMES.get(str(attack), str(attack))
+        if pd.isna(row["ours"]):
+            parts.append(f"{name}: too few networks to tell.")
+        elif row["high"] < 0:
+            strength = "strongly" if row["ours"] <= -0.7 else "only in part"
+            parts.append(f"{name}: yes, {strength}; a c(M) nearer to 0 goes with a smaller error.")
+        elif row["low"] > 0:
+            parts.append(f"{name}: no, a c(M) nearer to 0 goes with a larger error.")
+        else:
+            parts.append(f"{name}: not shown; the interval of the rank correlation holds 0.")
+    return "  ".join(parts)
+
+
+def _legend(rows: pd.DataFrame) -> list[Line2D]:
+    def mark(marker: str, colour: str, face: str, label: str) -> Line2D:
+        return Line2D(
+            [], [], linestyle="none", marker=marker, color=colour, markerfacecolor=face, label=label
+        )
+
+    handles = []
+    for depth in sorted(set(rows["convolutions"])):
+        marker, colour = MARKERS.get(int(depth), OTHER)
+        words = f"{WORDS.get(int(depth), str(depth + 1))}-layer network"
+        handles.append(mark(marker, colour, colour, words))
+    handles.append(mark("o", GREY, GREY, "c(M) from the structure"))
+    handles.append(mark("o", GREY, "white", "c(M) from a numerical rank"))
+    if rows["ours"].isna().any():
+        handles.append(mark("x", GREY, GREY, "failed (counts as worst)"))
+    handles.append(
+        Line2D([], [], color=GREY, linewidth=0.6, linestyle=(0, (4, 2)), label="MSE 1/12: a guess")
+    )
+    return handles
+
+
+def _footer(rows: pd.DataFrame) -> str:
+    runs = sorted(set(rows["n"]))
+    each = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
+    text = (
+        f"Networks drawn at random (config.yaml, families), the last layer fully connected; "
+        f"{each} run{'s' if runs[-1] > 1 else ''} (images and seeds) for each network and attack; "
+        f"{rows['images'].iloc[0]} images; scale {rows['scale'].iloc[0]}. "
+        f"Interval: bootstrap over networks."
+    )
+    return textwrap.fill(text, 165)

@@ -1,0 +1,305 @@
+"""Samples of reconstructions: a row per model, for each image the original and every attack."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gradleak.attacks import run
+from gradleak.errors import ArtifactError
+from gradleak.figures.style import GREY, PAGE, new, number, styled
+from gradleak.targets import TargetSet
+
+# Inches: the column of labels, an image's side, gaps, the text under an image, header and footer.
+LABEL, GAP, GROUP_GAP = 0.92, 0.05, 0.14
+UNDER, HEADER, FOOTER = 0.17, 0.44, 0.52
+REASON_WIDTH, REASON_LINES = 17, 3
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One reconstruction under one seed: image (C, H, W) on the input's scale, and its score."""
+
+    image: np.ndarray
+    mse: float
+    status: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model: its label, c(M) (eq. 8) and the samples ``{attack: [one per image]}``."""
+
+    label: str
+    index: float
+    structural: bool
+    samples: dict[str, list[Sample]]
+
+
+def variant(model: str) -> str:
+    """Label of a model id: ``cnn3_v1_tanh`` is Variant 1; other ids stay as they are."""
+    found = [part[1:] for part in model.split("_") if part[:1] == "v" and part[1:].isdigit()]
+    return f"Variant {found[0]}" if found else model
+
+
+def read_rows(
+    models: Iterable[str],
+    attacks: Iterable[str],
+    reconstructions: Iterable[str],
+    scores: Iterable[str],
+    security: Iterable[str],
+    seed: int = 0,
+) -> tuple[list[Row], pd.DataFrame]:
+    """Read what the figure shows of `seed`.
+
+    Parameters
+    ----------
+    models, attacks
+        Ids, in the figure's order.
+    reconstructions, scores
+        Files of each model and attack, each model's attacks in a row.
+    security
+        Files with c(M), one for each model.
+
+    Returns
+    -------
+    tuple
+        The rows, and all MSE scores, for the words below the figure.
+
+    Raises
+    ------
+    ArtifactError
+        If there are no models, or a file has not what the figure shows.
+    """
+    models, attacks = list(models), list(attacks)
+    cells = [(model, attack) for model in models for attack in attacks]
+    table = _errors(scores)
+    found = {
+        cell: _samples(path, table, *cell, seed)
+        for cell, path in zip(cells, reconstructions, strict=True)
+    }
+    rows = []
+    for model, path in zip(models, security, strict=True):
+        layers = pd.read_csv(path)
+        layers = layers[(layers["model"] == model) & (layers["seed"] == seed)]
+        rows.append(
+            Row(
+                variant(model),
+                float(layers["contribution"].sum()),
+                bool((layers["rank_method"] == "structural").all()),
+                {attack: found[model, attack] for attack in attacks},
+            )
+        )
+    return rows, table
+
+
+def _errors(paths: Iterable[str]) -> pd.DataFrame:
+    frames = [pd.read_csv(path, keep_default_na=False) for path in paths]
+    if not frames:
+        raise ArtifactError("No scores to draw: name models of the figure in config's experiments.")
+    table = pd.concat(frames, ignore_index=True)
+    table = table[table["metric"] == "mse"]
+    return table.assign(value=pd.to_numeric(table["value"], errors="coerce"))
+
+
+def _samples(path: str, table: pd.DataFrame, model: str, attack: str, seed: int) -> list[Sample]:
+    """Samples of one file under `seed`, in the order of the images."""
+    images, _ = run.read(path)
+    chosen = table[(table["model"] == model) & (table["attack"] == attack)]
+    chosen = chosen[chosen["seed"] == seed].sort_values("batch")
+    if chosen.empty or f"{model}/image" not in images:
+        raise ArtifactError(
+            f"{Path(path)}: no {attack} of {model}, seed {seed}; delete the file and its scores "
+            f"and ask Snakemake for them again."
+        )
+    return [
+        Sample(
+            images[f"{model}/image"][seed, int(row["batch"])], *row[["value", "status", "reason"]]
+        )
+        for _, row in chosen.iterrows()
+    ]
+
+
+def draw(
+    targets: TargetSet, rows: list[Row], attacks: Mapping[str, str], title: str, footer: str
+) -> Figure:
+    """Draw originals and reconstructions, the MSE under each.
+
+    Parameters
+    ----------
+    targets
+        Originals, one for each group of columns.
+    rows
+        As `read_rows` gives them.
+    attacks
+        Heading of each attack's column, in order.
+    title
+        Line above all.
+    footer
+        What the reader has to know; wrapped to the page.
+    """
+    groups, columns = len(targets.images), 1 + len(attacks)
+    images = groups * columns
+    side = (PAGE - LABEL - GAP * (images - 1) - (GROUP_GAP - GAP) * (groups - 1) - GAP) / images
+    height = HEADER + len(rows) * (side + UNDER) + FOOTER
+    with styled():
+        figure = new(PAGE, height)
+        place = _Places(figure, height, side, columns)
+        figure.text(0.01, 1 - 0.06 / height, title, va="top", fontsize=8, weight="bold")
+        for group in range(groups):
+            place.header(group, target_name(targets, group), ["Original", *attacks.values()])
+        for number_, row in enumerate(rows):
+            place.label(number_, row)
+            for group in range(groups):
+                _draw_pixels(place.axes(number_, group, 0), targets.images[group, 0] / 255.0)
+                for column, attack in enumerate(attacks, start=1):
+                    axes = place.axes(number_, group, column)
+                    _draw_sample(axes, row.samples[attack][group], targets.offset)
+        figure.text(
+            0.01,
+            (FOOTER - 0.1) / height,
+            textwrap.fill(footer, 150),
+            va="top",
+            fontsize=5.5,
+            color=GREY,
+            linespacing=1.35,
+        )
+    return figure
+
+
+class _Places:
+    """Where things go on the page."""
+
+    def __init__(self, figure: Figure, height: float, side: float, columns: int) -> None:
+        self.figure, self.height, self.side, self.columns = figure, height, side, columns
+
+    def left(self, group: int, column: int) -> float:
+        width = self.columns * (self.side + GAP) + GROUP_GAP - GAP
+        return LABEL + group * width + column * (self.side + GAP)
+
+    def bottom(self, row: int) -> float:
+        return self.height - HEADER - row * (self.side + UNDER) - self.side
+
+    def axes(self, row: int, group: int, column: int) -> Axes:
+        axes: Axes = self.figure.add_axes(
+            (
+                self.left(group, column) / PAGE,
+                self.bottom(row) / self.height,
+                self.side / PAGE,
+                self.side / self.height,
+            )
+        )
+        axes.set(xticks=[], yticks=[])
+        axes.grid(False)
+        for spine in axes.spines.values():
+            spine.set(visible=True, linewidth=0.3, color=GREY)
+        return axes
+
+    def header(self, group: int, name: str, headings: list[str]) -> None:
+        middle = (self.left(group, 0) + self.left(group, self.columns - 1) + self.side) / 2
+        top = 1 - (HEADER - 0.155) / self.height
+        self.figure.text(middle / PAGE, top, name, ha="center", va="bottom", weight="bold")
+        for column, heading in enumerate(headings):
+            x = (self.left(group, column) + self.side / 2) / PAGE
+            y = 1 - (HEADER - 0.03) / self.height
+            self.figure.text(x, y, heading, ha="center", va="bottom", fontsize=6)
+
+    def label(self, row: int, content: Row) -> None:
+        middle = (self.bottom(row) + self.side / 2) / self.height
+        index = f"{content.index:g}".replace("-", "\N{MINUS SIGN}")
+        text = f"c(M) = {index}" + ("" if content.structural else "\n(numerical rank)")
+        self.figure.text(
+            0.01, middle + 0.02 / self.height, content.label, va="bottom", weight="bold"
+        )
+        self.figure.text(0.01, middle - 0.02 / self.height, text, va="top", fontsize=6.5)
+
+
+def _draw_pixels(axes: Axes, image: np.ndarray) -> None:
+    pixels = np.clip(np.moveaxis(image, 0, -1), 0.0, 1.0)
+    shown = pixels if pixels.shape[-1] == 3 else pixels[..., 0]
+    axes.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+
+
+def _draw_sample(axes: Axes, sample: Sample, offset: float) -> None:
+    if sample.status == "ok":
+        _draw_pixels(axes, sample.image - offset)
+        axes.set_xlabel(number(sample.mse), labelpad=1.5, fontsize=6)
+        return
+    for y in ((0, 1), (1, 0)):
+        axes.plot((0, 1), y, color="#BBBBBB", linewidth=0.6, transform=axes.transAxes, zorder=0)
+    lines = textwrap.wrap(sample.reason, REASON_WIDTH, max_lines=REASON_LINES, placeholder=" …")
+    axes.text(
+        0.5,
+        0.5,
+        "\n".join(lines),
+        transform=axes.transAxes,
+        ha="center",
+        va="center",
+        fontsize=4.2,
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
+    )
+    axes.set_xlabel(sample.status.replace("_", " "), labelpad=1.5, fontsize=6)
+
+
+def target_name(targets: TargetSet, batch: int) -> str:
+    """Name of an image: the paper's, and what it shows where that is something else."""
+    name, label = targets.names[batch], targets.source["classes"].split(", ")[batch]
+    if label == name:
+        return name.capitalize()
+    if is_embedded(targets):
+        return f"{label.capitalize()} (stands in for {name})"
+    return f"{name.capitalize()} ({label})"
+
+
+def is_embedded(targets: TargetSet) -> bool:
+    """Whether the images are the photos that ship with the libraries."""
+    return targets.source["origin"].startswith("embedded")
+
+
+def describe_images(targets: TargetSet) -> str:
+    """Which images these are, in words."""
+    indices = [str(int(i)) for i in targets.indices[:, 0]]
+    listed = " and ".join(filter(None, [", ".join(indices[:-1]), indices[-1]]))
+    split = {"train": "training", "test": "test"}.get(targets.source["split"], "")
+    dataset = targets.source["dataset"]
+    if is_embedded(targets):
+        return f"crops {listed} of {dataset}, photos embedded in the libraries (not CIFAR-10)"
+    name = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mnist": "MNIST"}.get(dataset, dataset)
+    return f"{name} {split} images {listed}"
+
+
+def footer(targets: TargetSet, table: pd.DataFrame, scale: str, seed: int = 0) -> str:
+    """What the reader of a figure has to know of the runs."""
+    seeds, precision = table["seed"].nunique(), ", ".join(sorted(set(table["precision"])))
+    sign = "\N{MINUS SIGN}" if targets.offset < 0 else "+"
+    shift = f" {sign} {abs(targets.offset):g}" if targets.offset else ""
+    return (
+        f"Rows: networks, with COPA's security index c(M) (eq. 8): 0 if every layer's system has "
+        f"full rank, more negative the more rank is lost. Columns: original, then the "
+        f"reconstruction from its gradient by each attack; below it the MSE on inputs "
+        f"x{shift}, x in [0, 1]. Reconstructions are clipped to [0, 1] for display only. "
+        f"Images: {describe_images(targets)}; scale {scale}; gradients in {precision}; seed "
+        f"{seed}, the first of {seeds}."
+    )
+
+
+def make(
+    targets: TargetSet, files: Mapping[str, Any], words: Mapping[str, Any], scale: str
+) -> Figure:
+    """Figure from files: `files` as for `read_rows`, `words` has title, models and attacks."""
+    rows, table = read_rows(
+        words["models"],
+        words["attacks"],
+        files["reconstructions"],
+        files["scores"],
+        files["security"],
+    )
+    return draw(targets, rows, words["attacks"], words["title"], footer(targets, table, scale))

@@ -1,0 +1,1 @@
+"""Tables that need more than a claims file: the index of networks, many images."""

@@ -1,0 +1,87 @@
+"""The cells of COPA's Table 2 over many images, of which the paper shows two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gradleak.claims.statistics import MSE_FLOOR, prediction_interval
+from gradleak.claims.table import TABLE_COLUMNS
+from gradleak.tables.network_index import LEVEL
+
+
+def _geometric(values: np.ndarray) -> float:
+    return float(10.0 ** np.mean(np.log10(np.maximum(values, MSE_FLOOR))))
+
+
+def _mean(values: np.ndarray) -> float:
+    return float(np.mean(values))
+
+
+# Our metric: the score's, the mean, whether the interval is taken on log10, and what it is.
+METRICS: dict[str, tuple[str, Callable[[np.ndarray], float], bool, str]] = {
+    "mse": ("mse", _geometric, True, "geometric mean"),
+    "mse_mean": ("mse", _mean, True, "arithmetic mean; the interval is on log10"),
+    "psnr": ("psnr", _mean, False, "mean"),
+    "psnr_255": ("psnr_255", _mean, False, "mean; the paper's convention"),
+    "ssim": ("ssim", _mean, False, "mean"),
+}
+
+
+def table(
+    scores: pd.DataFrame,
+    rows: Mapping[str, str],
+    columns: Mapping[str, str],
+    images: str,
+    scale: str,
+) -> pd.DataFrame:
+    """Tidy table: a row for each model, attack and metric over all images and seeds.
+
+    Parameters
+    ----------
+    scores
+        As ``gradleak.scores`` writes them.
+    rows, columns
+        What to call each model and each attack, in the table's order.
+    images, scale
+        For the columns of these names.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``ours`` is the mean that ``note`` names, over the runs that worked; ``low`` and ``high``
+        the 95 % prediction interval of a single run; ``n`` the runs and ``n_ok`` those that
+        worked. Empty where nothing is.
+    """
+    values = pd.to_numeric(scores["value"], errors="coerce")
+    scores = scores.assign(value=values.where(scores["status"] == "ok"))
+    found = pd.DataFrame(_cells(scores, rows, columns)).assign(images=images, scale=scale)
+    return found.reindex(columns=TABLE_COLUMNS).astype({"n": "Int64", "n_ok": "Int64"})
+
+
+def _cells(
+    scores: pd.DataFrame, rows: Mapping[str, str], columns: Mapping[str, str]
+) -> Iterator[dict[str, Any]]:
+    for model, row in rows.items():
+        for attack, column in columns.items():
+            cell = scores[(scores["model"] == model) & (scores["attack"] == attack)]
+            number = cell["index"].nunique()
+            for name, (metric, mean, log, words) in METRICS.items():
+                tried = cell.loc[cell["metric"] == metric, "value"]
+                good = tried.dropna().to_numpy()
+                low, high = prediction_interval(good, log, LEVEL)
+                failed = f"; {len(tried) - len(good)} runs failed" if len(good) < len(tried) else ""
+                yield {
+                    "row": f"{row}, {number} images",
+                    "column": column,
+                    "metric": name,
+                    "ours": mean(good) if len(good) else np.nan,
+                    "low": low,
+                    "high": high,
+                    "n": len(tried),
+                    "n_ok": len(good),
+                    "note": f"not in the paper; {words}{failed}",
+                }

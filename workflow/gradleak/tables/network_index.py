@@ -1,0 +1,210 @@
+"""c(M) against the error of reconstructions, over networks: is it an indicator?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from gradleak.claims.statistics import prediction_interval
+from gradleak.claims.table import TABLE_COLUMNS
+from gradleak.errors import ArtifactError
+
+DETAILS = ["family", "convolutions", "image", "c", "exact", "layers"]
+COLUMNS = [*TABLE_COLUMNS, *DETAILS]
+RESAMPLES = 2000
+LEVEL = 0.95
+WORDS = {1: "two", 2: "three", 3: "four", 4: "five", 5: "six"}  # layers, the last fully connected
+ALL = "all networks"
+
+
+def read(paths: Iterable[str]) -> pd.DataFrame:
+    """Read tables of one kind as one; text that is empty stays empty.
+
+    Raises
+    ------
+    ArtifactError
+        If there is no file.
+    """
+    frames = [pd.read_csv(path, keep_default_na=False) for path in paths]
+    if not frames:
+        raise ArtifactError(
+            "No results to tabulate: name models and attacks in the experiment copa_index of config."
+        )
+    return pd.concat(frames, ignore_index=True)
+
+
+def networks(security: pd.DataFrame) -> pd.DataFrame:
+    """One row per network: c(M) (eq. 8), whether all its ranks are structural, and its sizes.
+
+    Parameters
+    ----------
+    security
+        Rank facts of each layer, as ``gradleak.security`` writes them.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Index: the network. ``c`` is the mean over seeds; ``expansion`` the outputs of the first
+        layer per input; ``layers`` the sizes as text.
+    """
+    rows = {}
+    for name, layers in security.groupby("model", sort=True):
+        one = layers[layers["seed"] == layers["seed"].min()]
+        outputs = [*one["unknowns"][1:], one["fc_inputs"].iloc[0]]
+        rows[str(name)] = {
+            "family": str(name).rpartition("_")[0],
+            "convolutions": len(one),
+            "c": layers.groupby("seed")["contribution"].sum().mean(),
+            "exact": bool((layers["rank_method"] == "structural").all()),
+            "expansion": outputs[0] / one["unknowns"].iloc[0],
+            "layers": _sizes(one),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
+
+
+def _sizes(layers: pd.DataFrame) -> str:
+    parts = [
+        f"{row.channels} k{row.kernel} s{row.stride} p{row.padding}" for row in layers.itertuples()
+    ]
+    last = layers.iloc[-1]
+    return "; ".join([*parts, f"fc {last['fc_inputs']} to {last['fc_outputs']}"])
+
+
+def errors(scores: pd.DataFrame) -> pd.DataFrame:
+    """MSE of each run: ``network, attack, seed, index, value``; infinite where the run failed.
+
+    An infinite value takes the last rank, so a failed run counts as the worst.
+    """
+    found = scores[scores["metric"] == "mse"].rename(columns={"model": "network"})
+    value = pd.to_numeric(found["value"], errors="coerce").where(found["status"] == "ok", np.inf)
+    return found.assign(value=value.fillna(np.inf))[
+        ["network", "attack", "seed", "index", "value", "reason"]
+    ]
+
+
+def rank_correlation(
+    x: np.ndarray, y: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float, float]:
+    """Spearman's correlation and its 95 % percentile interval over resampled networks.
+
+    Parameters
+    ----------
+    x, y
+        One value per network, shapes (n,); infinite values take the last rank, equal ones share
+        the mean of their ranks.
+    resamples, seed
+        Number of bootstrap draws of n networks with replacement, and their seed.
+
+    Returns
+    -------
+    tuple
+        rho, low and high; NaN for fewer than four networks or where `x` or `y` is constant. Draws
+        in which one of them is constant have no correlation and are left out.
+    """
+    if len(x) < 4 or np.ptp(stats.rankdata(x)) == 0 or np.ptp(stats.rankdata(y)) == 0:
+        return float("nan"), float("nan"), float("nan")
+    drawn = np.random.default_rng(seed).integers(len(x), size=(resamples, len(x)))
+    rho = _row_correlations(x[None], y[None])[0]
+    found = _row_correlations(x[drawn], y[drawn])
+    low, high = np.nanquantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(rho), float(low), float(high)
+
+
+def _row_correlations(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Spearman's correlation of each row, shapes (rows, n); NaN where a row is constant."""
+    ranks = [stats.rankdata(values, axis=1) for values in (x, y)]
+    one, other = (r - r.mean(axis=1, keepdims=True) for r in ranks)
+    size = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
+    return np.divide((one * other).sum(axis=1), size, out=np.full(len(x), np.nan), where=size > 0)
+
+
+def table(scores: pd.DataFrame, security: pd.DataFrame, images: str, scale: str) -> pd.DataFrame:
+    """Tidy table: rows of each network, then the rank correlations.
+
+    A network has a row for c(M), one for its expansion (the first layer's outputs per input) and
+    one for each attack, whose ``ours`` is the median MSE over images and seeds with failed runs
+    as infinite (empty if that is infinite), ``low`` and ``high`` the 95 % prediction interval
+    over the runs that worked. A summary has Spearman's correlation of c(M) with that median, or
+    with the median over seeds on one image, and its bootstrap interval; ``n`` is then the number
+    of networks and ``n_ok`` that of networks with a finite error.
+
+    Raises
+    ------
+    ArtifactError
+        If scores and security do not name the same networks.
+    """
+    sizes, runs = networks(security), errors(scores)
+    if set(sizes.index) != set(runs["network"]):
+        odd = sorted(set(sizes.index) ^ set(runs["network"]))[0]
+        raise ArtifactError(
+            f"Scores and security files disagree on network '{odd}'; delete both and ask Snakemake "
+            f"for them again."
+        )
+    rows = [*_network_rows(sizes, runs), *_summary_rows(sizes, runs)]
+    frame = pd.DataFrame(rows).assign(images=images, scale=scale)
+    return frame.reindex(columns=COLUMNS).astype(
+        {"n": "Int64", "n_ok": "Int64", "convolutions": "Int64"}
+    )
+
+
+def _network_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    attacks = list(dict.fromkeys(runs["attack"]))
+    for name, network in sizes.iterrows():
+        same = {"row": name, **network.drop("expansion").to_dict()}
+        note = "all ranks structural" if network["exact"] else "rank of a layer numerical"
+        yield {**same, "column": "c", "metric": "c", "ours": network["c"], "note": note}
+        expansion = network["expansion"]
+        yield {**same, "column": "expansion", "metric": "expansion", "ours": expansion}
+        for attack in attacks:
+            found = runs[(runs["network"] == name) & (runs["attack"] == attack)]
+            good = found["value"][np.isfinite(found["value"])]
+            low, high = prediction_interval(good, log=True, level=LEVEL)
+            reasons = "; ".join(sorted(set(found["reason"]) - {""}))
+            yield {
+                **same,
+                "column": attack,
+                "metric": "mse",
+                "ours": _finite(found["value"].median()),
+                "low": low,
+                "high": high,
+                "n": len(found),
+                "n_ok": len(good),
+                "note": f"failed: {reasons}" if reasons else "",
+            }
+
+
+def _summary_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
+    depths = sorted(set(sizes["convolutions"]))
+    groups = {ALL: sizes} | {
+        f"{WORDS.get(depth, str(depth + 1))}-layer networks": sizes[sizes["convolutions"] == depth]
+        for depth in depths
+    }
+    for attack in dict.fromkeys(runs["attack"]):
+        of_attack = runs[runs["attack"] == attack]
+        indices = sorted(set(of_attack["index"]))
+        for words, group in groups.items():
+            for index in [None, *indices]:
+                chosen = of_attack if index is None else of_attack[of_attack["index"] == index]
+                value = chosen.groupby("network")["value"].median().reindex(group.index)
+                rho, low, high = rank_correlation(group["c"].to_numpy(), value.to_numpy())
+                yield {
+                    "row": words if index is None else f"{words}, image {index}",
+                    "column": attack,
+                    "metric": "spearman",
+                    "ours": rho,
+                    "low": low,
+                    "high": high,
+                    "n": len(group),
+                    "n_ok": int(np.isfinite(value).sum()),
+                    "image": "all" if index is None else str(index),
+                    "note": "c(M) with MSE over networks; bootstrap interval; a failed network "
+                    "counts as worst",
+                }
+
+
+def _finite(value: float) -> float:
+    return float(value) if np.isfinite(value) else float("nan")

@@ -1,0 +1,16 @@
+"""Writes a verdict for every claim of every paper."""
+
+import pandas as pd
+
+import _package
+from gradleak.artifacts import write_csv
+from gradleak.claims import Evidence, evaluate, load
+from gradleak.script import job
+
+with job(snakemake):
+    files = snakemake.input
+    index = [files.index] if isinstance(files.index, str) else files.index
+    evidence = Evidence.read(files.scores, files.security, index)
+    claims = [files.claims] if isinstance(files.claims, str) else files.claims
+    tables = [evaluate(load(path), evidence, **snakemake.params.case) for path in claims]
+    write_csv(snakemake.output[0], pd.concat(tables, ignore_index=True))
