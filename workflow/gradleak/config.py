@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
@@ -340,3 +341,7 @@ def _all_keys(model: type[BaseModel]) -> set[str]:
     for definition in definitions.values():
         keys.update(definition.get("properties", {}))
     return keys | set(ConvConfig.model_fields) | set(LinearConfig.model_fields)
+
+
+if __name__ == "__main__":
+    print(json.dumps(schema(), indent=2))

@@ -7,7 +7,7 @@ rule claims_table:
         claims=CLAIMS,
         scores=scores_of("copa_pair", "copa_twenty", "copa_padding"),
         security=security_of("copa_pair"),
-        index="results/tables/copa_index.csv" if "copa_index" in CONFIG.experiments else [],
+        index=[path for path in TABLES if path.endswith("_index.csv")],
     output:
         "results/claims.csv",
     log:

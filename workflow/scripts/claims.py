@@ -9,8 +9,6 @@ from gradleak.script import job
 
 with job(snakemake):
     files = snakemake.input
-    index = [files.index] if isinstance(files.index, str) else files.index
-    evidence = Evidence.read(files.scores, files.security, index)
-    claims = [files.claims] if isinstance(files.claims, str) else files.claims
-    tables = [evaluate(load(path), evidence, **snakemake.params.case) for path in claims]
+    evidence = Evidence.read(files.scores, files.security, files.index)
+    tables = [evaluate(load(path), evidence, **snakemake.params.case) for path in files.claims]
     write_csv(snakemake.output[0], pd.concat(tables, ignore_index=True))

@@ -18,9 +18,9 @@ with job(snakemake) as log, tempfile.TemporaryDirectory(prefix="gradleak-speed-"
     path = str(Path(folder) / "case.safetensors")
     label = int(images.labels[0, 0])
     case.make(path, chain, models.of(chain, 0), images.inputs(0)[0], label, images.offset)
+    last = pipeline.wall_time(str(ROOT.parents[1]), params.target, params.overrides, threads)
     rows = []
     for part in (speed.attack_rows, speed.rank_rows):
         rows += part(path, threads=threads)
         log.info("%s", "; ".join(f"{row['what']}: {row['ratio']:.0f}" for row in rows))
-    rows.append(pipeline.wall_time(str(ROOT.parents[1]), params.target, params.overrides, threads))
-    write_csv(snakemake.output[0], speed.table(rows))
+    write_csv(snakemake.output[0], speed.table([*rows, last]))

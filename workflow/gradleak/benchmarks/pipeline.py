@@ -18,7 +18,7 @@ from gradleak.benchmarks.measure import last_line
 from gradleak.benchmarks.speed import row
 from gradleak.errors import ArtifactError
 
-TREE = ("Snakefile", "config.yaml", "workflow", "profiles")
+TREE = ("Snakefile", "config.yaml", "workflow", "profiles", "envs")
 
 
 def _copy(root: Path, folder: Path, overrides: dict[str, Any]) -> None:

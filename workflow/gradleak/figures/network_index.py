@@ -9,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
 
 from gradleak.figures.style import BLUE, GREY, PAGE, RED, new, styled
 from gradleak.tables.network_index import ALL, WORDS
@@ -18,7 +19,7 @@ OTHER = ("s", GREY)
 NAMES = {"copa": "COPA", "rgap": "R-GAP", "copa_tv": "COPA denoised"}
 MINUS = "\N{MINUS SIGN}"
 HEIGHT = 3.7
-BLIND = 1 / 12  # MSE of the mid-grey image where values are uniform in [0, 1]
+BLIND = 1 / 12  # MSE of a plain grey image where values are uniform in a range of 1
 
 
 def draw(table: pd.DataFrame) -> Figure:
@@ -36,17 +37,22 @@ def draw(table: pd.DataFrame) -> Figure:
     with styled():
         figure = new(PAGE, HEIGHT)
         panels = figure.subplots(1, len(attacks), sharex=True, sharey=True, squeeze=False)[0]
-        figure.subplots_adjust(left=0.075, right=0.99, top=0.77, bottom=0.27, wspace=0.06)
+        figure.subplots_adjust(left=0.075, right=0.99, top=0.74, bottom=0.27, wspace=0.06)
         for panel, attack in zip(panels, attacks, strict=True):
             _draw_panel(panel, errors[errors["column"] == attack])
             panel.set_title(_title(attack, summaries.loc[attack]), loc="left")
             panel.set_xlabel("c(M); 0: every layer's system has full rank")
         _scale(panels[0], errors)
-        panels[0].set_ylabel("MSE of the reconstruction (median of runs)")
+        panels[0].set_ylabel("MSE (median of runs)")
         figure.text(0.01, 0.975, "Is c(M) an indicator?", va="top", fontsize=8, weight="bold")
-        figure.text(0.01, 0.915, conclusion(summaries), va="top")
+        figure.text(0.01, 0.915, conclusion(summaries), va="top", linespacing=1.4)
         figure.legend(
-            handles=_legend(errors), loc="lower left", ncols=5, bbox_to_anchor=(0.0, 0.085)
+            handles=_legend(errors),
+            loc="lower left",
+            ncols=6,
+            bbox_to_anchor=(0.0, 0.085),
+            columnspacing=1.2,
+            handletextpad=0.3,
         )
         figure.text(0.01, 0.02, _footer(errors), va="bottom", fontsize=5.5, color=GREY)
     return figure
@@ -54,8 +60,9 @@ def draw(table: pd.DataFrame) -> Figure:
 
 def _draw_panel(axes: Axes, rows: pd.DataFrame) -> None:
     top = _failed_height(rows)
-    for (depth, exact), group in rows.groupby(["convolutions", "exact"]):
-        marker, colour = MARKERS.get(int(depth), OTHER)
+    for _, group in rows.groupby(["convolutions", "exact"]):
+        depth, exact = int(group["convolutions"].iloc[0]), bool(group["exact"].iloc[0])
+        marker, colour = MARKERS.get(depth, OTHER)
         axes.plot(
             group["c"],
             group["ours"],
@@ -86,6 +93,7 @@ def _failed_height(rows: pd.DataFrame) -> float:
 
 def _scale(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_yscale("log")
+    axes.yaxis.set_minor_locator(NullLocator())
     values = rows["ours"].dropna()
     if not values.empty:
         axes.set_ylim(values.min() / 3, max(values.max() * 10, 1.0))
@@ -101,11 +109,11 @@ def _signed(value: float) -> str:
 def _title(attack: str, summary: pd.Series) -> str:
     name = NAMES.get(attack, attack)
     if pd.isna(summary["ours"]):
-        return f"{name}: no rank correlation ({summary['n']} networks)"
+        return f"{name}, {int(summary['n'])} networks\nno rank correlation"
     low, high = _signed(summary["low"]), _signed(summary["high"])
     return (
-        f"{name}: Spearman's ρ = {_signed(summary['ours'])} "
-        f"(95 % interval {low} to {high}), {summary['n']} networks"
+        f"{name}, {int(summary['n'])} networks\n"
+        f"Spearman's ρ = {_signed(summary['ours'])} (95 % interval {low} to {high})"
     )
 
 
@@ -122,8 +130,8 @@ def conclusion(summaries: pd.DataFrame) -> str:
         elif row["low"] > 0:
             parts.append(f"{name}: no, a c(M) nearer to 0 goes with a larger error.")
         else:
-            parts.append(f"{name}: not shown; the interval of the rank correlation holds 0.")
-    return "  ".join(parts)
+            parts.append(f"{name}: not shown; the interval of the rank correlation includes 0.")
+    return "\n".join(parts)
 
 
 def _legend(rows: pd.DataFrame) -> list[Line2D]:
@@ -140,15 +148,17 @@ def _legend(rows: pd.DataFrame) -> list[Line2D]:
     handles.append(mark("o", GREY, GREY, "c(M) from the structure"))
     handles.append(mark("o", GREY, "white", "c(M) from a numerical rank"))
     if rows["ours"].isna().any():
-        handles.append(mark("x", GREY, GREY, "failed (counts as worst)"))
+        handles.append(mark("x", GREY, GREY, "failed: counts as worst"))
     handles.append(
-        Line2D([], [], color=GREY, linewidth=0.6, linestyle=(0, (4, 2)), label="MSE 1/12: a guess")
+        Line2D(
+            [], [], color=GREY, linewidth=0.6, linestyle=(0, (4, 2)), label="MSE 1/12: plain grey"
+        )
     )
     return handles
 
 
 def _footer(rows: pd.DataFrame) -> str:
-    runs = sorted(set(rows["n"]))
+    runs = sorted({int(n) for n in rows["n"]})
     each = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
     text = (
         f"Networks drawn at random (config.yaml, families), the last layer fully connected; "

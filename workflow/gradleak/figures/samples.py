@@ -20,7 +20,7 @@ from gradleak.targets import TargetSet
 
 # Inches: the column of labels, an image's side, gaps, the text under an image, header and footer.
 LABEL, GAP, GROUP_GAP = 0.92, 0.05, 0.14
-UNDER, HEADER, FOOTER = 0.17, 0.44, 0.52
+UNDER, HEADER, FOOTER = 0.17, 0.54, 0.42
 REASON_WIDTH, REASON_LINES = 17, 3
 
 
@@ -104,7 +104,9 @@ def read_rows(
 def _errors(paths: Iterable[str]) -> pd.DataFrame:
     frames = [pd.read_csv(path, keep_default_na=False) for path in paths]
     if not frames:
-        raise ArtifactError("No scores to draw: name models of the figure in config's experiments.")
+        raise ArtifactError(
+            "No scores to draw; name models of the figure in the experiments of config.yaml."
+        )
     table = pd.concat(frames, ignore_index=True)
     table = table[table["metric"] == "mse"]
     return table.assign(value=pd.to_numeric(table["value"], errors="coerce"))
@@ -120,11 +122,11 @@ def _samples(path: str, table: pd.DataFrame, model: str, attack: str, seed: int)
             f"{Path(path)}: no {attack} of {model}, seed {seed}; delete the file and its scores "
             f"and ask Snakemake for them again."
         )
+    found = images[f"{model}/image"][seed]
+    columns = (chosen[key] for key in ("batch", "value", "status", "reason"))
     return [
-        Sample(
-            images[f"{model}/image"][seed, int(row["batch"])], *row[["value", "status", "reason"]]
-        )
-        for _, row in chosen.iterrows()
+        Sample(found[int(batch)], float(value), str(status), str(reason))
+        for batch, value, status, reason in zip(*columns, strict=True)
     ]
 
 
@@ -159,14 +161,16 @@ def draw(
         for number_, row in enumerate(rows):
             place.label(number_, row)
             for group in range(groups):
-                _draw_pixels(place.axes(number_, group, 0), targets.images[group, 0] / 255.0)
+                axes = place.axes(number_, group, 0)
+                _draw_pixels(axes, targets.images[group, 0] / 255.0)
+                _under(axes, "MSE:")
                 for column, attack in enumerate(attacks, start=1):
                     axes = place.axes(number_, group, column)
                     _draw_sample(axes, row.samples[attack][group], targets.offset)
         figure.text(
             0.01,
-            (FOOTER - 0.1) / height,
-            textwrap.fill(footer, 150),
+            (FOOTER - 0.04) / height,
+            textwrap.fill(footer, 180),
             va="top",
             fontsize=5.5,
             color=GREY,
@@ -231,7 +235,7 @@ def _draw_pixels(axes: Axes, image: np.ndarray) -> None:
 def _draw_sample(axes: Axes, sample: Sample, offset: float) -> None:
     if sample.status == "ok":
         _draw_pixels(axes, sample.image - offset)
-        axes.set_xlabel(number(sample.mse), labelpad=1.5, fontsize=6)
+        _under(axes, number(sample.mse))
         return
     for y in ((0, 1), (1, 0)):
         axes.plot((0, 1), y, color="#BBBBBB", linewidth=0.6, transform=axes.transAxes, zorder=0)
@@ -246,7 +250,11 @@ def _draw_sample(axes: Axes, sample: Sample, offset: float) -> None:
         fontsize=4.2,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
     )
-    axes.set_xlabel(sample.status.replace("_", " "), labelpad=1.5, fontsize=6)
+    _under(axes, sample.status.replace("_", " "))
+
+
+def _under(axes: Axes, text: str) -> None:
+    axes.set_xlabel(text, labelpad=1.5, fontsize=6)
 
 
 def target_name(targets: TargetSet, batch: int) -> str:
@@ -271,7 +279,10 @@ def describe_images(targets: TargetSet) -> str:
     split = {"train": "training", "test": "test"}.get(targets.source["split"], "")
     dataset = targets.source["dataset"]
     if is_embedded(targets):
-        return f"crops {listed} of {dataset}, photos embedded in the libraries (not CIFAR-10)"
+        return (
+            f"{dataset} {split} images {listed}, embedded crops of photos that ship with "
+            f"scikit-image and scikit-learn, in place of CIFAR-10"
+        )
     name = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mnist": "MNIST"}.get(dataset, dataset)
     return f"{name} {split} images {listed}"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+from cycler import cycler
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
@@ -36,7 +37,7 @@ SETTINGS: dict[str, Any] = {
     "axes.grid": True,
     "axes.labelsize": 7,
     "axes.linewidth": 0.6,
-    "axes.prop_cycle": mpl.cycler(color=CYCLE),
+    "axes.prop_cycle": cycler(color=CYCLE),
     "axes.spines.right": False,
     "axes.spines.top": False,
     "axes.titlesize": 7.5,
@@ -63,7 +64,8 @@ def styled() -> Iterator[None]:
     """Draw in the style; settings of a user's matplotlibrc have no say."""
     with mpl.rc_context():
         mpl.rcdefaults()
-        mpl.rcParams.update(SETTINGS)
+        for key, value in SETTINGS.items():
+            mpl.rcParams[key] = value  # type: ignore[index]
         yield
 
 
@@ -102,6 +104,8 @@ def number(value: float) -> str:
     if value != 0 and not 1e-4 <= abs(value) < 1e4:
         mantissa, exponent = f"{value:.1e}".split("e")
         return f"{mantissa}e{int(exponent)}".replace("-", "\N{MINUS SIGN}")
+    if value == 0:
+        return "0"
     if abs(value) >= 10:
         return f"{value:.1f}"
     return f"{value:.4f}"

@@ -137,7 +137,8 @@ class Chain:
                 size=(size[1], size[2]),
             )
         except ConfigError as error:
-            raise ConfigError(f"models.{self.name}: convolution {number}: {error}") from error
+            reason = str(error).removeprefix("convolution: ")
+            raise ConfigError(f"models.{self.name}: convolution {number}: {reason}.") from error
 
     def describe(self) -> dict[str, Any]:
         """Return the chain as JSON can hold it; `from_description` reads it back."""

@@ -111,11 +111,12 @@ class LayerSystem(Operator):
         inside = scaled.T - self.convolution.transposed @ coupling  # (n, |W|)
         basis, values, left_t = linalg.svd(inside, full_matrices=False, check_finite=False)
         keep = values > RANK_TOLERANCE * max(values.max(initial=0.0), 1.0)
-        null = left_t[~keep].T
+        left = left_t[keep].T
+        null = linalg.qr(left)[0][:, left.shape[1] :]
         below = null / self._row_lengths[:, None]
         left_null = np.concatenate([-coupling @ null, below])
         dependencies = linalg.qr(left_null, mode="economic")[0] if null.size else left_null
-        return _KernelPart(left_t[keep].T, values[keep], basis[:, keep], dependencies)
+        return _KernelPart(left, values[keep], basis[:, keep], dependencies)
 
     @cached_property
     def rank(self) -> int:

@@ -1,4 +1,4 @@
-"""c(M) against the error of reconstructions, over networks: is it an indicator?"""
+"""c(M) against the error of reconstructions, over networks: whether it is an indicator."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def read(paths: Iterable[str]) -> pd.DataFrame:
     frames = [pd.read_csv(path, keep_default_na=False) for path in paths]
     if not frames:
         raise ArtifactError(
-            "No results to tabulate: name models and attacks in the experiment copa_index of config."
+            "No results to tabulate; name models and attacks in the experiments of config.yaml."
         )
     return pd.concat(frames, ignore_index=True)
 
@@ -154,7 +154,8 @@ def table(scores: pd.DataFrame, security: pd.DataFrame, images: str, scale: str)
 def _network_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
     attacks = list(dict.fromkeys(runs["attack"]))
     for name, network in sizes.iterrows():
-        same = {"row": name, **network.drop("expansion").to_dict()}
+        same: dict[str, Any] = {"row": name}
+        same.update((key, network[key]) for key in DETAILS if key in network)
         note = "all ranks structural" if network["exact"] else "rank of a layer numerical"
         yield {**same, "column": "c", "metric": "c", "ours": network["c"], "note": note}
         expansion = network["expansion"]

@@ -1,0 +1,129 @@
+"""Files: whole or not at all, equal bytes for equal inputs, damage named; provenance."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gradleak import provenance
+from gradleak.artifacts import atomic, read_tensors, write_csv, write_json, write_tensors
+from gradleak.errors import ArtifactError
+
+
+def test_equal_inputs_give_equal_bytes_whatever_their_order(tmp_path):
+    one, two = np.arange(6.0).reshape(2, 3), np.array([1, 2])
+    first, second = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    write_tensors(first, {"x": one, "y": two}, {"k": 1, "l": [1, "é"], "m": None})
+    write_tensors(second, {"y": two, "x": one}, {"m": None, "l": [1, "é"], "k": 1})
+    assert first.read_bytes() == second.read_bytes()
+    tensors, metadata = read_tensors(first)
+    np.testing.assert_array_equal(tensors["x"], one)
+    assert metadata == {"k": 1, "l": [1, "é"], "m": None}
+
+
+def test_a_failed_write_leaves_the_earlier_file_and_no_temporary(tmp_path):
+    path = tmp_path / "table.csv"
+    write_csv(path, pd.DataFrame({"a": [1.0, np.nan]}))
+    assert path.read_text() == 'a\n1\n""\n'
+    with pytest.raises(RuntimeError), atomic(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == 'a\n1\n""\n'
+    assert os.listdir(tmp_path) == ["table.csv"]
+
+
+def test_files_are_readable_by_others(tmp_path):
+    write_json(tmp_path / "x.json", {"a": 1})
+    assert (tmp_path / "x.json").stat().st_mode & 0o044
+
+
+def test_missing_truncated_and_foreign_files_are_named(tmp_path):
+    path = tmp_path / "x.safetensors"
+    with pytest.raises(ArtifactError, match=r"x\.safetensors is missing"):
+        read_tensors(path)
+    write_tensors(path, {"x": np.arange(100.0)}, {})
+    path.write_bytes(path.read_bytes()[:-50])
+    with pytest.raises(ArtifactError, match=r"x\.safetensors is damaged.*delete it"):
+        read_tensors(path)
+    from safetensors.numpy import save_file
+
+    save_file({"x": np.zeros(1)}, path)
+    with pytest.raises(ArtifactError, match="not made by this pipeline"):
+        read_tensors(path)
+
+
+def test_an_unwritable_folder_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match="Cannot write .*out.csv.*choose a folder"):
+        write_csv(tmp_path / "file" / "out.csv", pd.DataFrame({"a": [1]}))
+
+
+def _write_beyond_the_limit(folder: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    try:
+        write_tensors(folder / "x.safetensors", {"x": np.zeros(10**6)}, {})
+    except ArtifactError as error:
+        print(error)
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path):
+    # A limit on the file's size stands for the end of the disk: the write itself fails.
+    code = (
+        "import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r}); "
+        "from pathlib import Path; import test_artifacts; "
+        f"test_artifacts._write_beyond_the_limit(Path({str(tmp_path)!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Cannot write ")
+    assert "free space" in done.stdout
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """A package of two modules, one importing the other, in place of our own."""
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "low.py").write_text('"""Doc."""\nX = 1\n')
+    (tmp_path / "high.py").write_text("from gradleak.low import X\n\ndef f():\n    return X\n")
+    (tmp_path / "other.py").write_text("Y = 2\n")
+    monkeypatch.setattr(provenance, "ROOT", tmp_path)
+
+    def digest(module):
+        for function in (
+            provenance._digest_and_imports,
+            provenance.dependencies,
+            provenance.code_hash,
+        ):
+            function.cache_clear()
+        return provenance.code_hash(module)
+
+    yield tmp_path, digest
+    monkeypatch.undo()
+    digest("gradleak.errors")
+
+
+def test_code_hash_follows_imports_and_ignores_comments(package):
+    folder, digest = package
+    first = digest("gradleak.high")
+    (folder / "low.py").write_text('"""Other words."""\n# a comment\nX = 1  # another\n')
+    (folder / "other.py").write_text("Y = 3\n")
+    assert digest("gradleak.high") == first
+    (folder / "low.py").write_text("X = 2\n")
+    assert digest("gradleak.high") != first
+
+
+def test_code_hash_refuses_what_is_no_module():
+    with pytest.raises(ValueError, match=r"gradleak\.nothing is not a module"):
+        provenance.code_hash("gradleak.nothing")
+
+
+def test_an_attack_does_not_depend_on_the_other_one():
+    assert "gradleak.attacks.copa" not in provenance.dependencies("gradleak.attacks.rgap")
+    assert "gradleak.attacks.rgap" not in provenance.dependencies("gradleak.attacks.copa")
+    assert "gradleak.operators.band" in provenance.dependencies("gradleak.attacks.copa")

@@ -1,0 +1,203 @@
+"""Attacks: the contract that each one meets, cases that each must solve, and each kind of failure."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from chains import chain, conv, image, view
+
+from gradleak.attacks.copa import Copa
+from gradleak.attacks.fully_connected import from_delta, last_layer
+from gradleak.attacks.labels import recover_label
+from gradleak.attacks.least_squares import OPTIMISERS, LayerProblem, square_sum
+from gradleak.attacks.rgap import RGap
+from gradleak.attacks.run import ATTACKS, build
+from gradleak.errors import NumericsError
+from gradleak.models.activations import INVERTIBLE, Activation
+
+# Every layer of these has full column rank, so that the image is determined.
+DETERMINED = {
+    "plain": chain(conv(4, 3), conv(6, 3)),
+    "bias": chain(conv(4, 3, bias=True), conv(6, 3, bias=True)),
+    "padded": chain(conv(6, 3, padding=1), conv(9, 3, padding=1)),
+    "strided": chain(conv(12, 4, stride=2), conv(18, 2)),
+    "one layer": chain(conv(6, 3)),
+    "sigmoid": chain(conv(4, 3, activation="sigmoid"), conv(6, 3, activation="sigmoid")),
+    "leaky": chain(conv(4, 3, activation="leaky_relu"), conv(6, 3), last="sigmoid"),
+    "no fc bias": chain(conv(4, 3), conv(6, 3), bias=False),
+}
+UNDETERMINED = chain(conv(3, 4, stride=2), conv(2, 2))
+
+
+@pytest.mark.parametrize("method", ATTACKS)
+@pytest.mark.parametrize("network", DETERMINED.values(), ids=DETERMINED.keys())
+def test_determined_networks_give_the_image(method, network):
+    # LeakyReLU's kink leaves COPA's random start in local minima (docs/copa.md).
+    start = {"start": "rgap"} if method == "copa" else {}
+    attack = build({"method": method, **start})
+    target = image(network)
+    found = attack.run(view(network, target), 0)
+    assert found.image.shape == network.input
+    np.testing.assert_allclose(found.image, target, atol=1e-4)
+    assert [layer.layer for layer in found.layers][-1] == "conv1"
+    assert all(layer.stop for layer in found.layers)
+
+
+@pytest.mark.parametrize("method", ATTACKS)
+def test_contract(method):
+    attack = build({"method": method})
+    target = image(UNDETERMINED)
+    seen = view(UNDETERMINED, target, precision="float32")
+    before = {k: v.copy() for k, v in {**seen.weights, **seen.gradients}.items()}
+    first, second = attack.run(seen, 7), build({"method": method}).run(seen, 7)
+    np.testing.assert_array_equal(first.image, second.image)
+    for key, value in {**seen.weights, **seen.gradients}.items():
+        np.testing.assert_array_equal(value, before[key])
+    assert attack.applies(UNDETERMINED) is None
+    relu = chain(conv(4, 3, activation="relu"))
+    assert "no inverse" in attack.applies(relu)
+    # The view has no place for an original: what an attack could peek at is listed here.
+    assert {f.name for f in dataclasses.fields(seen)} == {
+        "chain",
+        "weights",
+        "gradients",
+        "label",
+        "low",
+        "high",
+    }
+
+
+def test_rgap_is_the_minimum_norm_solution_of_the_first_layer():
+    network = chain(conv(2, 4, stride=2), side=10, channels=3)
+    target = image(network)
+    seen = view(network, target)
+    found = RGap().run(seen, 0)
+    # The FC input is exact, so layer 1's system is the true one.
+    from gradleak.gradients import capture_deltas
+    from gradleak.security import layer_system
+
+    layer = network.convolutions[0]
+    deltas = capture_deltas(network, dict(seen.weights), target, 1)
+    dense = layer_system(layer, dict(seen.weights), deltas).dense()
+    expected = np.linalg.pinv(dense, rcond=1e-11) @ (dense @ target.ravel())
+    np.testing.assert_allclose(found.image.ravel(), expected, atol=1e-7)
+    assert np.mean((found.image - target) ** 2) > 1e-3
+
+
+def test_copa_keeps_its_random_start_where_nothing_is_known():
+    network = chain(conv(2, 4, stride=2), side=10, channels=3)
+    seen = view(network, image(network))
+    minimum, first, second = (
+        RGap().run(seen, 0).image,
+        Copa().run(seen, 0).image,
+        Copa().run(seen, 1).image,
+    )
+    assert np.linalg.norm(first - minimum) > 1.0
+    assert np.linalg.norm(first - second) > 1.0
+    np.testing.assert_allclose(Copa(start="rgap").run(seen, 0).image, minimum, atol=1e-10)
+
+
+def test_pull_back_holds_where_appendix_b_asks_for_it():
+    network = chain(conv(6, 3), conv(1, 4, stride=2))
+    seen = view(network, image(network))
+    bound, free = Copa().run(seen, 0), Copa(pull_back="algorithm_1").run(seen, 0)
+    assert [layer.equation for layer in bound.layers] == ["9", "7", "6"]
+    assert [layer.equation for layer in free.layers] == ["9", "5", "6"]
+    # Under eq. (7) layer 2's input comes from some image, which layer 1 then fits: all that
+    # remains of its residual is the gradient constraint's. Under eq. (5) there is no such image.
+    assert 20 * bound.layers[-1].residual < free.layers[-1].residual
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+def test_optimisers_reach_the_minimum_of_a_layer_problem(optimiser):
+    network = DETERMINED["plain"]
+    target = image(network)
+    iterations = {"adam": 3000}.get(optimiser, 500)
+    found = Copa(optimiser=optimiser, iterations=iterations).run(view(network, target), 3)
+    hidden = found.layers[1]
+    assert hidden.trace[-1] < 1e-4 * hidden.trace[0]
+    np.testing.assert_allclose(found.image, target, atol=2e-2)
+
+
+def test_layer_problem_gradient_is_the_derivative():
+    network = chain(conv(6, 3, bias=True), conv(4, 3))
+    from gradleak.operators.convolution import Convolution
+
+    layers = network.convolutions
+    generator = np.random.default_rng(0)
+    weights = view(network, image(network)).weights
+    first, second = (Convolution(weights[f"{c.name}.weight"], c.shape) for c in layers)
+    problem = LayerProblem(
+        second,
+        generator.standard_normal(second.shape[0]),
+        Activation("tanh"),
+        lambda y: y - first.project(y),
+        generator.standard_normal(second.shape[1]),
+    )
+    y, step = generator.standard_normal((2, second.shape[1]))
+    values = [square_sum(problem.residuals(y + h * step)) for h in (-1e-6, 1e-6)]
+    slope = 2 * problem.gradient(y, problem.residuals(y)) @ step
+    assert slope == pytest.approx((values[1] - values[0]) / 2e-6, rel=1e-6)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("last", INVERTIBLE)
+def test_label_and_fc_input_come_from_the_last_layer(bias, last):
+    network = chain(conv(3, 3), bias=bias, last=last, classes=5)
+    for label in range(5):
+        seen = view(network, image(network, label), label, granted=False)
+        assert recover_label(seen) == label
+        w, g = seen.weights, seen.gradients
+        found = last_layer(
+            w["fc1.weight"],
+            w.get("fc1.bias"),
+            g["fc1.weight"],
+            g.get("fc1.bias"),
+            Activation(last),
+            label,
+        )
+        np.testing.assert_allclose(np.outer(found.delta, found.x), g["fc1.weight"], atol=1e-7)
+        assert found.candidates >= 1
+
+
+def test_failures_are_one_sentence_each():
+    network = DETERMINED["plain"]
+    seen = view(network, image(network))
+
+    def with_gradient(name, value):
+        return dataclasses.replace(seen, gradients={**seen.gradients, name: value})
+
+    nan = with_gradient("conv1.weight", np.full((4, 2, 3, 3), np.nan))
+    with pytest.raises(NumericsError, match="NaN or infinity"):
+        RGap().run(nan, 0)
+    zero = dataclasses.replace(seen, gradients={k: 0 * v for k, v in seen.gradients.items()})
+    with pytest.raises(NumericsError, match="zero"):
+        RGap().run(zero, 0)
+    with pytest.raises(NumericsError, match="name 0 classes"):
+        RGap().run(dataclasses.replace(zero, label=None), 0)
+    with pytest.raises(NumericsError, match="divide by zero"):
+        from_delta(np.ones((2, 3)), np.zeros(2))
+    # Saturated units: Tanh is exactly 1 in float32, and atanh(1) is infinite.
+    saturated = with_gradient("fc1.weight", np.ones_like(seen.gradients["fc1.weight"]))
+    saturated.gradients["fc1.bias"][:] = 1.0
+    with pytest.raises(NumericsError, match="inverse is infinite"):
+        RGap().run(saturated, 0)
+    with pytest.raises(NumericsError, match="inverse is infinite"):
+        Activation("sigmoid").inverse(np.array([0.0, 0.5]))
+
+
+@pytest.mark.parametrize("name", ["identity", "tanh", "sigmoid", "leaky_relu", "relu"])
+def test_activations_match_pytorch(name):
+    import torch
+
+    from gradleak.models.build import activation_module
+
+    activation = Activation(name, 0.2)
+    z = np.linspace(-3, 3, 31)
+    tensor = torch.from_numpy(z).requires_grad_()
+    value = activation_module(activation)(tensor)
+    (slope,) = torch.autograd.grad(value.sum(), tensor)
+    np.testing.assert_allclose(activation.forward(z), value.detach().numpy(), atol=1e-12)
+    np.testing.assert_allclose(activation.derivative(z), slope.numpy(), atol=1e-12)
+    if name in INVERTIBLE:
+        np.testing.assert_allclose(activation.inverse(activation.forward(z)), z, atol=1e-9)

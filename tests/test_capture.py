@@ -1,0 +1,240 @@
+"""Targets, gradient capture, scores and c(M): from images to numbers, on small files."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from chains import chain, conv, image, view
+from safetensors import safe_open
+
+from gradleak import gradients, scores, security, targets
+from gradleak.artifacts import read_tensors, write_tensors
+from gradleak.attacks.postprocess import denoise_all
+from gradleak.attacks.run import attack_all
+from gradleak.data.arrays import Dataset
+from gradleak.errors import ConfigError, DataError, NumericsError
+from gradleak.metrics.image import METRICS, mse, psnr, psnr_255, ssim
+from gradleak.models import files
+from gradleak.models.build import family_weights
+
+NETWORK = chain(conv(4, 3), conv(6, 3), channels=3, side=12, classes=3)
+CASE = {
+    "paper": "copa",
+    "result": "test",
+    "attack": "rgap",
+    "defence": "none",
+    "images": "embedded",
+    "targets": "pair",
+    "precision": "float64",
+}
+SETTINGS = {"indices": [4, 1], "names": None, "offset": -0.5}
+
+
+@pytest.fixture
+def data():
+    pixels = np.random.default_rng(0).integers(0, 256, (6, 3, 12, 12), dtype=np.uint8)
+    labels = np.array([0, 1, 2, 0, 1, 2])
+    return Dataset(pixels, labels, ["ant", "bee", "cow"], "tiny", "train", "by hand", "0" * 64)
+
+
+@pytest.fixture
+def experiment(data, tmp_path):
+    """Model, target and gradient files of one network, two seeds and two images."""
+    chosen = targets.build(data, SETTINGS, None)
+    paths = {n: str(tmp_path / f"{n}.safetensors") for n in ("model", "targets", "gradient")}
+    targets.save(paths["targets"], chosen, {})
+    files.save(paths["model"], [NETWORK], family_weights([NETWORK], 2), {})
+    tensors, metadata = gradients.capture_all(
+        files.read(paths["model"]),
+        targets.read(paths["targets"]),
+        seeds=2,
+        precision="float64",
+        granted=False,
+        device="cpu",
+    )
+    write_tensors(paths["gradient"], tensors, metadata)
+    return paths
+
+
+def test_targets_are_taken_at_their_indices(data):
+    chosen = targets.build(data, SETTINGS, None)
+    np.testing.assert_array_equal(chosen.images[:, 0], data.images[[4, 1]])
+    np.testing.assert_allclose(chosen.inputs(1)[0], data.images[1] / 255 - 0.5)
+    assert chosen.names == ("bee 4", "bee 1")
+    assert chosen.source["origin"] == "by hand"
+    first = targets.build(data, {**SETTINGS, "indices": None}, 3)
+    np.testing.assert_array_equal(first.indices.ravel(), [0, 1, 2])
+
+
+def test_targets_beyond_the_data_set_are_refused(data):
+    with pytest.raises(DataError, match="Index 6 is out of range"):
+        targets.build(data, {**SETTINGS, "indices": [6]}, None)
+    with pytest.raises(DataError, match="count 7 is more than the 6 images"):
+        targets.build(data, {**SETTINGS, "indices": None}, 7)
+
+
+def test_gradient_file_holds_what_is_shared_and_no_image(experiment):
+    tensors, metadata = read_tensors(experiment["gradient"])
+    parameters = dict(gradients.ChainModule(NETWORK).named_parameters())
+    assert set(tensors) == {f"small/{name}" for name in parameters}
+    for name, parameter in parameters.items():
+        assert tensors[f"small/{name}"].shape == (2, 2, *parameter.shape)
+    assert metadata["mode"] == "evaluation"
+    assert "cross-entropy" in metadata["loss"]
+
+
+def test_granted_label_is_in_the_file(experiment):
+    tensors, _ = gradients.capture_all(
+        files.read(experiment["model"]),
+        targets.read(experiment["targets"]),
+        seeds=1,
+        precision="float32",
+        granted=True,
+        device="cpu",
+    )
+    np.testing.assert_array_equal(tensors["label"], [1, 1])
+    assert tensors["small/fc1.weight"].dtype == np.float32
+
+
+def test_gradient_is_the_difference_quotient_of_the_loss():
+    target = image(NETWORK)
+    seen = view(NETWORK, target, label=2)
+    name = "conv1.weight"
+    values = []
+    for h in (-1e-6, 1e-6):
+        moved = {k: v.astype(np.float64) for k, v in seen.weights.items()}
+        moved[name][1, 0, 2, 1] += h
+        module = gradients.load(NETWORK, moved, torch.float64)
+        with torch.no_grad():
+            out = module(torch.from_numpy(target)[None])
+        values.append(float(torch.nn.functional.cross_entropy(out, torch.tensor([2]))))
+    assert seen.gradients[name][1, 0, 2, 1] == pytest.approx(
+        (values[1] - values[0]) / 2e-6, rel=1e-5
+    )
+
+
+def test_useless_gradients_and_missing_devices_are_refused():
+    with pytest.raises(NumericsError, match=r"small's a holds NaN"):
+        gradients.check_gradient(NETWORK, {"a": np.array([np.nan])})
+    with pytest.raises(NumericsError, match="zero everywhere"):
+        gradients.check_gradient(NETWORK, {"a": np.zeros(3)})
+    absent = "mps" if not torch.backends.mps.is_available() else "cuda"
+    with pytest.raises(ConfigError, match=f"device: {absent} is not available"):
+        gradients.pick_device(absent)
+    assert gradients.pick_device("auto").type in ("cpu", "cuda", "mps")
+
+
+def test_attack_and_scores_of_a_whole_file(experiment, tmp_path):
+    path, again = str(tmp_path / "r.safetensors"), str(tmp_path / "r2.safetensors")
+    settings = {"method": "rgap"}
+    attack_all(experiment["model"], experiment["gradient"], settings).save(
+        path, str(tmp_path / "r.json"), {}
+    )
+    attack_all(experiment["model"], experiment["gradient"], settings).save(
+        again, str(tmp_path / "r2.json"), {}
+    )
+    assert (tmp_path / "r.safetensors").read_bytes() == (tmp_path / "r2.safetensors").read_bytes()
+    assert len(json.loads((tmp_path / "r.json").read_text())["seconds"]) == 4
+    with safe_open(path, framework="numpy") as file:
+        assert set(file.keys()) == {"small/image", "small/fc_input"}
+    table = scores.score(
+        path, targets.read(experiment["targets"]), files.read(experiment["model"]), CASE
+    )
+    assert list(table.columns) == scores.COLUMNS
+    assert len(table) == 4 * (len(METRICS) + 2)
+    assert set(table.status) == {"ok"}
+    values = table.groupby("metric").value
+    assert values.max()["mse"] < 1e-12
+    assert values.max()["fc_error"] < 1e-9
+    assert values.min()["label_correct"] == 1.0
+    assert values.min()["ssim"] > 0.999
+
+
+def test_failed_runs_stay_as_rows(experiment, tmp_path):
+    tensors, metadata = read_tensors(experiment["gradient"])
+    tensors["small/conv1.weight"][1, 0] = np.nan
+    write_tensors(experiment["gradient"], tensors, metadata)
+    path, smooth = str(tmp_path / "r.safetensors"), str(tmp_path / "s.safetensors")
+    results = attack_all(experiment["model"], experiment["gradient"], {"method": "rgap"})
+    assert results.summary().startswith("1 failed, 3 ok")
+    results.save(path, str(tmp_path / "r.json"), {})
+    denoise_all(path, 0.15).save(smooth, str(tmp_path / "s.json"), {})
+    for name in (path, smooth):
+        table = scores.score(
+            name, targets.read(experiment["targets"]), files.read(experiment["model"]), CASE
+        )
+        bad = table[table.status == "failed"]
+        assert len(bad) == len(METRICS)
+        assert bad.value.isna().all()
+        assert bad.reason.str.contains("NaN").all()
+
+
+def test_an_attack_that_does_not_apply_says_why(experiment, tmp_path):
+    relu = chain(conv(4, 3, activation="relu"), conv(6, 3), channels=3, side=12, classes=3)
+    files.save(experiment["model"], [relu], family_weights([relu], 2), {})
+    results = attack_all(experiment["model"], experiment["gradient"], {"method": "copa"})
+    assert {run["status"] for run in results.runs} == {"not_applicable"}
+    assert "no inverse" in results.runs[0]["reason"]
+
+
+def test_denoising_smooths(experiment, tmp_path):
+    path = str(tmp_path / "r.safetensors")
+    attack_all(experiment["model"], experiment["gradient"], {"method": "rgap"}).save(
+        path, str(tmp_path / "r.json"), {}
+    )
+    rough = read_tensors(path)[0]["small/image"]
+    smooth = denoise_all(path, 0.15).images["small/image"]
+    assert np.abs(np.diff(smooth)).sum() < 0.8 * np.abs(np.diff(rough)).sum()
+
+
+def test_metrics_on_known_pairs():
+    black, grey = np.zeros((3, 16, 16)), np.full((3, 16, 16), 0.1)
+    assert mse(black, grey) == pytest.approx(0.01)
+    assert psnr(black, grey) == pytest.approx(20.0)
+    # COPA Table 2: an MSE of 0.0512 is printed as 61.0389 dB.
+    assert psnr_255(black, np.full((3, 16, 16), 0.0512**0.5)) == pytest.approx(61.04, abs=0.005)
+    assert psnr(black, black) == 300.0
+    assert ssim(grey, grey) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_security_reports_both_ranks(bias):
+    network = chain(conv(6, 3, bias=bias), conv(2, 4, stride=2), side=14, name="net")
+    models = files.ModelFile((network,), family_weights([network], 2))
+    pixels = np.random.default_rng(1).integers(0, 256, (1, 2, 14, 14), dtype=np.uint8)
+    data = Dataset(pixels, np.array([1]), list("abcd"), "tiny", "train", "by hand")
+    chosen = targets.build(data, {**SETTINGS, "indices": [0]}, None)
+    table = security.index_table(models, chosen, seeds=2)
+    assert list(table.columns) == security.COLUMNS
+    assert (table[table.exact].numerical == table[table.exact]["rank"]).all()
+    assert (table.numerical <= table.bound).all()
+    value, exact = security.structural_index(network)
+    sums = table.groupby("seed").contribution.sum()
+    assert exact
+    assert sums.to_list() == [pytest.approx(value)] * 2
+    assert value < 0
+
+
+def test_a_dead_filter_is_left_to_the_numerical_rank():
+    network = chain(conv(4, 3, activation="relu"), conv(2, 4, stride=2), name="net")
+    weights = family_weights([network], 1)
+    weights["net/conv2.weight"][0, 1] = 0.0
+    models = files.ModelFile((network,), weights)
+    pixels = np.random.default_rng(1).integers(0, 256, (1, 2, 8, 8), dtype=np.uint8)
+    data = Dataset(pixels, np.array([1]), list("abcd"), "tiny", "train", "by hand")
+    chosen = targets.build(data, {**SETTINGS, "indices": [0]}, None)
+    rows = security.index_table(models, chosen, seeds=1)
+    dead = rows[rows.layer == "conv2"].iloc[0]
+    assert dead.rank_method == "numerical"
+    assert dead["rank"] < dead.bound
+
+
+def test_paper_values_of_c():
+    from test_config import RAW
+
+    from gradleak import config
+
+    loaded = config.load(RAW)
+    found = [security.structural_index(loaded.chain(f"cnn3_v{v}_tanh")) for v in (1, 2, 3, 4)]
+    assert found == [(-2266.5, True), (-1995.0, True), (0.0, True), (-2146.0, True)]

@@ -1,0 +1,135 @@
+"""config.yaml: what is refused, in which words; the schema file; random families."""
+
+import copy
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gradleak import config
+from gradleak.errors import ConfigError
+from gradleak.models.family import draw
+
+ROOT = Path(__file__).resolve().parents[1]
+RAW = yaml.safe_load((ROOT / "config.yaml").read_text())
+
+# (path of the key, new value, words that the sentence must hold)
+REFUSED = [
+    ("scle", "smoke", ["unknown key 'scle'", "did you mean 'scale'"]),
+    ("scale", "huge", ["scale", "'huge'", "'smoke', 'laptop' or 'paper'"]),
+    ("images", "fake", ["images", "'fake'", "'embedded' or 'real'"]),
+    ("device", "tpu", ["device", "'tpu'"]),
+    ("data.rot", "x", ["data.rot", "did you mean 'root'"]),
+    ("data.mirrors.cifar11", "x", ["cifar11", "'cifar10'"]),
+    ("scales.copa_seeds.laptop", 0, ["scales.copa_seeds.laptop", "0", "greater than 0"]),
+    ("scales.copa_seeds.laptop", -3, ["scales.copa_seeds.laptop", "-3"]),
+    ("scales.copa_seeds.laptop", "3", ["scales.copa_seeds.laptop", "'3'", "integer"]),
+    ("scales.copa_seeds.laptop", 2.5, ["scales.copa_seeds.laptop", "2.5"]),
+    ("models.cnn3_v1_tanh.layers.0.kernel", -2, ["models.cnn3_v1_tanh", "kernel", "-2"]),
+    ("models.cnn3_v1_tanh.layers.0.kernel", 50, ["models.cnn3_v1_tanh", "kernel 50", "smaller"]),
+    ("models.cnn3_v1_tanh.layers.0.krnel", 3, ["krnel", "did you mean 'kernel'"]),
+    ("models.cnn3_v1_tanh.layers.0.activation", "gelu", ["activation", "'gelu'", "'tanh'"]),
+    ("models.cnn3_v1_tanh.layers.0.slope", 0.0, ["slope", "0.0", "greater than 0"]),
+    ("models.cnn3_v1_tanh.layers.2.inputs", 500, ["cnn3_v1_tanh", "500", "588"]),
+    ("models.cnn3_v1_tanh.layers.2", {"pool": 2}, ["layer 3", "neither a conv nor an fc"]),
+    ("models.cnn3_v1_tanh.layers", [{"conv": 3, "kernel": 3}], ["last layer", "fully connected"]),
+    ("experiments.copa_pair.targets", "cop_pair", ["'cop_pair'", "did you mean 'copa_pair'"]),
+    ("experiments.copa_pair.models", ["cnn4"], ["experiments.copa_pair.models", "'cnn4'"]),
+    ("experiments.copa_pair.attacks", ["dlg"], ["experiments.copa_pair.attacks", "'dlg'"]),
+    ("experiments.copa_pair.defences", ["noise"], ["experiments.copa_pair.defences", "'noise'"]),
+    ("experiments.copa_pair.seeds", "copa_sed", ["'copa_sed'", "did you mean 'copa_seeds'"]),
+    ("experiments.copa_pair.seeds", -1, ["experiments.copa_pair.seeds", "-1"]),
+    ("experiments.copa_pair.precision", "float16", ["precision", "'float16'"]),
+    ("attacks.copa.strat", "rgap", ["attacks.copa.strat", "did you mean 'start'"]),
+    ("attacks.copa.method", "rgapp", ["attacks.copa", "rgapp"]),
+    ("attacks.copa.hidden_spread", -1.0, ["attacks.copa.hidden_spread", "-1.0"]),
+    ("attacks.copa.iterations", 0, ["attacks.copa.iterations", "0"]),
+    ("attacks.copa_tv.weight", 0.0, ["attacks.copa_tv.weight", "0.0"]),
+    ("attacks.copa_tv.of", "copy", ["attacks.copa_tv.of", "'copy'", "did you mean 'copa'"]),
+    ("targets.copa_pair.indices", [-1, 3], ["targets.copa_pair.indices", "-1"]),
+    ("targets.copa_pair.count", 2, ["targets.copa_pair", "either indices or count"]),
+    ("targets.copa_pair.names", ["truck"], ["targets.copa_pair", "names"]),
+    ("families.index_three.kernels", [], ["families.index_three.kernels", "at least 1"]),
+]
+
+
+def changed(path, value):
+    raw = copy.deepcopy(RAW)
+    *parents, last = path.split(".")
+    place = raw
+    for part in parents:
+        place = place[int(part)] if isinstance(place, list) else place[part]
+    place[int(last) if isinstance(place, list) else last] = value
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"), REFUSED, ids=[f"{r[0]}={r[1]}" for r in REFUSED]
+)
+def test_bad_values_are_refused_in_one_sentence(path, value, words):
+    with pytest.raises(ConfigError) as caught:
+        config.load(changed(path, value))
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_missing_key_is_named():
+    raw = copy.deepcopy(RAW)
+    del raw["scale"]
+    with pytest.raises(ConfigError, match="key 'scale' is missing; add it"):
+        config.load(raw)
+
+
+def test_a_name_cannot_be_model_and_family():
+    with pytest.raises(ConfigError, match="both a model and a family"):
+        config.load(changed("families.cnn3_v1_tanh", RAW["families"]["index_three"]))
+
+
+def test_schema_file_is_what_the_code_says():
+    stored = json.loads((ROOT / "workflow/schemas/config.schema.json").read_text())
+    assert stored == config.schema(), (
+        "workflow/schemas/config.schema.json is out of date; write it again with "
+        "`python -m gradleak.config > workflow/schemas/config.schema.json`"
+    )
+
+
+def test_cnn3_variants_have_the_sizes_of_table_1():
+    loaded = config.load(RAW)
+    sizes = {
+        name: [c.shape.unknowns for c in loaded.chain(name).convolutions]
+        for name in loaded.models
+        if name.endswith("_tanh")
+    }
+    assert sizes == {
+        "cnn3_v1_tanh": [3072, 5400],
+        "cnn3_v2_tanh": [3072, 1350],
+        "cnn3_v3_tanh": [3072, 5400],
+        "cnn3_v4_tanh": [3072, 900],
+    }
+
+
+def test_index_has_at_least_forty_networks_at_laptop_scale():
+    loaded = config.load({**RAW, "scale": "laptop"})
+    counts = [loaded.amount(family.networks) for family in loaded.families.values()]
+    assert sum(counts) >= 40
+    depths = {family.convolutions for family in loaded.families.values()}
+    assert depths == {2, 3}
+
+
+def test_families_are_reproducible_and_grow():
+    settings = config.load(RAW).families["index_three"].model_dump()
+    few, many = draw("f", settings, 3), draw("f", settings, 8)
+    assert [c.describe() for c in few] == [c.describe() for c in many[:3]]
+    impossible = {**settings, "kernels": [40], "paddings": [0]}
+    with pytest.raises(ConfigError, match="hardly any draw fits"):
+        draw("f", impossible, 1)
+
+
+def test_a_chain_survives_its_description():
+    loaded = config.load(RAW)
+    for name in loaded.models:
+        chain = loaded.chain(name)
+        assert type(chain).from_description(json.loads(json.dumps(chain.describe()))) == chain

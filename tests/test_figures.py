@@ -1,0 +1,320 @@
+"""Figures and index tables from synthetic files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from gradleak import targets
+from gradleak.artifacts import write_csv, write_tensors
+from gradleak.claims import TABLE_COLUMNS, Evidence
+from gradleak.claims.evidence import networks as networks_of_claims
+from gradleak.errors import ArtifactError
+from gradleak.figures import network_index as index_figure
+from gradleak.figures import samples, style
+from gradleak.tables import many_images, network_index
+
+MODELS = ["cnn3_v1_tanh", "cnn3_v3_tanh"]
+ATTACKS = {"copa": "COPA", "copa_tv": "COPA denoised", "rgap": "R-GAP"}
+REASON = "Overflow in atanh at layer fc; the gradient is saturated."
+
+
+def target_set(origin: str = "embedded", classes: str = "motorcycle, cat") -> targets.TargetSet:
+    rng = np.random.default_rng(0)
+    return targets.TargetSet(
+        rng.integers(0, 256, (2, 1, 3, 8, 8), dtype=np.uint8),
+        np.array([[9], [4]]),
+        np.array([[1], [3]]),
+        -0.5,
+        ("truck", "animal"),
+        {"dataset": "cifar10", "split": "train", "origin": origin, "classes": classes},
+    )
+
+
+def score_row(model: str, attack: str, **changed: Any) -> dict[str, Any]:
+    same = {"paper": "copa", "result": "copa_pair", "defence": "none", "images": "embedded"}
+    row = {**same, "targets": "copa_pair", "model": model, "attack": attack, "seed": 0, "batch": 0}
+    row |= {"index": 1, "label": "x", "metric": "mse", "value": 0.05, "status": "ok", "reason": ""}
+    return {**row, "name": "truck", "precision": "float32", **changed}
+
+
+def security_rows(model: str, contributions: list[float], method: str = "structural") -> list[dict]:
+    return [
+        {
+            "model": model,
+            "seed": 0,
+            "layer": f"conv{place}",
+            "unknowns": 100 * place,
+            "rank_method": method,
+            "contribution": contribution,
+            "kernel": 3,
+            "channels": 4,
+            "stride": 1,
+            "padding": 0,
+            "fc_inputs": 50,
+            "fc_outputs": 10,
+        }
+        for place, contribution in enumerate(contributions, start=1)
+    ]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, list[str]]:
+    """Two models, three attacks, two images and two seeds; R-GAP fails once on the animal."""
+    found: dict[str, list[str]] = {"reconstructions": [], "scores": [], "security": []}
+    rng = np.random.default_rng(1)
+    for model in MODELS:
+        for attack in ATTACKS:
+            images = rng.uniform(-0.7, 0.7, (2, 2, 3, 8, 8))
+            rows = []
+            for seed in range(2):
+                for batch in range(2):
+                    row = score_row(
+                        model, attack, seed=seed, batch=batch, value=10.0 ** -(3 * seed + 2)
+                    )
+                    if (model, attack, batch) == (MODELS[1], "rgap", 1):
+                        images[seed, batch] = np.nan
+                        row |= {"value": np.nan, "status": "failed", "reason": REASON}
+                    rows.append(row)
+            name = tmp_path / f"{model}-{attack}"
+            write_tensors(f"{name}.safetensors", {f"{model}/image": images}, {"runs": []})
+            write_csv(f"{name}.csv", pd.DataFrame(rows))
+            found["reconstructions"].append(f"{name}.safetensors")
+            found["scores"].append(f"{name}.csv")
+        security = tmp_path / f"{model}.csv"
+        write_csv(security, pd.DataFrame(security_rows(model, [0.0, -2266.5])))
+        found["security"].append(str(security))
+    return found
+
+
+WORDS = {"title": "Samples", "models": MODELS, "attacks": ATTACKS}
+
+
+def texts(figure: Any) -> list[str]:
+    found = [text.get_text() for text in figure.texts]
+    for axes in figure.axes:
+        found += [axes.get_title(loc="left"), axes.get_xlabel()]
+        found += [text.get_text() for text in axes.texts]
+    return found
+
+
+# --- Figures 1 and 2 -----------------------------------------------------------------------------
+
+
+def test_samples_show_first_seed_and_failed_run(files: dict[str, list[str]]) -> None:
+    figure = samples.make(target_set(), files, WORDS, "smoke")
+    found = texts(figure)
+    assert len(figure.axes) == 2 * 2 * 4
+    assert found.count("0.0100") == 11 and found.count("1.0e−5") == 0
+    assert found.count("failed") == 1
+    assert any(text.startswith("Overflow in") and text.endswith("…") for text in found)
+    assert {"Variant 1", "Variant 3", "c(M) = −2266.5"} <= set(found)
+    assert "Motorcycle (stands in for truck)" in found
+    footer = found[[text.startswith("Rows:") for text in found].index(True)].replace("\n", " ")
+    for words in ("x − 0.5", "embedded", "scale smoke", "float32", "seed 0, the first of 2"):
+        assert words in footer
+    crossed = [axes for axes in figure.axes if len(axes.lines) == 2]
+    assert len(crossed) == 1 and not crossed[0].images
+
+
+def test_images_are_shifted_back_and_clipped(files: dict[str, list[str]]) -> None:
+    figure = samples.make(target_set(), files, WORDS, "smoke")
+    shown = np.asarray(figure.axes[1].images[0].get_array())
+    rng = np.random.default_rng(1)
+    expected = np.clip(
+        np.moveaxis(rng.uniform(-0.7, 0.7, (2, 2, 3, 8, 8))[0, 0], 0, -1) + 0.5, 0, 1
+    )
+    np.testing.assert_allclose(shown, expected)
+    original = np.asarray(figure.axes[0].images[0].get_array())
+    np.testing.assert_allclose(original[0, 0], target_set().images[0, 0, :, 0, 0] / 255)
+
+
+def test_real_images_are_named_as_the_paper_does() -> None:
+    real = target_set("official", "truck, deer")
+    assert samples.target_name(real, 0) == "Truck"
+    assert samples.target_name(real, 1) == "Animal (deer)"
+    assert samples.describe_images(real) == "CIFAR-10 training images 1 and 3"
+
+
+def test_files_have_equal_bytes_and_embedded_fonts(
+    files: dict[str, list[str]], tmp_path: Path
+) -> None:
+    for name in ("a", "b"):
+        figure = samples.make(target_set(), files, WORDS, "smoke")
+        style.save(figure, tmp_path / name / "figure.pdf")
+    for suffix in ("pdf", "png"):
+        one, other = (tmp_path / name / f"figure.{suffix}" for name in ("a", "b"))
+        assert one.read_bytes() == other.read_bytes()
+    pdf = (tmp_path / "a" / "figure.pdf").read_bytes()
+    assert b"/CIDFontType2" in pdf and b"/Type3" not in pdf and b"CreationDate" not in pdf
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["figure.pdf", "figure.png"]
+
+
+def test_unwritable_folder_is_one_sentence(tmp_path: Path) -> None:
+    (tmp_path / "figures").write_text("a file, not a folder", encoding="utf-8")
+    with pytest.raises(ArtifactError, match="Cannot write"):
+        style.save(style.new(1, 1), tmp_path / "figures" / "figure.pdf")
+
+
+def test_missing_samples_are_named(files: dict[str, list[str]]) -> None:
+    rows = pd.read_csv(files["scores"][0])
+    write_csv(files["scores"][0], rows[rows["seed"] == 1])
+    with pytest.raises(ArtifactError, match="no copa of cnn3_v1_tanh, seed 0"):
+        samples.make(target_set(), files, WORDS, "smoke")
+
+
+def test_no_models_is_one_sentence() -> None:
+    nothing: dict[str, list[str]] = {"reconstructions": [], "scores": [], "security": []}
+    with pytest.raises(ArtifactError, match=r"config\.yaml"):
+        samples.make(target_set(), nothing, {**WORDS, "models": []}, "smoke")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.05124, "0.0512"), (25.2923, "25.3"), (1.234e-12, "1.2e−12"), (0.0, "0"), (2e5, "2.0e5")],
+)
+def test_numbers_are_short(value: float, text: str) -> None:
+    assert style.number(value) == text
+
+
+# --- The index -----------------------------------------------------------------------------------
+
+
+def index_inputs(n: int = 16) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Networks of two families with an MSE that follows c(M); R-GAP fails on the last network."""
+    scores, security = [], []
+    for k in range(n):
+        three = k % 2 == 0
+        model = f"index_{'three' if three else 'four'}_{k:03d}"
+        lost = [0.0, -10.0 * k] if three else [0.0, -10.0 * k, 0.0]
+        security += security_rows(model, lost, "structural" if k < 10 else "numerical")
+        for attack in ("rgap", "copa"):
+            for index in range(3):
+                row = score_row(
+                    model, attack, index=index, batch=index, value=0.001 * (k + index + 1)
+                )
+                if attack == "rgap" and k == 0:
+                    row |= {"value": "", "status": "failed", "reason": REASON}
+                scores.append(row)
+    return pd.DataFrame(scores), pd.DataFrame(security)
+
+
+@pytest.fixture(scope="module")
+def index_table() -> pd.DataFrame:
+    return network_index.table(*index_inputs(), "embedded", "smoke")
+
+
+def test_index_rows(index_table: pd.DataFrame) -> None:
+    assert list(index_table.columns[: len(TABLE_COLUMNS)]) == TABLE_COLUMNS
+    row = index_table[(index_table["row"] == "index_three_004") & (index_table["column"] == "copa")]
+    found = row.iloc[0]
+    assert (found["metric"], found["n"], found["n_ok"], found["c"]) == ("mse", 3, 3, -40.0)
+    assert found["ours"] == pytest.approx(0.006) and found["low"] < 0.006 < found["high"]
+    assert found["layers"] == "4 k3 s1 p0; 4 k3 s1 p0; fc 50 to 10"
+    failed = index_table[(index_table["row"] == "index_three_000") & (index_table["n_ok"] == 0)]
+    assert list(failed["column"]) == ["rgap"] and failed["ours"].isna().all()
+    assert REASON in failed["note"].iloc[0]
+
+
+def test_failed_network_counts_as_worst(index_table: pd.DataFrame) -> None:
+    summary = index_table[index_table["metric"] == "spearman"].set_index(["row", "column"])
+    copa, rgap = (summary.loc[("all networks", attack)] for attack in ("copa", "rgap"))
+    assert (copa["ours"], copa["low"], copa["high"]) == pytest.approx((-1, -1, -1))
+    worst = [-10 * k for k in range(16)], [99.0, *range(1, 16)]
+    assert rgap["ours"] == pytest.approx(stats.spearmanr(*worst).statistic)
+    assert (rgap["n"], rgap["n_ok"]) == (16, 15)
+    assert rgap["low"] < rgap["ours"] < rgap["high"]
+    groups = {row for row, _ in summary.index}
+    assert {"three-layer networks", "four-layer networks", "all networks, image 2"} <= groups
+    assert len(groups) == 3 * 4
+
+
+def test_bootstrap_is_reproducible_and_seeded() -> None:
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=30)
+    y = np.append(-x[:29] + rng.normal(size=29), np.inf)
+    once = network_index.rank_correlation(x, y)
+    assert once == network_index.rank_correlation(x, y)
+    assert once[1:] != network_index.rank_correlation(x, y, seed=1)[1:]
+    assert once[0] == pytest.approx(stats.spearmanr(x, np.where(np.isinf(y), 99, y)).statistic)
+    assert -1 < once[1] < once[0] < once[2] < 1
+    assert np.isnan(network_index.rank_correlation(np.zeros(30), y)).all()
+
+
+def test_claims_read_the_index_table(index_table: pd.DataFrame, tmp_path: Path) -> None:
+    write_csv(tmp_path / "index.csv", index_table)
+    evidence = Evidence.read(index=[tmp_path / "index.csv"])
+    x, y, n_ok = networks_of_claims(evidence, "c", "mse_rgap")
+    assert (len(x), n_ok, np.isinf(y).sum()) == (16, 15, 1)
+    assert set(x) == {-10.0 * k for k in range(16)}
+    expansion, _, _ = networks_of_claims(evidence, "expansion", "mse_copa")
+    assert set(expansion) == {2.0}
+
+
+def test_index_inputs_must_agree() -> None:
+    scores, security = index_inputs()
+    with pytest.raises(ArtifactError, match="disagree on network 'index_three_000'"):
+        network_index.table(
+            scores, security[security["model"] != "index_three_000"], "real", "smoke"
+        )
+
+
+def test_index_figure(index_table: pd.DataFrame, tmp_path: Path) -> None:
+    write_csv(tmp_path / "index.csv", index_table)
+    table = pd.read_csv(tmp_path / "index.csv")
+    for name in ("a", "b"):
+        style.save(index_figure.draw(table), tmp_path / name / "copa_index.pdf")
+    for suffix in ("pdf", "png"):
+        one, other = (tmp_path / name / f"copa_index.{suffix}" for name in ("a", "b"))
+        assert one.read_bytes() == other.read_bytes()
+    figure = index_figure.draw(table)
+    found = "\n".join(texts(figure))
+    assert "COPA, 16 networks\nSpearman's ρ = −1.00 (95 % interval −1.00 to −1.00)" in found
+    assert "COPA: yes, strongly" in found
+    marks = [
+        line.get_marker() for axes in figure.axes for line in axes.lines if len(line.get_xdata())
+    ]
+    assert marks.count("x") == 1 and "^" in marks and "o" in marks
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ((-0.4, -0.6, -0.1), "yes, only in part"),
+        ((-0.1, -0.4, 0.2), "not shown"),
+        ((0.5, 0.2, 0.7), "no, a c(M) nearer to 0 goes with a larger error"),
+        ((np.nan, np.nan, np.nan), "too few networks"),
+    ],
+)
+def test_conclusion_follows_the_interval(values: tuple[float, ...], words: str) -> None:
+    row = pd.DataFrame([values], columns=["ours", "low", "high"], index=["copa"])
+    assert words in index_figure.conclusion(row)
+
+
+# --- Many images ---------------------------------------------------------------------------------
+
+
+def test_many_images_table() -> None:
+    scores = pd.DataFrame(
+        [
+            score_row("m", "copa", index=index, metric=metric, value=value)
+            for index, mse in enumerate((1e-2, 1e-4))
+            for metric, value in (("mse", mse), ("psnr", -10 * np.log10(mse)), ("ssim", 0.5))
+        ]
+        + [score_row("m", "copa", index=2, value="", status="failed", reason=REASON)]
+    )
+    table = many_images.table(scores, {"m": "Row"}, {"copa": "COPA"}, "real", "laptop")
+    assert list(table.columns) == TABLE_COLUMNS
+    found = table.set_index("metric")
+    assert found.loc["mse", "ours"] == pytest.approx(1e-3)
+    assert found.loc["mse_mean", "ours"] == pytest.approx(5.05e-3)
+    assert found.loc["psnr", "ours"] == pytest.approx(30)
+    assert (found.loc["mse", "n"], found.loc["mse", "n_ok"]) == (3, 2)
+    assert "1 runs failed" in found.loc["mse", "note"]
+    assert found.loc["mse", "row"] == "Row, 3 images"
+    assert np.isnan(found.loc["psnr_255", "ours"]) and found.loc["psnr_255", "n"] == 0

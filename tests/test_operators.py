@@ -1,0 +1,160 @@
+"""Every operator: the dot-test, and a dense float64 oracle built by PyTorch's own convolution."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradleak.errors import NumericsError
+from gradleak.operators.convolution import Convolution
+from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.structure import ConvShape, structural_rank
+from gradleak.operators.system import LayerSystem
+
+
+@st.composite
+def shapes(draw):
+    def pair(low, high):
+        return draw(st.tuples(st.integers(low, high), st.integers(low, high)))
+
+    kernel, padding = pair(1, 4), pair(0, 2)
+    size = tuple(
+        draw(st.integers(max(1, k - 2 * p), 8)) for k, p in zip(kernel, padding, strict=True)
+    )
+    return ConvShape(
+        draw(st.integers(1, 4)), draw(st.integers(1, 5)), kernel, pair(1, 3), padding, size
+    )
+
+
+def parts(shape, seed=0):
+    generator = np.random.default_rng(seed)
+    weight = generator.standard_normal((shape.filters, shape.channels, *shape.kernel))
+    delta = generator.standard_normal((shape.filters, *shape.output))
+    return weight, delta
+
+
+def system(shape, seed=0, scale=1.0):
+    weight, delta = parts(shape, seed)
+    return LayerSystem(Convolution(weight, shape), GradientConstraint(scale * delta, shape))
+
+
+def torch_layer(weight, shape, x):
+    return torch.nn.functional.conv2d(
+        x.reshape(1, shape.channels, *shape.size),
+        weight,
+        stride=shape.stride,
+        padding=shape.padding,
+    )
+
+
+def dense_by_torch(shape, weight, delta):
+    """U column by column: W from conv2d, K from autograd's own weight gradient."""
+    columns = []
+    for unit in torch.eye(shape.unknowns, dtype=torch.float64):
+        w = torch.from_numpy(weight).requires_grad_()
+        out = torch_layer(w, shape, unit)
+        (gradient,) = torch.autograd.grad(out, w, torch.from_numpy(delta)[None])
+        columns.append(torch.cat([out.detach().ravel(), gradient.ravel()]))
+    return torch.stack(columns, dim=1).numpy()
+
+
+@given(shapes(), st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_operators_match_autograd_and_their_adjoints(shape, seed):
+    weight, delta = parts(shape, seed)
+    whole = system(shape, seed)
+    truth = dense_by_torch(shape, weight, delta)
+    rows = whole.split
+    for operator, dense in (
+        (whole, truth),
+        (whole.convolution, truth[:rows]),
+        (whole.gradient, truth[rows:]),
+    ):
+        assert operator.shape == dense.shape
+        np.testing.assert_allclose(operator.dense(), dense, atol=1e-12)
+        np.testing.assert_allclose(operator.gram(), dense.T @ dense, atol=1e-10)
+        generator = np.random.default_rng(seed)
+        u, v = (generator.standard_normal(n) for n in (dense.shape[1], dense.shape[0]))
+        np.testing.assert_allclose(operator.apply(u), dense @ u, atol=1e-11)
+        np.testing.assert_allclose(operator.adjoint(v), dense.T @ v, atol=1e-11)
+        assert operator.apply(u) @ v == pytest.approx(u @ operator.adjoint(v), rel=1e-9, abs=1e-9)
+
+
+@given(shapes(), st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_solve_is_the_minimum_norm_least_squares_solution(shape, seed):
+    whole = system(shape, seed)
+    generator = np.random.default_rng(seed + 1)
+    values = generator.standard_normal(whole.shape[0])
+    start = generator.standard_normal(whole.shape[1])
+    inverse = np.linalg.pinv(whole.dense(), rcond=1e-11)
+    np.testing.assert_allclose(whole.solve(values).x, inverse @ values, rtol=1e-5, atol=1e-6)
+    moved = start + inverse @ (values - whole.apply(start))
+    np.testing.assert_allclose(whole.solve(values, start).x, moved, rtol=1e-5, atol=1e-6)
+
+
+@given(shapes(), st.integers(0, 1000), st.sampled_from([1.0, 1e-4]))
+@settings(max_examples=80, deadline=None)
+def test_rank_matches_singular_values_and_the_structural_rank(shape, seed, scale):
+    whole = system(shape, seed, scale)
+    balanced = whole.dense()
+    balanced[whole.split :] /= scale
+    values = np.linalg.svd(balanced, compute_uv=False)
+    assert whole.rank == int(np.sum(values > 1e-10 * values[0]))
+    found = structural_rank(shape)
+    assert whole.rank <= found.bound
+    if found.exact:
+        assert whole.rank == found.bound
+
+
+def test_paths_and_condition_numbers():
+    cases = {
+        "column": ConvShape(2, 6, (3, 3), (1, 1), (0, 0), (8, 8)),
+        "row": ConvShape(4, 2, (3, 3), (2, 2), (0, 0), (9, 9)),
+        # A corner output meets one pixel of each of 2 channels, but has 4 filters.
+        "dense": ConvShape(2, 4, (2, 2), (2, 2), (1, 1), (8, 8)),
+    }
+    for path, shape in cases.items():
+        whole = system(shape, 3)
+        assert whole.path == path
+        values = np.linalg.svd(whole.dense(), compute_uv=False)
+        assert whole.condition() == pytest.approx(values[0] / values[whole.rank - 1], rel=1e-2)
+
+
+def test_condition_number_of_a_large_system_by_lanczos(monkeypatch):
+    from gradleak.operators import system as module
+
+    whole = system(ConvShape(2, 6, (3, 3), (1, 1), (0, 0), (10, 10)), 5)
+    exact = whole.condition()
+    monkeypatch.setattr(module, "DENSE_LIMIT", 10)
+    assert whole.condition() == pytest.approx(exact, rel=1e-2)
+
+
+def test_projection_is_onto_the_range_of_w():
+    shape = ConvShape(2, 6, (3, 3), (1, 1), (0, 0), (8, 8))
+    weight, _ = parts(shape)
+    convolution = Convolution(weight, shape)
+    dense = convolution.dense()
+    y = np.random.default_rng(1).standard_normal(dense.shape[0])
+    expected = dense @ np.linalg.lstsq(dense, y, rcond=None)[0]
+    np.testing.assert_allclose(convolution.project(y), expected, atol=1e-10)
+
+
+def test_projection_is_refused_without_full_column_rank():
+    shape = ConvShape(4, 2, (3, 3), (2, 2), (0, 0), (9, 9))
+    with pytest.raises(NumericsError, match="full column rank"):
+        Convolution(parts(shape)[0], shape).project(np.zeros(32))
+
+
+def test_bad_weights_and_deltas_are_refused():
+    shape = ConvShape(1, 2, (3, 3), (1, 1), (0, 0), (5, 5))
+    weight, delta = parts(shape)
+    with pytest.raises(NumericsError, match="does not fit"):
+        Convolution(weight[:1], shape)
+    with pytest.raises(NumericsError, match="NaN"):
+        Convolution(weight * np.nan, shape)
+    with pytest.raises(NumericsError, match="does not fit"):
+        GradientConstraint(delta[:1], shape)
+    with pytest.raises(NumericsError, match="NaN"):
+        GradientConstraint(delta * np.inf, shape)
