@@ -1,6 +1,5 @@
 """Files: whole or not at all, equal bytes for equal inputs, damage named; provenance."""
 
-import os
 import resource
 import subprocess
 import sys
@@ -34,7 +33,7 @@ def test_a_failed_write_leaves_the_earlier_file_and_no_temporary(tmp_path):
         temporary.write_text("half")
         raise RuntimeError
     assert path.read_text() == 'a\n1\n""\n'
-    assert os.listdir(tmp_path) == ["table.csv"]
+    assert [f.name for f in tmp_path.iterdir()] == ["table.csv"]
 
 
 def test_files_are_readable_by_others(tmp_path):
@@ -59,7 +58,7 @@ def test_missing_truncated_and_foreign_files_are_named(tmp_path):
 
 def test_an_unwritable_folder_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(ArtifactError, match="Cannot write .*out.csv.*choose a folder"):
+    with pytest.raises(ArtifactError, match=r"Cannot write .*out\.csv.*choose a folder"):
         write_csv(tmp_path / "file" / "out.csv", pd.DataFrame({"a": [1]}))
 
 
@@ -82,7 +81,7 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("Cannot write ")
     assert "free space" in done.stdout
-    assert os.listdir(tmp_path) == []
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture

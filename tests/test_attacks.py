@@ -1,11 +1,11 @@
-"""Attacks: the contract that each one meets, cases that each must solve, and each kind of failure."""
+"""Attacks: the contract, cases that each one must solve, and each kind of failure."""
 
 import dataclasses
 
 import numpy as np
 import pytest
-from chains import chain, conv, image, view
 
+from chains import chain, conv, image, view
 from gradleak.attacks.copa import Copa
 from gradleak.attacks.fully_connected import from_delta, last_layer
 from gradleak.attacks.labels import recover_label

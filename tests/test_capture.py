@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from chains import chain, conv, image, view
 from safetensors import safe_open
 
+from chains import chain, conv, image, view
 from gradleak import gradients, scores, security, targets
 from gradleak.artifacts import read_tensors, write_tensors
 from gradleak.attacks.postprocess import denoise_all
@@ -231,9 +231,8 @@ def test_a_dead_filter_is_left_to_the_numerical_rank():
 
 
 def test_paper_values_of_c():
-    from test_config import RAW
-
     from gradleak import config
+    from test_config import RAW
 
     loaded = config.load(RAW)
     found = [security.structural_index(loaded.chain(f"cnn3_v{v}_tanh")) for v in (1, 2, 3, 4)]

@@ -110,7 +110,7 @@ def layer_rows(
 
 
 def _generic(system: LayerSystem) -> bool:
-    """Whether no filter is dead: a zero filter or a zero delta is outside of the identity's domain."""
+    """Whether no filter is dead: zero filters and zero deltas lie outside of the identity."""
     delta, weight = system.gradient.delta, system.convolution.weight
     return bool(delta.any(axis=1).all() and weight.any(axis=(1, 2, 3)).all())
 

@@ -88,17 +88,17 @@ def read_rows(
     }
     rows = []
     for model, path in zip(models, security, strict=True):
-        layers = pd.read_csv(path)
-        layers = layers[(layers["model"] == model) & (layers["seed"] == seed)]
-        rows.append(
-            Row(
-                variant(model),
-                float(layers["contribution"].sum()),
-                bool((layers["rank_method"] == "structural").all()),
-                {attack: found[model, attack] for attack in attacks},
-            )
-        )
+        samples = {attack: found[model, attack] for attack in attacks}
+        rows.append(Row(variant(model), *_index(path, model, seed), samples))
     return rows, table
+
+
+def _index(path: str, model: str, seed: int) -> tuple[float, bool]:
+    """c(M) (eq. 8), and whether all of its ranks are structural."""
+    layers = pd.read_csv(path)
+    layers = layers[(layers["model"] == model) & (layers["seed"] == seed)]
+    structural = (layers["rank_method"] == "structural").all()
+    return float(layers["contribution"].sum()), bool(structural)
 
 
 def _errors(paths: Iterable[str]) -> pd.DataFrame:

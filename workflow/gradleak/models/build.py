@@ -69,9 +69,9 @@ def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
 def load(chain: Chain, weights: dict[str, np.ndarray], dtype: torch.dtype) -> ChainModule:
     """Module of `chain` in evaluation mode with the given weights."""
     with torch.random.fork_rng(devices=[]):
-        module = ChainModule(chain)
+        module = ChainModule(chain).to(dtype)
     module.load_state_dict({k: torch.from_numpy(v) for k, v in weights.items()})
-    return module.to(dtype).eval()
+    return module.eval()
 
 
 def family_weights(chains: Iterable[Chain], seeds: int) -> dict[str, np.ndarray]:

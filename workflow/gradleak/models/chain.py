@@ -10,7 +10,6 @@ from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
 from gradleak.operators.structure import ConvShape
 
-
 IDENTITY = Activation("identity")
 
 
