@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import yaml
+
 from conftest import ROOT, TREE
 
 SMOKE = ("--config", "scale=smoke")
@@ -82,7 +83,7 @@ def test_an_edited_attack_reruns_its_descendants_alone(copy, snakemake):
     path = copy / "workflow/gradleak/attacks/copa.py"
     path.write_text(path.read_text() + "\n\nEDITED = True\n")
     jobs = scheduled(snakemake, copy)
-    assert {rule for rule, _ in jobs} >= {"attack", "denoise", "score", "copa_fig1", "claims_csv"}
+    assert {rule for rule, _ in jobs} >= {"attack", "denoise", "score", "copa_fig1", "claims_table"}
     assert {rule for rule, _ in jobs}.isdisjoint({"model", "gradient", "targets", "security"})
     attacks = {w.split("attack=")[1] for rule, w in jobs if rule in ("attack", "denoise", "score")}
     assert attacks == {"copa", "copa_tv", "copa_algorithm1"}
@@ -119,7 +120,7 @@ def test_a_changed_claim_reruns_tables_and_claims_alone(copy, snakemake):
     path = copy / "workflow/claims/copa.yaml"
     path.write_text(path.read_text() + "\n# touched\n")
     rules = {rule for rule, _ in scheduled(snakemake, copy)}
-    assert "claims_csv" in rules
+    assert "claims_table" in rules
     assert rules.isdisjoint({"score", "attack", "gradient", "model", "security", "copa_fig1"})
 
 
