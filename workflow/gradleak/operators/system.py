@@ -17,6 +17,8 @@ from gradleak.operators.gradient import GradientConstraint
 # layers measured, true directions lie above 1e-7 and the dependencies of docs/rank.md below 1e-13.
 RANK_TOLERANCE = 1e-10
 DENSE_LIMIT = 2000
+# Square of the relative error, in the norm of the preconditioner, at which a solve ends.
+CG_TOLERANCE = 1e-30
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ class LayerSystem(Operator):
             "return_eigenvectors": False,
         }
         normal = LinearOperator((size, size), lambda v: self.adjoint(self.apply(v)), dtype=float)
-        inverse = LinearOperator((size, size), lambda v: self._normal_cg(v)[0], dtype=float)
+        inverse = LinearOperator((size, size), lambda v: self._normal_cg(v, 0.0, 60)[0], dtype=float)
         return float(np.sqrt(eigsh(normal, **options)[0] * eigsh(inverse, **options)[0]))
 
     def solve(self, values: np.ndarray, start: np.ndarray | None = None) -> Solution:
@@ -192,23 +194,33 @@ class LayerSystem(Operator):
         factor = self.convolution.factor
         assert factor is not None
         x = factor.solve(self.convolution.adjoint(values[: self.split]))
-        iterations, stop = 0, "direct"
-        for _ in range(2):
-            step, count, stop = self._normal_cg(self.adjoint(values - self.apply(x)))
+        rhs = self.adjoint(values)
+        floor = CG_TOLERANCE * float(rhs @ factor.solve(rhs))
+        iterations = 0
+        # Where W alone determines x, rounds after the first find nothing to do.
+        for _ in range(3):
+            step, count, stop = self._normal_cg(self.adjoint(values - self.apply(x)), floor)
             x += step
             iterations += count
+            if count == 0:
+                break
         return x, iterations, stop
 
-    def _normal_cg(self, rhs: np.ndarray, limit: int = 500) -> tuple[np.ndarray, int, str]:
-        """Solve U^T U x = rhs by conjugate gradients, preconditioned with W^T W."""
+    def _normal_cg(
+        self, rhs: np.ndarray, floor: float, limit: int = 500
+    ) -> tuple[np.ndarray, int, str]:
+        """Solve U^T U x = rhs by conjugate gradients, preconditioned with W^T W.
+
+        Stops when the residual r has r^T (W^T W)^-1 r <= `floor`.
+        """
         factor = self.convolution.factor
         assert factor is not None
         x = np.zeros_like(rhs)
         residual = rhs.copy()
         search = z = factor.solve(residual)
-        energy = first = float(residual @ z)
+        energy = float(residual @ z)
         for k in range(limit):
-            if energy <= 1e-28 * first or energy == 0.0:
+            if energy <= floor:
                 return x, k, "converged"
             image = self.apply(search)
             alpha = energy / float(image @ image)
