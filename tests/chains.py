@@ -6,8 +6,8 @@ import torch
 from gradleak.attacks.base import AttackerView
 from gradleak.gradients import capture
 from gradleak.models.activations import Activation
-from gradleak.models.build import initial_weights
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from gradleak.models.initial import initial_weights
 
 
 def conv(filters, kernel, stride=1, padding=0, bias=False, activation="tanh", slope=0.01):

@@ -73,12 +73,12 @@ def test_rgap_is_the_minimum_norm_solution_of_the_first_layer():
     seen = view(network, target)
     found = RGap().run(seen, 0)
     # The FC input is exact, so layer 1's system is the true one.
-    from gradleak.gradients import capture_deltas
+    from gradleak.models.passes import deltas
     from gradleak.security import layer_system
 
     layer = network.convolutions[0]
-    deltas = capture_deltas(network, dict(seen.weights), target, 1)
-    dense = layer_system(layer, dict(seen.weights), deltas).dense()
+    weights = dict(seen.weights)
+    dense = layer_system(layer, weights, deltas(network, weights, target, 1)).dense()
     expected = np.linalg.pinv(dense, rcond=1e-11) @ (dense @ target.ravel())
     np.testing.assert_allclose(found.image.ravel(), expected, atol=1e-7)
     assert np.mean((found.image - target) ** 2) > 1e-3

@@ -7,10 +7,11 @@ the format's header does not keep the order of several keys, and equal inputs mu
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -110,6 +111,22 @@ def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
     """Write a table as CSV with 10 significant digits, empty where there is no value."""
     with atomic(path) as temporary:
         frame.to_csv(temporary, index=False, float_format="%.10g", lineterminator="\n")
+
+
+def write_rows(
+    path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Mapping[str, Any]]
+) -> None:
+    """Write records as CSV in the format of `write_csv`, without the time to import pandas."""
+    with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows({key: _cell(row[key]) for key in columns} for row in rows)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return "" if np.isnan(value) else f"{value:.10g}"
+    return value
 
 
 def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:

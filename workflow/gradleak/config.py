@@ -183,7 +183,7 @@ class CopaConfig(Section):
     hidden_spread: PositiveFloat = 0.05
     pull_back: Literal["appendix_b", "algorithm_1"] = "appendix_b"
     optimiser: Literal["lbfgs", "levenberg_marquardt", "adam"] = "lbfgs"
-    iterations: PositiveInt = 500
+    iterations: AmountOrName = 500
 
 
 class TotalVariationConfig(Section):
@@ -275,6 +275,8 @@ def _check_ids(config: Config) -> None:
         _known(f"{where}.attacks", experiment.attacks, config.attacks)
         _amount_known(f"{where}.seeds", experiment.seeds, config)
     for name, entry in config.attacks.items():
+        if isinstance(entry, CopaConfig):
+            _amount_known(f"attacks.{name}.iterations", entry.iterations, config)
         if isinstance(entry, TotalVariationConfig):
             first = [a for a, e in config.attacks.items() if e.method != "total_variation"]
             _known(f"attacks.{name}.of", [entry.of], first)

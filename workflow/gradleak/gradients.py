@@ -83,25 +83,6 @@ def capture(
     return out
 
 
-def capture_deltas(
-    chain: Chain, weights: dict[str, np.ndarray], image: np.ndarray, label: int
-) -> dict[str, np.ndarray]:
-    """dJ/dZ (O, Ph, Pw) of every convolution in float64, for the analysis of a known image.
-
-    An attacker computes the same by eq. (3); here it is read off the true backward pass.
-    """
-    module = load(chain, weights, torch.float64)
-    outputs: list[torch.Tensor] = []
-    for layer in chain.convolutions:
-        module.get_submodule(layer.name).register_forward_hook(
-            lambda _module, _inputs, output: outputs.append(output)
-        )
-    batch = torch.from_numpy(image)[None].double()
-    loss = nn.functional.cross_entropy(module(batch), torch.tensor([label]))
-    found = torch.autograd.grad(loss, outputs)
-    return {c.name: g[0].numpy() for c, g in zip(chain.convolutions, found, strict=True)}
-
-
 def check_gradient(chain: Chain, gradients: dict[str, np.ndarray]) -> None:
     """Refuse a gradient that no attack can use.
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from gradleak.attacks import run
 from gradleak.metrics.image import METRICS
-from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile
-from gradleak.operators.convolution import Convolution
+from gradleak.models.passes import fc_input
 from gradleak.targets import TargetSet
 
 COLUMNS = [
@@ -35,7 +33,9 @@ COLUMNS = [
 ]
 
 
-def score(path: str, targets: TargetSet, models: ModelFile, case: dict[str, Any]) -> pd.DataFrame:
+def score(
+    path: str, targets: TargetSet, models: ModelFile, case: dict[str, Any]
+) -> list[dict[str, Any]]:
     """One tidy row per image and metric.
 
     Parameters
@@ -52,9 +52,9 @@ def score(path: str, targets: TargetSet, models: ModelFile, case: dict[str, Any]
 
     Returns
     -------
-    pandas.DataFrame
-        Columns `COLUMNS`. Runs that failed keep their rows, with an empty value. SSIM is taken
-        in the range [0, 1], the reconstruction clipped to it; the other metrics are not clipped.
+    list of dict
+        Records with the keys `COLUMNS`. Runs that failed keep their rows, with an empty value.
+        SSIM is taken in [0, 1], the reconstruction clipped to it; the others are not clipped.
         ``fc_error`` (relative error of the fully connected layer's input, COPA Lemma A.1) and
         ``label_correct`` (0 or 1) follow where the attack found an input or a label.
     """
@@ -91,7 +91,7 @@ def score(path: str, targets: TargetSet, models: ModelFile, case: dict[str, Any]
                     "name": targets.names[batch],
                 }
             )
-    return pd.DataFrame(rows, columns=COLUMNS)
+    return rows
 
 
 def _image_metrics(targets: TargetSet, batch: int, found: np.ndarray) -> dict[str, float]:
@@ -101,14 +101,3 @@ def _image_metrics(targets: TargetSet, batch: int, found: np.ndarray) -> dict[st
         name: metric(*pair) if name == "ssim" else metric(original, found)
         for name, metric in METRICS.items()
     }
-
-
-def fc_input(chain: Chain, weights: dict[str, np.ndarray], image: np.ndarray) -> np.ndarray:
-    """Input (n,) of the first fully connected layer for one image (C, H, W), in float64."""
-    x = image.ravel()
-    for layer in chain.convolutions:
-        z = Convolution(weights[f"{layer.name}.weight"], layer.shape).apply(x)
-        if layer.bias:
-            z = z + np.repeat(weights[f"{layer.name}.bias"], layer.shape.positions)
-        x = layer.activation.forward(z)
-    return x

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradleak.gradients import capture_deltas
 from gradleak.models.chain import Chain, ConvLayer, LinearLayer
 from gradleak.models.files import ModelFile
+from gradleak.models.passes import deltas as true_deltas
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.structure import structural_rank
@@ -131,7 +131,7 @@ def index_table(models: ModelFile, targets: TargetSet, *, seeds: int) -> pd.Data
     for chain in models.chains:
         for seed in range(seeds):
             weights = models.of(chain, seed)
-            deltas = capture_deltas(chain, weights, targets.inputs(0)[0], int(targets.labels[0, 0]))
+            deltas = true_deltas(chain, weights, targets.inputs(0)[0], int(targets.labels[0, 0]))
             for row in layer_rows(chain, weights, deltas):
                 rows.append({"seed": seed, "index": int(targets.indices[0, 0]), **row})
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -5,40 +5,6 @@ COPA_PAIR = "copa_pair"
 COPA_PAIR_MODELS = CONFIG.experiments[COPA_PAIR].models if COPA_PAIR in CONFIG.experiments else []
 
 
-def pair_gradients(wildcards):
-    """Gradients of both images of COPA's figures, in the order of its models."""
-    return expand(
-        GRADIENT,
-        experiment=COPA_PAIR,
-        model=COPA_PAIR_MODELS,
-        defence=CONFIG.experiments[COPA_PAIR].defences[:1],
-    )
-
-
-def pair_seeds(wildcards):
-    """Draws of weights for the comparison: three tell optimisers and starts apart."""
-    return min(3, CONFIG.amount(CONFIG.experiments[COPA_PAIR].seeds))
-
-
-def copa_default(wildcards):
-    """Settings of COPA that config.yaml chooses."""
-    entry = settings("attacks", "copa")
-    return {key: value for key, value in entry.items() if key != "method"}
-
-
-def run_overrides(wildcards):
-    """Keys of config.yaml as they hold in this run; real images are taken from where they are."""
-    data = CONFIG.data.model_dump(mode="json")
-    if CONFIG.images == "real":
-        data["root"] = str(Path(DATA_ROOT).absolute())
-    return {
-        "images": CONFIG.images,
-        "scale": CONFIG.scale,
-        "device": CONFIG.device,
-        "data": data,
-    }
-
-
 rule speed:
     input:
         model=MODEL.format(model=SPEED_MODEL),

@@ -86,9 +86,17 @@ def defence_settings(wildcards):
     return settings("defences", wildcards.defence)
 
 
+def amounts_of_attack(attack):
+    """Entry of `attacks`, with its amounts at the current scale."""
+    entry = settings("attacks", attack)
+    if "iterations" in entry:
+        entry["iterations"] = CONFIG.amount(entry["iterations"])
+    return entry
+
+
 def attack_settings(wildcards):
-    """Entry of `attacks`."""
-    return settings("attacks", wildcards.attack)
+    """Settings of the attack that a job runs."""
+    return amounts_of_attack(wildcards.attack)
 
 
 def attack_code(wildcards):
@@ -147,3 +155,37 @@ def security_of(*experiments, models=None):
 def security_seeds(wildcards):
     """Draws of weights whose ranks are computed: ranks hardly vary, so three tell enough."""
     return min(3, CONFIG.amount(CONFIG.experiments[wildcards.experiment].seeds))
+
+
+def pair_gradients(wildcards):
+    """Gradients of both images of COPA's figures, in the order of its models."""
+    return expand(
+        GRADIENT,
+        experiment=COPA_PAIR,
+        model=COPA_PAIR_MODELS,
+        defence=CONFIG.experiments[COPA_PAIR].defences[:1],
+    )
+
+
+def pair_seeds(wildcards):
+    """Draws of weights for the comparison: three tell optimisers and starts apart."""
+    return min(3, CONFIG.amount(CONFIG.experiments[COPA_PAIR].seeds))
+
+
+def copa_default(wildcards):
+    """Settings of COPA that config.yaml chooses."""
+    entry = amounts_of_attack("copa")
+    return {key: value for key, value in entry.items() if key != "method"}
+
+
+def run_overrides(wildcards):
+    """Keys of config.yaml as they hold in this run; real images are taken from where they are."""
+    data = CONFIG.data.model_dump(mode="json")
+    if CONFIG.images == "real":
+        data["root"] = str(Path(DATA_ROOT).absolute())
+    return {
+        "images": CONFIG.images,
+        "scale": CONFIG.scale,
+        "device": CONFIG.device,
+        "data": data,
+    }

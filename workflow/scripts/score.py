@@ -2,15 +2,15 @@
 
 import _package
 from gradleak import scores, targets
-from gradleak.artifacts import write_csv
+from gradleak.artifacts import write_rows
 from gradleak.models import files
 from gradleak.script import job
 
 with job(snakemake):
-    table = scores.score(
+    rows = scores.score(
         snakemake.input.reconstruction,
         targets.read(snakemake.input.targets),
         files.read(snakemake.input.model),
         snakemake.params.case,
     )
-    write_csv(snakemake.output[0], table)
+    write_rows(snakemake.output[0], scores.COLUMNS, rows)

@@ -54,14 +54,15 @@ def make(
     """Write a case: the gradient is captured in float64 on the CPU."""
     import torch
 
-    from gradleak.gradients import capture, capture_deltas
+    from gradleak.gradients import capture
+    from gradleak.models.passes import deltas
 
     device = torch.device("cpu")
     gradients = capture(chain, weights, image, label, precision="float64", device=device)
     parts = {
         "weight": weights,
         "gradient": gradients,
-        "delta": capture_deltas(chain, weights, image, label),
+        "delta": deltas(chain, weights, image, label),
         "image": {"": image.astype(np.float64)},
     }
     tensors = {f"{kind}/{name}": v for kind, part in parts.items() for name, v in part.items()}

@@ -1,8 +1,6 @@
-"""Chains as PyTorch modules, with the initialisation that the papers use."""
+"""Chains as PyTorch modules."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -24,9 +22,8 @@ def activation_module(activation: Activation) -> nn.Module:
 class ChainModule(nn.Module):
     """A `Chain` that can be run: (B, C, H, W) -> (B, classes).
 
-    Weights take PyTorch's default initialisation, uniform in ±1/sqrt(fan_in), which is the
-    "uniform distribution" of COPA section 3. Parameters are named as the chain's layers
-    (``conv1.weight``), so that files and attacks share one set of names.
+    Parameters are named as the chain's layers (``conv1.weight``), so that files and attacks
+    share one set of names.
     """
 
     def __init__(self, chain: Chain) -> None:
@@ -58,30 +55,9 @@ class ChainModule(nn.Module):
         return x
 
 
-def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
-    """Float32 weights of `chain` under one seed, without touching the global random state."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        module = ChainModule(chain)
-    return {name: p.detach().numpy().copy() for name, p in module.named_parameters()}
-
-
 def load(chain: Chain, weights: dict[str, np.ndarray], dtype: torch.dtype) -> ChainModule:
     """Module of `chain` in evaluation mode with the given weights."""
     with torch.random.fork_rng(devices=[]):
         module = ChainModule(chain).to(dtype)
     module.load_state_dict({k: torch.from_numpy(v) for k, v in weights.items()})
     return module.eval()
-
-
-def family_weights(chains: Iterable[Chain], seeds: int) -> dict[str, np.ndarray]:
-    """Weights of several chains under seeds 0 ... seeds − 1, keyed ``{chain}/{parameter}``.
-
-    Each array has the seeds as its first dimension.
-    """
-    out = {}
-    for chain in chains:
-        draws = [initial_weights(chain, seed) for seed in range(seeds)]
-        for name in draws[0]:
-            out[f"{chain.name}/{name}"] = np.stack([draw[name] for draw in draws])
-    return out

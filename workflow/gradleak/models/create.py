@@ -6,9 +6,9 @@ from typing import Any
 
 from gradleak.config import Model
 from gradleak.models import files
-from gradleak.models.build import family_weights
 from gradleak.models.chain import Chain
 from gradleak.models.family import draw
+from gradleak.models.initial import family_weights
 from gradleak.provenance import record
 
 

@@ -36,7 +36,7 @@ def save(
     """Write a model file."""
     metadata = {
         "chains": [chain.describe() for chain in chains],
-        "initialisation": "PyTorch default: uniform in ±1/sqrt(fan_in)",
+        "initialisation": "uniform in ±1/sqrt(fan_in)",
         "provenance": provenance,
     }
     write_tensors(path, weights, metadata)

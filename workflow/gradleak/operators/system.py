@@ -151,7 +151,9 @@ class LayerSystem(Operator):
             "return_eigenvectors": False,
         }
         normal = LinearOperator((size, size), lambda v: self.adjoint(self.apply(v)), dtype=float)
-        inverse = LinearOperator((size, size), lambda v: self._normal_cg(v, 0.0, 60)[0], dtype=float)
+        inverse = LinearOperator(
+            (size, size), lambda v: self._normal_cg(v, 0.0, 60)[0], dtype=float
+        )
         return float(np.sqrt(eigsh(normal, **options)[0] * eigsh(inverse, **options)[0]))
 
     def solve(self, values: np.ndarray, start: np.ndarray | None = None) -> Solution:

@@ -1,0 +1,73 @@
+"""Models: sizes and bounds of the initial weights, and our passes against PyTorch's."""
+
+import numpy as np
+import pytest
+import torch
+
+from chains import chain, conv, image, view
+from gradleak.gradients import capture
+from gradleak.models.build import ChainModule, load
+from gradleak.models.initial import family_weights, initial_weights
+from gradleak.models.passes import deltas, fc_input
+
+NETWORKS = {
+    "tanh": chain(conv(4, 3), conv(3, 4, stride=2, padding=1), side=11),
+    "bias": chain(conv(4, 3, bias=True), conv(2, 2, bias=True, activation="sigmoid")),
+    "leaky": chain(conv(4, 3, activation="leaky_relu", slope=0.2), last="sigmoid", bias=False),
+}
+
+
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS.keys())
+def test_initial_weights_are_those_of_pytorch_in_shape_and_range(network):
+    ours = initial_weights(network, 0)
+    for name, parameter in ChainModule(network).named_parameters():
+        assert ours[name].shape == tuple(parameter.shape)
+        assert ours[name].dtype == np.float32
+        layer = network.layers[[c.name for c in network.layers].index(name.split(".")[0])]
+        weight = ours[f"{layer.name}.weight"]
+        limit = 1 / np.sqrt(weight[0].size)
+        assert np.abs(ours[name]).max() <= limit
+        assert parameter.abs().max() <= limit
+        if ours[name].size > 50:
+            assert np.abs(ours[name]).max() > 0.9 * limit
+
+
+def test_seeds_differ_and_repeat():
+    network = NETWORKS["tanh"]
+    both = family_weights([network], 2)["small/conv1.weight"]
+    np.testing.assert_array_equal(both[1], initial_weights(network, 1)["conv1.weight"])
+    assert not np.array_equal(both[0], both[1])
+
+
+@pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS.keys())
+def test_passes_match_pytorch(network):
+    target = image(network)
+    weights = dict(view(network, target).weights)
+    module = load(network, weights, torch.float64)
+    found: dict[str, torch.Tensor] = {}
+    for layer in network.layers:
+        module.get_submodule(layer.name).register_forward_hook(
+            lambda _m, inputs, output, name=layer.name: found.update(
+                {name: output, f"{name}.in": inputs[0]}
+            )
+        )
+    loss = torch.nn.functional.cross_entropy(
+        module(torch.from_numpy(target)[None]), torch.tensor([2])
+    )
+    np.testing.assert_allclose(
+        fc_input(network, weights, target), found["fc1.in"].detach()[0].numpy(), atol=1e-12
+    )
+    ours = deltas(network, weights, target, 2)
+    for layer in network.convolutions:
+        (truth,) = torch.autograd.grad(loss, found[layer.name], retain_graph=True)
+        np.testing.assert_allclose(ours[layer.name], truth[0].numpy(), atol=1e-12)
+
+
+def test_capture_leaves_the_global_random_state_alone():
+    network = NETWORKS["tanh"]
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    weights = initial_weights(network, 3)
+    capture(network, weights, image(network), 0, precision="float32", device=torch.device("cpu"))
+    assert torch.equal(torch.rand(3), expected)

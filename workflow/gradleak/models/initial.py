@@ -1,0 +1,47 @@
+"""Initial weights of chains, drawn without PyTorch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from gradleak.models.chain import Chain, ConvLayer
+
+
+def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
+    """Float32 weights of `chain` under one seed: uniform in ±1/sqrt(fan_in), biases too.
+
+    That is PyTorch's default for convolutions and linear layers, and the "uniform distribution"
+    of COPA section 3. NumPy draws it, so that the same seed gives the same bits whatever the
+    version of PyTorch.
+    """
+    generator = np.random.default_rng(seed)
+    out: dict[str, np.ndarray] = {}
+    for layer in chain.layers:
+        if isinstance(layer, ConvLayer):
+            size: tuple[int, ...] = (
+                layer.shape.filters,
+                layer.shape.channels,
+                *layer.shape.kernel,
+            )
+        else:
+            size = (layer.outputs, layer.inputs)
+        limit = 1.0 / np.sqrt(np.prod(size[1:]))
+        out[f"{layer.name}.weight"] = generator.uniform(-limit, limit, size).astype(np.float32)
+        if layer.bias:
+            out[f"{layer.name}.bias"] = generator.uniform(-limit, limit, size[0]).astype(np.float32)
+    return out
+
+
+def family_weights(chains: Iterable[Chain], seeds: int) -> dict[str, np.ndarray]:
+    """Weights of several chains under seeds 0 ... seeds − 1, keyed ``{chain}/{parameter}``.
+
+    Each array has the seeds as its first dimension.
+    """
+    out = {}
+    for chain in chains:
+        draws = [initial_weights(chain, seed) for seed in range(seeds)]
+        for name in draws[0]:
+            out[f"{chain.name}/{name}"] = np.stack([draw[name] for draw in draws])
+    return out
