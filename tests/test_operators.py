@@ -158,3 +158,12 @@ def test_bad_weights_and_deltas_are_refused():
         GradientConstraint(delta[:1], shape)
     with pytest.raises(NumericsError, match="NaN"):
         GradientConstraint(delta * np.inf, shape)
+
+
+def test_a_dense_matrix_beyond_memory_is_refused(monkeypatch):
+    from gradleak.operators import system as module
+
+    monkeypatch.setattr(module, "DENSE_BYTES", 1000)
+    whole = system(ConvShape(2, 4, (2, 2), (2, 2), (1, 1), (8, 8)))
+    with pytest.raises(NumericsError, match="too large"):
+        _ = whole.rank

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import linalg
 from scipy.sparse.linalg import LinearOperator, eigsh
 
+from gradleak.errors import NumericsError
 from gradleak.operators.base import Operator
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
@@ -17,6 +18,7 @@ from gradleak.operators.gradient import GradientConstraint
 # layers measured, true directions lie above 1e-7 and the dependencies of docs/rank.md below 1e-13.
 RANK_TOLERANCE = 1e-10
 DENSE_LIMIT = 2000
+DENSE_BYTES = 4 * 2**30
 # Square of the relative error, in the norm of the preconditioner, at which a solve ends.
 CG_TOLERANCE = 1e-30
 
@@ -86,7 +88,18 @@ class LayerSystem(Operator):
         return self.convolution.adjoint(y[: self.split]) + self.gradient.adjoint(y[self.split :])
 
     def dense(self) -> np.ndarray:
-        """U (m + |W|, n)."""
+        """U (m + |W|, n).
+
+        Raises
+        ------
+        NumericsError
+            If it would take more than `DENSE_BYTES`.
+        """
+        if 8 * self.shape[0] * self.shape[1] > DENSE_BYTES:
+            raise NumericsError(
+                f"A layer whose W lacks full rank needs U as a dense matrix, and {self.shape[0]} x "
+                f"{self.shape[1]} is too large for that; use a smaller input or fewer filters."
+            )
         return np.concatenate([self.convolution.dense(), self.gradient.dense()])
 
     @property
