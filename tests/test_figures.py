@@ -292,8 +292,9 @@ def test_index_figure(index_table: pd.DataFrame, tmp_path: Path) -> None:
     ],
 )
 def test_conclusion_follows_the_interval(values: tuple[float, ...], words: str) -> None:
-    row = pd.DataFrame([values], columns=["ours", "low", "high"], index=["copa"])
+    row = pd.DataFrame([(*values, 40)], columns=["ours", "low", "high", "n"], index=["copa"])
     assert words in index_figure.conclusion(row)
+    assert "too few networks" in index_figure.conclusion(row.assign(n=4))
 
 
 # --- Many images ---------------------------------------------------------------------------------
@@ -311,10 +312,14 @@ def test_many_images_table() -> None:
     table = many_images.table(scores, {"m": "Row"}, {"copa": "COPA"}, "real", "laptop")
     assert list(table.columns) == TABLE_COLUMNS
     found = table.set_index("metric")
-    assert found.loc["mse", "ours"] == pytest.approx(1e-3)
-    assert found.loc["mse_mean", "ours"] == pytest.approx(5.05e-3)
-    assert found.loc["psnr", "ours"] == pytest.approx(30)
+    assert np.isnan(found.loc["mse", "ours"]) and np.isnan(found.loc["mse", "low"])
     assert (found.loc["mse", "n"], found.loc["mse", "n_ok"]) == (3, 2)
-    assert "1 runs failed" in found.loc["mse", "note"]
+    assert "1 of 3 runs failed" in found.loc["mse", "note"]
+    worked = scores[scores["status"] == "ok"]
+    whole = many_images.table(worked, {"m": "Row"}, {"copa": "COPA"}, "real", "laptop")
+    means = whole.set_index("metric")["ours"]
+    assert means["mse"] == pytest.approx(1e-3)
+    assert means["mse_mean"] == pytest.approx(5.05e-3)
+    assert means["psnr"] == pytest.approx(30)
     assert found.loc["mse", "row"] == "Row, 3 images"
     assert np.isnan(found.loc["psnr_255", "ours"]) and found.loc["psnr_255", "n"] == 0

@@ -75,7 +75,11 @@ def _exact(
 
 
 def judge_runs(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: str) -> Outcome:
-    """Judge a metric over runs; ours is the median, as the interval is of single runs."""
+    """Judge a metric over runs; ours is the median, as the interval is of single runs.
+
+    A failed run counts as worse than all others in the median; where half or more failed there is
+    none, and a number of the paper's is not met. The interval is over the runs that worked.
+    """
     assert isinstance(claim.query, Runs)
     metric, paper = claim.query.metric, claim.paper_value
     found = runs(evidence, claim.query.where, metric, images)
@@ -89,10 +93,12 @@ def judge_runs(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: s
         ours = float(values[0]) if n_ok else math.nan
         return Outcome(verdict, failed or "scale: one run has no interval", ours, n=n, n_ok=n_ok)
     low, high = interval(values, metric, tolerance)
-    ours = float(np.median(values))
+    worst = -math.inf if metric in HIGHER_IS_BETTER else math.inf
+    every = np.concatenate([values, np.full(n - n_ok, worst)])
+    ours = float(np.median(every)) if n_ok > n / 2 else math.nan
     if paper is None:
         return Outcome("", failed, ours, low, high, n, n_ok)
-    if n_ok < n / 2:
+    if n_ok <= n / 2:
         return Outcome(DIFFERS, failed, ours, low, high, n, n_ok)
     verdict, words = _against_interval(paper, claim.rounding, low, high, metric)
     return Outcome(verdict, "; ".join(filter(None, [words, failed])), ours, low, high, n, n_ok)

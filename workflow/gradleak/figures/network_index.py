@@ -19,7 +19,8 @@ OTHER = ("s", GREY)
 NAMES = {"copa": "COPA", "rgap": "R-GAP", "copa_tv": "COPA denoised"}
 MINUS = "\N{MINUS SIGN}"
 HEIGHT = 3.7
-BLIND = 1 / 12  # MSE of a plain grey image where values are uniform in a range of 1
+BLIND = 1 / 12  # MSE of a plain grey guess where values are uniform in a range of 1
+ENOUGH = 10  # networks: a bootstrap over fewer has intervals that are far too narrow
 
 
 def draw(table: pd.DataFrame) -> Figure:
@@ -122,7 +123,7 @@ def conclusion(summaries: pd.DataFrame) -> str:
     parts = []
     for attack, row in summaries.iterrows():
         name = NAMES.get(str(attack), str(attack))
-        if pd.isna(row["ours"]):
+        if pd.isna(row["ours"]) or row["n"] < ENOUGH:
             parts.append(f"{name}: too few networks to tell.")
         elif row["high"] < 0:
             strength = "strongly" if row["ours"] <= -0.7 else "only in part"
@@ -151,7 +152,12 @@ def _legend(rows: pd.DataFrame) -> list[Line2D]:
         handles.append(mark("x", GREY, GREY, "failed: counts as worst"))
     handles.append(
         Line2D(
-            [], [], color=GREY, linewidth=0.6, linestyle=(0, (4, 2)), label="MSE 1/12: plain grey"
+            [],
+            [],
+            color=GREY,
+            linewidth=0.6,
+            linestyle=(0, (4, 2)),
+            label="MSE 1/12: guessing grey",
         )
     )
     return handles

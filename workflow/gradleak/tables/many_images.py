@@ -12,6 +12,8 @@ from gradleak.claims.statistics import MSE_FLOOR, prediction_interval
 from gradleak.claims.table import TABLE_COLUMNS
 from gradleak.tables.network_index import LEVEL
 
+NOTHING = (np.nan, np.nan)
+
 
 def _geometric(values: np.ndarray) -> float:
     return float(10.0 ** np.mean(np.log10(np.maximum(values, MSE_FLOOR))))
@@ -52,9 +54,9 @@ def table(
     Returns
     -------
     pandas.DataFrame
-        ``ours`` is the mean that ``note`` names, over the runs that worked; ``low`` and ``high``
-        the 95 % prediction interval of a single run; ``n`` the runs and ``n_ok`` those that
-        worked. Empty where nothing is.
+        ``ours`` is the mean that ``note`` names; ``low`` and ``high`` the 95 % prediction
+        interval of a single run; ``n`` the runs and ``n_ok`` those that worked. A mean over some
+        of the runs would flatter, so there is none if one failed.
     """
     values = pd.to_numeric(scores["value"], errors="coerce")
     scores = scores.assign(value=values.where(scores["status"] == "ok"))
@@ -72,16 +74,18 @@ def _cells(
             for name, (metric, mean, log, words) in METRICS.items():
                 tried = cell.loc[cell["metric"] == metric, "value"]
                 good = tried.dropna().to_numpy()
-                low, high = prediction_interval(good, log, LEVEL)
-                failed = f"; {len(tried) - len(good)} runs failed" if len(good) < len(tried) else ""
+                missing = len(tried) - len(good)
+                failed = f"; {missing} of {len(tried)} runs failed, so there is none"
+                complete = len(good) > 0 and missing == 0
+                low, high = prediction_interval(good, log, LEVEL) if complete else NOTHING
                 yield {
                     "row": f"{row}, {number} images",
                     "column": column,
                     "metric": name,
-                    "ours": mean(good) if len(good) else np.nan,
+                    "ours": mean(good) if complete else np.nan,
                     "low": low,
                     "high": high,
                     "n": len(tried),
                     "n_ok": len(good),
-                    "note": f"not in the paper; {words}{failed}",
+                    "note": f"not in the paper; {words}{failed if missing else ''}",
                 }
