@@ -19,9 +19,9 @@ from claims_synthetic import (
     security_rows,
     write,
 )
+from gradleak import columns
 from gradleak.claims import (
     COLUMNS,
-    TABLE_COLUMNS,
     Claims,
     Evidence,
     evaluate,
@@ -257,7 +257,7 @@ def test_a_changed_claim_changes_nothing_elsewhere(
 
 def test_tables(claims: Claims, evidence: Evidence) -> None:
     second = table(claims, evidence, "copa_table2", "real", "laptop")
-    assert list(second.columns) == TABLE_COLUMNS
+    assert list(second.columns) == columns.TABLES
     assert len(second) == 144
     assert second["paper"].notna().sum() == 96
     alone = second[second["paper"].isna()]

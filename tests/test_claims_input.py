@@ -30,8 +30,8 @@ from gradleak.claims import (
     load,
     prediction_interval,
 )
-from gradleak.claims.evidence import SCORE_COLUMNS
 from gradleak.claims.statistics import p_below_zero, spearman
+from gradleak.columns import SCORES as SCORE_COLUMNS
 from gradleak.errors import ArtifactError, ConfigError
 
 

@@ -12,8 +12,9 @@ from scipy import stats
 
 from gradleak import targets
 from gradleak.artifacts import write_csv, write_tensors
-from gradleak.claims import TABLE_COLUMNS, Evidence
+from gradleak.claims import Evidence
 from gradleak.claims.evidence import networks as networks_of_claims
+from gradleak.columns import TABLES as TABLE_COLUMNS
 from gradleak.errors import ArtifactError
 from gradleak.figures import network_index as index_figure
 from gradleak.figures import samples, style

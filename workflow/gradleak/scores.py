@@ -6,31 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from gradleak import columns
 from gradleak.attacks import run
 from gradleak.metrics.image import METRICS
 from gradleak.models.files import ModelFile
 from gradleak.models.passes import fc_input
 from gradleak.targets import TargetSet
 
-COLUMNS = [
-    "paper",
-    "result",
-    "attack",
-    "model",
-    "defence",
-    "images",
-    "targets",
-    "seed",
-    "batch",
-    "index",
-    "label",
-    "metric",
-    "value",
-    "status",
-    "reason",
-    "name",
-    "precision",
-]
+COLUMNS = [*columns.SCORES, "name", "precision"]
 
 
 def score(

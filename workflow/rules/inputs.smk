@@ -44,9 +44,9 @@ def target_count(wildcards):
 
 
 def model_settings(wildcards):
-    """Entry of `models` or `families`, and how many networks a family has."""
+    """Description of a model, or the entry of a family and how many networks it has."""
     if wildcards.model in CONFIG.models:
-        return settings("models", wildcards.model)
+        return CONFIG.chain(wildcards.model).describe()
     family = CONFIG.families[wildcards.model]
     return {
         **settings("families", wildcards.model),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -32,30 +34,55 @@ def build(settings: dict[str, Any]) -> Attack:
     return attack
 
 
+class Views:
+    """Attacker's views of every run in a gradient file, as (view, seed, target) in file order.
+
+    Parameters
+    ----------
+    model_path, gradient_path
+        Files of one experiment and model.
+    most_seeds
+        Take no more than this many draws of weights.
+    """
+
+    def __init__(self, model_path: str, gradient_path: str, most_seeds: int | None = None) -> None:
+        self._models = files.read(model_path)
+        self._gradients, self._shared = read_tensors(gradient_path)
+        self._labels = self._gradients.pop("label", None)
+        self.images = int(self._shared["images"])
+        self.seeds = min(int(self._shared["seeds"]), most_seeds or sys.maxsize)
+        self._runs = list(files.runs(self._models.chains, self.seeds, self.images))
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[tuple[AttackerView, int, int]]:
+        for chain, seed, batch in self._runs:
+            view = AttackerView(
+                chain,
+                self._models.of(chain, seed),
+                files.select(self._gradients, chain.name, seed, batch),
+                None if self._labels is None else int(self._labels[batch]),
+                self._shared["low"],
+                self._shared["high"],
+            )
+            yield view, seed, batch
+
+
 def attack_all(model_path: str, gradient_path: str, settings: dict[str, Any]) -> Results:
     """Attack every chain, seed and target.
 
     A run that the attack cannot do stays in the results, as ``failed`` with its reason or as
     ``not_applicable``, with NaN for an image.
     """
-    models = files.read(model_path)
-    gradients, shared = read_tensors(gradient_path)
-    labels = gradients.pop("label", None)
-    seeds, images = shared["seeds"], shared["images"]
+    todo = Views(model_path, gradient_path)
+    seeds, images = todo.seeds, todo.images
     attack = build(settings)
     out = Results({}, [], [])
-    todo = list(files.runs(models.chains, seeds, images))
-    for chain, seed, batch in tqdm(todo, disable=None, desc=settings["method"], unit="image"):
+    for view, seed, batch in tqdm(todo, disable=None, desc=settings["method"], unit="image"):
+        chain = view.chain
         key = f"{chain.name}/image"
         out.images.setdefault(key, np.full((seeds, images, *chain.input), np.nan))
-        view = AttackerView(
-            chain,
-            models.of(chain, seed),
-            files.select(gradients, chain.name, seed, batch),
-            None if labels is None else int(labels[batch]),
-            shared["low"],
-            shared["high"],
-        )
         begin = time.perf_counter()
         record, found = _run_one(attack, view, run_seed(seed, batch))
         if found is not None:

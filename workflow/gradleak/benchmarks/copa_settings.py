@@ -11,15 +11,13 @@ import numpy as np
 import pandas as pd
 from tqdm import tqdm
 
-from gradleak.artifacts import read_tensors
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.copa import Copa
-from gradleak.attacks.run import run_seed
+from gradleak.attacks.run import Views, run_seed
 from gradleak.claims import load
 from gradleak.claims.paper import printed_runs
 from gradleak.errors import NumericsError
 from gradleak.metrics.image import mse
-from gradleak.models import files
 from gradleak.targets import TargetSet
 
 # Limits that let each end by itself where it can. Adam never does: it gets the 8,000 steps of the
@@ -86,19 +84,7 @@ def problems(
     model_path: str, gradient_path: str, targets: TargetSet, seeds: int
 ) -> Iterator[Problem]:
     """Gradients of the first `seeds` draws of weights in a gradient file, one image each."""
-    models = files.read(model_path)
-    gradients, shared = read_tensors(gradient_path)
-    labels = gradients.pop("label", None)
-    seeds = min(seeds, shared["seeds"])
-    for chain, seed, batch in files.runs(models.chains, seeds, shared["images"]):
-        view = AttackerView(
-            chain,
-            models.of(chain, seed),
-            files.select(gradients, chain.name, seed, batch),
-            None if labels is None else int(labels[batch]),
-            shared["low"],
-            shared["high"],
-        )
+    for view, seed, batch in Views(model_path, gradient_path, seeds):
         original = targets.inputs(batch)[0]
         yield Problem(view, original, targets.names[batch], run_seed(seed, batch))
 

@@ -5,11 +5,10 @@ from gradleak.claims.evidence import Evidence
 from gradleak.claims.load import load
 from gradleak.claims.model import Claim, Claims
 from gradleak.claims.statistics import interval_of_mean, prediction_interval
-from gradleak.claims.table import TABLE_COLUMNS, table
+from gradleak.claims.table import table
 
 __all__ = [
     "COLUMNS",
-    "TABLE_COLUMNS",
     "Claim",
     "Claims",
     "Evidence",

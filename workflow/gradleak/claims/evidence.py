@@ -11,40 +11,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gradleak import columns
 from gradleak.claims.model import Where
 from gradleak.errors import ArtifactError
 
-SCORE_COLUMNS = [
-    "paper",
-    "result",
-    "attack",
-    "model",
-    "defence",
-    "images",
-    "targets",
-    "seed",
-    "batch",
-    "index",
-    "label",
-    "metric",
-    "value",
-    "status",
-    "reason",
-]
 SECURITY_COLUMNS = ["model", "layer", "contribution"]
 STATUSES = ("ok", "failed", "not_applicable")
-RUN_KEYS = [
-    "paper",
-    "result",
-    "attack",
-    "model",
-    "defence",
-    "images",
-    "targets",
-    "seed",
-    "batch",
-    "index",
-]
 PSNR_PEAKS = {"psnr": 1.0, "psnr_255": 255.0}
 Paths = Iterable[str | os.PathLike[str]]
 
@@ -87,7 +59,7 @@ def _numbers(frame: pd.DataFrame, column: str, source: object) -> pd.Series:
 
 
 def _read_scores(path: str | os.PathLike[str]) -> pd.DataFrame:
-    frame = _read(path, SCORE_COLUMNS)
+    frame = _read(path, columns.SCORES)
     frame["value"] = _numbers(frame, "value", path)
     unknown = ~frame["status"].isin(STATUSES)
     empty = (frame["status"] == "ok") & frame["value"].isna()
@@ -212,7 +184,7 @@ def runs(evidence: Evidence, where: Where, metric: str, images: str) -> pd.DataF
                 )
     if found.empty:
         raise NotJudged(f"data: no {metric} on {images} images")
-    twice = found.duplicated(RUN_KEYS)
+    twice = found.duplicated(columns.RUN)
     if twice.any():
         row = found[twice].iloc[0]
         raise ArtifactError(

@@ -6,26 +6,11 @@ import math
 
 import pandas as pd
 
+from gradleak import columns
 from gradleak.claims.evaluate import judge
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.model import Claims
 from gradleak.errors import ConfigError
-
-TABLE_COLUMNS = [
-    "row",
-    "column",
-    "metric",
-    "paper",
-    "ours",
-    "low",
-    "high",
-    "n",
-    "n_ok",
-    "images",
-    "scale",
-    "verdict",
-    "note",
-]
 
 
 def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str) -> pd.DataFrame:
@@ -76,4 +61,4 @@ def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str
             f"Table '{name}' has no grid in the claims of {claims.paper}; use one of "
             f"{', '.join(known) or '(none)'} or add a grid."
         )
-    return pd.DataFrame(rows, columns=TABLE_COLUMNS).astype({"n": "Int64", "n_ok": "Int64"})
+    return pd.DataFrame(rows, columns=columns.TABLES).astype({"n": "Int64", "n_ok": "Int64"})

@@ -1,10 +1,9 @@
-"""Models from config: one chain, or a family of them, under all seeds."""
+"""Models from descriptions: one chain, or a family of them, under all seeds."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from gradleak.config import Model
 from gradleak.models import files
 from gradleak.models.chain import Chain
 from gradleak.models.family import draw
@@ -13,10 +12,23 @@ from gradleak.provenance import record
 
 
 def create(path: str, name: str, settings: dict[str, Any], seeds: int, code: str) -> None:
-    """Write the model file of one entry of ``models`` or ``families`` in config.yaml."""
+    """Write a model file.
+
+    Parameters
+    ----------
+    path
+        The file.
+    name
+        Id of the model or family.
+    settings
+        What `Chain.describe` gives, or an entry of ``families`` in config.yaml.
+    seeds
+        Draws of weights.
+    code
+        Hash of the code, for provenance.
+    """
     if "layers" in settings:
-        entry = Model.model_validate(settings)
-        chains = [Chain(name, entry.input, entry.specs())]
+        chains = [Chain.from_description(settings)]
     else:
         chains = draw(name, settings, settings["networks"])
     weights = family_weights(chains, seeds)

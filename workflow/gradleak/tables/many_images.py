@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from gradleak.claims.statistics import MSE_FLOOR, prediction_interval
-from gradleak.claims.table import TABLE_COLUMNS
+from gradleak.columns import TABLES as TABLE_COLUMNS
 from gradleak.tables.network_index import LEVEL
 
 NOTHING = (np.nan, np.nan)

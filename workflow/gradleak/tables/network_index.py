@@ -10,7 +10,7 @@ import pandas as pd
 from scipy import stats
 
 from gradleak.claims.statistics import prediction_interval
-from gradleak.claims.table import TABLE_COLUMNS
+from gradleak.columns import TABLES as TABLE_COLUMNS
 from gradleak.errors import ArtifactError
 
 DETAILS = ["family", "convolutions", "image", "c", "exact", "layers"]

@@ -1,0 +1,31 @@
+"""Columns of the tidy tables: the same everywhere, so that one reader serves all."""
+
+# Where a run stands; with `metric` they name one value.
+RUN = [
+    "paper",
+    "result",
+    "attack",
+    "model",
+    "defence",
+    "images",
+    "targets",
+    "seed",
+    "batch",
+    "index",
+]
+SCORES = [*RUN, "label", "metric", "value", "status", "reason"]
+TABLES = [
+    "row",
+    "column",
+    "metric",
+    "paper",
+    "ours",
+    "low",
+    "high",
+    "n",
+    "n_ok",
+    "images",
+    "scale",
+    "verdict",
+    "note",
+]
