@@ -167,3 +167,19 @@ def test_a_dense_matrix_beyond_memory_is_refused(monkeypatch):
     whole = system(ConvShape(2, 4, (2, 2), (2, 2), (1, 1), (8, 8)))
     with pytest.raises(NumericsError, match="too large"):
         _ = whole.rank
+
+
+def test_svd_falls_back_where_divide_and_conquer_gives_up(monkeypatch):
+    from gradleak.operators import system as module
+
+    original = module.linalg.svd
+
+    def stubborn(matrix, **options):
+        if options.get("lapack_driver") != "gesvd":
+            raise np.linalg.LinAlgError("SVD did not converge")
+        return original(matrix, **options)
+
+    monkeypatch.setattr(module.linalg, "svd", stubborn)
+    matrix = np.random.default_rng(0).standard_normal((7, 4))
+    left, values, right = module.thin_svd(matrix)
+    np.testing.assert_allclose(left * values @ right, matrix, atol=1e-12)

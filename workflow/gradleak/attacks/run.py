@@ -109,6 +109,8 @@ def _run_one(
         found = attack.run(view, seed)
     except NumericsError as error:
         return {"status": "failed", "reason": str(error)}, None
+    except np.linalg.LinAlgError as error:
+        return {"status": "failed", "reason": f"Linear algebra gave up: {error}."}, None
     if not np.all(np.isfinite(found.image)):
         return {"status": "failed", "reason": "The reconstruction holds NaN or infinity."}, None
     record = {

@@ -59,6 +59,18 @@ class _KernelPart:
     dependencies: np.ndarray
 
 
+def thin_svd(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Thin SVD by divide and conquer; by QR iteration where that does not converge.
+
+    LAPACK's divide and conquer gives up on some well-conditioned matrices with many equal
+    singular values, as layers of one filter size have.
+    """
+    try:
+        return linalg.svd(matrix, full_matrices=False, check_finite=False)
+    except linalg.LinAlgError:
+        return linalg.svd(matrix, full_matrices=False, check_finite=False, lapack_driver="gesvd")
+
+
 class LayerSystem(Operator):
     """U = [W; K] as an operator with rank, condition number and least-squares solve.
 
@@ -124,7 +136,7 @@ class LayerSystem(Operator):
         scaled = self.gradient.dense() / self._row_lengths[:, None]
         coupling = factor.solve(self.convolution.matrix @ scaled.T)  # (W W^T)^-1 W K^T
         inside = scaled.T - self.convolution.transposed @ coupling  # (n, |W|)
-        basis, values, left_t = linalg.svd(inside, full_matrices=False, check_finite=False)
+        basis, values, left_t = thin_svd(inside)
         keep = values > RANK_TOLERANCE * max(values.max(initial=0.0), 1.0)
         left = left_t[keep].T
         null = linalg.qr(left)[0][:, left.shape[1] :]
