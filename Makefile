@@ -30,10 +30,11 @@ lint: $(READY)
 	$(BIN)/snakemake --lint
 	$(BIN)/mypy
 
+# By file, so that the pipeline is built once, not once a worker.
 test: lint
-	$(BIN)/pytest -m "not slow" -n 2
+	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
 
 test-all: lint
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --dist loadfile
 
 FORCE:
