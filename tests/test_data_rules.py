@@ -1,6 +1,5 @@
 """The rules for data sets, in a small workflow of their own."""
 
-import json
 import re
 import shutil
 import subprocess
@@ -9,18 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from safetensors.numpy import save_file
 
 from gradleak.data import arrays, catalogue
 
-WORKFLOW = Path(__file__).resolve().parents[1] / "workflow"
+ROOT = Path(__file__).resolve().parents[1]
 SNAKEFILE = """
-configfile: "config.json"
-from types import SimpleNamespace
-from gradleak.provenance import code_hash as code
-DATA_ROOT = "data"
-CONFIG = SimpleNamespace(data=SimpleNamespace(root="data", mirrors=config["mirrors"],
-                                              imagenet=config["imagenet"]))
+configfile: "config.yaml"
+include: "workflow/rules/common.smk"
+include: "workflow/rules/inputs.smk"
 include: "workflow/rules/data.smk"
 rule use:
     input: "data/cifar10-train.safetensors", "data/cifar10-test.safetensors"
@@ -30,14 +27,14 @@ rule use:
 
 
 def run(folder, *targets, mirrors=None, imagenet=None):
-    (folder / "workflow" / "rules").mkdir(parents=True, exist_ok=True)
-    shutil.copy(WORKFLOW / "rules" / "data.smk", folder / "workflow" / "rules")
-    shutil.copytree(WORKFLOW / "scripts", folder / "workflow" / "scripts", dirs_exist_ok=True)
+    ignored = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "workflow", folder / "workflow", dirs_exist_ok=True, ignore=ignored)
     (folder / "envs").mkdir(exist_ok=True)
     (folder / "envs" / "gradleak.yaml").write_text("dependencies: []\n")
     (folder / "Snakefile").write_text(SNAKEFILE)
-    settings = {"mirrors": mirrors or {}, "imagenet": imagenet}
-    (folder / "config.json").write_text(json.dumps(settings))
+    settings = yaml.safe_load((ROOT / "config.yaml").read_text())
+    settings["data"] = {"root": "data", "mirrors": mirrors or {}, "imagenet": imagenet}
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
     command = [sys.executable, "-m", "snakemake", "--cores", "1"]
     return subprocess.run(
         [*command, *targets],
