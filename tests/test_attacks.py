@@ -67,6 +67,16 @@ def test_contract(method):
     }
 
 
+@pytest.mark.parametrize("name", ["plain", "bias", "padded", "sigmoid", "no fc bias"])
+def test_copa_finds_the_image_from_a_random_start(name):
+    network = DETERMINED[name]
+    target = image(network)
+    found = Copa(start="random", iterations=1000).run(view(network, target), 3)
+    hidden = found.layers[1]
+    assert hidden.trace[-1] < 1e-6 * hidden.trace[0]
+    np.testing.assert_allclose(found.image, target, atol=1e-2)
+
+
 def test_rgap_is_the_minimum_norm_solution_of_the_first_layer():
     network = chain(conv(2, 4, stride=2), side=10, channels=3)
     target = image(network)
@@ -158,6 +168,13 @@ def test_label_and_fc_input_come_from_the_last_layer(bias, last):
         )
         np.testing.assert_allclose(np.outer(found.delta, found.x), g["fc1.weight"], atol=1e-7)
         assert found.candidates >= 1
+
+
+def test_a_wrong_label_is_noticed_without_a_bias():
+    network = DETERMINED["no fc bias"]
+    seen = view(network, image(network), label=1)
+    with pytest.raises(NumericsError, match="check the label"):
+        RGap().run(dataclasses.replace(seen, label=2), 0)
 
 
 def test_failures_are_one_sentence_each():

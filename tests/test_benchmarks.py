@@ -21,6 +21,7 @@ from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.structure import ConvShape, structural_rank
 from gradleak.operators.system import LayerSystem
+from gradleak.security import layer_rows, layer_system, reported_rank, structural_index
 from gradleak.targets import TargetSet
 
 TANH = Activation("tanh")
@@ -118,10 +119,11 @@ def test_speed_rows_hold_times_memory_and_errors(speeds):
         "R-GAP small conv2",
         "c(M) as reported small",
         "numerical ranks small",
+        "c(M) from sizes small",
     ]
     assert (speeds[["ours_s", "reference_s"]] > 0).all(axis=None)
     np.testing.assert_allclose(speeds["ratio"], speeds["reference_s"] / speeds["ours_s"])
-    whole = speeds.iloc[[0, 3, 4]]
+    whole = speeds.iloc[[0, 3, 4, 5]]
     # Far below what this process holds: a worker's peak is not inherited from its parent.
     assert (whole[["ours_mib", "reference_mib"]] < 100).all(axis=None)
     assert (whole[["ours_mib", "reference_mib"]] > 0).all(axis=None)
@@ -136,8 +138,16 @@ def test_rank_rows_tell_whether_the_ranks_are_equal(speeds):
     ranks = speeds.iloc[[3, 4]]
     assert (ranks["ours_error"] == 0).all()
     assert ranks["note"].str.contains("ranks equal").all()
-    exact = [structural_rank(layer.shape).exact for layer in SMALL.convolutions]
-    assert ("structural" in ranks["note"].iloc[0]) == any(exact)
+    methods = {
+        "structural" if structural_rank(layer.shape).exact else "numerical"
+        for layer in SMALL.convolutions
+    }
+    assert ranks["note"].iloc[0].startswith("+".join(sorted(methods)))
+    value, exact = structural_index(SMALL)
+    sizes = speeds.iloc[5]
+    assert ("; exact:" in sizes["note"]) == exact
+    assert (sizes["ours_error"] == 0) == exact
+    assert f": {value:g} and " in sizes["note"]
 
 
 def test_a_rank_that_differs_is_reported(small_case, monkeypatch):
@@ -145,15 +155,48 @@ def test_a_rank_that_differs_is_reported(small_case, monkeypatch):
         "dense_ranks": np.array([98, 120]),
         "index": np.array([98, 125]),
         "ranks": np.array([98, 120]),
+        "sizes": np.array([]),
     }
+    facts = {"index": -1.5, "exact": False}
     monkeypatch.setattr(
         speed,
         "measure",
-        lambda task, *_, **__: measure.Measurement(1.0, {}, 1.0, {"ranks": found[task]}, {}),
+        lambda task, *_, **__: measure.Measurement(1.0, {}, 1.0, {"ranks": found[task]}, facts),
     )
     rows = speed.table(speed.rank_rows(small_case, threads=1))
-    assert list(rows["ours_error"]) == [5, 0]
+    unknowns = [layer.shape.unknowns for layer in SMALL.convolutions]
+    c = 98 - unknowns[0] + (120 - unknowns[1]) / 2
+    assert list(rows["ours_error"]) == [5, 0, abs(-1.5 - c)]
     assert "ranks differ: 98 125 and 98 120" in rows["note"][0]
+    assert f"an upper bound: -1.5 and {c:g}" in rows["note"][2]
+
+
+def test_a_dead_filter_is_ranked_numerically_in_the_worker_too(tmp_path, weights, image):
+    dead = {name: value.copy() for name, value in weights.items()}
+    dead["conv2.weight"][0] = 0.0
+    path, out = str(tmp_path / "case.safetensors"), str(tmp_path / "out.safetensors")
+    case.make(path, SMALL, dead, image, 1, -0.5)
+    worker.main("index", path, out, 1)
+    arrays, facts = measure.read_tensors(out)
+    found = case.read(path)
+    assert list(arrays["ranks"]) == dense.ranks(SMALL, dead, found.deltas)
+    rows = layer_rows(SMALL, dead, found.deltas)
+    assert rows[1]["rank_method"] == "numerical"
+    assert list(arrays["ranks"]) == [entry["rank"] for entry in rows]
+    assert facts["index"] == pytest.approx(sum(entry["contribution"] for entry in rows))
+
+
+def test_the_numerical_rank_is_left_alone_where_it_is_not_reported(small_case, monkeypatch):
+    calls = []
+    monkeypatch.setattr(LayerSystem, "rank", property(lambda self: calls.append(self) or 7))
+    found = case.read(small_case)
+    for layer in SMALL.convolutions:
+        system = layer_system(layer, found.weights, found.deltas)
+        rank, method, structure = reported_rank(system)
+        assert (method == "structural") == structure.exact
+        assert rank == (structure.bound if structure.exact else 7)
+    expected = [not structural_rank(layer.shape).exact for layer in SMALL.convolutions]
+    assert len(calls) == sum(expected)
 
 
 def test_the_worker_sees_what_a_task_allocates(small_case, tmp_path, monkeypatch):

@@ -122,6 +122,16 @@ def test_gradient_is_the_difference_quotient_of_the_loss():
     )
 
 
+def test_targets_that_do_not_fit_the_network_are_refused(experiment):
+    other = chain(conv(4, 3), channels=1, side=12)
+    models = files.ModelFile((other,), family_weights([other], 1))
+    chosen = targets.read(experiment["targets"])
+    with pytest.raises(ConfigError, match=r"small takes images of \[1, 12, 12\]"):
+        gradients.capture_all(
+            models, chosen, seeds=1, precision="float32", granted=True, device="cpu"
+        )
+
+
 def test_useless_gradients_and_missing_devices_are_refused():
     with pytest.raises(NumericsError, match=r"small's a holds NaN"):
         gradients.check_gradient(NETWORK, {"a": np.array([np.nan])})

@@ -42,7 +42,7 @@ REFUSED = [
     ("experiments.copa_pair.seeds", -1, ["experiments.copa_pair.seeds", "-1"]),
     ("experiments.copa_pair.precision", "float16", ["precision", "'float16'"]),
     ("attacks.copa.strat", "rgap", ["attacks.copa.strat", "did you mean 'start'"]),
-    ("attacks.copa.method", "rgapp", ["attacks.copa", "rgapp"]),
+    ("attacks.copa.method", "rgapp", ["attacks.copa.method", "'rgapp'", "did you mean 'rgap'"]),
     ("attacks.copa.hidden_spread", -1.0, ["attacks.copa.hidden_spread", "-1.0"]),
     ("attacks.copa.iterations", 0, ["attacks.copa.iterations", "0"]),
     ("attacks.copa_tv.weight", 0.0, ["attacks.copa_tv.weight", "0.0"]),
@@ -51,6 +51,15 @@ REFUSED = [
     ("targets.copa_pair.count", 2, ["targets.copa_pair", "either indices or count"]),
     ("targets.copa_pair.names", ["truck"], ["targets.copa_pair", "names"]),
     ("families.index_three.kernels", [], ["families.index_three.kernels", "at least 1"]),
+    ("attacks.copa.first_spread", float("inf"), ["attacks.copa.first_spread", "inf", "finite"]),
+    ("targets.copa_pair.offset", float("nan"), ["targets.copa_pair.offset", "nan", "finite"]),
+    ("targets.copa_pair.dataset", "mnist", ["copa_pair", "[3, 32, 32]", "[1, 28, 28]"]),
+    (
+        "models.cnn3_v1_tanh.layers.0.activation",
+        "relu",
+        ["cnn3_v1_tanh", "'relu'", "no inverse", "rgap"],
+    ),
+    ("families.index_four.activation", "relu", ["index_four", "'relu'", "no inverse"]),
 ]
 
 
@@ -74,6 +83,16 @@ def test_bad_values_are_refused_in_one_sentence(path, value, words):
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+def test_other_wrong_keys_are_counted_once_each():
+    with pytest.raises(ConfigError) as caught:
+        config.load(changed("experiments.copa_pair.seeds", -3))
+    assert "more key" not in str(caught.value)
+    raw = changed("scale", "huge")
+    raw["device"] = "tpu"
+    with pytest.raises(ConfigError, match=r"\(1 more keys are wrong\)"):
+        config.load(raw)
 
 
 def test_missing_key_is_named():

@@ -94,6 +94,19 @@ def test_solve_is_the_minimum_norm_least_squares_solution(shape, seed):
     np.testing.assert_allclose(whole.solve(values, start).x, moved, rtol=1e-5, atol=1e-6)
 
 
+@given(shapes(), st.integers(0, 1000), st.sampled_from([1e-4, 1e-8]))
+@settings(max_examples=40, deadline=None)
+def test_solve_keeps_what_small_gradients_tell(shape, seed, scale):
+    """Gradients are often orders of magnitude below the weights; on consistent data all counts."""
+    whole = system(shape, seed, scale)
+    truth = np.random.default_rng(seed).standard_normal(whole.shape[1])
+    balanced = whole.dense()
+    balanced[whole.split :] /= scale
+    expected = np.linalg.pinv(balanced, rcond=1e-11) @ (balanced @ truth)
+    found = whole.solve(whole.apply(truth)).x
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
 @given(shapes(), st.integers(0, 1000), st.sampled_from([1.0, 1e-4]))
 @settings(max_examples=80, deadline=None)
 def test_rank_matches_singular_values_and_the_structural_rank(shape, seed, scale):

@@ -163,6 +163,14 @@ def test_bad_settings_stop_before_anything_is_written(tree, snakemake, setting, 
     assert not (tree / "results").exists()
 
 
+@pytest.mark.parametrize("name", ["results", "figures"])
+def test_a_folder_that_cannot_be_written_is_refused(tree, snakemake, name):
+    (tree / name).write_text("")
+    done = snakemake(tree, *SMOKE, check=False)
+    assert done.returncode != 0
+    assert f"{name} is no folder that you may write to" in done.stdout + done.stderr
+
+
 def test_missing_index_is_refused_by_the_job(tree, snakemake):
     path = tree / "config.yaml"
     raw = yaml.safe_load(path.read_text())

@@ -19,8 +19,9 @@ from pydantic import (
     model_validator,
 )
 
+from gradleak.data.catalogue import info, resolve
 from gradleak.errors import ConfigError
-from gradleak.models.activations import Activation
+from gradleak.models.activations import INVERTIBLE, Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 
 ActivationName = Literal["identity", "tanh", "sigmoid", "leaky_relu", "relu"]
@@ -39,7 +40,7 @@ Margins = Annotated[tuple[NonNegativeInt, NonNegativeInt], BeforeValidator(_pair
 class Section(BaseModel):
     """Base of all sections: closed, strict (no "3" for 3) and unchangeable."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class Data(Section):
@@ -59,6 +60,9 @@ class Amount(Section):
 
 
 AmountOrName = PositiveInt | Identifier
+
+# Attacks that walk the network backwards through inverse activations.
+LAYER_WISE = ("rgap", "copa")
 
 
 class Targets(Section):
@@ -254,6 +258,9 @@ def load(raw: dict[str, Any]) -> Config:
     _check_ids(config)
     for name in config.models:
         _ = config.chain(name).layers
+    for name, experiment in config.experiments.items():
+        for model in experiment.models:
+            _check_pair(config, name, model)
     return config
 
 
@@ -286,6 +293,31 @@ def _check_ids(config: Config) -> None:
         _amount_known(f"families.{name}.networks", family.networks, config)
 
 
+def _check_pair(config: Config, name: str, model: str) -> None:
+    """Refuse images that a model cannot be fed with, and attacks that cannot run on it."""
+    experiment = config.experiments[name]
+    entry = config.models.get(model) or config.families[model]
+    dataset = resolve(config.targets[experiment.targets].dataset, config.images)
+    if tuple(entry.input) != info(dataset).shape:
+        raise ConfigError(
+            f"config.yaml: experiments.{name}: {model} takes images of {list(entry.input)}, but "
+            f"{dataset} has {list(info(dataset).shape)}; choose another target set or model."
+        )
+    activations = (
+        [layer.activation.name for layer in config.chain(model).layers]
+        if model in config.models
+        else [config.families[model].activation]
+    )
+    lacking = [a for a in activations if a not in INVERTIBLE]
+    walking = [a for a in experiment.attacks if config.attacks[a].method in LAYER_WISE]
+    if lacking and walking:
+        raise ConfigError(
+            f"config.yaml: experiments.{name}: {model} has the activation '{lacking[0]}', which "
+            f"has no inverse, so attack {walking[0]} cannot run on it; choose one of "
+            f"{', '.join(INVERTIBLE)}, or take the attack or the model out."
+        )
+
+
 def _amount_known(key: str, value: int | str | None, config: Config) -> None:
     if isinstance(value, str):
         _known(key, [value], config.scales)
@@ -310,9 +342,11 @@ def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
     """One sentence from pydantic's first complaint."""
     first, *rest = error.errors()
     path = _user_path(first["loc"])
+    # The members of a union complain one by one about the same key.
+    others = {_user_path(entry["loc"]) for entry in rest} - {path}
     value = first.get("input")
     shown = repr(value) if not isinstance(value, dict | list) else ""
-    more = f" ({len(rest)} more below it)" if rest else ""
+    more = f" ({len(others)} more keys are wrong)" if others else ""
     kind = first["type"]
     if kind == "extra_forbidden":
         last = str(first["loc"][-1])
@@ -321,6 +355,13 @@ def _sentence(error: ValidationError, model: type[BaseModel]) -> str:
         )
     if kind == "missing":
         return f"key '{path}' is missing; add it{more}."
+    if kind == "union_tag_invalid":
+        method = str(first["ctx"]["tag"])
+        choices = [word.strip("' ") for word in first["ctx"]["expected_tags"].split(",")]
+        return (
+            f"{path}.method: '{method}' is not known{_nearest(method, choices)}; "
+            f"choose one of {', '.join(choices)}{more}."
+        )
     message = first["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     at = f"{path}: " if path else ""

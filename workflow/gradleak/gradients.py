@@ -25,6 +25,10 @@ def pick_device(name: str) -> torch.device:
     ConfigError
         If the device is not on this machine.
     """
+    # Convolutions in TF32 keep 10 bits, and autotuned algorithms differ from run to run.
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.deterministic = True
     available = {
         "cuda": torch.cuda.is_available(),
         "mps": torch.backends.mps.is_available(),
@@ -114,6 +118,12 @@ def capture_all(
     """
     chosen = pick_device(device)
     images = len(targets.images)
+    for chain in models.chains:
+        if targets.images.shape[2:] != chain.input:
+            raise ConfigError(
+                f"{chain.name} takes images of {list(chain.input)}, but the targets have "
+                f"{list(targets.images.shape[2:])}; choose another target set or model."
+            )
     slots: dict[str, np.ndarray] = {}
     for chain, seed, batch in runs(models.chains, seeds, images):
         shared = capture(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from gradleak.models.files import ModelFile
 from gradleak.models.passes import deltas as true_deltas
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.structure import structural_rank
+from gradleak.operators.structure import StructuralRank, structural_rank
 from gradleak.operators.system import LayerSystem
 from gradleak.targets import TargetSet
 
@@ -40,30 +41,66 @@ COLUMNS = [
 ]
 
 
+def index_from_ranks(chain: Chain, ranks: Iterable[int]) -> float:
+    """c(M) = sum over i = 1..d of (d − (i − 1))/d · (rank(U_i) − n_i)  (COPA eq. 8).
+
+    Parameters
+    ----------
+    chain
+        The network, whose convolution i has n_i unknowns.
+    ranks
+        rank(U_i) of its convolutions, first to last.
+
+    Returns
+    -------
+    float
+        c(M), at most 0.
+    """
+    layers = chain.convolutions
+    return sum(
+        discount(i, len(layers)) * (rank - layer.shape.unknowns)
+        for i, (layer, rank) in enumerate(zip(layers, ranks, strict=True))
+    )
+
+
 def structural_index(chain: Chain) -> tuple[float, bool]:
     """c(M) from the sizes of the layers alone, and whether it is exact.
 
-    c(M) = sum over i = 1..d of (d − (i − 1))/d · (rank(U_i) − n_i)  (COPA eq. 8), with
-    rank(U_i) replaced by the bound of docs/rank.md. Exact (for almost every weight and
-    gradient) if every layer lies in the domain where the bound is the rank, else an upper bound.
+    rank(U_i) of `index_from_ranks` is replaced by the bound of docs/rank.md. Exact (for almost
+    every weight and gradient) if every layer lies in the domain where the bound is the rank,
+    else an upper bound.
 
     Returns
     -------
     tuple
         c(M), at most 0, and whether it is exact.
     """
-    layers = chain.convolutions
-    value, exact = 0.0, True
-    for i, layer in enumerate(layers):
-        found = structural_rank(layer.shape)
-        value += discount(i, len(layers)) * (found.bound - layer.shape.unknowns)
-        exact = exact and found.exact
-    return value, exact
+    found = [structural_rank(layer.shape) for layer in chain.convolutions]
+    value = index_from_ranks(chain, (rank.bound for rank in found))
+    return value, all(rank.exact for rank in found)
 
 
 def discount(position: int, depth: int) -> float:
     """(d − (i − 1))/d for the convolution at `position` i − 1 of d (COPA eq. 8)."""
     return (depth - position) / depth
+
+
+def reported_rank(system: LayerSystem) -> tuple[int, str, StructuralRank]:
+    """Rank of U that c(M) is made of: the structural one where it is exact, else the numerical.
+
+    The structural rank holds for almost every weight and gradient; a dead filter (all weights or
+    all of dJ/dZ zero) is one of the exceptions. The numerical rank is computed only if it is
+    the one reported.
+
+    Returns
+    -------
+    tuple
+        The rank, ``structural`` or ``numerical``, and what the sizes say.
+    """
+    structure = structural_rank(system.convolution.conv_shape)
+    if structure.exact and _generic(system):
+        return structure.bound, "structural", structure
+    return system.rank, "numerical", structure
 
 
 def layer_rows(
@@ -73,16 +110,13 @@ def layer_rows(
 ) -> list[dict[str, Any]]:
     """Rank facts of every convolution of one network for one image.
 
-    The rank reported is the structural one where it is exact, the numerical one elsewhere; both
-    are in the row.
+    The row holds the rank of `reported_rank`, and the numerical one beside it.
     """
     out = []
     first = next(layer for layer in chain.layers if isinstance(layer, LinearLayer))
     for i, layer in enumerate(chain.convolutions):
         system = layer_system(layer, weights, deltas)
-        structure = structural_rank(layer.shape)
-        exact = structure.exact and _generic(system)
-        rank = structure.bound if exact else system.rank
+        rank, method, structure = reported_rank(system)
         weight = discount(i, len(chain.convolutions))
         out.append(
             {
@@ -91,9 +125,9 @@ def layer_rows(
                 "unknowns": layer.shape.unknowns,
                 "rows": system.shape[0],
                 "rank": rank,
-                "rank_method": "structural" if exact else "numerical",
+                "rank_method": method,
                 "bound": structure.bound,
-                "exact": exact,
+                "exact": method == "structural",
                 "domain": structure.domain or "",
                 "numerical": system.rank,
                 "weight": weight,

@@ -1,4 +1,5 @@
 # What all rules share: the checked config, code hashes, ids and paths.
+import os
 import sys
 from pathlib import Path
 
@@ -17,6 +18,12 @@ try:
     CONFIG = gradleak_config.load(config)
 except GradleakError as error:
     raise WorkflowError(str(error)) from None
+
+for folder in ("results", "figures"):
+    if Path(folder).exists() and not (Path(folder).is_dir() and os.access(folder, os.W_OK)):
+        raise WorkflowError(
+            f"{folder} is no folder that you may write to; move it away or change its permissions."
+        )
 
 DATA_ROOT = CONFIG.data.root
 ARRAYS = f"{DATA_ROOT}/{{dataset}}-{{split}}.safetensors"

@@ -12,8 +12,8 @@ def total_variation(image: np.ndarray, weight: float) -> np.ndarray:
     Parameters
     ----------
     image
-        (C, H, W); channels are denoised together.
+        (C, H, W); scikit-image denoises each channel by itself.
     weight
-        Strength; the paper takes 0.15. It is relative to the image's own range of values.
+        Strength, on the scale of the image's values; the paper takes 0.15.
     """
     return denoise_tv_chambolle(image, weight=weight, channel_axis=0)

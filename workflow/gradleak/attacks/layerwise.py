@@ -79,8 +79,8 @@ def inapplicable(chain: Chain) -> str | None:
     for layer in chain.layers:
         if layer.activation.name not in INVERTIBLE:
             return (
-                f"{layer.name} is followed by '{layer.activation.name}', which has no inverse; "
-                f"choose one of {', '.join(INVERTIBLE)}"
+                f"{chain.name}: {layer.name} is followed by '{layer.activation.name}', which has "
+                f"no inverse; choose one of {', '.join(INVERTIBLE)}."
             )
     return None
 

@@ -10,6 +10,7 @@ import pandas as pd
 from gradleak.benchmarks import case as cases
 from gradleak.benchmarks.measure import Measurement, measure
 from gradleak.metrics.image import mse
+from gradleak.security import index_from_ranks
 
 COLUMNS = [
     "what",
@@ -87,11 +88,14 @@ def attack_rows(case_path: str, *, threads: int, repeats: int = REPEATS) -> list
 
 
 def rank_rows(case_path: str, *, threads: int, repeats: int = REPEATS) -> list[dict[str, Any]]:
-    """c(M) as it is reported, and the numerical ranks, against SVD of dense matrices.
+    """c(M) three ways against SVD of dense matrices.
 
-    `ours_error` is the largest difference of a layer's rank from the reference's.
+    As it is reported, by numerical ranks only, and from the sizes of the layers alone.
+    `ours_error` is the largest difference of a layer's rank from the reference's; from sizes
+    alone, the difference of c(M).
     """
-    name = cases.read(case_path).chain.name
+    chain = cases.read(case_path).chain
+    name = chain.name
     reference = measure("dense_ranks", case_path, repeats=1, threads=threads)
     expected = reference.arrays["ranks"]
     out = []
@@ -116,6 +120,20 @@ def rank_rows(case_path: str, *, threads: int, repeats: int = REPEATS) -> list[d
                 ours_error=error,
             )
         )
+    sizes = measure("sizes", case_path, repeats=repeats, threads=OURS_THREADS)
+    value, true = sizes.facts["index"], index_from_ranks(chain, expected)
+    kind = "exact" if sizes.facts["exact"] else "an upper bound"
+    out.append(
+        row(
+            f"c(M) from sizes {name}",
+            sizes.seconds,
+            reference.seconds,
+            f"no weight or gradient is read; {kind}: {value:g} and {true:g}; "
+            f"{_times(repeats, threads)}",
+            **_pair(sizes, reference),
+            ours_error=abs(value - true),
+        )
+    )
     return out
 
 

@@ -68,37 +68,42 @@ def _rgap_layers() -> Task:
 
 
 def _index() -> Task:
-    """Time c(M) as it is reported: structural where that is exact, else numerical."""
-    from gradleak.operators.structure import structural_rank
-    from gradleak.security import discount, layer_system
+    """Time c(M) as it is reported, from weights and dJ/dZ."""
+    from gradleak.security import index_from_ranks, layer_system, reported_rank
 
     def run(case: cases.Case) -> Result:
-        layers = case.chain.convolutions
-        ranks, value, methods = [], 0.0, set()
-        for i, layer in enumerate(layers):
-            found = structural_rank(layer.shape)
-            methods.add("structural" if found.exact else "numerical")
-            system = None if found.exact else layer_system(layer, case.weights, case.deltas)
-            ranks.append(found.bound if system is None else system.rank)
-            value += discount(i, len(layers)) * (ranks[-1] - layer.shape.unknowns)
-        return {"ranks": np.array(ranks), "index": value, "methods": sorted(methods)}
+        found = [
+            reported_rank(layer_system(layer, case.weights, case.deltas))
+            for layer in case.chain.convolutions
+        ]
+        ranks = [rank for rank, _, _ in found]
+        return {
+            "ranks": np.array(ranks),
+            "index": index_from_ranks(case.chain, ranks),
+            "methods": sorted({method for _, method, _ in found}),
+        }
+
+    return run
+
+
+def _sizes() -> Task:
+    """Time c(M) from the sizes of the layers alone."""
+    from gradleak.security import structural_index
+
+    def run(case: cases.Case) -> Result:
+        value, exact = structural_index(case.chain)
+        return {"index": value, "exact": exact}
 
     return run
 
 
 def _ranks() -> Task:
     """Time the numerical ranks of all layer systems, as operators."""
-    from gradleak.operators.convolution import Convolution
-    from gradleak.operators.gradient import GradientConstraint
-    from gradleak.operators.system import LayerSystem
+    from gradleak.security import layer_system
 
     def run(case: cases.Case) -> Result:
         systems = (
-            LayerSystem(
-                Convolution(case.weights[f"{layer.name}.weight"], layer.shape),
-                GradientConstraint(case.deltas[layer.name], layer.shape),
-            )
-            for layer in case.chain.convolutions
+            layer_system(layer, case.weights, case.deltas) for layer in case.chain.convolutions
         )
         return {"ranks": np.array([system.rank for system in systems])}
 
@@ -117,6 +122,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "rgap_layers": _rgap_layers,
     "dense_rgap": _dense_rgap,
     "index": _index,
+    "sizes": _sizes,
     "ranks": _ranks,
     "dense_ranks": _dense_ranks,
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from scipy import sparse
 from scipy.linalg import LinAlgError, cho_solve_banded, cholesky_banded
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 
 class NotPositiveDefinite(Exception):
@@ -55,7 +55,7 @@ class BandCholesky:
         return cho_solve_banded((self._factor, True), rhs, check_finite=False)
 
     def condition(self) -> float:
-        """Condition number of G, both ends by Lanczos to 1 %."""
+        """Condition number of G, both ends by Lanczos to 1 %; infinite where that fails."""
         size = self.gram.shape[0]
         if size < 3:
             values = np.linalg.eigvalsh(self.gram.toarray())
@@ -67,6 +67,9 @@ class BandCholesky:
             dtype=np.float64,
         )
         options = {"k": 1, "tol": 1e-2, "v0": start, "return_eigenvectors": False}
-        largest = eigsh(self.gram.tocsr(), which="LM", **options)[0]
-        smallest_inverse = eigsh(inverse, which="LM", **options)[0]
+        try:
+            largest = eigsh(self.gram.tocsr(), which="LM", **options)[0]
+            smallest_inverse = eigsh(inverse, which="LM", **options)[0]
+        except ArpackNoConvergence:
+            return float("inf")
         return float(largest * smallest_inverse)

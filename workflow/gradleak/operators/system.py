@@ -262,7 +262,7 @@ class LayerSystem(Operator):
         return linalg.lstsq(
             self.dense(),
             values,
-            cond=RANK_TOLERANCE,
+            cond=max(self.shape) * np.finfo(float).eps,
             lapack_driver="gelsy",
             overwrite_a=True,
             check_finite=False,
