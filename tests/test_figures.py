@@ -112,12 +112,21 @@ def test_samples_show_first_seed_and_failed_run(files: dict[str, list[str]]) -> 
     found = texts(figure)
     assert len(figure.axes) == 2 * 2 * 4
     assert found.count("0.0100") == 11 and found.count("1.0e−5") == 0
-    assert found.count("failed") == 1
+    assert sum(text.startswith("median 0.0050") for text in found) == 11
+    assert found.count("failed") == found.count("median failed") == 1
+    assert found.count("MSE, one draw:") == found.count("median of draws:") == len(MODELS)
     assert any(text.startswith("Overflow in") and text.endswith("…") for text in found)
     assert {"Variant 1", "Variant 3", "c(M) = −2266.5"} <= set(found)
     assert "Motorcycle (stands in for truck)" in found
     footer = found[[text.startswith("Rows:") for text in found].index(True)].replace("\n", " ")
-    for words in ("x − 0.5", "embedded", "scale smoke", "float32", "seed 0, the first of 2"):
+    for words in (
+        "x − 0.5",
+        "embedded",
+        "scale smoke",
+        "float32",
+        "seed 0, the first of 2",
+        "median",
+    ):
         assert words in footer
     crossed = [axes for axes in figure.axes if len(axes.lines) == 2]
     assert len(crossed) == 1 and not crossed[0].images
@@ -177,7 +186,16 @@ def test_no_models_is_one_sentence() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.05124, "0.0512"), (25.2923, "25.3"), (1.234e-12, "1.2e−12"), (0.0, "0"), (2e5, "2.0e5")],
+    [
+        (0.15, "0.150"),
+        (6.12, "6.12"),
+        (78.0, "78.0"),
+        (123.4, "123"),
+        (999.6, "1.0e3"),
+        (0.00012344, "0.000123"),
+        (1.34e-9, "1.3e−9"),
+        (0.0, "0"),
+    ],
 )
 def test_numbers_are_short(value: float, text: str) -> None:
     assert style.number(value) == text
@@ -269,12 +287,15 @@ def test_index_figure(index_table: pd.DataFrame, tmp_path: Path) -> None:
     write_csv(tmp_path / "index.csv", index_table)
     table = pd.read_csv(tmp_path / "index.csv")
     for name in ("a", "b"):
-        style.save(index_figure.draw(table), tmp_path / name / "copa_index.pdf")
+        style.save(index_figure.draw(table, 0.07), tmp_path / name / "copa_index.pdf")
     for suffix in ("pdf", "png"):
         one, other = (tmp_path / name / f"copa_index.{suffix}" for name in ("a", "b"))
         assert one.read_bytes() == other.read_bytes()
-    figure = index_figure.draw(table)
+    figure = index_figure.draw(table, 0.07)
     found = "\n".join(texts(figure))
+    assert "mean MSE of 0.0700" in found.replace("\n", " ")
+    dashed = [line for axes in figure.axes for line in axes.lines if line.get_linestyle() == "--"]
+    assert [set(line.get_ydata()) for line in dashed] == [{0.07}, {0.07}]
     assert "COPA, 16 networks\nSpearman's ρ = −1.00 (95 % interval −1.00 to −1.00)" in found
     assert "COPA: yes, strongly" in found
     marks = [
@@ -287,15 +308,53 @@ def test_index_figure(index_table: pd.DataFrame, tmp_path: Path) -> None:
     ("values", "words"),
     [
         ((-0.4, -0.6, -0.1), "yes, only in part"),
-        ((-0.1, -0.4, 0.2), "not shown"),
+        ((-0.1, -0.4, 0.2), "no correlation found (the interval includes 0)"),
         ((0.5, 0.2, 0.7), "no, a c(M) nearer to 0 goes with a larger error"),
         ((np.nan, np.nan, np.nan), "too few networks"),
     ],
 )
 def test_conclusion_follows_the_interval(values: tuple[float, ...], words: str) -> None:
     row = pd.DataFrame([(*values, 40)], columns=["ours", "low", "high", "n"], index=["copa"])
-    assert words in index_figure.conclusion(row)
-    assert "too few networks" in index_figure.conclusion(row.assign(n=4))
+    nothing = depth_rows()
+    assert words in index_figure.conclusion(row, nothing)
+    assert "too few networks" in index_figure.conclusion(row.assign(n=4), nothing)
+
+
+def depth_rows(*found: tuple[str, float, float, float, int]) -> pd.DataFrame:
+    """Correlations with COPA's error, as the index table has them, without their other columns."""
+    columns = ["row", "ours", "low", "high", "n"]
+    return index_figure.by_depth(
+        pd.DataFrame(found, columns=columns).assign(column="copa").astype({"row": "str"})
+    )
+
+
+@pytest.mark.parametrize(
+    ("three", "four", "words"),
+    [
+        ((-0.3, -0.7, 0.2), (0.4, -0.1, 0.7), "differ in sign, but each interval includes 0."),
+        ((-0.3, -0.5, -0.1), (-0.4, -0.6, -0.2), "agree in sign, and no interval includes 0."),
+        (
+            (-0.3, -0.5, -0.1),
+            (0.4, -0.1, 0.7),
+            "differ in sign, but the interval of four-layer ones includes 0.",
+        ),
+    ],
+)
+def test_depths_are_compared_from_the_table(three: Any, four: Any, words: str) -> None:
+    row = pd.DataFrame([(0, -0.3, 0.3, 40)], columns=["ours", "low", "high", "n"], index=["copa"])
+    whole = ("all networks", 0.0, -0.3, 0.3, 40)
+    image = ("three-layer networks, image 0", 0.9, 0.8, 1.0, 20)
+    both = ("three-layer networks", *three, 20), ("four-layer networks", *four, 20)
+    said = index_figure.conclusion(row, depth_rows(whole, image, *both))
+    assert f"Three- and four-layer networks {words}" in said
+    few = ("four-layer networks", *four, 4)
+    assert "sign" not in index_figure.conclusion(row, depth_rows(whole, both[0], few))
+
+
+def test_grey_error_is_that_of_the_zero_input() -> None:
+    found = target_set()
+    zero = np.mean([np.mean(found.inputs(batch) ** 2) for batch in range(2)])
+    assert index_figure.grey_error(found) == pytest.approx(zero)
 
 
 # --- Many images ---------------------------------------------------------------------------------

@@ -165,6 +165,7 @@ rule copa_index:
 rule copa_index_figure:
     input:
         table="results/tables/copa_index.csv",
+        targets=TARGETS.format(targets="copa_few"),
     output:
         pdf="figures/copa_index.pdf",
         png="figures/copa_index.png",

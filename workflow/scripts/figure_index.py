@@ -3,9 +3,11 @@
 import pandas as pd
 
 import _package
+from gradleak import targets
 from gradleak.figures import network_index, style
 from gradleak.script import job
 
 with job(snakemake):
     table = pd.read_csv(snakemake.input.table)
-    style.save(network_index.draw(table), snakemake.output.pdf)
+    grey = network_index.grey_error(targets.read(snakemake.input.targets))
+    style.save(network_index.draw(table, grey), snakemake.output.pdf)

@@ -11,42 +11,54 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from gradleak.figures.style import BLUE, GREY, PAGE, RED, new, styled
+from gradleak.figures.style import BLUE, GREY, PAGE, RED, new, number, styled
 from gradleak.tables.network_index import ALL, WORDS
+from gradleak.targets import TargetSet
 
 MARKERS = {2: ("o", BLUE), 3: ("^", RED)}
 OTHER = ("s", GREY)
 NAMES = {"copa": "COPA", "rgap": "R-GAP", "copa_tv": "COPA denoised"}
 MINUS = "\N{MINUS SIGN}"
-HEIGHT = 3.7
-BLIND = 1 / 12  # MSE of a plain grey guess where values are uniform in a range of 1
+HEIGHT = 4.0
+DEPTH = r"(\w+)-layer networks"  # the table's rows of all networks of one depth
+DASHED = (0, (4, 2))
 ENOUGH = 10  # networks: a bootstrap over fewer has intervals that are far too narrow
 
 
-def draw(table: pd.DataFrame) -> Figure:
+def grey_error(targets: TargetSet) -> float:
+    """MSE of guessing plain grey, x = 0.5 of [0, 1]: with inputs x - 0.5, an all-zero input."""
+    return float(np.mean((targets.images / 255.0 - 0.5) ** 2))
+
+
+def draw(table: pd.DataFrame, grey: float) -> Figure:
     """Draw the index table.
 
     Parameters
     ----------
     table
         As ``gradleak.tables.network_index.table`` gives it.
+    grey
+        MSE of a guess that knows nothing, from `grey_error`.
     """
     errors = table[table["metric"] == "mse"]
-    summaries = table[(table["metric"] == "spearman") & (table["row"] == ALL)]
-    summaries = summaries.set_index("column")
+    correlations = table[table["metric"] == "spearman"]
+    summaries = correlations[correlations["row"] == ALL].set_index("column")
+    groups = by_depth(correlations)
     attacks = list(dict.fromkeys(errors["column"]))
     with styled():
         figure = new(PAGE, HEIGHT)
         panels = figure.subplots(1, len(attacks), sharex=True, sharey=True, squeeze=False)[0]
-        figure.subplots_adjust(left=0.075, right=0.99, top=0.74, bottom=0.27, wspace=0.06)
+        figure.subplots_adjust(left=0.075, right=0.99, top=0.70, bottom=0.26, wspace=0.06)
         for panel, attack in zip(panels, attacks, strict=True):
             _draw_panel(panel, errors[errors["column"] == attack])
-            panel.set_title(_title(attack, summaries.loc[attack]), loc="left")
+            panel.axhline(grey, color=GREY, linewidth=0.6, linestyle=DASHED, zorder=1)
+            lines = [_title(attack, summaries.loc[attack]), *_depth_lines(groups, attack)]
+            panel.set_title("\n".join(lines), loc="left", fontsize=7, linespacing=1.3)
             panel.set_xlabel("c(M); 0: every layer's system has full rank")
         _scale(panels[0], errors)
         panels[0].set_ylabel("MSE (median of runs)")
         figure.text(0.01, 0.975, "Is c(M) an indicator?", va="top", fontsize=8, weight="bold")
-        figure.text(0.01, 0.915, conclusion(summaries), va="top", linespacing=1.4)
+        figure.text(0.01, 0.92, conclusion(summaries, groups), va="top", linespacing=1.4)
         figure.legend(
             handles=_legend(errors),
             loc="lower left",
@@ -55,7 +67,7 @@ def draw(table: pd.DataFrame) -> Figure:
             columnspacing=1.2,
             handletextpad=0.3,
         )
-        figure.text(0.01, 0.02, _footer(errors), va="bottom", fontsize=5.5, color=GREY)
+        figure.text(0.01, 0.02, _footer(errors, grey), va="bottom", fontsize=5.5, color=GREY)
     return figure
 
 
@@ -84,7 +96,6 @@ def _draw_panel(axes: Axes, rows: pd.DataFrame) -> None:
             transform=axes.get_xaxis_transform(),
             clip_on=False,
         )
-    axes.axhline(BLIND, color=GREY, linewidth=0.6, linestyle=(0, (4, 2)), zorder=1)
 
 
 def _failed_height(rows: pd.DataFrame) -> float:
@@ -118,8 +129,47 @@ def _title(attack: str, summary: pd.Series) -> str:
     )
 
 
-def conclusion(summaries: pd.DataFrame) -> str:
-    """Whether c(M) orders networks, in a sentence for each attack, from the intervals alone."""
+def by_depth(correlations: pd.DataFrame) -> pd.DataFrame:
+    """Correlations within networks of one depth, where there are enough: ``depth`` is a word."""
+    found = correlations.assign(depth=correlations["row"].str.extract(f"^{DEPTH}$", expand=False))
+    usable = found["depth"].notna() & found["ours"].notna() & (found["n"] >= ENOUGH)
+    return found[usable]
+
+
+def _depth_lines(groups: pd.DataFrame, attack: str) -> list[str]:
+    found = groups[groups["column"] == attack]
+    return [
+        f"{row['row']}: ρ = {_signed(row['ours'])} "
+        f"({_signed(row['low'])} to {_signed(row['high'])})"
+        for _, row in found.iterrows()
+    ]
+
+
+def _depths_compared(groups: pd.DataFrame) -> str:
+    """Whether depths agree in sign and which intervals include 0; empty for fewer than two."""
+    if len(groups) < 2:
+        return ""
+    depths = list(groups["depth"])
+    names = f"{'-, '.join(depths[:-1])}- and {depths[-1]}-layer networks".capitalize()
+    sign = "differ in sign" if len(set(np.sign(groups["ours"]))) > 1 else "agree in sign"
+    open_ = list(groups["depth"][(groups["low"] <= 0) & (groups["high"] >= 0)])
+    if not open_:
+        return f" {names} {sign}, and no interval includes 0."
+    if len(open_) == len(groups):
+        return f" {names} {sign}, but each interval includes 0."
+    return f" {names} {sign}, but the interval of {'- and '.join(open_)}-layer ones includes 0."
+
+
+def conclusion(summaries: pd.DataFrame, groups: pd.DataFrame) -> str:
+    """Whether c(M) orders networks, in words for each attack, from the intervals alone.
+
+    Parameters
+    ----------
+    summaries
+        Rows of all networks, by attack.
+    groups
+        Rows of each depth, as `by_depth` gives them.
+    """
     parts = []
     for attack, row in summaries.iterrows():
         name = NAMES.get(str(attack), str(attack))
@@ -131,7 +181,8 @@ def conclusion(summaries: pd.DataFrame) -> str:
         elif row["low"] > 0:
             parts.append(f"{name}: no, a c(M) nearer to 0 goes with a larger error.")
         else:
-            parts.append(f"{name}: not shown; the interval of the rank correlation includes 0.")
+            parts.append(f"{name}: no correlation found (the interval includes 0).")
+        parts[-1] += _depths_compared(groups[groups["column"] == attack])
     return "\n".join(parts)
 
 
@@ -150,26 +201,18 @@ def _legend(rows: pd.DataFrame) -> list[Line2D]:
     handles.append(mark("o", GREY, "white", "c(M) from a numerical rank"))
     if rows["ours"].isna().any():
         handles.append(mark("x", GREY, GREY, "failed: counts as worst"))
-    handles.append(
-        Line2D(
-            [],
-            [],
-            color=GREY,
-            linewidth=0.6,
-            linestyle=(0, (4, 2)),
-            label="MSE 1/12: guessing grey",
-        )
-    )
-    return handles
+    dashed = Line2D([], [], color=GREY, linewidth=0.6, linestyle=DASHED, label="guessing grey")
+    return [*handles, dashed]
 
 
-def _footer(rows: pd.DataFrame) -> str:
+def _footer(rows: pd.DataFrame, grey: float) -> str:
     runs = sorted({int(n) for n in rows["n"]})
     each = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
     text = (
         f"Networks drawn at random (config.yaml, families), the last layer fully connected; "
         f"{each} run{'s' if runs[-1] > 1 else ''} (images and seeds) for each network and attack; "
         f"{rows['images'].iloc[0]} images; scale {rows['scale'].iloc[0]}. "
-        f"Interval: bootstrap over networks."
+        f"Intervals: 95 %, bootstrap over networks. Guessing grey, the middle of the "
+        f"range, for every pixel has a mean MSE of {number(grey)} on these images."
     )
     return textwrap.fill(text, 165)

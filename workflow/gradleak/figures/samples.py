@@ -20,16 +20,22 @@ from gradleak.targets import TargetSet
 
 # Inches: the column of labels, an image's side, gaps, the text under an image, header and footer.
 LABEL, GAP, GROUP_GAP = 0.92, 0.05, 0.14
-UNDER, HEADER, FOOTER = 0.17, 0.54, 0.42
+UNDER, HEADER, FOOTER = 0.28, 0.54, 0.42
 REASON_WIDTH, REASON_LINES = 17, 3
+# The two lines under an image: points from its edge to the baseline, and the size of the text.
+LINES = ((-7.5, 6.0), (-14.0, 5.5))
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One reconstruction under one seed: image (C, H, W) on the input's scale, and its score."""
+    """One reconstruction under one seed: image (C, H, W) on the input's scale, and its score.
+
+    ``median`` is that of the MSE over all seeds, a failed run counting as infinite.
+    """
 
     image: np.ndarray
     mse: float
+    median: float
     status: str
     reason: str
 
@@ -116,6 +122,7 @@ def _samples(path: str, table: pd.DataFrame, model: str, attack: str, seed: int)
     """Samples of one file under `seed`, in the order of the images."""
     images, _ = run.read(path)
     chosen = table[(table["model"] == model) & (table["attack"] == attack)]
+    medians = _medians(chosen)
     chosen = chosen[chosen["seed"] == seed].sort_values("batch")
     if chosen.empty or f"{model}/image" not in images:
         raise ArtifactError(
@@ -125,15 +132,22 @@ def _samples(path: str, table: pd.DataFrame, model: str, attack: str, seed: int)
     found = images[f"{model}/image"][seed]
     columns = (chosen[key] for key in ("batch", "value", "status", "reason"))
     return [
-        Sample(found[int(batch)], float(value), str(status), str(reason))
+        Sample(found[int(batch)], float(value), medians[batch], str(status), str(reason))
         for batch, value, status, reason in zip(*columns, strict=True)
     ]
+
+
+def _medians(scores: pd.DataFrame) -> dict[int, float]:
+    """Median MSE over seeds of each image; a failed run takes the last rank."""
+    value = scores["value"].where(scores["status"] == "ok", np.inf).fillna(np.inf)
+    found = value.groupby(scores["batch"]).median()
+    return dict(zip(found.index.astype(int), found.astype(float), strict=True))
 
 
 def draw(
     targets: TargetSet, rows: list[Row], attacks: Mapping[str, str], title: str, footer: str
 ) -> Figure:
-    """Draw originals and reconstructions, the MSE under each.
+    """Draw originals and reconstructions, under each its MSE and the median over seeds.
 
     Parameters
     ----------
@@ -163,7 +177,6 @@ def draw(
             for group in range(groups):
                 axes = place.axes(number_, group, 0)
                 _draw_pixels(axes, targets.images[group, 0] / 255.0)
-                _under(axes, "MSE:")
                 for column, attack in enumerate(attacks, start=1):
                     axes = place.axes(number_, group, column)
                     _draw_sample(axes, row.samples[attack][group], targets.offset)
@@ -224,6 +237,9 @@ class _Places:
             0.01, middle + 0.02 / self.height, content.label, va="bottom", weight="bold"
         )
         self.figure.text(0.01, middle - 0.02 / self.height, text, va="top", fontsize=6.5)
+        for words, (drop, size) in zip(("MSE, one draw:", "median of draws:"), LINES, strict=True):
+            y = (self.bottom(row) + drop / 72) / self.height
+            self.figure.text(0.01, y, words, fontsize=size, color=GREY)
 
 
 def _draw_pixels(axes: Axes, image: np.ndarray) -> None:
@@ -235,7 +251,7 @@ def _draw_pixels(axes: Axes, image: np.ndarray) -> None:
 def _draw_sample(axes: Axes, sample: Sample, offset: float) -> None:
     if sample.status == "ok":
         _draw_pixels(axes, sample.image - offset)
-        _under(axes, number(sample.mse))
+        _under(axes, number(sample.mse), sample.median)
         return
     for y in ((0, 1), (1, 0)):
         axes.plot((0, 1), y, color="#BBBBBB", linewidth=0.6, transform=axes.transAxes, zorder=0)
@@ -250,11 +266,22 @@ def _draw_sample(axes: Axes, sample: Sample, offset: float) -> None:
         fontsize=4.2,
         bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
     )
-    _under(axes, sample.status.replace("_", " "))
+    _under(axes, sample.status.replace("_", " "), sample.median)
 
 
-def _under(axes: Axes, text: str) -> None:
-    axes.set_xlabel(text, labelpad=1.5, fontsize=6)
+def _under(axes: Axes, text: str, median: float) -> None:
+    typical = f"median {number(median)}" if np.isfinite(median) else "median failed"
+    for words, (drop, size), colour in zip((text, typical), LINES, ("black", GREY), strict=True):
+        axes.annotate(
+            words,
+            (0.5, 0.0),
+            (0.0, drop),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            ha="center",
+            fontsize=size,
+            color=colour,
+        )
 
 
 def target_name(targets: TargetSet, batch: int) -> str:
@@ -296,9 +323,10 @@ def footer(targets: TargetSet, table: pd.DataFrame, scale: str, seed: int = 0) -
         f"Rows: networks, with COPA's security index c(M) (eq. 8): 0 if every layer's system has "
         f"full rank, more negative the more rank is lost. Columns: original, then the "
         f"reconstruction from its gradient by each attack; below it the MSE on inputs "
-        f"x{shift}, x in [0, 1]. Reconstructions are clipped to [0, 1] for display only. "
-        f"Images: {describe_images(targets)}; scale {scale}; gradients in {precision}; seed "
-        f"{seed}, the first of {seeds}."
+        f"x{shift}, x in [0, 1], and its median over all draws of the weights, of which a failed "
+        f"one counts as worst. Shown: seed {seed}, the first of {seeds}; clipped to [0, 1] for "
+        f"display only. Images: {describe_images(targets)}; scale {scale}; gradients in "
+        f"{precision}."
     )
 
 

@@ -100,12 +100,11 @@ def save(figure: Figure, pdf: str | os.PathLike[str]) -> None:
 
 
 def number(value: float) -> str:
-    """Short text for an error: 0.0512, 25.3, 1.2e−12."""
-    if value != 0 and not 1e-4 <= abs(value) < 1e4:
-        mantissa, exponent = f"{value:.1e}".split("e")
-        return f"{mantissa}e{int(exponent)}".replace("-", "\N{MINUS SIGN}")
+    """Short text for an error, three significant digits: 0.150, 25.3, 123; else 1.2e−12."""
     if value == 0:
         return "0"
-    if abs(value) >= 10:
-        return f"{value:.1f}"
-    return f"{value:.4f}"
+    text = f"{value:#.3g}"
+    if "e" in text:
+        mantissa, exponent = f"{value:.1e}".split("e")
+        text = f"{mantissa}e{int(exponent)}"
+    return text.rstrip(".").replace("-", "\N{MINUS SIGN}")

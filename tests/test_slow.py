@@ -1,0 +1,100 @@
+"""COPA's networks at full size against plain dense linear algebra; takes minutes and some GB."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from gradleak import config
+from gradleak.attacks.least_squares import OPTIMISERS, LayerProblem
+from gradleak.benchmarks import case, copa_settings, dense
+from gradleak.benchmarks.measure import measure
+from gradleak.metrics.image import mse
+from gradleak.models.initial import initial_weights
+from gradleak.models.passes import deltas as true_deltas
+from gradleak.operators.convolution import Convolution
+from gradleak.operators.structure import structural_rank
+from gradleak.security import layer_system
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).resolve().parents[1]
+CONFIG = config.load(yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8")))
+VARIANTS = [CONFIG.chain(f"cnn3_v{number}_tanh") for number in (1, 2, 3, 4)]
+# Variants 1 and 3 begin with layers of the same sizes.
+LAYERS = {layer.shape: (chain, layer) for chain in VARIANTS for layer in chain.convolutions}
+MEMORY_MIB = 500
+LABEL = 3
+
+
+def _image(chain):
+    return np.random.default_rng(5).uniform(-0.5, 0.5, chain.input)
+
+
+@pytest.fixture(scope="module")
+def third(tmp_path_factory):
+    """Case file of variant 3."""
+    path = str(tmp_path_factory.mktemp("third") / "case.safetensors")
+    chain = VARIANTS[2]
+    case.make(path, chain, initial_weights(chain, 0), _image(chain), LABEL, -0.5)
+    return path
+
+
+def test_the_four_variants_have_seven_layer_systems():
+    assert len(LAYERS) == 7
+
+
+@pytest.mark.parametrize(
+    ("chain", "layer"),
+    LAYERS.values(),
+    ids=[f"{chain.name}-{layer.name}" for chain, layer in LAYERS.values()],
+)
+def test_dense_structural_and_numerical_rank_are_equal(chain, layer):
+    weights = initial_weights(chain, 0)
+    deltas = true_deltas(chain, weights, _image(chain), LABEL)
+    matrix = dense.layer_matrix(weights[f"{layer.name}.weight"], deltas[layer.name], layer.shape)
+    expected = np.linalg.matrix_rank(matrix)
+    structure = structural_rank(layer.shape)
+    assert structure.exact
+    assert structure.bound == expected
+    assert layer_system(layer, weights, deltas).rank == expected
+
+
+def test_rgap_on_variant_3_equals_dense_least_squares_within_500_mib(third):
+    ours = measure("rgap", third, repeats=1, threads=1)
+    plain = measure("dense_rgap", third, repeats=1, threads=1)
+    found, expected = ours.arrays["image"], plain.arrays["image"]
+    assert found.dtype == expected.dtype == np.float64
+    assert np.linalg.norm(found - expected) <= 1e-8 * np.linalg.norm(expected)
+    assert mse(case.read(third).image, found) < 1e-12
+    assert 0 < ours.mib < MEMORY_MIB < plain.mib
+
+
+@pytest.mark.parametrize("task", ["index", "ranks", "sizes"])
+def test_the_index_of_variant_3_takes_less_than_500_mib(third, task):
+    found = measure(task, third, repeats=1, threads=1)
+    assert 0 < found.mib < MEMORY_MIB
+    if task == "ranks":
+        assert list(found.arrays["ranks"]) == [s.shape.unknowns for s in VARIANTS[2].convolutions]
+    else:
+        assert found.facts["index"] == 0.0
+
+
+def test_all_optimisers_lower_a_hidden_layer_of_variant_1():
+    chain = VARIANTS[0]
+    weights, image = initial_weights(chain, 0), _image(chain)
+    first, hidden = chain.convolutions
+    before = Convolution(weights["conv1.weight"], first.shape)
+    system = layer_system(hidden, weights, true_deltas(chain, weights, image, LABEL))
+    true = before.apply(image.ravel())
+    values = system.apply(first.activation.forward(true))
+    problem = LayerProblem(system, values, first.activation, lambda y: y - before.project(y))
+    assert problem.start_value(true) < 1e-20
+    start = np.random.default_rng(1).uniform(-0.05, 0.05, true.size)
+    assert set(OPTIMISERS) == set(copa_settings.LIMITS)
+    # Relative residuals; the start lies at about 1. Adam's fixed rate keeps it from zero.
+    highest = {"lbfgs": 1e-4, "levenberg_marquardt": 1e-8, "adam": 1e-1}
+    for name, limit in copa_settings.LIMITS.items():
+        found = OPTIMISERS[name](problem, start, limit)
+        assert np.sqrt(found.trace[-1]) / np.linalg.norm(values) < highest[name], name
