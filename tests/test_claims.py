@@ -30,7 +30,7 @@ from gradleak.claims import (
 )
 from gradleak.claims.evaluate import judge
 from gradleak.claims.outcome import Outcome
-from gradleak.claims.paper import psnr_mismatches
+from gradleak.claims.paper import contradictions, psnr_mismatches
 from gradleak.errors import ConfigError
 
 
@@ -66,6 +66,7 @@ def test_columns_and_paper_values_reproduced_by_themselves(judged: pd.DataFrame)
     assert (truck["n"], truck["n_ok"]) == (10, 10)
     assert truck["low"] < truck["ours"] < truck["high"]
     others = judged[~judged["verdict"].isin(["reproduced", "refuted"])]
+    others = others[~others.index.str.startswith("copa.c.full.fig2.copa")]  # our own reading
     assert set(others.index) <= {"copa.fig1.close.v1.twenty"}  # six images leave a wide interval
 
 
@@ -76,7 +77,6 @@ def test_rounded_c_is_reproduced(judged: pd.DataFrame) -> None:
 
 REFUTED = {
     "copa.fig1.captured": "-1995",
-    "copa.c.full.fig2.copa": "0.0355",
     "copa.fig2.overall.rgap": "31.3128",
     "copa.fig1.pair.14.copa_tv": "0.0596",
     "copa.fig2.pair.14.copa_tv": "0.0950",
@@ -198,6 +198,79 @@ def test_exact_and_correlation_claims_can_fail(
     assert frame["copa.table1.v2.c"].verdict == "reproduced"
 
 
+def test_full_reconstruction_is_judged_on_the_better_attack(
+    claims: Claims, judged: pd.DataFrame, scores: list[dict], tmp_path: Path
+) -> None:
+    full = judged[judged.index.str.startswith("copa.c.full.")]
+    assert len(full) == 12
+    alone = full.loc["copa.c.full.fig2.copa"]
+    assert alone["verdict"] == "differs" and "0 of 10 seeds" in alone["reason"]
+    assert alone["statement"].startswith("Our reading, stricter than the sentence")
+    assert (
+        full.drop(index=list(full.filter(regex="fig2.copa", axis=0).index))["verdict"]
+        == "reproduced"
+    ).all()
+    either = full.loc["copa.c.full.fig2"]
+    assert "COPA or R-GAP" in either["statement"]
+    assert (either["n"], either["n_ok"]) == (20, 20)
+    rgap = {"model": "cnn3_v3_leaky", "attack": "rgap"}
+    for value, status in ((0.3, "ok"), ("", "failed")):
+        rows = changed_scores(scores, **rgap)
+        for row in rows:
+            if all(row[key] == wanted for key, wanted in rgap.items()):
+                row.update(value=value, status=status)
+        frame = Judged(claims, read(tmp_path, rows, [], []))
+        assert frame["copa.c.full.fig2"].verdict == "differs"
+        assert frame["copa.c.full.fig2"].ours == pytest.approx(alone["ours"])
+        assert frame["copa.c.full.fig2"].n_ok == 20
+        assert frame["copa.c.full.fig1"].verdict == "reproduced"
+
+
+def test_the_better_attack_can_be_refuted_by_the_paper(claims: Claims) -> None:
+    by_id = {claim.id: claim for claim in claims.claims}
+    either = by_id["copa.c.full.fig2"]
+    assert contradictions(either, claims) == []
+    query = either.query.model_copy(
+        update={"where": {**either.query.where, "model": "cnn3_v4_leaky"}}  # type: ignore[union-attr]
+    )
+    wrong = contradictions(either.model_copy(update={"query": query}), claims)
+    assert [text.rpartition(": ")[2] for text in wrong] == ["0.0382", "0.0483"]
+    alone = by_id["copa.c.full.fig2.copa"]
+    assert contradictions(alone, claims) == []
+    theirs = alone.model_copy(update={"reading": "paper"})
+    assert len(contradictions(theirs, claims)) == 2
+
+
+def test_explanations_stand_beside_failures_of_the_recorded_run_only(
+    claims: Claims, evidence: Evidence, tmp_path: Path
+) -> None:
+    data = content()
+    name, refuted, good = (
+        "copa.c.full.fig2.copa",
+        "copa.fig1.captured",
+        "copa.table2.fig1.v1.truck.copa.mse",
+    )
+    data["explanations"] = {name: "minima", refuted: "order", good: "none"}
+    changed = load(write(tmp_path, data))
+    frame = evaluate(changed, evidence, "real", "laptop").set_index("id")
+    assert frame["explanation"].loc[[name, refuted, good]].tolist() == ["minima", "order", ""]
+    for images, scale in (("embedded", "laptop"), ("real", "smoke"), ("real", "paper")):
+        frame = evaluate(changed, evidence, images, scale).set_index("id")
+        assert frame.loc[refuted, "verdict"] == "refuted"
+        assert (frame["explanation"] == "").all()
+
+
+def test_exceeding_is_explained(claims: Claims, scores: list[dict], tmp_path: Path) -> None:
+    rows = changed_scores(scores, metric="mse", attack="copa")
+    for row in rows:
+        if row["metric"] == "mse" and row["attack"] == "copa":
+            row["value"] *= 0.01
+    frame = evaluate(claims, read(tmp_path, rows, [], []), "real", "laptop").set_index("id")
+    for name in ("fig1.v2.truck.copa.mse", "fig2.v2.animal.copa.mse", "fig1.v3.truck.copa.mse"):
+        row = frame.loc[f"copa.table2.{name}"]
+        assert row["verdict"] == "exceeds" and row["explanation"]
+
+
 def test_what_a_run_cannot_judge(claims: Claims, tmp_path: Path) -> None:
     evidence = read(tmp_path, score_rows(claims, "embedded"), security_rows(), index_rows())
     by_id = {claim.id: claim for claim in claims.claims}
@@ -243,7 +316,7 @@ def test_a_changed_claim_changes_nothing_elsewhere(
     data = content()
     data["tolerances"]["wide"] = {**data["tolerances"]["draw"], "factor": 3}
     data["grids"][1]["exceptions"]["wide"] = ["fig1.v1.truck.copa.mse"]
-    data["explanations"] = {"copa.fig1.captured": "c(M) ranks variant 1 last."}
+    data["explanations"]["copa.fig1.captured"] = "c(M) ranks variant 1 last."
     frame = evaluate(load(write(tmp_path, data)), evidence, "real", "laptop").set_index("id")
     name = "copa.table2.fig1.v1.truck.copa.mse"
     assert frame.loc[name, "high"] == pytest.approx(3 * judged.loc[name, "high"])

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import stats
 
 from claims_synthetic import (
     FILE,
@@ -118,6 +119,16 @@ BAD = {
     "explanation of nothing": (
         lambda d: d.update(explanations={"copa.none": "x"}),
         ["copa.none", "remove"],
+    ),
+    "explanations of no run": (
+        lambda d: d.pop("explanations_of"),
+        ["explanations_of", "give the images and scale"],
+    ),
+    "best of one attack": (
+        lambda d: next(c for c in d["claims"] if c["query"].get("best_of"))["query"][
+            "where"
+        ].update(attack="copa"),
+        ["copa.c.full.fig1", "best_of needs a list of attacks"],
     ),
     "tolerance without amount": (
         lambda d: d["tolerances"]["full"].pop("amount"),
@@ -259,6 +270,19 @@ def test_small_tests() -> None:
     assert p_below_zero([0] * 6) == 1
     assert np.isnan(p_below_zero([-1] * 4))
     assert p_below_zero([-1] * 10) < 0.01
-    rho, low, high = spearman(np.arange(40.0), -np.arange(40.0))
-    assert rho == pytest.approx(-1) and high < -0.9 and low <= rho + 1e-9
-    assert np.isnan(spearman(np.zeros(10), np.arange(10.0))[0])
+
+
+def test_bootstrap_of_a_rank_correlation() -> None:
+    assert spearman(np.arange(40.0), -np.arange(40.0)) == pytest.approx((-1, -1, -1))
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=30)
+    y = np.append(-x[:29] + rng.normal(size=29), np.inf)
+    once = spearman(x, y)
+    assert once == spearman(x, y)
+    assert once[1:] != spearman(x, y, seed=1)[1:]
+    assert once[0] == pytest.approx(stats.spearmanr(x, np.where(np.isinf(y), 99, y)).statistic)
+    assert -1 < once[1] < once[0] < once[2] < 1
+    wide, narrow = spearman(x, y, 0.99), spearman(x, y, 0.5)
+    assert wide[1] < once[1] < narrow[1] < narrow[2] < once[2] < wide[2]
+    assert np.isnan(spearman(np.zeros(30), y)).all()
+    assert np.isnan(spearman(x[:3], y[:3])).all()

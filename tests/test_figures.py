@@ -12,7 +12,8 @@ from scipy import stats
 
 from gradleak import targets
 from gradleak.artifacts import write_csv, write_tensors
-from gradleak.claims import Evidence
+from gradleak.claims import Evidence, evaluate
+from gradleak.claims import load as load_claims
 from gradleak.claims.evidence import networks as networks_of_claims
 from gradleak.columns import TABLES as TABLE_COLUMNS
 from gradleak.errors import ArtifactError
@@ -253,18 +254,6 @@ def test_failed_network_counts_as_worst(index_table: pd.DataFrame) -> None:
     assert len(groups) == 3 * 4
 
 
-def test_bootstrap_is_reproducible_and_seeded() -> None:
-    rng = np.random.default_rng(2)
-    x = rng.normal(size=30)
-    y = np.append(-x[:29] + rng.normal(size=29), np.inf)
-    once = network_index.rank_correlation(x, y)
-    assert once == network_index.rank_correlation(x, y)
-    assert once[1:] != network_index.rank_correlation(x, y, seed=1)[1:]
-    assert once[0] == pytest.approx(stats.spearmanr(x, np.where(np.isinf(y), 99, y)).statistic)
-    assert -1 < once[1] < once[0] < once[2] < 1
-    assert np.isnan(network_index.rank_correlation(np.zeros(30), y)).all()
-
-
 def test_claims_read_the_index_table(index_table: pd.DataFrame, tmp_path: Path) -> None:
     write_csv(tmp_path / "index.csv", index_table)
     evidence = Evidence.read(index=[tmp_path / "index.csv"])
@@ -273,6 +262,22 @@ def test_claims_read_the_index_table(index_table: pd.DataFrame, tmp_path: Path) 
     assert set(x) == {-10.0 * k for k in range(16)}
     expansion, _, _ = networks_of_claims(evidence, "expansion", "mse_copa")
     assert set(expansion) == {2.0}
+
+
+def test_claims_and_index_table_give_one_interval(
+    index_table: pd.DataFrame, tmp_path: Path
+) -> None:
+    write_csv(tmp_path / "index.csv", index_table)
+    evidence = Evidence.read(index=[tmp_path / "index.csv"])
+    claims = load_claims(Path(__file__).parents[1] / "workflow" / "claims" / "copa.yaml")
+    judged = evaluate(claims, evidence, "real", "laptop").set_index("id")
+    summary = index_table[index_table["metric"] == "spearman"].set_index(["row", "column"])
+    for attack in ("copa", "rgap"):
+        one = judged.loc[f"copa.c.indicator.{attack}"]
+        other = summary.loc[("all networks", attack)]
+        for key in ("ours", "low", "high"):
+            assert one[key] == pytest.approx(other[key], abs=1e-9)
+        assert one["verdict"] == "reproduced" and (one["n"], one["n_ok"]) == (16, other["n_ok"])
 
 
 def test_index_inputs_must_agree() -> None:

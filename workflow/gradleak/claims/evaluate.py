@@ -11,7 +11,7 @@ import pandas as pd
 from gradleak.claims import orders, paper, values
 from gradleak.claims.evidence import Evidence, NotJudged
 from gradleak.claims.model import Claim, Claims, Printed
-from gradleak.claims.outcome import NOT_JUDGED, REFUTED, Outcome, holds
+from gradleak.claims.outcome import DIFFERS, EXCEEDS, NOT_JUDGED, REFUTED, Outcome, holds
 
 COLUMNS = [
     "id",
@@ -32,6 +32,7 @@ COLUMNS = [
     "explanation",
 ]
 SCALES = ("smoke", "laptop", "paper")
+EXPLAINED = (DIFFERS, EXCEEDS, REFUTED)
 
 
 def _printed(claim: Claim, claims: Claims) -> Outcome:
@@ -81,7 +82,8 @@ def judge(claim: Claim, claims: Claims, evidence: Evidence, images: str, scale: 
     """Judge one claim.
 
     A sentence that the paper's own table contradicts is refuted whatever ours says (ours stands
-    beside it); a claim whose needs are not met is not judged, and ours stands beside that too.
+    beside it), unless it is our own stricter reading; a claim whose needs are
+    not met is not judged, and ours stands beside that too.
 
     Raises
     ------
@@ -105,6 +107,13 @@ def judge(claim: Claim, claims: Claims, evidence: Evidence, images: str, scale: 
     )
 
 
+def _explanation(claim: Claim, verdict: str, images: str, scale: str) -> str:
+    """Give the explanation if the claim failed in the run that it is about, else nothing."""
+    case = claim.explanation_of
+    same = case is not None and (case.images, case.scale) == (images, scale)
+    return claim.explanation if same and verdict in EXPLAINED else ""
+
+
 def _row(claim: Claim, outcome: Outcome, images: str, scale: str) -> dict[str, Any]:
     return {
         "id": claim.id,
@@ -122,7 +131,7 @@ def _row(claim: Claim, outcome: Outcome, images: str, scale: str) -> dict[str, A
         "scale": scale,
         "verdict": outcome.verdict,
         "reason": outcome.reason,
-        "explanation": claim.explanation,
+        "explanation": _explanation(claim, outcome.verdict, images, scale),
     }
 
 
@@ -143,7 +152,8 @@ def evaluate(claims: Claims, evidence: Evidence, images: str, scale: str) -> pd.
     Returns
     -------
     pandas.DataFrame
-        One row per claim in the file's order; `n` and `n_ok` are nullable integers.
+        One row per claim in the file's order; `n` and `n_ok` are nullable integers. An
+        explanation stands only beside a claim that failed in the run it was written for.
 
     Raises
     ------

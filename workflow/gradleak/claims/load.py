@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
-from gradleak.claims.model import Claim, Claims, Closed, Needs, Tolerance, Where
+from gradleak.claims.model import Case, Claim, Claims, Closed, Needs, Tolerance, Where
 from gradleak.errors import ConfigError
 
 
@@ -56,6 +56,7 @@ class ClaimsFile(Closed):
     tolerances: dict[str, Tolerance]
     lists: dict[str, list[Any]] = Field(default_factory=dict)
     grids: list[Grid] = Field(default_factory=list)
+    explanations_of: Case | None = None
     explanations: dict[str, str] = Field(default_factory=dict)
     claims: list[dict[str, Any]] = Field(default_factory=list)
 
@@ -160,9 +161,15 @@ def _written_out(path: Path, file: ClaimsFile) -> list[dict[str, Any]]:
         raise ConfigError(
             f"{path}: key 'explanations': '{min(unknown)}' is no claim's id; correct or remove it."
         )
+    if file.explanations and file.explanations_of is None:
+        raise ConfigError(
+            f"{path}: key 'explanations_of' is missing; give the images and scale of the run that "
+            f"the explanations are about."
+        )
     for entry in raw:
         if entry.get("id") in file.explanations:
             entry["explanation"] = file.explanations[entry["id"]]
+            entry["explanation_of"] = file.explanations_of
     return raw
 
 

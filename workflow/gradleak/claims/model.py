@@ -127,12 +127,22 @@ class Close(Closed):
 
 
 class Limit(Closed):
-    """Most units have all their runs beyond the amount in the tolerance."""
+    """Most units have all their runs beyond the amount in the tolerance.
+
+    With `best_of` only the best of the attacks in `where` counts, for each seed and image.
+    """
 
     form: Literal["limit"]
     metric: str
     unit: Unit
     where: Where
+    best_of: Literal["attack"] | None = None
+
+    @model_validator(mode="after")
+    def _several_attacks(self) -> Limit:
+        if self.best_of and not isinstance(self.where.get("attack"), list):
+            raise ValueError("best_of needs a list of attacks in where; list them")
+        return self
 
 
 class Correlation(Closed):
@@ -190,8 +200,19 @@ class Cell(Closed):
     metric: str
 
 
+class Case(Closed):
+    """Images and scale of a run."""
+
+    images: Literal["embedded", "real"]
+    scale: Literal["smoke", "laptop", "paper"]
+
+
 class Claim(Closed):
-    """One number or one sentence of a paper, and how ours is found and judged."""
+    """One number or one sentence of a paper, and how ours is found and judged.
+
+    A claim whose `reading` is ``ours`` is stricter than the paper's sentence, so the paper's own
+    table cannot refute it. `explanation` was written for the run `explanation_of`.
+    """
 
     id: str = Field(min_length=1)
     paper: str
@@ -203,7 +224,9 @@ class Claim(Closed):
     query: Query
     tolerance: str
     needs: Needs = Needs()
+    reading: Literal["paper", "ours"] = "paper"
     explanation: str = ""
+    explanation_of: Case | None = None
     cell: Cell | None = None
 
     @property

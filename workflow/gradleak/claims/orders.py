@@ -169,10 +169,15 @@ def judge_limit(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
     """Judge a limit by the sign test: a unit succeeds if all its runs meet the limit.
 
     A failed run has an infinite MSE: it never meets `at_most` and meets `at_least` of an error.
+    With ``best_of: attack`` the best attack on each seed and image is its one run.
     """
     query = claim.query
     assert isinstance(query, Limit) and tolerance.amount is not None
     found = runs(evidence, query.where, query.metric, images)
+    if query.best_of:
+        groups = found.groupby(RUN, sort=True)
+        value = groups["value"].max() if query.metric in HIGHER_IS_BETTER else groups["value"].min()
+        found = pd.DataFrame({"value": value, "ok": groups["ok"].any()}).reset_index()
     worst = -math.inf if query.metric in HIGHER_IS_BETTER else math.inf
     values = found["value"].fillna(worst)
     at_most = tolerance.rule == "at_most"
@@ -190,7 +195,7 @@ def judge_limit(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
 
 
 def judge_correlation(claim: Claim, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-    """Judge the sign of a rank correlation over networks by its interval."""
+    """Judge the sign of a rank correlation over networks: its bootstrap interval excludes 0."""
     query = claim.query
     assert isinstance(query, Correlation)
     x, y, n_ok = networks(evidence, query.x, query.y)
@@ -198,7 +203,7 @@ def judge_correlation(claim: Claim, tolerance: Tolerance, evidence: Evidence) ->
     if math.isnan(rho):
         raise NotJudged(f"scale: {x.size} networks give no rank correlation")
     ok = high < 0 if query.sign == "negative" else low > 0
-    words = f"Spearman's correlation over {x.size} networks"
+    words = f"Spearman's correlation over {x.size} networks, bootstrap interval"
     return Outcome(holds(ok), words, rho, low, high, int(x.size), n_ok)
 
 

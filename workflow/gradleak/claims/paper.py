@@ -97,6 +97,8 @@ def _close(query: Close, amount: float, printed: pd.DataFrame) -> list[str]:
 
 def _limit(query: Limit, rule: str, amount: float, printed: pd.DataFrame) -> list[str]:
     found = _select(printed, query.where)
+    if query.best_of:
+        found = found.loc[found.groupby(["model", "name"])["value"].idxmin()]
     wrong = found["value"] > amount if rule == "at_most" else found["value"] < amount
     return list(found.loc[wrong, "text"])
 
@@ -151,16 +153,18 @@ def contradictions(claim: Claim, claims: Claims) -> list[str]:
     """Cells of the paper's own tables that contradict a sentence; empty where none does.
 
     A comparison is contradicted by an image for which the order is the other way round (equal
-    printed values contradict nothing), closeness and limits by a cell beyond the amount.
+    printed values contradict nothing), closeness and limits by a cell beyond the amount. Our own
+    stricter readings are not the paper's sentences, so nothing contradicts them.
 
     Parameters
     ----------
     claim
-        A claim of any form; numbers and forms without a counterpart in a table give an empty list.
+        A claim of any form; numbers, our own readings and forms without a counterpart in a table
+        give an empty list.
     claims
         The file it comes from, with the paper's tables as grids.
     """
-    if claim.cell is not None:
+    if claim.cell is not None or claim.reading == "ours":
         return []
     query, tolerance = claim.query, claims.tolerances[claim.tolerance]
     if isinstance(query, Columns):

@@ -11,6 +11,7 @@ from scipy import stats
 MSE_FLOOR = 1e-30
 FAILED_LOG = 300.0
 MIN_UNITS = 5
+RESAMPLES = 2000
 
 
 def _interval(
@@ -85,16 +86,39 @@ def p_majority(successes: int, n: int) -> float:
     return float(stats.binomtest(successes, n, 0.5, alternative="greater").pvalue)
 
 
-def spearman(x: np.ndarray, y: np.ndarray, level: float = 0.95) -> tuple[float, float, float]:
-    """Spearman's correlation and its interval by Fisher's z.
+def spearman(
+    x: np.ndarray, y: np.ndarray, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float, float]:
+    """Spearman's correlation over networks and its bootstrap interval (percentiles).
 
-    The standard error of z is ``sqrt((1 + rho²/2)/(n − 3))`` (Bonett and Wright, 2000).
-    Infinite values take the last rank. Constant `x` or `y` gives NaN.
+    Parameters
+    ----------
+    x, y
+        One value per network, shapes (n,). A failed network is infinite, which takes the last
+        rank, so it counts as the worst; equal values share the mean of their ranks.
+    level
+        Coverage, between 0 and 1.
+    resamples, seed
+        Number of draws of n networks with replacement, and their seed.
+
+    Returns
+    -------
+    tuple of float
+        rho, low and high; NaN for fewer than four networks or where `x` or `y` is constant. Draws
+        in which one of them is constant have no correlation and are left out.
     """
-    n = len(x)
-    if n < 4 or np.ptp(stats.rankdata(x)) == 0 or np.ptp(stats.rankdata(y)) == 0:
+    if len(x) < 4 or np.ptp(stats.rankdata(x)) == 0 or np.ptp(stats.rankdata(y)) == 0:
         return math.nan, math.nan, math.nan
-    rho = float(np.corrcoef(stats.rankdata(x), stats.rankdata(y))[0, 1])
-    z = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, rho)))
-    half = stats.norm.ppf((1 + level) / 2) * math.sqrt((1 + rho**2 / 2) / (n - 3))
-    return rho, math.tanh(z - half), math.tanh(z + half)
+    drawn = np.random.default_rng(seed).integers(len(x), size=(resamples, len(x)))
+    rho = _row_correlations(x[None], y[None])[0]
+    found = _row_correlations(x[drawn], y[drawn])
+    low, high = np.nanquantile(found, [(1 - level) / 2, (1 + level) / 2])
+    return float(rho), float(low), float(high)
+
+
+def _row_correlations(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Spearman's correlation of each row, shapes (rows, n); NaN where a row is constant."""
+    ranks = [stats.rankdata(values, axis=1) for values in (x, y)]
+    one, other = (r - r.mean(axis=1, keepdims=True) for r in ranks)
+    size = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
+    return np.divide((one * other).sum(axis=1), size, out=np.full(len(x), np.nan), where=size > 0)

@@ -7,15 +7,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from gradleak.claims.statistics import prediction_interval
+from gradleak.claims.statistics import prediction_interval, spearman
 from gradleak.columns import TABLES as TABLE_COLUMNS
 from gradleak.errors import ArtifactError
 
 DETAILS = ["family", "convolutions", "image", "c", "exact", "layers"]
 COLUMNS = [*TABLE_COLUMNS, *DETAILS]
-RESAMPLES = 2000
 LEVEL = 0.95
 WORDS = {1: "two", 2: "three", 3: "four", 4: "five", 5: "six"}  # layers, the last fully connected
 ALL = "all networks"
@@ -86,42 +84,6 @@ def errors(scores: pd.DataFrame) -> pd.DataFrame:
     ]
 
 
-def rank_correlation(
-    x: np.ndarray, y: np.ndarray, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[float, float, float]:
-    """Spearman's correlation and its 95 % percentile interval over resampled networks.
-
-    Parameters
-    ----------
-    x, y
-        One value per network, shapes (n,); infinite values take the last rank, equal ones share
-        the mean of their ranks.
-    resamples, seed
-        Number of bootstrap draws of n networks with replacement, and their seed.
-
-    Returns
-    -------
-    tuple
-        rho, low and high; NaN for fewer than four networks or where `x` or `y` is constant. Draws
-        in which one of them is constant have no correlation and are left out.
-    """
-    if len(x) < 4 or np.ptp(stats.rankdata(x)) == 0 or np.ptp(stats.rankdata(y)) == 0:
-        return float("nan"), float("nan"), float("nan")
-    drawn = np.random.default_rng(seed).integers(len(x), size=(resamples, len(x)))
-    rho = _row_correlations(x[None], y[None])[0]
-    found = _row_correlations(x[drawn], y[drawn])
-    low, high = np.nanquantile(found, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
-    return float(rho), float(low), float(high)
-
-
-def _row_correlations(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of each row, shapes (rows, n); NaN where a row is constant."""
-    ranks = [stats.rankdata(values, axis=1) for values in (x, y)]
-    one, other = (r - r.mean(axis=1, keepdims=True) for r in ranks)
-    size = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))
-    return np.divide((one * other).sum(axis=1), size, out=np.full(len(x), np.nan), where=size > 0)
-
-
 def table(scores: pd.DataFrame, security: pd.DataFrame, images: str, scale: str) -> pd.DataFrame:
     """Tidy table: rows of each network, then the rank correlations.
 
@@ -129,8 +91,8 @@ def table(scores: pd.DataFrame, security: pd.DataFrame, images: str, scale: str)
     one for each attack, whose ``ours`` is the median MSE over images and seeds with failed runs
     as infinite (empty if that is infinite), ``low`` and ``high`` the 95 % prediction interval
     over the runs that worked. A summary has Spearman's correlation of c(M) with that median, or
-    with the median over seeds on one image, and its bootstrap interval; ``n`` is then the number
-    of networks and ``n_ok`` that of networks with a finite error.
+    with the median over seeds on one image, and its bootstrap interval (as in the claims); ``n``
+    is then the number of networks and ``n_ok`` that of networks with a finite error.
 
     Raises
     ------
@@ -191,7 +153,7 @@ def _summary_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[dict[str,
             for index in [None, *indices]:
                 chosen = of_attack if index is None else of_attack[of_attack["index"] == index]
                 value = chosen.groupby("network")["value"].median().reindex(group.index)
-                rho, low, high = rank_correlation(group["c"].to_numpy(), value.to_numpy())
+                rho, low, high = spearman(group["c"].to_numpy(), value.to_numpy(), LEVEL)
                 yield {
                     "row": words if index is None else f"{words}, image {index}",
                     "column": attack,
