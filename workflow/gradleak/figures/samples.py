@@ -20,7 +20,7 @@ from gradleak.targets import TargetSet
 
 # Inches: the column of labels, an image's side, gaps, the text under an image, header and footer.
 LABEL, GAP, GROUP_GAP = 0.92, 0.05, 0.14
-UNDER, HEADER, FOOTER = 0.28, 0.54, 0.42
+UNDER, HEADER, FOOTER = 0.28, 0.54, 0.53
 REASON_WIDTH, REASON_LINES = 17, 3
 # The two lines under an image: points from its edge to the baseline, and the size of the text.
 LINES = ((-7.5, 6.0), (-14.0, 5.5))
