@@ -160,7 +160,6 @@ def test_label_and_fc_input_come_from_the_last_layer(bias, last):
         w, g = seen.weights, seen.gradients
         found = last_layer(
             w["fc1.weight"],
-            w.get("fc1.bias"),
             g["fc1.weight"],
             g.get("fc1.bias"),
             Activation(last),

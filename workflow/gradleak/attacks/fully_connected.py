@@ -75,7 +75,6 @@ def _loss_gradient(z: np.ndarray, activation: Activation, label: int) -> np.ndar
 
 def last_layer(
     weight: np.ndarray,
-    bias: np.ndarray | None,
     weight_gradient: np.ndarray,
     bias_gradient: np.ndarray | None,
     activation: Activation,
@@ -91,8 +90,8 @@ def last_layer(
     ----------
     weight, weight_gradient
         (m, n).
-    bias, bias_gradient
-        (m,), or both None.
+    bias_gradient
+        (m,), or None for a layer without bias.
     activation
         Activation after the layer, before the softmax.
     label
@@ -113,6 +112,13 @@ def last_layer(
     if bias_gradient is not None:
         delta = bias_gradient.astype(np.float64)
         return LinearSolution(from_delta(weight_gradient, delta), delta)
+    return _without_bias(weight, weight_gradient, activation, label)
+
+
+def _without_bias(
+    weight: np.ndarray, weight_gradient: np.ndarray, activation: Activation, label: int
+) -> LinearSolution:
+    """Search the scale t of x = t·u for which dJ/dz(t·W u) fits the gradient."""
     left, values, right = np.linalg.svd(weight_gradient.astype(np.float64), full_matrices=False)
     if not values[0] > 0:
         raise NumericsError("The last layer's gradient is zero; nothing can be reconstructed.")

@@ -179,8 +179,7 @@ def _linear_layers(
         bias_gradient = gradients.get(f"{layer.name}.bias")
         candidates = 1
         if x is None:
-            bias = weights.get(f"{layer.name}.bias")
-            answer = last_layer(weight, bias, gradient, bias_gradient, layer.activation, label)
+            answer = last_layer(weight, gradient, bias_gradient, layer.activation, label)
             x, delta, candidates = answer.x, answer.delta, answer.candidates
         else:
             z = layer.activation.inverse(x)
