@@ -16,6 +16,8 @@ include: "workflow/rules/gradients.smk"
 include: "workflow/rules/attacks.smk"
 include: "workflow/rules/scores.smk"
 include: "workflow/rules/copa.smk"
+include: "workflow/rules/rgap_inputs.smk"
+include: "workflow/rules/rgap.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/benchmarks.smk"
 

@@ -26,13 +26,39 @@ def chain(*convolutions, side=8, channels=2, classes=4, bias=True, last="tanh", 
     return Chain(name, (channels, side, side), (*convolutions, last_layer))
 
 
-def image(network, seed=0):
-    return np.random.default_rng(seed).uniform(-0.5, 0.5, network.input)
+def fully_connected(*sizes, side=6, channels=1, activation="leaky_relu", slope=0.2, bias=False):
+    """Fully connected layers with one output at the end, as a binary loss wants it."""
+    hidden = [LinearSpec(size, bias, Activation(activation, slope)) for size in sizes]
+    return Chain("fcn", (channels, side, side), (*hidden, LinearSpec(1, bias)))
 
 
-def view(network, target, label=1, seed=0, precision="float64", granted=True):
-    weights = initial_weights(network, seed)
+def image(network, seed=0, low=-0.5):
+    return np.random.default_rng(seed).uniform(low, low + 1.0, network.input)
+
+
+def view(
+    network,
+    target,
+    label=1,
+    seed=0,
+    precision="float64",
+    granted=True,
+    loss="cross_entropy",
+    low=-0.5,
+    weights=None,
+):
+    """What an attacker sees of one image (C, H, W) or of a batch (K, C, H, W) with K labels."""
+    weights = initial_weights(network, seed) if weights is None else weights
+    images = target[None] if target.ndim == 3 else target
+    labels = np.atleast_1d(label)
     shared = capture(
-        network, weights, target, label, precision=precision, device=torch.device("cpu")
+        network,
+        weights,
+        images,
+        labels,
+        precision=precision,
+        device=torch.device("cpu"),
+        loss=loss,
     )
-    return AttackerView(network, weights, shared, label if granted else None, -0.5, 0.5)
+    known = tuple(int(one) for one in labels) if granted else None
+    return AttackerView(network, weights, shared, known, low, low + 1.0, loss, len(images))

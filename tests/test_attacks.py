@@ -11,7 +11,7 @@ from gradleak.attacks.fully_connected import from_delta, last_layer
 from gradleak.attacks.labels import recover_label
 from gradleak.attacks.least_squares import OPTIMISERS, LayerProblem, square_sum
 from gradleak.attacks.rgap import RGap
-from gradleak.attacks.run import ATTACKS, build
+from gradleak.attacks.run import build
 from gradleak.errors import NumericsError
 from gradleak.models.activations import INVERTIBLE, Activation
 
@@ -29,7 +29,7 @@ DETERMINED = {
 UNDETERMINED = chain(conv(3, 4, stride=2), conv(2, 2))
 
 
-@pytest.mark.parametrize("method", ATTACKS)
+@pytest.mark.parametrize("method", ["rgap", "copa"])
 @pytest.mark.parametrize("network", DETERMINED.values(), ids=DETERMINED.keys())
 def test_determined_networks_give_the_image(method, network):
     # LeakyReLU's kink leaves COPA's random start in local minima (docs/copa.md).
@@ -43,7 +43,7 @@ def test_determined_networks_give_the_image(method, network):
     assert all(layer.stop for layer in found.layers)
 
 
-@pytest.mark.parametrize("method", ATTACKS)
+@pytest.mark.parametrize("method", ["rgap", "copa"])
 def test_contract(method):
     attack = build({"method": method})
     target = image(UNDETERMINED)
@@ -54,16 +54,22 @@ def test_contract(method):
     for key, value in {**seen.weights, **seen.gradients}.items():
         np.testing.assert_array_equal(value, before[key])
     assert attack.applies(UNDETERMINED) is None
+    skip = dataclasses.replace(conv(2, 3, padding=1), skip=1)
+    assert "conv2 has a skip connection" in attack.applies(chain(conv(2, 3), skip))
+    assert "use dlg" in attack.applies(chain(conv(2, 3), skip))
     relu = chain(conv(4, 3, activation="relu"))
-    assert "no inverse" in attack.applies(relu)
+    assert (attack.applies(relu) is None) == (method == "rgap")
     # The view has no place for an original: what an attack could peek at is listed here.
     assert {f.name for f in dataclasses.fields(seen)} == {
         "chain",
         "weights",
         "gradients",
-        "label",
+        "labels",
         "low",
         "high",
+        "loss",
+        "batch",
+        "starts",
     }
 
 
@@ -158,22 +164,21 @@ def test_label_and_fc_input_come_from_the_last_layer(bias, last):
         seen = view(network, image(network, label), label, granted=False)
         assert recover_label(seen) == label
         w, g = seen.weights, seen.gradients
-        found = last_layer(
+        (found,) = last_layer(
             w["fc1.weight"],
             g["fc1.weight"],
             g.get("fc1.bias"),
             Activation(last),
             label,
         )
-        np.testing.assert_allclose(np.outer(found.delta, found.x), g["fc1.weight"], atol=1e-7)
-        assert found.candidates >= 1
+        np.testing.assert_allclose(np.outer(found.delta, found.x), g["fc1.weight"], atol=1e-12)
 
 
 def test_a_wrong_label_is_noticed_without_a_bias():
     network = DETERMINED["no fc bias"]
     seen = view(network, image(network), label=1)
     with pytest.raises(NumericsError, match="check the label"):
-        RGap().run(dataclasses.replace(seen, label=2), 0)
+        RGap().run(dataclasses.replace(seen, labels=(2,)), 0)
 
 
 def test_failures_are_one_sentence_each():
@@ -190,7 +195,7 @@ def test_failures_are_one_sentence_each():
     with pytest.raises(NumericsError, match="zero"):
         RGap().run(zero, 0)
     with pytest.raises(NumericsError, match="name 0 classes"):
-        RGap().run(dataclasses.replace(zero, label=None), 0)
+        RGap().run(dataclasses.replace(zero, labels=None), 0)
     with pytest.raises(NumericsError, match="divide by zero"):
         from_delta(np.ones((2, 3)), np.zeros(2))
     # Saturated units: Tanh is exactly 1 in float32, and atanh(1) is infinite.

@@ -17,6 +17,7 @@ from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import family_weights
 from gradleak.models.passes import deltas as true_deltas
+from gradleak.models.passes import forward
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.structure import ConvShape, structural_rank
@@ -80,7 +81,9 @@ def test_a_case_survives_its_file_and_holds_the_float64_gradient(small_case, wei
     assert found.chain == SMALL
     assert (found.view.low, found.view.high, found.view.label) == (-0.5, 0.5, None)
     np.testing.assert_array_equal(found.image, image)
-    expected = capture(SMALL, weights, image, 1, precision="float64", device=torch.device("cpu"))
+    expected = capture(
+        SMALL, weights, image[None], np.array([1]), precision="float64", device=torch.device("cpu")
+    )
     assert set(found.gradients) == set(expected) == set(found.weights)
     for name, value in expected.items():
         np.testing.assert_array_equal(found.gradients[name], value)
@@ -267,15 +270,22 @@ def todo(tmp_path_factory, image):
             found = capture(
                 SMALL,
                 files.select(stacked, SMALL.name, seed),
-                originals.inputs(batch)[0],
-                int(originals.labels[batch, 0]),
+                originals.inputs(batch),
+                originals.labels[batch],
                 precision="float64",
                 device=torch.device("cpu"),
             )
             for name, value in found.items():
                 slot = gradients.setdefault(f"small/{name}", np.zeros((2, 2, *value.shape)))
                 slot[seed, batch] = value
-    shared = {"seeds": 2, "images": 2, "low": -0.5, "high": 0.5}
+    shared = {
+        "seeds": 2,
+        "images": 2,
+        "low": -0.5,
+        "high": 0.5,
+        "loss": "cross_entropy",
+        "batch": 1,
+    }
     write_tensors(folder / "gradient.safetensors", gradients, shared)
     paths = [str(folder / f"{name}.safetensors") for name in ("model", "gradient")]
     return [list(copa_settings.problems(*paths, originals, seeds)) for seeds in (1, 2)]
@@ -323,7 +333,7 @@ def test_starts_stand_beside_the_paper(todo):
 def test_a_run_that_fails_is_counted_and_leaves_no_number(todo):
     first = todo[0][0]
     nothing = {name: np.zeros_like(g) for name, g in first.view.gradients.items()}
-    view = type(first.view)(SMALL, first.view.weights, nothing, 1, -0.5, 0.5)
+    view = type(first.view)(SMALL, first.view.weights, nothing, (1,), -0.5, 0.5)
     broken = copa_settings.Problem(view, first.original, "truck", 0)
     [row] = copa_settings.optimiser_rows("small", [broken], DEFAULT, {"lbfgs": 5})
     assert (row["runs"], row["failed"]) == (1, 1)
@@ -342,3 +352,20 @@ def test_the_papers_values_come_from_its_claims():
 def test_a_geometric_mean_leaves_out_what_is_missing():
     assert copa_settings.geometric_mean([1e-2, np.nan, 1e-4]) == pytest.approx(1e-3)
     assert np.isnan(copa_settings.geometric_mean([np.nan]))
+
+
+def test_float32_row_compares_two_ways_to_one_image(tmp_path):
+    leaky = Activation("leaky_relu", 0.2)
+    convolutions = (ConvSpec(5, (3, 3), activation=leaky), ConvSpec(8, (2, 2), activation=leaky))
+    network = Chain("leaky", (2, 7, 7), (*convolutions, LinearSpec(1, False)))
+    weights = {k.partition("/")[2]: v[0] for k, v in family_weights([network], 1).items()}
+    image = np.random.default_rng(1).uniform(0, 1, (2, 7, 7))
+    label = -int(np.sign(forward(network, weights, image)[0]))
+    path = str(tmp_path / "case.safetensors")
+    settings = {"precision": "float32", "loss": "logistic", "granted": True}
+    case.make(path, network, weights, image, label, 0.0, **settings)
+    assert case.read(path).view.label == label
+    row = speed.float32_row(path, threads=1, repeats=1)
+    assert row["ours_error"] < 1e-8
+    assert row["ours_error"] < row["reference_error"] < 1e-2
+    assert row["ratio"] == row["reference_s"] / row["ours_s"]

@@ -29,7 +29,8 @@ CASE = {
     "targets": "pair",
     "precision": "float64",
 }
-SETTINGS = {"indices": [4, 1], "names": None, "offset": -0.5}
+TASK = {"loss": "cross_entropy", "labels": "dataset"}
+SETTINGS = {"indices": [4, 1], "first": 0, "batch": 1, "names": None, "offset": -0.5}
 
 
 @pytest.fixture
@@ -61,7 +62,7 @@ def experiment(data, tmp_path):
 def score_table(experiment, path):
     """Scores of a reconstruction file, written and read again."""
     chosen, models = targets.read(experiment["targets"]), files.read(experiment["model"])
-    write_rows(f"{path}.csv", scores.COLUMNS, scores.score(path, chosen, models, CASE))
+    write_rows(f"{path}.csv", scores.COLUMNS, scores.score(path, chosen, models, CASE, TASK))
     return pd.read_csv(f"{path}.csv")
 
 
@@ -78,7 +79,9 @@ def test_targets_are_taken_at_their_indices(data):
 def test_targets_beyond_the_data_set_are_refused(data):
     with pytest.raises(DataError, match="Index 6 is out of range"):
         targets.build(data, {**SETTINGS, "indices": [6]}, None)
-    with pytest.raises(DataError, match="count 7 is more than the 6 images"):
+    with pytest.raises(
+        DataError, match="7 batches of 1 from image 0 on are more than the 6 images"
+    ):
         targets.build(data, {**SETTINGS, "indices": None}, 7)
 
 
@@ -89,7 +92,7 @@ def test_gradient_file_holds_what_is_shared_and_no_image(experiment):
     for name, parameter in parameters.items():
         assert tensors[f"small/{name}"].shape == (2, 2, *parameter.shape)
     assert metadata["mode"] == "evaluation"
-    assert "cross-entropy" in metadata["loss"]
+    assert metadata["loss"] == "cross_entropy"
 
 
 def test_granted_label_is_in_the_file(experiment):
@@ -101,7 +104,8 @@ def test_granted_label_is_in_the_file(experiment):
         granted=True,
         device="cpu",
     )
-    np.testing.assert_array_equal(tensors["label"], [1, 1])
+    np.testing.assert_array_equal(tensors["small/label"], [[[1], [1]]])
+    np.testing.assert_array_equal(tensors["small/class"], [[[1], [1]]])
     assert tensors["small/fc1.weight"].dtype == np.float32
 
 
@@ -155,7 +159,7 @@ def test_attack_and_scores_of_a_whole_file(experiment, tmp_path):
     assert (tmp_path / "r.safetensors").read_bytes() == (tmp_path / "r2.safetensors").read_bytes()
     assert len(json.loads((tmp_path / "r.json").read_text())["seconds"]) == 4
     with safe_open(path, framework="numpy") as file:
-        assert set(file.keys()) == {"small/image", "small/fc_input"}
+        assert set(file.keys()) == {"small/images", "small/fc_input"}
     table = score_table(experiment, path)
     assert len(table) == 4 * (len(METRICS) + 2)
     assert set(table.status) == {"ok"}
@@ -196,8 +200,8 @@ def test_denoising_smooths(experiment, tmp_path):
     attack_all(experiment["model"], experiment["gradient"], {"method": "rgap"}).save(
         path, str(tmp_path / "r.json"), {}
     )
-    rough = read_tensors(path)[0]["small/image"]
-    smooth = denoise_all(path, 0.15).images["small/image"]
+    rough = read_tensors(path)[0]["small/images"]
+    smooth = denoise_all(path, 0.15).images["small/images"]
     assert np.abs(np.diff(smooth)).sum() < 0.8 * np.abs(np.diff(rough)).sum()
 
 

@@ -36,7 +36,7 @@ REFUSED = [
     ("models.cnn3_v1_tanh.layers", [{"conv": 3, "kernel": 3}], ["last layer", "fully connected"]),
     ("experiments.copa_pair.targets", "cop_pair", ["'cop_pair'", "did you mean 'copa_pair'"]),
     ("experiments.copa_pair.models", ["cnn4"], ["experiments.copa_pair.models", "'cnn4'"]),
-    ("experiments.copa_pair.attacks", ["dlg"], ["experiments.copa_pair.attacks", "'dlg'"]),
+    ("experiments.copa_pair.attacks", ["dgl"], ["experiments.copa_pair.attacks", "'dgl'"]),
     ("experiments.copa_pair.defences", ["noise"], ["experiments.copa_pair.defences", "'noise'"]),
     ("experiments.copa_pair.seeds", "copa_sed", ["'copa_sed'", "did you mean 'copa_seeds'"]),
     ("experiments.copa_pair.seeds", -1, ["experiments.copa_pair.seeds", "-1"]),
@@ -57,7 +57,7 @@ REFUSED = [
     (
         "models.cnn3_v1_tanh.layers.0.activation",
         "relu",
-        ["cnn3_v1_tanh", "'relu'", "no inverse", "rgap"],
+        ["cnn3_v1_tanh", "'relu'", "no inverse", "copa"],
     ),
     ("families.index_four.activation", "relu", ["index_four", "'relu'", "no inverse"]),
 ]

@@ -18,7 +18,7 @@ from gradleak.claims.evidence import networks as networks_of_claims
 from gradleak.columns import TABLES as TABLE_COLUMNS
 from gradleak.errors import ArtifactError
 from gradleak.figures import network_index as index_figure
-from gradleak.figures import samples, style
+from gradleak.figures import pictures, samples, style
 from gradleak.tables import many_images, network_index
 
 MODELS = ["cnn3_v1_tanh", "cnn3_v3_tanh"]
@@ -42,7 +42,8 @@ def score_row(model: str, attack: str, **changed: Any) -> dict[str, Any]:
     same = {"paper": "copa", "result": "copa_pair", "defence": "none", "images": "embedded"}
     row = {**same, "targets": "copa_pair", "model": model, "attack": attack, "seed": 0, "batch": 0}
     row |= {"index": 1, "label": "x", "metric": "mse", "value": 0.05, "status": "ok", "reason": ""}
-    return {**row, "name": "truck", "precision": "float32", **changed}
+    more = {"name": "truck", "precision": "float32", "answer": 0, "kind": "answer"}
+    return {**row, **more, **changed}
 
 
 def security_rows(model: str, contributions: list[float], method: str = "structural") -> list[dict]:
@@ -84,7 +85,9 @@ def files(tmp_path: Path) -> dict[str, list[str]]:
                         row |= {"value": np.nan, "status": "failed", "reason": REASON}
                     rows.append(row)
             name = tmp_path / f"{model}-{attack}"
-            write_tensors(f"{name}.safetensors", {f"{model}/image": images}, {"runs": []})
+            write_tensors(
+                f"{name}.safetensors", {f"{model}/images": images[:, :, None, None]}, {"runs": []}
+            )
             write_csv(f"{name}.csv", pd.DataFrame(rows))
             found["reconstructions"].append(f"{name}.safetensors")
             found["scores"].append(f"{name}.csv")
@@ -149,7 +152,7 @@ def test_real_images_are_named_as_the_paper_does() -> None:
     real = target_set("official", "truck, deer")
     assert samples.target_name(real, 0) == "Truck"
     assert samples.target_name(real, 1) == "Animal (deer)"
-    assert samples.describe_images(real) == "CIFAR-10 training images 1 and 3"
+    assert pictures.describe_images(real) == "CIFAR-10 training images 1 and 3"
 
 
 def test_files_have_equal_bytes_and_embedded_fonts(

@@ -69,5 +69,6 @@ def test_capture_leaves_the_global_random_state_alone():
     expected = torch.rand(3)
     torch.manual_seed(5)
     weights = initial_weights(network, 3)
-    capture(network, weights, image(network), 0, precision="float32", device=torch.device("cpu"))
+    cpu = torch.device("cpu")
+    capture(network, weights, image(network)[None], np.array([0]), precision="float32", device=cpu)
     assert torch.equal(torch.rand(3), expected)

@@ -183,7 +183,7 @@ def test_a_dense_matrix_beyond_memory_is_refused(monkeypatch):
 
 
 def test_svd_falls_back_where_divide_and_conquer_gives_up(monkeypatch):
-    from gradleak.operators import system as module
+    from gradleak.operators import kernel as module
 
     original = module.linalg.svd
 

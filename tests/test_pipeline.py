@@ -61,14 +61,17 @@ def test_every_target_is_made(built):
         "results/claims.csv",
         *(f"figures/copa_{n}.{s}" for n in ("fig1", "fig2", "index") for s in ("pdf", "png")),
         *(f"results/tables/copa_{n}.csv" for n in ("table1", "table2", "images", "index")),
+        *(f"figures/rgap_fig{n}.{s}" for n in (1, 2, 3, 5, 6, 7, 8, 9) for s in ("pdf", "png")),
+        *(f"results/tables/rgap_table{n}.csv" for n in (1, 2, 3)),
     }
     assert expected <= made
     claims = pd.read_csv(built / "results/claims.csv")
-    assert len(claims) > 200
+    assert claims.paper.value_counts()["copa"] > 200
+    assert claims.paper.value_counts()["rgap"] > 100
     assert set(claims.images) == {"embedded"}
     verdicts = {"reproduced", "exceeds", "differs", "refuted", "not judged"}
     assert set(claims.verdict) <= verdicts
-    exact = claims[claims.id.str.startswith("copa.table1")]
+    exact = claims[claims.id.str.match(r"copa\.table1|rgap\.table3\..\.ra$")]
     assert set(exact.verdict) == {"reproduced"}
     table = pd.read_csv(built / "results/tables/copa_table2.csv")
     assert (table.n_ok.dropna() <= table.n.dropna()).all()
@@ -85,9 +88,17 @@ def test_an_edited_attack_reruns_its_descendants_alone(copy, snakemake):
     path = copy / "workflow/gradleak/attacks/copa.py"
     path.write_text(path.read_text() + "\n\nEDITED = True\n")
     jobs = scheduled(snakemake, copy)
-    assert {rule for rule, _ in jobs} >= {"attack", "denoise", "score", "copa_fig1", "claims_table"}
+    assert {rule for rule, _ in jobs} >= {
+        "attack",
+        "postprocess",
+        "score",
+        "copa_fig1",
+        "claims_table",
+    }
     assert {rule for rule, _ in jobs}.isdisjoint({"model", "gradient", "targets", "security"})
-    attacks = {w.split("attack=")[1] for rule, w in jobs if rule in ("attack", "denoise", "score")}
+    attacks = {
+        w.split("attack=")[1] for rule, w in jobs if rule in ("attack", "postprocess", "score")
+    }
     assert attacks == {"copa", "copa_tv", "copa_algorithm1"}
 
 
@@ -98,6 +109,15 @@ def test_an_edited_comment_reruns_nothing(copy, snakemake):
     assert scheduled(snakemake, copy) == []
 
 
+def test_an_edited_defence_reruns_its_gradients_alone(copy, snakemake):
+    path = copy / "workflow/gradleak/defences/gaussian_noise.py"
+    path.write_text(path.read_text() + "\n\nEDITED = True\n")
+    jobs = scheduled(snakemake, copy)
+    noisy = {w for rule, w in jobs if rule == "gradient"}
+    assert noisy
+    assert all("defence=noise_" in w for w in noisy)
+
+
 def test_a_changed_setting_reruns_what_depends_on_it(copy, snakemake):
     path = copy / "config.yaml"
     raw = yaml.safe_load(path.read_text())
@@ -105,7 +125,7 @@ def test_a_changed_setting_reruns_what_depends_on_it(copy, snakemake):
     path.write_text(yaml.safe_dump(raw))
     jobs = scheduled(snakemake, copy)
     assert {rule for rule, _ in jobs}.isdisjoint({"attack", "gradient", "model", "security"})
-    assert {w.split("attack=")[1] for rule, w in jobs if rule == "denoise"} == {"copa_tv"}
+    assert {w.split("attack=")[1] for rule, w in jobs if rule == "postprocess"} == {"copa_tv"}
 
 
 def test_another_number_of_seeds_reruns_from_the_models_on(copy, snakemake):

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from gradleak.defences.base import Defence
 from gradleak.errors import ConfigError, NumericsError
+from gradleak.losses import BINARY
 from gradleak.models.build import ChainModule, load
 from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile, runs
@@ -46,27 +48,32 @@ def pick_device(name: str) -> torch.device:
 def capture(
     chain: Chain,
     weights: dict[str, np.ndarray],
-    image: np.ndarray,
-    label: int,
+    images: np.ndarray,
+    labels: np.ndarray,
     *,
     precision: str,
     device: torch.device,
+    loss: str = "cross_entropy",
 ) -> dict[str, np.ndarray]:
-    """Gradient of the loss with respect to every parameter, for one image.
+    """Gradient of the mean loss over a batch with respect to every parameter.
 
-    J = cross-entropy of the softmax of the last activation's output (COPA section 2), network
-    in evaluation mode.
+    The loss is taken of the last activation's output, network in evaluation mode: cross-entropy
+    of its softmax (COPA section 2), or ℓ(μ) of μ = y·output (R-GAP eq. 4, 5).
 
     Parameters
     ----------
     chain, weights
         The network; weights as ``{parameter: array}``, stored in float32.
-    image
-        (C, H, W) in the range that the network is fed with.
-    label
-        True class.
+    images
+        (K, C, H, W) in the range that the network is fed with.
+    labels
+        True classes (K,); −1 or 1 for a loss of a margin.
     precision
         ``float32`` as clients compute it, or ``float64``.
+    device
+        Where it is computed.
+    loss
+        One of `gradleak.losses.LOSSES`.
 
     Raises
     ------
@@ -77,14 +84,39 @@ def capture(
         raise ConfigError("precision: float64 does not exist on device: mps; set device: cpu.")
     dtype = DTYPES[precision]
     module: ChainModule = load(chain, weights, dtype).to(device)
-    batch = torch.from_numpy(image)[None].to(device=device, dtype=dtype)
-    target = torch.tensor([label], device=device)
-    loss = nn.functional.cross_entropy(module(batch), target)
+    batch = torch.from_numpy(images).to(device=device, dtype=dtype)
+    value = mean_loss(loss, module(batch), torch.from_numpy(labels).to(device))
     names = [name for name, _ in module.named_parameters()]
-    found = torch.autograd.grad(loss, list(module.parameters()))
+    found = torch.autograd.grad(value, list(module.parameters()))
     out = {name: g.cpu().numpy() for name, g in zip(names, found, strict=True)}
     check_gradient(chain, out)
     return out
+
+
+def mean_loss(loss: str, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Mean of a loss over outputs (K, m) and labels (K,)."""
+    if loss == "cross_entropy":
+        return nn.functional.cross_entropy(output, labels)
+    margin = labels.to(output.dtype) * output[:, 0]
+    if loss == "logistic":
+        return nn.functional.softplus(-margin).mean()
+    if loss == "exponential":
+        return torch.exp(-margin).mean()
+    return torch.clamp(1.0 - margin, min=0.0).mean()
+
+
+def signs(
+    chain: Chain, weights: dict[str, np.ndarray], images: np.ndarray, labels: str
+) -> np.ndarray:
+    """Labels y (K,) of a loss of a margin: the network's own sign (``same``) or not (``opposite``).
+
+    ``opposite`` leaves μ < 0, where the gradient tells it uniquely; ``same`` leaves μ > 0.
+    """
+    module = load(chain, weights, torch.float64)
+    with torch.no_grad():
+        output = module(torch.from_numpy(images.astype(np.float64)))[:, 0].numpy()
+    own = np.where(output >= 0, 1, -1)
+    return own if labels == "same" else -own
 
 
 def check_gradient(chain: Chain, gradients: dict[str, np.ndarray]) -> None:
@@ -109,15 +141,25 @@ def check_gradient(chain: Chain, gradients: dict[str, np.ndarray]) -> None:
 
 
 def capture_all(
-    models: ModelFile, targets: TargetSet, *, seeds: int, precision: str, granted: bool, device: str
+    models: ModelFile,
+    targets: TargetSet,
+    *,
+    seeds: int,
+    precision: str,
+    granted: bool,
+    device: str,
+    loss: str = "cross_entropy",
+    labels: str = "dataset",
+    defence: Defence | None = None,
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Gradients of every chain, seed and target, as tensors and metadata of a gradient file.
+    """Gradients of every chain, seed and batch, as tensors and metadata of a gradient file.
 
-    Keys are ``{chain}/{parameter}``, shape (seeds, targets, ...). The label is a tensor
-    ``label`` (targets,) only if it is granted. No image is among them.
+    Keys are ``{chain}/{parameter}``, shape (seeds, batches, ...). If labels are granted,
+    ``{chain}/label`` (seeds, batches, K) are those of the loss and ``{chain}/class`` those of the
+    data set. No image is among them.
     """
     chosen = pick_device(device)
-    images = len(targets.images)
+    batches = len(targets.images)
     for chain in models.chains:
         if targets.images.shape[2:] != chain.input:
             raise ConfigError(
@@ -125,29 +167,37 @@ def capture_all(
                 f"{list(targets.images.shape[2:])}; choose another target set or model."
             )
     slots: dict[str, np.ndarray] = {}
-    for chain, seed, batch in runs(models.chains, seeds, images):
+    for chain, seed, batch in runs(models.chains, seeds, batches):
+        weights, images = models.of(chain, seed), targets.inputs(batch)
+        true = targets.labels[batch]
+        if loss in BINARY:
+            true = signs(chain, weights, images, labels)
         shared = capture(
-            chain,
-            models.of(chain, seed),
-            targets.inputs(batch)[0],
-            int(targets.labels[batch, 0]),
-            precision=precision,
-            device=chosen,
+            chain, weights, images, true, precision=precision, device=chosen, loss=loss
         )
+        if defence is not None:
+            shared = defence.apply(chain, shared, noise_seed(seed, batch))
+        if granted:
+            shared |= {"label": true, "class": targets.labels[batch]}
         for name, value in shared.items():
             key = f"{chain.name}/{name}"
             if key not in slots:
-                slots[key] = np.empty((seeds, images, *value.shape), value.dtype)
+                slots[key] = np.empty((seeds, batches, *value.shape), value.dtype)
             slots[key][seed, batch] = value
-    if granted:
-        slots["label"] = targets.labels[:, 0].copy()
     metadata = {
-        "loss": "cross-entropy of the softmax of the last activation's output",
+        "loss": loss,
+        "labels": labels,
         "mode": "evaluation",
         "precision": precision,
         "seeds": seeds,
-        "images": images,
+        "images": batches,
+        "batch": targets.images.shape[1],
         "low": targets.offset,
         "high": 1.0 + targets.offset,
     }
     return slots, metadata
+
+
+def noise_seed(seed: int, batch: int) -> int:
+    """Seed of a defence's randomness: another for each draw of weights and each batch."""
+    return 7_368_787 + 100_003 * seed + batch

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
 
 from gradleak import columns
 from gradleak.attacks import run
-from gradleak.metrics.image import METRICS
+from gradleak.losses import BINARY, MarginLoss
+from gradleak.metrics.image import METRICS, combination, mse
+from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile
-from gradleak.models.passes import fc_input
+from gradleak.models.passes import fc_input, forward, weight_gradients
 from gradleak.targets import TargetSet
 
-COLUMNS = [*columns.SCORES, "name", "precision"]
+COLUMNS = [*columns.SCORES, "name", "precision", "answer", "kind"]
 
 
 def score(
-    path: str, targets: TargetSet, models: ModelFile, case: dict[str, Any]
+    path: str,
+    targets: TargetSet,
+    models: ModelFile,
+    case: dict[str, Any],
+    task: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """One tidy row per image and metric.
+    """One tidy row per answer, image and metric.
 
     Parameters
     ----------
@@ -28,59 +36,160 @@ def score(
     targets
         Originals.
     models
-        Networks, for the true input of their fully connected layers.
+        Networks, for the true input of their fully connected layers and the true μ.
     case
         Values of the columns that are the same in all rows: paper, result, attack, defence,
         images, targets, precision.
+    task
+        ``loss`` and ``labels`` of the experiment.
 
     Returns
     -------
     list of dict
-        Records with the keys `COLUMNS`. Runs that failed keep their rows, with an empty value.
+        Records with the keys `COLUMNS`. Answers that failed keep their rows, with an empty value.
         SSIM is taken in [0, 1], the reconstruction clipped to it; the others are not clipped.
-        ``fc_error`` (relative error of the fully connected layer's input, COPA Lemma A.1) and
-        ``label_correct`` (0 or 1) follow where the attack found an input or a label.
+        Reconstructions of a batch are matched to its images so that the sum of MSEs is least; one
+        image for a whole batch is compared with each. What follows where it has a meaning:
+
+        ``fc_error``
+            Relative error of the first fully connected layer's input (COPA Lemma A.1).
+        ``label_correct``
+            0 or 1.
+        ``coefficient``, ``r2``
+            Least-squares weight of each image in one image for a batch, and the share of the
+            variance that the combination explains (R-GAP appendix F); r2 on the first row only.
+        ``mu``, ``twin_scale``, ``mse_twin``, ``twin_error``
+            True μ; μ of the twin over it; the MSE to the twin data (R-GAP appendix B), and the
+            distance to them relative to their own norm, since they may be dark.
+        ``gradient_mismatch``
+            ||∇(twin) − ∇(image)|| / ||∇(image)|| over all weights, of the true twin.
+        ``objective``, ``evaluations``
+            Of an iterative attack: final value, and gradients of the network computed.
     """
     images, records = run.read(path)
     chains = {chain.name: chain for chain in models.chains}
-    classes = targets.source["classes"].split(", ")
     rows = []
     for record in records:
         batch, seed, model = record["batch"], record["seed"], record["model"]
-        values = dict.fromkeys(METRICS, np.nan)
+        chain, weights = chains[model], models.of(chains[model], seed)
+        size = targets.images.shape[1]
+        values = [dict.fromkeys(METRICS, np.nan) for _ in range(size)]
         if record["status"] == "ok":
-            values = _image_metrics(targets, batch, images[f"{model}/image"][seed, batch])
-            if "label" in record:
-                values["label_correct"] = float(record["label"] == targets.labels[batch, 0])
-            if f"{model}/fc_input" in images:
-                found = images[f"{model}/fc_input"][seed, batch]
-                true = fc_input(
-                    chains[model], models.of(chains[model], seed), targets.inputs(batch)[0]
+            found = images[f"{model}/images"][seed, batch, record["answer"]]
+            found = found[np.isfinite(found).all(axis=(1, 2, 3))]
+            values = _image_metrics(targets, batch, found)
+            values[0] |= _facts(record, targets, batch, weights, chain, task)
+            if record["answer"] == 0 and f"{model}/fc_input" in images:
+                true = fc_input(chain, weights, targets.inputs(batch)[0])
+                error = images[f"{model}/fc_input"][seed, batch] - true
+                values[0]["fc_error"] = float(np.linalg.norm(error) / np.linalg.norm(true))
+            if size == 1:
+                values[0] |= _twin(chain, weights, targets.inputs(batch)[0], found[0], task)
+        for position, metrics in enumerate(values):
+            for metric, value in metrics.items():
+                rows.append(
+                    {
+                        **case,
+                        "model": model,
+                        "seed": seed,
+                        "batch": batch,
+                        "index": int(targets.indices[batch, position]),
+                        "label": targets.classes(batch)[position],
+                        "metric": metric,
+                        "value": value,
+                        "status": record["status"],
+                        "reason": record["reason"],
+                        "name": targets.names[batch],
+                        "answer": record["answer"],
+                        "kind": record["kind"],
+                    }
                 )
-                values["fc_error"] = float(np.linalg.norm(found - true) / np.linalg.norm(true))
-        for metric, value in values.items():
-            rows.append(
-                {
-                    **case,
-                    "model": model,
-                    "seed": seed,
-                    "batch": batch,
-                    "index": int(targets.indices[batch, 0]),
-                    "label": classes[batch],
-                    "metric": metric,
-                    "value": value,
-                    "status": record["status"],
-                    "reason": record["reason"],
-                    "name": targets.names[batch],
-                }
-            )
     return rows
 
 
-def _image_metrics(targets: TargetSet, batch: int, found: np.ndarray) -> dict[str, float]:
-    original = targets.inputs(batch)[0]
-    pair = (original - targets.offset, np.clip(found - targets.offset, 0.0, 1.0))
+def _image_metrics(targets: TargetSet, batch: int, found: np.ndarray) -> list[dict[str, float]]:
+    """Metrics of each image of a batch; `found` (K', C, H, W), K' = K or 1."""
+    originals = targets.inputs(batch)
+    if len(found) == len(originals):
+        order = _assignment(originals, found)
+    else:
+        order = np.zeros(len(originals), dtype=int)
+    out = []
+    for original, reconstruction in zip(originals, found[order], strict=True):
+        clipped = (original - targets.offset, np.clip(reconstruction - targets.offset, 0.0, 1.0))
+        pair = (original, reconstruction)
+        out.append({n: m(*clipped) if n == "ssim" else m(*pair) for n, m in METRICS.items()})
+    if len(found) < len(originals):
+        weights, explained = combination(originals, found[0])
+        for metrics, weight in zip(out, weights, strict=True):
+            metrics["coefficient"] = float(weight)
+        out[0]["r2"] = explained
+    return out
+
+
+def _assignment(originals: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """Which reconstruction belongs to which original: the pairing with the least sum of MSEs."""
+    if len(originals) == 1:
+        return np.zeros(1, dtype=int)
+    cost = np.array([[mse(original, one) for one in found] for original in originals])
+    return np.asarray(linear_sum_assignment(cost)[1])
+
+
+def _facts(
+    record: Mapping[str, Any],
+    targets: TargetSet,
+    batch: int,
+    weights: dict[str, np.ndarray],
+    chain: Chain,
+    task: Mapping[str, str],
+) -> dict[str, float]:
+    """What the attack says of itself, and whether its label is right."""
+    out = {}
+    if record["evaluations"]:
+        out["evaluations"] = float(record["evaluations"])
+        out["objective"] = np.nan if record["loss"] is None else float(record["loss"])
+    if record["label"] is not None and targets.images.shape[1] == 1:
+        true = int(targets.labels[batch, 0])
+        if task["loss"] in BINARY:
+            true = _sign(chain, weights, targets.inputs(batch)[0], task)
+        out["label_correct"] = float(record["label"] == true)
+    return out
+
+
+def _sign(
+    chain: Chain, weights: dict[str, np.ndarray], image: np.ndarray, task: Mapping[str, str]
+) -> int:
+    """Label y of an image under a loss of a margin."""
+    own = 1 if forward(chain, weights, image)[0] >= 0 else -1
+    return own if task["labels"] == "same" else -own
+
+
+def _twin(
+    chain: Chain,
+    weights: dict[str, np.ndarray],
+    image: np.ndarray,
+    found: np.ndarray,
+    task: Mapping[str, str],
+) -> dict[str, float]:
+    """True μ, and the distance to the twin data where these are the image scaled."""
+    if task["loss"] not in BINARY or not chain.is_homogeneous:
+        return {}
+    loss = MarginLoss(task["loss"])
+    label = _sign(chain, weights, image, task)
+    mu = label * float(forward(chain, weights, image)[0])
+    others = [m for m in loss.margins(float(loss.product(mu))) if abs(m - mu) > 1e-6 * abs(mu)]
+    if not others:
+        return {"mu": mu}
+    scale = others[0] / mu
+    twin = scale * image
+    true, same = (
+        np.concatenate(list(weight_gradients(chain, weights, x, label, task["loss"]).values()))
+        for x in (image, twin)
+    )
     return {
-        name: metric(*pair) if name == "ssim" else metric(original, found)
-        for name, metric in METRICS.items()
+        "mu": mu,
+        "twin_scale": scale,
+        "mse_twin": mse(twin, found),
+        "twin_error": float(np.linalg.norm(found - twin) / np.linalg.norm(twin)),
+        "gradient_mismatch": float(np.linalg.norm(same - true) / np.linalg.norm(true)),
     }

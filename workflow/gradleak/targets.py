@@ -27,7 +27,8 @@ class TargetSet:
     names
         One name for each batch, used in tables and figures.
     source
-        Data set, split, origin and checksum of the images.
+        Data set, split, origin and checksum of the images; ``classes`` names the class of each
+        image, batch after batch.
     """
 
     images: np.ndarray
@@ -41,6 +42,11 @@ class TargetSet:
         """What the network is fed with, float64 (K, C, H, W)."""
         return self.images[batch] / 255.0 + self.offset
 
+    def classes(self, batch: int) -> list[str]:
+        """Class of each image of a batch, in words (K,)."""
+        size = self.images.shape[1]
+        return self.source["classes"].split(", ")[batch * size : (batch + 1) * size]
+
 
 def build(data: Dataset, settings: dict[str, Any], count: int | None) -> TargetSet:
     """Choose images as `settings` (one entry of ``targets`` in config.yaml) says.
@@ -50,25 +56,29 @@ def build(data: Dataset, settings: dict[str, Any], count: int | None) -> TargetS
     DataError
         If an index is out of range.
     """
+    size = settings["batch"]
     if settings["indices"] is not None:
         indices = [int(i) for i in settings["indices"]]
     else:
         assert count is not None
-        if count > len(data):
+        first, end = settings["first"], settings["first"] + count * size
+        if end > len(data):
             raise DataError(
-                f"targets: count {count} is more than the {len(data)} images of {data.dataset}-"
-                f"{data.split}; lower it."
+                f"targets: {count} batches of {size} from image {first} on are more than the "
+                f"{len(data)} images of {data.dataset}-{data.split}; lower count."
             )
-        indices = list(range(count))
+        indices = list(range(first, end))
     images, labels = data.take(indices)
     classes = [data.classes[int(label)] for label in labels]
-    names = settings["names"] or [f"{c} {i}" for c, i in zip(classes, indices, strict=True)]
+    each = [f"{c} {i}" for c, i in zip(classes, indices, strict=True)]
+    default = [" + ".join(each[k : k + size]) for k in range(0, len(each), size)]
+    batches = (len(indices) // size, size)
     return TargetSet(
-        images=images[:, None],
-        labels=labels[:, None],
-        indices=np.array(indices, dtype=np.int64)[:, None],
+        images=images.reshape(*batches, *images.shape[1:]),
+        labels=labels.reshape(batches),
+        indices=np.array(indices, dtype=np.int64).reshape(batches),
         offset=float(settings["offset"]),
-        names=tuple(names),
+        names=tuple(settings["names"] or default),
         source={**data.identity(), "classes": ", ".join(classes)},
     )
 

@@ -5,6 +5,8 @@ rule attack:
     input:
         model=MODEL,
         gradient=GRADIENT,
+        first=first_reconstructions,
+        own_images=own_target_set,
     output:
         images=RECONSTRUCTION,
         timing=RECONSTRUCTION.replace(".safetensors", ".seconds.json"),
@@ -22,14 +24,15 @@ rule attack:
         runtime=60,
     params:
         settings=attack_settings,
+        device=attack_device,
         code=attack_code,
     script:
         "../scripts/attack.py"
 
 
-rule denoise:
+rule postprocess:
     input:
-        first_reconstruction,
+        first_reconstructions,
     output:
         images=RECONSTRUCTION,
         timing=RECONSTRUCTION.replace(".safetensors", ".seconds.json"),
@@ -49,4 +52,4 @@ rule denoise:
         settings=attack_settings,
         code=code("gradleak.attacks.postprocess"),
     script:
-        "../scripts/denoise.py"
+        "../scripts/postprocess.py"

@@ -9,6 +9,9 @@ rule speed:
     input:
         model=MODEL.format(model=SPEED_MODEL),
         targets=TARGETS.format(targets=COPA_PAIR),
+        rgap_model=MODEL.format(model="rgap_cnn6"),
+        search_model=MODEL.format(model="dlg_lenet"),
+        rgap_targets=TARGETS.format(targets="rgap_few"),
     output:
         "results/benchmarks/speed.csv",
     log:
@@ -17,12 +20,17 @@ rule speed:
         "../../envs/gradleak.yaml"
     threads: workflow.cores
     resources:
-        mem_mb=6000,
+        mem_mb=12000,
         runtime=60,
     params:
         target="figures/copa_fig1.pdf",
         overrides=run_overrides,
-        code=code("gradleak.benchmarks.pipeline", "gradleak.benchmarks.worker"),
+        searches=search_amounts,
+        code=code(
+            "gradleak.benchmarks.pipeline",
+            "gradleak.benchmarks.worker",
+            "gradleak.benchmarks.dlg",
+        ),
     script:
         "../scripts/speed.py"
 

@@ -1,12 +1,19 @@
 # Claims: a verdict for every number and sentence of the papers.
 CLAIMS = sorted(str(path) for path in Path("workflow/claims").glob("*.yaml"))
+# R-GAP's rank analysis is one of single images.
+RANKED = [
+    name
+    for name, entry in CONFIG.experiments.items()
+    if entry.paper == "rgap" and CONFIG.targets[entry.targets].batch == 1
+]
 
 
 rule claims_table:
     input:
         claims=CLAIMS,
-        scores=scores_of("copa_pair", "copa_twenty", "copa_padding"),
+        scores=scores_of(*CONFIG.experiments),
         security=security_of("copa_pair"),
+        rank=rank_of(*RANKED),
         index=[path for path in TABLES if path.endswith("_index.csv")],
     output:
         "results/claims.csv",

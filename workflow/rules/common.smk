@@ -11,6 +11,7 @@ from gradleak import config as gradleak_config
 from gradleak.attacks.run import ATTACKS
 from gradleak.data.arrays import is_by_hand
 from gradleak.data.catalogue import pairs, pairs_pattern, resolve
+from gradleak.defences.base import DEFENCES
 from gradleak.errors import GradleakError
 from gradleak.provenance import code_hash as code
 
@@ -38,9 +39,12 @@ GRADIENT = f"results/gradients/{CELL}/{{defence}}.safetensors"
 RECONSTRUCTION = f"results/reconstructions/{CELL}/{{defence}}/{{attack}}.safetensors"
 SCORE = f"results/scores/{CELL}/{{defence}}/{{attack}}.csv"
 SECURITY = f"results/security/{CELL}.csv"
+RANK = f"results/rank/{CELL}.csv"
 
-# Attacks on gradients, and attacks that start from the reconstruction of another one.
+# Attacks on gradients, and those made of the reconstructions of others alone.
 FIRST = [name for name, entry in CONFIG.attacks.items() if entry.method in ATTACKS]
+# Methods that run on `device`; the closed forms and COPA run on the CPU.
+ON_DEVICE = ("dlg", "inverting_gradients", "gauss_newton")
 LATER = [name for name in CONFIG.attacks if name not in FIRST]
 
 # Each paper's rules add their targets.
@@ -60,7 +64,7 @@ def beside(path, kind, suffix):
 
 wildcard_constraints:
     experiment=ids(CONFIG.experiments),
-    model=ids([*CONFIG.models, *CONFIG.families]),
+    model=ids([*CONFIG.models, *CONFIG.families, *CONFIG.groups]),
     targets=ids(CONFIG.targets),
     defence=ids(CONFIG.defences),
     attack=ids(CONFIG.attacks),

@@ -21,6 +21,6 @@ rule gradient:
         experiment=experiment_settings,
         defence=defence_settings,
         device=CONFIG.device,
-        code=code("gradleak.gradients"),
+        code=defence_code,
     script:
         "../scripts/gradient.py"

@@ -44,9 +44,10 @@ def target_count(wildcards):
 
 
 def model_settings(wildcards):
-    """Description of a model, or the entry of a family and how many networks it has."""
-    if wildcards.model in CONFIG.models:
-        return CONFIG.chain(wildcards.model).describe()
+    """Descriptions of models, or the entry of a family and how many networks it has."""
+    if wildcards.model not in CONFIG.families:
+        members = CONFIG.members(wildcards.model)
+        return {"chains": [CONFIG.chain(member).describe() for member in members]}
     family = CONFIG.families[wildcards.model]
     return {
         **settings("families", wildcards.model),
@@ -78,6 +79,8 @@ def experiment_settings(wildcards):
         "precision": entry.precision,
         "granted": entry.label == "granted",
         "seeds": CONFIG.amount(entry.seeds),
+        "loss": entry.loss,
+        "labels": entry.labels,
     }
 
 
@@ -86,11 +89,18 @@ def defence_settings(wildcards):
     return settings("defences", wildcards.defence)
 
 
+def defence_code(wildcards):
+    """Code of gradient capture and of this defence alone."""
+    method = CONFIG.defences[wildcards.defence].method
+    return code("gradleak.gradients", DEFENCES[method][0])
+
+
 def amounts_of_attack(attack):
     """Entry of `attacks`, with its amounts at the current scale."""
     entry = settings("attacks", attack)
-    if "iterations" in entry:
-        entry["iterations"] = CONFIG.amount(entry["iterations"])
+    for key in gradleak_config.AMOUNTS:
+        if entry.get(key) is not None:
+            entry[key] = CONFIG.amount(entry[key])
     return entry
 
 
@@ -104,14 +114,28 @@ def attack_code(wildcards):
     return code("gradleak.attacks.run", ATTACKS[CONFIG.attacks[wildcards.attack].method][0])
 
 
-def first_reconstruction(wildcards):
-    """The reconstruction that a post-processing step starts from."""
-    return RECONSTRUCTION.format(
-        experiment=wildcards.experiment,
-        model=wildcards.model,
-        defence=wildcards.defence,
-        attack=CONFIG.attacks[wildcards.attack].of,
-    )
+def attack_device(wildcards):
+    """Device of attacks that use PyTorch; None for the others, so that it cannot rerun them."""
+    return CONFIG.device if CONFIG.attacks[wildcards.attack].method in ON_DEVICE else None
+
+
+def first_reconstructions(wildcards):
+    """Reconstructions that an attack starts from or is made of."""
+    return [
+        RECONSTRUCTION.format(
+            experiment=wildcards.experiment,
+            model=wildcards.model,
+            defence=wildcards.defence,
+            attack=attack,
+        )
+        for attack in gradleak_config.made_from(CONFIG.attacks[wildcards.attack])
+    ]
+
+
+def own_target_set(wildcards):
+    """Images of the attacker's own, where an attack starts from them."""
+    own = getattr(CONFIG.attacks[wildcards.attack], "own_images", None)
+    return [] if own is None else [TARGETS.format(targets=own)]
 
 
 def score_case(wildcards):
@@ -126,6 +150,12 @@ def score_case(wildcards):
         "targets": entry.targets,
         "precision": entry.precision,
     }
+
+
+def score_task(wildcards):
+    """What labels mean in an experiment."""
+    entry = CONFIG.experiments[wildcards.experiment]
+    return {"loss": entry.loss, "labels": entry.labels}
 
 
 def scores_of(*experiments, attacks=None, models=None):
@@ -152,9 +182,27 @@ def security_of(*experiments, models=None):
     ]
 
 
+def rank_of(*experiments, models=None):
+    """Files with R-GAP's rank analysis of the models of experiments."""
+    return [
+        path.replace("results/security/", "results/rank/", 1)
+        for path in security_of(*experiments, models=models)
+    ]
+
+
 def security_seeds(wildcards):
     """Draws of weights whose ranks are computed: ranks hardly vary, so three tell enough."""
     return min(3, CONFIG.amount(CONFIG.experiments[wildcards.experiment].seeds))
+
+
+def rank_amounts(wildcards):
+    """Draws and images that the rank analysis measures; condition numbers only if asked for."""
+    entry = CONFIG.experiments[wildcards.experiment]
+    return {
+        "seeds": CONFIG.amount(entry.seeds),
+        "images": CONFIG.amount(entry.conditions or 1),
+        "conditions": entry.conditions is not None,
+    }
 
 
 def pair_gradients(wildcards):
@@ -176,6 +224,16 @@ def copa_default(wildcards):
     """Settings of COPA that config.yaml chooses."""
     entry = amounts_of_attack("copa")
     return {key: value for key, value in entry.items() if key != "method"}
+
+
+def search_amounts(wildcards):
+    """Images, starts and outer steps with which searches are timed."""
+    smoke = CONFIG.scale == "smoke"
+    return (
+        {"images": 1, "starts": 2, "outer": 5}
+        if smoke
+        else {"images": 4, "starts": 3, "outer": 300}
+    )
 
 
 def run_overrides(wildcards):

@@ -1,4 +1,4 @@
-# Scores: reconstruction against original, the only step that sees originals; and c(M).
+# Scores and analyses: the only steps that see originals.
 
 
 rule score:
@@ -18,6 +18,7 @@ rule score:
         runtime=10,
     params:
         case=score_case,
+        task=score_task,
         code=code("gradleak.scores"),
     script:
         "../scripts/score.py"
@@ -44,3 +45,27 @@ rule security:
         code=code("gradleak.security"),
     script:
         "../scripts/security.py"
+
+
+rule rank_analysis:
+    input:
+        model=MODEL,
+        targets=experiment_targets,
+    output:
+        RANK,
+    log:
+        beside(RANK, "logs", ".log"),
+    benchmark:
+        beside(RANK, "benchmarks", ".tsv")
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=60,
+    params:
+        task=score_task,
+        amounts=rank_amounts,
+        code=code("gradleak.rank_table"),
+    script:
+        "../scripts/rank_analysis.py"

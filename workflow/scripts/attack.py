@@ -1,14 +1,26 @@
 """Writes the reconstructions of one attack on one gradient file."""
 
 import _package
+from gradleak import targets
+from gradleak.attacks import starts
 from gradleak.attacks.run import attack_all
 from gradleak.provenance import record
 from gradleak.script import job
 
 with job(snakemake) as log:
-    params = snakemake.params
-    results = attack_all(snakemake.input.model, snakemake.input.gradient, params.settings)
-    results.save(
-        snakemake.output.images, snakemake.output.timing, record(params.settings, params.code)
+    params, settings = snakemake.params, snakemake.params.settings
+    first, own_images = snakemake.input.get("first"), snakemake.input.get("own_images")
+    begin = None
+    if first:
+        begin = starts.FromReconstruction(first[0], settings.get("answer", "answer"))
+    if own_images:
+        begin = starts.OfOneClass(targets.read(own_images[0]))
+    results = attack_all(
+        snakemake.input.model,
+        snakemake.input.gradient,
+        settings,
+        device=params.device,
+        starts=begin,
     )
+    results.save(snakemake.output.images, snakemake.output.timing, record(settings, params.code))
     log.info("%s", results.summary())

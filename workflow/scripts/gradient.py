@@ -3,6 +3,7 @@
 import _package
 from gradleak import gradients, targets
 from gradleak.artifacts import write_tensors
+from gradleak.defences import base as defences
 from gradleak.models import files
 from gradleak.provenance import record
 from gradleak.script import job
@@ -13,6 +14,7 @@ with job(snakemake):
         files.read(snakemake.input.model),
         targets.read(snakemake.input.targets),
         device=params.device,
+        defence=defences.build(params.defence),
         **params.experiment,
     )
     settings = {"experiment": params.experiment, "defence": params.defence}

@@ -12,5 +12,6 @@ with job(snakemake):
         targets.read(snakemake.input.targets),
         files.read(snakemake.input.model),
         snakemake.params.case,
+        snakemake.params.task,
     )
     write_rows(snakemake.output[0], scores.COLUMNS, rows)

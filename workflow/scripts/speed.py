@@ -1,4 +1,4 @@
-"""Writes the table of speeds: ours against the plain dense way, and the pipeline's wall time."""
+"""Writes the table of speeds: ours against the plain way, and the pipeline's wall time."""
 
 import tempfile
 from pathlib import Path
@@ -6,21 +6,28 @@ from pathlib import Path
 import _package
 from gradleak import targets
 from gradleak.artifacts import write_csv
-from gradleak.benchmarks import case, pipeline, speed
+from gradleak.benchmarks import case, dlg, pipeline, speed
 from gradleak.models import files
 from gradleak.provenance import ROOT
 from gradleak.script import job
 
 with job(snakemake) as log, tempfile.TemporaryDirectory(prefix="gradleak-speed-") as folder:
-    params, threads = snakemake.params, snakemake.threads
-    models, images = files.read(snakemake.input.model), targets.read(snakemake.input.targets)
-    chain = models.chains[0]
-    path = str(Path(folder) / "case.safetensors")
-    label = int(images.labels[0, 0])
-    case.make(path, chain, models.of(chain, 0), images.inputs(0)[0], label, images.offset)
+    given, params, threads = snakemake.input, snakemake.params, snakemake.threads
+    path, single = (str(Path(folder) / f"{name}.safetensors") for name in ("case", "single"))
+    case.make_dense(path, files.read(given.model), targets.read(given.targets))
+    case.make_single(single, files.read(given.rgap_model), targets.read(given.rgap_targets))
     last = pipeline.wall_time(str(ROOT.parents[1]), params.target, params.overrides, threads)
-    rows = []
-    for part in (speed.attack_rows, speed.rank_rows):
-        rows += part(path, threads=threads)
-        log.info("%s", "; ".join(f"{row['what']}: {row['ratio']:.0f}" for row in rows))
+    rows = speed.attack_rows(path, threads=threads)
+    log.info("%s", speed.summary(rows))
+    rows += speed.rank_rows(path, threads=threads)
+    log.info("%s", speed.summary(rows))
+    rows.append(speed.float32_row(single, threads=threads))
+    log.info("%s", speed.summary(rows))
+    rows += dlg.table_rows(
+        files.read(given.search_model),
+        targets.read(given.rgap_targets),
+        threads=threads,
+        **params.searches,
+    )
+    log.info("%s", speed.summary(rows))
     write_csv(snakemake.output[0], speed.table([*rows, last]))

@@ -7,6 +7,8 @@ from gradleak.script import job
 
 with job(snakemake):
     files = snakemake.input
-    evidence = Evidence.read(files.get("scores", []), files.get("security", []))
-    found = table(load(files.claims), evidence, snakemake.params.name, **snakemake.params.case)
+    given = {kind: files.get(kind, []) for kind in ("scores", "security", "rank")}
+    found = table(
+        load(files.claims), Evidence.read(**given), snakemake.params.name, **snakemake.params.case
+    )
     write_csv(snakemake.output[0], found[found["paper"].notna()])

@@ -12,7 +12,6 @@ from gradleak.attacks.layerwise import (
     LayerAnswer,
     LayerTask,
     inapplicable,
-    pull_through,
     walk,
 )
 from gradleak.attacks.least_squares import OPTIMISERS, LayerProblem
@@ -39,7 +38,7 @@ class Copa:
     optimiser, iterations
         One of `gradleak.attacks.least_squares.OPTIMISERS`, and its limit of steps.
     margin
-        Only for ``start: rgap``, see `gradleak.attacks.layerwise.pull_through`.
+        Only for ``start: rgap``, see `gradleak.attacks.rgap.RGap`.
     """
 
     start: str = "random"
@@ -83,9 +82,9 @@ class Copa:
         constrained = self._constrained(before)
         clipped = 0
         if self.start == "rgap":
-            pulled, clipped = pull_through(task, task.system.solve(task.values).x, self.margin)
-            assert pulled is not None
-            begin = pulled
+            estimate = task.system.solve(task.values).x
+            opened = task.before.activation.open(estimate, self.margin)
+            begin, clipped = opened.z, opened.clipped
         else:
             size = task.system.shape[1]
             begin = generator.uniform(-self.hidden_spread, self.hidden_spread, size)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import least_squares
 
 from gradleak.errors import NumericsError
 from gradleak.models.activations import Activation
 
 SCALE_GRID = np.geomspace(1e-4, 1e4, 801)
+FINER = 41
 # Relative misfit of dJ/dW; gradients in float32 reach about 1e-6.
 ROOT_TOLERANCE = 1e-4
+# What noise or a batch adds to the first singular triplet of dJ/dW is of the second's size.
+NOISE_FACTOR = 3.0
 
 
 @dataclass(frozen=True)
@@ -25,13 +29,10 @@ class LinearSolution:
         Input (n,).
     delta
         dJ/dz (m,).
-    candidates
-        How many inputs explain the gradient; more than one means the answer is not unique.
     """
 
     x: np.ndarray
     delta: np.ndarray
-    candidates: int = 1
 
 
 def from_delta(weight_gradient: np.ndarray, delta: np.ndarray) -> np.ndarray:
@@ -50,10 +51,8 @@ def from_delta(weight_gradient: np.ndarray, delta: np.ndarray) -> np.ndarray:
     Raises
     ------
     NumericsError
-        If delta is zero or so small that its square underflows.
+        If delta is zero or not finite.
     """
-    weight_gradient = weight_gradient.astype(np.float64)
-    delta = delta.astype(np.float64)
     scale = np.abs(delta).max(initial=0.0)
     if not scale > 0 or not np.isfinite(scale):
         raise NumericsError(
@@ -78,13 +77,14 @@ def last_layer(
     weight_gradient: np.ndarray,
     bias_gradient: np.ndarray | None,
     activation: Activation,
-    label: int,
-) -> LinearSolution:
-    """Input of the last layer from its gradient.
+    label: int | None,
+) -> tuple[LinearSolution, ...]:
+    """Inputs of the last layer under cross-entropy that explain its gradient.
 
-    With a bias, dJ/dz = dJ/db (eq. 13). Without one, dJ/dz depends on the logits, which are
-    unknown: dJ/dW = delta x^T fixes x up to a scale t, x = t·u, and eq. (10) becomes one
-    equation in t, t·dJ/dz(t·W u) = v, solved by bracketing on a logarithmic grid.
+    With a bias, dJ/dz = dJ/db (eq. 13) and there is one. Without one, dJ/dz depends on the
+    probabilities, which are unknown: dJ/dW = delta x^T fixes x up to a scale t, x = t·u, and
+    eq. (10) becomes m equations in t alone, t·dJ/dz(t·W u) = v. Three classes and more almost
+    always leave one t; with two classes the m equations are one, and t has a twin.
 
     Parameters
     ----------
@@ -95,58 +95,94 @@ def last_layer(
     activation
         Activation after the layer, before the softmax.
     label
-        True class.
+        True class; needed only without a bias.
 
     Returns
     -------
-    LinearSolution
-        The input that explains the gradient best; `candidates` counts all that explain it
-        within `ROOT_TOLERANCE`. Roots are found by their change of sign between neighbours of
-        `SCALE_GRID`, so two roots between neighbours are missed.
+    tuple
+        All inputs that explain the gradient within `ROOT_TOLERANCE`, or within its distance
+        from rank one where that is larger (noise, batches); the best one first.
 
     Raises
     ------
     NumericsError
-        If the gradient is zero, or no scale explains it within `ROOT_TOLERANCE`.
+        If the gradient is zero, or no scale explains it.
     """
     if bias_gradient is not None:
-        delta = bias_gradient.astype(np.float64)
-        return LinearSolution(from_delta(weight_gradient, delta), delta)
+        return (LinearSolution(from_delta(weight_gradient, bias_gradient), bias_gradient),)
+    if label is None:
+        raise NumericsError(
+            "Without a bias the last layer's closed form needs the label; grant it "
+            "(label: granted)."
+        )
     return _without_bias(weight, weight_gradient, activation, label)
 
 
 def _without_bias(
     weight: np.ndarray, weight_gradient: np.ndarray, activation: Activation, label: int
-) -> LinearSolution:
-    """Search the scale t of x = t·u for which dJ/dz(t·W u) fits the gradient."""
+) -> tuple[LinearSolution, ...]:
+    """Every scale t of x = t·u for which dJ/dz(t·W u) fits the gradient."""
     left, values, right = np.linalg.svd(weight_gradient.astype(np.float64), full_matrices=False)
     if not values[0] > 0:
         raise NumericsError("The last layer's gradient is zero; nothing can be reconstructed.")
     # delta_y < 0 for the true class: this fixes the sign that the SVD leaves open.
     sign = -np.sign(left[label, 0]) or 1.0
-    direction, target = sign * right[0], sign * values[0] * left[:, 0]
+    direction, target = sign * right[0], sign * left[:, 0]
     logits = weight.astype(np.float64) @ direction
 
     def mismatch(scale: np.ndarray) -> np.ndarray:
-        return scale * _loss_gradient(np.outer(logits, scale), activation, label) - target[:, None]
+        """(m, scales), relative to the gradient."""
+        found = _loss_gradient(np.outer(logits, scale), activation, label)
+        return scale * found / values[0] - target[:, None]
 
-    def along(scale: float) -> float:
-        return float(mismatch(np.array([scale]))[label, 0])
-
-    grid = mismatch(SCALE_GRID)[label]
-    starts = np.flatnonzero(np.sign(grid[:-1]) != np.sign(grid[1:]))
-    roots = np.array([brentq(along, SCALE_GRID[i], SCALE_GRID[i + 1], xtol=1e-15) for i in starts])
-    if not roots.size:
-        raise NumericsError(
-            "No input of the last layer explains its gradient (eq. 10 without bias has no root); "
-            "check the label and the activation."
-        )
-    errors = np.linalg.norm(mismatch(roots), axis=0) / np.linalg.norm(target)
-    if errors.min() > ROOT_TOLERANCE:
+    scales = _minima(mismatch)
+    errors = np.linalg.norm(mismatch(scales), axis=0)
+    second = values[1] / values[0] if values.size > 1 else 0.0
+    limit = max(ROOT_TOLERANCE, NOISE_FACTOR * float(second))
+    order = np.argsort(errors)
+    fitting = order[errors[order] <= limit]
+    if not fitting.size:
         raise NumericsError(
             f"The best input of the last layer explains its gradient only to {errors.min():.1g} "
             "(eq. 10 without bias); check the label and the activation."
         )
-    scale = float(roots[np.argmin(errors)])
-    delta = _loss_gradient(scale * logits, activation, label)
-    return LinearSolution(scale * direction, delta, int(np.sum(errors <= ROOT_TOLERANCE)))
+    return tuple(
+        LinearSolution(scale * direction, _loss_gradient(scale * logits, activation, label))
+        for scale in scales[fitting]
+    )
+
+
+def _minima(mismatch: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
+    """Scales at which ||mismatch|| has a local minimum, ascending.
+
+    They are bracketed on `SCALE_GRID` and again on a grid `FINER` times as fine, so that only
+    two within about 1e-3 of each other, where they are one for any purpose, are taken for one.
+    Gauss-Newton then brings a root to rounding.
+    """
+    found: list[float] = []
+    for first, last in _valleys(mismatch, SCALE_GRID):
+        for low, high in _valleys(mismatch, np.geomspace(first, last, 2 * FINER)):
+            fit = least_squares(
+                lambda log: mismatch(np.exp(log))[:, 0],
+                [0.5 * (np.log(low) + np.log(high))],
+                bounds=([np.log(low)], [np.log(high)]),
+                xtol=1e-15,
+                ftol=1e-15,
+                gtol=1e-15,
+            )
+            found.append(float(np.exp(fit.x[0])))
+    return np.unique(found)
+
+
+def _valleys(
+    mismatch: Callable[[np.ndarray], np.ndarray], grid: np.ndarray
+) -> list[tuple[float, float]]:
+    """Neighbours of every grid point at which ||mismatch|| is no larger than beside it."""
+    sizes = np.linalg.norm(mismatch(grid), axis=0)
+    padded = np.concatenate([[np.inf], sizes, [np.inf]])
+    lowest = (padded[1:-1] < padded[:-2]) & (padded[1:-1] <= padded[2:])
+    last = grid.size - 1
+    return [
+        (float(grid[max(int(i) - 1, 0)]), float(grid[min(int(i) + 1, last)]))
+        for i in np.flatnonzero(lowest)
+    ]

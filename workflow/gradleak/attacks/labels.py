@@ -1,6 +1,8 @@
-"""Label recovery from the signs of the last layer's gradient (iDLG; COPA section 2)."""
+"""Labels that a gradient gives away (iDLG; COPA section 2; R-GAP section 3.1.1)."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import numpy as np
 
@@ -20,22 +22,94 @@ def recover_label(view: AttackerView) -> int:
     NumericsError
         If not exactly one class stands out.
     """
-    layer = view.chain.layers[-1]
-    bias = view.gradients.get(f"{layer.name}.bias")
-    if bias is not None:
-        candidates = np.flatnonzero(bias < 0)
-    else:
-        rows = view.gradients[f"{layer.name}.weight"].astype(np.float64)
-        products = rows @ rows.T
-        np.fill_diagonal(products, -1.0)
-        candidates = np.flatnonzero(np.all(products < 0, axis=1))
-        if rows.shape[0] == 2:
-            raise NumericsError(
-                "Without a bias the label of two classes cannot be told from signs; grant it."
-            )
+    candidates = _opposite_rows(view)
     if candidates.size != 1:
         raise NumericsError(
             f"The signs of the last layer's gradient name {candidates.size} classes instead of "
             "one; grant the label (label: granted)."
         )
     return int(candidates[0])
+
+
+def _opposite_rows(view: AttackerView) -> np.ndarray:
+    layer = view.chain.layers[-1]
+    bias = view.gradients.get(f"{layer.name}.bias")
+    if bias is not None:
+        return np.flatnonzero(bias < 0)
+    rows = view.gradients[f"{layer.name}.weight"].astype(np.float64)
+    if rows.shape[0] == 2:
+        raise NumericsError(
+            "Without a bias the label of two classes cannot be told from signs; grant it."
+        )
+    products = rows @ rows.T
+    np.fill_diagonal(products, -1.0)
+    return np.flatnonzero(np.all(products < 0, axis=1))
+
+
+def class_of(view: AttackerView) -> int | None:
+    """Class to attack under cross-entropy: granted, or recovered from signs.
+
+    A batch is attacked as if it were one image: its class is the commonest granted one (the
+    first of several), and None where none was granted and the last layer's bias makes up for it.
+
+    Raises
+    ------
+    NumericsError
+        If a single image's granted label contradicts the signs, or signs do not tell it.
+    """
+    has_bias = view.chain.layers[-1].bias
+    if view.batch > 1:
+        if view.labels:
+            return Counter(view.labels).most_common(1)[0][0]
+        return None if has_bias else recover_label(view)
+    if view.label is None:
+        return recover_label(view)
+    if has_bias:
+        named = _opposite_rows(view)
+        if named.size == 1 and named[0] != view.label:
+            raise NumericsError(
+                f"Label {view.label} was granted, but the signs of the last layer's gradient name "
+                f"class {named[0]}: the label contradicts the gradient; grant the true one or none."
+            )
+    return view.label
+
+
+def contradiction(label: int) -> NumericsError:
+    """Error for a granted label y of a margin that the gradient rules out."""
+    return NumericsError(
+        f"The granted label y = {label} contradicts the gradient, which only y = {-label} can "
+        "give; grant the true one or none."
+    )
+
+
+def plausible_sign(view: AttackerView, gradient: np.ndarray) -> int | None:
+    """Label y ∈ {−1, 1} for which ∇w = y·ℓ'(μ)·x gives an x that fits where x comes from.
+
+    ℓ' < 0, so y = 1 gives x the sign of −∇w. Values of ReLU or Sigmoid, and of an image whose
+    range has no negative numbers, are positive (R-GAP section 3.1.1): the y that gives more of
+    them the right sign. LeakyReLU shrinks negative values, so the larger side is the positive
+    one; that is likely, not certain. Identity and Tanh tell nothing: None.
+
+    Parameters
+    ----------
+    view
+        What the attacker knows.
+    gradient
+        ∇w of the last layer (n,).
+    """
+    layers = view.chain.layers
+    name = layers[-2].activation.name if len(layers) > 1 else "input"
+    slope = layers[-2].activation.slope if len(layers) > 1 else 1.0
+    if not is_positive(view) and not (name == "leaky_relu" and 0.0 < slope < 1.0):
+        return None
+    above = float(np.linalg.norm(np.maximum(-gradient, 0.0)))
+    below = float(np.linalg.norm(np.maximum(gradient, 0.0)))
+    return 1 if above >= below else -1
+
+
+def is_positive(view: AttackerView) -> bool:
+    """Whether the last layer's input cannot be negative."""
+    layers = view.chain.layers
+    if len(layers) == 1:
+        return view.low >= 0
+    return layers[-2].activation.name in ("relu", "sigmoid")

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gradleak.attacks.base import AttackerView, LayerFacts, Reconstruction
-from gradleak.attacks.fully_connected import from_delta, last_layer
-from gradleak.attacks.labels import recover_label
+from gradleak.attacks.fully_connected import from_delta
+from gradleak.attacks.last_layer import Beginning, beginnings
+from gradleak.attacks.twins import choose
 from gradleak.errors import NumericsError
-from gradleak.models.activations import INVERTIBLE
+from gradleak.models.activations import INVERTIBLE, Activation, Opened
 from gradleak.models.chain import Chain, ConvLayer, LinearLayer
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.structure import structural_rank
 from gradleak.operators.system import LayerSystem
 
 
@@ -29,7 +31,7 @@ class LayerTask:
     layer
         Its sizes and activation.
     system
-        U = [W; K].
+        U = [W; K], without the rows of W whose output a ReLU hides.
     values
         V = [A^-1(X of the next layer) − bias; dJ/dW].
     before
@@ -38,6 +40,8 @@ class LayerTask:
         W of the layer in front of it.
     before_bias
         Bias of the layer in front of it, one value an output, 0 without one.
+    z
+        A^-1(X of the next layer), of the rows of W in `system`.
     """
 
     index: int
@@ -47,11 +51,15 @@ class LayerTask:
     before: ConvLayer | None
     before_convolution: Convolution | None
     before_bias: np.ndarray | float
+    z: np.ndarray
 
 
 @dataclass(frozen=True)
 class LayerAnswer:
-    """Input X (n,) of a layer, the linear output Z of the layer before it, and how it went."""
+    """Input X (n,) of a layer, the linear output Z of the layer before it, and how it went.
+
+    Without Z, the walk takes A^-1(X).
+    """
 
     x: np.ndarray
     z_before: np.ndarray | None
@@ -61,26 +69,27 @@ class LayerAnswer:
 SolveLayer = Callable[[LayerTask], LayerAnswer]
 
 
-def pull_through(task: LayerTask, x: np.ndarray, margin: float) -> tuple[np.ndarray | None, int]:
-    """Z of the layer before, A^-1(x), and how many values had to be moved into A's range.
+def inapplicable(chain: Chain, hidden: tuple[str, ...] = INVERTIBLE) -> str | None:
+    """Reason why a layer-wise attack cannot be run on `chain`, or None.
 
-    A minimum-norm estimate may leave the range of a Tanh or Sigmoid; such values are moved to
-    `margin` from its end, where the inverse is finite.
+    Parameters
+    ----------
+    chain
+        The network.
+    hidden
+        Activations that the attack can walk through.
     """
-    if task.before is None:
-        return None, 0
-    low, high = task.before.activation.limits
-    clipped = int(np.sum((x < low + margin) | (x > high - margin)))
-    return task.before.activation.inverse(x, margin), clipped
-
-
-def inapplicable(chain: Chain) -> str | None:
-    """Reason why a layer-wise attack cannot be run on `chain`, or None."""
     for layer in chain.layers:
-        if layer.activation.name not in INVERTIBLE:
+        if isinstance(layer, ConvLayer) and layer.skip:
+            return (
+                f"{chain.name}: {layer.name} has a skip connection, which the closed form does not "
+                "walk; use dlg or inverting_gradients."
+            )
+        allowed = INVERTIBLE if layer is chain.layers[-1] else hidden
+        if layer.activation.name not in allowed:
             return (
                 f"{chain.name}: {layer.name} is followed by '{layer.activation.name}', which has "
-                f"no inverse; choose one of {', '.join(INVERTIBLE)}."
+                f"no inverse; choose one of {', '.join(allowed)}."
             )
     return None
 
@@ -99,97 +108,191 @@ class ConvolutionCache:
         return known
 
 
-def walk(view: AttackerView, cache: ConvolutionCache, solve: SolveLayer) -> Reconstruction:
+@dataclass(frozen=True)
+class Given:
+    """What a walk works with, in one precision: weights and gradients by parameter."""
+
+    layers: tuple[ConvLayer | LinearLayer, ...]
+    weights: dict[str, np.ndarray]
+    gradients: dict[str, np.ndarray]
+    cache: ConvolutionCache
+    margin: float
+
+    def weight(self, layer: ConvLayer | LinearLayer) -> np.ndarray:
+        """Weight of `layer`."""
+        return self.weights[f"{layer.name}.weight"]
+
+    def gradient(self, layer: ConvLayer | LinearLayer) -> np.ndarray:
+        """Gradient of the weight of `layer`."""
+        return self.gradients[f"{layer.name}.weight"]
+
+    def bias(self, layer: ConvLayer) -> np.ndarray | float:
+        """Bias of `layer`, one value an output; 0 without one."""
+        if not layer.bias:
+            return 0.0
+        return np.repeat(self.weights[f"{layer.name}.bias"], layer.shape.positions)
+
+
+def walk(
+    view: AttackerView,
+    cache: ConvolutionCache,
+    solve: SolveLayer,
+    *,
+    precision: str = "float64",
+    margin: float = 0.0,
+    linear: bool = False,
+) -> Reconstruction:
     """Reconstruct one image, last layer first.
 
     For each layer: Z = A^-1(X of the next layer) (eq. 2), dJ/dZ = dJ/dX of the next layer ⊙ A'(Z)
-    (eq. 3a), X from `solve`, dJ/dX = W^T dJ/dZ (eq. 3b).
+    (eq. 3a), X from `solve`, dJ/dX = W^T dJ/dZ (eq. 3b). Where the last layer allows two inputs,
+    each is walked; `gradleak.attacks.twins.choose` tells them apart. A batch is taken for one
+    image.
+
+    Parameters
+    ----------
+    view, cache, solve
+        What the attacker knows, W of its layers, and how to solve one.
+    precision
+        ``float64``, or ``float32`` for the arithmetic of the walk.
+    margin
+        Distance from the ends of an activation's range to which values beyond are moved; 0 to
+        refuse them. Values of a layer that COPA solves are its own affair.
+    linear
+        Whether `solve` is linear in the values of a task. Then a network without biases whose
+        activations are homogeneous gives the twin as a multiple of the first answer (R-GAP
+        appendix B), and one walk is enough.
 
     Raises
     ------
     NumericsError
-        If the gradient is zero or not finite, or an inverse activation overflows.
+        If the gradient is zero or not finite, contradicts the label, or an inverse activation
+        overflows.
     """
-    layers = view.chain.layers
-    weights = {k: v.astype(np.float64) for k, v in view.weights.items()}
-    gradients = {k: v.astype(np.float64) for k, v in view.gradients.items()}
-    if not all(np.all(np.isfinite(g)) for g in gradients.values()):
+    given = _given(view, cache, np.dtype(precision), margin)
+    shared = linear and _is_homogeneous(view.chain)
+    found: list[Reconstruction] = []
+    first: dict[int | None, tuple[Beginning, Reconstruction]] = {}
+    for begin in beginnings(view, given.weights, given.gradients):
+        if shared and begin.label in first:
+            found.append(_multiple(*first[begin.label], begin))
+            continue
+        found.append(_walk_from(begin, given, view.chain, solve))
+        first[begin.label] = begin, found[-1]
+    return choose(found, view)
+
+
+def _given(view: AttackerView, cache: ConvolutionCache, dtype: np.dtype, margin: float) -> Given:
+    if not all(np.all(np.isfinite(g)) for g in view.gradients.values()):
         raise NumericsError("The shared gradient holds NaN or infinity; the client must resend it.")
-    label = recover_label(view) if view.label is None else view.label
+    return Given(
+        view.chain.layers,
+        {k: v.astype(dtype) for k, v in view.weights.items()},
+        {k: v.astype(dtype) for k, v in view.gradients.items()},
+        cache,
+        margin,
+    )
+
+
+def _is_homogeneous(chain: Chain) -> bool:
+    """Whether the input of the last layer is proportional to the image's scale."""
+    return all(not layer.bias and layer.activation.is_homogeneous for layer in chain.layers[:-1])
+
+
+def _multiple(base: Beginning, first: Reconstruction, begin: Beginning) -> Reconstruction:
+    """Answer that starts from c·x and dJ/dz / c, c > 0, where `first` started from `base`."""
+    factor = float(np.linalg.norm(base.delta) / np.linalg.norm(begin.delta))
+    fc_input = None if first.fc_input is None else factor * first.fc_input
+    return replace(first, images=factor * first.images, fc_input=fc_input)
+
+
+def _walk_from(begin: Beginning, given: Given, chain: Chain, solve: SolveLayer) -> Reconstruction:
     facts: list[LayerFacts] = []
-    x, back = _linear_layers(layers, weights, gradients, label, facts)
+    x, back = _linear_layers(given, begin, facts)
     fc_input = x
     z_known: np.ndarray | None = None
-    for index in range(len(layers) - 1, -1, -1):
-        layer = layers[index]
-        if not isinstance(layer, ConvLayer):
-            continue
-        z = layer.activation.inverse(x) if z_known is None else z_known
-        delta = back * layer.activation.derivative(z)
-        weight = weights[f"{layer.name}.weight"]
-        convolution = cache.get(layer, weight)
-        bias = _bias(layer, weights)
-        before = layers[index - 1] if index else None
-        assert before is None or isinstance(before, ConvLayer)
-        task = LayerTask(
-            index=index,
-            layer=layer,
-            system=LayerSystem(
-                convolution,
-                GradientConstraint(
-                    delta.reshape(layer.shape.filters, *layer.shape.output), layer.shape
-                ),
-            ),
-            values=np.concatenate([z - bias, gradients[f"{layer.name}.weight"].ravel()]),
-            before=before,
-            before_convolution=(
-                cache.get(before, weights[f"{before.name}.weight"]) if before else None
-            ),
-            before_bias=_bias(before, weights) if before else 0.0,
+    for index in range(len(chain.convolutions) - 1, -1, -1):
+        layer = given.layers[index]
+        assert isinstance(layer, ConvLayer)
+        opened = (
+            Opened(z_known) if z_known is not None else _open(layer.activation, x, facts, given)
         )
+        delta = back * layer.activation.derivative(opened.z).astype(x.dtype)
+        task = _task(index, given, opened, delta)
         answer = solve(task)
-        facts.append(answer.facts)
+        facts.append(replace(answer.facts, free=_free(task)))
         if not np.all(np.isfinite(answer.x)):
             raise NumericsError(f"The solution of {layer.name} is not finite.")
-        x, z_known = answer.x, answer.z_before
-        back = convolution.adjoint(delta)
-    image = x.reshape(view.chain.input)
-    return Reconstruction(image, facts[-1].stop, tuple(facts), label, fc_input)
+        x, z_known = answer.x.astype(x.dtype), answer.z_before
+        back = task.system.convolution.adjoint(delta).astype(x.dtype)
+    notes = [begin.note] if begin.note else []
+    notes += [f"{one.layer} leaves at least {one.free} unknowns free" for one in facts if one.free]
+    stop = "; ".join([facts[-1].stop, *notes])
+    images = x.reshape(1, *chain.input).astype(np.float64)
+    return Reconstruction(images, stop, tuple(facts), begin.label, fc_input.astype(np.float64))
 
 
-def _bias(layer: ConvLayer, weights: dict[str, np.ndarray]) -> np.ndarray | float:
-    if not layer.bias:
-        return 0.0
-    return np.repeat(weights[f"{layer.name}.bias"], layer.shape.positions)
+def _open(activation: Activation, x: np.ndarray, facts: list[LayerFacts], given: Given) -> Opened:
+    """A^-1(X), counting clipped values in the facts of the layer that X is the input of."""
+    opened = activation.open(x, given.margin)
+    is_fc = facts[-1].layer.startswith("fc")
+    if is_fc and opened.clipped > 0.5 * x.size:
+        activation.open(x)  # saturated beyond use: says so
+    facts[-1] = replace(facts[-1], clipped=opened.clipped)
+    return opened
+
+
+def _task(index: int, given: Given, opened: Opened, delta: np.ndarray) -> LayerTask:
+    layer = given.layers[index]
+    assert isinstance(layer, ConvLayer)
+    before = given.layers[index - 1] if index else None
+    assert before is None or isinstance(before, ConvLayer)
+    shape = layer.shape
+    system = LayerSystem(
+        given.cache.get(layer, given.weight(layer)),
+        GradientConstraint(delta.reshape(shape.filters, *shape.output), shape),
+        opened.known,
+    )
+    z, shifted = opened.z, opened.z - given.bias(layer)
+    if opened.known is not None:
+        z, shifted = z[opened.known], shifted[opened.known]
+    return LayerTask(
+        index=index,
+        layer=layer,
+        system=system,
+        values=np.concatenate([shifted, given.gradient(layer).ravel()]),
+        before=before,
+        before_convolution=given.cache.get(before, given.weight(before)) if before else None,
+        before_bias=given.bias(before) if before else 0.0,
+        z=z,
+    )
+
+
+def _free(task: LayerTask) -> int:
+    """Unknowns that no row of U fixes, at least: by the sizes and by the rows that are left."""
+    shape = task.layer.shape
+    known = min(structural_rank(shape).bound, task.system.shape[0])
+    return max(0, shape.unknowns - known)
 
 
 def _linear_layers(
-    layers: tuple[ConvLayer | LinearLayer, ...],
-    weights: dict[str, np.ndarray],
-    gradients: dict[str, np.ndarray],
-    label: int,
-    facts: list[LayerFacts],
+    given: Given, begin: Beginning, facts: list[LayerFacts]
 ) -> tuple[np.ndarray, np.ndarray]:
     """Inputs of the fully connected layers (eq. 9, 10): X and dJ/dX of the first of them."""
-    x: np.ndarray | None = None
-    back = np.empty(0)
-    for layer in reversed([a for a in layers if isinstance(a, LinearLayer)]):
-        weight = weights[f"{layer.name}.weight"]
-        gradient = gradients[f"{layer.name}.weight"]
-        bias_gradient = gradients.get(f"{layer.name}.bias")
-        candidates = 1
-        if x is None:
-            answer = last_layer(weight, gradient, bias_gradient, layer.activation, label)
-            x, delta, candidates = answer.x, answer.delta, answer.candidates
-        else:
-            z = layer.activation.inverse(x)
-            delta = back * layer.activation.derivative(z)
-            if bias_gradient is not None:
-                delta = bias_gradient
+    x, back = begin.x, np.empty(0)
+    linear = [layer for layer in given.layers if isinstance(layer, LinearLayer)]
+    for layer in reversed(linear):
+        gradient = given.gradient(layer)
+        delta = begin.delta
+        if layer is not linear[-1]:
+            if layer.bias:
+                delta = given.gradients[f"{layer.name}.bias"]
+            else:
+                opened = _open(layer.activation, x, facts, given)
+                delta = back * layer.activation.derivative(opened.z).astype(x.dtype)
             x = from_delta(gradient, delta)
-        back = weight.T @ delta
+        back = given.weight(layer).T @ delta
         error = np.linalg.norm(np.outer(delta, x) - gradient) / np.linalg.norm(gradient)
-        stop = "closed form" if candidates == 1 else f"closed form, {candidates} answers fit"
-        facts.append(LayerFacts(layer.name, "9" if layer.bias else "10", float(error), 0, stop))
-    assert x is not None
+        equation = "9" if layer.bias else "10"
+        facts.append(LayerFacts(layer.name, equation, float(error), 0, "closed form"))
     return x, back

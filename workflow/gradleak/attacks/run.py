@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
 from gradleak.artifacts import read_tensors, write_json, write_tensors
-from gradleak.attacks.base import Attack, AttackerView, Reconstruction
+from gradleak.attacks.base import Attack, AttackerView, ManyAttack, Reconstruction
+from gradleak.attacks.starts import Starts
 from gradleak.errors import NumericsError
 from gradleak.models import files
 
@@ -23,14 +25,25 @@ from gradleak.models import files
 ATTACKS = {
     "rgap": ("gradleak.attacks.rgap", "RGap"),
     "copa": ("gradleak.attacks.copa", "Copa"),
+    "phong": ("gradleak.attacks.phong", "Phong"),
+    "dlg": ("gradleak.attacks.dlg", "Dlg"),
+    "inverting_gradients": ("gradleak.attacks.inverting", "InvertingGradients"),
+    "gauss_newton": ("gradleak.attacks.gauss_newton", "GaussNewton"),
 }
+# Settings that tell the pipeline which files an attack gets, not the attack what to do.
+PIPELINE_KEYS = ("method", "of", "answer", "own_images", "images")
 
 
-def build(settings: dict[str, Any]) -> Attack:
-    """Attack from an entry of ``attacks`` in config.yaml."""
-    options = {key: value for key, value in settings.items() if key != "method"}
+def build(settings: dict[str, Any], device: str = "cpu") -> Attack | ManyAttack:
+    """Attack from an entry of ``attacks`` in config.yaml; `device` for those that use one."""
     module, name = ATTACKS[settings["method"]]
-    attack: Attack = getattr(importlib.import_module(module), name)(**options)
+    kind = getattr(importlib.import_module(module), name)
+    options = {key: value for key, value in settings.items() if key not in PIPELINE_KEYS}
+    if options.get("start") in ("reconstruction", "class"):
+        options["start"] = "given"
+    if "device" in {field.name for field in dataclasses.fields(kind)}:
+        options["device"] = device
+    attack: Attack | ManyAttack = kind(**options)
     return attack
 
 
@@ -41,15 +54,24 @@ class Views:
     ----------
     model_path, gradient_path
         Files of one experiment and model.
-    most_seeds
-        Take no more than this many draws of weights.
+    most_seeds, most_images
+        Take no more than this many draws of weights, or images.
+    starts
+        Images that an optimiser starts from.
     """
 
-    def __init__(self, model_path: str, gradient_path: str, most_seeds: int | None = None) -> None:
+    def __init__(
+        self,
+        model_path: str,
+        gradient_path: str,
+        most_seeds: int | None = None,
+        most_images: int | None = None,
+        starts: Starts | None = None,
+    ) -> None:
         self._models = files.read(model_path)
         self._gradients, self._shared = read_tensors(gradient_path)
-        self._labels = self._gradients.pop("label", None)
-        self.images = int(self._shared["images"])
+        self._starts = starts
+        self.images = min(int(self._shared["images"]), most_images or sys.maxsize)
         self.seeds = min(int(self._shared["seeds"]), most_seeds or sys.maxsize)
         self._runs = list(files.runs(self._models.chains, self.seeds, self.images))
 
@@ -57,40 +79,60 @@ class Views:
         return len(self._runs)
 
     def __iter__(self) -> Iterator[tuple[AttackerView, int, int]]:
+        shared = self._shared
         for chain, seed, batch in self._runs:
+            gradients = files.select(self._gradients, chain.name, seed, batch)
+            labels = gradients.pop("label", None)
+            classes = gradients.pop("class", None)
             view = AttackerView(
                 chain,
                 self._models.of(chain, seed),
-                files.select(self._gradients, chain.name, seed, batch),
-                None if self._labels is None else int(self._labels[batch]),
-                self._shared["low"],
-                self._shared["high"],
+                gradients,
+                None if labels is None else tuple(int(label) for label in labels),
+                shared["low"],
+                shared["high"],
+                shared["loss"],
+                int(shared["batch"]),
+                self._starts.of(chain.name, seed, batch, classes) if self._starts else None,
             )
             yield view, seed, batch
 
 
-def attack_all(model_path: str, gradient_path: str, settings: dict[str, Any]) -> Results:
+def attack_all(
+    model_path: str,
+    gradient_path: str,
+    settings: dict[str, Any],
+    *,
+    device: str = "cpu",
+    starts: Starts | None = None,
+) -> Results:
     """Attack every chain, seed and target.
 
     A run that the attack cannot do stays in the results, as ``failed`` with its reason or as
     ``not_applicable``, with NaN for an image.
     """
-    todo = Views(model_path, gradient_path)
-    seeds, images = todo.seeds, todo.images
-    attack = build(settings)
+    todo = Views(model_path, gradient_path, None, settings.get("images"), starts)
+    attack = build(settings, device)
     out = Results({}, [], [])
-    for view, seed, batch in tqdm(todo, disable=None, desc=settings["method"], unit="image"):
-        chain = view.chain
-        key = f"{chain.name}/image"
-        out.images.setdefault(key, np.full((seeds, images, *chain.input), np.nan))
-        begin = time.perf_counter()
-        record, found = _run_one(attack, view, run_seed(seed, batch))
-        if found is not None:
-            out.images[key][seed, batch] = found.image
-            if found.fc_input is not None:
-                out.keep(f"{chain.name}/fc_input", (seeds, images), (seed, batch), found.fc_input)
-        out.seconds.append(time.perf_counter() - begin)
-        out.runs.append({"model": chain.name, "seed": seed, "batch": batch, **record})
+    bar = tqdm(total=len(todo), disable=None, desc=settings["method"], unit="image")
+    # The networks of one chain share their shapes, so an attack that can takes them at once.
+    for _, group in groupby(todo, key=lambda run: run[0].chain.name):
+        runs = list(group)
+        sizes = (todo.seeds, todo.images)
+        if isinstance(attack, ManyAttack):
+            begin = time.perf_counter()
+            found = _run_many(attack, [view for view, _, _ in runs], _seeds(runs))
+            seconds = (time.perf_counter() - begin) / len(runs)
+            for run, answer in zip(runs, found, strict=True):
+                out.add(run, answer, sizes, seconds)
+            bar.update(len(runs))
+            continue
+        for run in runs:
+            begin = time.perf_counter()
+            answer = _run_one(attack, run[0], run_seed(*run[1:]))
+            out.add(run, answer, sizes, time.perf_counter() - begin)
+            bar.update()
+    bar.close()
     return out
 
 
@@ -99,34 +141,56 @@ def run_seed(seed: int, batch: int) -> int:
     return 100_003 * seed + batch
 
 
-def _run_one(
-    attack: Attack, view: AttackerView, seed: int
-) -> tuple[dict[str, Any], Reconstruction | None]:
+def _seeds(runs: Sequence[tuple[AttackerView, int, int]]) -> list[int]:
+    return [run_seed(seed, batch) for _, seed, batch in runs]
+
+
+class NotAttacked(Exception):
+    """A run without an answer: its status and the reason."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+Answer = Reconstruction | NotAttacked
+
+
+def _run_one(attack: Attack, view: AttackerView, seed: int) -> Answer:
     reason = attack.applies(view.chain)
     if reason is not None:
-        return {"status": "not_applicable", "reason": reason}, None
+        return NotAttacked("not_applicable", reason)
     try:
-        found = attack.run(view, seed)
+        return attack.run(view, seed)
     except NumericsError as error:
-        return {"status": "failed", "reason": str(error)}, None
+        return NotAttacked("failed", str(error))
     except np.linalg.LinAlgError as error:
-        return {"status": "failed", "reason": f"Linear algebra gave up: {error}."}, None
-    if not np.all(np.isfinite(found.image)):
-        return {"status": "failed", "reason": "The reconstruction holds NaN or infinity."}, None
-    record = {
-        "status": "ok",
-        "reason": "",
-        "stop": found.stop,
-        "label": found.label,
-        "layers": [asdict(layer) for layer in found.layers],
-    }
-    return record, found
+        return NotAttacked("failed", f"Linear algebra gave up: {error}.")
+
+
+def _run_many(
+    attack: ManyAttack, views: Sequence[AttackerView], seeds: Sequence[int]
+) -> list[Answer]:
+    reason = attack.applies(views[0].chain)
+    if reason is not None:
+        return [NotAttacked("not_applicable", reason) for _ in views]
+    lacking = [view.starts is not None and not np.isfinite(view.starts).all() for view in views]
+    kept = [i for i, lacks in enumerate(lacking) if not lacks]
+    out: list[Answer] = [
+        NotAttacked("failed", "The attack that it starts from gave no image here.") for _ in views
+    ]
+    found = attack.run_many([views[i] for i in kept], [seeds[i] for i in kept]) if kept else []
+    for i, answer in zip(kept, found, strict=True):
+        out[i] = NotAttacked("failed", str(answer)) if isinstance(answer, NumericsError) else answer
+    return out
 
 
 class Results:
-    """Images ``{chain}/image`` (seeds, targets, C, H, W), one record a run, seconds a run.
+    """Images ``{chain}/images`` (seeds, targets, answers, K', C, H, W) and one record an answer.
 
-    Where an attack finds it, ``{chain}/fc_input`` (seeds, targets, n) stands beside the images.
+    An answer that does not exist or failed is NaN. Answer 0 is the attack's own choice, further
+    ones are twin data or other starts. Where an attack finds it, ``{chain}/fc_input`` (seeds,
+    targets, n) stands beside the images.
     """
 
     def __init__(
@@ -136,7 +200,38 @@ class Results:
         self.runs = runs
         self.seconds = seconds
 
-    def keep(
+    def add(
+        self,
+        run: tuple[AttackerView, int, int],
+        answer: Answer,
+        sizes: tuple[int, int],
+        seconds: float,
+    ) -> None:
+        """Keep what one run gave; `sizes` are the seeds and images of the file."""
+        view, seed, batch = run
+        place, key = (seed, batch), f"{view.chain.name}/images"
+        which = {"model": view.chain.name, "seed": seed, "batch": batch}
+        self.seconds.append(seconds)
+        if key not in self.images:
+            self.images[key] = np.full((*sizes, 1, 1, *view.chain.input), np.nan)
+        if isinstance(answer, NotAttacked):
+            record = {"status": answer.status, "reason": str(answer)}
+            self.runs.append({**which, "answer": 0, "kind": "answer", **record})
+            return
+        answers = (answer, *answer.others)
+        shape = (len(answers), *answer.images.shape)
+        grown = np.maximum(self.images[key].shape[2:], shape)
+        if tuple(grown) != self.images[key].shape[2:]:
+            self.images[key] = _grow(self.images[key], (*sizes, *grown))
+        for number, one in enumerate(answers):
+            record = _record(one)
+            if record["status"] == "ok":
+                self.images[key][(*place, number, slice(0, len(one.images)))] = one.images
+            self.runs.append({**which, "answer": number, **record})
+        if answer.fc_input is not None:
+            self._keep(f"{view.chain.name}/fc_input", sizes, place, answer.fc_input)
+
+    def _keep(
         self, key: str, runs: tuple[int, int], place: tuple[int, int], value: np.ndarray
     ) -> None:
         """Store one run's value in a tensor over all runs, NaN where there is none."""
@@ -145,10 +240,10 @@ class Results:
         self.images[key][place] = value
 
     def summary(self) -> str:
-        """One line for the log: runs by status, and seconds."""
+        """One line for the log: answers by status, and seconds."""
         counts = Counter(run["status"] for run in self.runs)
         parts = [f"{number} {status}" for status, number in sorted(counts.items())]
-        return f"{', '.join(parts)}; {sum(self.seconds):.1f} s in {len(self.runs)} runs"
+        return f"{', '.join(parts)}; {sum(self.seconds):.1f} s in {len(self.seconds)} runs"
 
     def save(self, path: str, timing: str, provenance: dict[str, Any]) -> None:
         """Write the reconstruction file and, apart from it, what varies from run to run."""
@@ -156,7 +251,37 @@ class Results:
         write_json(timing, {"seconds": self.seconds})
 
 
+def _grow(images: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    out = np.full(shape, np.nan)
+    out[tuple(slice(0, n) for n in images.shape)] = images
+    return out
+
+
+def _record(found: Reconstruction) -> dict[str, Any]:
+    status, reason = "ok", ""
+    if found.failure:
+        status, reason = "failed", found.failure
+    elif not np.all(np.isfinite(found.images)):
+        status, reason = "failed", "The reconstruction holds NaN or infinity."
+    return {
+        "kind": found.kind,
+        "status": status,
+        "reason": reason,
+        "stop": found.stop,
+        "label": found.label,
+        "loss": found.loss if np.isfinite(found.loss) else None,
+        "evaluations": found.evaluations,
+        "trace": [float(value) for value in found.trace],
+        "layers": [dataclasses.asdict(layer) for layer in found.layers],
+    }
+
+
 def read(path: str) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
     """Images and run records of a reconstruction file."""
     images, metadata = read_tensors(path)
     return images, metadata["runs"]
+
+
+def chosen(images: dict[str, np.ndarray], chain: str) -> np.ndarray:
+    """Each run's own choice of answer, its first image: (seeds, targets, C, H, W)."""
+    return images[f"{chain}/images"][:, :, 0, 0]

@@ -9,6 +9,9 @@ import numpy as np
 from gradleak.artifacts import read_tensors, write_tensors
 from gradleak.attacks.base import AttackerView
 from gradleak.models.chain import Chain
+from gradleak.models.files import ModelFile
+from gradleak.models.passes import forward
+from gradleak.targets import TargetSet
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,10 @@ class Case:
         The original (C, H, W), for the error only.
     low
         Lower end of the network's input, which spans 1.
+    loss
+        One of `gradleak.losses.LOSSES`.
+    label
+        Label if the attacker knows it, else None.
     """
 
     chain: Chain
@@ -35,12 +42,17 @@ class Case:
     deltas: dict[str, np.ndarray]
     image: np.ndarray
     low: float
+    loss: str = "cross_entropy"
+    label: int | None = None
 
     @property
     def view(self) -> AttackerView:
-        """What an attacker sees of it; the label is not granted."""
+        """What an attacker sees of it."""
+        labels = None if self.label is None else (self.label,)
         high = self.low + 1.0
-        return AttackerView(self.chain, self.weights, self.gradients, None, self.low, high)
+        return AttackerView(
+            self.chain, self.weights, self.gradients, labels, self.low, high, self.loss
+        )
 
 
 def make(
@@ -50,23 +62,52 @@ def make(
     image: np.ndarray,
     label: int,
     low: float,
+    *,
+    precision: str = "float64",
+    loss: str = "cross_entropy",
+    granted: bool = False,
 ) -> None:
-    """Write a case: the gradient is captured in float64 on the CPU."""
+    """Write a case: the gradient is captured on the CPU."""
     import torch
 
     from gradleak.gradients import capture
     from gradleak.models.passes import deltas
 
     device = torch.device("cpu")
-    gradients = capture(chain, weights, image, label, precision="float64", device=device)
+    gradients = capture(
+        chain,
+        weights,
+        image[None],
+        np.array([label]),
+        precision=precision,
+        device=device,
+        loss=loss,
+    )
     parts = {
         "weight": weights,
         "gradient": gradients,
-        "delta": deltas(chain, weights, image, label),
+        "delta": deltas(chain, weights, image, label, loss),
         "image": {"": image.astype(np.float64)},
     }
     tensors = {f"{kind}/{name}": v for kind, part in parts.items() for name, v in part.items()}
-    write_tensors(path, tensors, {"chain": chain.describe(), "low": low})
+    metadata = {"chain": chain.describe(), "low": low, "loss": loss}
+    write_tensors(path, tensors, {**metadata, "label": label if granted else None})
+
+
+def make_dense(path: str, models: ModelFile, targets: TargetSet) -> None:
+    """Write the case of a model's first draw and the first image, gradients in float64."""
+    chain = models.chains[0]
+    label = int(targets.labels[0, 0])
+    make(path, chain, models.of(chain, 0), targets.inputs(0)[0], label, targets.offset)
+
+
+def make_single(path: str, models: ModelFile, targets: TargetSet) -> None:
+    """Write the same case with float32 gradients of the logistic loss, y against the output."""
+    chain = models.chains[0]
+    weights, image = models.of(chain, 0), targets.inputs(0)[0]
+    label = -1 if forward(chain, weights, image)[0] >= 0 else 1
+    options = {"precision": "float32", "loss": "logistic"}
+    make(path, chain, weights, image, label, targets.offset, granted=True, **options)
 
 
 def read(path: str) -> Case:
@@ -83,4 +124,6 @@ def read(path: str) -> Case:
         part("delta"),
         tensors["image/"],
         metadata["low"],
+        metadata["loss"],
+        metadata["label"],
     )

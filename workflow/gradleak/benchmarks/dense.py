@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from gradleak.attacks.base import AttackerView
 from gradleak.errors import NotApplicable
@@ -16,7 +17,9 @@ from gradleak.operators.structure import ConvShape
 MARGIN = 1e-6
 
 
-def layer_matrix(weight: np.ndarray, delta: np.ndarray, shape: ConvShape) -> np.ndarray:
+def layer_matrix(
+    weight: np.ndarray, delta: np.ndarray, shape: ConvShape, dtype: DTypeLike = np.float64
+) -> np.ndarray:
     """U = [W; K] of one convolution (COPA eq. 4), dense.
 
     Parameters
@@ -27,6 +30,8 @@ def layer_matrix(weight: np.ndarray, delta: np.ndarray, shape: ConvShape) -> np.
         dJ/dZ (O, Ph, Pw).
     shape
         Geometry of the layer.
+    dtype
+        Precision of the matrix.
 
     Returns
     -------
@@ -38,12 +43,12 @@ def layer_matrix(weight: np.ndarray, delta: np.ndarray, shape: ConvShape) -> np.
     out_h, out_w = shape.output
     canvas = (shape.channels, height + 2 * ph, width + 2 * pw)
     # Row (o, i, j) of W holds filter o at the window of output (i, j).
-    rows_w = np.zeros((shape.filters, out_h, out_w, *canvas))
+    rows_w = np.zeros((shape.filters, out_h, out_w, *canvas), dtype)
     for i in range(out_h):
         for j in range(out_w):
             rows_w[:, i, j, :, sh * i : sh * i + kh, sw * j : sw * j + kw] = weight
     # Row (o, c, k, m) of K holds delta of filter o at the pixels of c that tap (k, m) meets.
-    rows_k = np.zeros((shape.filters, shape.channels, kh, kw, *canvas))
+    rows_k = np.zeros((shape.filters, shape.channels, kh, kw, *canvas), dtype)
     for c in range(shape.channels):
         for k in range(kh):
             for m in range(kw):

@@ -21,6 +21,7 @@ from gradleak.benchmarks import case as cases
 Result = dict[str, Any]
 Task = Callable[[cases.Case], Result]
 STATUS = Path("/proc/self/status")
+EPSILON = float(np.finfo(np.float32).eps)
 
 
 def _rgap() -> Task:
@@ -28,6 +29,38 @@ def _rgap() -> Task:
     from gradleak.attacks.rgap import RGap
 
     return lambda case: {"image": RGap().run(case.view, 0).image}
+
+
+def _rgap_balanced() -> Task:
+    """Time R-GAP with balanced rows, nothing cached."""
+    from gradleak.attacks.rgap import RGap
+
+    return lambda case: {"image": RGap(rows="balanced").run(case.view, 0).image}
+
+
+def _dense_single() -> Task:
+    """Time R-GAP in float32 with NumPy's least squares for every dense U, as its authors do."""
+    from gradleak.attacks.base import LayerFacts
+    from gradleak.attacks.layerwise import ConvolutionCache, LayerAnswer, LayerTask, walk
+    from gradleak.benchmarks.dense import layer_matrix
+
+    def run(case: cases.Case) -> Result:
+        seconds: dict[str, float] = {}
+
+        def solve(task: LayerTask) -> LayerAnswer:
+            name, shape = task.layer.name, task.layer.shape
+            delta = task.system.gradient.delta.reshape(shape.filters, *shape.output)
+            begin = time.perf_counter()
+            matrix = layer_matrix(task.system.convolution.weight, delta, shape, np.float32)
+            # NumPy's rank rule of the time of the paper; today's default would cut more.
+            x = np.linalg.lstsq(matrix, task.values.astype(np.float32), rcond=EPSILON)[0]
+            seconds[name] = time.perf_counter() - begin
+            return LayerAnswer(x, None, LayerFacts(name, "4", 0.0, 0, "dense"))
+
+        found = walk(case.view, ConvolutionCache(), solve, precision="float32", margin=1e-6)
+        return {"image": found.image, "layers": seconds}
+
+    return run
 
 
 def _dense_rgap() -> Task:
@@ -59,9 +92,9 @@ def _rgap_layers() -> Task:
             fresh = LayerSystem(Convolution(weight, shape), GradientConstraint(delta, shape))
             fresh.solve(task.values)
             seconds[task.layer.name] = time.perf_counter() - begin
-            return minimum_norm(task, 1e-6)
+            return minimum_norm(task)
 
-        walk(case.view, ConvolutionCache(), solve)
+        walk(case.view, ConvolutionCache(), solve, margin=1e-6)
         return {"layers": seconds}
 
     return run
@@ -120,6 +153,8 @@ def _dense_ranks() -> Task:
 TASKS: dict[str, Callable[[], Task]] = {
     "rgap": _rgap,
     "rgap_layers": _rgap_layers,
+    "rgap_balanced": _rgap_balanced,
+    "dense_single": _dense_single,
     "dense_rgap": _dense_rgap,
     "index": _index,
     "sizes": _sizes,

@@ -59,12 +59,18 @@ def _from_evidence(claim: Claim, claims: Claims, evidence: Evidence, images: str
                 return orders.judge_close(claim, tolerance, evidence, images)
             case "limit":
                 return orders.judge_limit(claim, tolerance, evidence, images)
+            case "share":
+                return orders.judge_share(claim, tolerance, evidence, images)
             case "correlation":
                 return orders.judge_correlation(claim, tolerance, evidence)
             case "effect":
                 return orders.judge_effect(claim, tolerance, evidence, images)
             case "printed":
                 return _printed(claim, claims)
+            case "loss":
+                return values.judge_loss(claim, tolerance)
+            case "elsewhere":
+                raise NotJudged(claim.query.reason)
     except NotJudged as reason:
         return Outcome(NOT_JUDGED, str(reason))
 
@@ -102,9 +108,8 @@ def judge(claim: Claim, claims: Claims, evidence: Evidence, images: str, scale: 
     if not against:
         return outcome
     ours = f"ours: {outcome.verdict} ({outcome.reason})"
-    return replace(
-        outcome, verdict=REFUTED, reason=f"the paper's own table: {' | '.join(against)}; {ours}"
-    )
+    whose = "the paper itself" if claim.contradicted_by else "the paper's own table"
+    return replace(outcome, verdict=REFUTED, reason=f"{whose}: {' | '.join(against)}; {ours}")
 
 
 def _explanation(claim: Claim, verdict: str, images: str, scale: str) -> str:

@@ -1,4 +1,4 @@
-"""Evidence: our scores, security and index tables, and how a query selects from them."""
+"""Evidence: our scores, security, rank and index tables, and how a query selects from them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,19 @@ import numpy as np
 import pandas as pd
 
 from gradleak import columns
-from gradleak.claims.model import Where
+from gradleak.claims.model import Answers, Side, Where
 from gradleak.errors import ArtifactError
 
-SECURITY_COLUMNS = ["model", "layer", "contribution"]
+LAYER_COLUMNS = {
+    "security": ["model", "layer", "contribution"],
+    "rank": ["model", "layer", "unknowns", "weights", "outputs"],
+}
+# Columns of the rank table that another image changes; of the others the first image's count.
+PER_IMAGE = ("condition", "condition_padding")
+# Metrics that each image of a batch has; of the others a batch has one.
+OF_IMAGES = ("mse", "psnr", "psnr_255", "ssim", "coefficient")
+# What a score file of an attack with one answer may leave out.
+ONE_ANSWER = {"answer": "0", "kind": "answer"}
 STATUSES = ("ok", "failed", "not_applicable")
 PSNR_PEAKS = {"psnr": 1.0, "psnr_255": 255.0}
 Paths = Iterable[str | os.PathLike[str]]
@@ -60,6 +69,9 @@ def _numbers(frame: pd.DataFrame, column: str, source: object) -> pd.Series:
 
 def _read_scores(path: str | os.PathLike[str]) -> pd.DataFrame:
     frame = _read(path, columns.SCORES)
+    for key, value in ONE_ANSWER.items():
+        if key not in frame:
+            frame[key] = value
     frame["value"] = _numbers(frame, "value", path)
     unknown = ~frame["status"].isin(STATUSES)
     empty = (frame["status"] == "ok") & frame["value"].isna()
@@ -73,6 +85,26 @@ def _read_scores(path: str | os.PathLike[str]) -> pd.DataFrame:
                 f"{path}, line {line}: {words}; delete the file and ask Snakemake for it again."
             )
     return frame
+
+
+def _read_layers(path: str | os.PathLike[str], table: str) -> pd.DataFrame:
+    """One row per (model, seed, index, layer), with the layer's place in its model.
+
+    ``result`` is the experiment, which the file's folder is named after.
+    """
+    frame = _read(path, LAYER_COLUMNS[table])
+    frame["result"] = Path(path).parent.name
+    places = frame.groupby(_layer_keys(frame), sort=False).cumcount() + 1
+    frame["position"] = places.astype(str)
+    if table == "rank":
+        sizes = {key: _numbers(frame, key, path) for key in ("unknowns", "weights", "outputs")}
+        local = sizes["unknowns"] - sizes["weights"] - sizes["outputs"]
+        frame["local"] = local.astype(str)
+    return frame
+
+
+def _layer_keys(frame: pd.DataFrame) -> list[str]:
+    return [key for key in ("result", "model", "seed", "index") if key in frame]
 
 
 def _read_index(path: str | os.PathLike[str]) -> pd.DataFrame:
@@ -98,8 +130,9 @@ class Evidence:
     ----------
     scores
         A row per run and metric.
-    security
-        A row per (model, seed, index, layer), with ``position`` = the layer's place from 1.
+    security, rank
+        A row per (result, model, seed, index, layer), with ``position`` = the layer's place from
+        1; in `rank` also ``local`` = |x| − |W| − |z|.
     index
         A row per network: ``network``, ``c``, ``mse_copa``, ``mse_rgap``, …
     selections
@@ -108,11 +141,14 @@ class Evidence:
 
     scores: pd.DataFrame = field(default_factory=pd.DataFrame)
     security: pd.DataFrame = field(default_factory=pd.DataFrame)
+    rank: pd.DataFrame = field(default_factory=pd.DataFrame)
     index: pd.DataFrame = field(default_factory=pd.DataFrame)
     selections: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def read(cls, scores: Paths = (), security: Paths = (), index: Paths = ()) -> Evidence:
+    def read(
+        cls, scores: Paths = (), security: Paths = (), index: Paths = (), rank: Paths = ()
+    ) -> Evidence:
         """Read lists of CSV files; an empty list is evidence that is missing.
 
         Raises
@@ -120,19 +156,15 @@ class Evidence:
         ArtifactError
             If a file is missing, is no table, lacks a column or holds text for a number.
         """
-        layers = [_read(path, SECURITY_COLUMNS) for path in security]
-        for frame in layers:
-            keys = [key for key in ("model", "seed", "index") if key in frame]
-            places = frame.groupby(keys, sort=False).cumcount() + 1
-            frame["position"] = places.astype(str)
 
         def joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
             return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
         return cls(
-            joined([_read_scores(path) for path in scores]),
-            joined(layers),
-            joined([_read_index(path) for path in index]),
+            scores=joined([_read_scores(path) for path in scores]),
+            security=joined([_read_layers(path, "security") for path in security]),
+            rank=joined([_read_layers(path, "rank") for path in rank]),
+            index=joined([_read_index(path) for path in index]),
         )
 
 
@@ -154,11 +186,23 @@ def describe(where: Where) -> str:
     )
 
 
-def runs(evidence: Evidence, where: Where, metric: str, images: str) -> pd.DataFrame:
-    """Select runs: ``seed``, ``index``, ``value``, ``ok``.
+def runs(
+    evidence: Evidence, where: Where, metric: str, images: str, answers: Answers = "own"
+) -> pd.DataFrame:
+    """Select runs: ``model``, ``seed``, ``batch``, ``index``, ``answer``, ``value``, ``ok``.
 
-    A run that failed or could not be applied has NaN as its value. A PSNR is capped at that of an
-    MSE of 1e-30, so that an exact reconstruction does not give infinity.
+    A run that failed or could not be applied has NaN as its value, also of a metric that failed
+    runs have no row of. A PSNR is capped at that of an MSE of 1e-30, so that an exact
+    reconstruction does not give infinity.
+
+    Parameters
+    ----------
+    evidence, metric, images
+        Where to look, and for what.
+    where
+        Columns and their values. Without ``answer`` or ``kind`` in it, `answers` decides.
+    answers
+        ``own``: what the attack chose. ``all``: its other starts and twins too.
 
     Raises
     ------
@@ -170,12 +214,10 @@ def runs(evidence: Evidence, where: Where, metric: str, images: str) -> pd.DataF
     frame = evidence.scores
     if frame.empty:
         raise NotJudged("data: there are no scores")
-    metrics = [metric, ""]
-    found = frame[
-        _mask(frame, where)
-        & (frame["images"] == images)
-        & (frame["metric"].isin(metrics) & ((frame["metric"] != "") | (frame["status"] != "ok")))
-    ]
+    if answers == "own" and not {"answer", "kind"} & where.keys():
+        where = {**where, "answer": "0"}
+    frame = frame[_mask(frame, where) & (frame["images"] == images)]
+    found = _with_failures(frame, metric, "attack" in where)
     for key, wanted in where.items():
         for item in wanted if isinstance(wanted, list) else [wanted]:
             if not (found[key] == str(item)).any():
@@ -184,7 +226,18 @@ def runs(evidence: Evidence, where: Where, metric: str, images: str) -> pd.DataF
                 )
     if found.empty:
         raise NotJudged(f"data: no {metric} on {images} images")
-    twice = found.duplicated(columns.RUN)
+    _once(found, metric)
+    ok = found["status"] == "ok"
+    value = found["value"].where(ok)
+    if metric in PSNR_PEAKS:
+        value = value.clip(upper=10 * np.log10(PSNR_PEAKS[metric] ** 2 / 1e-30))
+    kept = found[["model", "seed", "batch", "index", "answer"]]
+    return kept.assign(value=value, ok=ok).reset_index(drop=True)
+
+
+def _once(found: pd.DataFrame, metric: str) -> None:
+    """Refuse a run that is there twice."""
+    twice = found.duplicated([*columns.RUN, "answer"])
     if twice.any():
         row = found[twice].iloc[0]
         raise ArtifactError(
@@ -192,15 +245,29 @@ def runs(evidence: Evidence, where: Where, metric: str, images: str) -> pd.DataF
             f"{row['seed']}, index {row['index']}; hand over one file of each, or name the "
             f"difference (such as precision) in the claim's where."
         )
-    ok = found["status"] == "ok"
-    value = found["value"].where(ok)
-    if metric in PSNR_PEAKS:
-        value = value.clip(upper=10 * np.log10(PSNR_PEAKS[metric] ** 2 / 1e-30))
-    return found[["seed", "index"]].assign(value=value, ok=ok).reset_index(drop=True)
 
 
-def layer_values(evidence: Evidence, column: str, where: Where, total: bool) -> np.ndarray:
-    """Values of a security column, summed over a model's layers if `total`.
+def _with_failures(frame: pd.DataFrame, metric: str, one_attack: bool) -> pd.DataFrame:
+    """Rows of `metric`, and one for every failed run that has none.
+
+    Where no attack is named, only failures of attacks that have this metric elsewhere count.
+    """
+    found = frame[frame["metric"] == metric]
+    failed = frame[frame["status"] != "ok"]
+    if failed.empty:
+        return found
+    run = [*columns.RUN, "answer"]
+    if metric not in OF_IMAGES:
+        run = [key for key in run if key != "index"]
+    if not one_attack:
+        failed = failed[failed["attack"].isin(found["attack"].unique())]
+    failed = failed.drop_duplicates(run)
+    lacking = ~failed.set_index(run).index.isin(found.set_index(run).index)
+    return pd.concat([found, failed[lacking]])
+
+
+def layer_values(evidence: Evidence, side: Side) -> np.ndarray:
+    """Values of a column of the security or rank table, summed over a model's layers if `total`.
 
     Raises
     ------
@@ -209,26 +276,29 @@ def layer_values(evidence: Evidence, column: str, where: Where, total: bool) -> 
     ArtifactError
         If a layer is there twice, or a value is no number.
     """
-    frame = evidence.security
+    frame: pd.DataFrame = getattr(evidence, side.table)
+    name = f"{side.table} table"
     if frame.empty:
-        raise NotJudged("data: there is no security table")
-    if column not in frame:
-        raise NotJudged(f"data: the security table has no column '{column}'")
-    found = frame[_mask(frame, where)]
+        raise NotJudged(f"data: there is no {name}")
+    if side.column not in frame:
+        raise NotJudged(f"data: the {name} has no column '{side.column}'")
+    found = frame[_mask(frame, side.where)]
     if found.empty:
-        raise NotJudged(f"data: the security table has nothing for {describe(where)}")
-    keys: list[Any] = [key for key in ("model", "seed", "index") if key in found]
+        raise NotJudged(f"data: the {name} has nothing for {describe(side.where)}")
+    keys: list[Any] = _layer_keys(found)
     if found.duplicated([*keys, "layer"]).any():
         row = found[found.duplicated([*keys, "layer"])].iloc[0]
         raise ArtifactError(
-            f"The security table holds layer {row['layer']} of {row['model']} twice; hand over one "
+            f"The {name} holds layer {row['layer']} of {row['model']} twice; hand over one "
             f"file of each model."
         )
-    numbers = _numbers(found, column, "security table")
-    if total:
+    if side.table == "rank" and side.column not in PER_IMAGE:
+        found = found.drop_duplicates([key for key in [*keys, "layer"] if key != "index"])
+    numbers = _numbers(found, side.column, name)
+    if side.total:
         numbers = numbers.groupby([found[key] for key in keys]).sum(min_count=1)
     if numbers.isna().any():
-        raise NotJudged(f"data: column '{column}' of the security table is empty in places")
+        raise NotJudged(f"data: column '{side.column}' of the {name} is empty in places")
     return numbers.to_numpy()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,19 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
-from gradleak.claims.model import Case, Claim, Claims, Closed, Needs, Tolerance, Where
+from gradleak.claims.model import Answers, Case, Claim, Claims, Closed, Needs, Tolerance, Where
 from gradleak.errors import ConfigError
+
+# A number as a paper prints it, with what it prints after ±.
+PRINTED = re.compile(r"([+-]?\d+(?:\.(\d+))?(?:e([+-]?\d+))?)(?: ± (\d+(?:\.\d+)?(?:e[+-]?\d+)?))?")
 
 
 class GridColumn(Closed):
-    """A column of a table: its metric, tolerance and the part of the query it sets."""
+    """A column of a table: its metric, tolerance and the part of the query it sets.
+
+    With `like` it is ours alone, beside the values of that column. `kind` and `needs` are the
+    grid's unless they are given.
+    """
 
     id: str
     column: str
@@ -24,15 +32,26 @@ class GridColumn(Closed):
     tolerance: str
     decimals: int | None = None
     query: dict[str, Any]
+    like: str | None = None
+    kind: str | None = None
+    needs: Needs | None = None
 
 
 class GridRow(Closed):
-    """A row of a table: its selection, and the paper's values in the order of the columns."""
+    """A row of a table: its selection, and the paper's values in the order of the columns.
+
+    A value is a number, or text such as ``1.9e-4 ± 7.0e-5``, which also says how it is rounded.
+    With `like` the row is ours alone, beside the values of that row. `columns` names the columns
+    that the row has, all by default, and `answers` goes into their queries.
+    """
 
     id: str
     row: str
     where: Where
-    values: list[float] | None = None
+    values: list[float | str] | None = None
+    like: str | None = None
+    columns: list[str] | None = None
+    answers: Answers | None = None
 
 
 class Grid(Closed):
@@ -121,28 +140,30 @@ def _loop(path: Path, entry: dict[str, Any], lists: dict[str, list[Any]]) -> Ite
 def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
     """Write out a grid, row by row."""
     tolerances = {cell: name for name, cells in grid.exceptions.items() for cell in cells}
+    values = _values(path, grid)
     for row in grid.rows:
-        if row.values is not None and len(row.values) != len(grid.columns):
-            raise ConfigError(
-                f"{path}: grid '{grid.id}', row '{row.id}': {len(row.values)} values for "
-                f"{len(grid.columns)} columns; give one value for each."
-            )
-        for number, column in enumerate(grid.columns):
-            value = None if row.values is None else row.values[number]
+        for column in grid.columns:
+            if row.columns is not None and column.id not in row.columns:
+                continue
             name = f"{row.id}.{column.id}"
+            beside = (row.like or row.id, column.like or column.id)
+            number = _number(path, grid, name, values.get(beside), column.decimals)
             cell = {"row": row.row, "column": column.column, "metric": column.metric}
-            where = {**row.where, **column.query.get("where", {})}
-            shown = "" if value is None else f"{value:.{column.decimals or 0}f}"
+            query = {**column.query, "where": {**row.where, **column.query.get("where", {})}}
+            if row.answers is not None:
+                query["answers"] = row.answers
+            statement = grid.statement.format(value=number.pop("text"), **cell)
+            ours = row.like is not None or column.like is not None
             yield {
                 "id": f"{grid.id}.{name}",
                 "locator": grid.locator,
-                "kind": grid.kind,
-                "statement": grid.statement.format(value=shown, **cell),
-                "paper_value": value,
-                "decimals": column.decimals,
-                "query": {**column.query, "where": where},
+                "kind": column.kind or grid.kind,
+                "statement": f"Ours beside the paper's number: {statement}" if ours else statement,
+                **number,
+                "query": query,
                 "tolerance": tolerances.pop(name, column.tolerance),
-                "needs": grid.needs.model_dump(),
+                "needs": (column.needs or grid.needs).model_dump(),
+                "reading": "ours" if ours else "paper",
                 "cell": {"grid": grid.id, "table": grid.table, **cell},
             }
     if tolerances:
@@ -150,6 +171,55 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
             f"{path}: grid '{grid.id}', key 'exceptions': '{next(iter(tolerances))}' is no cell; "
             f"write row.column."
         )
+
+
+def _values(path: Path, grid: Grid) -> dict[tuple[str, str], float | str]:
+    """The paper's values by row and column, less those of our own."""
+    out: dict[tuple[str, str], float | str] = {}
+    theirs = [column.id for column in grid.columns if column.like is None]
+    for row in grid.rows:
+        columns = [name for name in theirs if row.columns is None or name in row.columns]
+        if row.values is None:
+            continue
+        if len(row.values) != len(columns):
+            raise ConfigError(
+                f"{path}: grid '{grid.id}', row '{row.id}': {len(row.values)} values for "
+                f"{len(columns)} columns; give one value for each."
+            )
+        out |= {(row.id, name): value for name, value in zip(columns, row.values, strict=True)}
+    likes = [row.like for row in grid.rows if row.like]
+    unknown = {name for name in likes if name not in [row for row, _ in out]}
+    unknown |= {c.like for c in grid.columns if c.like and c.like not in theirs}
+    if unknown:
+        raise ConfigError(
+            f"{path}: grid '{grid.id}', key 'like': '{min(unknown)}' is no row or column with "
+            f"values of the paper's; correct it."
+        )
+    return out
+
+
+def _number(
+    path: Path, grid: Grid, name: str, value: float | str | None, decimals: int | None
+) -> dict[str, Any]:
+    """A value as a claim's keys, and as text for its statement."""
+    if value is None:
+        return {"paper_value": None, "decimals": decimals, "text": ""}
+    if not isinstance(value, str):
+        return {"paper_value": value, "decimals": decimals, "text": f"{value:.{decimals or 0}f}"}
+    match = PRINTED.fullmatch(value)
+    if match is None:
+        raise ConfigError(
+            f"{path}: grid '{grid.id}', cell '{name}': {value!r} is no number; write 1.9e-4 or "
+            f"1.9e-4 ± 7.0e-5."
+        )
+    number, digits, power, spread = match.groups()
+    return {
+        "paper_value": float(number),
+        "decimals": len(digits or "") - int(power or 0),
+        "spread": float(spread or 0),
+        "printed": value,
+        "text": value,
+    }
 
 
 def _written_out(path: Path, file: ClaimsFile) -> list[dict[str, Any]]:

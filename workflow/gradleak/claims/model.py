@@ -6,9 +6,13 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from gradleak.claims.margin import FACTS
+from gradleak.losses import BINARY
+
 Scalar = str | int | float
 Where = dict[str, Scalar | list[Scalar]]
 Unit = Literal["seed", "image"]
+Answers = Literal["own", "all"]
 
 
 class Closed(BaseModel):
@@ -20,9 +24,9 @@ class Closed(BaseModel):
 class Tolerance(Closed):
     """How far ours may be from the paper's, and why; fixed before the first recorded run.
 
-    ``prediction`` and ``mean`` use `level` and widen by `factor` (in MSE; for a PSNR its dB);
-    ``factor`` compares with our median; ``absolute``, ``at_most``, ``at_least`` and
-    ``equivalence`` use `amount`; tests use `alpha`.
+    ``prediction`` (of one further run) and ``mean`` (of the arithmetic mean over images) use
+    `level` and widen by `factor` (in MSE; for a PSNR its dB); ``factor`` compares with our median;
+    ``absolute``, ``at_most``, ``at_least`` and ``equivalence`` use `amount`; tests use `alpha`.
     """
 
     rule: Literal[
@@ -49,31 +53,35 @@ class Needs(Closed):
 
 
 class Runs(Closed):
-    """Values of one metric over the runs (seeds, images) of a selection of scores."""
+    """Values of one metric over the runs (seeds, images) of a selection of scores.
+
+    A run's answer is the attack's ``own`` choice unless `where` names an ``answer`` or a ``kind``;
+    ``all`` takes every start and twin. With ``of: seeds`` a value is the mean over one seed's runs.
+    """
 
     form: Literal["runs"]
     metric: str
     where: Where
+    answers: Answers = "own"
+    of: Literal["runs", "seeds"] = "runs"
 
 
-class Column(Closed):
-    """A column of the security files; `total` sums it over a model's layers.
+class Side(Closed):
+    """A column of the security or rank files; `total` sums it over a model's layers.
 
     ``position`` in `where` is the layer's place in its model, from 1.
     """
 
+    column: str
+    where: Where
+    total: bool = False
+    table: Literal["security", "rank"] = "security"
+
+
+class Column(Side):
+    """Values of a column, such as c(M) or RA-i."""
+
     form: Literal["column"]
-    column: str
-    where: Where
-    total: bool = False
-
-
-class Side(Closed):
-    """One side of a deterministic comparison: a column of the security files."""
-
-    column: str
-    where: Where
-    total: bool = False
 
 
 class Less(Closed):
@@ -83,11 +91,18 @@ class Less(Closed):
     more: Side
 
 
+class Equal(Closed):
+    """`one` and `other` are equal, value by value."""
+
+    one: Side
+    other: Side
+
+
 class Columns(Closed):
     """Deterministic comparisons; all must hold."""
 
     form: Literal["columns"]
-    comparisons: list[Less] = Field(min_length=1)
+    comparisons: list[Less | Equal] = Field(min_length=1)
 
 
 class Better(Closed):
@@ -104,6 +119,7 @@ class Compare(Closed):
     metric: str = "mse"
     unit: Unit
     where: Where = {}
+    answers: Answers = "own"
     comparisons: list[Better] = Field(min_length=1)
 
 
@@ -115,34 +131,65 @@ class Pair(Closed):
 
 
 class Close(Closed):
-    """`one` and `other` differ little, on the value itself or on log10 of it."""
+    """`one` and `other` differ little, on the value itself or on log10 of it.
+
+    With `one_is` only one direction counts: ``not_better`` or ``not_worse`` by more than that.
+    """
 
     form: Literal["close"]
     metric: str = "mse"
     measure: Literal["value", "log"]
     unit: Unit
     where: Where = {}
+    answers: Answers = "own"
     one: Where
     other: Where
+    one_is: Literal["alike", "not_better", "not_worse"] = "alike"
 
 
 class Limit(Closed):
     """Most units have all their runs beyond the amount in the tolerance.
 
-    With `best_of` only the best of the attacks in `where` counts, for each seed and image.
+    With `best_of` only the best of the attacks in `where`, or the best answer, counts for each
+    seed and image.
     """
 
     form: Literal["limit"]
     metric: str
-    unit: Unit
+    unit: Unit | Literal["batch"]
     where: Where
-    best_of: Literal["attack"] | None = None
+    answers: Answers = "own"
+    best_of: Literal["attack", "answer"] | None = None
 
     @model_validator(mode="after")
-    def _several_attacks(self) -> Limit:
-        if self.best_of and not isinstance(self.where.get("attack"), list):
+    def _several(self) -> Limit:
+        if self.best_of == "attack" and not isinstance(self.where.get("attack"), list):
             raise ValueError("best_of needs a list of attacks in where; list them")
+        if self.best_of == "answer" and self.answers != "all":
+            raise ValueError("best_of: answer needs answers: all; add it")
         return self
+
+
+class Measured(Closed):
+    """A metric of a selection; `amount` stands for the tolerance's where the metric is another."""
+
+    metric: str = "mse"
+    where: Where = {}
+    amount: float | None = None
+
+
+class Share(Closed):
+    """`more` meets the limit in the tolerance more often than `less`, on the same units.
+
+    Every start counts, and a failed one does not meet the limit.
+    """
+
+    form: Literal["share"]
+    unit: Unit | Literal["batch"]
+    where: Where = {}
+    answers: Answers = "all"
+    more: Measured
+    less: Measured
 
 
 class Correlation(Closed):
@@ -172,21 +219,63 @@ class Printed(Closed):
     grid: str
 
 
+class Loss(Closed):
+    """A fact about the margin losses themselves (R-GAP Figure 1); see `gradleak.claims.margin`."""
+
+    form: Literal["loss"]
+    fact: str
+    losses: list[str] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _known(self) -> Loss:
+        for key, given, known in (
+            ("fact", [self.fact], FACTS),
+            ("losses", self.losses, BINARY),
+        ):
+            unknown = [name for name in given if name not in known]
+            if unknown:
+                raise ValueError(
+                    f"{key} '{unknown[0]}' is not one of {', '.join(known)}; use one of these"
+                )
+        return self
+
+
+class Elsewhere(Closed):
+    """A sentence that is measured in another file, which no deterministic table can hold."""
+
+    form: Literal["elsewhere"]
+    reason: str = Field(min_length=1)
+
+
 Query = Annotated[
-    Runs | Column | Columns | Compare | Close | Limit | Correlation | Effect | Printed,
+    Runs
+    | Column
+    | Columns
+    | Compare
+    | Close
+    | Limit
+    | Share
+    | Correlation
+    | Effect
+    | Printed
+    | Loss
+    | Elsewhere,
     Field(discriminator="form"),
 ]
 
 RULES: dict[str, tuple[str, ...]] = {
     "runs": ("prediction", "mean", "factor", "absolute", "at_most", "at_least"),
-    "column": ("absolute", "at_most", "at_least"),
+    "column": ("prediction", "absolute", "at_most", "at_least"),
     "columns": ("absolute",),
     "compare": ("alpha",),
     "close": ("equivalence",),
     "limit": ("at_most", "at_least"),
+    "share": ("at_most", "at_least"),
     "correlation": ("alpha",),
     "effect": ("alpha",),
     "printed": ("absolute",),
+    "loss": ("absolute",),
+    "elsewhere": ("absolute",),
 }
 
 
@@ -210,8 +299,10 @@ class Case(Closed):
 class Claim(Closed):
     """One number or one sentence of a paper, and how ours is found and judged.
 
-    A claim whose `reading` is ``ours`` is stricter than the paper's sentence, so the paper's own
-    table cannot refute it. `explanation` was written for the run `explanation_of`.
+    A claim whose `reading` is ``ours`` is stricter than the paper's sentence, or another of our
+    attacks beside the paper's number, so the paper's own table cannot refute it. `spread` is what
+    the paper prints after ±, `printed` a number as it prints it, and `contradicted_by` the place in
+    the paper that says otherwise. `explanation` was written for the run `explanation_of`.
     """
 
     id: str = Field(min_length=1)
@@ -220,11 +311,14 @@ class Claim(Closed):
     kind: Literal["value", "order", "exact"]
     statement: str
     paper_value: float | None = None
-    decimals: int | None = Field(default=None, ge=0)
+    decimals: int | None = None
+    spread: float = Field(default=0.0, ge=0)
+    printed: str = ""
     query: Query
     tolerance: str
     needs: Needs = Needs()
     reading: Literal["paper", "ours"] = "paper"
+    contradicted_by: str = ""
     explanation: str = ""
     explanation_of: Case | None = None
     cell: Cell | None = None
@@ -233,6 +327,12 @@ class Claim(Closed):
     def rounding(self) -> float:
         """Half a unit of the last printed digit, 0 where none is stated."""
         return 0.0 if self.decimals is None else 0.5 * 10.0**-self.decimals
+
+    @property
+    def shown(self) -> str:
+        """The paper's value as it prints it, or with four decimals."""
+        value = self.paper_value
+        return self.printed or ("" if value is None else f"{value:.4f}")
 
     @property
     def is_number(self) -> bool:

@@ -10,12 +10,15 @@ import pandas as pd
 
 from gradleak.claims.evidence import Evidence, NotJudged, describe, networks, runs
 from gradleak.claims.model import (
+    Answers,
     Claim,
     Close,
     Compare,
     Correlation,
     Effect,
     Limit,
+    Measured,
+    Share,
     Tolerance,
     Where,
 )
@@ -32,11 +35,12 @@ from gradleak.claims.statistics import (
 from gradleak.claims.values import DECIBEL, HIGHER_IS_BETTER, LOGARITHMIC
 
 RUN = ["seed", "index"]
-UNIT_COLUMN = {"seed": "seed", "image": "index"}
+UNIT_COLUMN = {"seed": "seed", "image": "index", "batch": "batch"}
+UNITS = {"seed": "seeds", "image": "images", "batch": "batches"}
 
 
 def cost(values: pd.Series, metric: str) -> pd.Series:
-    """Lower is better: log10 of an MSE, −PSNR/10, −SSIM; a failed run (NaN) costs 300."""
+    """Lower is better: log10 of an error, −PSNR/10, −SSIM; a failed run (NaN) costs 300."""
     if metric in LOGARITHMIC:
         scaled = np.log10(values.clip(lower=MSE_FLOOR))
     elif metric in DECIBEL:
@@ -46,25 +50,42 @@ def cost(values: pd.Series, metric: str) -> pd.Series:
     return scaled.clip(upper=FAILED_LOG).fillna(FAILED_LOG)
 
 
-def select(evidence: Evidence, where: Where, metric: str, images: str) -> Selected:
+def select(
+    evidence: Evidence, where: Where, metric: str, images: str, answers: Answers = "own"
+) -> Selected:
     """Select runs, once for all claims that ask for the same."""
-    key = f"{images};{metric};{sorted(where.items())}"
+    key = f"{images};{metric};{answers};{sorted(where.items())}"
     if key not in evidence.selections:
-        evidence.selections[key] = Selected(evidence, where, metric, images)
+        evidence.selections[key] = Selected(evidence, where, metric, images, answers)
     selected: Selected = evidence.selections[key]
     return selected
 
 
 class Selected:
-    """Runs of a selection, averaged over its models for each seed and image."""
+    """Runs of a selection, averaged over its models for each seed and image.
 
-    def __init__(self, evidence: Evidence, where: Where, metric: str, images: str) -> None:
-        found = runs(evidence, where, metric, images)
-        groups = found.groupby(RUN, sort=True)
+    Several answers to one gradient are first put together as their median, in which a failed one
+    counts as the worst.
+    """
+
+    def __init__(
+        self, evidence: Evidence, where: Where, metric: str, images: str, answers: Answers
+    ) -> None:
+        found = runs(evidence, where, metric, images, answers)
+        one = _one_answer(found, metric) if found["answer"].nunique() > 1 else found
+        groups = one.groupby(RUN, sort=True)
         self.value = groups["value"].mean().where(groups["ok"].all())
         self.cost = cost(self.value, metric)
         self.n, self.n_ok = len(found), int(found["ok"].sum())
         self.where = where
+
+
+def _one_answer(found: pd.DataFrame, metric: str) -> pd.DataFrame:
+    """One row for each model, seed and image: the median of its answers."""
+    worst = -math.inf if metric in HIGHER_IS_BETTER else math.inf
+    filled = found.assign(value=found["value"].fillna(worst))
+    median = filled.groupby(["model", *RUN])["value"].median().rename("value").reset_index()
+    return median.assign(ok=np.isfinite(median["value"]))
 
 
 def _common(sides: list[Selected]) -> pd.Index:
@@ -91,7 +112,8 @@ def _difference(one: Selected, other: Selected, unit: str) -> np.ndarray:
 
 def _enough(units: int, unit: str) -> None:
     if units < MIN_UNITS:
-        raise NotJudged(f"scale: {units} {unit}s cannot reach a p-value of 0.05, {MIN_UNITS} can")
+        few = f"{units} {UNITS[unit]}"
+        raise NotJudged(f"scale: {few} cannot reach a p-value of 0.05, {MIN_UNITS} can")
 
 
 def _interval(differences: np.ndarray, level: float = 0.95) -> tuple[float, float]:
@@ -119,7 +141,7 @@ def judge_compare(claim: Claim, tolerance: Tolerance, evidence: Evidence, images
     results = []
     for pair in query.comparisons:
         better, than = (
-            select(evidence, {**query.where, **where}, query.metric, images)
+            select(evidence, {**query.where, **where}, query.metric, images, query.answers)
             for where in (pair.better, pair.than)
         )
         n, n_ok = n + better.n + than.n, n_ok + better.n_ok + than.n_ok
@@ -130,7 +152,7 @@ def judge_compare(claim: Claim, tolerance: Tolerance, evidence: Evidence, images
     low, high = _interval(worst)
     mean = math.nan if math.isnan(low) else float(worst.mean())
     ours, low, high = (_power(value, query.metric) for value in (mean, low, high))
-    words = f"p = {p:.2g} over {worst.size} {query.unit}s"
+    words = f"p = {p:.2g} over {worst.size} {UNITS[query.unit]}"
     if len(results) > 1:
         words += f", the largest of {len(results)} comparisons"
     if n_ok < n:
@@ -139,11 +161,15 @@ def judge_compare(claim: Claim, tolerance: Tolerance, evidence: Evidence, images
 
 
 def judge_close(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: str) -> Outcome:
-    """Judge equivalence: the (1 − 2α) interval of the mean difference lies within ± amount."""
+    """Judge equivalence: the (1 − 2α) interval of the mean difference lies within ± amount.
+
+    With ``one_is`` only one end of it counts. A run that failed on the side that the sentence
+    lets be worse counts as no difference, on the other side against the sentence.
+    """
     query = claim.query
     assert isinstance(query, Close) and tolerance.amount is not None
     one, other = (
-        select(evidence, {**query.where, **where}, query.metric, images)
+        select(evidence, {**query.where, **where}, query.metric, images, query.answers)
         for where in (query.one, query.other)
     )
     common = _common([one, other])
@@ -152,28 +178,39 @@ def judge_close(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
         difference = one.value[common] - other.value[common]
     else:
         difference = one.cost[common] - other.cost[common]
-    if one.value[common].isna().any() or other.value[common].isna().any():
+    failed = {"one": one.value[common].isna(), "other": other.value[common].isna()}
+    granted = {"alike": "", "not_better": "one", "not_worse": "other"}[query.one_is]
+    if any(lost.any() for side, lost in failed.items() if side != granted):
         return Outcome("differs", f"{n - n_ok} of {n} runs failed", n=n, n_ok=n_ok)
-    units = _by_unit(difference, query.unit)
+    units = _by_unit(difference.where(~(failed["one"] | failed["other"]), 0.0), query.unit)
     _enough(units.size, query.unit)
     low, high = interval_of_mean(units, log=False, level=1 - 2 * tolerance.alpha)
-    ok = -tolerance.amount < low and high < tolerance.amount
+    above = query.one_is == "not_worse" or -tolerance.amount < low
+    below = query.one_is == "not_better" or high < tolerance.amount
+    ok = above and below
     words = (
         f"{1 - 2 * tolerance.alpha:.0%} interval of the mean difference over {units.size} "
-        f"{query.unit}s {'lies' if ok else 'does not lie'} within ±{tolerance.amount:g}"
+        f"{UNITS[query.unit]} {'lies' if ok else 'does not lie'} {_range(query, tolerance.amount)}"
     )
+    if n_ok < n:
+        words += f"; {n - n_ok} of {n} runs failed"
     return Outcome(holds(ok), words, float(units.mean()), low, high, n, n_ok)
+
+
+def _range(query: Close, amount: float) -> str:
+    words = {"alike": "within ±", "not_better": "above -", "not_worse": "below "}
+    return f"{words[query.one_is]}{amount:g}"
 
 
 def judge_limit(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: str) -> Outcome:
     """Judge a limit by the sign test: a unit succeeds if all its runs meet the limit.
 
     A failed run has an infinite MSE: it never meets `at_most` and meets `at_least` of an error.
-    With ``best_of: attack`` the best attack on each seed and image is its one run.
+    With ``best_of`` the best attack or answer on each seed and image is its one run.
     """
     query = claim.query
     assert isinstance(query, Limit) and tolerance.amount is not None
-    found = runs(evidence, query.where, query.metric, images)
+    found = runs(evidence, query.where, query.metric, images, query.answers)
     if query.best_of:
         groups = found.groupby(RUN, sort=True)
         value = groups["value"].max() if query.metric in HIGHER_IS_BETTER else groups["value"].min()
@@ -181,17 +218,60 @@ def judge_limit(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
     worst = -math.inf if query.metric in HIGHER_IS_BETTER else math.inf
     values = found["value"].fillna(worst)
     at_most = tolerance.rule == "at_most"
-    met = values <= tolerance.amount if at_most else values >= tolerance.amount
+    met = _meets(values, tolerance)
     units = met.groupby(found[UNIT_COLUMN[query.unit]]).all()
     _enough(units.size, query.unit)
     p = p_majority(int(units.sum()), units.size)
     words = (
-        f"{int(units.sum())} of {units.size} {query.unit}s are all "
+        f"{int(units.sum())} of {units.size} {UNITS[query.unit]} are all "
         f"{'at most' if at_most else 'at least'} {tolerance.amount:g}, p = {p:.2g}"
     )
     ok = found["ok"]
     ours, low, high = (float(found.loc[ok, "value"].quantile(q)) for q in (0.5, 0.025, 0.975))
     return Outcome(holds(p < tolerance.alpha), words, ours, low, high, len(found), int(ok.sum()))
+
+
+def _meets(values: pd.Series, tolerance: Tolerance) -> pd.Series:
+    assert tolerance.amount is not None
+    at_most = tolerance.rule == "at_most"
+    return values <= tolerance.amount if at_most else values >= tolerance.amount
+
+
+def judge_share(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: str) -> Outcome:
+    """Judge which of two meets a limit more often: Wilcoxon's signed ranks over units.
+
+    A unit's value is the share of its runs that meet the limit; a failed run does not. Ours is
+    the mean difference of shares, with its 95 % interval.
+    """
+    query = claim.query
+    assert isinstance(query, Share)
+    n, n_ok = 0, 0
+
+    def share(part: Measured) -> pd.Series:
+        where = {**query.where, **part.where}
+        found = runs(evidence, where, part.metric, images, query.answers)
+        nonlocal n, n_ok
+        n, n_ok = n + len(found), n_ok + int(found["ok"].sum())
+        limit = (
+            tolerance
+            if part.amount is None
+            else tolerance.model_copy(update={"amount": part.amount})
+        )
+        met = found["ok"] & _meets(found["value"], limit)
+        return met.groupby(found[UNIT_COLUMN[query.unit]]).mean()
+
+    shares = [share(part) for part in (query.more, query.less)]
+    common = shares[0].index.intersection(shares[1].index)
+    more, less = (found[common].to_numpy(dtype=float) for found in shares)
+    _enough(common.size, query.unit)
+    p = p_below_zero(less - more)
+    low, high = interval_of_mean(more - less, log=False)
+    units = f"{common.size} {UNITS[query.unit]}"
+    words = f"{more.mean():.0%} against {less.mean():.0%}, p = {p:.2g} over {units}"
+    if n_ok < n:
+        words += f"; {n - n_ok} of {n} runs failed and do not meet it"
+    gap = float((more - less).mean())
+    return Outcome(holds(p < tolerance.alpha), words, gap, low, high, n, n_ok)
 
 
 def judge_correlation(claim: Claim, tolerance: Tolerance, evidence: Evidence) -> Outcome:
@@ -236,6 +316,7 @@ def judge_effect(claim: Claim, tolerance: Tolerance, evidence: Evidence, images:
     low, high = _interval(units)
     n = sum(side.n for side in [*paired, *among])
     n_ok = sum(side.n_ok for side in [*paired, *among])
-    words = f"effect less difference between models, p = {p:.2g} over {units.size} {query.unit}s"
+    over = f"{units.size} {UNITS[query.unit]}"
+    words = f"effect less difference between models, p = {p:.2g} over {over}"
     ours = math.nan if math.isnan(low) else float(units.mean())
     return Outcome(holds(p < tolerance.alpha), words, ours, low, high, n, n_ok)

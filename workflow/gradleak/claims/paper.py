@@ -13,6 +13,7 @@ from gradleak.claims.model import (
     Column,
     Columns,
     Compare,
+    Equal,
     Limit,
     Printed,
     Runs,
@@ -40,8 +41,8 @@ def printed_runs(claims: Claims) -> pd.DataFrame:
         query = claim.query
         if claim.cell is None or claim.paper_value is None or not isinstance(query, Runs):
             continue
-        if query.metric == METRIC:
-            text = f"{claim.cell.row}, {claim.cell.column}: {claim.paper_value:.4f}"
+        if query.metric == METRIC and claim.reading == "paper":
+            text = f"{claim.cell.row}, {claim.cell.column}: {claim.shown}"
             rows.append(
                 {**_key(query.where), "value": claim.paper_value, "cell": claim.id, "text": text}
             )
@@ -61,13 +62,18 @@ def _select(printed: pd.DataFrame, where: Where) -> pd.DataFrame:
     return found
 
 
+def _names(found: pd.DataFrame) -> pd.Series:
+    """Which image a cell is about; a mean over images is about none."""
+    return found["name"] if "name" in found else pd.Series("", index=found.index)
+
+
 def _per_image(found: pd.DataFrame) -> dict[str, tuple[float, str]]:
     """Mean value and joined text for each image."""
     if found.empty:
         return {}
     return {
         str(name): (float(cells["value"].mean()), "; ".join(cells["text"]))
-        for name, cells in found.groupby("name")
+        for name, cells in found.groupby(_names(found))
     }
 
 
@@ -90,15 +96,16 @@ def _close(query: Close, amount: float, printed: pd.DataFrame) -> list[str]:
         a, b = one[name][0], other[name][0]
         if query.measure == "log":
             a, b = (math.log10(max(value, 1e-30)) for value in (a, b))
-        if abs(a - b) > amount:
+        gap = {"alike": abs(a - b), "not_better": b - a, "not_worse": a - b}[query.one_is]
+        if gap > amount:
             wrong.append(f"{one[name][1]} against {other[name][1]}")
     return wrong
 
 
 def _limit(query: Limit, rule: str, amount: float, printed: pd.DataFrame) -> list[str]:
     found = _select(printed, query.where)
-    if query.best_of:
-        found = found.loc[found.groupby(["model", "name"])["value"].idxmin()]
+    if query.best_of == "attack":
+        found = found.loc[found.groupby([found["model"], _names(found)])["value"].idxmin()]
     wrong = found["value"] > amount if rule == "at_most" else found["value"] < amount
     return list(found.loc[wrong, "text"])
 
@@ -106,9 +113,9 @@ def _limit(query: Limit, rule: str, amount: float, printed: pd.DataFrame) -> lis
 def _side(side: Side, claims: Claims) -> Claim | None:
     for claim in claims.claims:
         query = claim.query
-        if claim.paper_value is None or not isinstance(query, Column):
+        if claim.paper_value is None or claim.reading == "ours" or not isinstance(query, Column):
             continue
-        same = (query.column, query.total) == (side.column, side.total)
+        same = (query.table, query.column, query.total) == (side.table, side.column, side.total)
         if same and _key(query.where) == _key(side.where):
             return claim
     return None
@@ -117,11 +124,14 @@ def _side(side: Side, claims: Claims) -> Claim | None:
 def _columns(query: Columns, claims: Claims) -> list[str]:
     wrong = []
     for pair in query.comparisons:
-        less, more = _side(pair.less, claims), _side(pair.more, claims)
-        if less is None or more is None or less.paper_value is None or more.paper_value is None:
+        equal = isinstance(pair, Equal)
+        sides = (pair.one, pair.other) if isinstance(pair, Equal) else (pair.less, pair.more)
+        one, other = (_side(side, claims) for side in sides)
+        if one is None or other is None or one.paper_value is None or other.paper_value is None:
             continue
-        if not less.paper_value < more.paper_value:
-            wrong.append(f"{less.statement} {more.statement}")
+        gap = other.paper_value - one.paper_value
+        if gap != 0 if equal else gap <= 0:
+            wrong.append(f"{one.statement} {other.statement}")
     return wrong
 
 
@@ -166,6 +176,8 @@ def contradictions(claim: Claim, claims: Claims) -> list[str]:
     """
     if claim.cell is not None or claim.reading == "ours":
         return []
+    if claim.contradicted_by:
+        return [claim.contradicted_by]
     query, tolerance = claim.query, claims.tolerances[claim.tolerance]
     if isinstance(query, Columns):
         return _columns(query, claims)

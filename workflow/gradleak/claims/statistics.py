@@ -66,6 +66,27 @@ def interval_of_mean(
     return _interval(values, log, level, one_more=False)
 
 
+def bootstrap_mean(
+    values: np.ndarray, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+) -> tuple[float, float]:
+    """Percentile bootstrap interval of the arithmetic mean.
+
+    Errors are positive and skewed, where Student's interval of a mean reaches below 0.
+
+    Parameters
+    ----------
+    values
+        One per image (n,), n > 1.
+    level
+        Coverage, between 0 and 1.
+    resamples, seed
+        Number of draws of n values with replacement, and their seed.
+    """
+    drawn = np.random.default_rng(seed).integers(len(values), size=(resamples, len(values)))
+    low, high = np.quantile(values[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
+    return float(low), float(high)
+
+
 def p_below_zero(differences: Iterable[float]) -> float:
     """One-sided p-value that paired differences lie below 0 (Wilcoxon's signed ranks).
 

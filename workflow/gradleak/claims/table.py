@@ -9,14 +9,15 @@ import pandas as pd
 from gradleak import columns
 from gradleak.claims.evaluate import judge
 from gradleak.claims.evidence import Evidence
-from gradleak.claims.model import Claims
+from gradleak.claims.model import Claim, Claims
 from gradleak.errors import ConfigError
 
 
 def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str) -> pd.DataFrame:
     """One of the paper's tables: a row per number, the paper's value and ours.
 
-    Rows that only we have (20 images) have an empty `paper` and `verdict`.
+    Rows that only we have (20 images) have an empty `paper` and `verdict`; those beside a number
+    of the paper's have both, and a note.
 
     Parameters
     ----------
@@ -52,7 +53,7 @@ def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str
                 "images": images,
                 "scale": scale,
                 "verdict": "" if ours_alone else outcome.verdict,
-                "note": "; ".join(filter(None, ["not in the paper" * ours_alone, outcome.reason])),
+                "note": "; ".join(filter(None, [_ours(claim), outcome.reason])),
             }
         )
     if not rows:
@@ -62,3 +63,10 @@ def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str
             f"{', '.join(known) or '(none)'} or add a grid."
         )
     return pd.DataFrame(rows, columns=columns.TABLES).astype({"n": "Int64", "n_ok": "Int64"})
+
+
+def _ours(claim: Claim) -> str:
+    """Say of a cell that is not the paper's."""
+    if claim.paper_value is None:
+        return "not in the paper"
+    return "ours, beside the paper's number" if claim.reading == "ours" else ""

@@ -1,29 +1,40 @@
-"""Judging numbers: single draws against intervals, and exact values."""
+"""Judging numbers: single draws and means against intervals, and exact values."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+import pandas as pd
 
-from gradleak.claims.evidence import Evidence, layer_values, runs
-from gradleak.claims.model import Claim, Column, Columns, Runs, Side, Tolerance
+from gradleak.claims.evidence import Evidence, NotJudged, layer_values, runs
+from gradleak.claims.margin import check
+from gradleak.claims.model import Claim, Column, Columns, Equal, Less, Loss, Runs, Tolerance
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, REPRODUCED, Outcome, holds
-from gradleak.claims.statistics import interval_of_mean, prediction_interval
+from gradleak.claims.statistics import bootstrap_mean, prediction_interval
 
-HIGHER_IS_BETTER = ("psnr", "psnr_255", "ssim")
+HIGHER_IS_BETTER = ("psnr", "psnr_255", "ssim", "r2", "label_correct")
 DECIBEL = ("psnr", "psnr_255")
-LOGARITHMIC = ("mse",)
+# Positive numbers that spread over orders of magnitude.
+LOGARITHMIC = (
+    "mse",
+    "mse_twin",
+    "twin_error",
+    "objective",
+    "evaluations",
+    "condition",
+    "condition_padding",
+)
 
 
 def interval(values: np.ndarray, metric: str, tolerance: Tolerance) -> tuple[float, float]:
     """Make the interval that a tolerance of rule prediction, mean or factor allows."""
-    log = metric in LOGARITHMIC
     if tolerance.rule == "factor":
         low = high = float(np.median(values))
+    elif tolerance.rule == "mean":
+        low, high = bootstrap_mean(values, tolerance.level)
     else:
-        make = interval_of_mean if tolerance.rule == "mean" else prediction_interval
-        low, high = make(values, log, tolerance.level)
+        low, high = prediction_interval(values, metric in LOGARITHMIC, tolerance.level)
     if metric in DECIBEL:
         widen = 10 * math.log10(tolerance.factor)
         return low - widen, high + widen
@@ -78,11 +89,17 @@ def judge_runs(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: s
     """Judge a metric over runs; ours is the median, as the interval is of single runs.
 
     A failed run counts as worse than all others in the median; where half or more failed there is
-    none, and a number of the paper's is not met. The interval is over the runs that worked.
+    none, and a number of the paper's is not met. The interval is over the runs that worked. With
+    rule ``mean`` ours is the arithmetic mean over images of the runs that worked.
     """
-    assert isinstance(claim.query, Runs)
-    metric, paper = claim.query.metric, claim.paper_value
-    found = runs(evidence, claim.query.where, metric, images)
+    query = claim.query
+    assert isinstance(query, Runs)
+    metric, paper = query.metric, claim.paper_value
+    found = runs(evidence, query.where, metric, images, query.answers)
+    if tolerance.rule == "mean":
+        return _mean_of_images(claim, tolerance, found)
+    if query.of == "seeds":
+        found = _seed_means(found)
     values, n = found.loc[found["ok"], "value"].to_numpy(), len(found)
     if tolerance.rule in ("absolute", "at_most", "at_least"):
         return _exact(values, n, paper, claim.rounding, tolerance)
@@ -100,29 +117,90 @@ def judge_runs(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: s
         return Outcome("", failed, ours, low, high, n, n_ok)
     if n_ok <= n / 2:
         return Outcome(DIFFERS, failed, ours, low, high, n, n_ok)
-    verdict, words = _against_interval(paper, claim.rounding, low, high, metric)
+    verdict, words = _against_interval(paper, claim.rounding + claim.spread, low, high, metric)
+    return Outcome(verdict, "; ".join(filter(None, [words, failed])), ours, low, high, n, n_ok)
+
+
+def _seed_means(found: pd.DataFrame) -> pd.DataFrame:
+    """One row a seed: the arithmetic mean of its runs; it failed if one of them did."""
+    groups = found.groupby("seed")
+    ok = groups["ok"].all()
+    return pd.DataFrame({"value": groups["value"].mean().where(ok), "ok": ok}).reset_index()
+
+
+def _mean_of_images(claim: Claim, tolerance: Tolerance, found: pd.DataFrame) -> Outcome:
+    """Judge the mean over images, each the mean of its runs that worked."""
+    assert isinstance(claim.query, Runs)
+    metric, paper = claim.query.metric, claim.paper_value
+    values = found[found["ok"]].groupby("index")["value"].mean().to_numpy()
+    n, n_ok = len(found), int(found["ok"].sum())
+    failed = f"{n - n_ok} of {n} runs failed and are not in the mean" if n_ok < n else ""
+    if values.size < 2:
+        verdict = DIFFERS if failed else "not judged"
+        ours = float(values[0]) if values.size else math.nan
+        return Outcome(verdict, failed or "scale: one image has no interval", ours, n=n, n_ok=n_ok)
+    low, high = interval(values, metric, tolerance)
+    ours = float(values.mean())
+    if paper is None:
+        return Outcome("", failed, ours, low, high, n, n_ok)
+    if n_ok <= n / 2:
+        return Outcome(DIFFERS, failed, ours, low, high, n, n_ok)
+    verdict, words = _against_interval(paper, claim.rounding + claim.spread, low, high, metric)
+    words = f"{words}; standard error {values.std(ddof=1) / math.sqrt(values.size):.2g}"
     return Outcome(verdict, "; ".join(filter(None, [words, failed])), ours, low, high, n, n_ok)
 
 
 def judge_column(claim: Claim, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-    """Judge a column of the security table: every value must be within the tolerance."""
-    query = claim.query
+    """Judge a column of a table of layers: every value within the tolerance, or one more draw."""
+    query, paper = claim.query, claim.paper_value
     assert isinstance(query, Column)
-    values = layer_values(evidence, query.column, query.where, query.total)
-    return _exact(values, values.size, claim.paper_value, claim.rounding, tolerance)
+    values = layer_values(evidence, query)
+    n = int(values.size)
+    if tolerance.rule != "prediction":
+        return _exact(values, n, paper, claim.rounding, tolerance)
+    ours = float(np.median(values))
+    if n < 2:
+        return Outcome("not judged", "scale: one value has no interval", ours, n=n, n_ok=n)
+    low, high = interval(values, query.column, tolerance)
+    if paper is None:
+        return Outcome("", "", ours, low, high, n, n)
+    slack = claim.rounding + claim.spread
+    inside = paper + slack >= low and paper - slack <= high
+    words = f"the paper's value {'lies' if inside else 'does not lie'} in our interval"
+    return Outcome(holds(inside), words, ours, low, high, n, n)
 
 
-def _side(side: Side, evidence: Evidence) -> np.ndarray:
-    return layer_values(evidence, side.column, side.where, side.total)
+def _gap(pair: Less | Equal, evidence: Evidence) -> float:
+    """How clearly a comparison holds: above 0 where it does."""
+    if isinstance(pair, Equal):
+        one, other = (layer_values(evidence, side) for side in (pair.one, pair.other))
+        if one.size != other.size:
+            raise NotJudged(f"data: {one.size} values of {pair.one.column} for {other.size}")
+        return 0.5 - float(np.abs(one - other).max())
+    less, more = (layer_values(evidence, side) for side in (pair.less, pair.more))
+    return float(more.min() - less.max())
 
 
 def judge_columns(claim: Claim, evidence: Evidence) -> Outcome:
-    """Judge deterministic comparisons; ours is the smallest gap, above 0 where all hold."""
+    """Judge deterministic comparisons; ours is the smallest gap, above 0 where all hold.
+
+    Two equal integers have a gap of 0.5.
+    """
     query = claim.query
     assert isinstance(query, Columns)
-    gaps = []
-    for pair in query.comparisons:
-        gaps.append(float(_side(pair.more, evidence).min() - _side(pair.less, evidence).max()))
+    gaps = [_gap(pair, evidence) for pair in query.comparisons]
     right = sum(gap > 0 for gap in gaps)
     words = f"{right} of {len(gaps)} comparisons hold"
     return Outcome(holds(right == len(gaps)), words, min(gaps), n=len(gaps), n_ok=len(gaps))
+
+
+def judge_loss(claim: Claim, tolerance: Tolerance) -> Outcome:
+    """Judge a fact about the losses themselves; ours is the number that tells."""
+    query = claim.query
+    assert isinstance(query, Loss) and tolerance.amount is not None
+    wrong, number = check(query.fact, query.losses, tolerance.amount)
+    words = f"holds for {', '.join(query.losses)}"
+    if wrong:
+        words = f"does not hold for {', '.join(wrong)}"
+    n = len(query.losses)
+    return Outcome(holds(not wrong), words, number, n=n, n_ok=n)

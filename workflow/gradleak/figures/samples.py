@@ -15,15 +15,22 @@ from matplotlib.figure import Figure
 
 from gradleak.attacks import run
 from gradleak.errors import ArtifactError
+from gradleak.figures.pictures import (
+    LINES,
+    describe_images,
+    draw_failed,
+    draw_pixels,
+    frame,
+    is_embedded,
+    typical,
+    under,
+)
 from gradleak.figures.style import GREY, PAGE, new, number, styled
 from gradleak.targets import TargetSet
 
 # Inches: the column of labels, an image's side, gaps, the text under an image, header and footer.
 LABEL, GAP, GROUP_GAP = 0.92, 0.05, 0.14
 UNDER, HEADER, FOOTER = 0.28, 0.54, 0.53
-REASON_WIDTH, REASON_LINES = 17, 3
-# The two lines under an image: points from its edge to the baseline, and the size of the text.
-LINES = ((-7.5, 6.0), (-14.0, 5.5))
 
 
 @dataclass(frozen=True)
@@ -114,7 +121,7 @@ def _errors(paths: Iterable[str]) -> pd.DataFrame:
             "No scores to draw; name models of the figure in the experiments of config.yaml."
         )
     table = pd.concat(frames, ignore_index=True)
-    table = table[table["metric"] == "mse"]
+    table = table[(table["metric"] == "mse") & (table["answer"] == 0)]
     return table.assign(value=pd.to_numeric(table["value"], errors="coerce"))
 
 
@@ -124,12 +131,12 @@ def _samples(path: str, table: pd.DataFrame, model: str, attack: str, seed: int)
     chosen = table[(table["model"] == model) & (table["attack"] == attack)]
     medians = _medians(chosen)
     chosen = chosen[chosen["seed"] == seed].sort_values("batch")
-    if chosen.empty or f"{model}/image" not in images:
+    if chosen.empty or f"{model}/images" not in images:
         raise ArtifactError(
             f"{Path(path)}: no {attack} of {model}, seed {seed}; delete the file and its scores "
             f"and ask Snakemake for them again."
         )
-    found = images[f"{model}/image"][seed]
+    found = run.chosen(images, model)[seed]
     columns = (chosen[key] for key in ("batch", "value", "status", "reason"))
     return [
         Sample(found[int(batch)], float(value), medians[batch], str(status), str(reason))
@@ -176,7 +183,7 @@ def draw(
             place.label(number_, row)
             for group in range(groups):
                 axes = place.axes(number_, group, 0)
-                _draw_pixels(axes, targets.images[group, 0] / 255.0)
+                draw_pixels(axes, targets.images[group, 0] / 255.0)
                 for column, attack in enumerate(attacks, start=1):
                     axes = place.axes(number_, group, column)
                     _draw_sample(axes, row.samples[attack][group], targets.offset)
@@ -214,10 +221,7 @@ class _Places:
                 self.side / self.height,
             )
         )
-        axes.set(xticks=[], yticks=[])
-        axes.grid(False)
-        for spine in axes.spines.values():
-            spine.set(visible=True, linewidth=0.3, color=GREY)
+        frame(axes)
         return axes
 
     def header(self, group: int, name: str, headings: list[str]) -> None:
@@ -237,51 +241,18 @@ class _Places:
             0.01, middle + 0.02 / self.height, content.label, va="bottom", weight="bold"
         )
         self.figure.text(0.01, middle - 0.02 / self.height, text, va="top", fontsize=6.5)
-        for words, (drop, size) in zip(("MSE, one draw:", "median of draws:"), LINES, strict=True):
+        for words, (drop, size) in zip(("MSE, one draw:", "median of draws:"), LINES, strict=False):
             y = (self.bottom(row) + drop / 72) / self.height
             self.figure.text(0.01, y, words, fontsize=size, color=GREY)
 
 
-def _draw_pixels(axes: Axes, image: np.ndarray) -> None:
-    pixels = np.clip(np.moveaxis(image, 0, -1), 0.0, 1.0)
-    shown = pixels if pixels.shape[-1] == 3 else pixels[..., 0]
-    axes.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-
-
 def _draw_sample(axes: Axes, sample: Sample, offset: float) -> None:
     if sample.status == "ok":
-        _draw_pixels(axes, sample.image - offset)
-        _under(axes, number(sample.mse), sample.median)
+        draw_pixels(axes, sample.image - offset)
+        under(axes, number(sample.mse), typical(sample.median))
         return
-    for y in ((0, 1), (1, 0)):
-        axes.plot((0, 1), y, color="#BBBBBB", linewidth=0.6, transform=axes.transAxes, zorder=0)
-    lines = textwrap.wrap(sample.reason, REASON_WIDTH, max_lines=REASON_LINES, placeholder=" …")
-    axes.text(
-        0.5,
-        0.5,
-        "\n".join(lines),
-        transform=axes.transAxes,
-        ha="center",
-        va="center",
-        fontsize=4.2,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-    )
-    _under(axes, sample.status.replace("_", " "), sample.median)
-
-
-def _under(axes: Axes, text: str, median: float) -> None:
-    typical = f"median {number(median)}" if np.isfinite(median) else "median failed"
-    for words, (drop, size), colour in zip((text, typical), LINES, ("black", GREY), strict=True):
-        axes.annotate(
-            words,
-            (0.5, 0.0),
-            (0.0, drop),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            ha="center",
-            fontsize=size,
-            color=colour,
-        )
+    draw_failed(axes, sample.reason)
+    under(axes, sample.status.replace("_", " "), typical(sample.median))
 
 
 def target_name(targets: TargetSet, batch: int) -> str:
@@ -292,26 +263,6 @@ def target_name(targets: TargetSet, batch: int) -> str:
     if is_embedded(targets):
         return f"{label.capitalize()} (stands in for {name})"
     return f"{name.capitalize()} ({label})"
-
-
-def is_embedded(targets: TargetSet) -> bool:
-    """Whether the images are the photos that ship with the libraries."""
-    return targets.source["origin"].startswith("embedded")
-
-
-def describe_images(targets: TargetSet) -> str:
-    """Which images these are, in words."""
-    indices = [str(int(i)) for i in targets.indices[:, 0]]
-    listed = " and ".join(filter(None, [", ".join(indices[:-1]), indices[-1]]))
-    split = {"train": "training", "test": "test"}.get(targets.source["split"], "")
-    dataset = targets.source["dataset"]
-    if is_embedded(targets):
-        return (
-            f"{dataset} {split} images {listed}, embedded crops of photos that ship with "
-            f"scikit-image and scikit-learn, in place of CIFAR-10"
-        )
-    name = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mnist": "MNIST"}.get(dataset, dataset)
-    return f"{name} {split} images {listed}"
 
 
 def footer(targets: TargetSet, table: pd.DataFrame, scale: str, seed: int = 0) -> str:

@@ -35,6 +35,18 @@ def ssim(original: np.ndarray, reconstruction: np.ndarray) -> float:
     return float(structural_similarity(original, reconstruction, data_range=1.0, channel_axis=0))
 
 
+def combination(images: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, float]:
+    """Least-squares weights of `images` (K, C, H, W) in `found` (C, H, W), and their R².
+
+    R² = 1 − ||found − Σ w_k image_k||² / ||found − mean(found)||².
+    """
+    basis = images.reshape(len(images), -1).T
+    weights = np.linalg.lstsq(basis, found.ravel(), rcond=None)[0]
+    rest = found.ravel() - basis @ weights
+    spread = found.ravel() - found.mean()
+    return weights, float(1.0 - (rest @ rest) / max(spread @ spread, MSE_FLOOR))
+
+
 METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "mse": mse,
     "psnr": psnr,

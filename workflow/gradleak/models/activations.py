@@ -10,6 +10,30 @@ from gradleak.errors import NotApplicable, NumericsError
 
 NAMES = ("identity", "tanh", "sigmoid", "leaky_relu", "relu")
 INVERTIBLE = ("identity", "tanh", "sigmoid", "leaky_relu")
+# Activations with a(c·z) = c·a(z) for c > 0.
+HOMOGENEOUS = ("identity", "leaky_relu", "relu")
+# A value of ReLU that is above this multiple of the error its negative values show, and above
+# this many roundings of the largest value, may be true; one above this share of it is.
+ZERO_ERRORS, ZERO_ROUNDINGS, TRUE_SHARE = 2.0, 8.0, 1e-2
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What the values behind an activation tell of those before it.
+
+    Attributes
+    ----------
+    z
+        A^-1(x), and 0 where ReLU hides it.
+    known
+        Where z is known; None if everywhere.
+    clipped
+        Values that were moved into the activation's range first.
+    """
+
+    z: np.ndarray
+    known: np.ndarray | None = None
+    clipped: int = 0
 
 
 @dataclass(frozen=True)
@@ -51,6 +75,11 @@ class Activation:
         if self.name == "relu":
             return (z > 0).astype(np.float64)
         return np.ones_like(z)
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """Whether a(c·z) = c·a(z) for all c > 0."""
+        return self.name in HOMOGENEOUS
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -96,3 +125,48 @@ class Activation:
         if self.name == "leaky_relu":
             return np.where(x >= 0, x, x / self.slope)
         return x.copy()
+
+    def open(self, x: np.ndarray, margin: float = 0.0) -> Opened:
+        """What x = a(z), with its errors, tells of z; for ReLU too, where only z > 0 is known.
+
+        Parameters
+        ----------
+        x
+            Values of the activation.
+        margin
+            See `inverse`.
+
+        Notes
+        -----
+        Where ReLU gave 0, a'(z) = 0 and z is unknown, which removes a weight constraint (R-GAP
+        section 3.1.2); `_zero_level` says what counts as 0.
+
+        Raises
+        ------
+        NumericsError
+            See `inverse`.
+        """
+        if self.name == "relu":
+            known = x > _zero_level(x)
+            return Opened(np.where(known, x, np.zeros_like(x)), known)
+        low, high = self.limits
+        clipped = int(np.sum((x < low + margin) | (x > high - margin))) if margin else 0
+        return Opened(self.inverse(x, margin), None, clipped)
+
+
+def _zero_level(x: np.ndarray) -> float:
+    """Value up to which a computed output of ReLU counts as zero.
+
+    ReLU gives no negative values, so the most negative one measures the error of x. Between
+    `ZERO_ERRORS` times that (or a few roundings) and `TRUE_SHARE` of the largest value, zeros with
+    larger errors meet small true values; the level lies in the widest gap, by ratio.
+    """
+    largest = float(np.abs(x).max(initial=0.0))
+    error = ZERO_ERRORS * float(np.maximum(-x, 0.0).max(initial=0.0))
+    low = max(error, ZERO_ROUNDINGS * float(np.finfo(x.dtype).eps) * largest)
+    high = TRUE_SHARE * largest
+    if low >= high:
+        return high
+    edges = np.concatenate([[low], np.sort(x[(x > low) & (x < high)]), [high]])
+    widest = int(np.argmax(edges[1:] / edges[:-1]))
+    return float(np.sqrt(edges[widest] * edges[widest + 1]))

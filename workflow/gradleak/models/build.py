@@ -48,10 +48,15 @@ class ChainModule(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Output of the last activation for images (B, C, H, W)."""
+        inputs = []
         for layer, activation in zip(self.chain.layers, self.activations, strict=True):
             if not isinstance(layer, ConvLayer) and x.ndim > 2:
                 x = x.flatten(1)
-            x = activation(self.get_submodule(layer.name)(x))
+            inputs.append(x)
+            z = self.get_submodule(layer.name)(x)
+            if isinstance(layer, ConvLayer) and layer.skip:
+                z = z + inputs[-layer.skip]
+            x = activation(z)
         return x
 
 

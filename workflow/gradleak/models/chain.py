@@ -15,12 +15,18 @@ IDENTITY = Activation("identity")
 
 @dataclass(frozen=True)
 class ConvLayer:
-    """Convolution followed by an activation; `shape` carries all sizes."""
+    """Convolution followed by an activation; `shape` carries all sizes.
+
+    With `skip` = s > 0 the input of the layer s − 1 places before this one is added to this
+    layer's linear output: a(W x + b + x_skip). A skip of 1 adds the layer's own input.
+    """
 
     name: str
     shape: ConvShape
     bias: bool
     activation: Activation
+    skip: int = 0
+    gain: float = 1.0
 
     @property
     def output(self) -> int:
@@ -37,6 +43,7 @@ class LinearLayer:
     outputs: int
     bias: bool
     activation: Activation
+    gain: float = 1.0
 
 
 Layer = ConvLayer | LinearLayer
@@ -44,7 +51,10 @@ Layer = ConvLayer | LinearLayer
 
 @dataclass(frozen=True)
 class ConvSpec:
-    """What config says of a convolution; sizes follow from the layer before."""
+    """What config says of a convolution; sizes follow from the layer before.
+
+    `skip` is that of `ConvLayer`; `gain` multiplies the initial weights.
+    """
 
     filters: int
     kernel: tuple[int, int]
@@ -52,6 +62,8 @@ class ConvSpec:
     padding: tuple[int, int] = (0, 0)
     bias: bool = False
     activation: Activation = IDENTITY
+    skip: int = 0
+    gain: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,7 @@ class LinearSpec:
     bias: bool = True
     activation: Activation = IDENTITY
     inputs: int | None = None
+    gain: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -76,11 +89,14 @@ class Chain:
         (C, H, W) of one image.
     specs
         Layers from first to last.
+    spread
+        Initial weights and biases are uniform in ±spread; None for ±1/sqrt(fan_in) of each layer.
     """
 
     name: str
     input: tuple[int, int, int]
     specs: tuple[ConvSpec | LinearSpec, ...]
+    spread: float | None = None
 
     @cached_property
     def layers(self) -> tuple[Layer, ...]:
@@ -96,6 +112,7 @@ class Chain:
         features: int | None = None
         out: list[Layer] = []
         convolutions = linears = 0
+        sizes = [self.input]
         for spec in self.specs:
             if isinstance(spec, ConvSpec):
                 convolutions += 1
@@ -105,8 +122,11 @@ class Chain:
                         "layer; put the convolutions first."
                     )
                 shape = self._conv_shape(spec, convolutions, (channels, height, width))
-                out.append(ConvLayer(f"conv{convolutions}", shape, spec.bias, spec.activation))
+                name = f"conv{convolutions}"
+                out.append(ConvLayer(name, shape, spec.bias, spec.activation, spec.skip, spec.gain))
                 channels, (height, width) = spec.filters, shape.output
+                sizes.append((channels, height, width))
+                self._check_skip(name, spec.skip, sizes)
                 continue
             linears += 1
             inputs = channels * height * width if features is None else features
@@ -115,8 +135,9 @@ class Chain:
                     f"models.{self.name}: fully connected layer {linears} says inputs: "
                     f"{spec.inputs}, but the layers before it give {inputs}; correct one of them."
                 )
+            name = f"fc{linears}"
             out.append(
-                LinearLayer(f"fc{linears}", inputs, spec.outputs, spec.bias, spec.activation)
+                LinearLayer(name, inputs, spec.outputs, spec.bias, spec.activation, spec.gain)
             )
             features = spec.outputs
         if not out or not isinstance(out[-1], LinearLayer):
@@ -124,6 +145,19 @@ class Chain:
                 f"models.{self.name}: the last layer must be fully connected (fc: classes)."
             )
         return tuple(out)
+
+    def _check_skip(self, name: str, skip: int, sizes: list[tuple[int, int, int]]) -> None:
+        """Refuse a skip whose two ends differ in size; `sizes` ends with the layer's output."""
+        if skip >= len(sizes):
+            raise ConfigError(
+                f"models.{self.name}: {name} has skip: {skip}, but only {len(sizes) - 1} layers "
+                "end there; lower it."
+            )
+        if skip and sizes[-1] != sizes[-1 - skip]:
+            raise ConfigError(
+                f"models.{self.name}: {name} has skip: {skip}, which adds {sizes[-1 - skip]} to "
+                f"{sizes[-1]}; a skip needs equal sizes."
+            )
 
     def _conv_shape(self, spec: ConvSpec, number: int, size: tuple[int, int, int]) -> ConvShape:
         try:
@@ -145,7 +179,12 @@ class Chain:
             {"kind": "conv" if isinstance(spec, ConvSpec) else "fc", **asdict(spec)}
             for spec in self.specs
         ]
-        return {"name": self.name, "input": list(self.input), "layers": kinds}
+        return {
+            "name": self.name,
+            "input": list(self.input),
+            "layers": kinds,
+            "spread": self.spread,
+        }
 
     @staticmethod
     def from_description(content: dict[str, Any]) -> Chain:
@@ -161,12 +200,23 @@ class Chain:
             else:
                 specs.append(LinearSpec(**fields))
         channels, height, width = content["input"]
-        return Chain(content["name"], (channels, height, width), tuple(specs))
+        return Chain(content["name"], (channels, height, width), tuple(specs), content["spread"])
 
     @property
     def convolutions(self) -> tuple[ConvLayer, ...]:
         """The convolutional layers, first to last."""
         return tuple(layer for layer in self.layers if isinstance(layer, ConvLayer))
+
+    @property
+    def is_sequential(self) -> bool:
+        """No skip connection anywhere."""
+        return not any(layer.skip for layer in self.convolutions)
+
+    @property
+    def is_homogeneous(self) -> bool:
+        """f(s·x) = s·f(x) for s > 0: no biases, and activations that are linear in pieces."""
+        pieces = ("identity", "leaky_relu", "relu")
+        return all(a.activation.name in pieces and not a.bias for a in self.layers)
 
     @property
     def classes(self) -> int:

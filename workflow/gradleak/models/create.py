@@ -1,4 +1,4 @@
-"""Models from descriptions: one chain, or a family of them, under all seeds."""
+"""Models from descriptions: listed chains, or a family of them, under all seeds."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ def create(path: str, name: str, settings: dict[str, Any], seeds: int, code: str
     path
         The file.
     name
-        Id of the model or family.
+        Id of the model, group or family.
     settings
-        What `Chain.describe` gives, or an entry of ``families`` in config.yaml.
+        ``chains``, a list of what `Chain.describe` gives, or an entry of ``families`` in
+        config.yaml.
     seeds
         Draws of weights.
     code
         Hash of the code, for provenance.
     """
-    if "layers" in settings:
-        chains = [Chain.from_description(settings)]
+    if "chains" in settings:
+        chains = [Chain.from_description(chain) for chain in settings["chains"]]
     else:
         chains = draw(name, settings, settings["networks"])
     weights = family_weights(chains, seeds)

@@ -36,7 +36,7 @@ def save(
     """Write a model file."""
     metadata = {
         "chains": [chain.describe() for chain in chains],
-        "initialisation": "uniform in ±1/sqrt(fan_in)",
+        "initialisation": "uniform in ±1/sqrt(fan_in), or in ±spread of the chain; times gain",
         "provenance": provenance,
     }
     write_tensors(path, weights, metadata)

@@ -13,8 +13,9 @@ def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
     """Float32 weights of `chain` under one seed: uniform in ±1/sqrt(fan_in), biases too.
 
     That is PyTorch's default for convolutions and linear layers, and the "uniform distribution"
-    of COPA section 3. NumPy draws it, so that the same seed gives the same bits whatever the
-    version of PyTorch.
+    of COPA section 3. A chain's `spread` replaces the limit, a layer's `gain` multiplies its
+    weights. NumPy draws them, so that the same seed gives the same bits whatever the version of
+    PyTorch.
     """
     generator = np.random.default_rng(seed)
     out: dict[str, np.ndarray] = {}
@@ -27,8 +28,9 @@ def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
             )
         else:
             size = (layer.outputs, layer.inputs)
-        limit = 1.0 / np.sqrt(np.prod(size[1:]))
-        out[f"{layer.name}.weight"] = generator.uniform(-limit, limit, size).astype(np.float32)
+        limit = chain.spread or 1.0 / np.sqrt(np.prod(size[1:]))
+        weight = layer.gain * generator.uniform(-limit, limit, size)
+        out[f"{layer.name}.weight"] = weight.astype(np.float32)
         if layer.bias:
             out[f"{layer.name}.bias"] = generator.uniform(-limit, limit, size[0]).astype(np.float32)
     return out

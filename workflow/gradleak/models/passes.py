@@ -4,52 +4,101 @@ from __future__ import annotations
 
 import numpy as np
 
+from gradleak.losses import output_gradient
 from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.operators.convolution import Convolution
+from gradleak.operators.gradient import GradientConstraint
 
 Weights = dict[str, np.ndarray]
 
 
-def _preactivations(
+def _values(
     layers: tuple[Layer, ...], weights: Weights, image: np.ndarray
-) -> tuple[list[np.ndarray], np.ndarray]:
-    """Z of each of `layers`, and the output of the last of them."""
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Inputs X of each of `layers` and the output of the last of them, and Z of each."""
     x = image.ravel().astype(np.float64)
-    outputs = []
+    inputs, outputs = [], []
     for layer in layers:
+        inputs.append(x)
         weight = weights[f"{layer.name}.weight"].astype(np.float64)
         bias = weights.get(f"{layer.name}.bias", np.zeros(1))
         if isinstance(layer, ConvLayer):
             z = Convolution(weight, layer.shape).apply(x)
             bias = np.repeat(bias, layer.shape.positions) if layer.bias else bias
+            if layer.skip:
+                z = z + inputs[-layer.skip]
         else:
             z = weight @ x
         outputs.append(z + bias)
         x = layer.activation.forward(outputs[-1])
-    return outputs, x
+    return [*inputs, x], outputs
+
+
+def forward(chain: Chain, weights: Weights, image: np.ndarray) -> np.ndarray:
+    """Output (m,) of the last activation for one image (C, H, W)."""
+    return _values(chain.layers, weights, image)[0][-1]
 
 
 def fc_input(chain: Chain, weights: Weights, image: np.ndarray) -> np.ndarray:
     """Input (n,) of the first fully connected layer for one image (C, H, W)."""
-    return _preactivations(chain.convolutions, weights, image)[1]
+    return _values(chain.convolutions, weights, image)[0][-1]
 
 
-def deltas(chain: Chain, weights: Weights, image: np.ndarray, label: int) -> dict[str, np.ndarray]:
+def deltas(
+    chain: Chain, weights: Weights, image: np.ndarray, label: int, loss: str = "cross_entropy"
+) -> dict[str, np.ndarray]:
     """dJ/dZ (O, Ph, Pw) of every convolution, by name, for one image (C, H, W).
 
-    J is cross-entropy of the softmax of the last activation's output; COPA eq. (3).
+    COPA eq. (3), R-GAP eq. (12) to (14). A skip hands dJ/dZ of its last layer back to the input
+    of its first one as well.
+
+    Parameters
+    ----------
+    chain, weights, image
+        The network and its input.
+    label
+        True class; −1 or 1 for a loss of a margin.
+    loss
+        J, one of `gradleak.losses.LOSSES`, of the last activation's output.
     """
-    z, output = _preactivations(chain.layers, weights, image)
-    back = np.exp(output - output.max())
-    back /= back.sum()
-    back[label] -= 1.0
-    found = {}
-    for layer, value in zip(reversed(chain.layers), reversed(z), strict=True):
-        delta = back * layer.activation.derivative(value)
+    _, found = _backward(chain, weights, image, label, loss)
+    return {
+        layer.name: found[i].reshape(layer.shape.filters, *layer.shape.output)
+        for i, layer in enumerate(chain.convolutions)
+    }
+
+
+def weight_gradients(
+    chain: Chain, weights: Weights, image: np.ndarray, label: int, loss: str
+) -> dict[str, np.ndarray]:
+    """dJ/dW of every layer, by the layer's name, for one image; parameters as for `deltas`."""
+    inputs, found = _backward(chain, weights, image, label, loss)
+    out = {}
+    for layer, x, delta in zip(chain.layers, inputs, found, strict=False):
+        if isinstance(layer, ConvLayer):
+            grid = delta.reshape(layer.shape.filters, *layer.shape.output)
+            out[layer.name] = GradientConstraint(grid, layer.shape).apply(x)
+        else:
+            out[layer.name] = np.outer(delta, x).ravel()
+    return out
+
+
+def _backward(
+    chain: Chain, weights: Weights, image: np.ndarray, label: int, loss: str
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """X of each layer and the output, and dJ/dZ of each layer, flat."""
+    inputs, z = _values(chain.layers, weights, image)
+    # dJ/dX of the input of each layer, and behind the last layer dJ/d(output).
+    back: list[np.ndarray | float] = [0.0] * len(chain.layers)
+    back.append(output_gradient(loss, inputs[-1], label))
+    found: list[np.ndarray] = [np.empty(0)] * len(chain.layers)
+    for i, layer in reversed(list(enumerate(chain.layers))):
+        delta = found[i] = back[i + 1] * layer.activation.derivative(z[i])
         weight = weights[f"{layer.name}.weight"].astype(np.float64)
         if isinstance(layer, ConvLayer):
-            found[layer.name] = delta.reshape(layer.shape.filters, *layer.shape.output)
-            back = Convolution(weight, layer.shape).adjoint(delta)
+            back[i] = back[i] + Convolution(weight, layer.shape).adjoint(delta)
+            if layer.skip:
+                back[i + 1 - layer.skip] = back[i + 1 - layer.skip] + delta
         else:
-            back = weight.T @ delta
-    return found
+            back[i] = back[i] + weight.T @ delta
+    return inputs, found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
@@ -44,3 +45,26 @@ class Operator(ABC):
     def linear_operator(self) -> LinearOperator:
         """The same map for SciPy's iterative solvers."""
         return LinearOperator(self.shape, matvec=self.apply, rmatvec=self.adjoint, dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """A least-squares solution of U x = V.
+
+    Attributes
+    ----------
+    x
+        The solution (n,): of all minimisers, the one nearest to the start.
+    residual
+        ||U x − V||.
+    iterations
+        Steps of the solver; 0 for a direct solve.
+    stop
+        ``direct``, ``converged``, ``stalled`` (only rounding errors are left) or
+        ``iteration limit``.
+    """
+
+    x: np.ndarray
+    residual: float
+    iterations: int
+    stop: str

@@ -15,6 +15,8 @@ from gradleak.operators.structure import ConvShape
 # Beyond this condition number W counts as rank-deficient and the dense path decides: normal
 # equations lose twice the digits, and 1e6 leaves four of float64's sixteen.
 CONDITION_LIMIT = 1e6
+# Products in the sparse W^T W beyond which the structured U^T U of `gram` is the faster way.
+FACTOR_WORK = 10**8
 
 
 def patch_indices(shape: ConvShape) -> tuple[np.ndarray, np.ndarray]:
@@ -99,6 +101,13 @@ class Convolution(Operator):
     def is_tall(self) -> bool:
         """At least as many outputs as unknowns."""
         return self.shape[0] >= self.shape[1]
+
+    @property
+    def factor_pays(self) -> bool:
+        """Whether the sparse W^T W or W W^T that `factor` needs is cheap, about a second."""
+        shape = self.conv_shape
+        row = shape.channels * shape.kernel[0] * shape.kernel[1]
+        return self.shape[0] * row**2 <= FACTOR_WORK
 
     @cached_property
     def factor(self) -> BandCholesky | None:

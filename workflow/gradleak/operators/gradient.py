@@ -51,6 +51,12 @@ class GradientConstraint(Operator):
             out[:, k, indices[k, seen]] = self.delta[:, seen]
         return out
 
+    def scaled(self, factors: np.ndarray) -> GradientConstraint:
+        """The rows of each filter o multiplied by `factors` (O,)."""
+        shape = self.conv_shape
+        delta = self.delta * factors[:, None]
+        return GradientConstraint(delta.reshape(shape.filters, *shape.output), shape)
+
     def apply(self, x: np.ndarray) -> np.ndarray:
         """K x."""
         shape = self.conv_shape

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import cached_property
 
 import numpy as np
@@ -10,94 +10,95 @@ from scipy import linalg
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from gradleak.errors import NumericsError
-from gradleak.operators.base import Operator
+from gradleak.operators import gram, single
+from gradleak.operators.base import Operator, Solution
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.kernel import KernelPart
 
 # Relative to the largest singular value, after each row of K was scaled to length 1. In the
 # layers measured, true directions lie above 1e-7 and the dependencies of docs/rank.md below 1e-13.
 RANK_TOLERANCE = 1e-10
-DENSE_LIMIT = 2000
+# Below this many unknowns or rows U itself is decomposed.
+DENSE_LIMIT = 400
 DENSE_BYTES = 4 * 2**30
-# Square of the relative error, in the norm of the preconditioner, at which a solve ends.
-CG_TOLERANCE = 1e-30
-
-
-@dataclass(frozen=True)
-class Solution:
-    """A least-squares solution of U x = V.
-
-    Attributes
-    ----------
-    x
-        The solution (n,): of all minimisers, the one nearest to the start.
-    residual
-        ||U x − V||.
-    iterations
-        Conjugate-gradient steps; 0 for a direct solve.
-    stop
-        ``direct``, ``converged`` or ``iteration limit``.
-    """
-
-    x: np.ndarray
-    residual: float
-    iterations: int
-    stop: str
-
-
-@dataclass(frozen=True)
-class _KernelPart:
-    """K on the kernel of W: what the gradient tells beyond the weights.
-
-    `basis` (n, r) and `values` (r,) with `left` (|W|, r) are the singular triplets of
-    K (I − W^+ W); `dependencies` (rows, q) spans the left null space of U.
-    """
-
-    left: np.ndarray
-    values: np.ndarray
-    basis: np.ndarray
-    dependencies: np.ndarray
-
-
-def thin_svd(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Thin SVD by divide and conquer; by QR iteration where that does not converge.
-
-    LAPACK's divide and conquer gives up on some well-conditioned matrices with many equal
-    singular values, as layers of one filter size have.
-    """
-    try:
-        return linalg.svd(matrix, full_matrices=False, check_finite=False)
-    except linalg.LinAlgError:
-        return linalg.svd(matrix, full_matrices=False, check_finite=False, lapack_driver="gesvd")
+# Rows of K up to which its part on W's kernel is decomposed.
+KERNEL_ROWS = 1000
 
 
 class LayerSystem(Operator):
     """U = [W; K] as an operator with rank, condition number and least-squares solve.
 
+    Parameters
+    ----------
+    convolution, gradient
+        W and K.
+    keep
+        bool (O·P,), the rows of W that count, None for all. Behind a ReLU an output of 0 says
+        nothing of its linear output, so its row is left out.
+    pinned
+        bool (n,), unknowns known to be 0, each with a unit row below K; None for none.
+
+    Attributes
+    ----------
+    weights
+        The rows of W that count, sparse.
+    split
+        Their number: the first row of K.
+
     Notes
     -----
-    Three paths, chosen by W alone:
+    Five paths, the first that applies. ``column`` and ``row`` need all rows of W, and a banded
+    factor of W that is cheap:
 
+    * K₀ of full column rank and no weaker than W (``blocks``): U has rank n. Conjugate gradients
+      preconditioned with K₀^T K₀, one block for all channels.
     * W of full column rank (``column``): U has rank n. Conjugate gradients on the normal
       equations, preconditioned with the banded Cholesky factor of W^T W.
-    * W of full row rank (``row``): rank(U) = m + rank(K (I − W^+ W)), since the kernel of U is
-      the part of W's kernel that K does not see. Direct, with a small SVD of |W| rows.
-    * otherwise (``dense``): SVD for the rank, rank-revealing QR for the solution.
+    * W of full row rank and K of few rows (``row``): rank(U) = m + rank(K (I − W^+ W)), since
+      the kernel of U is the part of W's kernel that K does not see. Direct, with a small SVD.
+    * few unknowns (``dense``): SVD for the rank, rank-revealing QR for the solution.
+    * otherwise (``gram``): Cholesky factor of the structured U^T U, see `gradleak.operators.gram`.
     """
 
-    def __init__(self, convolution: Convolution, gradient: GradientConstraint) -> None:
+    def __init__(
+        self,
+        convolution: Convolution,
+        gradient: GradientConstraint,
+        keep: np.ndarray | None = None,
+        pinned: np.ndarray | None = None,
+    ) -> None:
+        for name, mask, size in (
+            ("keep", keep, convolution.shape[0]),
+            ("pinned", pinned, convolution.shape[1]),
+        ):
+            if mask is not None and (mask.shape != (size,) or mask.dtype != np.bool_):
+                raise NumericsError(f"The mask '{name}' must be {size} booleans.")
         self.convolution = convolution
         self.gradient = gradient
-        self.split = convolution.shape[0]
-        self.shape = (self.split + gradient.shape[0], convolution.shape[1])
+        self.keep = keep
+        self.pinned = pinned
+        self.weights = convolution.matrix if keep is None else convolution.matrix[keep]
+        self.weights_t = convolution.transposed if keep is None else self.weights.T.tocsr()
+        self.split = self.weights.shape[0]
+        self._unit = self.split + gradient.shape[0]
+        units = 0 if pinned is None else int(pinned.sum())
+        self.shape = (self._unit + units, convolution.shape[1])
 
     def apply(self, x: np.ndarray) -> np.ndarray:
-        """U x = [W x; K x]."""
-        return np.concatenate([self.convolution.apply(x), self.gradient.apply(x)])
+        """U x = [W x; K x], followed by the pinned unknowns."""
+        parts = [self.weights @ x, self.gradient.apply(x)]
+        if self.pinned is not None:
+            parts.append(x[self.pinned])
+        return np.concatenate(parts)
 
     def adjoint(self, y: np.ndarray) -> np.ndarray:
         """U^T y."""
-        return self.convolution.adjoint(y[: self.split]) + self.gradient.adjoint(y[self.split :])
+        out = self.weights_t @ y[: self.split]
+        out += self.gradient.adjoint(y[self.split : self._unit])
+        if self.pinned is not None:
+            out[self.pinned] += y[self._unit :]
+        return out
 
     def dense(self) -> np.ndarray:
         """U (m + |W|, n).
@@ -112,14 +113,41 @@ class LayerSystem(Operator):
                 f"A layer whose W lacks full rank needs U as a dense matrix, and {self.shape[0]} x "
                 f"{self.shape[1]} is too large for that; use a smaller input or fewer filters."
             )
-        return np.concatenate([self.convolution.dense(), self.gradient.dense()])
+        parts = [self.weights.toarray(), self.gradient.dense()]
+        if self.pinned is not None:
+            parts.append(np.eye(self.shape[1])[self.pinned])
+        return np.concatenate(parts)
 
-    @property
+    @cached_property
     def path(self) -> str:
-        """``column``, ``row`` or ``dense``: which facts about W the solver rests on."""
-        if self.convolution.factor is None:
-            return "dense"
-        return "column" if self.convolution.is_tall else "row"
+        """``column``, ``row``, ``dense``, ``blocks`` or ``gram``, as the class describes."""
+        w = self.convolution
+        large = min(self.shape) > DENSE_LIMIT
+        if large and self._blocks.condition <= gram.BLOCK_CONDITION:
+            return "blocks"
+        plain = self.keep is None and self.pinned is None
+        few = w.is_tall or self.gradient.shape[0] <= KERNEL_ROWS
+        if plain and few and w.factor_pays and w.factor is not None:
+            return "column" if w.is_tall else "row"
+        return "gram" if large else "dense"
+
+    @cached_property
+    def _blocks(self) -> gram.ChannelBlocks:
+        block = self.gradient.block
+        if block.shape[0] * block.shape[1] < block.shape[2]:
+            return gram.ChannelBlocks(np.empty((0, 0)), float("inf"))
+        squares = float(self.weights.multiply(self.weights).sum()) / self.shape[1]
+        norm = gram.largest_singular_value(_WeightRows(self.weights, self.weights_t), 15)
+        return gram.ChannelBlocks.of(self.gradient, norm, squares)
+
+    def _normal_factor(self) -> gram.NormalFactor:
+        return gram.NormalFactor(
+            gram.normal_matrix(self.convolution, self.gradient, self.keep, self.pinned)
+        )
+
+    @cached_property
+    def _factor(self) -> gram.NormalFactor:
+        return self._normal_factor()
 
     @cached_property
     def _row_lengths(self) -> np.ndarray:
@@ -130,44 +158,92 @@ class LayerSystem(Operator):
         return np.where(lengths > 0, lengths, 1.0)
 
     @cached_property
-    def _kernel_part(self) -> _KernelPart:
-        factor = self.convolution.factor
-        assert factor is not None
-        scaled = self.gradient.dense() / self._row_lengths[:, None]
-        coupling = factor.solve(self.convolution.matrix @ scaled.T)  # (W W^T)^-1 W K^T
-        inside = scaled.T - self.convolution.transposed @ coupling  # (n, |W|)
-        basis, values, left_t = thin_svd(inside)
-        keep = values > RANK_TOLERANCE * max(values.max(initial=0.0), 1.0)
-        left = left_t[keep].T
-        null = linalg.qr(left)[0][:, left.shape[1] :]
-        below = null / self._row_lengths[:, None]
-        left_null = np.concatenate([-coupling @ null, below])
-        dependencies = linalg.qr(left_null, mode="economic")[0] if null.size else left_null
-        return _KernelPart(left, values[keep], basis[:, keep], dependencies)
+    def _filter_factors(self) -> np.ndarray:
+        """Factors (O,) that bring the rows of K to the length of W's rows, filter by filter."""
+        lengths = np.linalg.norm(self.gradient.delta, axis=1)
+        row = float(np.linalg.norm(self.convolution.weight)) / np.sqrt(lengths.size)
+        return np.where(lengths > 0, row / np.where(lengths > 0, lengths, 1.0), 1.0)
+
+    def balanced(self, factor: float = 1.0) -> LayerSystem:
+        """The same system with K's rows, filter by filter, `factor` times as long as W's are.
+
+        It has the rank of U and the same solution wherever `values` is consistent.
+        """
+        gradient = self.gradient.scaled(factor * self._filter_factors)
+        return LayerSystem(self.convolution, gradient, self.keep, self.pinned)
+
+    @cached_property
+    def _kernel_part(self) -> KernelPart:
+        return KernelPart.of(self.convolution, self.gradient, self._row_lengths, RANK_TOLERANCE)
 
     @cached_property
     def rank(self) -> int:
         """Numerical rank of U.
 
         A singular value counts when it exceeds `RANK_TOLERANCE` times the largest, K's rows
-        having been scaled to length 1 (which leaves the rank as it is: gradients are often
-        orders of magnitude smaller than weights). On the dense path the tolerance is
+        having been scaled (which leaves the rank as it is: gradients are often orders of
+        magnitude smaller than weights): to length 1 on the row path, to the length of W's, filter
+        by filter, on the paths ``blocks`` and ``gram``. On the dense path the tolerance is
         max(shape)·eps, NumPy's.
         """
         if self.path == "column":
             return self.shape[1]
         if self.path == "row":
             return self.split + int(self._kernel_part.values.size)
-        matrix = self.dense()
-        matrix[self.split :] /= self._row_lengths[:, None]
-        values = linalg.svdvals(matrix, overwrite_a=True, check_finite=False)
-        return int(np.sum(values > max(self.shape) * np.finfo(float).eps * values[0]))
+        if self.path == "dense":
+            matrix = self.dense()
+            matrix[self.split : self._unit] /= self._row_lengths[:, None]
+            values = linalg.svdvals(matrix, overwrite_a=True, check_finite=False)
+            return int(np.sum(values > max(self.shape) * np.finfo(float).eps * values[0]))
+        scaled = self.balanced()
+        if scaled.path == "blocks":
+            return self.shape[1]
+        return scaled._gram_rank()
 
-    def condition(self) -> float:
-        """Largest over smallest non-zero singular value of U, unscaled."""
-        if self.path != "column" or min(self.shape) <= DENSE_LIMIT:
+    def _gram_rank(self) -> int:
+        """Unknowns less the singular values below the tolerance, found from below."""
+        factor, n = self._factor, self.shape[1]
+        if not factor.suspects:
+            return n
+        limit = RANK_TOLERANCE * gram.largest_singular_value(self)
+        count = factor.suspects + max(10, factor.suspects // 20)
+        while True:
+            count = min(n, count)
+            values = gram.lowest_singular_values(self, factor, count, limit)
+            if values[-1] > limit or count == n:
+                return n - int(np.sum(values <= limit))
+            count *= 2
+
+    def condition(self, padding: str = "known") -> float:
+        """Largest over smallest non-zero singular value of U, unscaled.
+
+        Parameters
+        ----------
+        padding
+            ``known``: padded pixels are zeros that are left out. ``unknowns``: they are unknowns,
+            each with a row that says it is 0, as in R-GAP's Table 2.
+
+        Raises
+        ------
+        NumericsError
+            If `padding` is neither, or ``unknowns`` is asked of a system with pinned unknowns.
+        """
+        if padding == "unknowns":
+            return self._with_padding().condition()
+        if padding != "known":
+            raise NumericsError(f"padding is '{padding}'; choose known or unknowns.")
+        if min(self.shape) <= DENSE_LIMIT:
             values = linalg.svdvals(self.dense(), overwrite_a=True, check_finite=False)
             return float(values[0] / values[self.rank - 1])
+        if self.path == "column":
+            return self._column_condition()
+        missing = self.shape[1] - self.rank
+        lowest = gram.lowest_singular_values(self, self._normal_factor(), missing + 1)[-1]
+        return float(gram.largest_singular_value(self, 200) / lowest)
+
+    def _column_condition(self) -> float:
+        factor = self.convolution.factor
+        assert factor is not None
         size = self.shape[1]
         options = {
             "k": 1,
@@ -176,87 +252,85 @@ class LayerSystem(Operator):
             "return_eigenvectors": False,
         }
         normal = LinearOperator((size, size), lambda v: self.adjoint(self.apply(v)), dtype=float)
-        inverse = LinearOperator(
-            (size, size), lambda v: self._normal_cg(v, 0.0, 60)[0], dtype=float
-        )
-        return float(np.sqrt(eigsh(normal, **options)[0] * eigsh(inverse, **options)[0]))
 
-    def solve(self, values: np.ndarray, start: np.ndarray | None = None) -> Solution:
+        def inverse(v: np.ndarray) -> np.ndarray:
+            floor = 1e-20 * float(v @ factor.solve(v))
+            return gram.conjugate_gradients(self, factor.solve, v, floor, 200)[0]
+
+        inverted = LinearOperator((size, size), inverse, dtype=float)
+        return float(np.sqrt(eigsh(normal, **options)[0] * eigsh(inverted, **options)[0]))
+
+    def _with_padding(self) -> LayerSystem:
+        """A = [W; K; E]: padded pixels are unknowns, E has a unit row for each."""
+        shape = self.convolution.conv_shape
+        if self.pinned is not None:
+            raise NumericsError("Padded pixels cannot be added to a system that pins unknowns.")
+        (down, across), (height, width) = shape.padding, shape.size
+        size = (height + 2 * down, width + 2 * across)
+        wide = replace(shape, padding=(0, 0), size=size)
+        outside = np.ones((shape.channels, *size), dtype=bool)
+        outside[:, down : down + height, across : across + width] = False
+        delta = self.gradient.delta.reshape(shape.filters, *shape.output)
+        return LayerSystem(
+            Convolution(self.convolution.weight, wide),
+            GradientConstraint(delta, wide),
+            self.keep,
+            outside.ravel() if outside.any() else None,
+        )
+
+    def solve(
+        self, values: np.ndarray, start: np.ndarray | None = None, balance: float | None = None
+    ) -> Solution:
         """Least-squares solution of U x = `values` that is nearest to `start`.
 
         Parameters
         ----------
         values
-            V (m + |W|,).
+            V: the kept rows of z, dJ/dW, and a 0 for each pinned unknown.
         start
             (n,), zero unless given: zero yields R-GAP's minimum-norm solution x = U^+ V, any
             other start x₀ yields x₀ + U^+ (V − U x₀), what gradient descent on ||U x − V||²
             from x₀ converges to.
+        balance
+            Factor with which misfit is measured in the rows of `balanced`, None for plain least
+            squares. The solution is the same where V is consistent. Where rounding errors in
+            proportion to each row are all that is wrong with V, small gradients then weigh as
+            much as their accuracy deserves.
         """
+        if balance is not None:
+            scaled = values.copy()
+            rows = scaled[self.split : self._unit].reshape(self._filter_factors.size, -1)
+            rows *= balance * self._filter_factors[:, None]
+            found = self.balanced(balance).solve(scaled, start)
+            misfit = float(np.linalg.norm(self.apply(found.x) - values))
+            return replace(found, residual=misfit)
         begin = np.zeros(self.shape[1]) if start is None else start.astype(np.float64)
-        target = values - self.apply(begin)
-        if self.path == "column":
-            step, iterations, stop = self._solve_column(target)
-        elif self.path == "row":
-            step, iterations, stop = self._solve_row(target), 0, "direct"
-        else:
-            step, iterations, stop = self._solve_dense(target), 0, "direct"
+        step, iterations, stop = self._step(values - self.apply(begin))
         x = begin + step
         return Solution(x, float(np.linalg.norm(self.apply(x) - values)), iterations, stop)
 
-    def _solve_row(self, values: np.ndarray) -> np.ndarray:
-        factor, part = self.convolution.factor, self._kernel_part
-        assert factor is not None
-        x = np.zeros(self.shape[1])
-        # The second round is iterative refinement: it removes the squared condition number.
-        for _ in range(2):
-            rest = values - self.apply(x)
-            rest -= part.dependencies @ (part.dependencies.T @ rest)
-            step = self.convolution.adjoint(factor.solve(rest[: self.split]))
-            missing = (rest[self.split :] - self.gradient.apply(step)) / self._row_lengths
-            x += step + part.basis @ ((part.left.T @ missing) / part.values)
-        return x
+    def solve_single(self, values: np.ndarray, rule: str = "eps") -> Solution:
+        """Minimum-norm least-squares solution in float32, see `gradleak.operators.single`."""
+        return single.solve_single(self, values, rule)
 
-    def _solve_column(self, values: np.ndarray) -> tuple[np.ndarray, int, str]:
-        factor = self.convolution.factor
-        assert factor is not None
-        x = factor.solve(self.convolution.adjoint(values[: self.split]))
-        rhs = self.adjoint(values)
-        floor = CG_TOLERANCE * float(rhs @ factor.solve(rhs))
-        iterations = 0
-        # Where W alone determines x, rounds after the first find nothing to do.
-        for _ in range(3):
-            step, count, stop = self._normal_cg(self.adjoint(values - self.apply(x)), floor)
-            x += step
-            iterations += count
-            if count == 0:
-                break
-        return x, iterations, stop
-
-    def _normal_cg(
-        self, rhs: np.ndarray, floor: float, limit: int = 500
-    ) -> tuple[np.ndarray, int, str]:
-        """Solve U^T U x = rhs by conjugate gradients, preconditioned with W^T W.
-
-        Stops when the residual r has r^T (W^T W)^-1 r <= `floor`.
-        """
-        factor = self.convolution.factor
-        assert factor is not None
-        x = np.zeros_like(rhs)
-        residual = rhs.copy()
-        search = z = factor.solve(residual)
-        energy = float(residual @ z)
-        for k in range(limit):
-            if energy <= floor:
-                return x, k, "converged"
-            image = self.apply(search)
-            alpha = energy / float(image @ image)
-            x += alpha * search
-            residual = residual - alpha * self.adjoint(image)
-            z = factor.solve(residual)
-            energy, previous = float(residual @ z), energy
-            search = z + (energy / previous) * search
-        return x, limit, "iteration limit"
+    def _step(self, values: np.ndarray) -> tuple[np.ndarray, int, str]:
+        """U^+ `values`, steps and stop reason, on the path of this layer."""
+        if self.path == "column":
+            factor = self.convolution.factor
+            assert factor is not None
+            first = factor.solve(self.convolution.adjoint(values[: self.split]))
+            found = gram.refined_solve(self, factor.solve, values, first)
+            if found[2] == "converged" or self.shape[1] <= DENSE_LIMIT:
+                return found
+        if self.path == "row":
+            return self._kernel_part.solve(self, values), 0, "direct"
+        if self.path == "dense":
+            return self._solve_dense(values), 0, "direct"
+        if self.path == "blocks":
+            found = gram.refined_solve(self, self._blocks.solve, values, np.zeros(self.shape[1]))
+            if found[2] == "converged":
+                return found
+        return gram.proximal_solve(self, self._factor, values)
 
     def _solve_dense(self, values: np.ndarray) -> np.ndarray:
         return linalg.lstsq(
@@ -267,3 +341,17 @@ class LayerSystem(Operator):
             overwrite_a=True,
             check_finite=False,
         )[0]
+
+
+class _WeightRows(Operator):
+    """A sparse matrix and its transpose as an operator."""
+
+    def __init__(self, matrix: np.ndarray, transposed: np.ndarray) -> None:
+        self.matrix, self.transposed = matrix, transposed
+        self.shape = matrix.shape
+
+    def apply(self, x: np.ndarray) -> np.ndarray:
+        return self.matrix @ x
+
+    def adjoint(self, y: np.ndarray) -> np.ndarray:
+        return self.transposed @ y

@@ -1,0 +1,305 @@
+"""Several answers a run, batches, twins and attacks that are made of others: files and scores."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from chains import conv
+from gradleak import gradients, scores, targets
+from gradleak.artifacts import read_tensors, write_tensors
+from gradleak.attacks import run, starts
+from gradleak.attacks.base import Reconstruction
+from gradleak.attacks.denoise import salt_and_pepper
+from gradleak.attacks.postprocess import hybrid_all
+from gradleak.data.arrays import Dataset
+from gradleak.defences.base import build as build_defence
+from gradleak.errors import NumericsError
+from gradleak.losses import MarginLoss
+from gradleak.metrics.image import combination
+from gradleak.models import files
+from gradleak.models.activations import Activation
+from gradleak.models.chain import Chain, LinearSpec
+from gradleak.models.initial import family_weights
+from gradleak.models.passes import forward, weight_gradients
+
+LEAKY = Activation("leaky_relu", 0.2)
+NETWORK = Chain(
+    "net",
+    (1, 8, 8),
+    (conv(4, 3, activation="leaky_relu", slope=0.2), LinearSpec(1, False, gain=40.0)),
+)
+CASE = dict.fromkeys(
+    ("paper", "result", "attack", "defence", "images", "targets", "precision"), "x"
+)
+SETTINGS = {"indices": None, "first": 0, "batch": 1, "names": None, "offset": 0.0}
+
+
+def target_set(count, batch=1, first=0):
+    pixels = np.random.default_rng(0).integers(0, 256, (12, 1, 8, 8), dtype=np.uint8)
+    labels = np.arange(12) % 3
+    data = Dataset(pixels, labels, ["ant", "bee", "cow"], "tiny", "train", "by hand", "0" * 64)
+    return targets.build(data, {**SETTINGS, "batch": batch, "first": first}, count)
+
+
+@pytest.fixture
+def cell(tmp_path):
+    """Write model and gradient files for a target set; give their paths."""
+
+    def make(chosen, labels="opposite", granted=True, defence=None):
+        paths = {name: str(tmp_path / f"{name}.safetensors") for name in ("model", "gradient")}
+        files.save(paths["model"], [NETWORK], family_weights([NETWORK], 1), {})
+        tensors, metadata = gradients.capture_all(
+            files.read(paths["model"]),
+            chosen,
+            seeds=1,
+            precision="float64",
+            granted=granted,
+            device="cpu",
+            loss="logistic",
+            labels=labels,
+            defence=defence,
+        )
+        write_tensors(paths["gradient"], tensors, metadata)
+        return paths
+
+    return make
+
+
+def saved(tmp_path, answers, name="r"):
+    """Reconstruction file of what a run answered, image after image."""
+    out = run.Results({}, [], [])
+    for batch, answer in enumerate(answers):
+        view = type("View", (), {"chain": NETWORK})()
+        out.add((view, 0, batch), answer, (1, len(answers)), 0.5)
+    path = str(tmp_path / f"{name}.safetensors")
+    out.save(path, str(tmp_path / f"{name}.json"), {})
+    return path
+
+
+def table(path, chosen, cell_paths, labels="opposite"):
+    rows = scores.score(
+        path,
+        chosen,
+        files.read(cell_paths["model"]),
+        CASE,
+        {"loss": "logistic", "labels": labels},
+    )
+    return pd.DataFrame(rows, columns=scores.COLUMNS)
+
+
+@pytest.mark.parametrize("labels", ["opposite", "same"])
+def test_labels_go_with_or_against_the_network(cell, labels):
+    chosen = target_set(3)
+    paths = cell(chosen, labels)
+    models = files.read(paths["model"])
+    views = [view for view, _, _ in run.Views(paths["model"], paths["gradient"])]
+    assert len(views) == 3
+    for batch, view in enumerate(views):
+        output = forward(NETWORK, models.of(NETWORK, 0), chosen.inputs(batch)[0])[0]
+        assert view.label * np.sign(output) == (1 if labels == "same" else -1)
+        assert (view.loss, view.batch, view.low, view.high) == ("logistic", 1, 0.0, 1.0)
+        assert set(view.gradients) == {"conv1.weight", "fc1.weight"}
+        # R-GAP eq. (9) and (11): the last layer gives the product of mu and the loss's derivative.
+        product = float(np.sum(view.gradients["fc1.weight"] * view.weights["fc1.weight"]))
+        assert product == pytest.approx(
+            float(MarginLoss("logistic").product(view.label * output)), rel=1e-6
+        )
+
+
+def test_a_batch_shares_the_mean_gradient(cell):
+    pair, single = target_set(1, batch=2), target_set(2)
+    both = read_tensors(cell(pair)["gradient"])[0]
+    alone = read_tensors(cell(single)["gradient"])[0]
+    assert both["net/label"].shape == (1, 1, 2)
+    np.testing.assert_allclose(
+        both["net/conv1.weight"][0, 0], alone["net/conv1.weight"][0].mean(axis=0), rtol=1e-9
+    )
+
+
+def test_a_label_that_is_not_granted_is_not_in_the_file(cell):
+    paths = cell(target_set(1), granted=False)
+    assert set(read_tensors(paths["gradient"])[0]) == {"net/conv1.weight", "net/fc1.weight"}
+    (view, _, _), *_ = run.Views(paths["model"], paths["gradient"])
+    assert view.labels is None
+
+
+def test_a_defence_changes_what_is_shared(cell):
+    defence = build_defence({"method": "gaussian_noise", "level": 0.5, "relative": True})
+    chosen = target_set(2)
+    plain = read_tensors(cell(chosen)["gradient"])[0]["net/conv1.weight"]
+    noisy = read_tensors(cell(chosen, defence=defence)["gradient"])[0]["net/conv1.weight"]
+    noise = (noisy - plain)[0]
+    assert np.abs(noise).min() > 0
+    assert abs(np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1]) < 0.5
+
+
+def test_every_answer_has_its_rows(cell, tmp_path):
+    chosen = target_set(2)
+    first = chosen.inputs(0)
+    other = Reconstruction(first + 0.1, "done", kind="start 0", loss=2.0, evaluations=9)
+    failed = Reconstruction(first, "diverged", kind="start 1", failure="The search diverged.")
+    best = Reconstruction(first, "done", loss=1.0, evaluations=7, label=1, others=(other, failed))
+    path = saved(tmp_path, [best, run.NotAttacked("not_applicable", "No way.")])
+    found = table(path, chosen, cell(chosen))
+    mse = found[found.metric == "mse"]
+    assert mse.answer.to_list() == [0, 1, 2, 0]
+    assert mse.kind.to_list() == ["answer", "start 0", "start 1", "answer"]
+    assert mse.status.to_list() == ["ok", "ok", "failed", "not_applicable"]
+    assert mse.value.to_list()[:2] == [0.0, pytest.approx(0.01)]
+    assert mse.value.isna().to_list() == [False, False, True, True]
+    assert mse.reason.to_list()[2:] == ["The search diverged.", "No way."]
+    spent = found[found.metric == "evaluations"]
+    assert spent.value.to_list() == [7, 9]
+    images, _ = run.read(path)
+    assert images["net/images"].shape == (1, 2, 3, 1, 1, 8, 8)
+    np.testing.assert_array_equal(run.chosen(images, "net")[0, 0], first[0])
+
+
+def test_images_of_a_batch_are_matched(cell, tmp_path):
+    chosen = target_set(1, batch=3)
+    originals = chosen.inputs(0)
+    path = saved(tmp_path, [Reconstruction(originals[[2, 0, 1]] + 0.1, "done")])
+    found = table(path, chosen, cell(chosen))
+    mse = found[found.metric == "mse"]
+    assert mse["index"].to_list() == [0, 1, 2]
+    np.testing.assert_allclose(mse.value, 0.01)
+    assert "r2" not in set(found.metric)
+
+
+def test_one_image_for_a_batch_is_a_combination(cell, tmp_path):
+    chosen = target_set(1, batch=2)
+    originals = chosen.inputs(0)
+    mixed = (0.7 * originals[0] + 0.2 * originals[1])[None]
+    path = saved(tmp_path, [Reconstruction(mixed, "closed form")])
+    found = table(path, chosen, cell(chosen))
+    np.testing.assert_allclose(found[found.metric == "coefficient"].value, [0.7, 0.2])
+    assert found[found.metric == "r2"].value.to_list() == [pytest.approx(1.0)]
+    weights, explained = combination(originals, np.random.default_rng(9).normal(size=(1, 8, 8)))
+    assert explained < 0.3
+    assert np.abs(weights).max() < 1
+
+
+def test_twins_are_told_from_the_image(cell, tmp_path):
+    chosen = target_set(1)
+    paths = cell(chosen, "same")
+    models, original = files.read(paths["model"]), chosen.inputs(0)
+    mu = abs(float(forward(NETWORK, models.of(NETWORK, 0), original[0])[0]))
+    loss = MarginLoss("logistic")
+    twin = next(m for m in loss.margins(float(loss.product(mu))) if abs(m - mu) > 1e-6)
+    path = saved(tmp_path, [Reconstruction(original * twin / mu, "closed form")])
+    found = table(path, chosen, paths, "same").set_index("metric").value
+    assert found["mu"] == pytest.approx(mu)
+    assert found["twin_scale"] == pytest.approx(twin / mu)
+    assert found["mse_twin"] < 1e-15
+    assert found["twin_error"] < 1e-7
+    assert found["gradient_mismatch"] < 1e-12
+    assert found["mse"] > 1e-4
+    # Against the network's sign mu < 0, which has no twin.
+    found = table(path, chosen, paths).set_index("metric").value
+    assert found["mu"] == pytest.approx(-mu)
+    assert "mse_twin" not in found
+
+
+def test_weight_gradients_are_those_of_pytorch(cell):
+    chosen = target_set(1)
+    paths = cell(chosen)
+    weights = files.read(paths["model"]).of(NETWORK, 0)
+    (view, _, _), *_ = run.Views(paths["model"], paths["gradient"])
+    found = weight_gradients(NETWORK, weights, chosen.inputs(0)[0], view.label, "logistic")
+    for layer, value in found.items():
+        expected = view.gradients[f"{layer}.weight"].ravel()
+        np.testing.assert_allclose(value, expected, atol=1e-12)
+
+
+def test_twin_data_give_the_same_gradient(cell):
+    """R-GAP appendix B: at the twin every layer's gradient is that of the image."""
+    chosen = target_set(1)
+    models = files.read(cell(chosen)["model"])
+    weights, image = models.of(NETWORK, 0), chosen.inputs(0)[0]
+    output = float(forward(NETWORK, weights, image)[0])
+    loss = MarginLoss("logistic")
+    mu = abs(output)
+    twin = next(m for m in loss.margins(float(loss.product(mu))) if abs(m - mu) > 1e-6)
+    label = np.array([1 if output > 0 else -1])
+    cpu = gradients.pick_device("cpu")
+    one, other = (
+        gradients.capture(
+            NETWORK, weights, x[None], label, precision="float64", device=cpu, loss="logistic"
+        )
+        for x in (image, image * twin / mu)
+    )
+    for name, value in one.items():
+        np.testing.assert_allclose(other[name], value, rtol=1e-8, atol=1e-12 * np.abs(value).max())
+
+
+def test_the_hybrid_takes_the_answer_with_less_noise(tmp_path):
+    chosen = target_set(3)
+    smooth = np.ones((1, 1, 8, 8)) * 0.4
+    noisy = chosen.inputs(0)
+    assert salt_and_pepper(smooth) < 1e-12 < salt_and_pepper(noisy)
+    failure = run.NotAttacked("failed", "It broke.")
+    one = saved(tmp_path, [Reconstruction(smooth, "a"), Reconstruction(noisy, "a"), failure], "one")
+    two = saved(tmp_path, [Reconstruction(noisy, "b"), failure, failure], "two")
+    found = hybrid_all([one, two])
+    images = found.images["net/images"][0, :, 0]
+    np.testing.assert_array_equal(images[0], smooth)
+    np.testing.assert_array_equal(images[1], noisy)
+    assert [r["status"] for r in found.runs] == ["ok", "ok", "failed"]
+    assert found.runs[2]["reason"] == "It broke."
+    # A swap of the files changes nothing but a tie.
+    np.testing.assert_array_equal(hybrid_all([two, one]).images["net/images"][0, :2, 0], images[:2])
+
+
+def test_starts_from_another_attack(tmp_path):
+    chosen = target_set(2)
+    twin = Reconstruction(chosen.inputs(0) * 0.1, "closed form", kind="twin")
+    answers = [
+        Reconstruction(chosen.inputs(0), "closed form", others=(twin,)),
+        run.NotAttacked("failed", "It broke."),
+    ]
+    path = saved(tmp_path, answers)
+    found = starts.FromReconstruction(path)
+    np.testing.assert_array_equal(found.of("net", 0, 0, None), chosen.inputs(0)[None])
+    assert np.isnan(found.of("net", 0, 1, None)).all()
+    twins = starts.FromReconstruction(path, "twin")
+    np.testing.assert_array_equal(twins.of("net", 0, 0, None), 0.1 * chosen.inputs(0)[None])
+    assert np.isnan(twins.of("net", 0, 1, None)).all()
+
+
+def test_starts_of_one_class():
+    own = target_set(6, first=6)
+    found = starts.OfOneClass(own).of("net", 0, 0, np.array([1]))
+    assert found.shape == (2, 1, 1, 8, 8)
+    np.testing.assert_array_equal(found[:, 0], np.stack([own.inputs(i)[0] for i in (1, 4)]))
+    assert np.isnan(starts.OfOneClass(own).of("net", 0, 0, np.array([7]))).all()
+    with pytest.raises(NumericsError, match="label: granted"):
+        starts.OfOneClass(own).of("net", 0, 0, None)
+
+
+def test_a_search_without_a_start_is_a_failed_run(cell):
+    """A run whose first attack failed stays as a row, and the others are attacked."""
+    paths = cell(target_set(2))
+
+    class Half:
+        def of(self, chain, seed, batch, classes):
+            return np.full((1, 1, *NETWORK.input), np.nan if batch == 0 else 0.5)
+
+    settings = {
+        "method": "dlg",
+        "start": "reconstruction",
+        "of": "rgap",
+        "answer": "answer",
+        "iterations": 3,
+        "images": None,
+    }
+    found = run.attack_all(paths["model"], paths["gradient"], settings, starts=Half())
+    assert [r["status"] for r in found.runs] == ["failed", "ok"]
+    assert "starts from gave no image" in found.runs[0]["reason"]
+
+
+def test_an_attack_on_fewer_images_leaves_the_others_out(cell):
+    paths = cell(target_set(3))
+    settings = {"method": "dlg", "iterations": 2, "images": 2}
+    found = run.attack_all(paths["model"], paths["gradient"], settings)
+    assert {r["batch"] for r in found.runs} == {0, 1}
+    assert found.images["net/images"].shape[:2] == (1, 2)

@@ -1,0 +1,376 @@
+"""Claims of R-GAP: its numbers, every form of sentence, several answers to one gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+from scipy import stats
+
+from claims_rgap import FILE, ROOT, changed, rank_rows, read, score_rows
+from claims_synthetic import FILE as COPA
+from claims_synthetic import Judged
+from gradleak import columns
+from gradleak.claims import Claims, Evidence, evaluate, load, table
+from gradleak.claims.margin import FACTS, check
+from gradleak.claims.paper import contradictions
+from gradleak.claims.statistics import bootstrap_mean
+from gradleak.errors import ArtifactError, ConfigError
+from gradleak.rank_table import COLUMNS as RANK_COLUMNS
+from gradleak.security import COLUMNS as SECURITY_COLUMNS
+
+
+@pytest.fixture(scope="module")
+def claims() -> Claims:
+    return load(FILE)
+
+
+@pytest.fixture(scope="module")
+def scores(claims: Claims) -> list[dict]:
+    return score_rows(claims)
+
+
+@pytest.fixture(scope="module")
+def rank() -> list[dict]:
+    return rank_rows()
+
+
+@pytest.fixture(scope="module")
+def evidence(tmp_path_factory: pytest.TempPathFactory, scores: list, rank: list) -> Evidence:
+    return read(tmp_path_factory.mktemp("evidence"), scores, rank)
+
+
+@pytest.fixture(scope="module")
+def judged(claims: Claims, evidence: Evidence) -> pd.DataFrame:
+    return evaluate(claims, evidence, "real", "laptop").set_index("id")
+
+
+# --- The file ------------------------------------------------------------------------------------
+
+
+def test_every_number_is_a_claim_with_its_rounding_and_spread(claims: Claims) -> None:
+    theirs = [c for c in claims.claims if c.cell is not None and c.reading == "paper"]
+    tables = [c.cell.table for c in theirs if c.cell is not None]
+    assert [tables.count(f"rgap_table{n}") for n in (1, 2, 3)] == [12, 12, 10]
+    by_id = {claim.id: claim for claim in claims.claims}
+    condition = by_id["rgap.table2.lenet.conv1"]
+    assert (condition.paper_value, condition.spread, condition.rounding) == (18000, 2.9, 500)
+    tiny = by_id["rgap.table2.lenet.rgap_dlg"]
+    assert (tiny.paper_value, tiny.spread) == (1.1e-6, 1.1e-6)
+    assert tiny.rounding == pytest.approx(5e-8)
+    assert tiny.statement == "LeNet, R-GAP → DLG: mse 1.1e-6 ± 1.1e-6."
+    assert [by_id[f"rgap.table3.{net}.ra"].paper_value for net in "abcde"] == [
+        -484,
+        405,
+        405,
+        -208,
+        316,
+    ]
+    ours = by_id["rgap.table1.rgap64.cnn6"]
+    assert (ours.paper_value, ours.reading) == (0.010, "ours")
+    assert ours.statement.startswith("Ours beside the paper's number: R-GAP, float64")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d["grids"][0]["rows"][0]["values"].__setitem__(0, "1.9 +- 3"), ["no number"]),
+        (lambda d: d["grids"][0]["rows"][3].update(like="rgap32"), ["'like'", "rgap32"]),
+        (lambda d: d["grids"][1]["columns"][-1].update(like="conv9"), ["'like'", "conv9"]),
+        (lambda d: d["claims"][0]["query"].update(fact="zero"), ["fact", "'zero'", "zero_at_zero"]),
+        (lambda d: d["claims"][0]["query"].update(losses=["mse"]), ["losses", "'mse'", "hinge"]),
+        (
+            lambda d: next(c for c in d["claims"] if c["id"] == "rgap.twin.recovered")["query"].pop(
+                "answers"
+            ),
+            ["best_of: answer", "add it"],
+        ),
+    ],
+)
+def test_bad_files_are_refused(tmp_path: Path, change: Any, words: list[str]) -> None:
+    data = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    change(data)
+    path = tmp_path / "rgap.yaml"
+    path.write_text(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), encoding="utf-8")
+    with pytest.raises(ConfigError) as error:
+        load(path)
+    for word in words:
+        assert word in str(error.value)
+
+
+def _wheres(value: Any, outer: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every selection in a query, with what stands around it, and the mapping it stands in."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _wheres(item, outer)
+    if not isinstance(value, dict):
+        return
+    outer = {**outer, **value.get("where", {})}
+    inner = {key: value[key] for key in ("better", "than", "one", "other") if key in value}
+    sides = {key: side for key, side in inner.items() if "where" not in side}
+    for side in sides.values():
+        yield {**outer, **side}, value
+    rest = [item for key, item in value.items() if key not in ("where", *sides)]
+    deeper = [found for item in rest for found in _wheres(item, outer)]
+    yield from deeper
+    if not sides and not deeper and outer:
+        yield outer, value
+
+
+def _listed(value: Any) -> set[str]:
+    return {str(item) for item in (value if isinstance(value, list) else [value])}
+
+
+@pytest.mark.parametrize("path", [COPA, FILE], ids=["copa", "rgap"])
+def test_claims_name_only_what_the_config_makes(path: Path) -> None:
+    config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    experiments, groups = config["experiments"], config.get("groups", {})
+    metrics = (ROOT / "workflow/gradleak/scores.py").read_text(encoding="utf-8")
+    metrics += (ROOT / "workflow/gradleak/metrics/image.py").read_text(encoding="utf-8")
+    tables = {"rank": [*RANK_COLUMNS, "local"], "security": SECURITY_COLUMNS}
+    looked_at = 0
+    for claim in load(path).claims:
+        for where, inside in _wheres(claim.query.model_dump(), {}):
+            looked_at += 1
+            assert _listed(where.get("model", [])) <= set(config["models"]), claim.id
+            if "column" in inside and claim.query.form in ("column", "columns"):
+                assert inside["column"] in tables[inside["table"]], claim.id
+            if "result" not in where:
+                continue
+            entry = experiments[where["result"]]
+            made = {m for name in entry["models"] for m in groups.get(name, [name])}
+            assert _listed(where.get("model", [])) <= made, claim.id
+            for key in ("attack", "defence"):
+                assert _listed(where.get(key, [])) <= set(entry[f"{key}s"]), (claim.id, key)
+            metric = inside.get("metric") or getattr(claim.query, "metric", "mse")
+            assert f'"{metric}"' in metrics, (claim.id, metric)
+    assert looked_at > 100
+
+
+# --- Verdicts ------------------------------------------------------------------------------------
+
+
+def test_the_papers_own_world_reproduces_it(judged: pd.DataFrame) -> None:
+    assert set(judged[judged["verdict"] == "not judged"].index) == {
+        "rgap.speed",
+        "rgap.batch.dlg_sometimes",
+    }
+    assert judged.loc["rgap.speed", "reason"].startswith("time: ")
+    exceeds = judged[judged["verdict"] == "exceeds"]
+    assert len(exceeds) == 6 and exceeds.index.str.contains("rgap64").all()
+    equation = judged.loc["rgap.eq35"]
+    assert equation["verdict"] == "refuted"
+    assert "(11)" in equation["reason"] and "ours: differs" in equation["reason"]
+    rest = judged[~judged["verdict"].isin(["not judged", "exceeds"])].drop(index="rgap.eq35")
+    assert (rest["verdict"] == "reproduced").all(), rest[rest["verdict"] != "reproduced"]
+    row = judged.loc["rgap.table1.dlg.cnn6"]
+    assert row["low"] < row["ours"] < row["high"] and row["n"] == 6
+    assert judged.loc["rgap.table1.dlg_starts.cnn6", "n"] == 18
+    assert "standard error" in row["reason"]
+
+
+SCORES = [
+    ({"model": "rgap_cnn6", "attack": "rgap_float32"}, {"times": 100.0}, "differs", [
+        "rgap.table1.rgap.cnn6", "rgap.cnn6.better.cifar",
+    ]),
+    ({"model": "rgap_cnn6", "attack": "rgap_float32"}, {"times": 0.001}, "exceeds", [
+        "rgap.table1.rgap.cnn6",
+    ]),
+    ({"model": "rgap_cnn6", "attack": "rgap_balanced"}, {"times": 1e5}, "differs", [
+        "rgap.cnn6.better64.cifar",
+    ]),
+    ({"model": "rgap_cnn6d_mnist", "attack": "dlg"}, {"times": 20.0}, "differs", [
+        "rgap.cnn6d.worse.mnist", "rgap.table1.dlg.cnn6d_mnist",
+    ]),
+    ({"model": "rgap_cnn6d", "attack": "hgap"}, {"times": 5.0}, "differs", [
+        "rgap.hgap.best.cnn6d.cifar.dlg",
+    ]),
+    ({"model": "rgap_lenet", "attack": "dlg"}, {"times": 1e7}, "differs", [
+        "rgap.lenet.well.dlg", "rgap.lenet.dlg_poorer",
+    ]),
+    ({"result": "rgap_draws", "attack": "rgap_float32"}, {"times": 1e3}, "differs", [
+        "rgap.table2.lenet.rgap", "rgap.table2.leaky.rgap",
+    ]),
+    ({"model": "rgap_lenet_leaky", "attack": "rgap_float32"}, {"times": 1e7}, "differs", [
+        "rgap.lenet.rgap_better", "rgap.refined.harm", "rgap.lenet.where_dlg_fails",
+    ]),
+    ({"model": "rgap_lenet", "attack": "rgap_dlg"}, {"times": 1e4}, "differs", [
+        "rgap.refined.invisible", "rgap.refined.better",
+    ]),
+    ({"model": "rgap_fig2_d", "attack": "dlg"}, {"times": 100.0}, "differs", [
+        "rgap.ra.order.dlg", "rgap.ra.recovered.d",
+    ]),
+    ({"model": "rgap_fig2_c", "attack": "dlg"}, {"times": 0.001}, "differs", [
+        "rgap.ra.bigger.mse", "rgap.ra.not_recovered.c",
+    ]),
+    ({"attack": "phong", "defence": "noise_large"}, {"times": 9.0}, "differs", [
+        "rgap.bias.average",
+    ]),
+    ({"result": "rgap_bias", "attack": "phong_weighted"}, {"times": 1e7}, "differs", [
+        "rgap.bias.exact", "rgap.bias.weighted",
+    ]),
+    ({"metric": "label_correct", "index": 2}, {"value": 0}, "differs", ["rgap.label"]),
+    ({"metric": "gradient_mismatch", "index": 1}, {"value": 1e-3}, "differs", [
+        "rgap.twin.gradient",
+    ]),
+    ({"metric": "twin_scale", "index": 1}, {"value": 1.4}, "differs", ["rgap.twin.smaller"]),
+    ({"model": "rgap_twin", "kind": "twin"}, {"value": 0.1}, "differs", ["rgap.twin.recovered"]),
+    ({"model": "rgap_twin_deficient", "kind": "twin"}, {"value": 1e-7}, "differs", [
+        "rgap.twin.not_recovered",
+    ]),
+    ({"result": "rgap_twin", "attack": "rgap_balanced", "metric": "mse"}, {"value": 1}, "differs", [
+        "rgap.twin.chosen",
+    ]),
+    ({"attack": "dlg_near_twin", "metric": "twin_error"}, {"value": 0.05}, "differs", [
+        "rgap.twin.dlg_near",
+    ]),
+    ({"result": "rgap_twin", "attack": "dlg", "metric": "twin_error"}, {"value": 0.1}, "differs", [
+        "rgap.twin.dlg_random",
+    ]),
+    ({"attack": "dlg_same_class", "metric": "mse"}, {"value": 0.1}, "differs", [
+        "rgap.twin.same_class",
+    ]),
+    ({"model": "rgap_fig6_one_skip"}, {"times": 0.1}, "differs", ["rgap.skip.one.mse"]),
+    ({"model": "rgap_fig6_bottleneck_skip"}, {"times": 1e5}, "differs", [
+        "rgap.skip.bottleneck.mse", "rgap.skip.bottleneck.full",
+    ]),
+    ({"model": "rgap_fig6_two_skip"}, {"times": 3.0}, "differs", ["rgap.skip.two.mse"]),
+    ({"metric": "r2", "result": "rgap_batch5"}, {"value": 0.9}, "differs", [
+        "rgap.batch.combination.5",
+    ]),
+    ({"result": "rgap_batch2", "attack": "dlg"}, {"times": 1e4}, "differs", ["rgap.batch.dlg"]),
+    ({"model": "rgap_fig9_all", "attack": "rgap_balanced"}, {"times": 9.0}, "differs", [
+        "rgap.width.all.rgap.small", "rgap.width.all.rgap.large",
+    ]),
+    ({"model": "rgap_edge_all"}, {"times": 9.0}, "differs", ["rgap.width.edge.all"]),
+    ({"model": "rgap_edge_behind"}, {"times": 0.1}, "differs", ["rgap.width.edge.behind"]),
+    ({"model": "rgap_fig9_behind", "attack": "dlg"}, {"times": 0.1}, "differs", [
+        "rgap.width.behind.dlg.large",
+    ]),
+    ({"model": "rgap_fig9_behind", "attack": "dlg"}, {"times": 50.0}, "reproduced", [
+        "rgap.width.behind.dlg.large",
+    ]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "new", "verdict", "ids"), SCORES)
+def test_a_changed_score_changes_its_claims(
+    claims: Claims, scores: list, tmp_path: Path, where: dict, new: dict, verdict: str, ids: list
+) -> None:
+    frame = Judged(claims, read(tmp_path, changed(scores, where, **new), []))
+    for name in ids:
+        assert frame[name].verdict == verdict, (name, frame[name])
+
+
+RANK = [
+    ({"model": "rgap_fig2_a"}, {"network_ra": -483}, ["rgap.table3.a.ra"]),
+    ({"model": "rgap_fig2_c"}, {"network_ra": 406}, ["rgap.ra.bigger.weights"]),
+    ({"model": "rgap_fig2_b", "layer": "conv1"}, {"weights": 10**6}, ["rgap.ra.bigger.weights"]),
+    ({"model": "rgap_fig2_d", "layer": "conv2"}, {"ra": 0}, ["rgap.ra.fourth.compensated"]),
+    ({"model": "rgap_fig2_d", "layer": "conv2"}, {"outputs": 9999}, ["rgap.ra.fourth.deficient"]),
+    ({"model": "rgap_fig2_b", "layer": "conv1"}, {"unknowns": 9}, ["rgap.ra.first_deficient.b"]),
+    ({"model": "rgap_cnn6", "layer": "conv5", "index": 0}, {"rank": 9}, ["rgap.cnn6.full_rank"]),
+    ({"model": "rgap_cnn6d", "layer": "conv2"}, {"inputs": 0}, ["rgap.cnn6d.deficient"]),
+    ({"model": "rgap_lenet", "index": 1}, {"condition_padding": 9.0}, [
+        "rgap.lenet.condition.conv1", "rgap.lenet.condition.conv3",
+    ]),
+    ({"model": "rgap_lenet_leaky"}, {"condition_padding": 150.0}, ["rgap.table2.leaky.conv3"]),
+    ({"model": "rgap_fcn3_bias", "layer": "fc2"}, {"ra": 1}, ["rgap.ra.fcn"]),
+    ({"model": "rgap_fig6_one"}, {"network_ra": 3}, ["rgap.skip.one.ra"]),
+    ({"model": "rgap_fig6_bottleneck_skip"}, {"network_ra": 3}, [
+        "rgap.skip.bottleneck.ra.with",
+    ]),
+    ({"model": "rgap_fig9_behind"}, {"network_ra": -9000}, ["rgap.width.behind.ra.fig9"]),
+    ({"model": "rgap_edge_all"}, {"network_ra": 9000}, ["rgap.width.all.ra.edge"]),
+    ({"model": "rgap_twin"}, {"network_ra": 0}, ["rgap.twin.ra.full"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "new", "ids"), RANK)
+def test_a_changed_layer_changes_its_claims(
+    claims: Claims, rank: list, tmp_path: Path, where: dict, new: dict, ids: list
+) -> None:
+    frame = Judged(claims, read(tmp_path, [], changed(rank, where, **new)))
+    for name in ids:
+        assert frame[name].verdict == "differs", (name, frame[name])
+
+
+def test_a_layer_twice_and_a_value_that_is_not_there(
+    claims: Claims, rank: list, tmp_path: Path
+) -> None:
+    row = next(row for row in rank if row["model"] == "rgap_fig2_a")
+    twice = read(tmp_path, [], [*rank, row])
+    with pytest.raises(ArtifactError, match="The rank table holds layer"):
+        evaluate(claims, twice, "real", "laptop")
+    empty = changed(rank, {"model": "rgap_lenet", "layer": "conv2"}, condition_padding="")
+    (tmp_path / "empty").mkdir()
+    frame = Judged(claims, read(tmp_path / "empty", [], empty))
+    assert frame["rgap.lenet.condition.conv2"].verdict == "not judged"
+    assert "empty in places" in frame["rgap.table2.lenet.conv2"].reason
+    assert frame["rgap.table2.lenet.conv1"].verdict == "reproduced"
+
+
+def test_the_papers_own_tables_can_contradict_its_sentences(tmp_path: Path) -> None:
+    data = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    data["grids"][0]["rows"][2]["values"][1] = "1.9 ± 0.0016"  # H-GAP on CNN6-d
+    data["grids"][1]["rows"][1]["values"][2] = "50 ± 0.05"  # LeNet*, conv3
+    data["grids"][2]["rows"][3]["values"][1] = "0.03"  # network 4
+    path = tmp_path / "rgap.yaml"
+    path.write_text(yaml.safe_dump(data, allow_unicode=True), encoding="utf-8")
+    bent = load(path)
+    wrong = {c.id: found for c in bent.claims if (found := contradictions(c, bent))}
+    assert set(wrong) == {
+        "rgap.eq35",
+        "rgap.hgap.best.cnn6d.cifar.rgap_float32",
+        "rgap.hgap.best.cnn6d.cifar.dlg",
+        "rgap.lenet.condition.conv3",
+        "rgap.ra.order.dlg",
+        "rgap.ra.recovered.d",
+    } - {"rgap.hgap.best.cnn6d.cifar.rgap_float32"}
+    assert "1.9 ± 0.0016" in wrong["rgap.hgap.best.cnn6d.cifar.dlg"][0]
+
+
+# --- Losses, means, tables -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fact", "loss"),
+    [("tends_to_zero", "hinge"), ("zero_after_one", "logistic"), ("equation_11", "exponential")],
+)
+def test_facts_about_losses_can_fail(fact: str, loss: str) -> None:
+    assert fact in FACTS
+    assert check(fact, ["logistic", "exponential", "hinge"], 1e-6)[0].count(loss) == 1
+
+
+def test_two_margins_are_the_real_one_and_its_twin() -> None:
+    assert check("at_most_two", ["logistic"], 1e-6) == ([], 2.0)
+    assert check("at_most_two", ["hinge"], 1e-6) == ([], 1.0)
+
+
+def test_bootstrap_of_a_mean_stays_positive_and_agrees_with_scipy() -> None:
+    values = np.array([1e-6] * 9 + [0.5])
+    low, high = bootstrap_mean(values)
+    assert 0 < low < values.mean() < high
+    draws = np.random.default_rng(3).lognormal(size=40)
+    theirs = stats.bootstrap(
+        (draws,), np.mean, method="percentile", n_resamples=9999, random_state=1
+    ).confidence_interval
+    assert bootstrap_mean(draws) == pytest.approx((theirs.low, theirs.high), rel=0.03)
+
+
+def test_tables_show_ours_beside_the_papers_numbers(claims: Claims, evidence: Evidence) -> None:
+    first = table(claims, evidence, "rgap_table1", "real", "laptop")
+    assert list(first.columns) == columns.TABLES
+    assert len(first) == 22
+    assert first["paper"].notna().all() and (first["verdict"] != "").all()
+    ours = first[first["row"] == "R-GAP, float64"]
+    assert ours["note"].str.startswith("ours, beside the paper's number").all()
+    assert len(table(claims, evidence, "rgap_table2", "real", "laptop")) == 28
+    third = table(claims, evidence, "rgap_table3", "embedded", "smoke")
+    assert set(third.loc[third["metric"] == "ra", "verdict"]) == {"reproduced"}
+    assert set(third.loc[third["metric"] == "mse", "verdict"]) == {"not judged"}

@@ -1,0 +1,252 @@
+"""Large layers: structured U^T U, K channel by channel, float32, all against dense oracles."""
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gradleak.errors import NumericsError
+from gradleak.operators import convolution as convolution_module
+from gradleak.operators import gram
+from gradleak.operators import system as system_module
+from gradleak.operators.convolution import Convolution
+from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.structure import ConvShape
+from gradleak.operators.system import LayerSystem
+
+GRAM = ConvShape(3, 4, (3, 3), (2, 2), (1, 1), (8, 8))
+BLOCKS = ConvShape(2, 8, (3, 3), (1, 1), (1, 1), (5, 5))
+# Stride 2 leaves phases of pixels without enough rows, as in the second layer of CNN6-d.
+DEFICIENT = ConvShape(4, 3, (3, 3), (2, 2), (1, 1), (9, 9))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def large():
+    """Take every layer for one that is too large for the dense and the banded paths."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(system_module, "DENSE_LIMIT", 0)
+        patch.setattr(convolution_module, "FACTOR_WORK", -1)
+        yield
+
+
+@st.composite
+def shapes(draw):
+    def pair(low, high):
+        return draw(st.tuples(st.integers(low, high), st.integers(low, high)))
+
+    kernel, padding = pair(1, 4), pair(0, 2)
+    size = tuple(
+        draw(st.integers(max(1, k - 2 * p), 8)) for k, p in zip(kernel, padding, strict=True)
+    )
+    return ConvShape(
+        draw(st.integers(1, 4)), draw(st.integers(1, 8)), kernel, pair(1, 3), padding, size
+    )
+
+
+def build(shape, seed=0, scale=1.0, masked=False, pinned=False):
+    generator = np.random.default_rng(seed)
+    weight = generator.standard_normal((shape.filters, shape.channels, *shape.kernel))
+    delta = scale * generator.standard_normal((shape.filters, *shape.output))
+    keep = generator.random(shape.filters * shape.positions) < 0.6 if masked else None
+    pins = generator.random(shape.unknowns) < 0.3 if pinned else None
+    return LayerSystem(Convolution(weight, shape), GradientConstraint(delta, shape), keep, pins)
+
+
+def singular_values(whole):
+    """Those of U, where they leave no doubt which are 0 and are not too far apart."""
+    values = np.linalg.svd(whole.dense(), compute_uv=False)
+    values = values[values > 1e-11 * values[0]]
+    assume(values.size and values[-1] > 1e-4 * values[0])
+    return values
+
+
+@given(shapes(), st.integers(0, 1000), st.booleans(), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_the_normal_matrix_is_that_of_the_dense_system(shape, seed, masked, pinned):
+    whole = build(shape, seed, masked=masked, pinned=pinned)
+    dense = whole.dense()
+    generator = np.random.default_rng(seed)
+    x, y = (generator.standard_normal(n) for n in (dense.shape[1], dense.shape[0]))
+    np.testing.assert_allclose(whole.apply(x), dense @ x, atol=1e-11)
+    np.testing.assert_allclose(whole.adjoint(y), dense.T @ y, atol=1e-11)
+    found = gram.normal_matrix(whole.convolution, whole.gradient, whole.keep, whole.pinned)
+    np.testing.assert_allclose(found, dense.T @ dense, atol=1e-10)
+
+
+@given(shapes(), st.integers(0, 1000), st.booleans(), st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_solve_is_the_minimum_norm_least_squares_solution(shape, seed, masked, pinned):
+    whole = build(shape, seed, masked=masked, pinned=pinned)
+    assert whole.path in ("blocks", "gram")
+    singular_values(whole)
+    generator = np.random.default_rng(seed + 1)
+    values = generator.standard_normal(whole.shape[0])
+    start = generator.standard_normal(whole.shape[1])
+    inverse = np.linalg.pinv(whole.dense(), rcond=1e-11)
+    found = whole.solve(values)
+    np.testing.assert_allclose(found.x, inverse @ values, rtol=1e-6, atol=1e-6)
+    assert found.stop in ("converged", "stalled")
+    assert found.residual == pytest.approx(np.linalg.norm(whole.apply(found.x) - values))
+    moved = start + inverse @ (values - whole.apply(start))
+    np.testing.assert_allclose(whole.solve(values, start).x, moved, rtol=1e-6, atol=1e-6)
+
+
+@given(shapes(), st.integers(0, 1000), st.booleans(), st.sampled_from([1.0, 1e-4, 1e-8]))
+@settings(max_examples=40, deadline=None)
+def test_a_balanced_solve_keeps_what_small_gradients_tell(shape, seed, masked, scale):
+    whole = build(shape, seed, scale, masked)
+    singular_values(whole.balanced())
+    truth = np.random.default_rng(seed).standard_normal(whole.shape[1])
+    dense = whole.balanced().dense()
+    expected = np.linalg.pinv(dense, rcond=1e-11) @ (dense @ truth)
+    found = whole.solve(whole.apply(truth), balance=1.0)
+    np.testing.assert_allclose(found.x, expected, rtol=1e-7, atol=1e-7)
+
+
+def test_a_balanced_solve_weighs_the_rows_of_each_filter():
+    whole = build(DEFICIENT, 2, 1e-3)
+    values = np.random.default_rng(3).standard_normal(whole.shape[0])
+    rows = np.linalg.norm(whole.convolution.weight) / np.sqrt(DEFICIENT.filters)
+    factors = rows / np.linalg.norm(whole.gradient.delta, axis=1)
+    weights = np.ones(whole.shape[0])
+    weights[whole.split :] = np.repeat(factors, whole.gradient.shape[0] // DEFICIENT.filters)
+    inverse = np.linalg.pinv(weights[:, None] * whole.dense(), rcond=1e-11)
+    found = whole.solve(values, balance=1.0)
+    np.testing.assert_allclose(found.x, inverse @ (weights * values), rtol=1e-7, atol=1e-7)
+
+
+def test_small_gradients_correct_the_errors_of_z_in_balance():
+    """W is square and poorly conditioned; z is off by 1e-5 of itself, gradients by rounding."""
+    whole = build(ConvShape(8, 8, (3, 3), (1, 1), (1, 1), (6, 6)), 4, 1e-4)
+    generator = np.random.default_rng(5)
+    truth = generator.standard_normal(whole.shape[1])
+    values = whole.apply(truth).astype(np.float32).astype(np.float64)
+    values[: whole.split] *= 1.0 + 1e-5 * generator.standard_normal(whole.split)
+    plain, balanced = (
+        np.linalg.norm(whole.solve(values, balance=b).x - truth) for b in (None, 1.0)
+    )
+    assert balanced < 0.1 * plain
+
+
+@given(shapes(), st.integers(0, 1000), st.booleans(), st.sampled_from([1.0, 1e-4]))
+@settings(max_examples=60, deadline=None)
+def test_rank_matches_singular_values(shape, seed, masked, scale):
+    whole = build(shape, seed, scale, masked)
+    values = np.linalg.svd(whole.balanced().dense(), compute_uv=False)
+    assert whole.rank == int(np.sum(values > 1e-10 * values[0]))
+
+
+def test_rank_of_the_second_layer_of_cnn6_d():
+    """3188 of 3468, where the sizes alone would allow 3380."""
+    assert build(ConvShape(12, 20, (3, 3), (2, 2), (1, 1), (17, 17)), 0, 1e-3).rank == 3188
+
+
+def padded_oracle(whole):
+    """[W; K; E] with every padded pixel an unknown, from the padded layer's own dense matrices."""
+    shape = whole.convolution.conv_shape
+    (down, across), (height, width) = shape.padding, shape.size
+    size = (height + 2 * down, width + 2 * across)
+    wide = ConvShape(shape.channels, shape.filters, shape.kernel, shape.stride, (0, 0), size)
+    delta = whole.gradient.delta.reshape(shape.filters, *shape.output)
+    inside = np.zeros((shape.channels, *size), dtype=bool)
+    inside[:, down : down + height, across : across + width] = True
+    return np.concatenate(
+        [
+            Convolution(whole.convolution.weight, wide).dense(),
+            GradientConstraint(delta, wide).dense(),
+            np.eye(inside.size)[~inside.ravel()],
+        ]
+    )
+
+
+@pytest.mark.parametrize("shape", [GRAM, BLOCKS, DEFICIENT])
+def test_condition_number_with_padding_known_and_unknown(shape):
+    whole = build(shape, 6, 0.1)
+    for padding, dense in (("known", whole.dense()), ("unknowns", padded_oracle(whole))):
+        values = np.linalg.svd(dense, compute_uv=False)
+        values = values[values > 1e-11 * values[0]]
+        expected = pytest.approx(values[0] / values[-1], rel=1e-2)
+        assert whole.condition(padding) == expected
+
+
+def test_paths():
+    assert build(GRAM).path == "gram"
+    assert build(BLOCKS).path == "blocks"
+    assert build(BLOCKS, scale=1e-3).path == "gram"
+    assert build(DEFICIENT).path == "gram"
+    assert build(DEFICIENT).rank < DEFICIENT.unknowns
+    assert build(BLOCKS, scale=1e-3).rank == BLOCKS.unknowns
+
+
+def test_conjugate_gradients_that_do_not_end_are_replaced(monkeypatch):
+    whole = build(BLOCKS, 7)
+    values = np.random.default_rng(8).standard_normal(whole.shape[0])
+    expected = np.linalg.lstsq(whole.dense(), values, rcond=None)[0]
+    whole.solve(values)
+    monkeypatch.setattr(
+        gram, "refined_solve", lambda *_: (np.full(whole.shape[1], np.nan), 1, "iteration limit")
+    )
+    np.testing.assert_allclose(whole.solve(values).x, expected, atol=1e-9)
+
+
+def test_a_matrix_that_is_not_quite_semidefinite_gets_more_damping():
+    matrix = np.diag([1.0, 0.5, -1e-10])
+    matrix[0, 1] = matrix[1, 0] = 0.1
+    original = matrix.copy()
+    factor = gram.NormalFactor(matrix)
+    assert factor.damping > 1e-10
+    assert factor.suspects == 1
+    damped = original + factor.damping * np.eye(3)
+    rhs = np.array([1.0, 2.0, 0.0])
+    np.testing.assert_allclose(factor.solve(rhs), np.linalg.solve(damped, rhs), rtol=1e-9)
+
+
+@given(shapes(), st.integers(0, 1000), st.booleans(), st.sampled_from(["eps", "size"]))
+@settings(max_examples=50, deadline=None)
+def test_float32_solves_the_same_problem(shape, seed, masked, rule):
+    whole = build(shape, seed, masked=masked)
+    values = singular_values(whole)
+    assume(values[-1] > 3e-3 * values[0])
+    full = values.size == shape.unknowns
+    # An exact 0 comes out as about 1e-7 of the largest, which only the larger limit cuts off.
+    assume(full or rule == "size")
+    truth = np.random.default_rng(seed).standard_normal(whole.shape[1])
+    right = whole.apply(truth)
+    expected = np.linalg.pinv(whole.dense(), rcond=1e-11) @ right
+    found = whole.solve_single(right, rule)
+    np.testing.assert_allclose(found.x, expected, atol=2e-2)
+    assert (found.x == found.x.astype(np.float32)).all()
+    if full:
+        assert found.stop == "direct"
+    else:
+        assert found.stop == f"direct, rank {values.size} of {shape.unknowns}"
+
+
+def test_float32_has_the_error_of_float32():
+    whole = build(BLOCKS, 9)
+    truth = np.random.default_rng(1).standard_normal(whole.shape[1])
+    values = whole.apply(truth)
+    dense = whole.dense()
+    numpy_own = np.linalg.lstsq(dense.astype(np.float32), values.astype(np.float32))[0]
+    ours = np.abs(whole.solve_single(values).x - truth).max()
+    assert 1e-8 < ours < 20 * np.abs(numpy_own - truth).max()
+
+
+def test_what_cannot_be_solved_is_refused(monkeypatch):
+    whole = build(GRAM)
+    with pytest.raises(NumericsError, match="mask 'keep' must be"):
+        LayerSystem(whole.convolution, whole.gradient, np.ones(3, dtype=bool))
+    with pytest.raises(NumericsError, match="mask 'pinned' must be"):
+        LayerSystem(whole.convolution, whole.gradient, None, np.ones(whole.shape[1]))
+    with pytest.raises(NumericsError, match="padding is 'some'"):
+        whole.condition("some")
+    pinned = build(GRAM, pinned=True)
+    with pytest.raises(NumericsError, match="Padded pixels"):
+        pinned.condition("unknowns")
+    with pytest.raises(NumericsError, match="no pinned"):
+        pinned.solve_single(np.zeros(pinned.shape[0]))
+    with pytest.raises(NumericsError, match="rank rule is 'none'"):
+        whole.solve_single(np.zeros(whole.shape[0]), "none")
+    monkeypatch.setattr(gram, "MATRIX_BYTES", 100)
+    with pytest.raises(NumericsError, match="needs a matrix of"):
+        whole.solve(np.zeros(whole.shape[0]))

@@ -1,0 +1,188 @@
+"""Gradients of many members at once, against autograd through the ordinary module."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from chains import conv
+from gradleak.attacks.descent import Descent
+from gradleak.attacks.matching import ChainGradients, stack
+from gradleak.errors import ConfigError
+from gradleak.losses import LOSSES
+from gradleak.models.activations import Activation
+from gradleak.models.build import load
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from gradleak.models.initial import initial_weights
+
+MEMBERS, BATCH = 3, 2
+
+
+def network(loss="cross_entropy", activation="tanh", bias=True, skip=True):
+    act = Activation(activation, 0.2)
+    outputs = 4 if loss == "cross_entropy" else 1
+    return Chain(
+        "net",
+        (2, 7, 6),
+        (
+            ConvSpec(3, (3, 2), (2, 1), (1, 1), bias, act),
+            ConvSpec(3, (3, 3), (1, 1), (1, 1), bias, act, skip=1 if skip else 0),
+            ConvSpec(3, (1, 3), (1, 1), (0, 1), False, act, skip=2 if skip else 0),
+            LinearSpec(5, bias, act),
+            LinearSpec(outputs, bias, Activation("identity" if outputs == 1 else activation, 0.2)),
+        ),
+    )
+
+
+def drawn(chain, members=MEMBERS, batch=BATCH):
+    return torch.from_numpy(
+        np.random.default_rng(0).standard_normal((members, batch, *chain.input))
+    )
+
+
+def plain_loss(loss, output, label):
+    """Mean loss of a batch (K, m), from labels (K,) or dummy logits (K, m)."""
+    if loss == "cross_entropy":
+        if not label.is_floating_point():
+            return nn.functional.cross_entropy(output, label)
+        return -(torch.softmax(label, 1) * torch.log_softmax(output, 1)).sum(1).mean()
+
+    def value(mu):
+        if loss == "logistic":
+            return nn.functional.softplus(-mu)
+        return torch.exp(-mu) if loss == "exponential" else torch.relu(1.0 - mu)
+
+    if not label.is_floating_point():
+        return value(label[:, None] * output).mean()
+    share = torch.sigmoid(label)
+    return (share * value(output) + (1.0 - share) * value(-output)).mean()
+
+
+def reference(chain, weights, loss, images, labels):
+    """Gradients of one member with a graph, the usual way."""
+    module = load(chain, weights, torch.float64)
+    return torch.autograd.grad(
+        plain_loss(loss, module(images), labels), list(module.parameters()), create_graph=True
+    )
+
+
+def known(loss, members=MEMBERS, batch=BATCH):
+    draw = np.random.default_rng(1)
+    if loss == "cross_entropy":
+        return torch.from_numpy(draw.integers(0, 4, (members, batch)))
+    return torch.from_numpy(draw.choice([-1, 1], (members, batch)))
+
+
+CASES = [
+    *[(loss, "tanh", True, known_label) for loss in LOSSES for known_label in (True, False)],
+    *[("cross_entropy", name, False, True) for name in ("sigmoid", "leaky_relu", "relu")],
+    ("cross_entropy", "identity", True, False),
+]
+
+
+@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize(("loss", "activation", "bias", "granted"), CASES)
+def test_gradients_and_the_derivative_of_their_distance_equal_autograd(
+    loss, activation, bias, granted, own
+):
+    chain = network(loss, activation, bias)
+    sets = [initial_weights(chain, seed if own else 0) for seed in range(MEMBERS)]
+    weights = stack(sets)
+    assert weights["conv1.weight"].ndim == (5 if own else 4)
+    images = drawn(chain).requires_grad_()
+    labels = known(loss)
+    if not granted:
+        labels = torch.from_numpy(
+            np.random.default_rng(2).standard_normal((MEMBERS, BATCH, chain.classes))
+        ).requires_grad_()
+    network_gradients = ChainGradients(chain, weights, loss, dtype=torch.float64)
+    found = network_gradients(images, labels)
+    expected = [reference(chain, sets[m], loss, images[m], labels[m]) for m in range(MEMBERS)]
+    for number, name in enumerate(network_gradients.names):
+        assert found[number].shape[1:] == network_gradients.shapes[name]
+        for m in range(MEMBERS):
+            torch.testing.assert_close(found[number][m], expected[m][number])
+    draw = torch.Generator().manual_seed(2)
+    targets = [torch.randn(f.shape, dtype=f.dtype, generator=draw) for f in found]
+    variables = [images] if granted else [images, labels]
+    ours = network_gradients.matching(images, labels, targets)
+    theirs = torch.stack(
+        [
+            sum(((a - b[m]) ** 2).sum() for a, b in zip(e, targets, strict=True))
+            for m, e in enumerate(expected)
+        ]
+    )
+    torch.testing.assert_close(ours, theirs)
+    for a, b in zip(
+        torch.autograd.grad(ours.sum(), variables),
+        torch.autograd.grad(theirs.sum(), variables, allow_unused=True),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b)
+    scale = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
+    scaled = network_gradients.matching(images, labels, targets, scale)
+    written = Descent(network_gradients, targets, scale)(images, labels)
+    torch.testing.assert_close(written[0], scaled)
+    for a, b in zip(written[1:], torch.autograd.grad(scaled.sum(), variables), strict=False):
+        torch.testing.assert_close(a, b)
+    assert (written[2] is None) == granted
+
+
+# PyTorch warns of its own torch.jit.script when torch.func.jvp is first used.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script.:FutureWarning")
+def test_forward_and_reverse_derivatives_by_torch_func_agree():
+    chain = network()
+    weights = initial_weights(chain, 0)
+    gradients = ChainGradients(chain, weights, "cross_entropy", dtype=torch.float64)
+    images, labels = drawn(chain), known("cross_entropy")
+
+    def function(x):
+        return torch.cat([g.flatten(1) for g in gradients(x, labels)], 1)
+
+    draw = torch.Generator().manual_seed(2)
+    direction = torch.randn(images.shape, dtype=images.dtype, generator=draw)
+    value, forward = torch.func.jvp(function, (images,), (direction,))
+    dual = torch.randn(value.shape, dtype=value.dtype, generator=draw)
+    _, pull = torch.func.vjp(function, images)
+    torch.testing.assert_close(
+        (forward * dual).flatten(1).sum(1), (pull(dual)[0] * direction).flatten(1).sum(1)
+    )
+    step = 1e-6
+    slope = (function(images + step * direction) - function(images - step * direction)) / (2 * step)
+    torch.testing.assert_close(forward, slope, rtol=1e-5, atol=1e-8)
+
+
+def test_a_selection_gives_what_all_members_gave():
+    chain = network()
+    sets = [initial_weights(chain, seed) for seed in range(MEMBERS)]
+    gradients = ChainGradients(chain, stack(sets), "cross_entropy")
+    images, labels = drawn(chain).float(), known("cross_entropy")
+    index = torch.tensor([2, 0])
+    for part, whole in zip(
+        gradients.select(index)(images[index], labels[index]),
+        gradients(images, labels),
+        strict=True,
+    ):
+        torch.testing.assert_close(part, whole[index])
+
+
+def test_an_unknown_loss_is_refused():
+    chain = Chain("net", (1, 4, 4), (conv(1, 2), LinearSpec(2)))
+    with pytest.raises(ConfigError, match="loss: 'square' is not known"):
+        ChainGradients(chain, initial_weights(chain, 0), "square")
+
+
+def test_a_skip_from_the_image_itself():
+    tanh = Activation("tanh")
+    layers = [ConvSpec(2, (3, 3), (1, 1), (1, 1), True, tanh, skip=s) for s in (1, 2)]
+    chain = Chain("net", (2, 5, 5), (*layers, LinearSpec(3)))
+    weights = initial_weights(chain, 0)
+    gradients = ChainGradients(chain, weights, "cross_entropy", dtype=torch.float64)
+    images, labels = drawn(chain, 1, 1).requires_grad_(), torch.tensor([[1]])
+    expected = reference(chain, weights, "cross_entropy", images[0], labels[0])
+    targets = [torch.ones_like(value)[None] for value in expected]
+    value = sum(((a - b[0]) ** 2).sum() for a, b in zip(expected, targets, strict=True))
+    found = Descent(gradients, targets, torch.ones(1, dtype=torch.float64))(images, labels)
+    torch.testing.assert_close(found[0][0], value)
+    torch.testing.assert_close(found[1], torch.autograd.grad(value, images)[0])
+    torch.testing.assert_close(gradients.matching(images, labels, targets)[0], value)

@@ -1,0 +1,318 @@
+"""Searches over many images and starts at once: the minimiser, DLG, Inverting Gradients."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize as scipy_minimize
+
+from chains import chain, conv, image
+from gradleak.attacks import lbfgs
+from gradleak.attacks.base import AttackerView, ManyAttack
+from gradleak.attacks.dlg import Dlg, slack_of
+from gradleak.attacks.inverting import InvertingGradients
+from gradleak.attacks.lbfgs import Settings, minimise
+from gradleak.attacks.matching import ChainGradients
+from gradleak.benchmarks import dlg as benchmark
+from gradleak.errors import ConfigError, NumericsError
+from gradleak.gradients import capture
+from gradleak.models.initial import initial_weights
+
+SMALL = chain(
+    conv(4, 3, 1, 1, bias=True, activation="sigmoid"),
+    conv(4, 3, 2, 1, bias=True, activation="sigmoid"),
+    side=5,
+    last="identity",
+)
+
+
+def rosenbrock(x, members):
+    """Rosenbrock functions of steepness 10^member."""
+    x = x.detach().requires_grad_()
+    steep = 10.0 ** members.double().unsqueeze(1)
+    bend = steep * (x[:, 1:] - x[:, :-1] ** 2) ** 2
+    value = (bend + (1.0 - x[:, :-1]) ** 2).sum(1)
+    return value.detach(), torch.autograd.grad(value.sum(), x)[0]
+
+
+def quadratic(x, members):
+    """Convex, minimum 5 at 1, of condition 10^(2 member)."""
+    spread = torch.logspace(0, 1, x.shape[1], dtype=x.dtype)
+    weights = spread.log10().unsqueeze(0).mul(2.0 * members.unsqueeze(1)).mul(np.log(10)).exp()
+    offset = x - 1.0
+    return 5.0 + 0.5 * (weights * offset**2).sum(1), weights * offset
+
+
+def start(members, variables):
+    return torch.from_numpy(np.random.default_rng(0).standard_normal((members, variables)))
+
+
+@pytest.mark.parametrize("slack", [None, 0.0])
+def test_each_problem_reaches_the_minimum_that_scipy_finds(slack):
+    first = start(4, 8)
+    found = minimise(rosenbrock, first, Settings(gradient=1e-9, evaluations=1000, slack=slack))
+    assert found.stop == [lbfgs.GRADIENT] * 4
+    for member in range(4):
+
+        def plain(x, member=member):
+            value, slope = rosenbrock(torch.from_numpy(x)[None], torch.tensor([member]))
+            return value.item(), slope[0].numpy()
+
+        options = {"maxiter": 5000, "gtol": 1e-9, "ftol": 0.0, "maxcor": 20}
+        expected = scipy_minimize(
+            plain, first[member].numpy(), jac=True, method="L-BFGS-B", options=options
+        )
+        np.testing.assert_allclose(found.x[member], expected.x, atol=1e-6)
+        assert found.evaluations[member] < 2 * expected.nfev
+        trace = found.trace[member]
+        assert np.isfinite(trace).sum() == found.evaluations[member]
+        assert np.all(np.diff(trace[: found.evaluations[member]]) <= 0)
+
+
+def test_no_problem_sees_another():
+    first = start(4, 8)
+    settings = Settings(gradient=1e-6, evaluations=300, history=5)
+    together = minimise(rosenbrock, first, settings)
+    for member in range(4):
+        alone = minimise(lambda x, m, k=member: rosenbrock(x, m + k), first[member, None], settings)
+        assert alone.stop[0] == together.stop[member]
+        # Sums of other lengths are rounded otherwise, and the steep ones magnify that.
+        assert abs(alone.evaluations[0] - together.evaluations[member]) <= 5
+        np.testing.assert_allclose(alone.x[0], together.x[member], atol=1e-5)
+
+
+def test_a_minimum_above_zero_is_found_at_any_condition():
+    # Beside 5, a value cannot tell of gradients much smaller than this.
+    found = minimise(quadratic, start(3, 12), Settings(gradient=1e-5, evaluations=500))
+    assert found.stop == [lbfgs.GRADIENT] * 3
+    np.testing.assert_allclose(found.x, 1.0, atol=1e-4)
+    np.testing.assert_allclose(found.value, 5.0)
+
+
+def test_every_reason_to_stop_is_told():
+    first = start(3, 12)
+    assert minimise(quadratic, first, Settings(target=6.0)).stop == [lbfgs.TARGET] * 3
+    few = minimise(quadratic, first, Settings(evaluations=3))
+    assert few.stop == [lbfgs.BUDGET] * 3
+    np.testing.assert_array_equal(few.evaluations, 3)
+    assert minimise(quadratic, first, Settings(evaluations=1)).stop == [lbfgs.BUDGET] * 3
+    flat = minimise(rosenbrock, first, Settings(change=0.9, window=2))
+    assert flat.stop == [lbfgs.CHANGE] * 3
+
+    def wall(x, members):
+        # The gradient lies: every step goes up.
+        return 1.0 + (x - first[members]).square().sum(1), torch.ones_like(x)
+
+    assert minimise(wall, first, Settings()).stop == [lbfgs.NO_DECREASE] * 3
+
+
+def test_a_start_that_is_not_finite_stops_alone_and_infinite_trials_shorten_the_step():
+    first = start(3, 4)
+    first[1, 0] = torch.nan
+
+    def barrier(x, members):
+        value, slope = quadratic(x, torch.zeros_like(members))
+        # Infinite beyond 1.1 in any variable, as where a network overflows.
+        return torch.where((x > 1.1).any(1), torch.inf, value), slope
+
+    found = minimise(barrier, first.clamp(max=1.0), Settings(gradient=1e-5, evaluations=200))
+    assert found.stop[1] == lbfgs.NOT_FINITE
+    assert np.isnan(found.value[1])
+    assert found.evaluations[1] == 1
+    np.testing.assert_allclose(found.x[[0, 2]], 1.0, atol=1e-4)
+
+
+def test_slack_lets_a_search_climb_a_wall():
+    def band(x, members):
+        # 4 higher between 2 and 3, where the gradient tells nothing of it.
+        wall = 4.0 * ((x[:, 0] > 2.0) & (x[:, 0] < 3.0))
+        return 0.5 * x[:, 0] ** 2 + wall, x.sign()
+
+    first = torch.full((1, 1), 3.5, dtype=torch.float64)
+    settings = Settings(evaluations=200, target=0.01, window=100)
+    strict = minimise(band, first, settings)
+    loose = minimise(band, first, dataclasses.replace(settings, slack=1.0))
+    assert strict.stop == [lbfgs.NO_DECREASE]
+    assert 3.0 <= strict.x[0, 0] < 3.01
+    assert loose.stop == [lbfgs.TARGET]
+
+
+def view_of(target, label=1, *, loss="cross_entropy", network=SMALL, granted=True, **more):
+    images = target if target.ndim == 4 else target[None]
+    labels = np.atleast_1d(label)
+    weights = {name: 4.0 * value for name, value in initial_weights(network, 0).items()}
+    shared = capture(
+        network,
+        weights,
+        images,
+        labels,
+        precision="float64",
+        device=torch.device("cpu"),
+        loss=loss,
+    )
+    told = tuple(int(y) for y in labels) if granted else None
+    return AttackerView(network, weights, shared, told, -0.5, 0.5, loss, len(images), **more)
+
+
+def error(answer, target):
+    return float(np.mean((answer.images - target) ** 2))
+
+
+def test_dlg_recovers_images_from_every_start():
+    targets = [image(SMALL, seed) for seed in range(3)]
+    views = [view_of(t, label, granted=label != 1) for label, t in enumerate(targets)]
+    attack = Dlg(starts=2, iterations=800, precision="float64")
+    assert isinstance(attack, ManyAttack)
+    assert attack.applies(SMALL) is None
+    for label, (found, target) in enumerate(
+        zip(attack.run_many(views, [5, 6, 7]), targets, strict=True)
+    ):
+        (other,) = found.others
+        assert {found.kind, other.kind} in ({"answer", "start 1"}, {"answer", "start 2"})
+        assert found.loss <= other.loss
+        assert found.label == label
+        for answer in (found, other):
+            assert error(answer, target) < 1e-6, answer.stop
+            assert not answer.failure
+            assert answer.images.shape == (1, *SMALL.input)
+            assert 0 < answer.evaluations <= 800
+            assert answer.trace[-1] == answer.loss < answer.trace[0]
+            assert len(answer.trace) <= 100
+
+
+def test_an_unknown_label_is_found_with_the_image():
+    target = image(SMALL, 3)
+    found = Dlg(label="unknown", starts=3, iterations=1500, precision="float64").run_many(
+        [view_of(target, 2, granted=False)], [0]
+    )[0]
+    assert found.label == 2
+    assert error(found, target) < 1e-6
+    network = chain(*SMALL.specs[:-1], side=5, classes=1, last="identity")
+    view = view_of(target, -1, loss="logistic", network=network, granted=False)
+    found = Dlg(label="unknown", starts=3, iterations=1500, precision="float64").run_many(
+        [view], [0]
+    )[0]
+    assert found.label in (-1, 1)
+    assert found.loss < 1e-8
+
+
+def test_a_batch_is_recovered_up_to_its_order():
+    targets = np.stack([image(SMALL, 4), image(SMALL, 5)])
+    view = view_of(targets, np.array([0, 2]))
+    found = Dlg(starts=2, iterations=1500, precision="float64").run_many([view], [0])[0]
+    assert found.images.shape == targets.shape
+    assert error(found, targets) < 1e-4
+    assert found.label is None
+
+
+def test_given_starts_are_used_with_and_without_noise():
+    target = image(SMALL, 0)
+    near = np.stack([target[None] + 0.01, np.full((1, *SMALL.input), 0.3)])
+    view = view_of(target, starts=near)
+    found = Dlg(start="given", starts=5, iterations=1, precision="float64").run_many([view], [0])[0]
+    assert len(found.others) == 1
+    np.testing.assert_allclose(found.images, near[0])
+    noisy = Dlg(start="given", starts=3, start_noise=0.1, iterations=1).run_many([view], [0])[0]
+    kinds = {"answer", *(answer.kind for answer in noisy.others)}
+    assert len(kinds) == 3
+    spread = 0.01 * float(np.mean(near[0] ** 2))
+    assert error(noisy, near[0]) == pytest.approx(spread, rel=0.5)
+    lone = Dlg(start="given").run_many([view_of(target)], [0])[0]
+    assert isinstance(lone, NumericsError)
+    assert "no start was given" in str(lone)
+    wrong = dataclasses.replace(view, starts=np.zeros((1, 2, *SMALL.input)))
+    assert "have the shape (2, 2, 5, 5)" in str(Dlg(start="given").run_many([wrong], [0])[0])
+
+
+def test_one_view_that_cannot_be_attacked_leaves_the_others_as_they_are():
+    target = image(SMALL, 0)
+    good = view_of(target)
+    zero = dataclasses.replace(
+        good, gradients={name: 0.0 * value for name, value in good.gradients.items()}
+    )
+    batch = np.stack([target, target])
+    unknown = view_of(batch, np.array([0, 1]), granted=False)
+    attack = Dlg(starts=2, iterations=30, chunk=3)
+    first, second, third, fourth = attack.run_many([good, zero, unknown, good], [0, 1, 2, 0])
+    assert "zero everywhere" in str(second)
+    assert "labels were not granted" in str(third)
+    np.testing.assert_allclose(first.images, fourth.images, atol=1e-5)
+    alone = attack.run_many([good], [0])[0]
+    np.testing.assert_allclose(first.images, alone.images, atol=1e-5)
+
+
+def test_a_failed_start_is_told_without_the_original():
+    attack = Dlg()
+    view = view_of(image(SMALL, 0))
+    zeros = np.zeros((1, *SMALL.input))
+    assert attack.failure(1e-3, zeros, view) == ""
+    assert "not finite" in attack.failure(float("nan"), zeros, view)
+    assert "failure_loss: 0.5" in attack.failure(1.0, zeros, view)
+    assert "failure_range: 1" in attack.failure(1e-3, zeros + 3.0, view)
+    # A saturated start has no gradient of its own, and so a distance of 1.
+    far = dataclasses.replace(view, starts=np.full((1, 1, *SMALL.input), 1e6))
+    found = Dlg(start="given", iterations=20).run_many([far], [0])[0]
+    assert found.failure
+    assert np.all(np.isfinite(found.images))
+
+
+def test_kinks_get_slack():
+    leaky = chain(conv(4, 3, activation="leaky_relu"), side=5)
+    assert (slack_of(SMALL), slack_of(leaky)) == (0.0, 1.0)
+
+
+def test_settings_that_do_not_exist_are_refused():
+    with pytest.raises(ConfigError, match="start: ones is not known"):
+        Dlg(start="ones")
+    with pytest.raises(ConfigError, match="label: unknown is not for inverting_gradients"):
+        InvertingGradients(label="unknown")
+
+
+def cosine_distance(view, images):
+    network = ChainGradients(view.chain, view.weights, view.loss, dtype=torch.float64)
+    found = network(torch.from_numpy(images)[None], torch.tensor([view.labels]))
+    ours = np.concatenate([value.numpy().ravel() for value in found])
+    shared = np.concatenate([view.gradients[name].ravel() for name in network.names])
+    return 1.0 - ours @ shared / (np.linalg.norm(ours) * np.linalg.norm(shared))
+
+
+def test_inverting_gradients_matches_the_direction_within_the_box():
+    targets = [image(SMALL, seed) for seed in range(2)]
+    views = [view_of(target, label) for label, target in enumerate(targets)]
+    attack = InvertingGradients(iterations=150, tv=0.0, precision="float64", starts=2)
+    together = attack.run_many(views, [0, 1])
+    for i, (found, target) in enumerate(zip(together, targets, strict=True)):
+        assert found.loss == pytest.approx(cosine_distance(views[i], found.images), rel=1e-6)
+        assert found.loss < 0.01 < found.trace[0]
+        assert np.all(np.abs(found.images) <= 0.5)
+        assert error(found, target) < 0.03
+        assert found.label == i
+        alone = attack.run_many([views[i]], [i])[0]
+        np.testing.assert_allclose(alone.images, found.images, atol=1e-6)
+
+
+def test_total_variation_smooths():
+    view = view_of(image(SMALL, 0))
+    rough, smooth = (
+        InvertingGradients(iterations=60, tv=tv).run_many([view], [0])[0].images for tv in (0, 1.0)
+    )
+
+    def variation(images):
+        return np.abs(np.diff(images, axis=2)).mean() + np.abs(np.diff(images, axis=3)).mean()
+
+    assert variation(smooth) < 0.5 * variation(rough)
+
+
+def test_the_benchmark_counts_successes_of_both():
+    targets = np.stack([image(SMALL, seed) + 0.5 for seed in range(2)])
+    weights = {name: 4.0 * value for name, value in initial_weights(SMALL, 0).items()}
+    case = benchmark.make(SMALL, weights, targets, [1, 2], starts=2)
+    (entry,) = benchmark.rows(case, outer=20, threads=1)
+    assert entry["ratio"] == pytest.approx(entry["reference_s"] / entry["ours_s"])
+    assert "2 images, 2 starts each, 400 evaluations at most" in entry["note"]
+    assert entry["ours_error"] < benchmark.SUCCESS
+    plain = benchmark.reference(case, 20)
+    assert plain.errors.shape == plain.accepted.shape == (2, 2)
+    assert plain.share > 0
+    assert np.all(plain.accepted[plain.errors < benchmark.SUCCESS])

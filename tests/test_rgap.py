@@ -1,0 +1,318 @@
+"""R-GAP from losses of one output: margins, labels, twins, activations; Phong's attack."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from chains import chain, conv, fully_connected, image, view
+from gradleak.attacks.fully_connected import last_layer
+from gradleak.attacks.last_layer import beginnings, disagreements
+from gradleak.attacks.layerwise import ConvolutionCache, walk
+from gradleak.attacks.phong import Phong
+from gradleak.attacks.rgap import RGap, minimum_norm
+from gradleak.errors import NumericsError
+from gradleak.gradients import signs
+from gradleak.models.activations import Activation
+from gradleak.models.build import load
+from gradleak.models.chain import ConvSpec, LinearSpec
+from gradleak.models.initial import initial_weights
+
+LOSSES = ("logistic", "exponential", "hinge")
+
+
+def convolutional(activation, bias=False, filters=(12, 24), slope=0.2, last_bias=False):
+    layers = [conv(n, 3, bias=bias, activation=activation, slope=slope) for n in filters]
+    return chain(*layers, classes=1, bias=last_bias, last="identity")
+
+
+def seen(network, loss="logistic", side="opposite", seed=0, low=0.0, granted=True, **options):
+    """View of one random image, labelled as the network says (``same``) or not."""
+    target = image(network, seed, low)
+    weights = options.pop("weights", None) or initial_weights(network, seed)
+    label = int(signs(network, weights, target[None], side)[0])
+    made = view(
+        network, target, label, loss=loss, low=low, granted=granted, weights=weights, **options
+    )
+    return made, target, label
+
+
+@pytest.mark.parametrize("side", ["opposite", "same"])
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("activation", ["leaky_relu", "sigmoid", "relu"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_convolutions_give_image_and_label(activation, bias, loss, side):
+    network = convolutional(activation, bias)
+    given, target, label = seen(network, loss, side, granted=False)
+    found = RGap().run(given, 0)
+    assert found.label == label and found.images.shape == (1, *network.input)
+    np.testing.assert_allclose(found.image, target, atol=1e-9)
+
+
+@pytest.mark.parametrize("activation", ["identity", "leaky_relu", "sigmoid", "tanh", "relu"])
+@pytest.mark.parametrize("bias", [False, True])
+def test_fully_connected_layers_give_the_image(activation, bias):
+    network = fully_connected(50, 20, activation=activation, bias=bias)
+    for side in ("opposite", "same"):
+        given, target, _ = seen(network, side=side)
+        np.testing.assert_allclose(RGap().run(given, 0).image, target, atol=1e-10)
+        given, target, _ = seen(network, side=side, precision="float32")
+        np.testing.assert_allclose(RGap().run(given, 0).image, target, atol=1e-4)
+
+
+def test_fcn3_is_exact_and_not_scaled():
+    network = fully_connected(1000, 100, side=28)
+    given, target, label = seen(network, granted=False, precision="float32")
+    found = RGap().run(given, 0)
+    assert found.label == label
+    assert np.mean((found.image - target) ** 2) < 1e-12
+
+
+def test_balanced_rows_make_up_for_float32_gradients():
+    network = convolutional("leaky_relu", filters=(9, 9, 12))
+    given, target, _ = seen(network, precision="float32")
+    plain, balanced = (
+        np.mean((RGap(rows=rows).run(given, 0).image - target) ** 2)
+        for rows in ("plain", "balanced")
+    )
+    assert balanced < 1e-11 and 10 * balanced < plain
+    exact, target, _ = seen(network)
+    np.testing.assert_allclose(RGap(rows="balanced").run(exact, 0).image, target, atol=1e-10)
+
+
+@pytest.mark.parametrize("activation", ["leaky_relu", "relu", "sigmoid"])
+def test_single_precision_is_close_but_not_as_exact(activation):
+    given, target, label = seen(convolutional(activation), granted=False, precision="float32")
+    single = RGap(precision="float32").run(given, 0)
+    double = RGap().run(given, 0)
+    assert single.label == double.label == label
+    errors = [np.mean((found.image - target) ** 2) for found in (single, double)]
+    assert errors[1] < errors[0] < 1e-5
+    np.testing.assert_array_equal(single.image, single.image.astype(np.float32))
+
+
+def output_of(network, weights, target):
+    module = load(network, weights, torch.float64)
+    with torch.no_grad():
+        return module(torch.from_numpy(target[None]))[0].numpy()
+
+
+def walked_twice(given):
+    """Both answers without the short cut for homogeneous networks."""
+    return walk(given, ConvolutionCache(), minimum_norm, linear=False)
+
+
+@pytest.mark.parametrize("activation", ["leaky_relu", "relu", "identity"])
+def test_twin_is_a_multiple_and_equals_a_second_walk(activation):
+    given, target, label = seen(convolutional(activation), side="same")
+    found = RGap().run(given, 0)
+    (twin,) = found.others
+    assert (found.kind, twin.kind, twin.label) == ("answer", "twin", label)
+    np.testing.assert_allclose(found.image, target, atol=1e-9)
+    factor = twin.image.ravel() @ target.ravel() / np.sum(target**2)
+    assert factor > 10  # an untrained network has a small μ, so the other one is large
+    np.testing.assert_allclose(twin.image, factor * target, atol=1e-8 * factor)
+    second = walked_twice(given)
+    np.testing.assert_allclose(second.others[0].image, twin.image, rtol=1e-7)
+    np.testing.assert_allclose(second.others[0].fc_input, twin.fc_input, rtol=1e-9)
+    # They are twins: the same gradient.
+    other = view(given.chain, twin.image, label, loss="logistic", low=0.0)
+    for name, value in given.gradients.items():
+        np.testing.assert_allclose(other.gradients[name], value, atol=1e-9 * np.abs(value).max())
+
+
+def test_the_twin_with_more_contrast_is_chosen_where_both_lie_in_range():
+    network = fully_connected(50, 20)
+    weights = initial_weights(network, 0)
+    target = image(network, 0, 0.0)
+    # Scaled so that μ is 5 for the image: its twin is a faint copy of it.
+    mu = output_of(network, weights, target)[0]
+    scaled = {**weights, "fc3.weight": (weights["fc3.weight"] * abs(5 / mu)).astype(np.float32)}
+    given, target, _ = seen(network, side="same", weights=scaled)
+    found = RGap().run(given, 0)
+    np.testing.assert_allclose(found.image, target, atol=1e-6)
+    assert found.stop.endswith("2 answers fit")
+    assert 0 < found.others[0].image.max() < 0.05
+
+
+def test_layers_with_biases_refute_the_second_root():
+    given, target, _ = seen(convolutional("leaky_relu", bias=True), side="same")
+    found = RGap().run(given, 0)
+    assert found.others == ()
+    np.testing.assert_allclose(found.image, target, atol=1e-9)
+    # Behind a ReLU only a second walk can tell.
+    given, target, _ = seen(convolutional("relu", bias=True), side="same")
+    found = RGap().run(given, 0)
+    np.testing.assert_allclose(found.image, target, atol=1e-9)
+    assert "fits the layers better" in found.others[0].failure
+
+
+def test_layer_identity_holds_for_the_truth_only():
+    for network in (convolutional("sigmoid", bias=True), fully_connected(30, 20, bias=False)):
+        given, _, _ = seen(network, side="opposite")
+        (begin,) = beginnings(given, given.weights, given.gradients)
+        wrong = dataclasses.replace(begin, x=-begin.x, delta=-begin.delta)
+        misfits = disagreements(network, given.weights, given.gradients, [begin, wrong])
+        assert misfits[0] < 1e-6 < 0.1 < misfits[1]
+
+
+def test_a_label_that_contradicts_the_gradient_is_refused():
+    networks = [convolutional(a) for a in ("relu", "sigmoid", "leaky_relu")]
+    for network in (*networks, convolutional("tanh", bias=True, last_bias=True)):
+        given, _, label = seen(network)
+        with pytest.raises(NumericsError, match=f"label y = {-label} contradicts the gradient"):
+            RGap().run(dataclasses.replace(given, labels=(-label,)), 0)
+    classes = chain(conv(4, 3), conv(6, 3))
+    given = view(classes, image(classes))
+    with pytest.raises(NumericsError, match=r"Label 2 was granted, but .* name class 1"):
+        RGap().run(dataclasses.replace(given, labels=(2,)), 0)
+
+
+def test_an_odd_network_leaves_the_label_to_the_images():
+    network = fully_connected(50, 20, activation="tanh")
+    given, target, label = seen(network, granted=False)
+    found = RGap().run(given, 0)
+    assert found.label == label and [one.label for one in found.others] == [-label]
+    np.testing.assert_allclose(found.image, target, atol=1e-10)
+    # In a range that is symmetric about 0 nothing decides, which is said.
+    given, target, _ = seen(network, granted=False, low=-0.5)
+    found = RGap().run(given, 0)
+    assert found.stop.endswith("2 answers fit")
+    errors = [np.abs(one.image - target).max() for one in (found, *found.others)]
+    assert min(errors) < 1e-10
+
+
+def test_losses_that_do_not_fit_the_network_are_refused():
+    many = chain(conv(4, 3), last="identity")
+    given = view(many, image(many))
+    with pytest.raises(NumericsError, match="logistic loss needs one output, but fc1 has 4"):
+        RGap().run(dataclasses.replace(given, loss="logistic"), 0)
+    curved = chain(conv(4, 3), classes=1, last="sigmoid")
+    given = view(curved, image(curved), loss="logistic")
+    with pytest.raises(NumericsError, match="fc1 directly, but it is followed by 'sigmoid'"):
+        RGap().run(given, 0)
+    given, _, _ = seen(fully_connected(20))
+    zero = {name: 0 * value for name, value in given.gradients.items()}
+    with pytest.raises(NumericsError, match="zero gradient"):
+        RGap().run(dataclasses.replace(given, gradients=zero), 0)
+
+
+def test_two_classes_without_a_bias_have_two_answers():
+    network = chain(conv(6, 3, activation="leaky_relu"), classes=2, bias=False, last="identity")
+    target = image(network)
+    outputs = output_of(network, initial_weights(network, 0), target)
+    own = int(np.argmax(outputs))
+    found = RGap().run(view(network, target, own), 0)
+    assert [one.kind for one in found.others] == ["twin"]
+    np.testing.assert_allclose(found.image, target, atol=1e-8)
+    other = RGap().run(view(network, target, 1 - own), 0)
+    assert other.others == ()
+    np.testing.assert_allclose(other.image, target, atol=1e-8)
+
+
+def test_close_scales_of_a_last_layer_are_told_apart():
+    # p = 1/(1 + e^(t·g)) per unit of t·g: t·p is largest at t·g = 1.278, where its two roots meet.
+    weight = np.array([[1.0, 0.5], [0.0, 0.0]])
+    direction = np.array([1.0, 0.0])
+    for size in (1.27, 1.2784, 1.29, 3.0):
+        logits = weight @ (size * direction)
+        probability = np.exp(logits) / np.exp(logits).sum() - np.array([1.0, 0.0])
+        gradient = np.outer(probability, size * direction)
+        found = last_layer(weight, gradient, None, Activation("identity"), 0)
+        assert min(abs(one.x[0] - size) for one in found) < 1e-4 * size
+        assert len(found) == (1 if size == 1.2784 else 2)
+        for one in found:
+            np.testing.assert_allclose(np.outer(one.delta, one.x), gradient, atol=1e-6)
+
+
+def test_a_layer_solved_only_in_part_says_so():
+    network = chain(
+        conv(2, 4, stride=2, activation="leaky_relu"), side=10, channels=3, classes=1, bias=False
+    )
+    network = dataclasses.replace(
+        network, specs=(*network.specs[:-1], LinearSpec(1, False, Activation("identity")))
+    )
+    given, target, _ = seen(network)
+    found = RGap().run(given, 0)
+    facts = found.layers[-1]
+    assert facts.free == 300 - 128 + 4 and np.mean((found.image - target) ** 2) > 1e-3
+    assert found.stop.endswith(f"conv1 leaves at least {facts.free} unknowns free")
+
+
+def test_values_beyond_a_sigmoid_are_clipped_and_counted():
+    layers = [conv(12, 3, activation="sigmoid"), conv(2, 4, stride=2, activation="leaky_relu")]
+    network = chain(*layers, classes=1, bias=False, last="identity")
+    given, _, _ = seen(network)
+    found = RGap().run(given, 0)
+    # conv2's input, solved only in part, is far from the Sigmoid values that it was.
+    assert found.layers[-2].free > 0 and found.layers[-2].clipped > 0
+    assert np.all(np.isfinite(found.image))
+
+
+@pytest.mark.parametrize("count", [2, 5])
+@pytest.mark.parametrize("labels", ["same", "mixed"])
+def test_a_batch_gives_a_linear_combination(count, labels):
+    network = fully_connected(60, 20)
+    images = np.stack([image(network, k, 0.0) for k in range(count)])
+    y = np.where(np.arange(count) % 2, 1, -1) if labels == "mixed" else np.ones(count, int)
+    found = RGap().run(view(network, images, y, loss="logistic", low=0.0), 0)
+    assert found.images.shape == (1, *network.input)
+    basis = images.reshape(count, -1).T
+    weights = np.linalg.lstsq(basis, found.image.ravel(), rcond=None)[0]
+    np.testing.assert_allclose(basis @ weights, found.image.ravel(), atol=1e-9)
+    if labels == "same":
+        assert found.label == 1
+    else:
+        assert found.label in (-1, 1)
+
+
+def test_phong_averages_rows_that_are_not_zero():
+    network = fully_connected(60, activation="relu", bias=True)
+    given, target, _ = seen(network, granted=False)
+    for rows in ("average", "weighted"):
+        attack = Phong(rows=rows)
+        assert attack.applies(network) is None
+        found = attack.run(given, 0)
+        np.testing.assert_allclose(found.image, target, atol=1e-10)
+        used = np.count_nonzero(given.gradients["fc1.bias"])
+        assert used < 60 and f"{used} of 60 rows, spread" in found.stop
+    generator = np.random.default_rng(0)
+    noisy = {
+        name: value + 1e-3 * np.abs(value).max() * generator.standard_normal(value.shape)
+        for name, value in given.gradients.items()
+    }
+    given = dataclasses.replace(given, gradients=noisy)
+    average, weighted = (
+        np.mean((Phong(rows=rows).run(given, 0).image - target) ** 2)
+        for rows in ("average", "weighted")
+    )
+    assert weighted < average
+
+
+def test_phong_says_what_it_needs():
+    assert "conv1 is a convolution" in Phong().applies(convolutional("relu"))
+    assert "fc1 has no bias" in Phong().applies(fully_connected(20))
+    given, _, _ = seen(fully_connected(20, bias=True))
+    zero = {name: 0 * value for name, value in given.gradients.items()}
+    with pytest.raises(NumericsError, match="bias gradient of fc1 is zero"):
+        Phong().run(dataclasses.replace(given, gradients=zero), 0)
+
+
+def cnn6():
+    sizes = [(12, 4, 2, 2), (36, 3, 2, 1), (36, 3, 1, 1), (36, 3, 1, 1), (64, 3, 2, 1)]
+    layers = [
+        ConvSpec(n, (k, k), (s, s), (p, p), False, Activation("leaky_relu", 0.2))
+        for n, k, s, p in [*sizes, (128, 3, 1, 1)]
+    ]
+    network = chain(*layers, side=32, channels=3, classes=1, bias=False, last="identity")
+    return dataclasses.replace(network, name="cnn6")
+
+
+def test_cnn6_from_float32_gradients():
+    network = cnn6()
+    assert network.layers[-1].inputs == 3200
+    given, target, label = seen(network, granted=False, precision="float32")
+    found = RGap(rows="balanced").run(given, 0)
+    assert found.label == label
+    assert np.mean((found.image - target) ** 2) < 1e-9

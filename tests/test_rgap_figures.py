@@ -1,0 +1,383 @@
+"""Figures of R-GAP from synthetic files."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gradleak import targets
+from gradleak.artifacts import write_csv
+from gradleak.errors import ArtifactError
+from gradleak.figures import (
+    diagrams,
+    pictures,
+    rgap_batches,
+    rgap_fig1,
+    rgap_fig2,
+    rgap_fig3,
+    rgap_fig5,
+    rgap_fig6,
+    rgap_fig9,
+    style,
+)
+from gradleak.figures.answers import Answers, Content
+from gradleak.models.activations import Activation
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from rgap_files import REASON, Factory, Maker, noisy, target_set
+
+LEAKY = Activation("leaky_relu", 0.2)
+TWIN = 0.1
+
+
+def network(name: str, *filters: int, skip: int = 0) -> Chain:
+    """Convolutions 3x3 on 8x8 images, a skip over the last ones, one output."""
+    layers = [ConvSpec(f, (3, 3), padding=(1, 1), activation=LEAKY) for f in filters]
+    if skip:
+        last = layers.pop()
+        layers.append(ConvSpec(last.filters, (3, 3), padding=(1, 1), activation=LEAKY, skip=skip))
+    return Chain(name, (3, 8, 8), (*layers, LinearSpec(1, False)))
+
+
+def failing(batch_mean_below: float) -> Maker:
+    """An attack that fails on dark images."""
+    return lambda images, rng: [
+        ("answer", None if images.mean() < batch_mean_below else images + 0.1)
+    ]
+
+
+def mixture(images: np.ndarray, rng: np.random.Generator) -> list[tuple[str, Any]]:
+    """One image for a batch: the same share of each."""
+    return [("answer", 1.2 * images.mean(axis=0, keepdims=True))]
+
+
+def twins(images: np.ndarray, rng: np.random.Generator) -> list[tuple[str, Any]]:
+    return [("answer", images), ("twin", TWIN * images)]
+
+
+def at_twin(images: np.ndarray, rng: np.random.Generator) -> list[tuple[str, Any]]:
+    """Starts that end at the twin, at the real image, elsewhere and nowhere."""
+    return [
+        ("answer", TWIN * images),
+        ("start 1", images),
+        ("start 2", images + 0.5),
+        ("start 3", None),
+    ]
+
+
+def fig2(folder: Path) -> tuple[Any, Factory, dict[str, Any]]:
+    made = Factory(folder, target_set(), [network("deep", 6, 2), network("thin", 1)])
+    made.rank()
+    made.attack("rgap", {"deep": noisy(1e-6), "thin": failing(2.0)})
+    made.attack("dlg", noisy(0.1, 0.2, None), batches=1)
+    words = made.words({"rgap": "R-GAP", "dlg": "DLG"})
+    return rgap_fig2, made, words
+
+
+def fig3(folder: Path) -> tuple[Any, Factory, dict[str, Any]]:
+    _, made, words = fig2(folder)
+    return rgap_fig3, made, words
+
+
+def fig5(folder: Path) -> tuple[Any, Factory, dict[str, Any]]:
+    made = Factory(folder, target_set(), [network("whole", 10), network("lacking", 1)])
+    made.attack("rgap", {"whole": twins, "lacking": failing(2.0)}, twin_scale=TWIN)
+    made.attack("dlg_near_twin", failing(2.0), twin_scale=TWIN)
+    made.attack("dlg", at_twin, twin_scale=TWIN)
+    return rgap_fig5, made, made.words({"rgap": "R-GAP", "dlg_near_twin": "near", "dlg": "DLG"})
+
+
+def fig6(folder: Path) -> tuple[Any, Factory, dict[str, Any]]:
+    pair = [network("two", 4, 1, 4), network("two_skip", 4, 1, 4, skip=2)]
+    made = Factory(folder, target_set(), pair)
+    made.attack("dlg", {"two": noisy(0.2, 0.3), "two_skip": noisy(None, 0.1, None)})
+    return rgap_fig6, made, made.words({"dlg": "DLG"})
+
+
+def batches(folder: Path) -> tuple[Any, Factory, dict[str, Any]]:
+    fcn = Chain("fcn", (1, 8, 8), (LinearSpec(1, False),))
+    made = Factory(folder, target_set(2, 3, (1, 8, 8)), [fcn])
+    made.attack("rgap", mixture)
+    made.attack(
+        "dlg", lambda images, rng: [("answer", None if images.mean() < 0.49 else images[::-1])]
+    )
+    words = {"title": "Batches", "model": "fcn", "attacks": {"rgap": "R-GAP", "dlg": "DLG"}}
+    return rgap_batches, made, words
+
+
+def fig9(folder: Path) -> tuple[Any, Factory, dict[str, Any]]:
+    made = Factory(folder, target_set(), [network("base", 4), network("wide", 8)])
+    for defence, level in (("none", 1e-6), ("noise", 0.1)):
+        made.attack("rgap", noisy(level), defence=defence)
+        made.attack("dlg", failing(2.0) if level > 0.01 else noisy(level), defence=defence)
+    noise = {"none": "no noise", "noise": "noise 1 %"}
+    return rgap_fig9, made, made.words({"rgap": "R-GAP", "dlg": "DLG"}, defences=noise)
+
+
+ALL: list[Callable[[Path], tuple[Any, Factory, dict[str, Any]]]] = [
+    fig2,
+    fig3,
+    fig5,
+    fig6,
+    batches,
+    fig9,
+]
+
+
+def texts(figure: Any) -> list[str]:
+    found = [text.get_text() for text in figure.texts]
+    for axes in figure.axes:
+        found += [axes.get_title(loc="left"), axes.get_xlabel()]
+        found += [text.get_text() for text in axes.texts]
+    return found
+
+
+def flat(figure: Any) -> str:
+    return " ".join(" ".join(texts(figure)).split())
+
+
+def pixels(axes: Any) -> np.ndarray:
+    return np.asarray(axes.images[0].get_array())
+
+
+# --- All figures ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", ALL)
+def test_failed_runs_and_facts_of_the_runs_are_shown(build: Any, tmp_path: Path) -> None:
+    module, made, words = build(tmp_path)
+    found = flat(module.make(made.files, words, "smoke"))
+    assert "failed" in found
+    assert REASON.split(" below")[0] in found
+    for fact in ("scale smoke", "float32", "photos10 test", "MSE", "Runs:"):
+        assert fact in found
+
+
+@pytest.mark.parametrize("build", ALL)
+def test_scores_that_are_missing_are_one_sentence(build: Any, tmp_path: Path) -> None:
+    module, made, words = build(tmp_path)
+    nothing = {**made.files, "scores": [], "reconstructions": []}
+    with pytest.raises(ArtifactError, match=r"No scores to draw; .*config\.yaml"):
+        module.make(nothing, words, "smoke")
+    gone = {**made.files, "scores": made.files["scores"][:1]}
+    gone["reconstructions"] = made.files["reconstructions"][:1]
+    wanted = {**words, "attacks": {**words["attacks"], "copa": "COPA"}}
+    if module is not rgap_fig6:
+        with pytest.raises(ArtifactError, match="The scores hold no"):
+            module.make(gone, wanted, "smoke")
+
+
+@pytest.mark.parametrize("build", [fig5, batches])
+def test_equal_files_give_equal_bytes(build: Any, tmp_path: Path) -> None:
+    module, made, words = build(tmp_path)
+    for name in ("a", "b"):
+        style.save(module.make(made.files, words, "smoke"), tmp_path / name / "figure.pdf")
+    for suffix in ("pdf", "png"):
+        one, other = (tmp_path / name / f"figure.{suffix}" for name in ("a", "b"))
+        assert one.read_bytes() == other.read_bytes()
+    pdf = (tmp_path / "a" / "figure.pdf").read_bytes()
+    assert b"/CIDFontType2" in pdf and b"/Type3" not in pdf
+
+
+def test_words_stay_on_the_page(tmp_path: Path) -> None:
+    for build in ALL:
+        folder = tmp_path / build.__name__
+        folder.mkdir()
+        module, made, words = build(folder)
+        figure = module.make(made.files, words, "smoke")
+        width, height = figure.bbox.width, figure.bbox.height
+        renderer = figure.canvas.get_renderer()
+        shown = [*figure.texts, *(text for axes in figure.axes for text in axes.texts)]
+        for text in shown:
+            box = text.get_window_extent(renderer)
+            inside = box.x0 > -2 and box.y0 > -2 and box.x1 < width + 2 and box.y1 < height + 2
+            assert inside or not text.get_text(), (build.__name__, text.get_text())
+
+
+def test_no_figure_needs_torch() -> None:
+    modules = ("rgap_fig2", "rgap_fig5", "rgap_batches", "rgap_fig9", "rgap_fig6", "rgap_fig1")
+    names = ", ".join(f"gradleak.figures.{name}" for name in modules)
+    script = f"import {names}, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+# --- Answers -------------------------------------------------------------------------------------
+
+
+def test_answers_are_read_with_their_scores(tmp_path: Path) -> None:
+    _, made, _ = fig5(tmp_path)
+    answers = Answers(made.files["reconstructions"], made.files["scores"])
+    twin = answers.find("whole", "rgap", 1, answer=1)
+    assert twin is not None and twin.ok
+    np.testing.assert_allclose(twin.images[0], TWIN * made.originals.inputs(1)[0])
+    assert twin.value("mse_twin") == pytest.approx(0.0, abs=1e-15)
+    assert answers.find("whole", "rgap", 1, answer=2) is None
+    assert answers.median("lacking", "rgap") == np.inf
+    assert answers.shared(["rgap", "dlg"]) == 2
+
+
+def test_reconstructions_without_a_scored_image_are_named(tmp_path: Path) -> None:
+    _, made, _ = fig6(tmp_path)
+    rows = pd.read_csv(made.files["scores"][0], keep_default_na=False)
+    write_csv(made.files["scores"][0], rows.assign(batch=rows["batch"] + 5))
+    answers = Answers(made.files["reconstructions"], made.files["scores"])
+    with pytest.raises(ArtifactError, match="hold no dlg of two, seed 0, image 5"):
+        answers.find("two", "dlg", 5)
+
+
+def test_empty_scores_are_one_sentence(tmp_path: Path) -> None:
+    _, made, _ = fig6(tmp_path)
+    rows = pd.read_csv(made.files["scores"][0])
+    write_csv(made.files["scores"][0], rows.iloc[:0])
+    with pytest.raises(ArtifactError, match=r"has no rows; delete it"):
+        Answers(made.files["reconstructions"], made.files["scores"])
+
+
+# --- One by one ----------------------------------------------------------------------------------
+
+
+def test_losses_and_their_turns() -> None:
+    figure = rgap_fig1.make({}, {}, "smoke")
+    found = flat(figure)
+    for words in ("logistic: least −0.278 at μ = 1.278", "exponential: least −0.368 at μ = 1"):
+        assert words in found
+    diamonds = [line for line in figure.axes[0].lines if line.get_marker() == "D"]
+    small, large = diamonds[0].get_xdata()
+    np.testing.assert_allclose(-small / (1 + np.exp(small)), -large / (1 + np.exp(large)))
+    assert small == pytest.approx(0.5) and large > 2
+
+
+def test_diagrams_tell_the_rank_analysis() -> None:
+    without, with_skip = network("n", 6, 1, 6), network("n_skip", 6, 1, 6, skip=2)
+    layers = diagrams.bands(without)
+    assert [band.features for band in layers] == [192, 384, 64, 384]
+    assert [band.critical for band in layers].count(True) == 1
+    assert layers[1].critical and layers[1].index == 384 - 54 - 64 - 192
+    skipped = diagrams.bands(with_skip)
+    assert [band.features for band in skipped] == [192, 384, 64, 384]
+    assert [band.skip for band in skipped] == [0, 0, 2, 0]
+    assert diagrams.layer_name(without.layers[0]) == "conv 3×3/1"
+    assert diagrams.widest([without]) == 384
+
+
+def test_rank_figure(tmp_path: Path) -> None:
+    module, made, words = fig2(tmp_path)
+    found = texts(module.make(made.files, words, "laptop"))
+    index = max(band.index for band in diagrams.bands(made.chains[1]))
+    assert f"RA-i = {diagrams.signed(index)}" in found
+    assert "conv1: 187 of 192" in found and "median failed" in found
+    assert sum(words.startswith("median ") for words in found) == 4
+
+
+def test_cnn6_figure_shows_images_that_all_attacks_have(tmp_path: Path) -> None:
+    module, made, words = fig3(tmp_path)
+    figure = module.make(made.files, words, "laptop")
+    found = flat(figure)
+    assert "Rank measured, less than full: conv1: 187 of 192 conv2: 379 of 384" in found
+    assert "R-GAP: 2 images; DLG: 1 image, 3 starts" in found
+    frames = [axes for axes in figure.axes if axes.images or axes.lines]
+    assert len(frames) == 2 * (1 + 2)
+    full = pd.read_csv(made.files["rank"][0])
+    write_csv(made.files["rank"][0], full.assign(rank=full["inputs"]))
+    assert "Rank measured: full in every" in flat(module.make(made.files, words, "laptop"))
+
+
+def test_ends_of_runs(tmp_path: Path) -> None:
+    module, made, words = fig5(tmp_path)
+    content = Content.read(made.files, words)
+    assert rgap_fig5.ends(content, "whole", "dlg") == [2, 2, 0, 2, 2]
+    assert rgap_fig5.ends(content, "whole", "rgap") == [2, 0, 0, 0, 0]
+    assert rgap_fig5.ends(content, "lacking", "rgap") == [0, 0, 0, 0, 2]
+    figure = module.make(made.files, words, "smoke")
+    found = texts(figure)
+    assert found.count("at the twin") == 2 and found.count("at the real image") == 1
+    shown = [pixels(axes) for axes in figure.axes if axes.images]
+    original, choice, stretched_twin = shown[0], shown[2], shown[5]
+    np.testing.assert_allclose(choice, original, atol=1e-12)
+    np.testing.assert_allclose(stretched_twin, original, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("mse", "mse_twin", "end"),
+    [
+        (0.0009, 0.08, "real image"),
+        (0.08, 0.000009, "twin"),
+        (0.08, 0.0007, "near the twin"),
+        (0.08, 0.0009, "elsewhere"),
+        (0.05, np.nan, "elsewhere"),
+    ],
+)
+def test_end_of_a_run(mse: float, mse_twin: float, end: str) -> None:
+    original = np.full((1, 2, 2), 0.1**0.5)
+    row = {"status": "ok", "mse": mse, "mse_twin": mse_twin, "twin_scale": TWIN}
+    assert rgap_fig5.end_of(pd.Series(row), original) == end
+    assert rgap_fig5.end_of(pd.Series({**row, "status": "failed"}), original) == "failed"
+
+
+def test_skips_come_in_pairs(tmp_path: Path) -> None:
+    module, made, words = fig6(tmp_path)
+    figure = module.make(made.files, words, "smoke")
+    found = texts(figure)
+    assert {"two, without skip", "two, with skip"} <= set(found)
+    assert "median failed, 4 of 6 failed" in found
+    arrows = [p for axes in figure.axes for p in axes.patches if hasattr(p, "get_arrowstyle")]
+    assert len(arrows) == 1
+    with pytest.raises(ArtifactError, match="No pair of networks"):
+        module.make(made.files, {**words, "chains": words["chains"][:1]}, "smoke")
+
+
+def test_batches_show_the_fit_and_matched_images(tmp_path: Path) -> None:
+    module, made, words = batches(tmp_path)
+    figure = module.make(made.files, words, "smoke")
+    found = texts(figure)
+    assert found.count("w = 0.40") == 6 and found.count("R² > 0.999999") == 2
+    frames = [axes for axes in figure.axes if axes.images]
+    mixed, fit = pixels(frames[3]), pixels(frames[4])
+    np.testing.assert_allclose(mixed, fit, atol=1e-9)
+    assert mixed.min() == 0 and mixed.max() == 1
+    inputs = made.originals.inputs(0)
+    assert list(rgap_batches.matched(inputs, inputs[::-1])) == [2, 1, 0]
+    means = [made.originals.inputs(b).mean() for b in range(2)]
+    works = sum(mean >= 0.49 for mean in means)
+    assert found.count("0") == 3 * works and found.count("failed") == 3 * (2 - works) > 0
+
+
+def test_noise_figure(tmp_path: Path) -> None:
+    module, made, words = fig9(tmp_path)
+    figure = module.make(made.files, words, "smoke")
+    panels = figure.axes[-2:]
+    assert [axes.get_title(loc="left") for axes in panels] == ["R-GAP", "DLG"]
+    crosses = [
+        len(line.get_xdata()) for axes in panels for line in axes.lines if line.get_marker() == "x"
+    ]
+    assert sum(crosses) == 4
+    medians = panels[0].lines[-1].get_ydata()
+    assert medians[0] == pytest.approx(1e-12, rel=0.2) and medians[1] == pytest.approx(
+        0.01, rel=0.2
+    )
+
+
+# --- Pictures ------------------------------------------------------------------------------------
+
+
+def test_images_are_listed_briefly() -> None:
+    many = target_set(20)
+    assert pictures.describe_images(many).startswith("photos10 test images 0 to 19, embedded")
+    assert pictures.describe_images(many, [3]).startswith("photos10 test image 3, embedded")
+    digits = targets.TargetSet(
+        many.images,
+        many.labels,
+        many.indices,
+        0.0,
+        many.names,
+        {**many.source, "dataset": "digits"},
+    )
+    assert pictures.describe_images(digits, [1, 7]) == (
+        "digits test images 1 and 7, embedded digits that ship with scikit-learn, in place of MNIST"
+    )

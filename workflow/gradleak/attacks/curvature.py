@@ -1,0 +1,109 @@
+"""What L-BFGS remembers of many problems at once."""
+
+from __future__ import annotations
+
+import torch
+
+# A step teaches no curvature where sᵀy is at rounding level of |s||y|.
+FLAT = 1e-8
+
+
+class Curvature:
+    """Inverse Hessians H of A problems from their last m steps s and gradient changes y.
+
+    Compact form (Byrd, Nocedal and Schnabel 1994, theorem 2.2), with S and Y (m, n) in rows:
+    H v = γ v + Sᵀ R⁻ᵀ((D + γ Y Yᵀ) u − γ Y v) − γ Yᵀ u, u = R⁻¹ S v, where R is the upper
+    triangle of S Yᵀ and D its diagonal: two passes over the pairs instead of a loop over them.
+    Pairs are scaled to sᵀy = 1, which leaves H as it is and makes D the identity.
+
+    R⁻¹ is kept, not R: a new pair adds a column to it, and dropping the oldest takes its first
+    row and column away. So the order of the pairs in memory is of no matter, and a ring whose end
+    differs from problem to problem needs no sorting. Small matrices are float64.
+
+    Parameters
+    ----------
+    problems, memory, variables
+        A, m, n.
+    """
+
+    def __init__(
+        self,
+        problems: int,
+        memory: int,
+        variables: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.memory = memory
+        # S in rows 0 ... m − 1, Y in rows m ... 2m − 1.
+        self._pairs = torch.zeros((problems, 2 * memory, variables), dtype=dtype, device=device)
+        shape = (problems, memory, memory)
+        self._inverse = torch.zeros(shape, dtype=torch.float64, device=device)
+        self._yy = torch.zeros_like(self._inverse)
+        self._gamma = torch.ones(problems, dtype=torch.float64, device=device)
+        self.stored = torch.zeros(problems, dtype=torch.long, device=device)
+
+    def keep(self, rows: torch.Tensor) -> None:
+        """Go on with problems `rows` (mask) only."""
+        for name, value in vars(self).items():
+            if isinstance(value, torch.Tensor):
+                setattr(self, name, value[rows])
+
+    def clear(self, rows: torch.Tensor) -> None:
+        """Forget all that is known of problems `rows` (mask)."""
+        if bool(rows.any()):
+            for value in (self._pairs, self._inverse, self._yy, self.stored):
+                value[rows] = 0
+            self._gamma[rows] = 1.0
+
+    def learn(
+        self,
+        rows: torch.Tensor,
+        step: torch.Tensor,
+        change: torch.Tensor,
+        vector: torch.Tensor,
+    ) -> torch.Tensor:
+        """Learn s = `step`, y = `change` (A, n) of problems `rows` (mask) if sᵀy > 0; return H v.
+
+        Both at once, since they share the pass over the pairs. Where nothing is known yet, H v = v.
+        """
+        inner = (step * change).sum(1).double()
+        norms = torch.linalg.vector_norm(step, dim=1) * torch.linalg.vector_norm(change, dim=1)
+        index = torch.nonzero(rows & (inner > FLAT * norms.double()))[:, 0]
+        scale = inner.rsqrt().to(step.dtype).unsqueeze(1)
+        s, y = step * scale, change * scale
+        slot = self.stored[index] % self.memory
+        self._pairs[index, slot], self._pairs[index, self.memory + slot] = s[index], y[index]
+        # Rows times a matrix: in batched products far faster than a matrix times columns.
+        found = (torch.stack((vector, y), 1) @ self._pairs.mT).double()
+        if index.numel():
+            self._insert(index, slot, found[:, 1])
+        return self._combine(vector, found[:, 0])
+
+    def _insert(self, index: torch.Tensor, slot: torch.Tensor, found: torch.Tensor) -> None:
+        """Enter pairs of problems `index` in `slot`, of which `found` is [S; Y] y (A, 2m)."""
+        sy, yy = found.chunk(2, 1)
+        self._yy[index, slot], self._yy[index, :, slot] = yy[index], yy[index]
+        self._gamma[index] = 1.0 / yy[index, slot]
+        self._inverse[index, slot], self._inverse[index, :, slot] = 0.0, 0.0
+        column = -_times(self._inverse, sy)[index]
+        column[torch.arange(len(index), device=index.device), slot] = 1.0
+        self._inverse[index, :, slot] = column
+        self.stored[index] += 1
+
+    def _combine(self, vector: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+        """H v (A, n) from v and [S; Y] v (A, 2m)."""
+        sv, yv = found.chunk(2, 1)
+        gamma = self._gamma.unsqueeze(1)
+        u = _times(self._inverse, sv)
+        right = u + gamma * (_times(self._yy, u) - yv)
+        top = _times(self._inverse.mT, right)
+        parts = torch.cat((top, -gamma * u), 1).to(vector.dtype)
+        combined = (parts.unsqueeze(1) @ self._pairs).squeeze(1)
+        return gamma.to(vector.dtype) * vector + combined
+
+
+def _times(matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+    """Products (A, m) of matrices (A, m, m) with vectors (A, m)."""
+    return (vector.unsqueeze(1) @ matrix.mT).squeeze(1)

@@ -1,0 +1,58 @@
+"""How far R-GAP's walk tells a network's layers from the gradients alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradleak.attacks.base import AttackerView
+from gradleak.attacks.layerwise import ConvolutionCache, LayerAnswer, LayerTask, inapplicable, walk
+from gradleak.attacks.rgap import minimum_norm
+from gradleak.errors import NumericsError
+from gradleak.models.activations import NAMES
+from gradleak.operators.structure import structural_rank
+
+# A layer whose equations contradict each other by more than this (relative) is not trusted:
+# errors of the layers behind it have grown too large.
+CONTRADICTION = 1e-3
+MARGIN = 1e-6
+
+
+class _Enough(Exception):
+    """The walk has reached a layer that it cannot solve."""
+
+
+def known_deltas(view: AttackerView, cache: ConvolutionCache) -> dict[str, np.ndarray]:
+    """δ = dℓ/dz (O, P) of the last convolutions, as far as R-GAP's walk tells them.
+
+    The δ of a layer follows from the inputs of all layers behind it. So it is known for every
+    convolution down to the first, counted from the last, whose input is not fixed by its
+    equations (R-GAP section 3.1) or contradicts them; the walk ends there.
+
+    Returns
+    -------
+    dict
+        Empty if not even the last convolution's is known, or if the whole walk succeeds but for
+        the first layer's image, where there is nothing left to use.
+    """
+    found: dict[str, np.ndarray] = {}
+    if inapplicable(view.chain, NAMES) is not None:
+        return found
+
+    def solve(task: LayerTask) -> LayerAnswer:
+        name, shape = task.layer.name, task.layer.shape
+        if name in found:
+            raise _Enough  # the walk of the twin
+        found[name] = task.system.gradient.delta
+        known = min(structural_rank(shape).bound, task.system.shape[0])
+        if known < shape.unknowns:
+            raise _Enough
+        answer = minimum_norm(task, rows="balanced")
+        if answer.facts.residual > CONTRADICTION:
+            raise _Enough
+        return answer
+
+    try:
+        walk(view, cache, solve, precision="float64", margin=MARGIN, linear=True)
+    except (_Enough, NumericsError, np.linalg.LinAlgError):
+        pass
+    return found

@@ -1,0 +1,136 @@
+"""An approximate inverse of JᵀJ from what R-GAP knows of a network's layers.
+
+R-GAP solves K x = ∂ℓ/∂W and W x = z one layer after the other. To first order, and with δ held
+fixed, the same two say how the residuals of all layers depend on the image: those of layer l are
+K_l times what reaches it. So JᵀJ ≈ H_0 with H_l = K_lᵀ K_l + (A'_l W_l)ᵀ H_{l+1} (A'_l W_l), which
+needs no pass through the network for any of its columns. For LeakyReLU with known δ it is exact up to
+the curvature of the loss; for smooth activations it leaves out δ̇.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gradleak.attacks.linearised import Linearised
+from gradleak.models.chain import Chain, ConvLayer
+from gradleak.operators.gradient import GradientConstraint
+
+# Least damping relative to the largest diagonal entry: what rounding in float32 asks for.
+LEAST = 1e-7
+# How often it is raised tenfold where rounding still leaves no Cholesky factor.
+RAISES = 4
+
+
+def depth(chain: Chain) -> int:
+    """How many layers decide: up to the first whose K has at least as many rows as a channel pixels.
+
+    What lies behind adds equations, but no rank.
+    """
+    for number, layer in enumerate(chain.layers):
+        if not isinstance(layer, ConvLayer):
+            return number + 1
+        shape = layer.shape
+        if shape.filters * shape.kernel[0] * shape.kernel[1] >= shape.size[0] * shape.size[1]:
+            return number + 1
+    raise AssertionError("a chain ends with a fully connected layer")
+
+
+def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> torch.Tensor:
+    """H_0 (n, n) in float32, of one member with one image.
+
+    Parameters
+    ----------
+    at
+        Where the network is linearised.
+    weights
+        What the residuals of each parameter are multiplied by, in the order of the parameters.
+    layers
+        How many layers to take, see `depth`.
+    """
+    network = at.network
+    by_name = dict(zip(network.names, weights, strict=True))
+    found: torch.Tensor | None = None
+    for number in reversed(range(layers)):
+        layer = network.chain.layers[number]
+        weight = network.weight(layer)[0].float()
+        if found is not None:
+            derivative = at.derivatives[number]
+            if derivative is not None:
+                slope = derivative.flatten().float()
+                found = slope[:, None] * found * slope
+            half = _transposed(layer, weight, found)
+            found = _transposed(layer, weight, half.T.contiguous())
+        square = by_name[f"{layer.name}.weight"] ** 2
+        left = at.left[number][0]
+        if isinstance(layer, ConvLayer):
+            shape = layer.shape
+            delta = left.double().cpu().numpy().reshape(shape.filters, *shape.output)
+            block = torch.from_numpy(GradientConstraint(delta, shape).block).to(weight)
+            rows = block.flatten(0, 1)
+            if found is None:
+                found = weight.new_zeros(shape.unknowns, shape.unknowns)
+            pixels = rows.shape[1]
+            view = found.view(shape.channels, pixels, shape.channels, pixels)
+            # K = I_C ⊗ K₀: the same block for every channel.
+            view.diagonal(dim1=0, dim2=2).add_((square * (rows.T @ rows)).unsqueeze(2))
+        else:
+            if found is None:
+                found = weight.new_zeros(layer.inputs, layer.inputs)
+            found.diagonal().add_(square * float(left.square().sum()))
+    assert found is not None
+    return found
+
+
+def _transposed(layer: object, weight: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Wᵀ times `columns` (outputs, B): (inputs, B)."""
+    if not isinstance(layer, ConvLayer):
+        return weight.T @ columns
+    shape = layer.shape
+    (down, across), (rise, run) = shape.padding, shape.stride
+    height, width = shape.size
+    out_h, out_w = shape.output
+    taps = weight.view(shape.filters, shape.channels, *shape.kernel)
+    values = columns.reshape(shape.filters, -1)
+    size = (shape.channels, height + 2 * down, width + 2 * across, columns.shape[1])
+    out = weight.new_zeros(size)
+    for i in range(shape.kernel[0]):
+        for j in range(shape.kernel[1]):
+            part = out[:, i : i + rise * out_h : rise, j : j + run * out_w : run]
+            part[:, :out_h, :out_w] += (taps[:, :, i, j].T @ values).view(
+                shape.channels, out_h, out_w, -1
+            )
+    inner = out[:, down : down + height, across : across + width]
+    return inner.reshape(shape.unknowns, -1)
+
+
+class Preconditioner:
+    """v -> (H + λ)⁻¹ v by a Cholesky factor in float32.
+
+    Parameters
+    ----------
+    matrix
+        H (n, n).
+    damping
+        λ; raised to `LEAST` of the largest diagonal entry, and further if H + λ has no factor.
+    """
+
+    def __init__(self, matrix: torch.Tensor, damping: float) -> None:
+        diagonal = matrix.diagonal()
+        largest = float(diagonal.max())
+        raised = max(damping, LEAST * largest)
+        for _ in range(RAISES):
+            damped = matrix.clone()
+            damped.diagonal().add_(raised)
+            self._factor, info = torch.linalg.cholesky_ex(damped)
+            if not int(info):
+                return
+            raised *= 10.0
+        # Left: the diagonal, which always has a factor.
+        self._factor = torch.diag((diagonal.clamp(min=0.0) + raised).sqrt())
+
+    def __call__(self, vector: torch.Tensor) -> torch.Tensor:
+        """(H + λ)⁻¹ v (n,) in the precision of v."""
+        column = vector.to(self._factor.dtype).unsqueeze(1)
+        return torch.cholesky_solve(column, self._factor).squeeze(1).to(vector.dtype)

@@ -1,0 +1,282 @@
+"""What attacks share that search for an image whose gradient matches: many images, many starts."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.attacks.labels import class_of
+from gradleak.attacks.matching import ChainGradients, members_at_once, stack
+from gradleak.errors import ConfigError, NumericsError
+from gradleak.gradients import DTYPES, check_gradient, pick_device
+from gradleak.models.chain import Chain
+
+STARTS = ("normal", "uniform", "given")
+LABELS = ("from_view", "unknown")
+# Values of the objective that are kept of each search.
+MOMENTS = 100
+
+
+@dataclass(frozen=True)
+class Members:
+    """M searches under one architecture.
+
+    Attributes
+    ----------
+    gradients
+        The network, with weights of each member or shared ones.
+    targets
+        Shared gradients (M, ...), scaled to norm 1 over all parameters.
+    scale
+        (M,), what the gradients were multiplied by for that.
+    labels
+        (M, K), None where they are searched for.
+    starts
+        (M, K, C, H, W).
+    logits
+        Dummy logits (M, K, outputs) that unknown labels start from.
+    """
+
+    gradients: ChainGradients
+    targets: list[torch.Tensor]
+    scale: torch.Tensor
+    labels: torch.Tensor | None
+    starts: torch.Tensor
+    logits: torch.Tensor
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def select(self, index: torch.Tensor | slice) -> Members:
+        """Members `index` only; a slice copies nothing."""
+        return Members(
+            self.gradients.select(index),
+            [target[index] for target in self.targets],
+            self.scale[index],
+            None if self.labels is None else self.labels[index],
+            self.starts[index],
+            self.logits[index],
+        )
+
+    def parts(self) -> list[slice]:
+        """Slices of members to compute at once."""
+        network = self.gradients
+        size = members_at_once(
+            network.chain, self.starts.shape[1], network.dtype, self.starts.device
+        )
+        return [slice(i, min(i + size, len(self))) for i in range(0, len(self), size)]
+
+
+@dataclass(frozen=True)
+class Search(ABC):
+    """Settings and bookkeeping of a search over many images and starts at once.
+
+    Parameters
+    ----------
+    starts
+        Searches for each shared gradient. From given starts without noise, no more than are given.
+    start
+        ``normal`` N(0, 1), ``uniform`` over the range of inputs, or ``given`` with the view; then
+        start i is the given one number i, and over again.
+    start_noise
+        Standard deviation of normal noise that is added to given starts, relative to the root mean
+        square of the start: twin data may be dark.
+    label
+        ``from_view``: granted, or recovered from the gradient (iDLG). ``unknown``: searched for
+        with the image.
+    precision
+        ``float32`` or ``float64``.
+    device
+        auto | cpu | cuda; mps has no float64, so there the search runs on the CPU.
+    chunk
+        Searches at a time, to bound memory.
+    """
+
+    starts: int = 1
+    start: str = "normal"
+    start_noise: float = 0.0
+    label: str = "from_view"
+    precision: str = "float32"
+    device: str = "cpu"
+    chunk: int = 32
+
+    def __post_init__(self) -> None:
+        for name, known in (("start", STARTS), ("label", LABELS), ("precision", tuple(DTYPES))):
+            if getattr(self, name) not in known:
+                raise ConfigError(
+                    f"{name}: {getattr(self, name)} is not known; choose one of {', '.join(known)}."
+                )
+
+    def applies(self, chain: Chain) -> str | None:
+        """None: a search takes every chain."""
+        return None
+
+    @abstractmethod
+    def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
+        """Answer of each member; `views` holds the view of each."""
+
+    def run_many(
+        self, views: Sequence[AttackerView], seeds: Sequence[int]
+    ) -> list[Reconstruction | NumericsError]:
+        """Answer each view by its best start that did not fail, the others beside it."""
+        out: dict[int, Reconstruction | NumericsError] = {}
+        for group in _alike(views):
+            ready = {}
+            for i in group:
+                try:
+                    ready[i] = self._prepare(views[i], seeds[i])
+                except NumericsError as error:
+                    out[i] = error
+            for some in self._chunks(ready):
+                members = self._members([views[i] for i in some], [ready[i] for i in some])
+                owners = [i for i in some for _ in ready[i].images]
+                found = self.search(members, [views[i] for i in owners])
+                for i in some:
+                    own = [a for a, owner in zip(found, owners, strict=True) if owner == i]
+                    out[i] = _choose(own)
+        return [out[i] for i in range(len(views))]
+
+    def _chunks(self, ready: Mapping[int, _Ready]) -> list[list[int]]:
+        """Views in groups of no more than `chunk` searches, but at least one view."""
+        out: list[list[int]] = []
+        count = 0
+        for i, prepared in ready.items():
+            count += len(prepared.images)
+            if not out or count > self.chunk:
+                out.append([])
+                count = len(prepared.images)
+            out[-1].append(i)
+        return out
+
+    def _prepare(self, view: AttackerView, seed: int) -> _Ready:
+        """Label and starts of one view.
+
+        Raises
+        ------
+        NumericsError
+            If the gradient is zero or not finite, the label is neither granted nor to be told from
+            the gradient, or the given starts do not have the batch's size.
+        """
+        check_gradient(view.chain, dict(view.gradients))
+        labels = None if self.label == "unknown" else known_labels(view)
+        size = (view.batch, *view.chain.input)
+        count, given = self.starts, view.starts
+        if self.start == "given":
+            if given is None or not len(given):
+                raise NumericsError("start: given, but no start was given; choose another start.")
+            if given.shape[1:] != size:
+                raise NumericsError(
+                    f"The given starts have the shape {given.shape[1:]}, but the batch has {size}; "
+                    "start from normal or uniform noise."
+                )
+            count = count if self.start_noise else min(count, len(given))
+        images, logits = np.empty((count, *size)), np.empty((count, view.batch, view.chain.classes))
+        for i in range(count):
+            draw = np.random.default_rng((seed, i))
+            if self.start == "uniform":
+                images[i] = draw.uniform(view.low, view.high, size)
+            else:
+                images[i] = draw.standard_normal(size)
+            if given is not None and self.start == "given":
+                begin = given[i % len(given)]
+                size_of_start = float(np.sqrt(np.mean(begin**2)))
+                images[i] = begin + self.start_noise * size_of_start * images[i]
+            logits[i] = draw.standard_normal(logits.shape[1:])
+        return _Ready(labels, images, logits)
+
+    def _members(self, views: Sequence[AttackerView], ready: Sequence[_Ready]) -> Members:
+        """Searches of several views, one after the other."""
+        device = pick_device(self.device)
+        if device.type == "mps":
+            device = torch.device("cpu")
+        dtype, first = DTYPES[self.precision], views[0]
+        counts = torch.tensor([len(prepared.images) for prepared in ready])
+        owner = torch.repeat_interleave(torch.arange(len(views)), counts).to(device)
+        network = ChainGradients(
+            first.chain,
+            stack([view.weights for view in views]),
+            first.loss,
+            device=device,
+            dtype=dtype,
+        ).select(owner)
+        scales = [1.0 / _norm(view.gradients) for view in views]
+        scaled = [
+            {name: scale * value.astype(np.float64) for name, value in view.gradients.items()}
+            for view, scale in zip(views, scales, strict=True)
+        ]
+        labels = [prepared.labels for prepared in ready if prepared.labels is not None]
+        return Members(
+            network,
+            [target[owner] for target in network.targets(scaled)],
+            network.tensor(np.array(scales))[owner],
+            torch.tensor(labels, device=device)[owner] if labels else None,
+            network.tensor(np.concatenate([prepared.images for prepared in ready])),
+            network.tensor(np.concatenate([prepared.logits for prepared in ready])),
+        )
+
+
+@dataclass(frozen=True)
+class _Ready:
+    """Labels (K,), starts (S, K, C, H, W) and dummy logits (S, K, outputs) of one view."""
+
+    labels: tuple[int, ...] | None
+    images: np.ndarray
+    logits: np.ndarray
+
+
+def known_labels(view: AttackerView) -> tuple[int, ...]:
+    """Labels that were granted, or that a single image's gradient gives away.
+
+    Raises
+    ------
+    NumericsError
+        If they are neither.
+    """
+    if view.loss == "cross_entropy" and view.batch == 1:
+        label = class_of(view)
+        return () if label is None else (label,)
+    if view.labels is None:
+        raise NumericsError(
+            "The labels were not granted and a search cannot tell them from the gradient here; "
+            "set label: granted, or the attack's label: unknown."
+        )
+    return view.labels
+
+
+def moments(trace: np.ndarray) -> tuple[float, ...]:
+    """About `MOMENTS` evenly spaced values of `trace` (n,), first and last among them."""
+    places = np.unique(np.linspace(0, len(trace) - 1, MOMENTS).round().astype(int))
+    return tuple(float(value) for value in trace[places])
+
+
+def _norm(gradients: Mapping[str, np.ndarray]) -> float:
+    return float(np.sqrt(sum(np.sum(v.astype(np.float64) ** 2) for v in gradients.values())))
+
+
+def _alike(views: Sequence[AttackerView]) -> list[list[int]]:
+    """Indices of views that can be searched together: same chain, loss and batch."""
+    out: dict[tuple[Chain, str, int], list[int]] = {}
+    for i, view in enumerate(views):
+        out.setdefault((view.chain, view.loss, view.batch), []).append(i)
+    return list(out.values())
+
+
+def _choose(answers: Sequence[Reconstruction]) -> Reconstruction:
+    """The answer of lowest loss among those that did not fail, the others by their number."""
+
+    def rank(number: int) -> tuple[bool, float]:
+        loss = answers[number].loss
+        return bool(answers[number].failure), loss if np.isfinite(loss) else np.inf
+
+    best = min(range(len(answers)), key=rank)
+    others = tuple(
+        replace(answer, kind=f"start {number + 1}")
+        for number, answer in enumerate(answers)
+        if number != best
+    )
+    return replace(answers[best], others=others)

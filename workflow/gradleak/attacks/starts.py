@@ -1,0 +1,81 @@
+"""Images that an optimiser is told to start from: another attack's answer, or one's own images."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from gradleak.artifacts import read_tensors
+from gradleak.errors import NumericsError
+from gradleak.targets import TargetSet
+
+
+class Starts(Protocol):
+    """Where starts come from."""
+
+    def of(self, chain: str, seed: int, batch: int, classes: np.ndarray | None) -> np.ndarray:
+        """Starts (S, K', C, H, W) of one run; NaN where there is none."""
+
+
+class FromReconstruction:
+    """The answers of another attack.
+
+    Parameters
+    ----------
+    path
+        Its reconstruction file.
+    kind
+        Which of its answers: ``answer`` (its own choice) or ``twin``.
+    """
+
+    def __init__(self, path: str, kind: str = "answer") -> None:
+        self._images, metadata = read_tensors(path)
+        self._places = {
+            (run["model"], run["seed"], run["batch"]): run["answer"]
+            for run in metadata["runs"]
+            if run["kind"] == kind or (kind == "answer" and run["answer"] == 0)
+        }
+
+    def of(self, chain: str, seed: int, batch: int, classes: np.ndarray | None) -> np.ndarray:
+        """See `Starts.of`; one start."""
+        images = self._images[f"{chain}/images"][seed, batch]
+        answer = self._places.get((chain, seed, batch))
+        if answer is None:
+            return np.full_like(images[:1], np.nan)
+        found: np.ndarray = images[answer][None]
+        # An attack that takes a batch for one image fills only the first place.
+        filled = np.isfinite(found).all(axis=(0, 2, 3, 4))
+        return found[:, filled] if filled.any() else found
+
+
+class OfOneClass:
+    """Images of one's own, of the class of the image under attack.
+
+    Parameters
+    ----------
+    own
+        The images, with labels.
+    """
+
+    def __init__(self, own: TargetSet) -> None:
+        self._images = np.stack([own.inputs(i) for i in range(len(own.images))])[:, 0]
+        self._labels = own.labels[:, 0]
+
+    def of(self, chain: str, seed: int, batch: int, classes: np.ndarray | None) -> np.ndarray:
+        """See `Starts.of`; a start for each image of one's own that has the class.
+
+        Raises
+        ------
+        NumericsError
+            If the class was not granted.
+        """
+        if classes is None:
+            raise NumericsError(
+                "A start of the same class needs the class, which was not granted; set label: "
+                "granted, or choose another start."
+            )
+        same = self._images[self._labels == classes[0]]
+        if not len(same):
+            return np.full((1, 1, *self._images.shape[1:]), np.nan)
+        return same[:, None]

@@ -1,0 +1,117 @@
+"""Facts about ∂ℓ/∂μ·μ of the margin losses (R-GAP Figure 1, section 3.1.1, appendices B and H)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from gradleak.losses import MarginLoss
+
+# μ from −20 to 20; 0 and 1 are among them.
+MARGINS = np.arange(-800, 801) / 40.0
+
+# Whether the fact holds, and the number that tells: a largest gap or a least value.
+Found = tuple[bool, float]
+
+
+def _zero_at_zero(loss: MarginLoss, amount: float) -> Found:
+    """∂ℓ/∂μ·μ is 0 at μ = 0."""
+    gap = abs(float(loss.product(0.0)))
+    return gap <= amount, gap
+
+
+def _not_monotonic(loss: MarginLoss, amount: float) -> Found:
+    """It falls somewhere and rises somewhere; the number is the largest rise of a step."""
+    steps = np.diff(loss.product(MARGINS))
+    return bool((steps < 0).any() and (steps > 0).any()), float(steps.max())
+
+
+def _falls_before_zero(loss: MarginLoss, amount: float) -> Found:
+    """It falls strictly for μ < 0, so that it can be inverted there."""
+    steps = np.diff(loss.product(MARGINS[MARGINS <= 0]))
+    return bool((steps < 0).all()), float(steps.max())
+
+
+def _not_above_zero_after(loss: MarginLoss, amount: float) -> Found:
+    """It is at most 0 for μ ≥ 0."""
+    largest = float(loss.product(MARGINS[MARGINS >= 0]).max())
+    return largest <= amount, largest
+
+
+def _tends_to_zero(loss: MarginLoss, amount: float) -> Found:
+    """Behind its turn it rises strictly and stays below 0, and is 0 in the limit."""
+    values = loss.product(MARGINS[loss.turn + 0.1 < MARGINS])
+    far = abs(float(loss.product(700.0)))
+    return bool((np.diff(values) > 0).all() and (values < 0).all()) and far <= amount, far
+
+
+def _zero_after_one(loss: MarginLoss, amount: float) -> Found:
+    """It falls from 0 to μ = 1 and is 0 from there on."""
+    falling = np.diff(loss.product(MARGINS[(MARGINS >= 0) & (MARGINS < 1)]))
+    gap = float(np.abs(loss.product(MARGINS[MARGINS >= 1])).max())
+    return bool((falling < 0).all()) and gap <= amount, gap
+
+
+def _at_most_two(loss: MarginLoss, amount: float) -> Found:
+    """No more than two μ give one value, the true one is among them, and each gives that value."""
+    most, gap = 0, 0.0
+    for mu in MARGINS[::10]:
+        product = float(loss.product(mu))
+        if product == 0:
+            continue
+        found = loss.margins(product)
+        most = max(most, len(found))
+        again = [float(loss.product(other)) for other in found]
+        gap = max(gap, *(abs(value / product - 1) for value in again))
+        gap = max(gap, min(abs(other - mu) for other in found) / max(abs(mu), 1.0))
+    return most <= 2 and gap <= amount, float(most)
+
+
+def _printed(mu: np.ndarray) -> np.ndarray:
+    return -mu / (1.0 + np.exp(mu))
+
+
+def _equation_11(loss: MarginLoss, amount: float) -> Found:
+    """∂ℓ/∂μ·μ = −μ/(1 + e^μ)."""
+    gap = float(np.abs(loss.product(MARGINS) - _printed(MARGINS)).max())
+    return gap <= amount, gap
+
+
+def _equation_35(loss: MarginLoss, amount: float) -> Found:
+    """∂ℓ/∂μ = −μ/(1 + e^μ), against differences of ℓ itself."""
+    step = 1e-5
+    slope = (loss.value(MARGINS + step) - loss.value(MARGINS - step)) / (2 * step)
+    gap = float(np.abs(slope - _printed(MARGINS)).max())
+    return gap <= amount, gap
+
+
+FACTS: dict[str, Callable[[MarginLoss, float], Found]] = {
+    "zero_at_zero": _zero_at_zero,
+    "not_monotonic": _not_monotonic,
+    "falls_before_zero": _falls_before_zero,
+    "not_above_zero_after": _not_above_zero_after,
+    "tends_to_zero": _tends_to_zero,
+    "zero_after_one": _zero_after_one,
+    "at_most_two": _at_most_two,
+    "equation_11": _equation_11,
+    "equation_35": _equation_35,
+}
+
+
+def check(fact: str, losses: list[str], amount: float) -> tuple[list[str], float]:
+    """Losses for which a fact does not hold, and the largest of the numbers that tell.
+
+    Parameters
+    ----------
+    fact
+        One of `FACTS`.
+    losses
+        Names of losses of a margin.
+    amount
+        How far rounding may carry.
+    """
+    found = {name: FACTS[fact](MarginLoss(name), amount) for name in losses}
+    wrong = [name for name, (holds, _) in found.items() if not holds]
+    # + 0.0 turns -0.0 into 0.0.
+    return wrong, max(number for _, number in found.values()) + 0.0

@@ -1,0 +1,1 @@
+"""Defences: what a client does to its gradient before it shares it."""

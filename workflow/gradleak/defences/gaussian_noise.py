@@ -1,0 +1,45 @@
+"""Gaussian noise on the gradient (R-GAP appendix G)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradleak.models.chain import Chain
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """Adds independent N(0, s²) to every value of every gradient tensor.
+
+    Parameters
+    ----------
+    level
+        s relative to the tensor's own standard deviation, or s itself.
+    relative
+        Which of the two `level` is. A tensor of one value has no deviation, so its own size
+        takes that place.
+
+    Notes
+    -----
+    The same seed gives the same draw at every level, so that levels differ in nothing else.
+    """
+
+    level: float
+    relative: bool = True
+
+    def apply(
+        self, chain: Chain, gradients: Mapping[str, np.ndarray], seed: int
+    ) -> dict[str, np.ndarray]:
+        """See `gradleak.defences.base.Defence`."""
+        generator = np.random.default_rng(seed)
+        out = {}
+        for name, value in gradients.items():
+            scale = 1.0
+            if self.relative:
+                scale = float(np.std(value)) if value.size > 1 else float(np.abs(value).max())
+            noise = self.level * scale * generator.standard_normal(value.shape)
+            out[name] = (value + noise).astype(value.dtype)
+        return out

@@ -1,0 +1,124 @@
+"""Losses of one output, and the margin μ that a gradient gives away (R-GAP section 3.1.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import expit
+
+from gradleak.errors import NumericsError
+
+BINARY = ("logistic", "exponential", "hinge")
+LOSSES = ("cross_entropy", *BINARY)
+# Relative slack below the least value that ∂ℓ/∂μ·μ takes: gradients shared in float32 are rounded.
+ROUNDING = 1e-5
+
+
+@dataclass(frozen=True)
+class MarginLoss:
+    """ℓ(μ) of the margin μ = y·f(x), y ∈ {−1, 1} (R-GAP eq. 4, 5 and Figure 1).
+
+    Parameters
+    ----------
+    name
+        ``logistic`` log(1 + e^−μ), ``exponential`` e^−μ or ``hinge`` max(0, 1 − μ).
+    """
+
+    name: str
+
+    def value(self, mu: np.ndarray) -> np.ndarray:
+        """ℓ(μ), same shape as `mu`."""
+        if self.name == "logistic":
+            return np.logaddexp(0.0, -mu)
+        if self.name == "exponential":
+            return np.exp(-mu)
+        return np.maximum(0.0, 1.0 - mu)
+
+    def derivative(self, mu: np.ndarray | float) -> np.ndarray:
+        """∂ℓ/∂μ; of the logistic loss −1/(1 + e^μ), where eq. (35) prints a μ too many."""
+        mu = np.asarray(mu, dtype=np.float64)
+        if self.name == "logistic":
+            return -expit(-mu)
+        if self.name == "exponential":
+            return -np.exp(-mu)
+        return np.where(mu < 1.0, -1.0, 0.0)
+
+    def product(self, mu: np.ndarray | float) -> np.ndarray:
+        """∂ℓ/∂μ · μ, what the gradient of a bias-free last layer tells of μ (eq. 9 and 11)."""
+        return self.derivative(mu) * mu
+
+    @property
+    def turn(self) -> float:
+        """The μ at which ∂ℓ/∂μ·μ is least; it falls before and rises after, so μ has a twin.
+
+        For the logistic loss the root of 1 + e^−μ = μ (1.278), for the exponential loss 1, for the
+        hinge loss 1, where it jumps to 0.
+        """
+        if self.name == "logistic":
+            return float(brentq(lambda mu: 1.0 + np.exp(-mu) - mu, 1.0, 2.0, xtol=1e-15))
+        return 1.0
+
+    def margins(self, product: float) -> tuple[float, ...]:
+        """Every μ with ∂ℓ/∂μ·μ = `product`, smallest first.
+
+        One root where `product` > 0 (μ < 0, a sample on the wrong side), two where it is negative:
+        the data and their twin (R-GAP appendix B).
+
+        Raises
+        ------
+        NumericsError
+            If no μ gives `product`, or it is 0: then the gradient is zero or μ = 0, and nothing
+            can be divided by it.
+        """
+        if not np.isfinite(product) or product == 0:
+            raise NumericsError(
+                f"The last layer gives ∂ℓ/∂μ·μ = {product:g}, so μ cannot be told; a zero gradient "
+                "carries nothing about the image."
+            )
+        least = float(self.product(np.nextafter(self.turn, 0.0)))
+        if product < least * (1.0 + ROUNDING):
+            raise NumericsError(
+                f"The last layer gives ∂ℓ/∂μ·μ = {product:g}, below the least value {least:g} of "
+                f"the {self.name} loss; the label contradicts the gradient, or the gradient was "
+                "changed on its way."
+            )
+        if product <= least:
+            return (self.turn,)
+
+        def along(mu: float) -> float:
+            return float(self.product(mu)) - product
+
+        if product > 0:
+            low = -1.0
+            while along(low) < 0:
+                low *= 2.0
+            return (float(brentq(along, low, 0.0, xtol=1e-300, rtol=1e-15)),)
+        first = float(brentq(along, 0.0, np.nextafter(self.turn, 0.0), xtol=1e-300, rtol=1e-15))
+        if self.name == "hinge":
+            return (first,)
+        high = 2.0 * self.turn
+        while along(high) < 0:
+            high *= 2.0
+        return first, float(brentq(along, self.turn, high, xtol=1e-300, rtol=1e-15))
+
+
+def output_gradient(loss: str, output: np.ndarray, label: int) -> np.ndarray:
+    """dℓ/d(output) (m,) of one sample.
+
+    Parameters
+    ----------
+    loss
+        One of `LOSSES`.
+    output
+        What leaves the last activation (m,); m = 1 for the losses of a margin.
+    label
+        Class for cross-entropy, −1 or 1 for the others.
+    """
+    if loss == "cross_entropy":
+        exponent = np.exp(output - output.max())
+        probability = exponent / exponent.sum()
+        probability[label] -= 1.0
+        return probability
+    return label * MarginLoss(loss).derivative(label * output)

@@ -1,0 +1,298 @@
+"""Layers too large for a dense U: U^T U by structure, its Cholesky factor, K channel by channel.
+
+U^T U = W^T W + I_C ⊗ K₀^T K₀ needs one n x n matrix. W^T W is a sum over output positions of the
+same small matrix, the filters' inner products, and K₀ has one column a pixel of one channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import linalg
+from scipy.linalg import lapack
+
+from gradleak.errors import NumericsError
+from gradleak.operators.base import Operator
+from gradleak.operators.convolution import Convolution, patch_indices
+from gradleak.operators.gradient import GradientConstraint
+
+MATRIX_BYTES = 4 * 2**30
+# Added to U^T U relative to its largest diagonal entry. Rounding leaves about eps / DAMPING of x in
+# the null space, and directions below sqrt(DAMPING) of the largest singular value come slowly.
+DAMPING = 1e-12
+# A pivot this many times the damping may stand for a dependent column.
+SUSPECT = 1e6
+STEPS = 60
+STEP_TOLERANCE = 1e-13
+# The order of the filter that takes out the null space: it bends a direction with singular value
+# s by (damping / s²)^FILTER.
+FILTER = 4
+# Bound on the condition number up to which the blocks of K₀ alone precondition U^T U.
+BLOCK_CONDITION = 100.0
+# Square of the relative error, in the norm of the preconditioner, at which a solve ends.
+CG_TOLERANCE = 1e-30
+RITZ_TOLERANCE = 1e-3
+RITZ_ROUNDS = 30
+
+Map = Callable[[np.ndarray], np.ndarray]
+
+
+def normal_matrix(
+    convolution: Convolution,
+    gradient: GradientConstraint,
+    keep: np.ndarray | None = None,
+    pinned: np.ndarray | None = None,
+) -> np.ndarray:
+    """U^T U (n, n) in float64, U = [W of the rows `keep`; K; unit rows of `pinned`].
+
+    Parameters
+    ----------
+    keep
+        bool (O·P,), rows of W that count; None for all.
+    pinned
+        bool (n,), unknowns that a unit row sets; None for none.
+
+    Raises
+    ------
+    NumericsError
+        If the matrix would take more than `MATRIX_BYTES`.
+    """
+    shape = convolution.conv_shape
+    n, pixels = shape.unknowns, shape.size[0] * shape.size[1]
+    if 8 * n * n > MATRIX_BYTES:
+        raise NumericsError(
+            f"A layer of {n} unknowns needs a matrix of {8 * n * n / 2**30:.0f} GiB; use a "
+            "smaller input or fewer channels."
+        )
+    out = np.zeros((n, n))
+    indices, valid = patch_indices(shape)
+    taps = convolution.weight.reshape(shape.filters, shape.channels, -1)
+    kept = None if keep is None else keep.reshape(shape.filters, -1)
+    products = np.einsum("ocj,odk->cjdk", taps, taps, optimize=True)
+    channel = np.arange(shape.channels)[:, None] * pixels
+    for p in range(indices.shape[1]):
+        seen = valid[:, p]
+        if kept is None:
+            part = products[:, seen][:, :, :, seen]
+        else:
+            chosen = taps[kept[:, p]][:, :, seen]
+            chosen = chosen.reshape(chosen.shape[0], shape.channels * int(seen.sum()))
+            part = chosen.T @ chosen
+        at = (channel + indices[seen, p]).ravel()
+        out[at[:, None], at] += part.reshape(at.size, at.size)
+    block = gradient.block.reshape(-1, pixels)
+    inner = block.T @ block
+    for first in range(0, n, pixels):
+        out[first : first + pixels, first : first + pixels] += inner
+    if pinned is not None:
+        out[pinned, pinned] += 1.0
+    return out
+
+
+class NormalFactor:
+    """Cholesky factor of N + damping·I for N = U^T U, which it overwrites.
+
+    Parameters
+    ----------
+    matrix
+        N (n, n), symmetric positive semidefinite.
+
+    Attributes
+    ----------
+    damping
+        `DAMPING` times the largest diagonal entry of N, more only if N is too far from positive
+        semidefinite by rounding.
+    suspects
+        Pivots below `SUSPECT` times the damping: about the dimension of the null space, or more.
+    """
+
+    def __init__(self, matrix: np.ndarray) -> None:
+        diagonal = matrix.diagonal().copy()
+        largest = float(diagonal.max(initial=0.0)) or 1.0
+        self.damping = DAMPING * largest
+        index = np.arange(diagonal.size)
+        # LAPACK reads and writes the lower triangle of the transpose: the strict lower triangle
+        # of `matrix` survives, so a failed attempt can be repeated.
+        while True:
+            matrix[index, index] = diagonal + self.damping
+            factor, failed = lapack.dpotrf(matrix.T, lower=1, clean=0, overwrite_a=1)
+            if not failed:
+                break
+            self.damping *= 10.0
+            upper = np.triu_indices(diagonal.size, 1)
+            matrix[upper] = matrix.T[upper]
+        self._factor = factor
+        self.suspects = int(np.sum(factor.diagonal() ** 2 < SUSPECT * self.damping))
+
+    def solve(self, rhs: np.ndarray) -> np.ndarray:
+        """(N + damping·I)^-1 rhs for rhs (n,) or (n, r)."""
+        return lapack.dpotrs(self._factor, rhs, lower=1)[0]
+
+
+def proximal_solve(
+    system: Operator, factor: NormalFactor, values: np.ndarray
+) -> tuple[np.ndarray, int, str]:
+    """U^+ `values` by x ← x + (N + damping·I)^-1 U^T (values − U x).
+
+    Each step divides the error along a singular vector by 1 + s²/damping. Where N may be
+    singular, rounding errors in its null space, which no later step would see, are filtered out.
+
+    Returns
+    -------
+    tuple
+        x (n,), the number of steps and why they ended: ``converged``, ``stalled`` (rounding
+        errors are all that is left) or ``iteration limit``.
+    """
+    x = np.zeros(system.shape[1])
+    total = 0
+    for _ in range(2 if factor.suspects else 1):
+        size, stop = np.inf, "iteration limit"
+        for _ in range(STEPS):
+            step = factor.solve(system.adjoint(values - system.apply(x)))
+            x += step
+            total += 1
+            size, last = float(np.linalg.norm(step)), size
+            if size <= STEP_TOLERANCE * float(np.linalg.norm(x)):
+                stop = "converged"
+                break
+            if size > 0.9 * last:
+                stop = "stalled"
+                break
+        if factor.suspects:
+            x = _without_null_space(system, factor, x)
+    return x, total, stop
+
+
+def _without_null_space(system: Operator, factor: NormalFactor, x: np.ndarray) -> np.ndarray:
+    """Take the part in the null space of U out of x: (I − (I − A)^FILTER) x.
+
+    A = N (N + damping·I)^-1 keeps directions that U sees and drops the others.
+    """
+    out = np.zeros_like(x)
+    for _ in range(FILTER):
+        out += system.adjoint(system.apply(factor.solve(x - out)))
+    return out
+
+
+def lowest_singular_values(
+    system: Operator, factor: NormalFactor, count: int, floor: float = 0.0
+) -> np.ndarray:
+    """The `count` smallest singular values of U, ascending, by block inverse iteration.
+
+    Each is ||U v|| for a Ritz vector v, so that values far below the square root of rounding are
+    told apart. Ends when the largest changes by at most `RITZ_TOLERANCE` of itself, or is at
+    most `floor`.
+    """
+    n = system.shape[1]
+    width = min(n, count + max(10, count // 10))
+    basis = linalg.qr(np.random.default_rng(0).standard_normal((n, width)), mode="economic")[0]
+    found = np.zeros(width)
+    for round_ in range(RITZ_ROUNDS):
+        basis = linalg.qr(factor.solve(basis), mode="economic", overwrite_a=True)[0]
+        if round_ < 2:
+            continue
+        image = np.stack([system.apply(column) for column in basis.T], axis=1)
+        left = linalg.qr(image, mode="r", overwrite_a=True)[0][:width]
+        _, values, rotation = linalg.svd(left)
+        # Fewer rows than vectors: the rest of the vectors lies in the null space.
+        values = np.concatenate([values, np.zeros(width - values.size)])
+        previous, found = found, values[::-1]
+        top, before = found[count - 1], previous[count - 1]
+        if top <= floor or abs(top - before) <= RITZ_TOLERANCE * top:
+            break
+        basis = basis @ rotation.T
+    return found[:count]
+
+
+def largest_singular_value(system: Operator, steps: int = 60) -> float:
+    """||U|| from below, by power steps: 60 give about 1 %, 15 about 10 %."""
+    v = np.random.default_rng(0).standard_normal(system.shape[1])
+    size = 0.0
+    for _ in range(steps):
+        v = system.adjoint(system.apply(v / np.linalg.norm(v)))
+        size = float(np.linalg.norm(v))
+        if size == 0.0:
+            break
+    return float(np.sqrt(size))
+
+
+@dataclass(frozen=True)
+class ChannelBlocks:
+    """(I_C ⊗ B)^-1 with B = K₀^T K₀ + mean of diag(W^T W), and how well it stands for U^T U.
+
+    Attributes
+    ----------
+    inverse
+        B^-1 (H·W, H·W).
+    condition
+        Bound on the condition number of U^T U preconditioned with it, infinite where K₀ does not
+        have full column rank.
+    """
+
+    inverse: np.ndarray
+    condition: float
+
+    @staticmethod
+    def of(gradient: GradientConstraint, weight_norm: float, weight_mean: float) -> ChannelBlocks:
+        """Blocks for ||W|| = `weight_norm` and `weight_mean`, the mean of diag(W^T W)."""
+        block = gradient.block.reshape(
+            -1, gradient.conv_shape.size[0] * gradient.conv_shape.size[1]
+        )
+        values, vectors = linalg.eigh(block.T @ block)
+        least = float(values[0])
+        if least <= 1e-12 * float(values[-1]):
+            return ChannelBlocks(np.empty((0, 0)), float("inf"))
+        inverse = (vectors / (values + weight_mean)) @ vectors.T
+        return ChannelBlocks(inverse, (weight_norm**2 + least) / least)
+
+    def solve(self, rhs: np.ndarray) -> np.ndarray:
+        """(I ⊗ B)^-1 rhs for rhs (n,)."""
+        return (rhs.reshape(-1, self.inverse.shape[0]) @ self.inverse).ravel()
+
+
+def conjugate_gradients(
+    system: Operator, precondition: Map, rhs: np.ndarray, floor: float, limit: int = 500
+) -> tuple[np.ndarray, int, str]:
+    """Solve U^T U x = rhs; `precondition` is M^-1.
+
+    Stops when the residual r has r^T M^-1 r <= `floor`, or after `limit` steps.
+    """
+    x = np.zeros_like(rhs)
+    residual = rhs.copy()
+    search = z = precondition(residual)
+    energy = float(residual @ z)
+    for k in range(limit):
+        if energy <= floor:
+            return x, k, "converged"
+        image = system.apply(search)
+        alpha = energy / float(image @ image)
+        x += alpha * search
+        residual = residual - alpha * system.adjoint(image)
+        z = precondition(residual)
+        energy, previous = float(residual @ z), energy
+        search = z + (energy / previous) * search
+    return x, limit, "iteration limit"
+
+
+def refined_solve(
+    system: Operator, precondition: Map, values: np.ndarray, first: np.ndarray
+) -> tuple[np.ndarray, int, str]:
+    """Least-squares solution of U x = `values` for U of full column rank, in up to 3 rounds.
+
+    Each round runs `conjugate_gradients` on the residual of the round before, from `first`.
+    """
+    x = first
+    rhs = system.adjoint(values)
+    floor = CG_TOLERANCE * float(rhs @ precondition(rhs))
+    iterations, stop = 0, "converged"
+    for _ in range(3):
+        residual = system.adjoint(values - system.apply(x))
+        step, count, stop = conjugate_gradients(system, precondition, residual, floor)
+        x = x + step
+        iterations += count
+        # Where the first guess determines x, rounds after the first find nothing to do.
+        if count == 0:
+            break
+    return x, iterations, stop

@@ -1,0 +1,141 @@
+"""R-GAP's rank analysis (section 4, appendices C and D): counts from the sizes of any chain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gradleak.errors import NotApplicable
+from gradleak.models.chain import Chain, ConvLayer, Layer, LinearLayer
+
+
+@dataclass(frozen=True)
+class LayerCount:
+    """Unknowns and constraints of one layer.
+
+    Attributes
+    ----------
+    layer
+        Name in the chain.
+    unknowns
+        |x|, the layer's input, with the inputs of the skips that it lies under.
+    weights
+        |W|, the gradient constraints. Biases do not count.
+    outputs
+        |z|, the weight constraints, with the inputs of the skips that go on behind the layer.
+    carried
+        How many of `unknowns` are the inputs of skips.
+    virtual
+        |V|, what earlier layers leave over; at least 0.
+    virtual_printed
+        The sum as the paper prints it, which may be negative.
+    note
+        What the counts leave out, empty where nothing.
+    """
+
+    layer: str
+    unknowns: int
+    weights: int
+    outputs: int
+    carried: int
+    virtual: int
+    virtual_printed: int
+    note: str = ""
+
+    @property
+    def local(self) -> int:
+        """|x| − |W| − |z|: the layer on its own."""
+        return self.unknowns - self.weights - self.outputs
+
+    @property
+    def index(self) -> int:
+        """RA-i = |x| − |W| − |z| − |V|."""
+        return self.local - self.virtual
+
+    @property
+    def index_printed(self) -> int:
+        """RA-i with |V| as printed."""
+        return self.local - self.virtual_printed
+
+
+def analyse(chain: Chain) -> tuple[LayerCount, ...]:
+    """Count unknowns and constraints of every layer, first to last.
+
+    RA-i = |x_i| − |W_i| − |z_i| − |V_i| (R-GAP section 4). Skips enter as in appendix D: under a
+    skip over s > 1 layers each layer carries the skip's input along, W* = [W; I], ..., [W I].
+    Padding is left out, as it adds as many unknowns as rows. docs/rank_analysis.md derives all.
+
+    Raises
+    ------
+    NotApplicable
+        If a layer is neither a convolution nor fully connected.
+    """
+    rows = []
+    virtual = printed = 0
+    for i, layer in enumerate(chain.layers):
+        inputs, weights, outputs = _sizes(chain, layer)
+        carried = _carried(chain, i)
+        unknowns, leaving = inputs + carried, outputs + _carried(chain, i + 1)
+        row = LayerCount(
+            layer.name, unknowns, weights, leaving, carried, virtual, printed, _note(chain, layer)
+        )
+        rows.append(row)
+        missing = max(row.local, 0)
+        surplus = max(leaving - unknowns, 0)
+        virtual = max(virtual - missing, 0) + surplus
+        printed += surplus - missing
+    return tuple(rows)
+
+
+def critical(rows: Sequence[LayerCount]) -> LayerCount:
+    """Layer of the largest RA-i, the first of several; its `index` is the network's RA-i."""
+    return max(rows, key=lambda row: row.index)
+
+
+def network_index(chain: Chain) -> int:
+    """RA-i of a network: the largest of its layers'."""
+    return critical(analyse(chain)).index
+
+
+def _sizes(chain: Chain, layer: Layer) -> tuple[int, int, int]:
+    """Return |x|, |W| and |z| of one layer without skips."""
+    if isinstance(layer, ConvLayer):
+        shape = layer.shape
+        weights = shape.filters * shape.channels * shape.kernel[0] * shape.kernel[1]
+        return shape.unknowns, weights, layer.output
+    if isinstance(layer, LinearLayer):
+        return layer.inputs, layer.inputs * layer.outputs, layer.outputs
+    raise NotApplicable(
+        f"{chain.name}: the rank analysis does not know the layer '{type(layer).__name__}'; it "
+        "takes convolutions and fully connected layers, so replace pooling by a stride."
+    )
+
+
+def _carried(chain: Chain, position: int) -> int:
+    """Values of the skips' inputs that travel beside the input of the layer at `position`.
+
+    A skip from the input of layer b to the output of layer e is carried where b < position <= e;
+    two skips from the same b carry the same values.
+    """
+    layers = chain.layers
+    starts = set()
+    for end, layer in enumerate(layers):
+        if isinstance(layer, ConvLayer) and layer.skip:
+            start = end + 1 - layer.skip
+            if start < position <= end:
+                starts.add(start)
+    return sum(_sizes(chain, layers[start])[0] for start in starts)
+
+
+def _note(chain: Chain, layer: Layer) -> str:
+    """Say what the counts do not see."""
+    notes = []
+    if isinstance(layer, ConvLayer):
+        unseen = layer.shape.unknowns - layer.shape.covered
+        if unseen:
+            notes.append(f"{unseen} inputs meet no window")
+        if layer.skip:
+            notes.append(f"a skip over {layer.skip} ends here")
+    if layer.activation.name == "relu":
+        notes.append("each 0 of the ReLU removes a weight constraint")
+    return "; ".join(notes)

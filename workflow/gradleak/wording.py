@@ -1,0 +1,75 @@
+"""One sentence from what pydantic complains of."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from pydantic import BaseModel, ValidationError
+
+# Keys of a layer stand in a list of plain dictionaries, which the schema does not spell out.
+LAYER_KEYS = {
+    "conv",
+    "fc",
+    "inputs",
+    "kernel",
+    "stride",
+    "padding",
+    "bias",
+    "activation",
+    "slope",
+    "skip",
+    "gain",
+}
+
+
+def nearest(word: str, choices: Iterable[str]) -> str:
+    """Suggestion of the choice that `word` may have been meant for, or nothing."""
+    close = difflib.get_close_matches(word, list(choices), n=1)
+    return f" (did you mean '{close[0]}'?)" if close else ""
+
+
+def sentence(error: ValidationError, model: type[BaseModel]) -> str:
+    """One sentence from pydantic's first complaint."""
+    first, *rest = error.errors()
+    path = _user_path(first["loc"])
+    # The members of a union complain one by one about the same key.
+    others = {_user_path(entry["loc"]) for entry in rest} - {path}
+    value = first.get("input")
+    shown = repr(value) if not isinstance(value, dict | list) else ""
+    more = f" ({len(others)} more keys are wrong)" if others else ""
+    kind = first["type"]
+    if kind == "extra_forbidden":
+        last = str(first["loc"][-1])
+        return f"unknown key '{path}'{nearest(last, _all_keys(model))}; correct or remove it{more}."
+    if kind == "missing":
+        return f"key '{path}' is missing; add it{more}."
+    if kind == "union_tag_invalid":
+        method = str(first["ctx"]["tag"])
+        choices = [word.strip("' ") for word in first["ctx"]["expected_tags"].split(",")]
+        return (
+            f"{path}.method: '{method}' is not known{nearest(method, choices)}; "
+            f"choose one of {', '.join(choices)}{more}."
+        )
+    message = first["msg"].removeprefix("Value error, ")
+    message = message[0].lower() + message[1:]
+    at = f"{path}: " if path else ""
+    got = f"{shown} is not allowed: " if shown else ""
+    return f"{at}{got}{message.rstrip('.')}{more}."
+
+
+def _user_path(location: tuple[int | str, ...]) -> str:
+    """Path of a complaint without the union members that pydantic adds to it."""
+    parts = [str(part) for part in location]
+    if len(parts) > 2 and parts[0] == "attacks":
+        del parts[2]
+    return ".".join(part for part in parts if not part.startswith(("constrained-", "function-")))
+
+
+def _all_keys(model: type[BaseModel]) -> set[str]:
+    """Every key that the schema of `model` knows, at any depth."""
+    keys = set(model.model_fields)
+    definitions = model.model_json_schema().get("$defs", {})
+    for definition in definitions.values():
+        keys.update(definition.get("properties", {}))
+    return keys | LAYER_KEYS

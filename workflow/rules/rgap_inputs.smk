@@ -1,0 +1,75 @@
+# What R-GAP's figures read, and what networks and attacks are called in them.
+RGAP_NAMES = {
+    "rgap_cnn6": "CNN6",
+    "rgap_cnn6d": "CNN6-d",
+    **{f"rgap_fig2_{letter}": f"Network {letter}" for letter in "abcde"},
+    "rgap_twin": "Network of full rank",
+    "rgap_twin_deficient": "Network that lacks rank",
+    "rgap_fig6_one": "One layer",
+    "rgap_fig6_bottleneck": "A bottleneck",
+    "rgap_fig6_two": "Two full-rank layers",
+    "rgap_fig9_base": "Base",
+    "rgap_fig9_all": "Every layer wider",
+    "rgap_fig9_behind": "Wider behind the critical layer",
+}
+RGAP_HEADINGS = {
+    "rgap_float32": "R-GAP, float32\n(as the paper)",
+    "rgap_balanced": "R-GAP",
+    "dlg": "DLG",
+    "hgap": "H-GAP",
+    "gauss_newton": "Gauss-Newton\n(ours)",
+    "dlg_near_twin": "DLG, start\nnear the twin",
+    "dlg_same_class": "DLG, start of\nthe same class",
+}
+# The paper's own R-GAP is in float32; the figures show it where it is what they are about.
+RGAP_NOTE = "R-GAP solves in float64, the rows of K scaled to the length of those of W (ours)."
+
+
+def rgap_inputs(experiment, attacks=RGAP_HEADINGS):
+    """Targets, reconstructions and scores of an experiment, as the figures take them."""
+    if experiment not in CONFIG.experiments:
+        return {}
+    scores = scores_of(experiment, attacks=attacks)
+    return {
+        "targets": TARGETS.format(targets=CONFIG.experiments[experiment].targets),
+        "scores": scores,
+        "reconstructions": [
+            path.replace("scores", "reconstructions", 1).removesuffix("csv") + "safetensors"
+            for path in scores
+        ],
+    }
+
+
+def rgap_words(experiment, attacks, note=RGAP_NOTE, **more):
+    """Networks of an experiment, and what networks and attacks are called in a figure.
+
+    `more` replaces headings of `RGAP_HEADINGS`.
+    """
+    entry = CONFIG.experiments.get(experiment)
+    if entry is None:
+        return {}
+    members = [
+        member
+        for model in entry.models
+        for member in CONFIG.members(model)
+        if member in CONFIG.models
+    ]
+    return {
+        "chains": [CONFIG.chain(member).describe() for member in members],
+        "names": RGAP_NAMES,
+        "attacks": {
+            attack: more.get(attack, RGAP_HEADINGS[attack])
+            for attack in attacks
+            if attack in entry.attacks
+        },
+        "note": note,
+        "defences": {name: noise_words(CONFIG.defences[name]) for name in entry.defences},
+    }
+
+
+def noise_words(defence):
+    """A defence in words: how much noise it adds."""
+    level = getattr(defence, "level", None)
+    if not level:
+        return "no noise"
+    return f"noise {100 * level:g} %" if defence.relative else f"noise {level:g}"
