@@ -2,12 +2,14 @@
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 
 from gradleak.attacks.base import AttackerView
-from gradleak.gradients import capture
+from gradleak.gradients import capture, signs
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
+from gradleak.operators.structure import ConvShape
 
 
 def conv(filters, kernel, stride=1, padding=0, bias=False, activation="tanh", slope=0.01):
@@ -62,3 +64,34 @@ def view(
     )
     known = tuple(int(one) for one in labels) if granted else None
     return AttackerView(network, weights, shared, known, low, low + 1.0, loss, len(images))
+
+
+def convolutional(activation, bias=False, filters=(12, 24), slope=0.2, last_bias=False):
+    layers = [conv(n, 3, bias=bias, activation=activation, slope=slope) for n in filters]
+    return chain(*layers, classes=1, bias=last_bias, last="identity")
+
+
+def seen(network, loss="logistic", side="opposite", seed=0, low=0.0, granted=True, **options):
+    """View of one random image, labelled as the network says (``same``) or not."""
+    target = image(network, seed, low)
+    weights = options.pop("weights", None) or initial_weights(network, seed)
+    label = int(signs(network, weights, target[None], side)[0])
+    made = view(
+        network, target, label, loss=loss, low=low, granted=granted, weights=weights, **options
+    )
+    return made, target, label
+
+
+@st.composite
+def conv_shapes(draw, most_filters=5):
+    """Geometries of small convolutions."""
+
+    def pair(low, high):
+        return draw(st.tuples(st.integers(low, high), st.integers(low, high)))
+
+    kernel, padding = pair(1, 4), pair(0, 2)
+    size = tuple(
+        draw(st.integers(max(1, k - 2 * p), 8)) for k, p in zip(kernel, padding, strict=True)
+    )
+    channels, filters = draw(st.integers(1, 4)), draw(st.integers(1, most_filters))
+    return ConvShape(channels, filters, kernel, pair(1, 3), padding, size)

@@ -23,22 +23,22 @@ STARTS = 3
 DRAWS = 3
 SEARCHES = ("dlg", "dlg_unknown", "dlg_same_class", "ig")
 CONDITIONS = {"rgap_lenet": (1.8e4, 6.1e3, 32.4), "rgap_lenet_leaky": (1.2e3, 1.3e3, 14.2)}
-LENETS = dict.fromkeys(CONDITIONS, "rgap_lenet")
+# Experiment of the rank files, by model.
+RANKED = {
+    **dict.fromkeys(CONDITIONS, "rgap_lenet"),
+    "rgap_fcn3": "rgap_fcn",
+    "rgap_fcn3_bias": "rgap_bias",
+}
+CLOSED = ("rgap_float32", "rgap_balanced")
 # MSE by experiment, model, defence and attack, beyond the paper's tables.
+FIG2 = {"a": 1e-8, "b": 0.05, "c": 0.06, "d": 1e-4, "e": 0.01}
 FIG6 = {"one": 1e-5, "bottleneck": 0.05, "bottleneck_skip": 1e-5, "two": 2e-5}
+WIDTHS = {"base": 0.02, "behind": 0.02, "all": 0.005}
 BEYOND: dict[tuple[str, str, str, str], float] = {
-    ("rgap_twin", "rgap_twin", "none", "rgap_balanced"): 1e-9,
-    ("rgap_twin", "rgap_twin_deficient", "none", "rgap_balanced"): 0.03,
     ("rgap_twin", "rgap_twin", "none", "dlg"): 0.05,
     ("rgap_twin", "rgap_twin", "none", "dlg_near_twin"): 0.05,
     ("rgap_twin", "rgap_twin", "none", "dlg_same_class"): 1e-6,
-    ("rgap_batch2", "rgap_fcn3", "none", "rgap_balanced"): 0.05,
     ("rgap_batch2", "rgap_fcn3", "none", "dlg"): 1e-6,
-    ("rgap_batch5", "rgap_fcn3", "none", "rgap_balanced"): 0.05,
-    ("rgap_bias", "rgap_fcn3_bias", "none", "rgap_balanced"): 1e-9,
-    ("rgap_edge", "rgap_edge_base", "noise_large", "rgap_balanced"): 0.02,
-    ("rgap_edge", "rgap_edge_behind", "noise_large", "rgap_balanced"): 0.02,
-    ("rgap_edge", "rgap_edge_all", "noise_large", "rgap_balanced"): 0.005,
     ("rgap_bias", "rgap_fcn3_bias", "none", "phong_weighted"): 1e-12,
     ("rgap_bias", "rgap_fcn3_bias", "noise_large", "phong_single"): 0.2,
     ("rgap_bias", "rgap_fcn3_bias", "noise_large", "phong"): 0.1,
@@ -46,26 +46,41 @@ BEYOND: dict[tuple[str, str, str, str], float] = {
     **{("rgap_fig6", f"rgap_fig6_{n}", "none", "dlg"): mse for n, mse in FIG6.items()},
     ("rgap_fig6", "rgap_fig6_one_skip", "none", "dlg"): 1e-5,
     ("rgap_fig6", "rgap_fig6_two_skip", "none", "dlg"): 1e-5,
+    **{("rgap_label", f"rgap_fig2_{n}", "none", CLOSED[1]): mse for n, mse in FIG2.items()},
     **{
         ("rgap_fig9", f"rgap_fig9_{width}", f"noise_{noise}", attack): mse
-        for width, mse in (("base", 0.02), ("behind", 0.02), ("all", 0.005))
+        for width, mse in WIDTHS.items()
         for noise in ("small", "large")
-        for attack in ("rgap_balanced", "dlg")
+        for attack in (*CLOSED, "dlg")
+    },
+    **{
+        (*place, attack): mse
+        for place, mse in {
+            ("rgap_twin", "rgap_twin", "none"): 1e-9,
+            ("rgap_twin", "rgap_twin_deficient", "none"): 0.03,
+            ("rgap_batch2", "rgap_fcn3", "none"): 0.05,
+            ("rgap_batch5", "rgap_fcn3", "none"): 0.05,
+            ("rgap_bias", "rgap_fcn3_bias", "none"): 1e-9,
+            ("rgap_fcn", "rgap_fcn3", "none"): 1e-9,
+            **{("rgap_fig2", f"rgap_fig2_{n}", "none"): mse for n, mse in FIG2.items()},
+            **{("rgap_edge", f"rgap_edge_{w}", "noise_large"): mse for w, mse in WIDTHS.items()},
+        }.items()
+        for attack in CLOSED
     },
 }
 # Other metrics of a run's own choice, and how many images have them.
 FACTS: dict[tuple[str, str], dict[str, float]] = {
-    ("rgap_twin", "rgap_balanced"): {
-        "twin_scale": 0.2,
-        "gradient_mismatch": 1e-12,
-        "twin_error": 0.8,
+    **{
+        ("rgap_twin", attack): {"twin_scale": 0.2, "gradient_mismatch": 1e-12, "twin_error": 0.8}
+        for attack in CLOSED
     },
     ("rgap_twin", "dlg"): {"twin_error": 0.001},
     ("rgap_twin", "dlg_near_twin"): {"twin_error": 0.001},
     ("rgap_twin", "dlg_same_class"): {"twin_error": 0.8},
-    ("rgap_batch2", "rgap_balanced"): {"r2": 0.999},
-    ("rgap_batch5", "rgap_balanced"): {"r2": 0.999},
+    **{(f"rgap_batch{size}", attack): {"r2": 0.999} for size in (2, 5) for attack in CLOSED},
     ("rgap_draws", "rgap_float32"): {"label_correct": 1},
+    ("rgap_label", "rgap_balanced"): {"label_correct": 1},
+    ("rgap_cnn6", "rgap_float32"): {"layer_product_spread": 1e-12},
 }
 
 
@@ -125,7 +140,7 @@ def score_rows(claims: Claims) -> list[dict[str, Any]]:
                 rows.append(run(key, index, answer, metric="mse", value=value))
                 facts = FACTS.get((key[0], key[3]), {}) if index % batch == 0 else {}
                 rows += [run(key, index, answer, metric=m, value=v) for m, v in facts.items()]
-        if key[0] == "rgap_twin" and key[3] == "rgap_balanced":
+        if key[0] == "rgap_twin" and key[3] in CLOSED:
             twin = 1e-4 if key[1] == "rgap_twin" else 0.4
             for index in range(IMAGES):
                 for metric, value in (("mse", 0.03), ("twin_error", twin)):
@@ -137,8 +152,8 @@ def score_rows(claims: Claims) -> list[dict[str, Any]]:
 def rank_rows() -> list[dict[str, Any]]:
     """Real counts of the configured networks; ranks and condition numbers made up."""
     names = sorted(name for name in config().models if name.startswith("rgap_"))
-    places = [(LENETS.get(name, "others"), name, 0, index) for name in names for index in range(2)]
-    places += [("rgap_draws", name, seed, 0) for name in LENETS for seed in range(DRAWS)]
+    places = [(RANKED.get(name, "others"), name, 0, index) for name in names for index in range(2)]
+    places += [("rgap_draws", name, seed, 0) for name in CONDITIONS for seed in range(DRAWS)]
     return [row for place in places for row in _layers(*place)]
 
 

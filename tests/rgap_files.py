@@ -132,6 +132,10 @@ class Factory:
                     values |= {
                         "twin_scale": twin_scale,
                         "mse_twin": mse(twin_scale * original, one),
+                        "twin_error": float(
+                            np.linalg.norm(one - twin_scale * original)
+                            / np.linalg.norm(twin_scale * original)
+                        ),
                     }
             for metric, value in values.items():
                 rows.append(

@@ -297,6 +297,22 @@ def test_a_search_without_a_start_is_a_failed_run(cell):
     assert "starts from gave no image" in found.runs[0]["reason"]
 
 
+def test_a_start_that_cannot_be_given_is_a_failed_run(cell):
+    """Starts of the class, which was not granted: rows say so, and nothing is raised."""
+    paths = cell(target_set(2), granted=False)
+    own = starts.OfOneClass(target_set(6, first=6))
+    settings = {
+        "method": "dlg",
+        "label": "unknown",
+        "start": "class",
+        "own_images": "own",
+        "iterations": 2,
+    }
+    found = run.attack_all(paths["model"], paths["gradient"], settings, starts=own)
+    assert [r["status"] for r in found.runs] == ["failed", "failed"]
+    assert all("label: granted" in r["reason"] for r in found.runs)
+
+
 def test_an_attack_on_fewer_images_leaves_the_others_out(cell):
     paths = cell(target_set(3))
     settings = {"method": "dlg", "iterations": 2, "images": 2}

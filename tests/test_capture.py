@@ -136,6 +136,64 @@ def test_targets_that_do_not_fit_the_network_are_refused(experiment):
         )
 
 
+def hinge_case(data, gains):
+    """One output, y with its sign; the weights of seed i are multiplied by gains[i]."""
+    network = chain(conv(4, 3), conv(6, 3), channels=3, side=12, classes=1, last="identity")
+    weights = family_weights([network], len(gains))
+    for seed, gain in enumerate(gains):
+        weights["small/fc1.weight"][seed] *= gain
+        weights["small/fc1.bias"][seed] *= gain
+    models = files.ModelFile((network,), weights)
+    chosen = targets.build(data, SETTINGS, None)
+
+    def share(precision="float32"):
+        return gradients.capture_all(
+            models,
+            chosen,
+            seeds=len(gains),
+            precision=precision,
+            granted=True,
+            device="cpu",
+            loss="hinge",
+            labels="same",
+        )
+
+    return models, chosen, share
+
+
+def test_one_gradient_that_cannot_be_used_leaves_the_others(data, tmp_path):
+    """The hinge loss is flat where the margin is above 1: seed 0 here."""
+    models, chosen, share = hinge_case(data, [1e4, 1.0])
+    tensors, metadata = share()
+    assert [(u["chain"], u["seed"], u["batch"]) for u in metadata["unusable"]] == [
+        ("small", 0, 0),
+        ("small", 0, 1),
+    ]
+    assert np.isnan(tensors["small/conv1.weight"][0]).all()
+    assert np.isfinite(tensors["small/conv1.weight"][1]).all()
+    assert tensors["small/conv1.weight"].dtype == np.float32
+    paths = {n: str(tmp_path / f"{n}.safetensors") for n in ("m", "g", "r")}
+    files.save(paths["m"], list(models.chains), models.weights, {})
+    write_tensors(paths["g"], tensors, metadata)
+    search = {"method": "dlg", "iterations": 5, "failure_loss": 9.0}
+    for settings in ({"method": "rgap"}, search):
+        results = attack_all(paths["m"], paths["g"], settings)
+        records = {(r["seed"], r["batch"]): r for r in results.runs if r["answer"] == 0}
+        for batch in range(2):
+            assert records[0, batch]["status"] == "failed"
+            assert "zero everywhere" in records[0, batch]["reason"]
+        assert np.isfinite(results.images["small/images"][1, :, 0]).all()
+    results.save(paths["r"], str(tmp_path / "r.json"), {})
+    rows = scores.score(paths["r"], chosen, models, CASE, {"loss": "hinge", "labels": "same"})
+    assert {row["status"] for row in rows if row["seed"] == 0} == {"failed"}
+
+
+def test_gradients_of_which_none_can_be_used_are_refused(data):
+    *_, share = hinge_case(data, [1e4])
+    with pytest.raises(NumericsError, match=r"None of the 2 gradients can be used; .* zero every"):
+        share()
+
+
 def test_useless_gradients_and_missing_devices_are_refused():
     with pytest.raises(NumericsError, match=r"small's a holds NaN"):
         gradients.check_gradient(NETWORK, {"a": np.array([np.nan])})

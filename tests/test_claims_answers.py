@@ -92,7 +92,7 @@ def test_failed_starts_count_in_shares_and_means(
 
 
 def test_a_failed_batch_counts_once_in_its_r2(claims: Claims, scores: list, tmp_path: Path) -> None:
-    where = {"result": "rgap_batch5", "attack": "rgap_balanced", "batch": 0}
+    where = {"result": "rgap_batch5", "attack": "rgap_float32", "batch": 0}
     rows = [
         row
         for row in changed(scores, where, status="failed", value="")

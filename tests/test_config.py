@@ -1,15 +1,21 @@
 """config.yaml: what is refused, in which words; the schema file; random families."""
 
 import copy
+import dataclasses
+import importlib
 import json
+import typing
 from pathlib import Path
 
 import pytest
 import yaml
 
 from gradleak import config
+from gradleak.attacks.run import ATTACKS, PIPELINE_KEYS
 from gradleak.errors import ConfigError
 from gradleak.models.family import draw
+from gradleak.sections import AttackConfig
+from gradleak.wording import nearest
 
 ROOT = Path(__file__).resolve().parents[1]
 RAW = yaml.safe_load((ROOT / "config.yaml").read_text())
@@ -32,7 +38,64 @@ REFUSED = [
     ("models.cnn3_v1_tanh.layers.0.activation", "gelu", ["activation", "'gelu'", "'tanh'"]),
     ("models.cnn3_v1_tanh.layers.0.slope", 0.0, ["slope", "0.0", "greater than 0"]),
     ("models.cnn3_v1_tanh.layers.2.inputs", 500, ["cnn3_v1_tanh", "500", "588"]),
-    ("models.cnn3_v1_tanh.layers.2", {"pool": 2}, ["layer 3", "neither a conv nor an fc"]),
+    ("models.cnn3_v1_tanh.layers.2", {"dense": 2}, ["layer 3", "neither a conv nor an fc"]),
+    (
+        "models.cnn3_v1_tanh.layers.1",
+        {"pool": 2},
+        ["cnn3_v1_tanh: layer 2 is a pooling layer", "rank analysis", "with a stride instead"],
+    ),
+    ("models.cnn3_v1_tanh.layers.1", {"MaxPool": 2}, ["layer 2 is a pooling layer"]),
+    ("models.cnn3_v1_tanh.layers.1", {"avg_pool": 2}, ["layer 2 is a pooling layer"]),
+    ("models.cnn3_v1_tanh.layers.0.maxpool", 2, ["layer 1 has a pooling layer ('maxpool')"]),
+    (
+        "models.cnn3_v1_tanh.layers.1",
+        {"batch_norm": True},
+        ["layer 2 is a normalisation ('batch_norm')", "gain and bias"],
+    ),
+    ("models.cnn3_v1_tanh.layers.0.norm", True, ["layer 1 has a normalisation ('norm')"]),
+    ("models.cnn3_v1_tanh.layers.0.batchnorm", True, ["has a normalisation ('batchnorm')"]),
+    ("models.cnn3_v1_tanh.layers.2.dropout", 0.5, ["layer 3 has dropout", "leave it out"]),
+    ("models.cnn3_v1_tanh.layers.1", {"branch": []}, ["layer 2 is a branch", "use skip"]),
+    (
+        "models.cnn3_v1_tanh.layers.2.skip",
+        1,
+        ["layer 3: key 'skip' belongs to convolutions; take it out here"],
+    ),
+    ("models.cnn3_v1_tanh.layers.0.inputs", 9, ["'inputs' belongs to fully connected layers"]),
+    ("models.cnn3_v1_tanh.layers.0.fc", 9, ["layer 1 is both a conv and an fc"]),
+    ("models.cnn3_v1_tanh.layers.0.weight", 9, ["layer 1: key 'weight' does not belong here"]),
+    ("models.cnn3_v1_leaky.layers.0.slope", 1.0, ["layer 1: slope", "1.0", "less than 1"]),
+    ("defences.noise_small.level", -1.0, [": defences.noise_small.level: -1.0"]),
+    ("defences.noise_small.levl", 1.0, ["'defences.noise_small.levl'", "did you mean 'level'"]),
+    ("defences.noise_small.tv", 1.0, ["key 'defences.noise_small.tv' does not belong here"]),
+    ("defences.noise_small", {"level": 1.0}, ["key 'defences.noise_small.method' is missing"]),
+    ("attacks.dlg_near_twin.of", "copa", ["dlg_near_twin.answer: twin", "copa gives no twin"]),
+    ("attacks.dlg.answer", "twin", ["attacks.dlg: answer: twin", "of: ATTACK"]),
+    ("attacks.dlg.start_noise", 0.1, ["attacks.dlg: start_noise", "start: normal is noise"]),
+    ("attacks.dlg.failure_loss", 0.0, ["attacks.dlg.failure_loss", "0.0"]),
+    ("attacks.hgap.of", ["rgap", "rgap"], ["attacks.hgap.of: 'rgap' is listed twice"]),
+    ("groups.rgap_twins", ["rgap_twin", "rgap_twin"], ["groups.rgap_twins", "listed twice"]),
+    (
+        "experiments.rgap_cnn6.models",
+        ["rgap_cnn6d", "rgap_cnn6s"],
+        ["experiments.rgap_cnn6.models", "rgap_cnn6d is in rgap_cnn6s", "count twice"],
+    ),
+    ("experiments.rgap_cnn6.attacks", ["dlg", "dlg"], ["'dlg' is listed twice"]),
+    ("experiments.rgap_fig6.label", "recovered", ["rgap_fig6", "attack dlg", "loss logistic"]),
+    ("experiments.rgap_batch2.label", "recovered", ["attack dlg", "batches of 2"]),
+    ("experiments.rgap_draws.attacks", ["hgap"], ["rgap_draws", "attack dlg cannot tell"]),
+    ("experiments.rgap_draws.attacks", ["ig"], ["attack ig cannot tell the labels"]),
+    ("experiments.rgap_draws.attacks", ["gauss_newton"], ["attack gauss_newton cannot tell"]),
+    (
+        "experiments.copa_pair.attacks",
+        ["dlg_same_class"],
+        ["label: recovered, but attack dlg_same_class", "must know"],
+    ),
+    ("targets.rgap_own.batch", 2, ["dlg_same_class.own_images", "rgap_own has batches of 2"]),
+    ("targets.rgap_few.batch", 2, ["dlg_same_class", "targets have batches of 2"]),
+    ("targets.rgap_own.dataset", "mnist", ["has dataset: mnist", "targets have cifar10"]),
+    ("targets.rgap_own.offset", -0.5, ["has offset: -0.5", "targets have 0.0"]),
+    ("targets.rgap_own.split", "test", ["has image 0 of cifar10-test that is under attack"]),
     ("models.cnn3_v1_tanh.layers", [{"conv": 3, "kernel": 3}], ["last layer", "fully connected"]),
     ("experiments.copa_pair.targets", "cop_pair", ["'cop_pair'", "did you mean 'copa_pair'"]),
     ("experiments.copa_pair.models", ["cnn4"], ["experiments.copa_pair.models", "'cnn4'"]),
@@ -83,6 +146,47 @@ def test_bad_values_are_refused_in_one_sentence(path, value, words):
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+def test_own_images_beside_those_under_attack_are_taken():
+    raw = changed("targets.rgap_own.split", "test")
+    raw["targets"]["rgap_own"]["first"] = 100
+    assert config.load(raw).targets["rgap_own"].first == 100
+    raw["targets"]["rgap_own"] |= {"first": 0, "count": None, "indices": [100, 0]}
+    with pytest.raises(ConfigError, match=r"image 0 of cifar10-test .* \(1 such\)"):
+        config.load(raw)
+
+
+@pytest.mark.parametrize("attack", ["dlg_unknown", "rgap_balanced"])
+def test_attacks_that_find_the_label_take_recovered_ones(attack):
+    loaded = config.load(changed("experiments.rgap_draws.attacks", [attack]))
+    assert loaded.experiments["rgap_draws"].attacks == [attack]
+
+
+def test_no_suggestion_is_the_word_itself():
+    assert nearest("skip", ["skip", "seeds"]) == ""
+    assert nearest("skipp", ["skip", "seeds"]) == " (did you mean 'skip'?)"
+
+
+@pytest.mark.parametrize("method", sorted(ATTACKS))
+def test_defaults_of_an_attack_are_those_of_its_class(method):
+    module, name = ATTACKS[method]
+    kind = getattr(importlib.import_module(module), name)
+    ours = {
+        field.name: field.default
+        for field in dataclasses.fields(kind)
+        if field.init and field.default is not dataclasses.MISSING
+    }
+    (section,) = (
+        part
+        for part in typing.get_args(typing.get_args(AttackConfig)[0])
+        if typing.get_args(part.model_fields["method"].annotation) == (method,)
+    )
+    keys = {key for key in section.model_fields if key not in PIPELINE_KEYS}
+    assert keys <= set(ours)
+    for key in keys:
+        default = section.model_fields[key].default
+        assert ours[key] == ("given" if default == "reconstruction" else default), key
 
 
 def test_other_wrong_keys_are_counted_once_each():

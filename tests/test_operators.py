@@ -6,25 +6,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chains import conv_shapes
 from gradleak.errors import NumericsError
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.structure import ConvShape, structural_rank
 from gradleak.operators.system import LayerSystem
-
-
-@st.composite
-def shapes(draw):
-    def pair(low, high):
-        return draw(st.tuples(st.integers(low, high), st.integers(low, high)))
-
-    kernel, padding = pair(1, 4), pair(0, 2)
-    size = tuple(
-        draw(st.integers(max(1, k - 2 * p), 8)) for k, p in zip(kernel, padding, strict=True)
-    )
-    return ConvShape(
-        draw(st.integers(1, 4)), draw(st.integers(1, 5)), kernel, pair(1, 3), padding, size
-    )
 
 
 def parts(shape, seed=0):
@@ -59,7 +46,7 @@ def dense_by_torch(shape, weight, delta):
     return torch.stack(columns, dim=1).numpy()
 
 
-@given(shapes(), st.integers(0, 1000))
+@given(conv_shapes(), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 def test_operators_match_autograd_and_their_adjoints(shape, seed):
     weight, delta = parts(shape, seed)
@@ -81,7 +68,7 @@ def test_operators_match_autograd_and_their_adjoints(shape, seed):
         assert operator.apply(u) @ v == pytest.approx(u @ operator.adjoint(v), rel=1e-9, abs=1e-9)
 
 
-@given(shapes(), st.integers(0, 1000))
+@given(conv_shapes(), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 def test_solve_is_the_minimum_norm_least_squares_solution(shape, seed):
     whole = system(shape, seed)
@@ -94,7 +81,7 @@ def test_solve_is_the_minimum_norm_least_squares_solution(shape, seed):
     np.testing.assert_allclose(whole.solve(values, start).x, moved, rtol=1e-5, atol=1e-6)
 
 
-@given(shapes(), st.integers(0, 1000), st.sampled_from([1e-4, 1e-8]))
+@given(conv_shapes(), st.integers(0, 1000), st.sampled_from([1e-4, 1e-8]))
 @settings(max_examples=40, deadline=None)
 def test_solve_keeps_what_small_gradients_tell(shape, seed, scale):
     """Gradients are often orders of magnitude below the weights; on consistent data all counts."""
@@ -107,7 +94,7 @@ def test_solve_keeps_what_small_gradients_tell(shape, seed, scale):
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
-@given(shapes(), st.integers(0, 1000), st.sampled_from([1.0, 1e-4]))
+@given(conv_shapes(), st.integers(0, 1000), st.sampled_from([1.0, 1e-4]))
 @settings(max_examples=80, deadline=None)
 def test_rank_matches_singular_values_and_the_structural_rank(shape, seed, scale):
     whole = system(shape, seed, scale)

@@ -28,6 +28,7 @@ from gradleak.figures import (
     style,
 )
 from gradleak.figures.answers import Answers, Content
+from gradleak.metrics.image import AT_TWIN, INVISIBLE, assignment
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from rgap_files import REASON, Factory, Maker, noisy, target_set
@@ -304,20 +305,32 @@ def test_ends_of_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mse", "mse_twin", "end"),
+    ("mse", "mse_twin", "twin_error", "end"),
     [
-        (0.0009, 0.08, "real image"),
-        (0.08, 0.000009, "twin"),
-        (0.08, 0.0007, "near the twin"),
-        (0.08, 0.0009, "elsewhere"),
-        (0.05, np.nan, "elsewhere"),
+        (INVISIBLE, 0.08, 9.0, "real image"),
+        (1.01 * INVISIBLE, 0.08, 9.0, "elsewhere"),
+        (0.08, 1e-6, AT_TWIN, "twin"),
+        (0.08, 0.0007, 1.01 * AT_TWIN, "near the twin"),
+        (0.08, 0.0009, 0.95, "elsewhere"),
+        (0.05, np.nan, np.nan, "elsewhere"),
     ],
 )
-def test_end_of_a_run(mse: float, mse_twin: float, end: str) -> None:
+def test_end_of_a_run(mse: float, mse_twin: float, twin_error: float, end: str) -> None:
     original = np.full((1, 2, 2), 0.1**0.5)
     row = {"status": "ok", "mse": mse, "mse_twin": mse_twin, "twin_scale": TWIN}
+    row["twin_error"] = twin_error
     assert rgap_fig5.end_of(pd.Series(row), original) == end
     assert rgap_fig5.end_of(pd.Series({**row, "status": "failed"}), original) == "failed"
+
+
+def test_near_the_twin_is_named_only_where_it_is_met(tmp_path: Path) -> None:
+    module, made, words = fig5(tmp_path)
+    assert "near the twin" not in flat(module.make(made.files, words, "smoke"))
+    made.attack("noise", lambda images, _: [("answer", TWIN * images + 0.03)], twin_scale=TWIN)
+    words["attacks"]["noise"] = "DLG"
+    figure = module.make(made.files, words, "smoke")
+    assert "near the twin" in texts(figure)
+    assert "near the twin if its squared error" in flat(figure)
 
 
 def test_skips_come_in_pairs(tmp_path: Path) -> None:
@@ -342,7 +355,7 @@ def test_batches_show_the_fit_and_matched_images(tmp_path: Path) -> None:
     np.testing.assert_allclose(mixed, fit, atol=1e-9)
     assert mixed.min() == 0 and mixed.max() == 1
     inputs = made.originals.inputs(0)
-    assert list(rgap_batches.matched(inputs, inputs[::-1])) == [2, 1, 0]
+    assert list(assignment(inputs, inputs[::-1])) == [2, 1, 0]
     means = [made.originals.inputs(b).mean() for b in range(2)]
     works = sum(mean >= 0.49 for mean in means)
     assert found.count("0") == 3 * works and found.count("failed") == 3 * (2 - works) > 0

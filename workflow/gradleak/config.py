@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from itertools import combinations
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, ValidationError
 
@@ -14,6 +14,7 @@ from gradleak.errors import ConfigError
 from gradleak.losses import BINARY
 from gradleak.models.activations import INVERTIBLE
 from gradleak.models.chain import Chain
+from gradleak.section import Identifier, Identifiers, Section
 from gradleak.sections import (
     Amount,
     AttackConfig,
@@ -21,9 +22,7 @@ from gradleak.sections import (
     DefenceConfig,
     Experiment,
     Family,
-    Identifier,
     Model,
-    Section,
     Targets,
 )
 from gradleak.wording import nearest, sentence
@@ -32,6 +31,10 @@ from gradleak.wording import nearest, sentence
 INVERTING = ("copa",)
 # Attacks that are made from the reconstructions of others, without a gradient of their own.
 POST = ("total_variation", "h_gap")
+# Attacks that search for an image under known labels, which they do not find by themselves.
+SEARCHES = ("dlg", "inverting_gradients", "gauss_newton")
+# Attacks that give twin data beside their answer.
+WITH_TWINS = ("rgap",)
 # Ids that a sentence lists; the nearest one is named anyway.
 MOST_CHOICES = 10
 # Keys that take a number or the name of one in `scales`.
@@ -49,7 +52,7 @@ class Config(Section):
     targets: dict[Identifier, Targets]
     models: dict[Identifier, Model]
     families: dict[Identifier, Family]
-    groups: dict[Identifier, Annotated[list[Identifier], Field(min_length=1)]] = Field(default={})
+    groups: dict[Identifier, Identifiers] = Field(default={})
     defences: dict[Identifier, DefenceConfig]
     attacks: dict[Identifier, AttackConfig]
     experiments: dict[Identifier, Experiment]
@@ -88,6 +91,10 @@ def load(raw: dict[str, Any]) -> Config:
     for name, experiment in config.experiments.items():
         for model in experiment.models:
             _check_pair(config, name, model)
+        _check_listed_once(config, name)
+        for attack in _run_in(config, experiment):
+            _check_labels(config, name, attack)
+            _check_own_images(config, name, attack)
     return config
 
 
@@ -133,18 +140,113 @@ def _check_attacks(config: Config) -> None:
         own_images = getattr(entry, "own_images", None)
         if own_images is not None:
             _known(f"{where}.own_images", [own_images], config.targets)
+            if config.targets[own_images].batch > 1:
+                raise ConfigError(
+                    f"config.yaml: {where}.own_images: {own_images} has batches of "
+                    f"{config.targets[own_images].batch}, but a search starts from single images; "
+                    "choose targets without batch."
+                )
         choices = [
             other
             for other, e in config.attacks.items()
             if e.method not in POST and (entry.method in POST or not made_from(e))
         ]
         _known(f"{where}.of", made_from(entry), choices)
+        if getattr(entry, "answer", "answer") == "twin":
+            _check_twin(config, name)
+
+
+def _check_twin(config: Config, name: str) -> None:
+    """Refuse a start from the twin of an attack that gives none."""
+    giving = [other for other, entry in config.attacks.items() if entry.method in WITH_TWINS]
+    for of in made_from(config.attacks[name]):
+        if of not in giving:
+            raise ConfigError(
+                f"config.yaml: attacks.{name}.answer: twin, but {of} gives no twin data; choose "
+                f"of: {' or '.join(giving) or 'an attack of method: rgap'}, or take answer out."
+            )
 
 
 def made_from(entry: AttackConfig) -> list[str]:
     """Attacks whose reconstructions an attack needs."""
     of = getattr(entry, "of", None)
     return [] if of is None else [of] if isinstance(of, str) else list(of)
+
+
+def _run_in(config: Config, experiment: Experiment) -> list[str]:
+    """Attacks of an experiment and those that they are made from, each once."""
+    listed = [[name, *made_from(config.attacks[name])] for name in experiment.attacks]
+    return list(dict.fromkeys(name for names in listed for name in names))
+
+
+def _check_listed_once(config: Config, name: str) -> None:
+    """Refuse a model that an experiment has by itself and in a group, or in two groups."""
+    places: dict[str, str] = {}
+    for entry in config.experiments[name].models:
+        for member in config.members(entry):
+            if member in places:
+                raise ConfigError(
+                    f"config.yaml: experiments.{name}.models: {member} is in {entry} and listed "
+                    f"by {places[member]} too, so it would count twice; take one of them out."
+                )
+            places[member] = entry
+
+
+def _check_labels(config: Config, name: str, attack: str) -> None:
+    """Refuse what needs a label that the attacker is not told and cannot tell."""
+    experiment, entry = config.experiments[name], config.attacks[attack]
+    if experiment.label == "granted":
+        return
+    where = f"config.yaml: experiments.{name}: label: recovered, but"
+    if getattr(entry, "own_images", None) is not None:
+        raise ConfigError(
+            f"{where} attack {attack} starts from images of the class, which it must know; set "
+            "label: granted, or take the attack out."
+        )
+    if entry.method not in SEARCHES or getattr(entry, "label", "from_view") == "unknown":
+        return
+    batch = config.targets[experiment.targets].batch
+    reason = f"batches of {batch}" if batch > 1 else f"the loss {experiment.loss}"
+    if batch > 1 or experiment.loss in BINARY:
+        raise ConfigError(
+            f"{where} attack {attack} cannot tell the labels under {reason}; set label: granted, "
+            "or choose an attack of method: dlg with label: unknown."
+        )
+
+
+def _check_own_images(config: Config, name: str, attack: str) -> None:
+    """Refuse starts of another kind than the images under attack, or that are under attack."""
+    own_name = getattr(config.attacks[attack], "own_images", None)
+    if own_name is None:
+        return
+    own, other = config.targets[own_name], config.targets[config.experiments[name].targets]
+    where = f"config.yaml: experiments.{name}: attack {attack} starts from {own_name}, "
+    if other.batch > 1:
+        raise ConfigError(
+            f"{where}which are single images, but its targets have batches of {other.batch}; "
+            "choose targets without batch, or take the attack out."
+        )
+    for key in ("dataset", "offset"):
+        ours, theirs = getattr(own, key), getattr(other, key)
+        if ours != theirs:
+            raise ConfigError(
+                f"{where}which has {key}: {ours}, but its targets have {theirs}; give both the "
+                "same."
+            )
+    shared = sorted(set(_indices(config, own)) & set(_indices(config, other)))
+    if own.split == other.split and shared:
+        raise ConfigError(
+            f"{where}which has image {shared[0]} of {own.dataset}-{own.split} that is under attack "
+            f"({len(shared)} such); choose images that are not."
+        )
+
+
+def _indices(config: Config, targets: Targets) -> list[int]:
+    """Positions of a target set in its split."""
+    if targets.indices is not None:
+        return targets.indices
+    assert targets.count is not None
+    return list(range(targets.first, targets.first + config.amount(targets.count) * targets.batch))
 
 
 def _check_pair(config: Config, name: str, model: str) -> None:

@@ -14,6 +14,7 @@ from gradleak.losses import BINARY
 from gradleak.models.build import ChainModule, load
 from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile, runs
+from gradleak.models.passes import margin_label
 from gradleak.targets import TargetSet
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -112,11 +113,7 @@ def signs(
 
     ``opposite`` leaves μ < 0, where the gradient tells it uniquely; ``same`` leaves μ > 0.
     """
-    module = load(chain, weights, torch.float64)
-    with torch.no_grad():
-        output = module(torch.from_numpy(images.astype(np.float64)))[:, 0].numpy()
-    own = np.where(output >= 0, 1, -1)
-    return own if labels == "same" else -own
+    return np.array([margin_label(chain, weights, image, labels) for image in images])
 
 
 def check_gradient(chain: Chain, gradients: dict[str, np.ndarray]) -> None:
@@ -156,7 +153,13 @@ def capture_all(
 
     Keys are ``{chain}/{parameter}``, shape (seeds, batches, ...). If labels are granted,
     ``{chain}/label`` (seeds, batches, K) are those of the loss and ``{chain}/class`` those of the
-    data set. No image is among them.
+    data set. No image is among them. A gradient that no attack can use is stored as NaN, and
+    ``unusable`` in the metadata says why: records of chain, seed, batch and reason.
+
+    Raises
+    ------
+    NumericsError
+        If no gradient at all can be used.
     """
     chosen = pick_device(device)
     batches = len(targets.images)
@@ -167,16 +170,23 @@ def capture_all(
                 f"{list(targets.images.shape[2:])}; choose another target set or model."
             )
     slots: dict[str, np.ndarray] = {}
+    unusable: list[dict[str, Any]] = []
     for chain, seed, batch in runs(models.chains, seeds, batches):
         weights, images = models.of(chain, seed), targets.inputs(batch)
         true = targets.labels[batch]
         if loss in BINARY:
             true = signs(chain, weights, images, labels)
-        shared = capture(
-            chain, weights, images, true, precision=precision, device=chosen, loss=loss
-        )
-        if defence is not None:
-            shared = defence.apply(chain, shared, noise_seed(seed, batch))
+        try:
+            shared = capture(
+                chain, weights, images, true, precision=precision, device=chosen, loss=loss
+            )
+            if defence is not None:
+                shared = defence.apply(chain, shared, noise_seed(seed, batch))
+        except NumericsError as error:
+            shared = {name: np.full(w.shape, np.nan, precision) for name, w in weights.items()}
+            unusable.append(
+                {"chain": chain.name, "seed": seed, "batch": batch, "reason": str(error)}
+            )
         if granted:
             shared |= {"label": true, "class": targets.labels[batch]}
         for name, value in shared.items():
@@ -184,7 +194,12 @@ def capture_all(
             if key not in slots:
                 slots[key] = np.empty((seeds, batches, *value.shape), value.dtype)
             slots[key][seed, batch] = value
+    if unusable and len(unusable) == len(models.chains) * seeds * batches:
+        raise NumericsError(
+            f"None of the {len(unusable)} gradients can be used; the first: {unusable[0]['reason']}"
+        )
     metadata = {
+        "unusable": unusable,
         "loss": loss,
         "labels": labels,
         "mode": "evaluation",

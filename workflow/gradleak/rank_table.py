@@ -14,7 +14,7 @@ from gradleak.errors import NotApplicable, NumericsError
 from gradleak.losses import BINARY, LOSSES
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.models.files import ModelFile, runs
-from gradleak.models.passes import Weights, deltas, forward
+from gradleak.models.passes import Weights, deltas, margin_label
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.rank_analysis import analyse, critical
 from gradleak.security import layer_system, reported_rank
@@ -88,10 +88,7 @@ def label_for(chain: Chain, weights: Weights, image: np.ndarray, kind: Labels, t
     ``dataset`` is the class `true`; ``same`` is the sign of the network's one output, −1 or 1,
     and ``opposite`` the other one.
     """
-    if kind == "dataset":
-        return true
-    own = 1 if forward(chain, weights, image)[0] >= 0 else -1
-    return own if kind == "same" else -own
+    return true if kind == "dataset" else margin_label(chain, weights, image, kind)
 
 
 def gradient_rank(gradient: GradientConstraint) -> int:

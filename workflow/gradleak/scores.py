@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from gradleak import columns
 from gradleak.attacks import run
 from gradleak.losses import BINARY, MarginLoss
-from gradleak.metrics.image import METRICS, combination, mse
+from gradleak.metrics.image import METRICS, assignment, combination, mse
 from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile
-from gradleak.models.passes import fc_input, forward, weight_gradients
+from gradleak.models.passes import fc_input, forward, margin_label, weight_gradients
 from gradleak.targets import TargetSet
 
 COLUMNS = [*columns.SCORES, "name", "precision", "answer", "kind"]
@@ -61,6 +60,8 @@ def score(
         ``mu``, ``twin_scale``, ``mse_twin``, ``twin_error``
             True μ; μ of the twin over it; the MSE to the twin data (R-GAP appendix B), and the
             distance to them relative to their own norm, since they may be dark.
+        ``layer_product_spread``
+            How far ∇W_l · W_l differs between layers (R-GAP eq. 10), of the true gradient.
         ``gradient_mismatch``
             ||∇(twin) − ∇(image)|| / ||∇(image)|| over all weights, of the true twin.
         ``objective``, ``evaluations``
@@ -111,7 +112,7 @@ def _image_metrics(targets: TargetSet, batch: int, found: np.ndarray) -> list[di
     """Metrics of each image of a batch; `found` (K', C, H, W), K' = K or 1."""
     originals = targets.inputs(batch)
     if len(found) == len(originals):
-        order = _assignment(originals, found)
+        order = assignment(originals, found)
     else:
         order = np.zeros(len(originals), dtype=int)
     out = []
@@ -125,14 +126,6 @@ def _image_metrics(targets: TargetSet, batch: int, found: np.ndarray) -> list[di
             metrics["coefficient"] = float(weight)
         out[0]["r2"] = explained
     return out
-
-
-def _assignment(originals: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Which reconstruction belongs to which original: the pairing with the least sum of MSEs."""
-    if len(originals) == 1:
-        return np.zeros(1, dtype=int)
-    cost = np.array([[mse(original, one) for one in found] for original in originals])
-    return np.asarray(linear_sum_assignment(cost)[1])
 
 
 def _facts(
@@ -151,17 +144,9 @@ def _facts(
     if record["label"] is not None and targets.images.shape[1] == 1:
         true = int(targets.labels[batch, 0])
         if task["loss"] in BINARY:
-            true = _sign(chain, weights, targets.inputs(batch)[0], task)
+            true = margin_label(chain, weights, targets.inputs(batch)[0], task["labels"])
         out["label_correct"] = float(record["label"] == true)
     return out
-
-
-def _sign(
-    chain: Chain, weights: dict[str, np.ndarray], image: np.ndarray, task: Mapping[str, str]
-) -> int:
-    """Label y of an image under a loss of a margin."""
-    own = 1 if forward(chain, weights, image)[0] >= 0 else -1
-    return own if task["labels"] == "same" else -own
 
 
 def _twin(
@@ -175,21 +160,32 @@ def _twin(
     if task["loss"] not in BINARY or not chain.is_homogeneous:
         return {}
     loss = MarginLoss(task["loss"])
-    label = _sign(chain, weights, image, task)
+    label = margin_label(chain, weights, image, task["labels"])
     mu = label * float(forward(chain, weights, image)[0])
+    gradients = weight_gradients(chain, weights, image, label, task["loss"])
+    out = {"mu": mu, "layer_product_spread": _spread(weights, gradients)}
     others = [m for m in loss.margins(float(loss.product(mu))) if abs(m - mu) > 1e-6 * abs(mu)]
     if not others:
-        return {"mu": mu}
+        return out
     scale = others[0] / mu
     twin = scale * image
     true, same = (
-        np.concatenate(list(weight_gradients(chain, weights, x, label, task["loss"]).values()))
-        for x in (image, twin)
+        np.concatenate(list(each.values()))
+        for each in (gradients, weight_gradients(chain, weights, twin, label, task["loss"]))
     )
     return {
-        "mu": mu,
+        **out,
         "twin_scale": scale,
         "mse_twin": mse(twin, found),
         "twin_error": float(np.linalg.norm(found - twin) / np.linalg.norm(twin)),
         "gradient_mismatch": float(np.linalg.norm(same - true) / np.linalg.norm(true)),
     }
+
+
+def _spread(weights: dict[str, np.ndarray], gradients: Mapping[str, np.ndarray]) -> float:
+    """Largest over smallest ∇W_l · W_l of all layers, less 1 (R-GAP eq. 10 says 0)."""
+    products = [
+        float(weights[f"{layer}.weight"].ravel().astype(np.float64) @ gradient)
+        for layer, gradient in gradients.items()
+    ]
+    return max(products, key=abs) / min(products, key=abs) - 1.0

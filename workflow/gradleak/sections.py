@@ -4,39 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-    model_validator,
-)
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
-from gradleak.models.activations import Activation
+from gradleak.layers import specs
 from gradleak.models.chain import ConvSpec, LinearSpec
-from gradleak.wording import sentence
-
-ActivationName = Literal["identity", "tanh", "sigmoid", "leaky_relu", "relu"]
-DatasetName = Literal["mnist", "cifar10", "cifar100", "imagenet"]
-Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
-
-
-def _pair(value: Any) -> Any:
-    return (value, value) if isinstance(value, int) else value
-
-
-Sides = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_pair)]
-Margins = Annotated[tuple[NonNegativeInt, NonNegativeInt], BeforeValidator(_pair)]
-
-
-class Section(BaseModel):
-    """Base of all sections: closed, strict (no "3" for 3) and unchangeable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+from gradleak.section import (
+    ActivationName,
+    AmountOrName,
+    DatasetName,
+    Identifier,
+    Identifiers,
+    InputSize,
+    Precision,
+    Section,
+)
 
 
 class Data(Section):
@@ -44,7 +25,7 @@ class Data(Section):
 
     root: Annotated[str, Field(min_length=1)] = "data"
     imagenet: str | None = None
-    mirrors: dict[DatasetName, str] = {}
+    mirrors: dict[DatasetName, str] = Field(default={})
 
 
 class Amount(Section):
@@ -53,9 +34,6 @@ class Amount(Section):
     smoke: PositiveInt
     laptop: PositiveInt
     paper: PositiveInt
-
-
-AmountOrName = PositiveInt | Identifier
 
 
 class Targets(Section):
@@ -84,34 +62,6 @@ class Targets(Section):
         return self
 
 
-class ConvConfig(Section):
-    """A convolution and its activation."""
-
-    conv: PositiveInt
-    kernel: Annotated[Sides, Field(strict=False)]
-    stride: Annotated[Sides, Field(strict=False)] = (1, 1)
-    padding: Annotated[Margins, Field(strict=False)] = (0, 0)
-    bias: bool = False
-    activation: ActivationName = "identity"
-    slope: PositiveFloat = 0.01
-    skip: NonNegativeInt = 0
-    gain: PositiveFloat = 1.0
-
-
-class LinearConfig(Section):
-    """A fully connected layer and its activation."""
-
-    fc: PositiveInt
-    inputs: PositiveInt | None = None
-    bias: bool = True
-    activation: ActivationName = "identity"
-    slope: PositiveFloat = 0.01
-    gain: PositiveFloat = 1.0
-
-
-InputSize = Annotated[tuple[PositiveInt, PositiveInt, PositiveInt], Field(strict=False)]
-
-
 class Model(Section):
     """A network as a chain of layers."""
 
@@ -126,36 +76,7 @@ class Model(Section):
 
     def specs(self) -> tuple[ConvSpec | LinearSpec, ...]:
         """Layers as the package's own descriptions."""
-        out: list[ConvSpec | LinearSpec] = []
-        for number, raw in enumerate(self.layers, start=1):
-            kind: type[Section] | None = (
-                ConvConfig if "conv" in raw else LinearConfig if "fc" in raw else None
-            )
-            if kind is None:
-                raise ValueError(f"layer {number} is neither a conv nor an fc; add one of the keys")
-            try:
-                layer = kind.model_validate(raw)
-            except ValidationError as error:
-                raise ValueError(f"layer {number}: {sentence(error, kind)}") from error
-            out.append(_spec(layer))
-        return tuple(out)
-
-
-def _spec(layer: Section) -> ConvSpec | LinearSpec:
-    if isinstance(layer, ConvConfig):
-        return ConvSpec(
-            filters=layer.conv,
-            kernel=layer.kernel,
-            stride=layer.stride,
-            padding=layer.padding,
-            bias=layer.bias,
-            activation=Activation(layer.activation, layer.slope),
-            skip=layer.skip,
-            gain=layer.gain,
-        )
-    assert isinstance(layer, LinearConfig)
-    activation = Activation(layer.activation, layer.slope)
-    return LinearSpec(layer.fc, layer.bias, activation, layer.inputs, layer.gain)
+        return specs(self.layers)
 
 
 class Family(Section):
@@ -194,7 +115,7 @@ class RGapConfig(Section):
     """R-GAP."""
 
     method: Literal["rgap"]
-    precision: Literal["float32", "float64"] = "float64"
+    precision: Precision = "float64"
     rows: Literal["plain", "balanced"] = "plain"
 
 
@@ -222,7 +143,7 @@ class HybridConfig(Section):
     """H-GAP: for each image the answer with the least noise."""
 
     method: Literal["h_gap"]
-    of: Annotated[list[Identifier], Field(min_length=2)]
+    of: Annotated[Identifiers, Field(min_length=2)]
 
 
 class PhongConfig(Section):
@@ -233,14 +154,24 @@ class PhongConfig(Section):
 
 
 class Optimised(Section):
-    """What attacks that search for an image have in common."""
+    """What attacks that search for an image have in common.
+
+    Defaults here and in sections of such attacks are those of the attack's own class.
+    """
 
     starts: AmountOrName = 1
     iterations: AmountOrName = 1000
     images: AmountOrName | None = None
 
 
-class DlgConfig(Optimised):
+class Judged(Optimised):
+    """When a search by the relative distance of gradients is held for a failure."""
+
+    failure_loss: PositiveFloat = 0.5
+    failure_range: PositiveFloat = 1.0
+
+
+class DlgConfig(Judged):
     """DLG and iDLG."""
 
     method: Literal["dlg"]
@@ -250,14 +181,23 @@ class DlgConfig(Optimised):
     answer: Literal["answer", "twin"] = "answer"
     own_images: Identifier | None = None
     start_noise: Annotated[float, Field(ge=0)] = 0.0
-    precision: Literal["float32", "float64"] = "float64"
+    precision: Precision = "float64"
 
     @model_validator(mode="after")
     def _start_given(self) -> DlgConfig:
-        if (self.start == "reconstruction") != (self.of is not None):
-            raise ValueError("start: reconstruction needs of: ATTACK, and nothing else takes it")
+        _check_start(self.start, self.of)
         if (self.start == "class") != (self.own_images is not None):
             raise ValueError("start: class needs own_images: TARGETS, and nothing else takes it")
+        if self.of is None and "answer" in self.model_fields_set:
+            raise ValueError(
+                f"answer: {self.answer} chooses among the answers of another attack; add start: "
+                "reconstruction and of: ATTACK, or take answer out"
+            )
+        if self.start in ("normal", "uniform") and "start_noise" in self.model_fields_set:
+            raise ValueError(
+                f"start_noise is added to given starts, and start: {self.start} is noise already; "
+                "take start_noise out, or choose start: reconstruction or class"
+            )
         return self
 
 
@@ -267,20 +207,27 @@ class InvertingConfig(Optimised):
     method: Literal["inverting_gradients"]
     rate: PositiveFloat = 0.1
     tv: Annotated[float, Field(ge=0)] = 1e-4
+    precision: Precision = "float32"
+    failure_loss: PositiveFloat = 1.0
 
 
-class GaussNewtonConfig(Optimised):
+class GaussNewtonConfig(Judged):
     """Second-order attack on the gradient residual."""
 
     method: Literal["gauss_newton"]
     start: Literal["normal", "reconstruction"] = "reconstruction"
     of: Identifier | None = None
+    iterations: AmountOrName = 30
 
     @model_validator(mode="after")
     def _start_given(self) -> GaussNewtonConfig:
-        if (self.start == "reconstruction") != (self.of is not None):
-            raise ValueError("start: reconstruction needs of: ATTACK, and nothing else takes it")
+        _check_start(self.start, self.of)
         return self
+
+
+def _check_start(start: str, of: str | None) -> None:
+    if (start == "reconstruction") != (of is not None):
+        raise ValueError("start: reconstruction needs of: ATTACK, and nothing else takes it")
 
 
 AttackConfig = Annotated[
@@ -301,13 +248,13 @@ class Experiment(Section):
 
     paper: Literal["copa", "rgap", "fedkl", "mkor"]
     targets: Identifier
-    models: Annotated[list[Identifier], Field(min_length=1)]
+    models: Identifiers
     seeds: AmountOrName
-    defences: Annotated[list[Identifier], Field(min_length=1)]
-    attacks: Annotated[list[Identifier], Field(min_length=1)]
+    defences: Identifiers
+    attacks: Identifiers
     loss: Literal["cross_entropy", "logistic", "exponential", "hinge"] = "cross_entropy"
     labels: Literal["dataset", "opposite", "same"] = "dataset"
-    precision: Literal["float32", "float64"] = "float32"
+    precision: Precision = "float32"
     label: Literal["granted", "recovered"] = "granted"
     conditions: AmountOrName | None = None
 

@@ -7,25 +7,14 @@ from collections.abc import Iterable
 
 from pydantic import BaseModel, ValidationError
 
-# Keys of a layer stand in a list of plain dictionaries, which the schema does not spell out.
-LAYER_KEYS = {
-    "conv",
-    "fc",
-    "inputs",
-    "kernel",
-    "stride",
-    "padding",
-    "bias",
-    "activation",
-    "slope",
-    "skip",
-    "gain",
-}
+# Sections whose entries are a union told apart by `method`.
+UNIONS = ("attacks", "defences")
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """Suggestion of the choice that `word` may have been meant for, or nothing."""
-    close = difflib.get_close_matches(word, list(choices), n=1)
+    """Suggestion of another choice that `word` may have been meant for, or nothing."""
+    others = [choice for choice in choices if choice != word]
+    close = difflib.get_close_matches(word, others, n=1)
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
@@ -40,10 +29,14 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
     more = f" ({len(others)} more keys are wrong)" if others else ""
     kind = first["type"]
     if kind == "extra_forbidden":
-        last = str(first["loc"][-1])
-        return f"unknown key '{path}'{nearest(last, _all_keys(model))}; correct or remove it{more}."
+        last, known = str(first["loc"][-1]), _all_keys(model)
+        if last in known:
+            return f"key '{path}' does not belong here; remove it{more}."
+        return f"unknown key '{path}'{nearest(last, known)}; correct or remove it{more}."
     if kind == "missing":
         return f"key '{path}' is missing; add it{more}."
+    if kind == "union_tag_not_found":
+        return f"key '{path}.method' is missing; add it{more}."
     if kind == "union_tag_invalid":
         method = str(first["ctx"]["tag"])
         choices = [word.strip("' ") for word in first["ctx"]["expected_tags"].split(",")]
@@ -61,15 +54,14 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
 def _user_path(location: tuple[int | str, ...]) -> str:
     """Path of a complaint without the union members that pydantic adds to it."""
     parts = [str(part) for part in location]
-    if len(parts) > 2 and parts[0] == "attacks":
+    if len(parts) > 2 and parts[0] in UNIONS:
         del parts[2]
     return ".".join(part for part in parts if not part.startswith(("constrained-", "function-")))
 
 
 def _all_keys(model: type[BaseModel]) -> set[str]:
-    """Every key that the schema of `model` knows, at any depth."""
-    keys = set(model.model_fields)
-    definitions = model.model_json_schema().get("$defs", {})
-    for definition in definitions.values():
-        keys.update(definition.get("properties", {}))
-    return keys | LAYER_KEYS
+    """Every key of the sections that `model` is one of: all with the same base."""
+    kinds = [base for base in model.__mro__ if BaseModel in base.__bases__]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    return {key for kind in kinds for key in getattr(kind, "model_fields", ())}

@@ -26,6 +26,7 @@ rule speed:
         target="figures/copa_fig1.pdf",
         overrides=run_overrides,
         searches=search_amounts,
+        evaluations=CONFIG.amount(CONFIG.attacks["dlg"].iterations),
         code=code(
             "gradleak.benchmarks.pipeline",
             "gradleak.benchmarks.worker",

@@ -3,7 +3,7 @@ RGAP_BATCHES = {
     size: {
         "title": f"What the gradient of a batch of {size} gives away on FCN3 (R-GAP Figure {figure})",
         "model": "rgap_fcn3",
-        "attacks": {"rgap_balanced": "R-GAP", "dlg": "DLG"},
+        "attacks": {"rgap_balanced": "R-GAP, balanced\n(ours)", "dlg": "DLG"},
         "note": RGAP_NOTE,
     }
     for size, figure in ((2, 7), (5, 8))

@@ -23,11 +23,14 @@ with job(snakemake) as log, tempfile.TemporaryDirectory(prefix="gradleak-speed-"
     log.info("%s", speed.summary(rows))
     rows.append(speed.float32_row(single, threads=threads))
     log.info("%s", speed.summary(rows))
+    images = targets.read(given.rgap_targets)
+    rows.append(
+        dlg.closed_form_row(
+            files.read(given.rgap_model), images, evaluations=params.evaluations, threads=threads
+        )
+    )
     rows += dlg.table_rows(
-        files.read(given.search_model),
-        targets.read(given.rgap_targets),
-        threads=threads,
-        **params.searches,
+        files.read(given.search_model), images, threads=threads, **params.searches
     )
     log.info("%s", speed.summary(rows))
     write_csv(snakemake.output[0], speed.table([*rows, last]))

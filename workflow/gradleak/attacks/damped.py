@@ -9,6 +9,7 @@ import torch
 from gradleak.attacks.linearised import Linearised
 from gradleak.attacks.preconditioner import Preconditioner, depth, normal_matrix
 from gradleak.attacks.search import Members
+from gradleak.models.chain import Chain
 
 TARGET = "target reached"
 CHANGE = "change small"
@@ -16,13 +17,13 @@ BUDGET = "steps spent"
 NO_DECREASE = "no decrease along the step"
 
 # Conjugate-gradient steps that an old H may cost before it is computed anew.
-STALE = 20
+STALE = 10
 # A step is halved down to this share of itself.
 LEAST_STEP = 2.0**-6
 # λ's factors: a full step that kept its promise, a step that had to be cut short, one refused.
 LOWER, RAISE, REFUSED = 0.5, 4.0, 16.0
 # Refused steps in a row, and accepted ones that together lower the distance by no more than CALM.
-REFUSALS, WINDOW, CALM = 3, 3, 0.1
+REFUSALS, WINDOW, CALM = 3, 3, 0.5
 
 Vector = Callable[[torch.Tensor], torch.Tensor]
 
@@ -237,6 +238,11 @@ def conjugate_gradients(
             return x, steps
         search = z + (size / before) * search
     return x, most
+
+
+def kinked(chain: Chain) -> bool:
+    """Whether an activation has a kink, where gradients jump."""
+    return any(layer.activation.name in ("relu", "leaky_relu") for layer in chain.layers)
 
 
 def square(parts: Sequence[torch.Tensor]) -> float:

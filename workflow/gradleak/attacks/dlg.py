@@ -46,7 +46,8 @@ class Dlg(Search):
         See above.
     """
 
-    iterations: int = 6000
+    precision: str = "float64"
+    iterations: int = 1000
     history: int = 100
     slack: float | None = None
     target: float = 1e-15

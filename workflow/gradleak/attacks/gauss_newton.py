@@ -9,14 +9,14 @@ import numpy as np
 import torch
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.damped import Damped, Problem
+from gradleak.attacks.damped import TARGET, Damped, Problem, kinked
 from gradleak.attacks.dlg import Dlg
 from gradleak.attacks.known_layers import known_deltas
 from gradleak.attacks.layerwise import ConvolutionCache
 from gradleak.attacks.search import Members, Search, moments
 from gradleak.errors import ConfigError
 
-KINKED = ("relu", "leaky_relu")
+NOT_FINITE = "not finite at the start"
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,8 @@ class GaussNewton(Search):
         Whether to run R-GAP's walk for the first stage.
     precondition
         Whether conjugate gradients are preconditioned by R-GAP's layer systems.
+    failure_loss, failure_range
+        Those of `gradleak.attacks.dlg.Dlg`.
     """
 
     start: str = "given"
@@ -62,6 +64,8 @@ class GaussNewton(Search):
     target: float = 1e-12
     layers: bool = True
     precondition: bool = True
+    failure_loss: float = 0.5
+    failure_range: float = 1.0
     _cache: ConvolutionCache = field(default_factory=ConvolutionCache, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -71,66 +75,72 @@ class GaussNewton(Search):
                 "label: unknown is not for gauss_newton; grant the label, or choose method: dlg."
             )
 
+    @property
+    def _judge(self) -> Dlg:
+        return Dlg(failure_loss=self.failure_loss, failure_range=self.failure_range)
+
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`; one member after the other, since each has its own factors."""
         known: dict[int, Mapping[str, np.ndarray]] = {}
         out = []
         for number, view in enumerate(views):
-            one = members.select(slice(number, number + 1))
-            out.append(self._answer(one, view, known))
+            member = members.select(slice(number, number + 1))
+            run = self._run(member, view, known)
+            images = run.best[0].double().cpu().numpy()
+            assert member.labels is not None
+            out.append(
+                Reconstruction(
+                    images,
+                    stop=run.stop,
+                    label=int(member.labels[0, 0]) if view.batch == 1 else None,
+                    failure=self._judge.failure(run.distance, images, view),
+                    loss=run.distance,
+                    evaluations=run.passes,
+                    trace=moments(np.array(run.trace)),
+                )
+            )
         return out
 
-    def _answer(
+    def _run(
         self, member: Members, view: AttackerView, known: dict[int, Mapping[str, np.ndarray]]
-    ) -> Reconstruction:
+    ) -> _Run:
+        """Both stages of one search; `known` holds what is known of each view's layers."""
         plain = Problem(member, precondition=self.precondition)
-        best, passes = member.starts, 1
-        distance = plain.distance(best)
-        trace, stop = [distance], "target reached"
-        if np.isfinite(distance) and distance > self.target:
-            best = best.clamp(view.low, view.high)
-            stages = [plain]
-            if self.layers and view.batch == 1:
-                if id(view) not in known:
-                    known[id(view)] = known_deltas(view, self._cache)
-                if known[id(view)]:
-                    stages.insert(0, self._first_stage(member, known[id(view)]))
-            x, left = best, self.iterations
-            for problem in stages:
-                run = Damped(
-                    problem,
-                    spread=(view.high - view.low) ** 2 / 12.0,
-                    damping=self.damping,
-                    inner=self.inner,
-                    tolerance=self.tolerance,
-                    target=self.target,
-                )
-                x = run.minimise(x, left)
-                stop = run.stop
-                left -= run.steps
-                passes += run.passes
-                trace += run.trace
-            # What either stage ended at counts only if DLG's distance fell.
-            found = plain.distance(x)
-            if found < distance:
-                best, distance = x, found
-            else:
-                best = member.starts
-        images = best[0].double().cpu().numpy()
-        return Reconstruction(
-            images,
-            stop=stop,
-            label=int(member.labels[0, 0]) if member.labels is not None else None,
-            failure=Dlg().failure(distance, images, view),
-            loss=distance,
-            evaluations=passes,
-            trace=moments(np.array(trace)),
-        )
+        run = _Run(member.starts, plain)
+        if not np.isfinite(run.distance) or run.distance <= self.target:
+            return run
+        run.offer(member.starts.clamp(view.low, view.high))
+        if self.layers and view.batch == 1 and id(view) not in known:
+            known[id(view)] = known_deltas(view, self._cache)
+        stages = [plain]
+        if known.get(id(view)):
+            stages.insert(0, self._first_stage(member, known[id(view)]))
+        steps = self.iterations
+        for problem in stages:
+            # R-GAP's errors in a layer without rank lie far outside of the range.
+            start = member.starts.clamp(view.low, view.high) if problem is stages[0] else run.best
+            damped = Damped(
+                problem,
+                spread=(view.high - view.low) ** 2 / 12.0,
+                damping=self.damping,
+                inner=self.inner,
+                tolerance=self.tolerance,
+                target=self.target,
+            )
+            found = damped.minimise(start, steps)
+            steps -= damped.steps
+            run.passes += damped.passes
+            run.stop = damped.stop
+            run.trace += damped.trace if problem is plain else []
+            run.offer(found)
+            if run.distance <= self.target:
+                break
+        return run
 
     def _first_stage(self, member: Members, known: Mapping[str, np.ndarray]) -> Problem:
         """Residuals with known δ, layer by layer."""
         network, chain = member.gradients, member.gradients.chain
-        smooth = all(layer.activation.name not in KINKED for layer in chain.layers)
+        smooth = not kinked(chain)
         weights = []
         for name, target in zip(network.names, member.targets, strict=True):
             layer = name.split(".")[0]
@@ -143,3 +153,21 @@ class GaussNewton(Search):
             name: network.tensor(value)[None] * member.scale[0] for name, value in known.items()
         }
         return Problem(member, weights, deltas, precondition=self.precondition)
+
+
+class _Run:
+    """The best images (1, K, C, H, W) of one search by DLG's distance, and what they cost."""
+
+    def __init__(self, start: torch.Tensor, plain: Problem) -> None:
+        self._plain = plain
+        self.best, self.distance = start, plain.distance(start)
+        self.passes, self.stop = 1, TARGET if np.isfinite(self.distance) else NOT_FINITE
+        self.trace = [self.distance]
+
+    def offer(self, images: torch.Tensor) -> None:
+        """Take `images` if their distance is lower."""
+        distance = self._plain.distance(images)
+        self.passes += 1
+        if distance < self.distance:
+            self.best, self.distance = images, distance
+        self.trace.append(self.distance)

@@ -22,8 +22,8 @@ class InvertingGradients(Search):
 
     TV is anisotropic: mean absolute differences of neighbours, down and across. Adam walks on the
     sign of the gradient; each step is projected to the range. The best point on the way counts.
-    A search has failed if its distance never became finite, or its gradient has no component
-    along the shared one.
+    A search has failed if its distance never became finite, or stays at `failure_loss` or above;
+    at 1 its gradient has no component along the shared one.
 
     Parameters
     ----------
@@ -33,11 +33,14 @@ class InvertingGradients(Search):
         Adam's first learning rate.
     tv
         Weight of the total variation.
+    failure_loss
+        See above.
     """
 
-    iterations: int = 4800
+    iterations: int = 1000
     rate: float = 0.1
     tv: float = 1e-4
+    failure_loss: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -94,13 +97,24 @@ class InvertingGradients(Search):
                 images[m],
                 stop="evaluations spent",
                 label=int(labels[m, 0]) if images.shape[1] == 1 else None,
-                failure=_failure(float(distance[m])),
+                failure=self.failure(float(distance[m])),
                 loss=float(least[m]),
                 evaluations=self.iterations,
                 trace=moments(trace[:, m]),
             )
             for m in range(len(members))
         ]
+
+    def failure(self, distance: float) -> str:
+        """Why a search whose best image has this cosine distance failed; empty if it did not."""
+        if not np.isfinite(distance):
+            return "The distance of gradients was never finite."
+        if distance >= self.failure_loss:
+            return (
+                f"The search ended at a cosine distance of gradients of {distance:.2g}, not below "
+                f"failure_loss: {self.failure_loss:g}."
+            )
+        return ""
 
     @staticmethod
     def _distance(x: torch.Tensor, members: Members) -> torch.Tensor:
@@ -117,11 +131,3 @@ def _variation(x: torch.Tensor) -> torch.Tensor:
     """Mean absolute differences of neighbouring pixels (M,) of images (M, K, C, H, W)."""
     down, across = x.diff(dim=3).abs(), x.diff(dim=4).abs()
     return down.flatten(1).mean(1) + across.flatten(1).mean(1)
-
-
-def _failure(distance: float) -> str:
-    if not np.isfinite(distance):
-        return "The distance of gradients was never finite."
-    if distance >= 1.0:
-        return "The search found no image whose gradient has a part along the shared one."
-    return ""

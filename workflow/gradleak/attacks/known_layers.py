@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 
 from gradleak.attacks.base import AttackerView
@@ -18,7 +20,7 @@ MARGIN = 1e-6
 
 
 class _Enough(Exception):
-    """The walk has reached a layer that it cannot solve."""
+    """The walk has reached a layer that it cannot solve, or all that is wanted."""
 
 
 def known_deltas(view: AttackerView, cache: ConvolutionCache) -> dict[str, np.ndarray]:
@@ -31,8 +33,7 @@ def known_deltas(view: AttackerView, cache: ConvolutionCache) -> dict[str, np.nd
     Returns
     -------
     dict
-        Empty if not even the last convolution's is known, or if the whole walk succeeds but for
-        the first layer's image, where there is nothing left to use.
+        Empty if not even the last convolution's is known.
     """
     found: dict[str, np.ndarray] = {}
     if inapplicable(view.chain, NAMES) is not None:
@@ -51,8 +52,7 @@ def known_deltas(view: AttackerView, cache: ConvolutionCache) -> dict[str, np.nd
             raise _Enough
         return answer
 
-    try:
+    # Whatever ends the walk: what was found before stands.
+    with suppress(_Enough, NumericsError, np.linalg.LinAlgError):
         walk(view, cache, solve, precision="float64", margin=MARGIN, linear=True)
-    except (_Enough, NumericsError, np.linalg.LinAlgError):
-        pass
     return found

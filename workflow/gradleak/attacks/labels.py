@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 
 import numpy as np
 
@@ -55,9 +56,11 @@ def class_of(view: AttackerView) -> int | None:
     Raises
     ------
     NumericsError
-        If a single image's granted label contradicts the signs, or signs do not tell it.
+        If a granted label is no class of the network, a single image's contradicts the signs,
+        or signs do not tell it.
     """
     has_bias = view.chain.layers[-1].bias
+    _check_labels(view, range(view.chain.classes), f"has classes 0 to {view.chain.classes - 1}")
     if view.batch > 1:
         if view.labels:
             return Counter(view.labels).most_common(1)[0][0]
@@ -72,6 +75,26 @@ def class_of(view: AttackerView) -> int | None:
                 f"class {named[0]}: the label contradicts the gradient; grant the true one or none."
             )
     return view.label
+
+
+def check_margin_labels(view: AttackerView) -> None:
+    """Refuse granted labels that a loss of a margin does not know.
+
+    Raises
+    ------
+    NumericsError
+        If one is neither −1 nor 1.
+    """
+    _check_labels(view, (-1, 1), f"is attacked through the {view.loss} loss, whose y is -1 or 1")
+
+
+def _check_labels(view: AttackerView, known: Container[int], words: str) -> None:
+    wrong = [label for label in view.labels or () if label not in known]
+    if wrong:
+        raise NumericsError(
+            f"Label {wrong[0]} was granted, but {view.chain.name} {words}; grant one of these or "
+            "none."
+        )
 
 
 def contradiction(label: int) -> NumericsError:

@@ -9,7 +9,13 @@ import numpy as np
 
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.fully_connected import LinearSolution, from_delta, last_layer
-from gradleak.attacks.labels import class_of, contradiction, is_positive, plausible_sign
+from gradleak.attacks.labels import (
+    check_margin_labels,
+    class_of,
+    contradiction,
+    is_positive,
+    plausible_sign,
+)
 from gradleak.errors import NumericsError
 from gradleak.losses import BINARY, MarginLoss
 from gradleak.models.chain import Chain, LinearLayer
@@ -73,6 +79,7 @@ def beginnings(view: AttackerView, weights: Arrays, gradients: Arrays) -> tuple[
         )
         return tuple(_cast(one, weight.dtype) for one in kept)
     _check_margin(view, last)
+    check_margin_labels(view)
     if bias_gradient is not None:
         bias = weights[f"{last.name}.bias"]
         return (_margin_with_bias(view, weight[0], bias[0], gradient[0], bias_gradient[0]),)

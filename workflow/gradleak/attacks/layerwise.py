@@ -67,6 +67,11 @@ class LayerAnswer:
 
 
 SolveLayer = Callable[[LayerTask], LayerAnswer]
+# Why the attacker holds an answer for a failure, empty if not.
+Judge = Callable[[Reconstruction], str]
+
+# Share of saturated values in an exact input above which the layer before cannot be opened.
+MOST_SATURATED = 0.5
 
 
 def inapplicable(chain: Chain, hidden: tuple[str, ...] = INVERTIBLE) -> str | None:
@@ -141,6 +146,7 @@ def walk(
     precision: str = "float64",
     margin: float = 0.0,
     linear: bool = False,
+    judge: Judge | None = None,
 ) -> Reconstruction:
     """Reconstruct one image, last layer first.
 
@@ -162,29 +168,33 @@ def walk(
         Whether `solve` is linear in the values of a task. Then a network without biases whose
         activations are homogeneous gives the twin as a multiple of the first answer (R-GAP
         appendix B), and one walk is enough.
+    judge
+        The attack's own rule for answers that failed, by nothing but what the attacker knows.
 
     Raises
     ------
     NumericsError
-        If the gradient is zero or not finite, contradicts the label, or an inverse activation
-        overflows.
+        If a tensor is missing or a gradient is zero or not finite, the gradient contradicts the
+        label, or an inverse activation overflows.
     """
     given = _given(view, cache, np.dtype(precision), margin)
-    shared = linear and _is_homogeneous(view.chain)
+    shared = linear and view.chain.is_homogeneous
     found: list[Reconstruction] = []
     first: dict[int | None, tuple[Beginning, Reconstruction]] = {}
     for begin in beginnings(view, given.weights, given.gradients):
         if shared and begin.label in first:
             found.append(_multiple(*first[begin.label], begin))
             continue
-        found.append(_walk_from(begin, given, view.chain, solve))
-        first[begin.label] = begin, found[-1]
+        answer = _walk_from(begin, given, view.chain, solve)
+        if judge is not None:
+            answer = replace(answer, failure=judge(answer))
+        found.append(answer)
+        first[begin.label] = begin, answer
     return choose(found, view)
 
 
 def _given(view: AttackerView, cache: ConvolutionCache, dtype: np.dtype, margin: float) -> Given:
-    if not all(np.all(np.isfinite(g)) for g in view.gradients.values()):
-        raise NumericsError("The shared gradient holds NaN or infinity; the client must resend it.")
+    _check(view)
     return Given(
         view.chain.layers,
         {k: v.astype(dtype) for k, v in view.weights.items()},
@@ -194,9 +204,28 @@ def _given(view: AttackerView, cache: ConvolutionCache, dtype: np.dtype, margin:
     )
 
 
-def _is_homogeneous(chain: Chain) -> bool:
-    """Whether the input of the last layer is proportional to the image's scale."""
-    return all(not layer.bias and layer.activation.is_homogeneous for layer in chain.layers[:-1])
+def _check(view: AttackerView) -> None:
+    """Refuse weights and gradients that the walk cannot use, by the name of the first tensor."""
+    parameters = [
+        f"{layer.name}.{kind}"
+        for layer in view.chain.layers
+        for kind in (("weight", "bias") if layer.bias else ("weight",))
+    ]
+    for what, tensors in (("set of weights", view.weights), ("gradient", view.gradients)):
+        missing = [name for name in parameters if name not in tensors]
+        if missing:
+            raise NumericsError(
+                f"The {what} of {view.chain.name} lacks {missing[0]}, and the walk needs every "
+                "layer's; make the file again with all parameters in it."
+            )
+    if not all(np.all(np.isfinite(view.gradients[name])) for name in parameters):
+        raise NumericsError("The shared gradient holds NaN or infinity; the client must resend it.")
+    for name in parameters:
+        if not np.any(view.gradients[name]):
+            raise NumericsError(
+                f"The gradient of {name} is zero everywhere, so it tells nothing of the input of "
+                f"{name.split('.')[0]}; use a gradient of other weights, or dlg."
+            )
 
 
 def _multiple(base: Beginning, first: Reconstruction, begin: Beginning) -> Reconstruction:
@@ -226,6 +255,7 @@ def _walk_from(begin: Beginning, given: Given, chain: Chain, solve: SolveLayer) 
         x, z_known = answer.x.astype(x.dtype), answer.z_before
         back = task.system.convolution.adjoint(delta).astype(x.dtype)
     notes = [begin.note] if begin.note else []
+    notes += [f"{one.layer}: {one.stop}" for one in facts[:-1] if one.clipped]
     notes += [f"{one.layer} leaves at least {one.free} unknowns free" for one in facts if one.free]
     stop = "; ".join([facts[-1].stop, *notes])
     images = x.reshape(1, *chain.input).astype(np.float64)
@@ -233,12 +263,17 @@ def _walk_from(begin: Beginning, given: Given, chain: Chain, solve: SolveLayer) 
 
 
 def _open(activation: Activation, x: np.ndarray, facts: list[LayerFacts], given: Given) -> Opened:
-    """A^-1(X), counting clipped values in the facts of the layer that X is the input of."""
-    opened = activation.open(x, given.margin)
-    is_fc = facts[-1].layer.startswith("fc")
-    if is_fc and opened.clipped > 0.5 * x.size:
-        activation.open(x)  # saturated beyond use: says so
-    facts[-1] = replace(facts[-1], clipped=opened.clipped)
+    """A^-1(X); the facts of the layer that X is the input of get the number of saturated values."""
+    opened, of = activation.open(x, given.margin), facts[-1]
+    if not opened.clipped:
+        return opened
+    note = f"{opened.clipped} of {x.size} values saturated"
+    if of.layer.startswith("fc") and opened.clipped > MOST_SATURATED * x.size:
+        raise NumericsError(
+            f"The input of {of.layer}: {note}, at the ends of '{activation.name}' or beyond, where "
+            "its inverse is infinite; use weights that saturate it less."
+        )
+    facts[-1] = replace(of, clipped=opened.clipped, stop=f"{of.stop}, {note}")
     return opened
 
 

@@ -1,4 +1,4 @@
-"""Gradients of a chain to first order in the image: products with their Jacobian and its adjoint."""
+"""Gradients of a chain to first order in the image: their Jacobian and its adjoint."""
 
 from __future__ import annotations
 
@@ -115,9 +115,10 @@ class Linearised:
             if isinstance(layer, ConvLayer) and layer.skip:
                 start = number - layer.skip
                 waiting[start] = waiting[start] + delta if start in waiting else delta
-            out.append(to_columns(delta) if isinstance(layer, ConvLayer) else delta.mT)
+            columns = to_columns(delta) if isinstance(layer, ConvLayer) else delta.mT
+            out.append(columns)
             if number:
-                turned = self._pulled(number, out[-1])
+                turned = self._pulled(number, columns)
         return out[::-1]
 
     def _local(

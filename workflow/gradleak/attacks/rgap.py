@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,8 +16,11 @@ from gradleak.attacks.layerwise import (
     walk,
 )
 from gradleak.models.activations import NAMES
-from gradleak.models.chain import Chain
+from gradleak.models.chain import Chain, ConvLayer
 from gradleak.operators.system import LayerSystem
+
+# A layer whose equations contradict each other by more than this (relative) has an input in error.
+AGREEMENT = 1e-3
 
 
 def minimum_norm(task: LayerTask, precision: str = "float64", rows: str = "plain") -> LayerAnswer:
@@ -36,15 +40,7 @@ def balance(task: LayerTask) -> tuple[LayerSystem, np.ndarray]:
     ignores them. The rows of W x = Z carry the errors of the layers behind, which A^-1 magnifies:
     by ||X / A'(Z)|| / ||Z − bias|| if the relative errors of all X are alike, 1 for LeakyReLU.
     """
-    system = task.system
-    delta = system.gradient.delta
-    lengths = np.linalg.norm(delta, axis=1)
-    row = float(np.linalg.norm(system.convolution.weight)) / np.sqrt(lengths.size)
-    alive = lengths > 0
-    factors = np.where(alive, _magnified(task) * row / np.where(alive, lengths, 1.0), 1.0)
-    balanced = LayerSystem(system.convolution, system.gradient.scaled(factors), system.keep)
-    below = task.values[system.split :].reshape(lengths.size, -1) * factors[:, None]
-    return balanced, np.concatenate([task.values[: system.split], below.ravel()])
+    return task.system.balance(task.values, _magnified(task))
 
 
 def _magnified(task: LayerTask) -> float:
@@ -66,16 +62,23 @@ class RGap:
         included.
     rows
         ``plain``: U as the paper writes it. ``balanced``: rows weighted by what is known of their
-        errors, see `balance`; exact gradients give the same answer, and so does a layer that is
-        solved only in part, but float32 gradients give one that is far less in error.
+        errors, see `balance`. Exact gradients that fix every layer give the same answer, and
+        float32 ones an answer that is far less in error. Where a layer was solved only in part,
+        the equations of the layers before it contradict each other and the two answers differ.
     margin
         Values beyond the range of Sigmoid or Tanh, as a layer that is solved only in part gives
-        them, are moved to this distance inside of it, and counted.
+        them, are moved to this distance inside of it, and counted as saturated.
+    failure_residual, failure_saturated
+        Limits of `failure`. In networks that their weights saturated, 9 % and more of the last
+        layer's input was, and residuals were above 0.3; noise of 0.01 of each tensor's deviation
+        left residuals up to 0.5, but at most 0.6 % of that input was saturated.
     """
 
     precision: str = "float64"
     rows: str = "plain"
     margin: float = 1e-6
+    failure_residual: float = 0.25
+    failure_saturated: float = 0.05
     _cache: ConvolutionCache = field(default_factory=ConvolutionCache, repr=False)
 
     def applies(self, chain: Chain) -> str | None:
@@ -84,11 +87,60 @@ class RGap:
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
         """See `gradleak.attacks.base.Attack`; deterministic, so `seed` changes nothing."""
+        misfits: dict[str, float] = {}
+
+        def solve(task: LayerTask) -> LayerAnswer:
+            answer = minimum_norm(task, self.precision, self.rows)
+            off = task.system.apply(answer.x) - task.values
+            misfits[task.layer.name] = float(np.linalg.norm(off) / np.linalg.norm(task.values))
+            return answer
+
         return walk(
             view,
             self._cache,
-            lambda task: minimum_norm(task, self.precision, self.rows),
+            solve,
             precision=self.precision,
             margin=self.margin,
             linear=True,
+            judge=lambda found: self.failure(found, view, misfits),
         )
+
+    def failure(
+        self, found: Reconstruction, view: AttackerView, misfits: Mapping[str, float]
+    ) -> str:
+        """Why an answer failed, judged without the original; empty if it did not.
+
+        A saturated value z is unknown, and with it the equations of every layer before. An answer
+        fails if more than `failure_saturated` of some layer's input is saturated and the
+        equations of a layer before contradict each other by more than `failure_residual`. Noise
+        and layers that leave unknowns free, which the answer tells by itself, are other causes of
+        both. So a layer's input counts only where all equations up to there fix it and agree, and
+        a batch, which no single image explains, is not judged.
+
+        Parameters
+        ----------
+        found, view
+            The answer, and what the attacker knows.
+        misfits
+            ||U x − V|| / ||V|| of each convolution, rows not weighted.
+        """
+        sizes = {
+            layer.name: layer.shape.unknowns if isinstance(layer, ConvLayer) else layer.inputs
+            for layer in view.chain.layers
+        }
+        worst: LayerFacts | None = None
+        for facts in found.layers if view.batch == 1 else ():
+            misfit = misfits.get(facts.layer, facts.residual)
+            if worst is not None and misfit > self.failure_residual:
+                return (
+                    f"{worst.clipped} of {sizes[worst.layer]} values are saturated in the input "
+                    f"of {worst.layer}, and the equations of {facts.layer} contradict each other "
+                    f"(relative residual {misfit:.2g}, above failure_residual: "
+                    f"{self.failure_residual:g}); use weights that saturate less."
+                )
+            if worst is None:
+                if facts.free or misfit > AGREEMENT:
+                    break
+                if facts.clipped > self.failure_saturated * sizes[facts.layer]:
+                    worst = facts
+        return ""

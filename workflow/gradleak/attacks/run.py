@@ -50,6 +50,9 @@ def build(settings: dict[str, Any], device: str = "cpu") -> Attack | ManyAttack:
 class Views:
     """Attacker's views of every run in a gradient file, as (view, seed, target) in file order.
 
+    ``broken`` holds why a run cannot be attacked at all, by (chain, seed, target): its gradient
+    is not usable, or its start could not be given. It is complete for the runs passed so far.
+
     Parameters
     ----------
     model_path, gradient_path
@@ -71,6 +74,10 @@ class Views:
         self._models = files.read(model_path)
         self._gradients, self._shared = read_tensors(gradient_path)
         self._starts = starts
+        self.broken: dict[tuple[str, int, int], str] = {
+            (entry["chain"], entry["seed"], entry["batch"]): entry["reason"]
+            for entry in self._shared.get("unusable", ())
+        }
         self.images = min(int(self._shared["images"]), most_images or sys.maxsize)
         self.seeds = min(int(self._shared["seeds"]), most_seeds or sys.maxsize)
         self._runs = list(files.runs(self._models.chains, self.seeds, self.images))
@@ -93,9 +100,19 @@ class Views:
                 shared["high"],
                 shared["loss"],
                 int(shared["batch"]),
-                self._starts.of(chain.name, seed, batch, classes) if self._starts else None,
+                self._begin((chain.name, seed, batch), classes),
             )
             yield view, seed, batch
+
+    def _begin(self, run: tuple[str, int, int], classes: np.ndarray | None) -> np.ndarray | None:
+        """Images that a run starts from, None where none are told or can be given."""
+        if self._starts is None:
+            return None
+        try:
+            return self._starts.of(*run, classes)
+        except NumericsError as error:
+            self.broken.setdefault(run, str(error))
+            return None
 
 
 def attack_all(
@@ -119,17 +136,18 @@ def attack_all(
     for _, group in groupby(todo, key=lambda run: run[0].chain.name):
         runs = list(group)
         sizes = (todo.seeds, todo.images)
+        broken = [todo.broken.get((v.chain.name, seed, batch), "") for v, seed, batch in runs]
         if isinstance(attack, ManyAttack):
             begin = time.perf_counter()
-            found = _run_many(attack, [view for view, _, _ in runs], _seeds(runs))
+            found = _run_many(attack, [view for view, _, _ in runs], _seeds(runs), broken)
             seconds = (time.perf_counter() - begin) / len(runs)
             for run, answer in zip(runs, found, strict=True):
                 out.add(run, answer, sizes, seconds)
             bar.update(len(runs))
             continue
-        for run in runs:
+        for run, why in zip(runs, broken, strict=True):
             begin = time.perf_counter()
-            answer = _run_one(attack, run[0], run_seed(*run[1:]))
+            answer = _run_one(attack, run[0], run_seed(*run[1:]), why)
             out.add(run, answer, sizes, time.perf_counter() - begin)
             bar.update()
     bar.close()
@@ -156,10 +174,12 @@ class NotAttacked(Exception):
 Answer = Reconstruction | NotAttacked
 
 
-def _run_one(attack: Attack, view: AttackerView, seed: int) -> Answer:
+def _run_one(attack: Attack, view: AttackerView, seed: int, broken: str) -> Answer:
     reason = attack.applies(view.chain)
     if reason is not None:
         return NotAttacked("not_applicable", reason)
+    if broken:
+        return NotAttacked("failed", broken)
     try:
         return attack.run(view, seed)
     except NumericsError as error:
@@ -169,20 +189,29 @@ def _run_one(attack: Attack, view: AttackerView, seed: int) -> Answer:
 
 
 def _run_many(
-    attack: ManyAttack, views: Sequence[AttackerView], seeds: Sequence[int]
+    attack: ManyAttack,
+    views: Sequence[AttackerView],
+    seeds: Sequence[int],
+    broken: Sequence[str],
 ) -> list[Answer]:
     reason = attack.applies(views[0].chain)
     if reason is not None:
         return [NotAttacked("not_applicable", reason) for _ in views]
-    lacking = [view.starts is not None and not np.isfinite(view.starts).all() for view in views]
-    kept = [i for i, lacks in enumerate(lacking) if not lacks]
-    out: list[Answer] = [
-        NotAttacked("failed", "The attack that it starts from gave no image here.") for _ in views
+    reasons = [
+        why or ("" if _has_start(view) else "The attack that it starts from gave no image here.")
+        for view, why in zip(views, broken, strict=True)
     ]
+    kept = [i for i, why in enumerate(reasons) if not why]
+    out: list[Answer] = [NotAttacked("failed", why) for why in reasons]
     found = attack.run_many([views[i] for i in kept], [seeds[i] for i in kept]) if kept else []
     for i, answer in zip(kept, found, strict=True):
         out[i] = NotAttacked("failed", str(answer)) if isinstance(answer, NumericsError) else answer
     return out
+
+
+def _has_start(view: AttackerView) -> bool:
+    """Whether a start is there, or none is needed."""
+    return view.starts is None or bool(np.isfinite(view.starts).all())
 
 
 class Results:

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.labels import class_of
+from gradleak.attacks.labels import class_of, contradiction
 from gradleak.attacks.matching import ChainGradients, members_at_once, stack
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.gradients import DTYPES, check_gradient, pick_device
+from gradleak.losses import BINARY
 from gradleak.models.chain import Chain
 
 STARTS = ("normal", "uniform", "given")
@@ -235,7 +236,8 @@ def known_labels(view: AttackerView) -> tuple[int, ...]:
     Raises
     ------
     NumericsError
-        If they are neither.
+        If they are neither, are not −1 or 1 under a loss of a margin, or the last layer's bias
+        contradicts that of a single image.
     """
     if view.loss == "cross_entropy" and view.batch == 1:
         label = class_of(view)
@@ -245,7 +247,22 @@ def known_labels(view: AttackerView) -> tuple[int, ...]:
             "The labels were not granted and a search cannot tell them from the gradient here; "
             "set label: granted, or the attack's label: unknown."
         )
+    if view.loss in BINARY:
+        _check_signs(view, view.labels)
     return view.labels
+
+
+def _check_signs(view: AttackerView, labels: tuple[int, ...]) -> None:
+    """Refuse labels that are no signs, and one that db = y·ℓ'(μ), ℓ' < 0, contradicts."""
+    wrong = [label for label in labels if label not in (-1, 1)]
+    if wrong:
+        raise NumericsError(
+            f"The granted label {wrong[0]} is no label of the {view.loss} loss, which takes −1 or "
+            "1; grant one of them, or choose loss: cross_entropy."
+        )
+    bias = view.gradients.get(f"{view.chain.layers[-1].name}.bias")
+    if view.batch == 1 and bias is not None and labels[0] * bias[0] > 0:
+        raise contradiction(labels[0])
 
 
 def moments(trace: np.ndarray) -> tuple[float, ...]:

@@ -20,7 +20,8 @@ def choose(found: Sequence[Reconstruction], view: AttackerView) -> Reconstructio
     The rule uses nothing but what the attacker knows, in this order:
 
     1. An answer whose worst layer residual is more than `DECISIVE` times another's (and above
-       rounding) is refuted and comes last, with that as its ``failure``.
+       rounding) is refuted and comes last, with that as its ``failure``; so does one that the
+       attack itself holds for a failure.
     2. An answer in the range of the network's input, to `OUTSIDE` of that range in the root mean
        square, comes before one outside of it; of two outside, the nearer one first.
     3. Of two inside, the one with more contrast (standard deviation) comes first: the twin of an
@@ -34,12 +35,12 @@ def choose(found: Sequence[Reconstruction], view: AttackerView) -> Reconstructio
     span = view.high - view.low
     ranked = []
     for one, residual in zip(found, worst, strict=True):
-        refuted = residual > limit
+        refuted = residual > limit or bool(one.failure)
         outside = _outside(one.images, view.low, view.high) / span
         inside = outside <= OUTSIDE
         order = (refuted, not inside, -float(one.images.std()) if inside else outside)
-        reason = f"A twin fits the layers better (residual {residual:.1g})." if refuted else ""
-        ranked.append((order, replace(one, kind="twin", failure=reason)))
+        better = f"A twin fits the layers better (residual {residual:.1g})." if refuted else ""
+        ranked.append((order, replace(one, kind="twin", failure=one.failure or better)))
     ranked.sort(key=lambda pair: pair[0])
     fitting = sum(not refuted and not outside for (refuted, outside, _), _ in ranked)
     chosen = ranked[0][1]

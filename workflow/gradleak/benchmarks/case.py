@@ -10,7 +10,7 @@ from gradleak.artifacts import read_tensors, write_tensors
 from gradleak.attacks.base import AttackerView
 from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile
-from gradleak.models.passes import forward
+from gradleak.models.passes import margin_label
 from gradleak.targets import TargetSet
 
 
@@ -105,7 +105,7 @@ def make_single(path: str, models: ModelFile, targets: TargetSet) -> None:
     """Write the same case with float32 gradients of the logistic loss, y against the output."""
     chain = models.chains[0]
     weights, image = models.of(chain, 0), targets.inputs(0)[0]
-    label = -1 if forward(chain, weights, image)[0] >= 0 else 1
+    label = margin_label(chain, weights, image, "opposite")
     options = {"precision": "float32", "loss": "logistic"}
     make(path, chain, weights, image, label, targets.offset, granted=True, **options)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+from scipy.optimize import brentq
 
 from gradleak.losses import MarginLoss
 
@@ -53,19 +54,51 @@ def _zero_after_one(loss: MarginLoss, amount: float) -> Found:
     return bool((falling < 0).all()) and gap <= amount, gap
 
 
+def roots(loss: MarginLoss, value: float) -> list[float]:
+    """Every μ of −20 to 20 with ∂ℓ/∂μ·μ = `value`, from the function alone.
+
+    Points of `MARGINS` that give it exactly, and sign changes of the difference between two of
+    them; a jump over `value`, as the hinge loss has at 1, is no root.
+    """
+
+    def gap(mu: float) -> float:
+        return float(loss.product(mu)) - value
+
+    gaps = loss.product(MARGINS) - value
+    found = [float(mu) for mu in MARGINS[gaps == 0]]
+    for place in np.flatnonzero(np.sign(gaps[:-1]) * np.sign(gaps[1:]) < 0):
+        root = float(brentq(gap, MARGINS[place], MARGINS[place + 1], xtol=1e-300, rtol=1e-15))
+        if abs(gap(root)) <= 1e-9 * max(1.0, abs(value)):
+            found.append(root)
+    return sorted(found)
+
+
 def _at_most_two(loss: MarginLoss, amount: float) -> Found:
-    """No more than two μ give one value, the true one is among them, and each gives that value."""
-    most, gap = 0, 0.0
-    for mu in MARGINS[::10]:
-        product = float(loss.product(mu))
-        if product == 0:
-            continue
-        found = loss.margins(product)
-        most = max(most, len(found))
-        again = [float(loss.product(other)) for other in found]
-        gap = max(gap, *(abs(value / product - 1) for value in again))
-        gap = max(gap, min(abs(other - mu) for other in found) / max(abs(mu), 1.0))
-    return most <= 2 and gap <= amount, float(most)
+    """No more than two μ give one value of it, 0 included."""
+    values = {float(value) for value in loss.product(MARGINS[::10])}
+    most = max(len(roots(loss, value)) for value in values)
+    return most <= 2, float(most)
+
+
+def _twin_larger_before_turn(loss: MarginLoss, amount: float) -> Found:
+    """The other μ of the same value is larger for 0 < μ < turn, and smaller behind the turn.
+
+    The number is the least μ̃/μ before the turn. Within 0.1 of the turn the two are too close to
+    be told apart on the grid.
+    """
+
+    def ratios(margins: np.ndarray) -> np.ndarray:
+        found = [roots(loss, float(loss.product(mu))) for mu in margins]
+        return np.array(
+            [
+                max(pair, key=lambda r: abs(r - mu)) / mu
+                for mu, pair in zip(margins, found, strict=True)
+            ]
+        )
+
+    before = ratios(MARGINS[(MARGINS > 0) & (loss.turn - 0.1 > MARGINS)])
+    behind = ratios(MARGINS[loss.turn + 0.1 < MARGINS])
+    return bool((before > 1).all() and (behind < 1).all()), float(before.min())
 
 
 def _printed(mu: np.ndarray) -> np.ndarray:
@@ -94,6 +127,7 @@ FACTS: dict[str, Callable[[MarginLoss, float], Found]] = {
     "tends_to_zero": _tends_to_zero,
     "zero_after_one": _zero_after_one,
     "at_most_two": _at_most_two,
+    "twin_larger_before_turn": _twin_larger_before_turn,
     "equation_11": _equation_11,
     "equation_35": _equation_35,
 }

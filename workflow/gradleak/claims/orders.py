@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -110,6 +112,11 @@ def _difference(one: Selected, other: Selected, unit: str) -> np.ndarray:
     return _by_unit(difference, unit)
 
 
+def _draws(unit: str, seeds: Iterable[Any]) -> str:
+    """Add to a reason that images alone tell nothing about other draws of the weights."""
+    return ", one draw of the weights" if unit != "seed" and len(set(seeds)) == 1 else ""
+
+
 def _enough(units: int, unit: str) -> None:
     if units < MIN_UNITS:
         few = f"{units} {UNITS[unit]}"
@@ -138,7 +145,8 @@ def judge_compare(claim: Claim, tolerance: Tolerance, evidence: Evidence, images
     query = claim.query
     assert isinstance(query, Compare)
     n, n_ok = 0, 0
-    results = []
+    results: list[tuple[float, np.ndarray]] = []
+    seeds: set[str] = set()
     for pair in query.comparisons:
         better, than = (
             select(evidence, {**query.where, **where}, query.metric, images, query.answers)
@@ -148,11 +156,12 @@ def judge_compare(claim: Claim, tolerance: Tolerance, evidence: Evidence, images
         differences = _difference(better, than, query.unit)
         _enough(differences.size, query.unit)
         results.append((p_below_zero(differences), differences))
+        seeds.update(_common([better, than]).get_level_values("seed"))
     p, worst = max(results, key=lambda result: (result[0], float(np.mean(result[1]))))
     low, high = _interval(worst)
     mean = math.nan if math.isnan(low) else float(worst.mean())
     ours, low, high = (_power(value, query.metric) for value in (mean, low, high))
-    words = f"p = {p:.2g} over {worst.size} {UNITS[query.unit]}"
+    words = f"p = {p:.2g} over {worst.size} {UNITS[query.unit]}{_draws(query.unit, seeds)}"
     if len(results) > 1:
         words += f", the largest of {len(results)} comparisons"
     if n_ok < n:
@@ -191,6 +200,7 @@ def judge_close(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
     words = (
         f"{1 - 2 * tolerance.alpha:.0%} interval of the mean difference over {units.size} "
         f"{UNITS[query.unit]} {'lies' if ok else 'does not lie'} {_range(query, tolerance.amount)}"
+        f"{_draws(query.unit, common.get_level_values('seed'))}"
     )
     if n_ok < n:
         words += f"; {n - n_ok} of {n} runs failed"
@@ -225,6 +235,7 @@ def judge_limit(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
     words = (
         f"{int(units.sum())} of {units.size} {UNITS[query.unit]} are all "
         f"{'at most' if at_most else 'at least'} {tolerance.amount:g}, p = {p:.2g}"
+        f"{_draws(query.unit, found['seed'])}"
     )
     ok = found["ok"]
     ours, low, high = (float(found.loc[ok, "value"].quantile(q)) for q in (0.5, 0.025, 0.975))
@@ -246,12 +257,14 @@ def judge_share(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
     query = claim.query
     assert isinstance(query, Share)
     n, n_ok = 0, 0
+    seeds: set[str] = set()
 
     def share(part: Measured) -> pd.Series:
         where = {**query.where, **part.where}
         found = runs(evidence, where, part.metric, images, query.answers)
         nonlocal n, n_ok
         n, n_ok = n + len(found), n_ok + int(found["ok"].sum())
+        seeds.update(found["seed"])
         limit = (
             tolerance
             if part.amount is None
@@ -268,6 +281,7 @@ def judge_share(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
     low, high = interval_of_mean(more - less, log=False)
     units = f"{common.size} {UNITS[query.unit]}"
     words = f"{more.mean():.0%} against {less.mean():.0%}, p = {p:.2g} over {units}"
+    words += _draws(query.unit, seeds)
     if n_ok < n:
         words += f"; {n - n_ok} of {n} runs failed and do not meet it"
     gap = float((more - less).mean())
@@ -316,7 +330,7 @@ def judge_effect(claim: Claim, tolerance: Tolerance, evidence: Evidence, images:
     low, high = _interval(units)
     n = sum(side.n for side in [*paired, *among])
     n_ok = sum(side.n_ok for side in [*paired, *among])
-    over = f"{units.size} {UNITS[query.unit]}"
+    over = f"{units.size} {UNITS[query.unit]}{_draws(query.unit, common.get_level_values('seed'))}"
     words = f"effect less difference between models, p = {p:.2g} over {over}"
     ours = math.nan if math.isnan(low) else float(units.mean())
     return Outcome(holds(p < tolerance.alpha), words, ours, low, high, n, n_ok)

@@ -22,7 +22,7 @@ MINUS = "\N{MINUS SIGN}"
 KEY = (
     "Diagrams: bars are as wide as a layer has input features (one scale), the image above; "
     "conv 4×4/2 is a convolution with kernel 4×4 and stride 2, |W| its weights, and RA-i = |x| − "
-    "|W| − |z| − |V| its unknowns less its constraints, positive where rank is missing. Red: "
+    "|W| − |z| − |V| its unknowns less its constraints, positive where rank is missing. Orange: "
     "the critical layer, that of the largest RA-i, which is the network's."
 )
 
@@ -76,7 +76,7 @@ def index_words(chain: Chain) -> str:
 
 
 def index_colour(chain: Chain) -> str:
-    """Red where a network lacks rank."""
+    """Orange where a network lacks rank."""
     return RED if network_index(chain) > 0 else "black"
 
 

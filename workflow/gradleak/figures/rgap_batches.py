@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from scipy.optimize import linear_sum_assignment
 
 from gradleak.figures.answers import Answer, Content, caption
 from gradleak.figures.pictures import TITLE, Page, draw_pixels, under
 from gradleak.figures.style import PAGE, number, styled
-from gradleak.metrics.image import mse
+from gradleak.metrics.image import assignment
 
 # Inches: gaps between pictures and between groups, headings, the words under a picture.
 GAP, GROUP, HEAD, UNDER = 0.04, 0.16, 0.36, 0.3
@@ -102,16 +101,10 @@ def _found(frames: list[Axes], content: Content, batch: int, many: Answer | None
             content.show(axes, many)
             under(axes, caption(many))
         return
-    order = matched(content.originals.inputs(batch), many.images)
+    order = assignment(content.originals.inputs(batch), many.images)
     for place, axes in enumerate(frames):
         content.show(axes, many, int(order[place]))
         under(axes, number(float(many.scores["mse"].iloc[place])))
-
-
-def matched(inputs: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Which image of `found` stands for each of `inputs`, so that the sum of MSEs is least."""
-    cost = np.array([[mse(one, other) for other in found] for one in inputs])
-    return np.asarray(linear_sum_assignment(cost)[1])
 
 
 def _short(value: float) -> str:

@@ -14,15 +14,17 @@ from gradleak.figures import diagrams
 from gradleak.figures.answers import Answer, Content, caption
 from gradleak.figures.pictures import SMALL, TITLE, Page, draw_pixels, under
 from gradleak.figures.style import BLUE, GREY, ORANGE, PAGE, YELLOW, styled
+from gradleak.metrics.image import AT_TWIN, INVISIBLE
 
 # Inches: the column of labels, gaps, headings, the words under a picture, the panels below.
 LABEL, GAP, HEAD, UNDER, PANEL_HEAD, BAR = 0.82, 0.05, 0.34, 0.28, 0.42, 0.24
 SHOWN = 0
-NEAR = 0.01  # of a squared norm: what the squared error is below of an answer that is there
+NEAR = 0.01  # of the squared distance of image and twin: what the squared error is below near one
 SPAN = (2, 98)  # percentiles that the stretched pictures have in common with the original
 WIDEST = 1.0  # inches of a picture's side
 SHIFT = 1.6  # inches to the panels
-ENDS = ("real image", "twin", "near the twin", "elsewhere", "failed")
+NEAR_TWIN = "near the twin"
+ENDS = ("real image", "twin", NEAR_TWIN, "elsewhere", "failed")
 LOOKS: tuple[dict[str, Any], ...] = (
     {"facecolor": BLUE},
     {"facecolor": ORANGE},
@@ -55,16 +57,11 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     columns = _columns(content, chains[0].name)
     side = min((PAGE - LABEL) / (len(columns) + 1) - GAP, WIDEST)
     panels = HEAD + 2 * (side + UNDER) + 0.08
+    known = _known_ends(content)
     with styled():
         page = Page.new(
             "Twin data: another image with the same gradient (R-GAP Figure 5)",
-            f"Network of the pictures: {content.name(chains[0])}. The twin is the image times "
-            "μ̃/μ. Lower row: values stretched linearly so that percentiles "
-            f"{SPAN[0]} and {SPAN[1]} are the original's. An answer is at the real image or at "
-            "the twin if its squared "
-            f"error is below {100 * NEAR:g} % of the squared norm of that one, and near the twin "
-            f"if it is below {100 * NEAR:g} % of the squared distance between the two: then noise "
-            f"hides the faint twin. {content.describe(scale)}",
+            _footer(content, known, scale),
             panels + PANEL_HEAD + BAR * len(attacks) + 0.4,
         )
         _pictures(page, side, content, columns)
@@ -76,8 +73,37 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             _bars(axes, counts, list(attacks.values()) if place == 0 else None)
             title = f"{content.name(chain)}, {diagrams.index_words(chain)}"
             axes.set_title(title, loc="left", pad=3)
-        _legend(page, TITLE + panels + 0.12)
+        _legend(page, TITLE + panels + 0.12, known)
     return page.figure
+
+
+def _known_ends(content: Content) -> list[str]:
+    """Ends that the legend names: those that answers, other roots too, came to, and the usual ones.
+
+    To end near the twin is left out where nothing does.
+    """
+    inputs = content.originals.inputs
+    met = {
+        end_of(row, inputs(int(row["batch"]))[0])
+        for chain in content.chains
+        for attack in content.attacks
+        for _, row in content.answers.rows(chain.name, attack, chosen=False).iterrows()
+    }
+    return [end for end in ENDS if end != NEAR_TWIN or end in met]
+
+
+def _footer(content: Content, known: list[str], scale: str) -> str:
+    near = (
+        f", and near the twin if its squared error to the twin is below {100 * NEAR:g} % of the "
+        "squared distance between the two: then noise hides the faint twin"
+    )
+    return (
+        f"Network of the pictures: {content.name(content.chains[0])}. The twin is the image times "
+        f"μ̃/μ. Lower row: values stretched linearly so that percentiles {SPAN[0]} and {SPAN[1]} "
+        "are the original's. An answer is at the real image if its MSE is at most "
+        f"{INVISIBLE:g}, else at the twin if its distance to the twin is at most {AT_TWIN:g} of "
+        f"the twin's norm{near if NEAR_TWIN in known else ''}. {content.describe(scale)}"
+    )
 
 
 def _columns(content: Content, model: str) -> list[tuple[str, Answer | None]]:
@@ -139,21 +165,21 @@ def end_of(row: pd.Series, original: np.ndarray) -> str:
     Parameters
     ----------
     row
-        Its scores: ``status``, ``mse``, and where there is a twin ``mse_twin``, ``twin_scale``.
+        Its scores: ``status``, ``mse``, and where there is a twin ``mse_twin``, ``twin_error``
+        and ``twin_scale``.
     original
         The real image on the input's scale.
     """
     if row["status"] != "ok":
         return "failed"
-    power = float(np.mean(original**2))
-    if row["mse"] < NEAR * power:
+    if row["mse"] <= INVISIBLE:
         return "real image"
     if "mse_twin" not in row:
         return "elsewhere"
-    if row["mse_twin"] < NEAR * power * row["twin_scale"] ** 2:
+    if row["twin_error"] <= AT_TWIN:
         return "twin"
-    near = row["mse_twin"] < NEAR * power * (1 - row["twin_scale"]) ** 2
-    return "near the twin" if near else "elsewhere"
+    apart = float(np.mean(original**2)) * (1 - row["twin_scale"]) ** 2
+    return NEAR_TWIN if row["mse_twin"] < NEAR * apart else "elsewhere"
 
 
 def ends(content: Content, model: str, attack: str) -> list[int]:
@@ -201,9 +227,11 @@ def _bars(axes: Axes, counts: Mapping[str, list[int]], labels: list[str] | None)
     axes.set_xlabel("share of answers in %, all images and starts")
 
 
-def _legend(page: Page, top: float) -> None:
+def _legend(page: Page, top: float, known: list[str]) -> None:
     page.text(0.06, top, "Where they end:", weight="bold", va="center")
-    for place, (end, look) in enumerate(zip(ENDS, LOOKS, strict=True)):
+    looks = dict(zip(ENDS, LOOKS, strict=True))
+    for place, end in enumerate(known):
+        look = looks[end]
         left = SHIFT + 1.05 * place
         axes = page.axes(left, top - 0.05, 0.16, 0.1)
         axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(0, 1))

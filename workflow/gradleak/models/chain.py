@@ -215,8 +215,7 @@ class Chain:
     @property
     def is_homogeneous(self) -> bool:
         """f(s·x) = s·f(x) for s > 0: no biases, and activations that are linear in pieces."""
-        pieces = ("identity", "leaky_relu", "relu")
-        return all(a.activation.name in pieces and not a.bias for a in self.layers)
+        return all(a.activation.is_homogeneous and not a.bias for a in self.layers)
 
     @property
     def classes(self) -> int:

@@ -39,6 +39,15 @@ def forward(chain: Chain, weights: Weights, image: np.ndarray) -> np.ndarray:
     return _values(chain.layers, weights, image)[0][-1]
 
 
+def margin_label(chain: Chain, weights: Weights, image: np.ndarray, labels: str) -> int:
+    """Label y of a loss of a margin for one image (C, H, W): the network's own sign, or not.
+
+    ``same`` leaves μ > 0, which may have a twin; ``opposite`` leaves μ < 0, which has none.
+    """
+    own = 1 if forward(chain, weights, image)[0] >= 0 else -1
+    return own if labels == "same" else -own
+
+
 def fc_input(chain: Chain, weights: Weights, image: np.ndarray) -> np.ndarray:
     """Input (n,) of the first fully connected layer for one image (C, H, W)."""
     return _values(chain.convolutions, weights, image)[0][-1]

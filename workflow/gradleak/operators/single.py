@@ -14,15 +14,14 @@ from gradleak.operators.base import Solution
 if TYPE_CHECKING:
     from gradleak.operators.system import LayerSystem
 
+# Singular values below this share of the largest count as 0: NumPy's rule before version 2.0; the
+# paper is from 2020.
 PRECISION = float(np.finfo(np.float32).eps)
-# NumPy's rule for the singular values that count as 0, relative to the largest, before and since
-# version 2.0; the paper is from 2020.
-RULES = ("eps", "size")
 # Columns that the QR factorisation handles at once.
 PANEL = 128
 
 
-def solve_single(system: LayerSystem, values: np.ndarray, rule: str = "eps") -> Solution:
+def solve_single(system: LayerSystem, values: np.ndarray) -> Solution:
     """U^+ V in float32, as a dense float32 least-squares solver finds it but faster.
 
     K is reduced to I_C ⊗ R₀ by a QR factorisation of K₀, which leaves the problem as it is, and W
@@ -35,9 +34,6 @@ def solve_single(system: LayerSystem, values: np.ndarray, rule: str = "eps") -> 
         U, without pinned unknowns.
     values
         V, see `LayerSystem.solve`; rounded to float32.
-    rule
-        ``eps``: singular values below eps = 1.2e-7 of the largest are taken for 0. ``size``:
-        those below eps·max(rows, n).
 
     Returns
     -------
@@ -48,24 +44,21 @@ def solve_single(system: LayerSystem, values: np.ndarray, rule: str = "eps") -> 
     Raises
     ------
     NumericsError
-        If `rule` is neither, unknowns are pinned, or LAPACK's SVD does not converge.
+        If unknowns are pinned or LAPACK's SVD does not converge.
     """
-    if rule not in RULES:
-        raise NumericsError(f"The rank rule is '{rule}'; choose {' or '.join(RULES)}.")
     if system.pinned is not None:
         raise NumericsError("The float32 solver takes no pinned unknowns.")
     triangle, rhs = _triangle(system, values.astype(np.float32))
     n = system.shape[1]
-    limit = PRECISION * (max(system.shape) if rule == "size" else 1.0)
     rank = n
     # The singular values' condition number is at most the mean of these two, geometrically.
     estimates = [lapack.strcon(triangle, norm=norm, uplo="U")[0] for norm in ("1", "I")]
-    certain = np.sqrt(float(estimates[0]) * float(estimates[1])) > limit
+    certain = np.sqrt(float(estimates[0]) * float(estimates[1])) > PRECISION
     if certain:
         x = lapack.strtrs(triangle, rhs)[0]
     else:
         x, _, rank, _ = linalg.lstsq(
-            np.triu(triangle), rhs, cond=limit, lapack_driver="gelsd", check_finite=False
+            np.triu(triangle), rhs, cond=PRECISION, lapack_driver="gelsd", check_finite=False
         )
     solution = x.astype(np.float64).ravel()
     stop = "direct" if rank == n else f"direct, rank {rank} of {n}"

@@ -110,8 +110,8 @@ class LayerSystem(Operator):
         """
         if 8 * self.shape[0] * self.shape[1] > DENSE_BYTES:
             raise NumericsError(
-                f"A layer whose W lacks full rank needs U as a dense matrix, and {self.shape[0]} x "
-                f"{self.shape[1]} is too large for that; use a smaller input or fewer filters."
+                f"U, {self.shape[0]} x {self.shape[1]}, is too large for a dense matrix; use a "
+                "smaller input or fewer filters."
             )
         parts = [self.weights.toarray(), self.gradient.dense()]
         if self.pinned is not None:
@@ -157,20 +157,28 @@ class LayerSystem(Operator):
         ).ravel()
         return np.where(lengths > 0, lengths, 1.0)
 
-    @cached_property
-    def _filter_factors(self) -> np.ndarray:
-        """Factors (O,) that bring the rows of K to the length of W's rows, filter by filter."""
+    def _filter_factors(self, factor: float) -> np.ndarray:
+        """Factors (O,) that make rows of K `factor` times as long as W's, filter by filter."""
         lengths = np.linalg.norm(self.gradient.delta, axis=1)
         row = float(np.linalg.norm(self.convolution.weight)) / np.sqrt(lengths.size)
-        return np.where(lengths > 0, row / np.where(lengths > 0, lengths, 1.0), 1.0)
+        return np.where(lengths > 0, factor * row / np.where(lengths > 0, lengths, 1.0), 1.0)
 
     def balanced(self, factor: float = 1.0) -> LayerSystem:
-        """The same system with K's rows, filter by filter, `factor` times as long as W's are.
-
-        It has the rank of U and the same solution wherever `values` is consistent.
-        """
-        gradient = self.gradient.scaled(factor * self._filter_factors)
+        """The same system with K's rows, filter by filter, `factor` times as long as W's are."""
+        gradient = self.gradient.scaled(self._filter_factors(factor))
         return LayerSystem(self.convolution, gradient, self.keep, self.pinned)
+
+    def balance(self, values: np.ndarray, factor: float = 1.0) -> tuple[LayerSystem, np.ndarray]:
+        """`balanced` and its right-hand side.
+
+        It has the rank of U, and the same solution where `values` is consistent. Where rounding
+        errors in proportion to each row are all that is wrong with V, small gradients then weigh
+        as much as their accuracy deserves.
+        """
+        factors, scaled = self._filter_factors(factor), values.copy()
+        rows = scaled[self.split : self._unit].reshape(factors.size, -1)
+        rows *= factors[:, None]
+        return self.balanced(factor), scaled
 
     @cached_property
     def _kernel_part(self) -> KernelPart:
@@ -278,9 +286,7 @@ class LayerSystem(Operator):
             outside.ravel() if outside.any() else None,
         )
 
-    def solve(
-        self, values: np.ndarray, start: np.ndarray | None = None, balance: float | None = None
-    ) -> Solution:
+    def solve(self, values: np.ndarray, start: np.ndarray | None = None) -> Solution:
         """Least-squares solution of U x = `values` that is nearest to `start`.
 
         Parameters
@@ -291,27 +297,15 @@ class LayerSystem(Operator):
             (n,), zero unless given: zero yields R-GAP's minimum-norm solution x = U^+ V, any
             other start x₀ yields x₀ + U^+ (V − U x₀), what gradient descent on ||U x − V||²
             from x₀ converges to.
-        balance
-            Factor with which misfit is measured in the rows of `balanced`, None for plain least
-            squares. The solution is the same where V is consistent. Where rounding errors in
-            proportion to each row are all that is wrong with V, small gradients then weigh as
-            much as their accuracy deserves.
         """
-        if balance is not None:
-            scaled = values.copy()
-            rows = scaled[self.split : self._unit].reshape(self._filter_factors.size, -1)
-            rows *= balance * self._filter_factors[:, None]
-            found = self.balanced(balance).solve(scaled, start)
-            misfit = float(np.linalg.norm(self.apply(found.x) - values))
-            return replace(found, residual=misfit)
         begin = np.zeros(self.shape[1]) if start is None else start.astype(np.float64)
         step, iterations, stop = self._step(values - self.apply(begin))
         x = begin + step
         return Solution(x, float(np.linalg.norm(self.apply(x) - values)), iterations, stop)
 
-    def solve_single(self, values: np.ndarray, rule: str = "eps") -> Solution:
+    def solve_single(self, values: np.ndarray) -> Solution:
         """Minimum-norm least-squares solution in float32, see `gradleak.operators.single`."""
-        return single.solve_single(self, values, rule)
+        return single.solve_single(self, values)
 
     def _step(self, values: np.ndarray) -> tuple[np.ndarray, int, str]:
         """U^+ `values`, steps and stop reason, on the path of this layer."""

@@ -1,0 +1,82 @@
+"""Claims files against the rest of the repository: what the config makes, limits of figures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from claims_rgap import FILE, ROOT
+from claims_synthetic import FILE as COPA
+from gradleak.claims import load
+from gradleak.metrics.image import AT_TWIN, INVISIBLE
+from gradleak.rank_table import COLUMNS as RANK_COLUMNS
+from gradleak.security import COLUMNS as SECURITY_COLUMNS
+
+
+def _wheres(value: Any, outer: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every selection in a query, with what stands around it, and the mapping it stands in."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _wheres(item, outer)
+    if not isinstance(value, dict):
+        return
+    outer = {**outer, **value.get("where", {})}
+    inner = {key: value[key] for key in ("better", "than", "one", "other") if key in value}
+    sides = {key: side for key, side in inner.items() if "where" not in side}
+    for side in sides.values():
+        yield {**outer, **side}, value
+    rest = [item for key, item in value.items() if key not in ("where", *sides)]
+    deeper = [found for item in rest for found in _wheres(item, outer)]
+    yield from deeper
+    if not sides and not deeper and outer:
+        yield outer, value
+
+
+def _listed(value: Any) -> set[str]:
+    return {str(item) for item in (value if isinstance(value, list) else [value])}
+
+
+@pytest.mark.parametrize("path", [COPA, FILE], ids=["copa", "rgap"])
+def test_claims_name_only_what_the_config_makes(path: Path) -> None:
+    config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    experiments, groups = config["experiments"], config.get("groups", {})
+    metrics = (ROOT / "workflow/gradleak/scores.py").read_text(encoding="utf-8")
+    metrics += (ROOT / "workflow/gradleak/metrics/image.py").read_text(encoding="utf-8")
+    tables = {"rank": [*RANK_COLUMNS, "local"], "security": SECURITY_COLUMNS}
+    looked_at = 0
+    for claim in load(path).claims:
+        for where, inside in _wheres(claim.query.model_dump(), {}):
+            looked_at += 1
+            assert _listed(where.get("model", [])) <= set(config["models"]), claim.id
+            if "column" in inside and claim.query.form in ("column", "columns"):
+                assert inside["column"] in tables[inside["table"]], claim.id
+            if "result" not in where:
+                continue
+            entry = experiments[where["result"]]
+            made = {m for name in entry["models"] for m in groups.get(name, [name])}
+            assert _listed(where.get("model", [])) <= made, claim.id
+            for key in ("attack", "defence"):
+                assert _listed(where.get(key, [])) <= set(entry[f"{key}s"]), (claim.id, key)
+            metric = inside.get("metric") or getattr(claim.query, "metric", "mse")
+            assert f'"{metric}"' in metrics, (claim.id, metric)
+    assert looked_at > 100
+
+
+def test_figures_and_claims_have_the_same_limits() -> None:
+    amounts = {name: tolerance.amount for name, tolerance in load(FILE).tolerances.items()}
+    assert amounts["invisible"] == amounts["visible"] == INVISIBLE
+    assert amounts["at_twin"] == amounts["off_twin"] == AT_TWIN
+    query = next(c.query for c in load(FILE).claims if c.id == "rgap.twin.dlg_random")
+    assert query.model_dump()["more"]["amount"] == AT_TWIN
+
+
+def test_the_papers_sentences_rest_on_its_own_arithmetic() -> None:
+    for claim in load(FILE).claims:
+        selected = [where for where, _ in _wheres(claim.query.model_dump(), {})]
+        attacks = {name for where in selected for name in _listed(where.get("attack", []))}
+        if claim.reading == "paper" and claim.id != "rgap.label":
+            assert "rgap_balanced" not in attacks, claim.id

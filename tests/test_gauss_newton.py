@@ -1,0 +1,328 @@
+"""Second order on the gradients: derivatives, preconditioner, and what the attack reaches."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from chains import chain, conv, image, view
+from gradleak.attacks.damped import Problem, conjugate_gradients, square
+from gradleak.attacks.gauss_newton import GaussNewton
+from gradleak.attacks.known_layers import known_deltas
+from gradleak.attacks.layerwise import ConvolutionCache
+from gradleak.attacks.linearised import Linearised
+from gradleak.attacks.matching import ChainGradients
+from gradleak.attacks.preconditioner import Preconditioner, depth, normal_matrix
+from gradleak.attacks.rgap import RGap
+from gradleak.errors import ConfigError, NumericsError
+from gradleak.gradients import signs
+from gradleak.models.activations import Activation
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from gradleak.models.initial import initial_weights
+
+
+def tensor(*shape, seed=0):
+    return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def smooth(name="smooth"):
+    """Its image is fixed by its gradients."""
+    layers = (conv(6, 3, padding=1, activation="sigmoid"), conv(6, 3, stride=2, activation="tanh"))
+    return chain(*layers, classes=1, last="identity", name=name)
+
+
+def deficient():
+    """As CNN6-d: its second layer lacks rank, and only LeakyReLU."""
+    layers = [
+        conv(filters, 3, stride, 1, activation="leaky_relu", slope=0.2)
+        for filters, stride in ((6, 1), (5, 2), (8, 1))
+    ]
+    return chain(*layers, channels=3, classes=1, bias=False, last="identity", name="deficient")
+
+
+def attacked(network, seed=0):
+    """View of a random image, with its label, and the image."""
+    target, weights = image(network, seed, low=0.0), initial_weights(network, seed)
+    label = int(signs(network, weights, target[None], "opposite")[0])
+    return view(network, target, label, loss="logistic", low=0.0, weights=weights), target
+
+
+def perturbed(network, noise=0.3, seed=0):
+    shared, target = attacked(network, seed)
+    start = target + noise * np.random.default_rng(seed).standard_normal(target.shape)
+    return replace(shared, starts=start[None, None]), target
+
+
+def error(found, target):
+    return float(np.mean((found.image - target) ** 2))
+
+
+def network_of(loss, activation, skip):
+    act, outputs = Activation(activation, 0.2), 3 if loss == "cross_entropy" else 1
+    return Chain(
+        "net",
+        (2, 6, 5),
+        (
+            ConvSpec(3, (3, 2), (2, 1), (1, 1), True, act),
+            ConvSpec(3, (3, 3), (1, 1), (1, 1), False, act, skip=1 if skip else 0),
+            ConvSpec(3, (1, 3), (1, 1), (0, 1), True, act, skip=2 if skip else 0),
+            LinearSpec(4, True, act),
+            LinearSpec(outputs, False),
+        ),
+    )
+
+
+def linearised(network, loss, members=2, batch=2, known=None):
+    weights = initial_weights(network, 0)
+    gradients = ChainGradients(network, weights, loss, dtype=torch.float64)
+    labels = torch.ones((members, batch), dtype=torch.long)
+    scale = torch.linspace(0.5, 2.0, members, dtype=torch.float64)
+    images = tensor(members, batch, *network.input)
+    return Linearised(gradients, images, labels, scale, known)
+
+
+# PyTorch warns of its own torch.jit.script when torch.func.jvp is first used.
+@pytest.mark.filterwarnings("ignore:.torch.jit.script.:FutureWarning")
+@pytest.mark.parametrize("skip", [True, False])
+@pytest.mark.parametrize(
+    ("loss", "activation"),
+    [("cross_entropy", "tanh"), ("logistic", "sigmoid"), ("exponential", "leaky_relu")],
+)
+def test_the_jacobian_and_its_adjoint_equal_automatic_derivatives(loss, activation, skip):
+    at = linearised(network_of(loss, activation, skip), loss)
+
+    def function(x):
+        found = at.network(x, at.labels, at.scale)
+        return [g.flatten(2) if g.ndim > 2 else g for g in found]
+
+    direction = tensor(*at.images.shape, seed=1)
+    values, moved = torch.func.jvp(function, (at.images,), (direction,))
+    duals = [tensor(*value.shape, seed=2) for value in values]
+    images = at.images.clone().requires_grad_()
+    pulled = torch.autograd.grad(function(images), images, duals)[0]
+    torch.testing.assert_close(at.gradients(), list(values))
+    torch.testing.assert_close(at.forward(direction), list(moved))
+    torch.testing.assert_close(at.adjoint(duals), pulled)
+
+
+def test_known_deltas_stay_and_the_rest_follows_from_the_image():
+    network = network_of("logistic", "sigmoid", skip=False)
+    plain = linearised(network, "logistic")
+    true = {"conv2": plain.left[1], "conv3": plain.left[2]}
+    torch.testing.assert_close(
+        linearised(network, "logistic", known=true).gradients(), plain.gradients()
+    )
+    known = {name: tensor(*value.shape, seed=3) for name, value in true.items()}
+    at = linearised(network, "logistic", known=known)
+    direction, step = tensor(*at.images.shape, seed=1), 1e-6
+    ends = [
+        Linearised(at.network, at.images + t * direction, at.labels, at.scale, known).gradients()
+        for t in (step, -step)
+    ]
+    moved = at.forward(direction)
+    for ahead, behind, slope in zip(*ends, moved, strict=True):
+        torch.testing.assert_close((ahead - behind) / (2 * step), slope, rtol=1e-5, atol=1e-9)
+    duals = [tensor(*value.shape, seed=2) for value in moved]
+    forward = sum(float((a * b).sum()) for a, b in zip(moved, duals, strict=True))
+    assert forward == pytest.approx(float((at.adjoint(duals) * direction).sum()))
+
+
+# One that passes rows of J on, and one that passes their products on.
+@pytest.mark.parametrize("filters", [(9, 2), (4, 9)])
+def test_the_normal_matrix_is_exact_where_only_images_move(filters):
+    first, second = filters
+    network = Chain(
+        "net",
+        (2, 6, 6),
+        (
+            conv(first, 2, stride=2, padding=1, activation="leaky_relu", slope=0.2),
+            conv(second, 2, activation="leaky_relu", slope=0.2),
+            LinearSpec(3, False, Activation("leaky_relu", 0.2)),
+            LinearSpec(1, False),
+        ),
+    )
+    # The hinge loss has no curvature, so that no δ moves.
+    at = linearised(network, "hinge", members=1, batch=1)
+    weights, pixels = [0.5, 2.0, 3.0, 0.7], at.images.numel()
+    columns = []
+    for pixel in torch.eye(pixels, dtype=torch.float64):
+        parts = at.forward(pixel.view(at.images.shape))
+        columns.append(torch.cat([w * p.flatten() for w, p in zip(weights, parts, strict=True)]))
+    jacobian = torch.stack(columns, 1)
+    assert depth(network) == 2 if second == 9 else 3
+    found = normal_matrix(at, weights, len(network.layers))
+    expected = jacobian.T @ jacobian
+    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5 * expected.max())
+    solve = Preconditioner(found, damping=1.0)
+    vector = tensor(pixels)
+    torch.testing.assert_close(
+        solve(vector),
+        torch.linalg.solve(expected + torch.eye(pixels), vector),
+        rtol=1e-3,
+        atol=1e-4,
+    )
+
+
+def test_a_matrix_without_a_factor_leaves_its_diagonal():
+    solve = Preconditioner(torch.tensor([[1.0, 3.0], [3.0, 1.0]]), damping=0.0)
+    found = solve(torch.tensor([1.0, 2.0], dtype=torch.float64))
+    torch.testing.assert_close(
+        found, torch.tensor([1.0, 2.0], dtype=torch.float64), rtol=0.1, atol=0
+    )
+
+
+def test_conjugate_gradients_need_one_step_with_the_inverse_at_hand():
+    root = tensor(12, 12)
+    matrix = root @ root.T + torch.eye(12)
+    right = tensor(12, seed=1)
+    solution, steps = conjugate_gradients(
+        lambda v: matrix @ v, lambda v: torch.linalg.solve(matrix, v), right, 50, 1e-8
+    )
+    torch.testing.assert_close(matrix @ solution, right)
+    assert steps == 1
+    plain, steps = conjugate_gradients(lambda v: matrix @ v, lambda v: v, right, 50, 1e-8)
+    torch.testing.assert_close(plain, solution)
+    assert 1 < steps <= 20
+
+
+def test_a_smooth_network_is_solved_from_a_perturbed_image_and_from_noise():
+    shared, target = perturbed(smooth())
+    near = GaussNewton().run_many([shared], [0])[0]
+    far = GaussNewton(start="normal", layers=False).run_many([shared], [0])[0]
+    for found in (near, far):
+        assert error(found, target) < 1e-12
+        assert found.failure == "" and found.stop == "target reached"
+        assert found.loss < 1e-12 and found.evaluations < 200
+        assert found.trace[-1] == found.loss
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_known_layers_solve_what_rgap_cannot_and_the_kinks_forbid(seed):
+    shared, target = attacked(deficient(), seed)
+    assert set(known_deltas(shared, ConvolutionCache())) == {"conv2", "conv3"}
+    closed = RGap().run(shared, 0)
+    started = replace(shared, starts=closed.images[None])
+    found = GaussNewton().run_many([started], [0])[0]
+    without = GaussNewton(layers=False).run_many([started], [0])[0]
+    assert error(closed, target) > 0.1
+    assert error(without, target) > 1e-3
+    assert error(found, target) < 1e-12 and found.evaluations < 200
+
+
+def test_known_deltas_are_the_true_ones():
+    shared, target = attacked(deficient())
+    gradients = ChainGradients(shared.chain, shared.weights, "logistic", dtype=torch.float64)
+    true = gradients.factors(
+        torch.from_numpy(target)[None, None], torch.tensor([list(shared.labels)])
+    )
+    for name, delta in known_deltas(shared, ConvolutionCache()).items():
+        expected = true[name][0][0].numpy()
+        np.testing.assert_allclose(delta, expected, atol=1e-8 * np.abs(expected).max())
+
+
+def test_a_wrong_label_leaves_no_layer_known():
+    shared, _ = attacked(deficient())
+    wrong = replace(shared, labels=(-shared.labels[0],))
+    assert known_deltas(wrong, ConvolutionCache()) == {}
+
+
+def test_an_exact_start_costs_one_evaluation_and_stays():
+    shared, target = attacked(deficient())
+    # Out of range, so that a clipped start would show.
+    low, high = target.min() + 0.1, target.max() - 0.1
+    started = replace(shared, starts=target[None, None], low=low, high=high)
+    found = GaussNewton().run_many([started], [0])[0]
+    np.testing.assert_array_equal(found.image, target)
+    assert found.evaluations == 1 and found.stop == "target reached"
+
+
+def test_members_do_not_influence_each_other_and_a_run_repeats_itself():
+    views = [perturbed(smooth(), seed=seed)[0] for seed in range(2)]
+    bad = replace(
+        views[0], gradients={k: np.full_like(g, np.nan) for k, g in views[0].gradients.items()}
+    )
+    attack = GaussNewton(iterations=3)
+    together = attack.run_many([views[0], bad, views[1]], [0, 1, 2])
+    assert isinstance(together[1], NumericsError)
+    assert "holds NaN or infinity" in str(together[1])
+    for shared, seed, found in ((views[0], 0, together[0]), (views[1], 2, together[2])):
+        alone = attack.run_many([shared], [seed])[0]
+        np.testing.assert_allclose(alone.image, found.image, rtol=0, atol=1e-10)
+        again = GaussNewton(iterations=3).run_many([shared], [seed])[0]
+        np.testing.assert_array_equal(alone.image, again.image)
+
+
+def test_the_best_of_several_starts_is_the_answer():
+    shared, target = attacked(smooth())
+    found = GaussNewton(start="normal", starts=3, layers=False).run_many([shared], [0])[0]
+    assert len(found.others) == 2
+    assert found.loss <= min(other.loss for other in found.others)
+    assert error(found, target) < 1e-12
+
+
+def test_a_start_outside_of_the_range_is_moved_into_it():
+    shared, target = attacked(smooth())
+    started = replace(shared, starts=np.full((1, 1, *target.shape), 1e4))
+    found = GaussNewton().run_many([started], [0])[0]
+    assert error(found, target) < 1e-12
+
+
+def test_gradients_of_no_image_are_a_failure():
+    shared, _ = perturbed(smooth())
+    draw = np.random.default_rng(0)
+    noise = {name: draw.standard_normal(g.shape) for name, g in shared.gradients.items()}
+    # Its sign is that of the granted label.
+    noise["fc1.bias"] = shared.gradients["fc1.bias"]
+    found = GaussNewton(iterations=5).run_many([replace(shared, gradients=noise)], [0])[0]
+    assert "relative distance of gradients" in found.failure
+    assert found.loss >= 0.5 and np.isfinite(found.image).all()
+
+
+def test_a_batch_and_a_skip_go_without_preconditioner():
+    network = Chain(
+        "skip",
+        (2, 6, 6),
+        (
+            conv(2, 3, padding=1, activation="tanh"),
+            ConvSpec(2, (3, 3), (1, 1), (1, 1), False, Activation("tanh"), skip=1),
+            LinearSpec(1, True),
+        ),
+    )
+    shared, target = perturbed(network, noise=0.05)
+    skip = GaussNewton().run_many([shared], [0])[0]
+    assert error(skip, target) < 1e-6
+    small = chain(conv(6, 3, activation="sigmoid"), side=5, classes=4, last="identity")
+    pair = np.stack([image(small, seed, low=0.0) for seed in range(2)])
+    shared = view(small, pair, [0, 2], low=0.0)
+    start = pair + 0.05 * np.random.default_rng(0).standard_normal(pair.shape)
+    found = GaussNewton().run_many([replace(shared, starts=start[None])], [0])[0]
+    assert found.loss < 1e-10
+    assert float(np.mean((found.images - pair) ** 2)) < 1e-6
+
+
+def test_the_preconditioner_saves_conjugate_gradients():
+    shared, target = attacked(smooth())
+    settings = {"start": "normal", "layers": False}
+    found = GaussNewton(**settings).run_many([shared], [0])[0]
+    plain = GaussNewton(**settings, precondition=False).run_many([shared], [0])[0]
+    assert error(found, target) < 1e-12
+    assert 2 * found.evaluations < plain.evaluations
+
+
+def test_the_distance_is_that_of_dlg():
+    shared, _ = perturbed(smooth())
+    attack = GaussNewton()
+    members = attack._members([shared], [attack._prepare(shared, 0)])
+    problem = Problem(members)
+    distance = members.gradients.matching(
+        members.starts, members.labels, members.targets, members.scale
+    )
+    assert problem.distance(members.starts) == pytest.approx(float(distance))
+    at = problem.linearise(members.starts)
+    assert square(problem.residual(at)) == pytest.approx(float(distance))
+
+
+def test_an_unknown_label_is_refused():
+    with pytest.raises(ConfigError, match="label: unknown is not for gauss_newton"):
+        GaussNewton(label="unknown")

@@ -1,0 +1,124 @@
+"""Layers as config.yaml writes them, and what else networks have that a chain does not know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+
+from gradleak.models.activations import Activation
+from gradleak.models.chain import ConvSpec, LinearSpec
+from gradleak.section import ActivationName, Margins, Section, Sides
+from gradleak.wording import sentence
+
+# Part of a key, without underscores: what it stands for, and what applies in its place.
+FOREIGN = {
+    "pool": ("a pooling layer", "use a convolution with a stride instead"),
+    "norm": (
+        "a normalisation",
+        "leave it out: with the network in evaluation mode it is a scale and a shift of each "
+        "filter, for which a convolution has gain and bias",
+    ),
+    "drop": (
+        "dropout",
+        "leave it out: with the network in evaluation mode it does nothing",
+    ),
+    **dict.fromkeys(
+        ("branch", "residual", "shortcut", "concat", "inception", "parallel"),
+        ("a branch", "use skip on a convolution, which adds the input of a layer before it"),
+    ),
+}
+NEEDED = (
+    "which the chain of layers does not know, since closed forms and the rank analysis need "
+    "convolutions, fully connected layers and activations"
+)
+
+Slope = Annotated[float, Field(gt=0, lt=1)]
+
+
+class ConvConfig(Section):
+    """A convolution and its activation."""
+
+    conv: PositiveInt
+    kernel: Annotated[Sides, Field(strict=False)]
+    stride: Annotated[Sides, Field(strict=False)] = (1, 1)
+    padding: Annotated[Margins, Field(strict=False)] = (0, 0)
+    bias: bool = False
+    activation: ActivationName = "identity"
+    slope: Slope = 0.01
+    skip: NonNegativeInt = 0
+    gain: PositiveFloat = 1.0
+
+
+class LinearConfig(Section):
+    """A fully connected layer and its activation."""
+
+    fc: PositiveInt
+    inputs: PositiveInt | None = None
+    bias: bool = True
+    activation: ActivationName = "identity"
+    slope: Slope = 0.01
+    gain: PositiveFloat = 1.0
+
+
+def specs(layers: Sequence[dict[str, Any]]) -> tuple[ConvSpec | LinearSpec, ...]:
+    """Layers of config.yaml as the package's own descriptions.
+
+    Raises
+    ------
+    ValueError
+        Naming the layer, and where it is of a kind that a chain does not know, what to use.
+    """
+    return tuple(_spec(number, raw) for number, raw in enumerate(layers, start=1))
+
+
+def _spec(number: int, raw: dict[str, Any]) -> ConvSpec | LinearSpec:
+    kind = _kind(number, raw)
+    try:
+        layer = kind.model_validate(raw)
+    except ValidationError as error:
+        raise ValueError(f"layer {number}: {sentence(error, kind)}") from error
+    if isinstance(layer, ConvConfig):
+        return ConvSpec(
+            filters=layer.conv,
+            kernel=layer.kernel,
+            stride=layer.stride,
+            padding=layer.padding,
+            bias=layer.bias,
+            activation=Activation(layer.activation, layer.slope),
+            skip=layer.skip,
+            gain=layer.gain,
+        )
+    activation = Activation(layer.activation, layer.slope)
+    return LinearSpec(layer.fc, layer.bias, activation, layer.inputs, layer.gain)
+
+
+def _kind(number: int, raw: dict[str, Any]) -> type[ConvConfig] | type[LinearConfig]:
+    """Kind of a layer whose keys are not those of another kind."""
+    if "conv" in raw and "fc" in raw:
+        raise ValueError(f"layer {number} is both a conv and an fc; make two layers of it")
+    known = {*ConvConfig.model_fields, *LinearConfig.model_fields}
+    for key in raw:
+        meant = None if key in known else _foreign(key)
+        if meant is not None:
+            what, instead = meant
+            lies = "has" if "conv" in raw or "fc" in raw else "is"
+            raise ValueError(f"layer {number} {lies} {what} ('{key}'), {NEEDED}; {instead}")
+    if "conv" not in raw and "fc" not in raw:
+        raise ValueError(f"layer {number} is neither a conv nor an fc; add one of the keys")
+    kind, other, name = (
+        (ConvConfig, LinearConfig, "fully connected layers")
+        if "conv" in raw
+        else (LinearConfig, ConvConfig, "convolutions")
+    )
+    for key in raw:
+        if key not in kind.model_fields and key in other.model_fields:
+            raise ValueError(f"layer {number}: key '{key}' belongs to {name}; take it out here")
+    return kind
+
+
+def _foreign(key: str) -> tuple[str, str] | None:
+    """What a key stands for that is no part of a chain, and what to use; None if nothing known."""
+    plain = str(key).lower().replace("_", "").replace("-", "")
+    return next((meant for part, meant in FOREIGN.items() if part in plain), None)

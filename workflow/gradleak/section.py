@@ -1,0 +1,49 @@
+"""What the sections of config.yaml are made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    PositiveInt,
+)
+
+ActivationName = Literal["identity", "tanh", "sigmoid", "leaky_relu", "relu"]
+DatasetName = Literal["mnist", "cifar10", "cifar100", "imagenet"]
+Precision = Literal["float32", "float64"]
+Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
+AmountOrName = PositiveInt | Identifier
+InputSize = Annotated[tuple[PositiveInt, PositiveInt, PositiveInt], Field(strict=False)]
+
+
+def _pair(value: Any) -> Any:
+    return (value, value) if isinstance(value, int) else value
+
+
+def _once(values: list[str]) -> list[str]:
+    for number, value in enumerate(values):
+        if value in values[:number]:
+            raise ValueError(f"'{value}' is listed twice; take one of them out")
+    return values
+
+
+Sides = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_pair)]
+Margins = Annotated[tuple[NonNegativeInt, NonNegativeInt], BeforeValidator(_pair)]
+# One or more ids, none of them twice.
+Identifiers = Annotated[
+    list[Identifier],
+    Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_once),
+]
+
+
+class Section(BaseModel):
+    """Base of all sections: closed, strict (no "3" for 3) and unchangeable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
