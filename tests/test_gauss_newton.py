@@ -268,6 +268,14 @@ def test_a_start_outside_of_the_range_is_moved_into_it():
     assert error(found, target) < 1e-12
 
 
+def test_without_a_finite_start_the_search_begins_with_noise():
+    shared, target = attacked(smooth())
+    absent = replace(shared, starts=None)
+    broken = replace(shared, starts=np.full((1, 1, *target.shape), np.nan))
+    for found in GaussNewton().run_many([absent, broken], [0, 0]):
+        assert error(found, target) < 1e-12
+
+
 def test_gradients_of_no_image_are_a_failure():
     shared, _ = perturbed(smooth())
     draw = np.random.default_rng(0)

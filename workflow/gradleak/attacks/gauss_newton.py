@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ from gradleak.attacks.damped import TARGET, Damped, Problem, kinked
 from gradleak.attacks.dlg import Dlg
 from gradleak.attacks.known_layers import known_deltas
 from gradleak.attacks.layerwise import ConvolutionCache
-from gradleak.attacks.search import Members, Search, moments
+from gradleak.attacks.search import Members, Search, _Ready, moments
 from gradleak.errors import ConfigError
 
 NOT_FINITE = "not finite at the start"
@@ -36,6 +36,8 @@ class GaussNewton(Search):
 
     Parameters
     ----------
+    start
+        As of `Search`; ``given`` falls back on ``uniform`` where no finite start is given.
     iterations
         Most steps of both stages together.
     inner
@@ -78,6 +80,14 @@ class GaussNewton(Search):
     @property
     def _judge(self) -> Dlg:
         return Dlg(failure_loss=self.failure_loss, failure_range=self.failure_range)
+
+    def _prepare(self, view: AttackerView, seed: int) -> _Ready:
+        """As of `Search`, but from uniform noise where the given start is absent or not finite."""
+        images = view.starts
+        lacking = images is None or not len(images) or not np.isfinite(images).all()
+        if self.start == "given" and lacking:
+            return replace(self, start="uniform")._prepare(view, seed)
+        return super()._prepare(view, seed)
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`; one member after the other, since each has its own factors."""

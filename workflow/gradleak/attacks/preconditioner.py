@@ -16,6 +16,7 @@ import torch
 from gradleak.attacks.linearised import Linearised
 from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.structure import ConvShape
 
 # Least damping relative to the largest diagonal entry: what rounding in float32 asks for.
 LEAST = 1e-7
@@ -47,7 +48,7 @@ def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> torc
     at
         Where the network is linearised.
     weights
-        What the residuals of each parameter are multiplied by, in the order of the parameters.
+        What the residuals of each parameter are multiplied by, in their order.
     layers
         How many layers to take, see `depth`.
 
@@ -77,9 +78,7 @@ def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> torc
             rows = own if rows is None else torch.cat((rows, own), 1)
             continue
         shape = layer.shape
-        delta = left.double().cpu().numpy().reshape(shape.filters, *shape.output)
-        block = size * torch.from_numpy(GradientConstraint(delta, shape).block).to(weight)
-        block = block.flatten(0, 1)
+        block = size * _block(shape, left).to(weight)
         # K = I_C ⊗ K₀: the same block for every channel.
         if gram is None and number and FEW * shape.channels * len(block) <= shape.unknowns:
             own = torch.block_diag(*[block.T] * shape.channels)
@@ -94,6 +93,12 @@ def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> torc
         gram = product if gram is None else gram.add_(product)
     assert gram is not None
     return gram
+
+
+def _block(shape: ConvShape, left: torch.Tensor) -> torch.Tensor:
+    """K₀ (O·k², pixels) from δ (O, P)."""
+    delta = left.double().cpu().numpy().reshape(shape.filters, *shape.output)
+    return torch.from_numpy(GradientConstraint(delta, shape).block).flatten(0, 1)
 
 
 def _scaled(slope: torch.Tensor | None, columns: torch.Tensor) -> torch.Tensor:
