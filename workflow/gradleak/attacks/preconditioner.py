@@ -59,19 +59,17 @@ def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> torc
     """
     network = at.network
     by_name = dict(zip(network.names, weights, strict=True))
-    gram: torch.Tensor | None = None
-    rows: torch.Tensor | None = None
+    gram = rows = None
     for number in reversed(range(layers)):
         layer = network.chain.layers[number]
         weight = network.weight(layer)[0].float()
-        slope = at.derivatives[number]
+        slope, left = at.derivatives[number], at.left[number][0]
         if rows is not None:
             rows = _transposed(layer, weight, _scaled(slope, rows))
         if gram is not None:
             half = _transposed(layer, weight, _scaled(slope, gram))
             gram = _transposed(layer, weight, _scaled(slope, half.T.contiguous()))
         size = by_name[f"{layer.name}.weight"]
-        left = at.left[number][0]
         if not isinstance(layer, ConvLayer):
             norm = size * float(torch.linalg.vector_norm(left))
             own = norm * torch.eye(layer.inputs, dtype=weight.dtype, device=weight.device)
@@ -88,11 +86,10 @@ def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> torc
             gram = weight.new_zeros(shape.unknowns, shape.unknowns)
         view = gram.view(shape.channels, block.shape[1], shape.channels, block.shape[1])
         view.diagonal(dim1=0, dim2=2).add_((block.T @ block).unsqueeze(2))
-    if rows is not None:
-        product = rows @ rows.T
-        gram = product if gram is None else gram.add_(product)
-    assert gram is not None
-    return gram
+    if rows is None:
+        assert gram is not None
+        return gram
+    return rows @ rows.T if gram is None else gram.addmm_(rows, rows.T)
 
 
 def _block(shape: ConvShape, left: torch.Tensor) -> torch.Tensor:
