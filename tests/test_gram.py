@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from scipy import linalg
 
 from chains import conv_shapes
 from gradleak.errors import NumericsError
 from gradleak.operators import convolution as convolution_module
-from gradleak.operators import gram
+from gradleak.operators import gram, single
 from gradleak.operators import system as system_module
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
@@ -235,6 +236,49 @@ def test_float32_has_the_error_of_float32():
     numpy_own = np.linalg.lstsq(dense.astype(np.float32), values.astype(np.float32))[0]
     ours = np.abs(whole.solve_single(values).x - truth).max()
     assert 1e-8 < ours < 20 * np.abs(numpy_own - truth).max()
+
+
+WIDE = ConvShape(3, 2, (3, 3), (1, 1), (0, 0), (8, 8))
+
+
+@pytest.mark.parametrize("shape", [DEFICIENT, WIDE])
+@pytest.mark.parametrize("scale", [0.1, 1e-3])  # at 1, rounding passes the cut-off
+@pytest.mark.parametrize("consistent", [True, False])
+def test_float32_finds_the_minimum_norm_solution_of_a_layer_that_lacks_rank(
+    shape, scale, consistent
+):
+    whole = build(shape, 4, scale)
+    generator = np.random.default_rng(5)
+    values = whole.apply(generator.standard_normal(whole.shape[1]))
+    if not consistent:
+        values *= generator.normal(1.0, 0.3, values.shape)
+    expected = linalg.lstsq(whole.dense(), values, cond=single.PRECISION)
+    found = whole.solve_single(values)
+    assert found.stop == f"direct, rank {expected[2]} of {shape.unknowns}"
+    np.testing.assert_allclose(found.x, expected[0], atol=1e-3 * np.abs(expected[0]).max())
+
+
+@pytest.mark.parametrize("shape", [DEFICIENT, WIDE])
+def test_float32_takes_layers_whose_outputs_are_known_in_part(shape):
+    whole = build(shape, 4, masked=True)
+    values = whole.apply(np.random.default_rng(5).standard_normal(whole.shape[1]))
+    dense = whole.dense()
+    found = whole.solve_single(values).x
+    np.testing.assert_allclose(dense @ found, values, atol=1e-4 * np.abs(values).max())
+    shortest = linalg.lstsq(dense, values)[0]
+    assert np.linalg.norm(found) == pytest.approx(np.linalg.norm(shortest), rel=1e-2)
+
+
+def test_layers_that_lack_rank_are_solved_on_the_kernel_of_w():
+    whole = build(WIDE)
+    assert whole.convolution.row_factor is not None
+    flat = Convolution(
+        np.ones(whole.convolution.weight.shape), WIDE
+    )  # both filters alike: W lacks row rank
+    assert flat.row_factor is None
+    values = LayerSystem(flat, whole.gradient).apply(np.ones(WIDE.unknowns))
+    found = LayerSystem(flat, whole.gradient).solve_single(values)
+    np.testing.assert_allclose(LayerSystem(flat, whole.gradient).apply(found.x), values, atol=1e-3)
 
 
 def test_what_cannot_be_solved_is_refused(monkeypatch):
