@@ -276,13 +276,23 @@ def test_starts_of_one_class():
         starts.OfOneClass(own).of("net", 0, 0, None)
 
 
+class Half:
+    """Starts of an attack that failed on the first image."""
+
+    def of(self, chain, seed, batch, classes):
+        return np.full((1, 1, *NETWORK.input), np.nan if batch == 0 else 0.5)
+
+
+def test_gauss_newton_needs_no_start(cell):
+    paths = cell(target_set(2))
+    settings = {"method": "gauss_newton", "start": "reconstruction", "of": "rgap", "iterations": 3}
+    found = run.attack_all(paths["model"], paths["gradient"], settings, starts=Half())
+    assert [r["status"] for r in found.runs] == ["ok", "ok"]
+
+
 def test_a_search_without_a_start_is_a_failed_run(cell):
     """A run whose first attack failed stays as a row, and the others are attacked."""
     paths = cell(target_set(2))
-
-    class Half:
-        def of(self, chain, seed, batch, classes):
-            return np.full((1, 1, *NETWORK.input), np.nan if batch == 0 else 0.5)
 
     settings = {
         "method": "dlg",

@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from chains import chain, conv, image, view
-from gradleak.attacks.damped import Problem, conjugate_gradients, square
 from gradleak.attacks.gauss_newton import GaussNewton
 from gradleak.attacks.known_layers import known_deltas
 from gradleak.attacks.layerwise import ConvolutionCache
-from gradleak.attacks.linearised import Linearised
-from gradleak.attacks.matching import ChainGradients
-from gradleak.attacks.preconditioner import Preconditioner, depth, normal_matrix
 from gradleak.attacks.rgap import RGap
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.gradients import signs
+from gradleak.matching.chain_gradients import ChainGradients
+from gradleak.matching.damped import Problem, conjugate_gradients, square
+from gradleak.matching.linearised import Linearised
+from gradleak.matching.preconditioner import Preconditioner, depth, normal_matrix
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights

@@ -6,10 +6,10 @@ import torch
 from torch import nn
 
 from chains import conv
-from gradleak.attacks.descent import Descent
-from gradleak.attacks.matching import ChainGradients, stack
 from gradleak.errors import ConfigError
 from gradleak.losses import LOSSES
+from gradleak.matching.chain_gradients import ChainGradients, stack
+from gradleak.matching.descent import Descent
 from gradleak.models.activations import Activation
 from gradleak.models.build import load
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec

@@ -8,17 +8,17 @@ import torch
 from scipy.optimize import minimize as scipy_minimize
 
 from chains import chain, conv, image
-from gradleak.attacks import lbfgs
 from gradleak.attacks.base import AttackerView, ManyAttack
 from gradleak.attacks.dlg import Dlg, slack_of
 from gradleak.attacks.gauss_newton import GaussNewton
 from gradleak.attacks.inverting import InvertingGradients
-from gradleak.attacks.lbfgs import Settings, minimise
-from gradleak.attacks.matching import ChainGradients
 from gradleak.attacks.search import known_labels
 from gradleak.benchmarks import dlg as benchmark
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.gradients import capture
+from gradleak.matching import lbfgs
+from gradleak.matching.chain_gradients import ChainGradients
+from gradleak.matching.lbfgs import Settings, minimise
 from gradleak.models.initial import initial_weights
 
 SMALL = chain(

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.descent import Descent
-from gradleak.attacks.lbfgs import Settings, minimise
-from gradleak.attacks.search import Members, Search, moments
+from gradleak.attacks.search import Search, moments
+from gradleak.matching.descent import Descent
+from gradleak.matching.lbfgs import Settings, minimise
+from gradleak.matching.members import Members
 from gradleak.models.chain import Chain
 
 # Where a dummy's own gradient vanishes, its distance to a gradient of norm 1 is 1: a saturated

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.damped import TARGET, Damped, Problem, kinked
 from gradleak.attacks.dlg import Dlg
 from gradleak.attacks.known_layers import known_deltas
 from gradleak.attacks.layerwise import ConvolutionCache
-from gradleak.attacks.search import Members, Search, _Ready, moments
+from gradleak.attacks.search import Search, _Ready, moments
 from gradleak.errors import ConfigError
+from gradleak.matching.damped import TARGET, Damped, Problem, kinked
+from gradleak.matching.members import Members
 
 NOT_FINITE = "not finite at the start"
 

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.search import Members, Search, moments
+from gradleak.attacks.search import Search, moments
 from gradleak.errors import ConfigError
+from gradleak.matching.members import Members
 
 # The rate falls to a tenth at these shares of the iterations.
 MILESTONES = (3 / 8, 5 / 8, 7 / 8)

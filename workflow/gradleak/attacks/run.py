@@ -197,21 +197,12 @@ def _run_many(
     reason = attack.applies(views[0].chain)
     if reason is not None:
         return [NotAttacked("not_applicable", reason) for _ in views]
-    reasons = [
-        why or ("" if _has_start(view) else "The attack that it starts from gave no image here.")
-        for view, why in zip(views, broken, strict=True)
-    ]
-    kept = [i for i, why in enumerate(reasons) if not why]
-    out: list[Answer] = [NotAttacked("failed", why) for why in reasons]
+    kept = [i for i, why in enumerate(broken) if not why]
+    out: list[Answer] = [NotAttacked("failed", why) for why in broken]
     found = attack.run_many([views[i] for i in kept], [seeds[i] for i in kept]) if kept else []
     for i, answer in zip(kept, found, strict=True):
         out[i] = NotAttacked("failed", str(answer)) if isinstance(answer, NumericsError) else answer
     return out
-
-
-def _has_start(view: AttackerView) -> bool:
-    """Whether a start is there, or none is needed."""
-    return view.starts is None or bool(np.isfinite(view.starts).all())
 
 
 class Results:

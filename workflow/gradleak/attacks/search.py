@@ -11,66 +11,17 @@ import torch
 
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.labels import class_of, contradiction
-from gradleak.attacks.matching import ChainGradients, members_at_once, stack
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.gradients import DTYPES, check_gradient, pick_device
 from gradleak.losses import BINARY
+from gradleak.matching.chain_gradients import ChainGradients, stack
+from gradleak.matching.members import Members
 from gradleak.models.chain import Chain
 
 STARTS = ("normal", "uniform", "given")
 LABELS = ("from_view", "unknown")
 # Values of the objective that are kept of each search.
 MOMENTS = 100
-
-
-@dataclass(frozen=True)
-class Members:
-    """M searches under one architecture.
-
-    Attributes
-    ----------
-    gradients
-        The network, with weights of each member or shared ones.
-    targets
-        Shared gradients (M, ...), scaled to norm 1 over all parameters.
-    scale
-        (M,), what the gradients were multiplied by for that.
-    labels
-        (M, K), None where they are searched for.
-    starts
-        (M, K, C, H, W).
-    logits
-        Dummy logits (M, K, outputs) that unknown labels start from.
-    """
-
-    gradients: ChainGradients
-    targets: list[torch.Tensor]
-    scale: torch.Tensor
-    labels: torch.Tensor | None
-    starts: torch.Tensor
-    logits: torch.Tensor
-
-    def __len__(self) -> int:
-        return len(self.starts)
-
-    def select(self, index: torch.Tensor | slice) -> Members:
-        """Members `index` only; a slice copies nothing."""
-        return Members(
-            self.gradients.select(index),
-            [target[index] for target in self.targets],
-            self.scale[index],
-            None if self.labels is None else self.labels[index],
-            self.starts[index],
-            self.logits[index],
-        )
-
-    def parts(self) -> list[slice]:
-        """Slices of members to compute at once."""
-        network = self.gradients
-        size = members_at_once(
-            network.chain, self.starts.shape[1], network.dtype, self.starts.device
-        )
-        return [slice(i, min(i + size, len(self))) for i in range(0, len(self), size)]
 
 
 @dataclass(frozen=True)
@@ -175,6 +126,8 @@ class Search(ABC):
                     f"The given starts have the shape {given.shape[1:]}, but the batch has {size}; "
                     "start from normal or uniform noise."
                 )
+            if not np.isfinite(given).all():
+                raise NumericsError("The attack that it starts from gave no image here.")
             count = count if self.start_noise else min(count, len(given))
         images, logits = np.empty((count, *size)), np.empty((count, view.batch, view.chain.classes))
         for i in range(count):

@@ -245,8 +245,9 @@ class LayerSystem(Operator):
             return float(values[0] / values[self.rank - 1])
         if self.path == "column":
             return self._column_condition()
-        missing = self.shape[1] - self.rank
-        lowest = gram.lowest_singular_values(self, self._normal_factor(), missing + 1)[-1]
+        factor = self._normal_factor()
+        missing = self.shape[1] - self.rank if factor.suspects else 0
+        lowest = gram.lowest_singular_values(self, factor, missing + 1)[-1]
         return float(gram.largest_singular_value(self, 200) / lowest)
 
     def _column_condition(self) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gradleak.attacks.linearised import Linearised
+from gradleak.matching.linearised import Linearised
 from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.structure import ConvShape

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 
-from gradleak.attacks.linearised import Linearised
-from gradleak.attacks.preconditioner import Preconditioner, depth, normal_matrix
-from gradleak.attacks.search import Members
+from gradleak.matching.linearised import Linearised
+from gradleak.matching.members import Members
+from gradleak.matching.preconditioner import Preconditioner, depth, normal_matrix
 from gradleak.models.chain import Chain
 
 TARGET = "target reached"

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from gradleak.attacks.curvature import Curvature
-from gradleak.attacks.line_search import LineSearch
+from gradleak.matching.curvature import Curvature
+from gradleak.matching.line_search import LineSearch
 
 Objective = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 

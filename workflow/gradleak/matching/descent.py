@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from gradleak.attacks.matching import ChainGradients
-from gradleak.attacks.windows import fold, to_columns, to_images, unfold
+from gradleak.matching.chain_gradients import ChainGradients
+from gradleak.matching.windows import fold, to_columns, to_images, unfold
 from gradleak.models.activations import Activation
 from gradleak.models.chain import ConvLayer, Layer
 

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from gradleak.attacks.windows import fold, to_columns, to_images, unfold
 from gradleak.errors import ConfigError
 from gradleak.losses import LOSSES
+from gradleak.matching.windows import fold, to_columns, to_images, unfold
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvLayer, Layer
 

@@ -1,0 +1,1 @@
+"""Gradient matching: gradients of many images at once, derivatives, and optimisers."""
