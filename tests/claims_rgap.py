@@ -46,7 +46,7 @@ BEYOND: dict[tuple[str, str, str, str], float] = {
     **{("rgap_fig6", f"rgap_fig6_{n}", "none", "dlg"): mse for n, mse in FIG6.items()},
     ("rgap_fig6", "rgap_fig6_one_skip", "none", "dlg"): 1e-5,
     ("rgap_fig6", "rgap_fig6_two_skip", "none", "dlg"): 1e-5,
-    **{("rgap_label", f"rgap_fig2_{n}", "none", CLOSED[1]): mse for n, mse in FIG2.items()},
+    **{("rgap_label", f"rgap_fig2_{n}", "none", CLOSED[1]): FIG2[n] for n in "ab"},
     **{
         ("rgap_fig9", f"rgap_fig9_{width}", f"noise_{noise}", attack): mse
         for width, mse in WIDTHS.items()

@@ -333,7 +333,7 @@ def test_tables_show_ours_beside_the_papers_numbers(claims: Claims, evidence: Ev
     assert first["paper"].notna().all() and (first["verdict"] != "").all()
     ours = first[first["row"] == "R-GAP, float64"]
     assert ours["note"].str.startswith("ours, beside the paper's number").all()
-    assert len(table(claims, evidence, "rgap_table2", "real", "laptop")) == 28
+    assert len(table(claims, evidence, "rgap_table2", "real", "laptop")) == 30
     third = table(claims, evidence, "rgap_table3", "embedded", "smoke")
     assert set(third.loc[third["metric"] == "ra", "verdict"]) == {"reproduced"}
     assert set(third.loc[third["metric"] == "mse", "verdict"]) == {"not judged"}

@@ -349,7 +349,7 @@ def test_batches_show_the_fit_and_matched_images(tmp_path: Path) -> None:
     module, made, words = batches(tmp_path)
     figure = module.make(made.files, words, "smoke")
     found = texts(figure)
-    assert found.count("w = 0.40") == 6 and found.count("R² > 0.999999") == 2
+    assert found.count("w = 0.40") == 6 and found.count("R² >\N{THIN SPACE}0.999999") == 2
     frames = [axes for axes in figure.axes if axes.images]
     mixed, fit = pixels(frames[3]), pixels(frames[4])
     np.testing.assert_allclose(mixed, fit, atol=1e-9)

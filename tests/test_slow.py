@@ -1,4 +1,4 @@
-"""COPA's networks at full size against plain dense linear algebra; takes minutes and some GB."""
+"""Networks at full size against plain dense linear algebra; takes minutes and some GB."""
 
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from gradleak.benchmarks.measure import measure
 from gradleak.metrics.image import mse
 from gradleak.models.initial import initial_weights
 from gradleak.models.passes import deltas as true_deltas
+from gradleak.models.passes import margin_label
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.structure import structural_rank
 from gradleak.security import layer_system
@@ -69,6 +70,18 @@ def test_rgap_on_variant_3_equals_dense_least_squares_within_500_mib(third):
     assert np.linalg.norm(found - expected) <= 1e-8 * np.linalg.norm(expected)
     assert mse(case.read(third).image, found) < 1e-12
     assert 0 < ours.mib < MEMORY_MIB < plain.mib
+
+
+def test_rgap_on_cnn6_from_float32_gradients_is_exact_to_1e_9_within_500_mib(tmp_path):
+    path = str(tmp_path / "case.safetensors")
+    chain = CONFIG.chain("rgap_cnn6")
+    weights, image = initial_weights(chain, 0), np.random.default_rng(5).uniform(size=chain.input)
+    label = margin_label(chain, weights, image, "opposite")
+    options = {"precision": "float32", "loss": "logistic", "granted": True}
+    case.make(path, chain, weights, image, label, 0.0, **options)
+    ours = measure("rgap_balanced", path, repeats=1, threads=1)
+    assert mse(case.read(path).image, ours.arrays["image"]) < 1e-9
+    assert 0 < ours.mib < MEMORY_MIB
 
 
 @pytest.mark.parametrize("task", ["index", "ranks", "sizes"])

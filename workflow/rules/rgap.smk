@@ -3,8 +3,8 @@ RGAP_BATCHES = {
     size: {
         "title": f"What the gradient of a batch of {size} gives away on FCN3 (R-GAP Figure {figure})",
         "model": "rgap_fcn3",
-        "attacks": {"rgap_balanced": "R-GAP, balanced\n(ours)", "dlg": "DLG"},
-        "note": RGAP_NOTE,
+        "attacks": {"rgap_float32": "R-GAP", "dlg": "DLG"},
+        "note": "R-GAP computes in float32, as in the paper.",
     }
     for size, figure in ((2, 7), (5, 8))
 }
@@ -61,7 +61,12 @@ use rule rgap_fig1 as rgap_fig2 with:
         "results/logs/figures/rgap_fig2.log",
     params:
         figure="rgap_fig2",
-        words=rgap_words("rgap_fig2", ["dlg", "rgap_balanced", "gauss_newton"]),
+        words=rgap_words(
+            "rgap_fig2",
+            ["dlg", "rgap_float32", "rgap_balanced", "gauss_newton"],
+            note=RGAP_BOTH,
+            rgap_balanced="R-GAP, float64\n(ours)",
+        ),
         scale=CONFIG.scale,
         code=code("gradleak.figures.rgap_fig2"),
 
@@ -80,7 +85,7 @@ use rule rgap_fig1 as rgap_fig3 with:
         words=rgap_words(
             "rgap_cnn6",
             ["rgap_float32", "rgap_balanced", "dlg", "hgap", "gauss_newton"],
-            note="In float64, R-GAP scales the rows of K to the length of those of W.",
+            note=RGAP_BOTH,
             rgap_balanced="R-GAP, float64\n(ours)",
         ),
         scale=CONFIG.scale,

@@ -90,7 +90,7 @@ def _mixture(frames: list[Axes], content: Content, batch: int, one: Answer | Non
     low, high = float(one.images[0].min()), float(one.images[0].max())
     for place, image in ((axes, one.images[0]), (other, fit)):
         draw_pixels(place, (image - low) / max(high - low, 1e-12))
-    under(axes, "found", f"{_short(low)} to {_short(high)}")
+    under(axes, "found", f"{_short(low)} \N{HORIZONTAL ELLIPSIS} {_short(high)}")
     under(other, "fit", f"R² {_r_squared(one.value('r2'))}")
 
 
@@ -114,7 +114,7 @@ def _short(value: float) -> str:
 def _r_squared(value: float) -> str:
     """R² with as many nines as it has, up to six."""
     if value > 0.9999995:
-        return "> 0.999999"
+        return ">\N{THIN SPACE}0.999999"
     return f"{value:.6f}".rstrip("0").rstrip(".") if value > 0.99 else f"{value:.3f}"
 
 
