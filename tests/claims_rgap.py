@@ -63,9 +63,13 @@ BEYOND: dict[tuple[str, str, str, str], float] = {
             ("rgap_bias", "rgap_fcn3_bias", "none"): 1e-9,
             ("rgap_fcn", "rgap_fcn3", "none"): 1e-9,
             **{("rgap_fig2", f"rgap_fig2_{n}", "none"): mse for n, mse in FIG2.items()},
-            **{("rgap_edge", f"rgap_edge_{w}", "noise_large"): mse for w, mse in WIDTHS.items()},
         }.items()
         for attack in CLOSED
+    },
+    **{
+        ("rgap_edge", f"rgap_edge_{width}", "noise_large", attack): mse
+        for width, mse in WIDTHS.items()
+        for attack in ("rgap", CLOSED[1])
     },
 }
 # Other metrics of a run's own choice, and how many images have them.
