@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,6 +71,8 @@ def score(
     images, records = run.read(path)
     chains = {chain.name: chain for chain in models.chains}
     rows = []
+    # Facts of the image itself are the same for each answer, and cost passes of the network.
+    twins: dict[tuple[str, int, int], _Twin] = {}
     for record in records:
         batch, seed, model = record["batch"], record["seed"], record["model"]
         chain, weights = chains[model], models.of(chains[model], seed)
@@ -84,8 +87,11 @@ def score(
                 true = fc_input(chain, weights, targets.inputs(batch)[0])
                 error = images[f"{model}/fc_input"][seed, batch] - true
                 values[0]["fc_error"] = float(np.linalg.norm(error) / np.linalg.norm(true))
-            if size == 1:
-                values[0] |= _twin(chain, weights, targets.inputs(batch)[0], found[0], task)
+            if size == 1 and task["loss"] in BINARY and chain.is_homogeneous:
+                run_of = (model, seed, batch)
+                if run_of not in twins:
+                    twins[run_of] = _Twin.of(chain, weights, targets.inputs(batch)[0], task)
+                values[0] |= twins[run_of].metrics(found[0])
         for position, metrics in enumerate(values):
             for metric, value in metrics.items():
                 rows.append(
@@ -149,37 +155,40 @@ def _facts(
     return out
 
 
-def _twin(
-    chain: Chain,
-    weights: dict[str, np.ndarray],
-    image: np.ndarray,
-    found: np.ndarray,
-    task: Mapping[str, str],
-) -> dict[str, float]:
-    """True μ, and the distance to the twin data where these are the image scaled."""
-    if task["loss"] not in BINARY or not chain.is_homogeneous:
-        return {}
-    loss = MarginLoss(task["loss"])
-    label = margin_label(chain, weights, image, task["labels"])
-    mu = label * float(forward(chain, weights, image)[0])
-    gradients = weight_gradients(chain, weights, image, label, task["loss"])
-    out = {"mu": mu, "layer_product_spread": _spread(weights, gradients)}
-    others = [m for m in loss.margins(float(loss.product(mu))) if abs(m - mu) > 1e-6 * abs(mu)]
-    if not others:
-        return out
-    scale = others[0] / mu
-    twin = scale * image
-    true, same = (
-        np.concatenate(list(each.values()))
-        for each in (gradients, weight_gradients(chain, weights, twin, label, task["loss"]))
-    )
-    return {
-        **out,
-        "twin_scale": scale,
-        "mse_twin": mse(twin, found),
-        "twin_error": float(np.linalg.norm(found - twin) / np.linalg.norm(twin)),
-        "gradient_mismatch": float(np.linalg.norm(same - true) / np.linalg.norm(true)),
-    }
+@dataclass(frozen=True)
+class _Twin:
+    """True μ of an image, and its twin data where there are any (R-GAP appendix B)."""
+
+    facts: dict[str, float]
+    image: np.ndarray | None
+
+    @staticmethod
+    def of(
+        chain: Chain, weights: dict[str, np.ndarray], image: np.ndarray, task: Mapping[str, str]
+    ) -> _Twin:
+        loss = MarginLoss(task["loss"])
+        label = margin_label(chain, weights, image, task["labels"])
+        mu = label * float(forward(chain, weights, image)[0])
+        gradients = weight_gradients(chain, weights, image, label, task["loss"])
+        facts = {"mu": mu, "layer_product_spread": _spread(weights, gradients)}
+        others = [m for m in loss.margins(float(loss.product(mu))) if abs(m - mu) > 1e-6 * abs(mu)]
+        if not others:
+            return _Twin(facts, None)
+        facts["twin_scale"] = others[0] / mu
+        twin = facts["twin_scale"] * image
+        true, same = (
+            np.concatenate(list(each.values()))
+            for each in (gradients, weight_gradients(chain, weights, twin, label, task["loss"]))
+        )
+        facts["gradient_mismatch"] = float(np.linalg.norm(same - true) / np.linalg.norm(true))
+        return _Twin(facts, twin)
+
+    def metrics(self, found: np.ndarray) -> dict[str, float]:
+        """The facts, and how far an answer (C, H, W) is from the twin."""
+        if self.image is None:
+            return self.facts
+        distance = float(np.linalg.norm(found - self.image) / np.linalg.norm(self.image))
+        return {**self.facts, "mse_twin": mse(self.image, found), "twin_error": distance}
 
 
 def _spread(weights: dict[str, np.ndarray], gradients: Mapping[str, np.ndarray]) -> float:
