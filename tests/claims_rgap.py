@@ -26,6 +26,7 @@ CONDITIONS = {"rgap_lenet": (1.8e4, 6.1e3, 32.4), "rgap_lenet_leaky": (1.2e3, 1.
 # Experiment of the rank files, by model.
 RANKED = {
     **dict.fromkeys(CONDITIONS, "rgap_lenet"),
+    **{f"rgap_fig2_{network}": "rgap_fig2" for network in "abcde"},
     "rgap_fcn3": "rgap_fcn",
     "rgap_fcn3_bias": "rgap_bias",
 }
@@ -69,7 +70,7 @@ BEYOND: dict[tuple[str, str, str, str], float] = {
     **{
         ("rgap_edge", f"rgap_edge_{width}", "noise_large", attack): mse
         for width, mse in WIDTHS.items()
-        for attack in ("rgap", CLOSED[1])
+        for attack in CLOSED
     },
 }
 # Other metrics of a run's own choice, and how many images have them.

@@ -74,6 +74,12 @@ def test_the_reference_builds_the_same_system_as_the_operators(stride, padding):
     weight, delta = draw.standard_normal((3, 2, 3, 2)), draw.standard_normal((3, *shape.output))
     system = LayerSystem(Convolution(weight, shape), GradientConstraint(delta, shape))
     np.testing.assert_array_equal(dense.layer_matrix(weight, delta, shape), system.dense())
+    wide = dense.layer_matrix(weight, delta, shape, padded=True)
+    np.testing.assert_array_equal(
+        wide[: len(system.dense()), ~dense.outside(shape)], system.dense()
+    )
+    units = wide[len(system.dense()) :]
+    np.testing.assert_array_equal(units, np.eye(wide.shape[1])[dense.outside(shape)])
 
 
 def test_a_case_survives_its_file_and_holds_the_float64_gradient(small_case, weights, image):

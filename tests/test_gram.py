@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy import linalg
 
 from chains import conv_shapes
 from gradleak.errors import NumericsError
 from gradleak.operators import convolution as convolution_module
-from gradleak.operators import gram, single
+from gradleak.operators import gram
 from gradleak.operators import system as system_module
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
@@ -197,90 +196,6 @@ def test_a_matrix_that_is_not_quite_semidefinite_gets_more_damping():
     np.testing.assert_allclose(factor.solve(rhs), np.linalg.solve(damped, rhs), rtol=1e-9)
 
 
-@given(
-    SHAPES,
-    st.integers(0, 1000),
-    st.booleans(),
-)
-@settings(max_examples=50, deadline=None)
-def test_float32_solves_the_same_problem(shape, seed, masked):
-    whole = build(shape, seed, masked=masked)
-    values = singular_values(whole)
-    assume(values[-1] > 3e-3 * values[0])
-    # A sum that is 0 comes out as about 1e-7 of the largest, which the limit may not cut off.
-    assume(values.size == shape.unknowns)
-    truth = np.random.default_rng(seed).standard_normal(whole.shape[1])
-    right = whole.apply(truth)
-    expected = np.linalg.pinv(whole.dense(), rcond=1e-11) @ right
-    found = whole.solve_single(right)
-    np.testing.assert_allclose(found.x, expected, atol=2e-2)
-    assert (found.x == found.x.astype(np.float32)).all()
-    assert found.stop == "direct"
-
-
-def test_float32_leaves_pixels_that_no_row_sees_at_zero():
-    whole = build(ConvShape(2, 3, (1, 1), (2, 2), (0, 0), (5, 5)))
-    seen = np.zeros((2, 5, 5), dtype=bool)
-    seen[:, ::2, ::2] = True
-    truth = np.random.default_rng(0).standard_normal(whole.shape[1])
-    found = whole.solve_single(whole.apply(truth))
-    assert found.stop == f"direct, rank {seen.sum()} of {seen.size}"
-    np.testing.assert_allclose(found.x, np.where(seen.ravel(), truth, 0.0), atol=1e-4)
-
-
-def test_float32_has_the_error_of_float32():
-    whole = build(BLOCKS, 9)
-    truth = np.random.default_rng(1).standard_normal(whole.shape[1])
-    values = whole.apply(truth)
-    dense = whole.dense()
-    numpy_own = np.linalg.lstsq(dense.astype(np.float32), values.astype(np.float32))[0]
-    ours = np.abs(whole.solve_single(values).x - truth).max()
-    assert 1e-8 < ours < 20 * np.abs(numpy_own - truth).max()
-
-
-WIDE = ConvShape(3, 2, (3, 3), (1, 1), (0, 0), (8, 8))
-
-
-@pytest.mark.parametrize("shape", [DEFICIENT, WIDE])
-@pytest.mark.parametrize("scale", [0.1, 1e-3])  # at 1, rounding passes the cut-off
-@pytest.mark.parametrize("consistent", [True, False])
-def test_float32_finds_the_minimum_norm_solution_of_a_layer_that_lacks_rank(
-    shape, scale, consistent
-):
-    whole = build(shape, 4, scale)
-    generator = np.random.default_rng(5)
-    values = whole.apply(generator.standard_normal(whole.shape[1]))
-    if not consistent:
-        values *= generator.normal(1.0, 0.3, values.shape)
-    expected = linalg.lstsq(whole.dense(), values, cond=single.PRECISION)
-    found = whole.solve_single(values)
-    assert found.stop == f"direct, rank {expected[2]} of {shape.unknowns}"
-    np.testing.assert_allclose(found.x, expected[0], atol=1e-3 * np.abs(expected[0]).max())
-
-
-@pytest.mark.parametrize("shape", [DEFICIENT, WIDE])
-def test_float32_takes_layers_whose_outputs_are_known_in_part(shape):
-    whole = build(shape, 4, masked=True)
-    values = whole.apply(np.random.default_rng(5).standard_normal(whole.shape[1]))
-    dense = whole.dense()
-    found = whole.solve_single(values).x
-    np.testing.assert_allclose(dense @ found, values, atol=1e-4 * np.abs(values).max())
-    shortest = linalg.lstsq(dense, values)[0]
-    assert np.linalg.norm(found) == pytest.approx(np.linalg.norm(shortest), rel=1e-2)
-
-
-def test_layers_that_lack_rank_are_solved_on_the_kernel_of_w():
-    whole = build(WIDE)
-    assert whole.convolution.row_factor is not None
-    flat = Convolution(
-        np.ones(whole.convolution.weight.shape), WIDE
-    )  # both filters alike: W lacks row rank
-    assert flat.row_factor is None
-    values = LayerSystem(flat, whole.gradient).apply(np.ones(WIDE.unknowns))
-    found = LayerSystem(flat, whole.gradient).solve_single(values)
-    np.testing.assert_allclose(LayerSystem(flat, whole.gradient).apply(found.x), values, atol=1e-3)
-
-
 def test_what_cannot_be_solved_is_refused(monkeypatch):
     whole = build(GRAM)
     with pytest.raises(NumericsError, match="mask 'keep' must be"):
@@ -292,8 +207,6 @@ def test_what_cannot_be_solved_is_refused(monkeypatch):
     pinned = build(GRAM, pinned=True)
     with pytest.raises(NumericsError, match="Padded pixels"):
         pinned.condition("unknowns")
-    with pytest.raises(NumericsError, match="no pinned"):
-        pinned.solve_single(np.zeros(pinned.shape[0]))
     monkeypatch.setattr(gram, "MATRIX_BYTES", 100)
     with pytest.raises(NumericsError, match="needs a matrix of"):
         whole.solve(np.zeros(whole.shape[0]))

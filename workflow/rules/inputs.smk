@@ -232,7 +232,7 @@ def search_amounts(wildcards):
     return (
         {"images": 1, "starts": 2, "outer": 5}
         if smoke
-        else {"images": 4, "starts": 3, "outer": 300}
+        else {"images": 10, "starts": 3, "outer": 300}
     )
 
 

@@ -23,10 +23,10 @@ from gradleak.operators.system import LayerSystem
 AGREEMENT = 1e-3
 
 
-def minimum_norm(task: LayerTask, precision: str = "float64", rows: str = "plain") -> LayerAnswer:
+def minimum_norm(task: LayerTask, rows: str = "plain") -> LayerAnswer:
     """X = U^+ V of one layer, after weighting the rows of U and V; see `RGap`."""
     system, values = balance(task) if rows == "balanced" else (task.system, task.values)
-    solution = system.solve_single(values) if precision == "float32" else system.solve(values)
+    solution = system.solve(values)
     residual = solution.residual / float(np.linalg.norm(values))
     facts = LayerFacts(task.layer.name, "4", residual, solution.iterations, solution.stop)
     return LayerAnswer(solution.x, None, facts)
@@ -58,8 +58,9 @@ class RGap:
     Parameters
     ----------
     precision
-        ``float64``, or ``float32`` for the arithmetic of the paper's own numbers, least squares
-        included.
+        ``float64``, or ``float32`` for the arithmetic of the paper's own numbers: weights,
+        gradients and all that is handed from layer to layer in float32, each least-squares problem
+        in float64, since `numpy.linalg.lstsq` takes no other.
     rows
         ``plain``: U as the paper writes it. ``balanced``: rows weighted by what is known of their
         errors, see `balance`. Exact gradients that fix every layer give the same answer, and
@@ -90,7 +91,7 @@ class RGap:
         misfits: dict[str, float] = {}
 
         def solve(task: LayerTask) -> LayerAnswer:
-            answer = minimum_norm(task, self.precision, self.rows)
+            answer = minimum_norm(task, self.rows)
             off = task.system.apply(answer.x) - task.values
             misfits[task.layer.name] = float(np.linalg.norm(off) / np.linalg.norm(task.values))
             return answer

@@ -18,7 +18,12 @@ MARGIN = 1e-6
 
 
 def layer_matrix(
-    weight: np.ndarray, delta: np.ndarray, shape: ConvShape, dtype: DTypeLike = np.float64
+    weight: np.ndarray,
+    delta: np.ndarray,
+    shape: ConvShape,
+    dtype: DTypeLike = np.float64,
+    *,
+    padded: bool = False,
 ) -> np.ndarray:
     """U = [W; K] of one convolution (COPA eq. 4), dense.
 
@@ -32,11 +37,14 @@ def layer_matrix(
         Geometry of the layer.
     dtype
         Precision of the matrix.
+    padded
+        Whether padded pixels are unknowns too, each with a unit row that says it is 0, as R-GAP's
+        authors have it. Else these columns, known zeros, are left out.
 
     Returns
     -------
     numpy.ndarray
-        (O·Ph·Pw + O·C·kh·kw, C·H·W); columns of padded pixels, known zeros, are left out.
+        (O·Ph·Pw + O·C·kh·kw, C·H·W), more rows and columns if `padded`.
     """
     (sh, sw), (ph, pw), (height, width) = shape.stride, shape.padding, shape.size
     kh, kw = shape.kernel
@@ -54,10 +62,22 @@ def layer_matrix(
             for m in range(kw):
                 seen = (slice(k, k + sh * out_h, sh), slice(m, m + sw * out_w, sw))
                 rows_k[:, c, k, m, c, *seen] = delta
+    if padded:
+        unknowns = int(np.prod(canvas))
+        unit = np.eye(unknowns, dtype=dtype)[outside(shape)]
+        return np.concatenate([rows_w.reshape(-1, unknowns), rows_k.reshape(-1, unknowns), unit])
     inside = (..., slice(ph, ph + height), slice(pw, pw + width))
     return np.concatenate(
         [rows_w[inside].reshape(-1, shape.unknowns), rows_k[inside].reshape(-1, shape.unknowns)]
     )
+
+
+def outside(shape: ConvShape) -> np.ndarray:
+    """Which pixels of a layer's padded input are padding, bool (C·(H + 2·ph)·(W + 2·pw),)."""
+    (ph, pw), (height, width) = shape.padding, shape.size
+    mask = np.ones((shape.channels, height + 2 * ph, width + 2 * pw), dtype=bool)
+    mask[:, ph : ph + height, pw : pw + width] = False
+    return mask.ravel()
 
 
 def rgap(view: AttackerView) -> tuple[np.ndarray, dict[str, float]]:

@@ -90,8 +90,8 @@ def attack_rows(case_path: str, *, threads: int, repeats: int = REPEATS) -> list
 def float32_row(case_path: str, *, threads: int, repeats: int = REPEATS) -> dict[str, Any]:
     """R-GAP with balanced rows against dense float32 least squares, the way of its authors.
 
-    The case holds float32 gradients. Padded pixels are no columns of the reference's matrices,
-    though they are of the authors', which makes the reference faster than theirs.
+    The case holds float32 gradients. Padded pixels are unknowns of the reference, as they are
+    of the authors' matrices.
     """
     case = cases.read(case_path)
     ours = measure("rgap_balanced", case_path, repeats=repeats, threads=OURS_THREADS)
@@ -100,7 +100,7 @@ def float32_row(case_path: str, *, threads: int, repeats: int = REPEATS) -> dict
         f"R-GAP {case.chain.name} from float32",
         ours.seconds,
         reference.seconds,
-        f"numpy.linalg.lstsq of dense float32 U; {_times(repeats, threads)}",
+        f"numpy.linalg.lstsq of dense float32 U, padding included; {_times(repeats, threads)}",
         **_pair(ours, reference),
         ours_error=mse(case.image, ours.arrays["image"]),
         reference_error=mse(case.image, reference.arrays["image"]),

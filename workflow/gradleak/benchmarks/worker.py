@@ -21,7 +21,6 @@ from gradleak.benchmarks import case as cases
 Result = dict[str, Any]
 Task = Callable[[cases.Case], Result]
 STATUS = Path("/proc/self/status")
-EPSILON = float(np.finfo(np.float32).eps)
 
 
 def _rgap() -> Task:
@@ -42,18 +41,20 @@ def _dense_single() -> Task:
     """Time R-GAP in float32 with NumPy's least squares for every dense U, as its authors do."""
     from gradleak.attacks.base import LayerFacts
     from gradleak.attacks.layerwise import ConvolutionCache, LayerAnswer, LayerTask, walk
-    from gradleak.benchmarks.dense import layer_matrix
+    from gradleak.benchmarks.dense import layer_matrix, outside
 
     def run(case: cases.Case) -> Result:
         seconds: dict[str, float] = {}
 
         def solve(task: LayerTask) -> LayerAnswer:
-            name, shape = task.layer.name, task.layer.shape
+            name, shape, weight = task.layer.name, task.layer.shape, task.system.convolution.weight
             delta = task.system.gradient.delta.reshape(shape.filters, *shape.output)
             begin = time.perf_counter()
-            matrix = layer_matrix(task.system.convolution.weight, delta, shape, np.float32)
-            # NumPy's rank rule of the time of the paper; today's default would cut more.
-            x = np.linalg.lstsq(matrix, task.values.astype(np.float32), rcond=EPSILON)[0]
+            matrix = layer_matrix(weight, delta, shape, np.float32, padded=True)
+            values = np.zeros(len(matrix), dtype=np.float32)  # 0 for the rows of the padding
+            values[: task.values.size] = task.values
+            # NumPy solves in float64, and -1 was its rank rule at the time of the paper.
+            x = np.linalg.lstsq(matrix, values, rcond=-1)[0][~outside(shape)]
             seconds[name] = time.perf_counter() - begin
             return LayerAnswer(x, None, LayerFacts(name, "4", 0.0, 0, "dense"))
 

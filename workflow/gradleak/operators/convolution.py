@@ -10,7 +10,6 @@ from scipy import sparse
 from gradleak.errors import NumericsError
 from gradleak.operators.band import BandCholesky, NotPositiveDefinite
 from gradleak.operators.base import Operator
-from gradleak.operators.row_factor import RowFactor
 from gradleak.operators.structure import ConvShape
 
 # Beyond this condition number W counts as rank-deficient and the dense path decides: normal
@@ -18,8 +17,6 @@ from gradleak.operators.structure import ConvShape
 CONDITION_LIMIT = 1e6
 # Products in the sparse W^T W beyond which the structured U^T U of `gram` is the faster way.
 FACTOR_WORK = 10**8
-# The same for the orthogonal factors in float32, which do not square it.
-SINGLE_LIMIT = 1e5
 
 
 def patch_indices(shape: ConvShape) -> tuple[np.ndarray, np.ndarray]:
@@ -130,14 +127,6 @@ class Convolution(Operator):
         except NotPositiveDefinite:
             return None
         return factor if factor.condition() <= CONDITION_LIMIT**2 else None
-
-    @cached_property
-    def row_factor(self) -> RowFactor | None:
-        """QR factors of W^T in float32; None where W is tall or lacks row rank."""
-        if self.is_tall:
-            return None
-        factor = RowFactor(self.matrix)
-        return factor if factor.condition <= SINGLE_LIMIT else None
 
     def project(self, y: np.ndarray) -> np.ndarray:
         """Orthogonal projection of y (O·P,) onto range(W).

@@ -10,7 +10,7 @@ from scipy import linalg
 from scipy.sparse.linalg import LinearOperator, eigsh
 
 from gradleak.errors import NumericsError
-from gradleak.operators import gram, single
+from gradleak.operators import gram
 from gradleak.operators.base import Operator, Solution
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
@@ -303,10 +303,6 @@ class LayerSystem(Operator):
         step, iterations, stop = self._step(values - self.apply(begin))
         x = begin + step
         return Solution(x, float(np.linalg.norm(self.apply(x) - values)), iterations, stop)
-
-    def solve_single(self, values: np.ndarray) -> Solution:
-        """Minimum-norm least-squares solution in float32, see `gradleak.operators.single`."""
-        return single.solve_single(self, values)
 
     def _step(self, values: np.ndarray) -> tuple[np.ndarray, int, str]:
         """U^+ `values`, steps and stop reason, on the path of this layer."""
