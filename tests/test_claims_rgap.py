@@ -68,7 +68,7 @@ def test_every_number_is_a_claim_with_its_rounding_and_spread(claims: Claims) ->
     ]
     ours = by_id["rgap.table1.rgap64.cnn6"]
     assert (ours.paper_value, ours.reading) == (0.010, "ours")
-    assert ours.statement.startswith("Ours beside the paper's number: R-GAP, float64")
+    assert ours.statement.startswith("Ours beside the paper's number: R-GAP, balanced rows")
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_tables_show_ours_beside_the_papers_numbers(claims: Claims, evidence: Ev
     assert list(first.columns) == columns.TABLES
     assert len(first) == 22
     assert first["paper"].notna().all() and (first["verdict"] != "").all()
-    ours = first[first["row"] == "R-GAP, float64"]
+    ours = first[first["row"] == "R-GAP, balanced rows"]
     assert ours["note"].str.startswith("ours, beside the paper's number").all()
     assert len(table(claims, evidence, "rgap_table2", "real", "laptop")) == 30
     third = table(claims, evidence, "rgap_table3", "embedded", "smoke")

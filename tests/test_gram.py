@@ -1,4 +1,4 @@
-"""Large layers: structured U^T U, K channel by channel, float32, all against dense oracles."""
+"""Large layers: structured U^T U, K channel by channel, all against dense oracles."""
 
 import numpy as np
 import pytest

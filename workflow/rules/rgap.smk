@@ -4,7 +4,7 @@ RGAP_BATCHES = {
         "title": f"What the gradient of a batch of {size} gives away on FCN3 (R-GAP Figure {figure})",
         "model": "rgap_fcn3",
         "attacks": {"rgap_float32": "R-GAP", "dlg": "DLG"},
-        "note": "R-GAP computes in float32, as in the paper.",
+        "note": "R-GAP hands float32 from layer to layer, as in the paper.",
     }
     for size, figure in ((2, 7), (5, 8))
 }
@@ -65,7 +65,7 @@ use rule rgap_fig1 as rgap_fig2 with:
             "rgap_fig2",
             ["dlg", "rgap_float32", "rgap_balanced", "gauss_newton"],
             note=RGAP_BOTH,
-            rgap_balanced="R-GAP, float64\n(ours)",
+            rgap_balanced="R-GAP, balanced\nrows (ours)",
         ),
         scale=CONFIG.scale,
         code=code("gradleak.figures.rgap_fig2"),
@@ -86,7 +86,7 @@ use rule rgap_fig1 as rgap_fig3 with:
             "rgap_cnn6",
             ["rgap_float32", "rgap_balanced", "dlg", "hgap", "gauss_newton"],
             note=RGAP_BOTH,
-            rgap_balanced="R-GAP, float64\n(ours)",
+            rgap_balanced="R-GAP, balanced\nrows (ours)",
         ),
         scale=CONFIG.scale,
         code=code("gradleak.figures.rgap_fig3"),

@@ -21,9 +21,9 @@ RGAP_HEADINGS = {
     "dlg_near_twin": "DLG, start\nnear the twin",
     "dlg_same_class": "DLG, start of\nthe same class",
 }
-# The paper's own R-GAP is in float32; figures that compare attacks show both.
-RGAP_NOTE = "R-GAP solves in float64, the rows of K scaled to the length of those of W (ours)."
-RGAP_BOTH = "In float64, R-GAP scales the rows of K to the length of those of W."
+# The paper hands float32 from layer to layer; figures that compare attacks show both.
+RGAP_NOTE = "R-GAP scales the rows of K to the length of those of W (ours)."
+RGAP_BOTH = "Balanced: the rows of K have the length of those of W."
 
 
 def rgap_inputs(experiment, attacks=RGAP_HEADINGS):

@@ -128,9 +128,10 @@ def _margin_with_bias(
 def _margin_without_bias(view: AttackerView, weights: Arrays, gradients: Arrays) -> list[Beginning]:
     """From ∇w·w = ∂ℓ/∂μ·μ: one or two μ (eq. 9), k_d = y·ℓ'(μ) and x = ∇w / k_d.
 
-    Without a granted label both y are tried where x may have either sign. The layer before
-    refutes one of them, unless the network is odd (Identity, Tanh, no bias): then −x and −y give
-    the same gradient as x and y, both stay, and only the images can tell.
+    Both y are tried where x may have either sign, to find the label or that the granted one is
+    wrong. The layer before refutes one of them, unless the network is odd (Identity, Tanh, no
+    bias): then −x and −y give the same gradient as x and y, both stay, and only the images can
+    tell.
     """
     last = view.chain.layers[-1]
     weight = weights[f"{last.name}.weight"][0]

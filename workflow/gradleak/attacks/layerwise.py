@@ -205,7 +205,7 @@ def _given(view: AttackerView, cache: ConvolutionCache, dtype: np.dtype, margin:
 
 
 def _check(view: AttackerView) -> None:
-    """Refuse weights and gradients that the walk cannot use, by the name of the first tensor."""
+    """Refuse missing tensors and gradients that the walk cannot use, by the name of the first."""
     parameters = [
         f"{layer.name}.{kind}"
         for layer in view.chain.layers

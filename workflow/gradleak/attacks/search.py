@@ -112,7 +112,7 @@ class Search(ABC):
         ------
         NumericsError
             If the gradient is zero or not finite, the label is neither granted nor to be told from
-            the gradient, or the given starts do not have the batch's size.
+            the gradient, or the given starts are not finite or do not have the batch's size.
         """
         check_gradient(view.chain, dict(view.gradients))
         labels = None if self.label == "unknown" else known_labels(view)
@@ -194,7 +194,8 @@ def known_labels(view: AttackerView) -> tuple[int, ...]:
     """
     if view.loss == "cross_entropy" and view.batch == 1:
         label = class_of(view)
-        return () if label is None else (label,)
+        assert label is not None  # only a batch can be without
+        return (label,)
     if view.labels is None:
         raise NumericsError(
             "The labels were not granted and a search cannot tell them from the gradient here; "

@@ -68,7 +68,7 @@ class OfOneClass:
         Raises
         ------
         NumericsError
-            If the class was not granted.
+            If the class was not granted, or no image of one's own has it.
         """
         if classes is None:
             raise NumericsError(
@@ -77,5 +77,8 @@ class OfOneClass:
             )
         same = self._images[self._labels == classes[0]]
         if not len(same):
-            return np.full((1, 1, *self._images.shape[1:]), np.nan)
+            raise NumericsError(
+                f"No image of one's own has the class {int(classes[0])}; raise the count of "
+                "own_images, or choose another start."
+            )
         return same[:, None]

@@ -64,7 +64,9 @@ def layer_matrix(
                 rows_k[:, c, k, m, c, *seen] = delta
     if padded:
         unknowns = int(np.prod(canvas))
-        unit = np.eye(unknowns, dtype=dtype)[outside(shape)]
+        places = np.flatnonzero(outside(shape))
+        unit = np.zeros((places.size, unknowns), dtype)
+        unit[np.arange(places.size), places] = 1
         return np.concatenate([rows_w.reshape(-1, unknowns), rows_k.reshape(-1, unknowns), unit])
     inside = (..., slice(ph, ph + height), slice(pw, pw + width))
     return np.concatenate(

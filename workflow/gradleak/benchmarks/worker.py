@@ -37,8 +37,15 @@ def _rgap_balanced() -> Task:
     return lambda case: {"image": RGap(rows="balanced").run(case.view, 0).image}
 
 
+def _rgap_single() -> Task:
+    """Time R-GAP in the arithmetic of its authors, nothing cached."""
+    from gradleak.attacks.rgap import RGap
+
+    return lambda case: {"image": RGap(precision="float32").run(case.view, 0).image}
+
+
 def _dense_single() -> Task:
-    """Time R-GAP in float32 with NumPy's least squares for every dense U, as its authors do."""
+    """Time R-GAP with float32 data and NumPy's least squares for every dense U, as its authors."""
     from gradleak.attacks.base import LayerFacts
     from gradleak.attacks.layerwise import ConvolutionCache, LayerAnswer, LayerTask, walk
     from gradleak.benchmarks.dense import layer_matrix, outside
@@ -155,6 +162,7 @@ TASKS: dict[str, Callable[[], Task]] = {
     "rgap": _rgap,
     "rgap_layers": _rgap_layers,
     "rgap_balanced": _rgap_balanced,
+    "rgap_single": _rgap_single,
     "dense_single": _dense_single,
     "dense_rgap": _dense_rgap,
     "index": _index,

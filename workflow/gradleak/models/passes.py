@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 import numpy as np
 
 from gradleak.losses import output_gradient
 from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.structure import ConvShape
 
 Weights = dict[str, np.ndarray]
 
@@ -23,7 +26,7 @@ def _values(
         weight = weights[f"{layer.name}.weight"].astype(np.float64)
         bias = weights.get(f"{layer.name}.bias", np.zeros(1))
         if isinstance(layer, ConvLayer):
-            z = Convolution(weight, layer.shape).apply(x)
+            z = _convolution(weight, layer).apply(x)
             bias = np.repeat(bias, layer.shape.positions) if layer.bias else bias
             if layer.skip:
                 z = z + inputs[-layer.skip]
@@ -32,6 +35,17 @@ def _values(
         outputs.append(z + bias)
         x = layer.activation.forward(outputs[-1])
     return [*inputs, x], outputs
+
+
+def _convolution(weight: np.ndarray, layer: ConvLayer) -> Convolution:
+    return _built(weight.tobytes(), layer.shape)
+
+
+@lru_cache(maxsize=16)
+def _built(weight: bytes, shape: ConvShape) -> Convolution:
+    """W of a layer; building it takes longer than the products with it."""
+    sizes = (shape.filters, shape.channels, *shape.kernel)
+    return Convolution(np.frombuffer(weight).reshape(sizes), shape)
 
 
 def forward(chain: Chain, weights: Weights, image: np.ndarray) -> np.ndarray:
@@ -105,7 +119,7 @@ def _backward(
         delta = found[i] = back[i + 1] * layer.activation.derivative(z[i])
         weight = weights[f"{layer.name}.weight"].astype(np.float64)
         if isinstance(layer, ConvLayer):
-            back[i] = back[i] + Convolution(weight, layer.shape).adjoint(delta)
+            back[i] = back[i] + _convolution(weight, layer).adjoint(delta)
             if layer.skip:
                 back[i + 1 - layer.skip] = back[i + 1 - layer.skip] + delta
         else:

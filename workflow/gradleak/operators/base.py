@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse.linalg import LinearOperator
 
 
 class Operator(ABC):
@@ -41,10 +40,6 @@ class Operator(ABC):
         """A^T A (n, n), dense."""
         matrix = self.dense()
         return matrix.T @ matrix
-
-    def linear_operator(self) -> LinearOperator:
-        """The same map for SciPy's iterative solvers."""
-        return LinearOperator(self.shape, matvec=self.apply, rmatvec=self.adjoint, dtype=np.float64)
 
 
 @dataclass(frozen=True)
