@@ -2,7 +2,7 @@
 RGAP_NAMES = {
     "rgap_cnn6": "CNN6",
     "rgap_cnn6d": "CNN6-d",
-    **{f"rgap_fig2_{letter}": f"Network {letter}" for letter in "abcde"},
+    **{f"rgap_fig2_{name}": f"Network {n} ({name})" for n, name in enumerate("abcde", start=1)},
     "rgap_twin": "Network of full rank",
     "rgap_twin_deficient": "Network that lacks rank",
     "rgap_fig6_one": "One layer",

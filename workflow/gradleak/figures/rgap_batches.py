@@ -90,7 +90,7 @@ def _mixture(frames: list[Axes], content: Content, batch: int, one: Answer | Non
     low, high = float(one.images[0].min()), float(one.images[0].max())
     for place, image in ((axes, one.images[0]), (other, fit)):
         draw_pixels(place, (image - low) / max(high - low, 1e-12))
-    under(axes, "found", f"{_short(low)} \N{HORIZONTAL ELLIPSIS} {_short(high)}")
+    under(axes, "found", f"{_short(low, 1)} \N{HORIZONTAL ELLIPSIS} {_short(high, 1)}")
     under(other, "fit", f"R² {_r_squared(one.value('r2'))}")
 
 
@@ -107,8 +107,8 @@ def _found(frames: list[Axes], content: Content, batch: int, many: Answer | None
         under(axes, number(float(many.scores["mse"].iloc[place])))
 
 
-def _short(value: float) -> str:
-    return f"{value:.2f}".replace("-", "\N{MINUS SIGN}")
+def _short(value: float, digits: int = 2) -> str:
+    return f"{value:.{digits}f}".replace("-", "\N{MINUS SIGN}")
 
 
 def _r_squared(value: float) -> str:
