@@ -191,6 +191,16 @@ def test_a_folder_that_cannot_be_written_is_refused(tree, snakemake, name):
     assert f"{name} is no folder that you may write to" in done.stdout + done.stderr
 
 
+def test_a_figure_without_its_experiment_is_refused(tree, snakemake):
+    path = tree / "config.yaml"
+    raw = yaml.safe_load(path.read_text())
+    del raw["experiments"]["rgap_batch2"]
+    path.write_text(yaml.safe_dump(raw))
+    done = snakemake(tree, *SMOKE, "--", "figures/rgap_fig7.pdf", check=False)
+    assert done.returncode != 0
+    assert "experiments.rgap_batch2 is missing" in done.stdout + done.stderr
+
+
 def test_missing_index_is_refused_by_the_job(tree, snakemake):
     path = tree / "config.yaml"
     raw = yaml.safe_load(path.read_text())

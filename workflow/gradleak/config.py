@@ -151,6 +151,12 @@ def _check_attacks(config: Config) -> None:
             for other, e in config.attacks.items()
             if e.method not in POST and (entry.method in POST or not made_from(e))
         ]
+        for made in made_from(entry):
+            if made in config.attacks and made not in choices:
+                raise ConfigError(
+                    f"config.yaml: {where}.of: {made} is itself made from another attack; choose "
+                    f"one that is not: {', '.join(choices)}."
+                )
         _known(f"{where}.of", made_from(entry), choices)
         if getattr(entry, "answer", "answer") == "twin":
             _check_twin(config, name)

@@ -26,10 +26,22 @@ RGAP_NOTE = "R-GAP scales the rows of K to the length of those of W (ours)."
 RGAP_BOTH = "Balanced: the rows of K have the length of those of W."
 
 
+def absent(experiment):
+    """Input function of a figure whose experiment was taken out of config.yaml."""
+
+    def inputs(wildcards):
+        raise WorkflowError(
+            f"config.yaml: experiments.{experiment} is missing, and this figure shows it; put it "
+            "back, or ask for another figure."
+        )
+
+    return inputs
+
+
 def rgap_inputs(experiment, attacks=RGAP_HEADINGS):
     """Targets, reconstructions and scores of an experiment, as the figures take them."""
     if experiment not in CONFIG.experiments:
-        return {}
+        return {"targets": absent(experiment)}
     scores = scores_of(experiment, attacks=attacks)
     return {
         "targets": TARGETS.format(targets=CONFIG.experiments[experiment].targets),
