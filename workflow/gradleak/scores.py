@@ -166,6 +166,7 @@ class _Twin:
     def of(
         chain: Chain, weights: dict[str, np.ndarray], image: np.ndarray, task: Mapping[str, str]
     ) -> _Twin:
+        """For one image (C, H, W); `task` as of `score`."""
         loss = MarginLoss(task["loss"])
         label = margin_label(chain, weights, image, task["labels"])
         mu = label * float(forward(chain, weights, image)[0])
