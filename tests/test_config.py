@@ -93,7 +93,7 @@ REFUSED = [
         ["label: recovered, but attack dlg_same_class", "must know"],
     ),
     ("targets.rgap_own.batch", 2, ["dlg_same_class.own_images", "rgap_own has batches of 2"]),
-    ("targets.rgap_few.batch", 2, ["dlg_same_class", "targets have batches of 2"]),
+    ("targets.rgap_cifar.batch", 2, ["dlg_same_class", "targets have batches of 2"]),
     ("targets.rgap_own.dataset", "mnist", ["has dataset: mnist", "targets have cifar10"]),
     ("targets.rgap_own.offset", -0.5, ["has offset: -0.5", "targets have 0.0"]),
     ("targets.rgap_own.split", "test", ["has image 0 of cifar10-test that is under attack"]),

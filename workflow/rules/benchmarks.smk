@@ -11,7 +11,7 @@ rule speed:
         targets=TARGETS.format(targets=COPA_PAIR),
         rgap_model=MODEL.format(model="rgap_cnn6"),
         search_model=MODEL.format(model="dlg_lenet"),
-        rgap_targets=TARGETS.format(targets="rgap_few"),
+        rgap_targets=TARGETS.format(targets="rgap_cifar"),
     output:
         "results/benchmarks/speed.csv",
     log:
