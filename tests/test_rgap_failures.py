@@ -127,6 +127,13 @@ def test_missing_weights_are_named():
         RGap().run(dataclasses.replace(given, weights=left), 0)
 
 
+def test_weights_that_are_not_finite_are_named():
+    given, _, _ = seen(convolutional("sigmoid"))
+    broken = {**given.weights, "conv2.weight": given.weights["conv2.weight"] * np.nan}
+    with pytest.raises(NumericsError, match=r"weight conv2.weight of small holds NaN or infinity"):
+        RGap().run(dataclasses.replace(given, weights=broken), 0)
+
+
 @pytest.mark.parametrize("label", [0, 3, -2])
 @pytest.mark.parametrize("last_bias", [False, True])
 def test_a_label_that_is_no_sign_is_refused(label, last_bias, tmp_path):

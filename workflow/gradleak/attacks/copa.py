@@ -15,6 +15,7 @@ from gradleak.attacks.layerwise import (
     walk,
 )
 from gradleak.attacks.least_squares import OPTIMISERS, LayerProblem
+from gradleak.models.activations import INSIDE
 from gradleak.models.chain import Chain
 from gradleak.operators.convolution import Convolution
 
@@ -47,7 +48,7 @@ class Copa:
     pull_back: str = "appendix_b"
     optimiser: str = "lbfgs"
     iterations: int = 500
-    margin: float = 1e-6
+    margin: float = INSIDE
     _cache: ConvolutionCache = field(default_factory=ConvolutionCache, repr=False)
 
     def applies(self, chain: Chain) -> str | None:

@@ -111,7 +111,7 @@ class Dlg(Search):
 
 def slack_of(chain: Chain) -> float:
     """Default slack of a search under `chain`: 1 if an activation has a kink, else 0."""
-    return float(any(layer.activation.name in ("relu", "leaky_relu") for layer in chain.layers))
+    return float(chain.is_kinked)
 
 
 def _told(logits: torch.Tensor, loss: str) -> torch.Tensor:

@@ -12,9 +12,9 @@ from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.dlg import Dlg
 from gradleak.attacks.known_layers import known_deltas
 from gradleak.attacks.layerwise import ConvolutionCache
-from gradleak.attacks.search import Search, _Ready, moments
+from gradleak.attacks.search import Ready, Search, moments
 from gradleak.errors import ConfigError
-from gradleak.matching.damped import TARGET, Damped, Problem, kinked
+from gradleak.matching.damped import TARGET, Damped, Problem
 from gradleak.matching.members import Members
 
 NOT_FINITE = "not finite at the start"
@@ -82,7 +82,7 @@ class GaussNewton(Search):
     def _judge(self) -> Dlg:
         return Dlg(failure_loss=self.failure_loss, failure_range=self.failure_range)
 
-    def _prepare(self, view: AttackerView, seed: int) -> _Ready:
+    def _prepare(self, view: AttackerView, seed: int) -> Ready:
         """As of `Search`, but from uniform noise where the given start is absent or not finite."""
         images = view.starts
         lacking = images is None or not len(images) or not np.isfinite(images).all()
@@ -151,7 +151,7 @@ class GaussNewton(Search):
     def _first_stage(self, member: Members, known: Mapping[str, np.ndarray]) -> Problem:
         """Residuals with known δ, layer by layer."""
         network, chain = member.gradients, member.gradients.chain
-        smooth = not kinked(chain)
+        smooth = not chain.is_kinked
         weights = []
         for name, target in zip(network.names, member.targets, strict=True):
             layer = name.split(".")[0]

@@ -10,13 +10,11 @@ from gradleak.attacks.base import AttackerView
 from gradleak.attacks.layerwise import ConvolutionCache, LayerAnswer, LayerTask, inapplicable, walk
 from gradleak.attacks.rgap import minimum_norm
 from gradleak.errors import NumericsError
-from gradleak.models.activations import NAMES
-from gradleak.operators.structure import structural_rank
+from gradleak.models.activations import INSIDE, NAMES
 
 # A layer whose equations contradict each other by more than this (relative) is not trusted:
 # errors of the layers behind it have grown too large.
 CONTRADICTION = 1e-3
-MARGIN = 1e-6
 
 
 class _Enough(Exception):
@@ -40,12 +38,11 @@ def known_deltas(view: AttackerView, cache: ConvolutionCache) -> dict[str, np.nd
         return found
 
     def solve(task: LayerTask) -> LayerAnswer:
-        name, shape = task.layer.name, task.layer.shape
+        name = task.layer.name
         if name in found:
             raise _Enough  # the walk of the twin
         found[name] = task.system.gradient.delta
-        known = min(structural_rank(shape).bound, task.system.shape[0])
-        if known < shape.unknowns:
+        if task.free:
             raise _Enough
         answer = minimum_norm(task, rows="balanced")
         if answer.facts.residual > CONTRADICTION:
@@ -54,5 +51,5 @@ def known_deltas(view: AttackerView, cache: ConvolutionCache) -> dict[str, np.nd
 
     # Whatever ends the walk: what was found before stands.
     with suppress(_Enough, NumericsError, np.linalg.LinAlgError):
-        walk(view, cache, solve, precision="float64", margin=MARGIN, linear=True)
+        walk(view, cache, solve, precision="float64", margin=INSIDE, linear=True)
     return found

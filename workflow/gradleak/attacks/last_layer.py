@@ -18,6 +18,7 @@ from gradleak.attacks.labels import (
 )
 from gradleak.errors import NumericsError
 from gradleak.losses import BINARY, MarginLoss
+from gradleak.models.activations import INSIDE
 from gradleak.models.chain import Chain, LinearLayer
 
 Arrays = Mapping[str, np.ndarray]
@@ -25,8 +26,6 @@ Arrays = Mapping[str, np.ndarray]
 # An answer is refuted by a misfit that is more than this many times another answer's, unless it
 # is as small as roundings make it.
 DECISIVE, SMALL = 10.0, 1e-3
-# Where a value lies outside of an activation's range, the check takes it this far inside.
-CHECK_MARGIN = 1e-6
 
 
 @dataclass(frozen=True)
@@ -200,7 +199,7 @@ def disagreements(
     bias = weights[f"{layer.name}.bias"][:, None] if layer.bias else 0.0
     out = []
     for begin in found:
-        z = layer.activation.open(begin.x, CHECK_MARGIN).z
+        z = layer.activation.open(begin.x, INSIDE).z
         back = weights[f"{last.name}.weight"].T @ begin.delta
         delta = (back * layer.activation.derivative(z)).reshape(filters, -1)
         product = (z.reshape(filters, -1) - bias) @ delta.T

@@ -53,6 +53,13 @@ class LayerTask:
     before_bias: np.ndarray | float
     z: np.ndarray
 
+    @property
+    def free(self) -> int:
+        """Unknowns that no row of U fixes, at least: by the sizes and by the rows that are left."""
+        shape = self.layer.shape
+        known = min(structural_rank(shape).bound, self.system.shape[0])
+        return max(0, shape.unknowns - known)
+
 
 @dataclass(frozen=True)
 class LayerAnswer:
@@ -218,6 +225,11 @@ def _check(view: AttackerView) -> None:
                 f"The {what} of {view.chain.name} lacks {missing[0]}, and the walk needs every "
                 "layer's; make the file again with all parameters in it."
             )
+    for name in parameters:
+        if not np.all(np.isfinite(view.weights[name])):
+            raise NumericsError(
+                f"The weight {name} of {view.chain.name} holds NaN or infinity; use other weights."
+            )
     if not all(np.all(np.isfinite(view.gradients[name])) for name in parameters):
         raise NumericsError("The shared gradient holds NaN or infinity; the client must resend it.")
     for name in parameters:
@@ -249,7 +261,7 @@ def _walk_from(begin: Beginning, given: Given, chain: Chain, solve: SolveLayer) 
         delta = back * layer.activation.derivative(opened.z).astype(x.dtype)
         task = _task(index, given, opened, delta)
         answer = solve(task)
-        facts.append(replace(answer.facts, free=_free(task)))
+        facts.append(replace(answer.facts, free=task.free))
         if not np.all(np.isfinite(answer.x)):
             raise NumericsError(f"The solution of {layer.name} is not finite.")
         x, z_known = answer.x.astype(x.dtype), answer.z_before
@@ -301,13 +313,6 @@ def _task(index: int, given: Given, opened: Opened, delta: np.ndarray) -> LayerT
         before_bias=given.bias(before) if before else 0.0,
         z=z,
     )
-
-
-def _free(task: LayerTask) -> int:
-    """Unknowns that no row of U fixes, at least: by the sizes and by the rows that are left."""
-    shape = task.layer.shape
-    known = min(structural_rank(shape).bound, task.system.shape[0])
-    return max(0, shape.unknowns - known)
 
 
 def _linear_layers(

@@ -15,7 +15,7 @@ from gradleak.attacks.layerwise import (
     inapplicable,
     walk,
 )
-from gradleak.models.activations import NAMES
+from gradleak.models.activations import INSIDE, NAMES
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.operators.system import LayerSystem
 
@@ -77,7 +77,7 @@ class RGap:
 
     precision: str = "float64"
     rows: str = "plain"
-    margin: float = 1e-6
+    margin: float = INSIDE
     failure_residual: float = 0.25
     failure_saturated: float = 0.05
     _cache: ConvolutionCache = field(default_factory=ConvolutionCache, repr=False)

@@ -93,7 +93,7 @@ class Search(ABC):
                     out[i] = _choose(own)
         return [out[i] for i in range(len(views))]
 
-    def _chunks(self, ready: Mapping[int, _Ready]) -> list[list[int]]:
+    def _chunks(self, ready: Mapping[int, Ready]) -> list[list[int]]:
         """Views in groups of no more than `chunk` searches, but at least one view."""
         out: list[list[int]] = []
         count = 0
@@ -105,7 +105,7 @@ class Search(ABC):
             out[-1].append(i)
         return out
 
-    def _prepare(self, view: AttackerView, seed: int) -> _Ready:
+    def _prepare(self, view: AttackerView, seed: int) -> Ready:
         """Label and starts of one view.
 
         Raises
@@ -141,9 +141,9 @@ class Search(ABC):
                 size_of_start = float(np.sqrt(np.mean(begin**2)))
                 images[i] = begin + self.start_noise * size_of_start * images[i]
             logits[i] = draw.standard_normal(logits.shape[1:])
-        return _Ready(labels, images, logits)
+        return Ready(labels, images, logits)
 
-    def _members(self, views: Sequence[AttackerView], ready: Sequence[_Ready]) -> Members:
+    def _members(self, views: Sequence[AttackerView], ready: Sequence[Ready]) -> Members:
         """Searches of several views, one after the other."""
         device = pick_device(self.device)
         if device.type == "mps":
@@ -175,7 +175,7 @@ class Search(ABC):
 
 
 @dataclass(frozen=True)
-class _Ready:
+class Ready:
     """Labels (K,), starts (S, K, C, H, W) and dummy logits (S, K, outputs) of one view."""
 
     labels: tuple[int, ...] | None

@@ -9,7 +9,6 @@ import torch
 from gradleak.matching.linearised import Linearised
 from gradleak.matching.members import Members
 from gradleak.matching.preconditioner import Preconditioner, depth, normal_matrix
-from gradleak.models.chain import Chain
 
 TARGET = "target reached"
 CHANGE = "change small"
@@ -59,9 +58,6 @@ class Problem:
         self._targets = [t.flatten(2) if t.ndim > 2 else t for t in member.targets]
         one = member.starts.shape[1] == 1 and self.network.chain.is_sequential
         self.precondition = precondition and one
-        self.kinked = any(
-            layer.activation.name in ("relu", "leaky_relu") for layer in self.network.chain.layers
-        )
 
     def linearise(self, x: torch.Tensor) -> Linearised:
         """The network around images x (1, K, C, H, W)."""
@@ -179,9 +175,10 @@ class Damped:
         problem = self._problem
         precondition: Vector = _same
         if problem.precondition:
-            old = self._matrix is None or problem.kinked or self._last_inner > STALE
+            chain = problem.network.chain
+            old = self._matrix is None or chain.is_kinked or self._last_inner > STALE
             if old and (fresh or self._matrix is None):
-                layers = depth(problem.network.chain)
+                layers = depth(chain)
                 self._matrix = normal_matrix(at, problem.weights, layers)
             assert self._matrix is not None
             precondition = Preconditioner(self._matrix, damping)
@@ -238,11 +235,6 @@ def conjugate_gradients(
             return x, steps
         search = z + (size / before) * search
     return x, most
-
-
-def kinked(chain: Chain) -> bool:
-    """Whether an activation has a kink, where gradients jump."""
-    return any(layer.activation.name in ("relu", "leaky_relu") for layer in chain.layers)
 
 
 def square(parts: Sequence[torch.Tensor]) -> float:

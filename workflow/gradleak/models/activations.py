@@ -12,6 +12,10 @@ NAMES = ("identity", "tanh", "sigmoid", "leaky_relu", "relu")
 INVERTIBLE = ("identity", "tanh", "sigmoid", "leaky_relu")
 # Activations with a(c·z) = c·a(z) for c > 0.
 HOMOGENEOUS = ("identity", "leaky_relu", "relu")
+# Activations whose slope jumps at 0.
+KINKED = ("leaky_relu", "relu")
+# How far inside an activation's range a value beyond it is taken, unless told otherwise.
+INSIDE = 1e-6
 # A value of ReLU that is above this multiple of the error its negative values show, and above
 # this many roundings of the largest value, may be true; one above this share of it is.
 ZERO_ERRORS, ZERO_ROUNDINGS, TRUE_SHARE = 2.0, 8.0, 1e-2
@@ -75,6 +79,11 @@ class Activation:
         if self.name == "relu":
             return (z > 0).astype(np.float64)
         return np.ones_like(z)
+
+    @property
+    def is_kinked(self) -> bool:
+        """Whether a'(z) jumps at 0."""
+        return self.name in KINKED
 
     @property
     def is_homogeneous(self) -> bool:

@@ -218,6 +218,11 @@ class Chain:
         return all(a.activation.is_homogeneous and not a.bias for a in self.layers)
 
     @property
+    def is_kinked(self) -> bool:
+        """Whether an activation has a kink, where gradients jump."""
+        return any(layer.activation.is_kinked for layer in self.layers)
+
+    @property
     def classes(self) -> int:
         """Outputs of the last layer."""
         last = self.layers[-1]
