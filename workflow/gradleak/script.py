@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gradleak.errors import GradleakError
+from gradleak.memory import keep_freed_memory
 
 
 @contextmanager
@@ -24,6 +25,7 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
     snakemake
         The object that Snakemake hands to scripts.
     """
+    keep_freed_memory()
     logger = logging.getLogger("gradleak")
     logger.setLevel(logging.INFO)
     if snakemake.log:

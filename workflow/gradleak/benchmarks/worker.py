@@ -17,6 +17,7 @@ import numpy as np
 
 from gradleak.artifacts import write_tensors
 from gradleak.benchmarks import case as cases
+from gradleak.memory import keep_freed_memory
 
 Result = dict[str, Any]
 Task = Callable[[cases.Case], Result]
@@ -187,6 +188,7 @@ def _memory_mib(field: str) -> float:
 
 def main(task: str, case_path: str, out: str, repeats: int) -> None:
     """Run `task` on fresh copies of the case and write what it found, seconds and MiB."""
+    keep_freed_memory()  # as every job of the pipeline does; references get the same
     run = TASKS[task]()
     before = _memory_mib("VmRSS")
     seconds, layers, found = [], [], {}

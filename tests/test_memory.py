@@ -1,0 +1,40 @@
+"""Freed memory stays with the process where glibc lets it."""
+
+import platform
+import subprocess
+import sys
+
+import pytest
+
+# Page faults of a loop that takes and frees 16 MiB, as a search does at every step.
+LOOP = """
+import resource, sys
+import numpy as np
+from gradleak.memory import keep_freed_memory
+taken = keep_freed_memory() if sys.argv[1] == "keep" else True
+before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+for _ in range(50):
+    parts = [np.ones(2**18) for _ in range(8)]
+    del parts
+print(taken, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
+"""
+
+
+def faults(how):
+    done = subprocess.run(
+        [sys.executable, "-c", LOOP, how], capture_output=True, text=True, check=True
+    )
+    taken, count = done.stdout.split()
+    return taken == "True", int(count)
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has these settings")
+def test_freed_memory_is_not_taken_from_the_system_again():
+    taken, kept = faults("keep")
+    assert taken
+    assert kept < faults("return")[1] / 5
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] == "glibc", reason="glibc has them")
+def test_other_systems_go_without():
+    assert not faults("keep")[0]
