@@ -16,7 +16,7 @@ def keep_freed_memory() -> bool:
     """Let glibc keep up to 1 GiB of freed memory, in blocks of up to 32 MiB each.
 
     By default it hands blocks back to the system and is given new pages, filled with zeros, at the
-    next step: a quarter of the time of DLG on R-GAP's Figure 2.
+    next step: 30 % of the time of DLG on R-GAP's Figure 2.
 
     Returns
     -------
