@@ -3,8 +3,11 @@
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from gradleak import script
 
 # Page faults of a loop that takes and frees 16 MiB, as a search does at every step.
 LOOP = """
@@ -38,3 +41,10 @@ def test_freed_memory_is_not_taken_from_the_system_again():
 @pytest.mark.skipif(platform.libc_ver()[0] == "glibc", reason="glibc has them")
 def test_other_systems_go_without():
     assert not faults("keep")[0]
+
+
+def test_every_job_keeps_it(monkeypatch):
+    called = []
+    monkeypatch.setattr(script, "keep_freed_memory", lambda: called.append(True))
+    with script.job(SimpleNamespace(log=[])):
+        assert called

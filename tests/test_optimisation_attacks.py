@@ -294,8 +294,8 @@ def test_granted_signs_are_held_against_the_gradient(loss):
 
 
 def test_kinks_get_slack():
-    leaky = chain(conv(4, 3, activation="leaky_relu"), side=5)
-    assert (slack_of(SMALL), slack_of(leaky)) == (0.0, 1.0)
+    kinked = [chain(conv(4, 3, activation=a), side=5) for a in ("leaky_relu", "relu")]
+    assert [slack_of(network) for network in (SMALL, *kinked)] == [0.0, 1.0, 1.0]
 
 
 def test_settings_that_do_not_exist_are_refused():

@@ -13,7 +13,7 @@ KEPT = 2**30
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep up to 1 GiB of freed memory, in blocks of up to 32 MiB each.
+    """Let glibc keep freed blocks of up to 32 MiB, up to 1 GiB at the top of each arena.
 
     By default it hands blocks back to the system and is given new pages, filled with zeros, at the
     next step: 30 % of the time of DLG on R-GAP's Figure 2.

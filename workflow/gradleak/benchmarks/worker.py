@@ -50,6 +50,7 @@ def _dense_single() -> Task:
     from gradleak.attacks.base import LayerFacts
     from gradleak.attacks.layerwise import ConvolutionCache, LayerAnswer, LayerTask, walk
     from gradleak.benchmarks.dense import layer_matrix, outside
+    from gradleak.models.activations import INSIDE
 
     def run(case: cases.Case) -> Result:
         seconds: dict[str, float] = {}
@@ -66,7 +67,7 @@ def _dense_single() -> Task:
             seconds[name] = time.perf_counter() - begin
             return LayerAnswer(x, None, LayerFacts(name, "4", 0.0, 0, "dense"))
 
-        found = walk(case.view, ConvolutionCache(), solve, precision="float32", margin=1e-6)
+        found = walk(case.view, ConvolutionCache(), solve, precision="float32", margin=INSIDE)
         return {"image": found.image, "layers": seconds}
 
     return run
@@ -87,6 +88,7 @@ def _rgap_layers() -> Task:
     """Time every convolution's system by itself, built and solved from its weight and delta."""
     from gradleak.attacks.layerwise import ConvolutionCache, LayerAnswer, LayerTask, walk
     from gradleak.attacks.rgap import minimum_norm
+    from gradleak.models.activations import INSIDE
     from gradleak.operators.convolution import Convolution
     from gradleak.operators.gradient import GradientConstraint
     from gradleak.operators.system import LayerSystem
@@ -103,7 +105,7 @@ def _rgap_layers() -> Task:
             seconds[task.layer.name] = time.perf_counter() - begin
             return minimum_norm(task)
 
-        walk(case.view, ConvolutionCache(), solve, margin=1e-6)
+        walk(case.view, ConvolutionCache(), solve, margin=INSIDE)
         return {"layers": seconds}
 
     return run
