@@ -81,6 +81,9 @@ def test_failed_starts_count_in_shares_and_means(
     share = Judged(claims, read(tmp_path, failed, []))["rgap.twin.same_class"]
     assert (share.verdict, share.n, share.n_ok) == ("reproduced", 36, 30)
     assert share.ours == pytest.approx(2 / 3) and "67% against 0%" in share.reason
+    # Two metrics of the same six searches of three starts.
+    twin = Judged(claims, read(tmp_path, failed, []))["rgap.twin.dlg_random"]
+    assert (twin.n, twin.n_ok) == (18, 18)
     where = {"model": "rgap_cnn6", "attack": "dlg", "answer": 0}
     for count, verdict in ((2, "reproduced"), (3, "differs")):
         rows = scores

@@ -256,14 +256,14 @@ def judge_share(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
     """
     query = claim.query
     assert isinstance(query, Share)
-    n, n_ok = 0, 0
+    counts: dict[str, tuple[int, int]] = {}
     seeds: set[str] = set()
 
     def share(part: Measured) -> pd.Series:
         where = {**query.where, **part.where}
         found = runs(evidence, where, part.metric, images, query.answers)
-        nonlocal n, n_ok
-        n, n_ok = n + len(found), n_ok + int(found["ok"].sum())
+        # Two metrics of the same runs count them once.
+        counts[str(sorted(where.items()))] = len(found), int(found["ok"].sum())
         seeds.update(found["seed"])
         limit = (
             tolerance
@@ -282,6 +282,7 @@ def judge_share(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
     units = f"{common.size} {UNITS[query.unit]}"
     words = f"{more.mean():.0%} against {less.mean():.0%}, p = {p:.2g} over {units}"
     words += _draws(query.unit, seeds)
+    n, n_ok = (sum(column) for column in zip(*counts.values(), strict=True))
     if n_ok < n:
         words += f"; {n - n_ok} of {n} runs failed and do not meet it"
     gap = float((more - less).mean())
