@@ -92,26 +92,37 @@ def score(
                 if run_of not in twins:
                     twins[run_of] = _Twin.of(chain, weights, targets.inputs(batch)[0], task)
                 values[0] |= twins[run_of].metrics(found[0])
-        for position, metrics in enumerate(values):
-            for metric, value in metrics.items():
-                rows.append(
-                    {
-                        **case,
-                        "model": model,
-                        "seed": seed,
-                        "batch": batch,
-                        "index": int(targets.indices[batch, position]),
-                        "label": targets.classes(batch)[position],
-                        "metric": metric,
-                        "value": value,
-                        "status": record["status"],
-                        "reason": record["reason"],
-                        "name": targets.names[batch],
-                        "answer": record["answer"],
-                        "kind": record["kind"],
-                    }
-                )
+        rows += _rows(values, record, targets, case)
     return rows
+
+
+def _rows(
+    values: list[dict[str, float]],
+    record: Mapping[str, Any],
+    targets: TargetSet,
+    case: dict[str, Any],
+) -> list[dict[str, Any]]:
+    """Tidy rows of one answer; `values` has the metrics of each image of its batch."""
+    batch = record["batch"]
+    return [
+        {
+            **case,
+            "model": record["model"],
+            "seed": record["seed"],
+            "batch": batch,
+            "index": int(targets.indices[batch, position]),
+            "label": targets.classes(batch)[position],
+            "metric": metric,
+            "value": value,
+            "status": record["status"],
+            "reason": record["reason"],
+            "name": targets.names[batch],
+            "answer": record["answer"],
+            "kind": record["kind"],
+        }
+        for position, metrics in enumerate(values)
+        for metric, value in metrics.items()
+    ]
 
 
 def _image_metrics(targets: TargetSet, batch: int, found: np.ndarray) -> list[dict[str, float]]:

@@ -260,10 +260,12 @@ def judge_share(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
     seeds: set[str] = set()
 
     def share(part: Measured) -> pd.Series:
+        """Share of each unit's runs that meet the limit; counts the runs on the way."""
         where = {**query.where, **part.where}
         found = runs(evidence, where, part.metric, images, query.answers)
-        # Two metrics of the same runs count them once.
-        counts[str(sorted(where.items()))] = len(found), int(found["ok"].sum())
+        # Two metrics of the same runs count them once, as ok if both are.
+        same, ok = str(sorted(where.items())), int(found["ok"].sum())
+        counts[same] = len(found), min(ok, counts.get(same, (0, ok))[1])
         seeds.update(found["seed"])
         limit = (
             tolerance

@@ -38,14 +38,15 @@ def _values(
 
 
 def _convolution(weight: np.ndarray, layer: ConvLayer) -> Convolution:
+    """W of a layer, `weight` in float64; built once for images that share it."""
     return _built(weight.tobytes(), layer.shape)
 
 
 @lru_cache(maxsize=16)
 def _built(weight: bytes, shape: ConvShape) -> Convolution:
-    """W of a layer; building it takes longer than the products with it."""
+    """W of a layer, by value: building it takes longer than the products with it."""
     sizes = (shape.filters, shape.channels, *shape.kernel)
-    return Convolution(np.frombuffer(weight).reshape(sizes), shape)
+    return Convolution(np.frombuffer(weight, np.float64).reshape(sizes), shape)
 
 
 def forward(chain: Chain, weights: Weights, image: np.ndarray) -> np.ndarray:
