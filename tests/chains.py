@@ -12,7 +12,7 @@ from gradleak.models.initial import initial_weights
 from gradleak.operators.structure import ConvShape
 
 
-def conv(filters, kernel, stride=1, padding=0, bias=False, activation="tanh", slope=0.01):
+def conv(filters, kernel, stride=1, padding=0, bias=False, activation="tanh", slope=0.01, **more):
     return ConvSpec(
         filters,
         (kernel, kernel),
@@ -20,6 +20,7 @@ def conv(filters, kernel, stride=1, padding=0, bias=False, activation="tanh", sl
         (padding, padding),
         bias,
         Activation(activation, slope),
+        **more,
     )
 
 

@@ -33,8 +33,8 @@ def target_set(
             "dataset": "photos10",
             "split": "test",
             "origin": "embedded",
-            "classes": ", ".join(f"class {k % 10}" for k in range(count)),
         },
+        {k: f"class {k}" for k in range(10)},
     )
 
 

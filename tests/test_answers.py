@@ -31,14 +31,23 @@ NETWORK = Chain(
 CASE = dict.fromkeys(
     ("paper", "result", "attack", "defence", "images", "targets", "precision"), "x"
 )
-SETTINGS = {"indices": None, "first": 0, "batch": 1, "names": None, "offset": 0.0}
+SETTINGS = {
+    "indices": None,
+    "first": 0,
+    "batch": 1,
+    "names": None,
+    "draw": "consecutive",
+    "size": None,
+    "relabel": False,
+    "offset": 0.0,
+}
 
 
 def target_set(count, batch=1, first=0):
     pixels = np.random.default_rng(0).integers(0, 256, (12, 1, 8, 8), dtype=np.uint8)
     labels = np.arange(12) % 3
     data = Dataset(pixels, labels, ["ant", "bee", "cow"], "tiny", "train", "by hand", "0" * 64)
-    return targets.build(data, {**SETTINGS, "batch": batch, "first": first}, count)
+    return targets.build(data, {**SETTINGS, "batch": batch, "first": first}, count, batch)
 
 
 @pytest.fixture
@@ -57,8 +66,9 @@ def cell(tmp_path):
             device="cpu",
             loss="logistic",
             labels=labels,
-            defence=defence,
         )
+        if defence is not None:
+            gradients.defend_all(files.read(paths["model"]), chosen, tensors, metadata, defence)
         write_tensors(paths["gradient"], tensors, metadata)
         return paths
 

@@ -70,6 +70,8 @@ def test_contract(method):
         "loss",
         "batch",
         "starts",
+        "secret",
+        "fingerprint",
     }
 
 

@@ -268,7 +268,8 @@ def todo(tmp_path_factory, image):
         indices=np.array([[1], [3]]),
         offset=-0.5,
         names=("truck", "animal"),
-        source={"classes": "truck, deer"},
+        source={},
+        words={1: "truck", 2: "deer"},
     )
     gradients: dict[str, np.ndarray] = {}
     for seed in range(2):

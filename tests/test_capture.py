@@ -30,7 +30,16 @@ CASE = {
     "precision": "float64",
 }
 TASK = {"loss": "cross_entropy", "labels": "dataset"}
-SETTINGS = {"indices": [4, 1], "first": 0, "batch": 1, "names": None, "offset": -0.5}
+SETTINGS = {
+    "indices": [4, 1],
+    "first": 0,
+    "batch": 1,
+    "names": None,
+    "draw": "consecutive",
+    "size": None,
+    "relabel": False,
+    "offset": -0.5,
+}
 
 
 @pytest.fixture
@@ -43,7 +52,7 @@ def data():
 @pytest.fixture
 def experiment(data, tmp_path):
     """Model, target and gradient files of one network, two seeds and two images."""
-    chosen = targets.build(data, SETTINGS, None)
+    chosen = targets.build(data, SETTINGS, None, 1)
     paths = {n: str(tmp_path / f"{n}.safetensors") for n in ("model", "targets", "gradient")}
     targets.save(paths["targets"], chosen, {})
     files.save(paths["model"], [NETWORK], family_weights([NETWORK], 2), {})
@@ -67,22 +76,22 @@ def score_table(experiment, path):
 
 
 def test_targets_are_taken_at_their_indices(data):
-    chosen = targets.build(data, SETTINGS, None)
+    chosen = targets.build(data, SETTINGS, None, 1)
     np.testing.assert_array_equal(chosen.images[:, 0], data.images[[4, 1]])
     np.testing.assert_allclose(chosen.inputs(1)[0], data.images[1] / 255 - 0.5)
     assert chosen.names == ("bee 4", "bee 1")
     assert chosen.source["origin"] == "by hand"
-    first = targets.build(data, {**SETTINGS, "indices": None}, 3)
+    first = targets.build(data, {**SETTINGS, "indices": None}, 3, 1)
     np.testing.assert_array_equal(first.indices.ravel(), [0, 1, 2])
 
 
 def test_targets_beyond_the_data_set_are_refused(data):
     with pytest.raises(DataError, match="Index 6 is out of range"):
-        targets.build(data, {**SETTINGS, "indices": [6]}, None)
+        targets.build(data, {**SETTINGS, "indices": [6]}, None, 1)
     with pytest.raises(
         DataError, match="7 batches of 1 from image 0 on are more than the 6 images"
     ):
-        targets.build(data, {**SETTINGS, "indices": None}, 7)
+        targets.build(data, {**SETTINGS, "indices": None}, 7, 1)
 
 
 def test_gradient_file_holds_what_is_shared_and_no_image(experiment):
@@ -144,7 +153,7 @@ def hinge_case(data, gains):
         weights["small/fc1.weight"][seed] *= gain
         weights["small/fc1.bias"][seed] *= gain
     models = files.ModelFile((network,), weights)
-    chosen = targets.build(data, SETTINGS, None)
+    chosen = targets.build(data, SETTINGS, None, 1)
 
     def share(precision="float32"):
         return gradients.capture_all(
@@ -279,7 +288,7 @@ def test_security_reports_both_ranks(bias):
     models = files.ModelFile((network,), family_weights([network], 2))
     pixels = np.random.default_rng(1).integers(0, 256, (1, 2, 14, 14), dtype=np.uint8)
     data = Dataset(pixels, np.array([1]), list("abcd"), "tiny", "train", "by hand")
-    chosen = targets.build(data, {**SETTINGS, "indices": [0]}, None)
+    chosen = targets.build(data, {**SETTINGS, "indices": [0]}, None, 1)
     table = security.index_table(models, chosen, seeds=2)
     assert list(table.columns) == security.COLUMNS
     assert (table[table.exact].numerical == table[table.exact]["rank"]).all()
@@ -298,7 +307,7 @@ def test_a_dead_filter_is_left_to_the_numerical_rank():
     models = files.ModelFile((network,), weights)
     pixels = np.random.default_rng(1).integers(0, 256, (1, 2, 8, 8), dtype=np.uint8)
     data = Dataset(pixels, np.array([1]), list("abcd"), "tiny", "train", "by hand")
-    chosen = targets.build(data, {**SETTINGS, "indices": [0]}, None)
+    chosen = targets.build(data, {**SETTINGS, "indices": [0]}, None, 1)
     rows = security.index_table(models, chosen, seeds=1)
     dead = rows[rows.layer == "conv2"].iloc[0]
     assert dead.rank_method == "numerical"

@@ -34,7 +34,8 @@ def target_set(origin: str = "embedded", classes: str = "motorcycle, cat") -> ta
         np.array([[1], [3]]),
         -0.5,
         ("truck", "animal"),
-        {"dataset": "cifar10", "split": "train", "origin": origin, "classes": classes},
+        {"dataset": "cifar10", "split": "train", "origin": origin},
+        dict(zip((9, 4), classes.split(", "), strict=True)),
     )
 
 

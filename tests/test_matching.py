@@ -7,7 +7,7 @@ from torch import nn
 
 from chains import conv
 from gradleak.errors import ConfigError
-from gradleak.losses import LOSSES
+from gradleak.losses import LOSSES, OF_CLASSES
 from gradleak.matching.chain_gradients import ChainGradients, stack
 from gradleak.matching.descent import Descent
 from gradleak.models.activations import Activation
@@ -18,16 +18,29 @@ from gradleak.models.initial import initial_weights
 MEMBERS, BATCH = 3, 2
 
 
-def network(loss="cross_entropy", activation="tanh", bias=True, skip=True):
+def network(loss="cross_entropy", activation="tanh", bias=True, skip=True, pool="none"):
     act = Activation(activation, 0.2)
-    outputs = 4 if loss == "cross_entropy" else 1
+    outputs = 4 if loss in OF_CLASSES else 1
+    mode = "replicate" if pool == "max" else "zeros"
     return Chain(
         "net",
-        (2, 7, 6),
+        (2, 7, 7),
         (
-            ConvSpec(3, (3, 2), (2, 1), (1, 1), bias, act),
-            ConvSpec(3, (3, 3), (1, 1), (1, 1), bias, act, skip=1 if skip else 0),
-            ConvSpec(3, (1, 3), (1, 1), (0, 1), False, act, skip=2 if skip else 0),
+            ConvSpec(3, (3, 2), (2, 1), (1, 1), bias, act, padding_mode=mode),
+            ConvSpec(
+                3,
+                (3, 3),
+                (1, 1),
+                (1, 1),
+                bias,
+                act,
+                skip=1 if skip else 0,
+                pool=pool,
+                padding_mode=mode,
+            ),
+            ConvSpec(
+                3, (1, 3), (1, 1), (0, 1), False, act, skip=2 if skip and pool == "none" else 0
+            ),
             LinearSpec(5, bias, act),
             LinearSpec(outputs, bias, Activation("identity" if outputs == 1 else activation, 0.2)),
         ),
@@ -42,6 +55,9 @@ def drawn(chain, members=MEMBERS, batch=BATCH):
 
 def plain_loss(loss, output, label):
     """Mean loss of a batch (K, m), from labels (K,) or dummy logits (K, m)."""
+    if loss == "raw_logits":
+        truth = torch.softmax(label, 1) if label.is_floating_point() else torch.eye(4)[label]
+        return -(truth * output).sum(1).mean()
     if loss == "cross_entropy":
         if not label.is_floating_point():
             return nn.functional.cross_entropy(output, label)
@@ -68,7 +84,7 @@ def reference(chain, weights, loss, images, labels):
 
 def known(loss, members=MEMBERS, batch=BATCH):
     draw = np.random.default_rng(1)
-    if loss == "cross_entropy":
+    if loss in OF_CLASSES:
         return torch.from_numpy(draw.integers(0, 4, (members, batch)))
     return torch.from_numpy(draw.choice([-1, 1], (members, batch)))
 
@@ -78,14 +94,19 @@ CASES = [
     *[("cross_entropy", name, False, True) for name in ("sigmoid", "leaky_relu", "relu")],
     ("cross_entropy", "identity", True, False),
 ]
+CASES = [(*case, "none") for case in CASES] + [
+    ("cross_entropy", "sigmoid", True, True, "average"),
+    ("cross_entropy", "tanh", True, False, "max"),
+    ("cross_entropy", "relu", False, True, "max"),
+]
 
 
 @pytest.mark.parametrize("own", [True, False])
-@pytest.mark.parametrize(("loss", "activation", "bias", "granted"), CASES)
+@pytest.mark.parametrize(("loss", "activation", "bias", "granted", "pool"), CASES)
 def test_gradients_and_the_derivative_of_their_distance_equal_autograd(
-    loss, activation, bias, granted, own
+    loss, activation, bias, granted, pool, own
 ):
-    chain = network(loss, activation, bias)
+    chain = network(loss, activation, bias, pool=pool)
     sets = [initial_weights(chain, seed if own else 0) for seed in range(MEMBERS)]
     weights = stack(sets)
     assert weights["conv1.weight"].ndim == (5 if own else 4)

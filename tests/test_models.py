@@ -13,6 +13,11 @@ from gradleak.models.passes import deltas, fc_input
 NETWORKS = {
     "tanh": chain(conv(4, 3), conv(3, 4, stride=2, padding=1), side=11),
     "bias": chain(conv(4, 3, bias=True), conv(2, 2, bias=True, activation="sigmoid")),
+    "average": chain(conv(4, 3, padding=1, pool="average"), conv(3, 3, padding=1, bias=True)),
+    "max": chain(
+        conv(4, 3, padding=1, bias=True, activation="relu", pool="max", padding_mode="replicate"),
+        conv(3, 2, stride=2, padding=2, pool="max", padding_mode="replicate"),
+    ),
     "leaky": chain(conv(4, 3, activation="leaky_relu", slope=0.2), last="sigmoid", bias=False),
 }
 

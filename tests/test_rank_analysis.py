@@ -342,7 +342,8 @@ def targets(count=2, batch=1):
         np.arange(count * batch).reshape(size) + 7,
         0.0,
         tuple(f"image {i}" for i in range(count)),
-        {"classes": ""},
+        {},
+        {},
     )
 
 

@@ -390,6 +390,7 @@ def test_images_are_listed_briefly() -> None:
         0.0,
         many.names,
         {**many.source, "dataset": "digits"},
+        many.words,
     )
     assert pictures.describe_images(digits, [1, 7]) == (
         "digits test images 1 and 7, embedded digits that ship with scikit-learn, in place of MNIST"

@@ -25,6 +25,7 @@ from gradleak.sections import (
     Model,
     Targets,
 )
+from gradleak.server_sections import HonestServer, ServerConfig
 from gradleak.wording import nearest, sentence
 
 # Attacks that need the inverse of every activation.
@@ -35,10 +36,12 @@ POST = ("total_variation", "h_gap")
 SEARCHES = ("dlg", "inverting_gradients", "gauss_newton")
 # Attacks that give twin data beside their answer.
 WITH_TWINS = ("rgap",)
+# Attacks that read the secret of a server of the same method.
+SECRET = ("mkor", "class_fishing")
 # Ids that a sentence lists; the nearest one is named anyway.
 MOST_CHOICES = 10
 # Keys that take a number or the name of one in `scales`.
-AMOUNTS = ("seeds", "count", "networks", "starts", "iterations", "images", "conditions")
+AMOUNTS = ("seeds", "count", "networks", "starts", "iterations", "images", "conditions", "batch")
 
 
 class Config(Section):
@@ -53,6 +56,9 @@ class Config(Section):
     models: dict[Identifier, Model]
     families: dict[Identifier, Family]
     groups: dict[Identifier, Identifiers] = Field(default={})
+    servers: dict[Identifier, ServerConfig] = Field(
+        default={"honest": HonestServer(method="honest")}
+    )
     defences: dict[Identifier, DefenceConfig]
     attacks: dict[Identifier, AttackConfig]
     experiments: dict[Identifier, Experiment]
@@ -124,12 +130,45 @@ def _check_ids(config: Config) -> None:
         _known(f"{where}.models", experiment.models, networks)
         _known(f"{where}.defences", experiment.defences, config.defences)
         _known(f"{where}.attacks", experiment.attacks, config.attacks)
+        _known(f"{where}.server", [experiment.server], config.servers)
+        _check_server(config, name)
         _amounts_known(where, experiment, config)
     for name, targets in config.targets.items():
         _amounts_known(f"targets.{name}", targets, config)
     for name, family in config.families.items():
         _amounts_known(f"families.{name}", family, config)
     _check_attacks(config)
+
+
+def _check_server(config: Config, name: str) -> None:
+    """Refuse an attack without its server, and a server whose paths the images do not fit."""
+    experiment = config.experiments[name]
+    server = config.servers[experiment.server]
+    for attack in experiment.attacks:
+        method = config.attacks[attack].method
+        if method in SECRET and method != server.method:
+            raise ConfigError(
+                f"config.yaml: experiments.{name}: attack {attack} reads the secret of a server of "
+                f"method: {method}, but server: {experiment.server} is {server.method}; choose "
+                "such a server."
+            )
+        if method not in ("mkor", "class_fishing") and experiment.kept == "classifier":
+            raise ConfigError(
+                f"config.yaml: experiments.{name}: kept: classifier leaves out gradients that "
+                f"attack {attack} compares; set kept: all."
+            )
+    offset = config.targets[experiment.targets].offset
+    if server.method == "mkor" and offset:
+        raise ConfigError(
+            f"config.yaml: experiments.{name}: MKOR's paths take inputs in [0, 1], but targets "
+            f"{experiment.targets} have offset: {offset:g}; set it to 0."
+        )
+    families = [model for model in experiment.models if model in config.families]
+    if families and server.method != "honest":
+        raise ConfigError(
+            f"config.yaml: experiments.{name}: a malicious server needs listed models, but "
+            f"{families[0]} is a family; list models, or set server: honest."
+        )
 
 
 def _check_attacks(config: Config) -> None:
@@ -140,10 +179,11 @@ def _check_attacks(config: Config) -> None:
         own_images = getattr(entry, "own_images", None)
         if own_images is not None:
             _known(f"{where}.own_images", [own_images], config.targets)
-            if config.targets[own_images].batch > 1:
+            size = config.amount(config.targets[own_images].batch)
+            if size > 1:
                 raise ConfigError(
                     f"config.yaml: {where}.own_images: {own_images} has batches of "
-                    f"{config.targets[own_images].batch}, but a search starts from single images; "
+                    f"{size}, but a search starts from single images; "
                     "choose targets without batch."
                 )
         choices = [
@@ -211,7 +251,7 @@ def _check_labels(config: Config, name: str, attack: str) -> None:
         )
     if entry.method not in SEARCHES or getattr(entry, "label", "from_view") == "unknown":
         return
-    batch = config.targets[experiment.targets].batch
+    batch = config.amount(config.targets[experiment.targets].batch)
     reason = f"batches of {batch}" if batch > 1 else f"the loss {experiment.loss}"
     if batch > 1 or experiment.loss in BINARY:
         raise ConfigError(
@@ -227,7 +267,7 @@ def _check_own_images(config: Config, name: str, attack: str) -> None:
         return
     own, other = config.targets[own_name], config.targets[config.experiments[name].targets]
     where = f"config.yaml: experiments.{name}: attack {attack} starts from {own_name}, "
-    if other.batch > 1:
+    if config.amount(other.batch) > 1:
         raise ConfigError(
             f"{where}which are single images, but its targets have batches of {other.batch}; "
             "choose targets without batch, or take the attack out."
@@ -252,7 +292,8 @@ def _indices(config: Config, targets: Targets) -> list[int]:
     if targets.indices is not None:
         return targets.indices
     assert targets.count is not None
-    return list(range(targets.first, targets.first + config.amount(targets.count) * targets.batch))
+    images = config.amount(targets.count) * config.amount(targets.batch)
+    return list(range(targets.first, targets.first + images))
 
 
 def _check_pair(config: Config, name: str, model: str) -> None:
@@ -262,11 +303,13 @@ def _check_pair(config: Config, name: str, model: str) -> None:
     dataset = resolve(targets.dataset, config.images)
     for member in config.members(model):
         entry = config.models.get(member) or config.families[member]
-        if tuple(entry.input) != info(dataset).shape:
+        channels, height, width = info(dataset).shape
+        shape = (channels, targets.size or height, targets.size or width)
+        if tuple(entry.input) != shape:
             raise ConfigError(
                 f"config.yaml: experiments.{name}: {member} takes images of {list(entry.input)}, "
-                f"but {dataset} has {list(info(dataset).shape)}; choose another target set or "
-                "model."
+                f"but {experiment.targets} gives {list(shape)} of {dataset}; choose another target "
+                "set or model, or give the targets a size."
             )
         if member in config.models:
             _check_loss(name, experiment, config.chain(member))
@@ -290,7 +333,7 @@ def _check_loss(name: str, experiment: Experiment, chain: Chain) -> None:
     if experiment.loss not in BINARY and chain.classes == 1:
         raise ConfigError(
             f"config.yaml: experiments.{name}: {chain.name} has one output, on which cross-entropy "
-            "is always 0; choose one of " + ", ".join(BINARY) + "."
+            "is always 0 and raw logits say nothing; choose one of " + ", ".join(BINARY) + "."
         )
 
 

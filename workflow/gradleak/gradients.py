@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from gradleak.defences.base import Defence
+from gradleak.defences.base import Client, Defence
 from gradleak.errors import ConfigError, NumericsError
-from gradleak.losses import BINARY
+from gradleak.losses import BINARY, RAW
 from gradleak.models.build import ChainModule, load
-from gradleak.models.chain import Chain
-from gradleak.models.files import ModelFile, runs
+from gradleak.models.chain import Chain, images_at_once
+from gradleak.models.files import ModelFile, fingerprint, runs, select
 from gradleak.models.passes import margin_label
-from gradleak.targets import TargetSet
+from gradleak.targets import Images, TargetSet
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+# Side from which on images pass with channels last.
+LARGE = 64
 
 
 def pick_device(name: str) -> torch.device:
@@ -48,18 +51,20 @@ def pick_device(name: str) -> torch.device:
 
 def capture(
     chain: Chain,
-    weights: dict[str, np.ndarray],
-    images: np.ndarray,
+    weights: Mapping[str, np.ndarray],
+    images: Images,
     labels: np.ndarray,
     *,
     precision: str,
     device: torch.device,
     loss: str = "cross_entropy",
+    kept: str = "all",
 ) -> dict[str, np.ndarray]:
     """Gradient of the mean loss over a batch with respect to every parameter.
 
     The loss is taken of the last activation's output, network in evaluation mode: cross-entropy
-    of its softmax (COPA section 2), or ℓ(μ) of μ = y·output (R-GAP eq. 4, 5).
+    of its softmax (COPA section 2), −output[label] (`gradleak.losses.RAW`), or ℓ(μ) of
+    μ = y·output (R-GAP eq. 4, 5). Large batches pass in parts, whose gradients add up.
 
     Parameters
     ----------
@@ -75,6 +80,9 @@ def capture(
         Where it is computed.
     loss
         One of `gradleak.losses.LOSSES`.
+    kept
+        ``all`` parameters, or those of the ``classifier`` alone, which needs no pass back through
+        the convolutions.
 
     Raises
     ------
@@ -85,11 +93,35 @@ def capture(
         raise ConfigError("precision: float64 does not exist on device: mps; set device: cpu.")
     dtype = DTYPES[precision]
     module: ChainModule = load(chain, weights, dtype).to(device)
-    batch = torch.from_numpy(images).to(device=device, dtype=dtype)
-    value = mean_loss(loss, module(batch), torch.from_numpy(labels).to(device))
-    names = [name for name, _ in module.named_parameters()]
-    found = torch.autograd.grad(value, list(module.parameters()))
-    out = {name: g.cpu().numpy() for name, g in zip(names, found, strict=True)}
+    # Measured on two cores: VGG-16 at 224x224 runs forward in 0.7 of the time.
+    layout = torch.channels_last if max(chain.input[1:]) >= LARGE else torch.contiguous_format
+    module = module.to(memory_format=layout)
+    parameters = {
+        name: value
+        for name, value in module.named_parameters()
+        if kept == "all" or name.startswith("fc")
+    }
+    truth = torch.from_numpy(labels).to(device)
+    size, at_once = len(images), images_at_once(chain)
+    total: list[torch.Tensor] = []
+    for first in range(0, size, at_once):
+        part = slice(first, min(first + at_once, size))
+        batch = torch.from_numpy(images[part]).to(device=device, dtype=dtype, memory_format=layout)
+        with torch.set_grad_enabled(kept == "all"):
+            features = module.features(batch)
+        value = mean_loss(loss, module.classify(features), truth[part])
+        if len(batch) < size:
+            value = value * (len(batch) / size)
+        found = torch.autograd.grad(value, list(parameters.values()))
+        if total:
+            for sum_, more in zip(total, found, strict=True):
+                sum_ += more
+        else:
+            total = list(found)
+    out = {
+        name: value.contiguous().cpu().numpy()
+        for name, value in zip(parameters, total, strict=True)
+    }
     check_gradient(chain, out)
     return out
 
@@ -98,6 +130,8 @@ def mean_loss(loss: str, output: torch.Tensor, labels: torch.Tensor) -> torch.Te
     """Mean of a loss over outputs (K, m) and labels (K,)."""
     if loss == "cross_entropy":
         return nn.functional.cross_entropy(output, labels)
+    if loss == RAW:
+        return nn.functional.nll_loss(output, labels)
     margin = labels.to(output.dtype) * output[:, 0]
     if loss == "logistic":
         return nn.functional.softplus(-margin).mean()
@@ -147,7 +181,7 @@ def capture_all(
     device: str,
     loss: str = "cross_entropy",
     labels: str = "dataset",
-    defence: Defence | None = None,
+    kept: str = "all",
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Gradients of every chain, seed and batch, as tensors and metadata of a gradient file.
 
@@ -155,6 +189,7 @@ def capture_all(
     ``{chain}/label`` (seeds, batches, K) are those of the loss and ``{chain}/class`` those of the
     data set. No image is among them. A gradient that no attack can use is stored as NaN, and
     ``unusable`` in the metadata says why: records of chain, seed, batch and reason.
+    ``fingerprints`` tells which weights each gradient was taken with.
 
     Raises
     ------
@@ -164,26 +199,30 @@ def capture_all(
     chosen = pick_device(device)
     batches = len(targets.images)
     for chain in models.chains:
-        if targets.images.shape[2:] != chain.input:
+        if targets.shape != chain.input:
             raise ConfigError(
                 f"{chain.name} takes images of {list(chain.input)}, but the targets have "
-                f"{list(targets.images.shape[2:])}; choose another target set or model."
+                f"{list(targets.shape)}; choose another target set or model."
             )
     slots: dict[str, np.ndarray] = {}
     unusable: list[dict[str, Any]] = []
     for chain, seed, batch in runs(models.chains, seeds, batches):
-        weights, images = models.of(chain, seed), targets.inputs(batch)
-        true = targets.labels[batch]
+        weights, true = models.of(chain, seed), targets.labels[batch]
         if loss in BINARY:
-            true = signs(chain, weights, images, labels)
+            true = signs(chain, weights, targets.inputs(batch), labels)
         try:
             shared = capture(
-                chain, weights, images, true, precision=precision, device=chosen, loss=loss
+                chain,
+                weights,
+                targets.batch(batch),
+                true,
+                precision=precision,
+                device=chosen,
+                loss=loss,
+                kept=kept,
             )
-            if defence is not None:
-                shared = defence.apply(chain, shared, noise_seed(seed, batch))
         except NumericsError as error:
-            shared = {name: np.full(w.shape, np.nan, precision) for name, w in weights.items()}
+            shared = _no_gradient(weights, precision, kept)
             unusable.append(
                 {"chain": chain.name, "seed": seed, "batch": batch, "reason": str(error)}
             )
@@ -200,17 +239,62 @@ def capture_all(
         )
     metadata = {
         "unusable": unusable,
+        "fingerprints": {
+            chain.name: [fingerprint(models.of(chain, seed)) for seed in range(seeds)]
+            for chain in models.chains
+        },
         "loss": loss,
         "labels": labels,
         "mode": "evaluation",
         "precision": precision,
         "seeds": seeds,
         "images": batches,
-        "batch": targets.images.shape[1],
+        "batch": targets.size,
         "low": targets.offset,
         "high": 1.0 + targets.offset,
     }
     return slots, metadata
+
+
+def _no_gradient(
+    weights: Mapping[str, np.ndarray], precision: str, kept: str
+) -> dict[str, np.ndarray]:
+    """NaN in place of a gradient that no attack can use."""
+    return {
+        name: np.full(value.shape, np.nan, precision)
+        for name, value in weights.items()
+        if kept == "all" or name.startswith("fc")
+    }
+
+
+def defend_all(
+    models: ModelFile,
+    targets: TargetSet,
+    tensors: dict[str, np.ndarray],
+    metadata: Mapping[str, Any],
+    defence: Defence,
+) -> None:
+    """Put what a defence makes of each gradient in its place.
+
+    Parameters
+    ----------
+    models, targets
+        What the gradients were taken of.
+    tensors, metadata
+        What `capture_all` gave; `tensors` is changed.
+    defence
+        The defence.
+    """
+    broken = {(entry["chain"], entry["seed"], entry["batch"]) for entry in metadata["unusable"]}
+    for chain, seed, batch in runs(models.chains, metadata["seeds"], metadata["images"]):
+        if (chain.name, seed, batch) in broken:
+            continue
+        shared = select(tensors, chain.name, seed, batch)
+        known = {key: shared.pop(key) for key in ("label", "class") if key in shared}
+        true = known.get("label", targets.labels[batch])
+        client = Client(chain, models.of(chain, seed), targets.batch(batch), true)
+        for name, value in defence.apply(client, shared, noise_seed(seed, batch)).items():
+            tensors[f"{chain.name}/{name}"][seed, batch] = value
 
 
 def noise_seed(seed: int, batch: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
@@ -14,7 +14,7 @@ from gradleak.wording import sentence
 
 # Part of a key, without underscores: what it stands for, and what applies in its place.
 FOREIGN = {
-    "pool": ("a pooling layer", "use a convolution with a stride instead"),
+    "pool": ("a pooling layer", "add pool: max or pool: average to the convolution before it"),
     "norm": (
         "a normalisation",
         "leave it out: with the network in evaluation mode it is a scale and a shift of each "
@@ -49,6 +49,8 @@ class ConvConfig(Section):
     slope: Slope = 0.01
     skip: NonNegativeInt = 0
     gain: PositiveFloat = 1.0
+    pool: Literal["none", "max", "average"] = "none"
+    padding_mode: Literal["zeros", "replicate"] = "zeros"
 
 
 class LinearConfig(Section):
@@ -89,6 +91,8 @@ def _spec(number: int, raw: dict[str, Any]) -> ConvSpec | LinearSpec:
             activation=Activation(layer.activation, layer.slope),
             skip=layer.skip,
             gain=layer.gain,
+            pool=layer.pool,
+            padding_mode=layer.padding_mode,
         )
     activation = Activation(layer.activation, layer.slope)
     return LinearSpec(layer.fc, layer.bias, activation, layer.inputs, layer.gain)

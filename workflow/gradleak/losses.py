@@ -11,7 +11,11 @@ from scipy.special import expit
 from gradleak.errors import NumericsError
 
 BINARY = ("logistic", "exponential", "hinge")
-LOSSES = ("cross_entropy", *BINARY)
+# −output[label], without softmax: what NLLLoss makes of raw outputs (MKOR's own code).
+RAW = "raw_logits"
+# Losses of one output a class.
+OF_CLASSES = ("cross_entropy", RAW)
+LOSSES = (*OF_CLASSES, *BINARY)
 # Relative slack below the least value that ∂ℓ/∂μ·μ takes: gradients shared in float32 are rounded.
 ROUNDING = 1e-5
 
@@ -114,11 +118,13 @@ def output_gradient(loss: str, output: np.ndarray, label: int) -> np.ndarray:
     output
         What leaves the last activation (m,); m = 1 for the losses of a margin.
     label
-        Class for cross-entropy, −1 or 1 for the others.
+        Class for losses of one output a class, −1 or 1 for those of a margin.
     """
     if loss == "cross_entropy":
         exponent = np.exp(output - output.max())
         probability = exponent / exponent.sum()
         probability[label] -= 1.0
         return probability
+    if loss == RAW:
+        return -np.eye(len(output))[label]
     return label * MarginLoss(loss).derivative(label * output)

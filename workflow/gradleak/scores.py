@@ -15,6 +15,7 @@ from gradleak.metrics.image import METRICS, assignment, combination, mse
 from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile
 from gradleak.models.passes import fc_input, forward, margin_label, weight_gradients
+from gradleak.scores_by_class import ByClass
 from gradleak.targets import TargetSet
 
 COLUMNS = [*columns.SCORES, "name", "precision", "answer", "kind"]
@@ -49,7 +50,8 @@ def score(
         Records with the keys `COLUMNS`. Answers that failed keep their rows, with an empty value.
         SSIM is taken in [0, 1], the reconstruction clipped to it; the others are not clipped.
         Reconstructions of a batch are matched to its images so that the sum of MSEs is least; one
-        image for a whole batch is compared with each. What follows where it has a meaning:
+        image for a whole batch is compared with each; those that an attack gives by class, with the
+        images of that class (`gradleak.scores_by_class`). What follows where it has a meaning:
 
         ``fc_error``
             Relative error of the first fully connected layer's input (COPA Lemma A.1).
@@ -80,6 +82,10 @@ def score(
         values = [dict.fromkeys(METRICS, np.nan) for _ in range(size)]
         if record["status"] == "ok":
             found = images[f"{model}/images"][seed, batch, record["answer"]]
+            if record.get("classes"):
+                by_class = ByClass(targets, batch, chain, record)
+                rows += by_class.rows(found[: len(record["classes"])], case)
+                continue
             found = found[np.isfinite(found).all(axis=(1, 2, 3))]
             values = _image_metrics(targets, batch, found)
             values[0] |= _facts(record, targets, batch, weights, chain, task)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from gradleak.layers import specs
+from gradleak.losses import OF_CLASSES
 from gradleak.models.chain import ConvSpec, LinearSpec
 from gradleak.section import (
     ActivationName,
@@ -18,6 +19,7 @@ from gradleak.section import (
     Precision,
     Section,
 )
+from gradleak.server_sections import MkorConfig
 
 
 class Data(Section):
@@ -39,7 +41,10 @@ class Amount(Section):
 class Targets(Section):
     """Images under attack: either `indices` or `count` of a split, from image `first` on.
 
-    `batch` images share one gradient, so `count` is a number of batches.
+    `batch` images share one gradient, so `count` is a number of batches. Where `draw` is
+    ``unique``, a batch has one image of each of its classes; where it is ``random``, any images
+    of `classes` classes, or of all. `relabel` draws labels at random, where a data set has too few
+    images for random batches. `size` is the side that images are cropped or enlarged to.
     """
 
     dataset: DatasetName
@@ -47,7 +52,12 @@ class Targets(Section):
     indices: Annotated[list[NonNegativeInt], Field(min_length=1)] | None = None
     count: AmountOrName | None = None
     first: NonNegativeInt = 0
-    batch: PositiveInt = 1
+    batch: AmountOrName = 1
+    draw: Literal["consecutive", "unique", "random"] = "consecutive"
+    classes: PositiveInt | None = None
+    seed: NonNegativeInt = 0
+    relabel: bool = False
+    size: PositiveInt | None = None
     names: list[str] | None = None
     offset: float = 0.0
 
@@ -55,6 +65,16 @@ class Targets(Section):
     def _one_selection(self) -> Targets:
         if (self.indices is None) == (self.count is None):
             raise ValueError("give either indices or count")
+        if self.draw != "consecutive" and (self.indices is not None or self.first):
+            raise ValueError(f"draw: {self.draw} chooses images itself; take indices and first out")
+        if self.draw != "random" and self.classes is not None:
+            raise ValueError("classes goes with draw: random alone; take it out")
+        if self.draw != "random" and not self.relabel and self.seed:
+            raise ValueError("seed goes with draw: random or relabel: true; take it out")
+        if self.indices is None and self.names is None:
+            return self
+        if isinstance(self.batch, str):
+            raise ValueError("indices and names need batch as a number, not a name of scales")
         if self.indices is not None and len(self.indices) % self.batch:
             raise ValueError(f"{len(self.indices)} indices do not fill batches of {self.batch}")
         if self.names is not None and len(self.names) * self.batch != len(self.indices or []):
@@ -108,7 +128,16 @@ class GaussianNoiseConfig(Section):
     relative: bool = True
 
 
-DefenceConfig = Annotated[NoDefence | GaussianNoiseConfig, Field(discriminator="method")]
+class SoteriaConfig(Section):
+    """Features that would disturb a reconstruction most are not shared."""
+
+    method: Literal["soteria"]
+    prune: Annotated[float, Field(gt=0, lt=1)] = 0.3
+
+
+DefenceConfig = Annotated[
+    NoDefence | GaussianNoiseConfig | SoteriaConfig, Field(discriminator="method")
+]
 
 
 class RGapConfig(Section):
@@ -201,14 +230,25 @@ class DlgConfig(Judged):
         return self
 
 
-class InvertingConfig(Optimised):
-    """Inverting Gradients."""
+class Cosine(Optimised):
+    """Settings of a search by the cosine distance of gradients."""
 
-    method: Literal["inverting_gradients"]
     rate: PositiveFloat = 0.1
     tv: Annotated[float, Field(ge=0)] = 1e-4
     precision: Precision = "float32"
     failure_loss: PositiveFloat = 1.0
+
+
+class InvertingConfig(Cosine):
+    """Inverting Gradients."""
+
+    method: Literal["inverting_gradients"]
+
+
+class ClassFishingConfig(Cosine):
+    """Inverting Gradients for the class that a server fishes for."""
+
+    method: Literal["class_fishing"]
 
 
 class GaussNewtonConfig(Judged):
@@ -238,6 +278,8 @@ AttackConfig = Annotated[
     | PhongConfig
     | DlgConfig
     | InvertingConfig
+    | ClassFishingConfig
+    | MkorConfig
     | GaussNewtonConfig,
     Field(discriminator="method"),
 ]
@@ -252,17 +294,21 @@ class Experiment(Section):
     seeds: AmountOrName
     defences: Identifiers
     attacks: Identifiers
-    loss: Literal["cross_entropy", "logistic", "exponential", "hinge"] = "cross_entropy"
+    loss: Literal["cross_entropy", "raw_logits", "logistic", "exponential", "hinge"] = (
+        "cross_entropy"
+    )
     labels: Literal["dataset", "opposite", "same"] = "dataset"
     precision: Precision = "float32"
     label: Literal["granted", "recovered"] = "granted"
+    kept: Literal["all", "classifier"] = "all"
+    server: Identifier = "honest"
     conditions: AmountOrName | None = None
 
     @model_validator(mode="after")
     def _labels_fit(self) -> Experiment:
-        if (self.loss == "cross_entropy") != (self.labels == "dataset"):
+        if (self.loss in OF_CLASSES) != (self.labels == "dataset"):
             raise ValueError(
-                "labels: dataset goes with cross_entropy; losses of one output take labels: "
-                "opposite (to the network's sign) or same"
+                "labels: dataset goes with cross_entropy and raw_logits; losses of one output take "
+                "labels: opposite (to the network's sign) or same"
             )
         return self

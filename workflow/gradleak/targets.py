@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from gradleak.artifacts import read_tensors, write_tensors
 from gradleak.data.arrays import Dataset
 from gradleak.errors import DataError
+
+# Batches of more images are named by their number, not by their images.
+MOST_NAMED = 8
+
+
+class Images(Protocol):
+    """A batch (K, C, H, W) that is read in parts: an array, or a `Batch` of a target set."""
+
+    def __len__(self) -> int:
+        """K."""
+
+    def __getitem__(self, part: slice, /) -> np.ndarray:
+        """Images of `part`, (k, C, H, W)."""
 
 
 @dataclass(frozen=True)
@@ -19,7 +32,7 @@ class TargetSet:
     Attributes
     ----------
     images
-        uint8 (B, K, C, H, W).
+        uint8 (B, K, C, H', W'), as they are stored.
     labels, indices
         int64 (B, K); `indices` are positions in the data set's split.
     offset
@@ -27,8 +40,11 @@ class TargetSet:
     names
         One name for each batch, used in tables and figures.
     source
-        Data set, split, origin and checksum of the images; ``classes`` names the class of each
-        image, batch after batch.
+        Data set, split, origin and checksum of the images.
+    words
+        Class of each label, in words.
+    enlarged
+        How often each stored pixel is repeated along both axes: H = enlarged · H'.
     """
 
     images: np.ndarray
@@ -37,50 +53,166 @@ class TargetSet:
     offset: float
     names: tuple[str, ...]
     source: dict[str, str]
+    words: dict[int, str]
+    enlarged: int = 1
 
-    def inputs(self, batch: int) -> np.ndarray:
-        """What the network is fed with, float64 (K, C, H, W)."""
-        return self.images[batch] / 255.0 + self.offset
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of what the network is fed with."""
+        channels, height, width = self.images.shape[2:]
+        return channels, self.enlarged * height, self.enlarged * width
+
+    @property
+    def size(self) -> int:
+        """K, the images of a batch."""
+        return int(self.images.shape[1])
+
+    def inputs(self, batch: int, part: slice = slice(None)) -> np.ndarray:
+        """What the network is fed with, float64 (K, C, H, W), or `part` of its images."""
+        small = self.images[batch, part] / 255.0 + self.offset
+        if self.enlarged == 1:
+            return small
+        return small.repeat(self.enlarged, axis=-2).repeat(self.enlarged, axis=-1)
+
+    def batch(self, number: int) -> Batch:
+        """One batch, for those that need not hold all its inputs at once."""
+        return Batch(self, number)
 
     def classes(self, batch: int) -> list[str]:
         """Class of each image of a batch, in words (K,)."""
-        size = self.images.shape[1]
-        return self.source["classes"].split(", ")[batch * size : (batch + 1) * size]
+        return [self.words[int(label)] for label in self.labels[batch]]
 
 
-def build(data: Dataset, settings: dict[str, Any], count: int | None) -> TargetSet:
+@dataclass(frozen=True)
+class Batch:
+    """The inputs of one batch of a target set, made as they are read."""
+
+    targets: TargetSet
+    number: int
+
+    def __len__(self) -> int:
+        """K."""
+        return self.targets.size
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        """Inputs of `part` of the batch, float64 (k, C, H, W)."""
+        return self.targets.inputs(self.number, part)
+
+
+def build(data: Dataset, settings: dict[str, Any], count: int | None, size: int) -> TargetSet:
     """Choose images as `settings` (one entry of ``targets`` in config.yaml) says.
+
+    Parameters
+    ----------
+    data
+        The split.
+    settings
+        The entry.
+    count, size
+        Batches, where no indices are listed, and images in each.
 
     Raises
     ------
     DataError
-        If an index is out of range.
+        If an index is out of range, a class has too few images, or images cannot be brought to
+        the size asked for.
     """
-    size = settings["batch"]
-    if settings["indices"] is not None:
-        indices = [int(i) for i in settings["indices"]]
-    else:
-        assert count is not None
-        first, end = settings["first"], settings["first"] + count * size
-        if end > len(data):
-            raise DataError(
-                f"targets: {count} batches of {size} from image {first} on are more than the "
-                f"{len(data)} images of {data.dataset}-{data.split}; lower count."
-            )
-        indices = list(range(first, end))
+    indices = _choose(data, settings, count, size)
     images, labels = data.take(indices)
-    classes = [data.classes[int(label)] for label in labels]
-    each = [f"{c} {i}" for c, i in zip(classes, indices, strict=True)]
-    default = [" + ".join(each[k : k + size]) for k in range(0, len(each), size)]
+    if settings["relabel"]:
+        draw = np.random.default_rng((settings["seed"], len(indices)))
+        labels = draw.integers(0, len(data.classes), len(indices))
+    images, enlarged = _resized(images, settings["size"])
+    words = {int(label): data.classes[int(label)] for label in labels}
     batches = (len(indices) // size, size)
     return TargetSet(
         images=images.reshape(*batches, *images.shape[1:]),
         labels=labels.reshape(batches),
         indices=np.array(indices, dtype=np.int64).reshape(batches),
         offset=float(settings["offset"]),
-        names=tuple(settings["names"] or default),
-        source={**data.identity(), "classes": ", ".join(classes)},
+        names=tuple(settings["names"] or _names(labels, indices, words, size)),
+        source=data.identity(),
+        words=words,
+        enlarged=enlarged,
     )
+
+
+def _names(labels: np.ndarray, indices: list[int], words: dict[int, str], size: int) -> list[str]:
+    """Name of each batch: its images, or its number where there are many."""
+    if size > MOST_NAMED:
+        return [f"batch {number} of {size}" for number in range(len(indices) // size)]
+    each = [f"{words[int(label)]} {i}" for label, i in zip(labels, indices, strict=True)]
+    return [" + ".join(each[k : k + size]) for k in range(0, len(each), size)]
+
+
+def _choose(data: Dataset, settings: dict[str, Any], count: int | None, size: int) -> list[int]:
+    """Positions in the split, batch after batch."""
+    if settings["indices"] is not None:
+        return [int(i) for i in settings["indices"]]
+    assert count is not None
+    if settings["draw"] == "unique":
+        return _one_of_each(data, count, size)
+    if settings["draw"] == "random":
+        return _drawn(data, settings, count, size)
+    first, end = settings["first"], settings["first"] + count * size
+    if end > len(data):
+        raise DataError(
+            f"targets: {count} batches of {size} from image {first} on are more than the "
+            f"{len(data)} images of {data.dataset}-{data.split}; lower count."
+        )
+    return list(range(first, end))
+
+
+def _one_of_each(data: Dataset, count: int, size: int) -> list[int]:
+    """Batch b has image number b of each of the first `size` classes."""
+    labels = np.asarray(data.labels)
+    if size > len(data.classes):
+        raise DataError(
+            f"targets: draw: unique takes one image of each class, but {data.dataset} has "
+            f"{len(data.classes)} classes for a batch of {size}; lower batch."
+        )
+    places = [np.flatnonzero(labels == label)[:count] for label in range(size)]
+    fewest = min(len(found) for found in places)
+    if fewest < count:
+        raise DataError(
+            f"targets: draw: unique needs {count} images of each class, but {data.dataset}-"
+            f"{data.split} has only {fewest} of one; lower count."
+        )
+    return [int(index) for index in np.stack(places, axis=1).ravel()]
+
+
+def _drawn(data: Dataset, settings: dict[str, Any], count: int, size: int) -> list[int]:
+    """Each batch by itself: some classes, then any of their images, none twice in a batch."""
+    labels, all_classes = np.asarray(data.labels), len(data.classes)
+    wanted = settings["classes"] or all_classes
+    out: list[int] = []
+    for number in range(count):
+        draw = np.random.default_rng((settings["seed"], number))
+        chosen = draw.permutation(all_classes)[:wanted]
+        places = np.flatnonzero(np.isin(labels, chosen))
+        if len(places) < size:
+            raise DataError(
+                f"targets: draw: random finds {len(places)} images of {wanted} classes in "
+                f"{data.dataset}-{data.split} for a batch of {size}; raise classes or lower batch."
+            )
+        out += [int(index) for index in draw.choice(places, size, replace=False)]
+    return out
+
+
+def _resized(images: np.ndarray, size: int | None) -> tuple[np.ndarray, int]:
+    """Images (n, C, H, W) cropped at the centre to `size`, and how often to repeat each pixel."""
+    height, width = images.shape[2:]
+    if size is None:
+        return images, 1
+    if min(height, width) >= size:
+        top, left = (height - size) // 2, (width - size) // 2
+        return images[:, :, top : top + size, left : left + size], 1
+    if height != width or size % height:
+        raise DataError(
+            f"targets: images of {height}x{width} cannot be enlarged to size: {size} by repeating "
+            f"each pixel; choose a multiple of {height}."
+        )
+    return images, size // height
 
 
 def save(path: str, targets: TargetSet, provenance: dict[str, Any]) -> None:
@@ -94,6 +226,8 @@ def save(path: str, targets: TargetSet, provenance: dict[str, Any]) -> None:
         "offset": targets.offset,
         "names": list(targets.names),
         "source": targets.source,
+        "words": {str(label): word for label, word in targets.words.items()},
+        "enlarged": targets.enlarged,
         "provenance": provenance,
     }
     write_tensors(path, tensors, metadata)
@@ -109,4 +243,6 @@ def read(path: str) -> TargetSet:
         metadata["offset"],
         tuple(metadata["names"]),
         metadata["source"],
+        {int(label): word for label, word in metadata["words"].items()},
+        metadata["enlarged"],
     )

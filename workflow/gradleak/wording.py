@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pydantic import BaseModel, ValidationError
 
 # Sections whose entries are a union told apart by `method`.
-UNIONS = ("attacks", "defences")
+UNIONS = ("attacks", "defences", "servers")
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

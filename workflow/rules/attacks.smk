@@ -3,10 +3,11 @@
 
 rule attack:
     input:
-        model=MODEL,
+        model=sent_model,
         gradient=GRADIENT,
         first=first_reconstructions,
         own_images=own_target_set,
+        secret=secret,
     output:
         images=RECONSTRUCTION,
         timing=RECONSTRUCTION.replace(".safetensors", ".seconds.json"),
@@ -18,9 +19,9 @@ rule attack:
         attack=ids(FIRST),
     conda:
         "../../envs/gradleak.yaml"
-    threads: 1
+    threads: model_threads
     resources:
-        mem_mb=2000,
+        mem_mb=model_memory,
         runtime=60,
     params:
         settings=attack_settings,

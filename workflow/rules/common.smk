@@ -14,6 +14,7 @@ from gradleak.data.catalogue import pairs, pairs_pattern, resolve
 from gradleak.defences.base import DEFENCES
 from gradleak.errors import GradleakError
 from gradleak.provenance import code_hash as code
+from gradleak.servers.base import SERVERS
 
 try:
     CONFIG = gradleak_config.load(config)
@@ -35,17 +36,26 @@ CASE = f"{CONFIG.images}-{CONFIG.scale}"
 TARGETS = f"results/targets/{CASE}/{{targets}}.safetensors"
 MODEL = f"results/models/{CONFIG.scale}/{{model}}.safetensors"
 CELL = f"{CASE}/{{experiment}}/{{model}}"
+SENT = f"results/servers/{CONFIG.scale}/{{server}}/{{model}}.safetensors"
+SECRET = SENT.replace(".safetensors", ".secret.safetensors")
 GRADIENT = f"results/gradients/{CELL}/{{defence}}.safetensors"
 RECONSTRUCTION = f"results/reconstructions/{CELL}/{{defence}}/{{attack}}.safetensors"
 SCORE = f"results/scores/{CELL}/{{defence}}/{{attack}}.csv"
 SECURITY = f"results/security/{CELL}.csv"
 RANK = f"results/rank/{CELL}.csv"
 
+# Defences that leave the gradient as it is: the others start from what the first of them stores.
+UNDEFENDED = [name for name, entry in CONFIG.defences.items() if entry.method == "none"]
+
 # Attacks on gradients, and those made of the reconstructions of others alone.
 FIRST = [name for name, entry in CONFIG.attacks.items() if entry.method in ATTACKS]
 # Methods that run on `device`; the closed forms and COPA run on the CPU.
-ON_DEVICE = ("dlg", "inverting_gradients", "gauss_newton")
+ON_DEVICE = ("dlg", "inverting_gradients", "gauss_newton", "class_fishing")
+SECRET_READERS = gradleak_config.SECRET
 LATER = [name for name in CONFIG.attacks if name not in FIRST]
+
+# Parameters from which on a network is worth two threads.
+LARGE_MODEL = 10_000_000
 
 # Each paper's rules add their targets.
 FIGURES = []
@@ -66,5 +76,6 @@ wildcard_constraints:
     experiment=ids(CONFIG.experiments),
     model=ids([*CONFIG.models, *CONFIG.families, *CONFIG.groups]),
     targets=ids(CONFIG.targets),
+    server=ids(CONFIG.servers),
     defence=ids(CONFIG.defences),
     attack=ids(CONFIG.attacks),

@@ -3,7 +3,7 @@
 
 rule gradient:
     input:
-        model=MODEL,
+        model=sent_model,
         targets=experiment_targets,
     output:
         GRADIENT,
@@ -11,16 +11,44 @@ rule gradient:
         beside(GRADIENT, "logs", ".log"),
     benchmark:
         beside(GRADIENT, "benchmarks", ".tsv")
+    wildcard_constraints:
+        defence=ids(UNDEFENDED),
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: model_threads
+    resources:
+        mem_mb=model_memory,
+        runtime=60,
+    params:
+        experiment=experiment_settings,
+        device=CONFIG.device,
+        code=code("gradleak.gradients"),
+    script:
+        "../scripts/gradient.py"
+
+
+# A gradient is computed once, whatever number of defences it meets.
+rule defended_gradient:
+    input:
+        model=sent_model,
+        targets=experiment_targets,
+        gradient=undefended_gradient,
+    output:
+        GRADIENT,
+    log:
+        beside(GRADIENT, "logs", ".log"),
+    benchmark:
+        beside(GRADIENT, "benchmarks", ".tsv")
+    wildcard_constraints:
+        defence=ids([name for name in CONFIG.defences if name not in UNDEFENDED]),
     conda:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=model_memory,
+        runtime=60,
     params:
-        experiment=experiment_settings,
         defence=defence_settings,
-        device=CONFIG.device,
         code=defence_code,
     script:
-        "../scripts/gradient.py"
+        "../scripts/defended_gradient.py"

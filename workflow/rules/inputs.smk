@@ -43,6 +43,11 @@ def target_count(wildcards):
     return None if count is None else CONFIG.amount(count)
 
 
+def target_batch(wildcards):
+    """Images that share one gradient."""
+    return CONFIG.amount(CONFIG.targets[wildcards.targets].batch)
+
+
 def model_settings(wildcards):
     """Descriptions of models, or the entry of a family and how many networks it has."""
     if wildcards.model not in CONFIG.families:
@@ -81,7 +86,58 @@ def experiment_settings(wildcards):
         "seeds": CONFIG.amount(entry.seeds),
         "loss": entry.loss,
         "labels": entry.labels,
+        "kept": entry.kept,
     }
+
+
+def sent_model(wildcards):
+    """Weights that the server of an experiment sends: the model's own, or malicious ones."""
+    server = CONFIG.experiments[wildcards.experiment].server
+    if CONFIG.servers[server].method == "honest":
+        return MODEL.format(model=wildcards.model)
+    return SENT.format(server=server, model=wildcards.model)
+
+
+def undefended_gradient(wildcards):
+    """Gradient that a defence is applied to."""
+    return GRADIENT.format(
+        experiment=wildcards.experiment, model=wildcards.model, defence=UNDEFENDED[0]
+    )
+
+
+def parameters_of(model):
+    """Parameters of all networks in a model's file, for one draw of weights."""
+    members = [name for name in CONFIG.members(model) if name in CONFIG.models]
+    return sum(CONFIG.chain(member).parameters for member in members)
+
+
+def model_threads(wildcards):
+    """Small networks are fastest on one thread; measured, VGG-16 gains 1.7 from two."""
+    return 2 if parameters_of(wildcards.model) > LARGE_MODEL else 1
+
+
+def model_memory(wildcards):
+    """MiB: weights, gradients and copies of both, and what a part of a batch leaves behind."""
+    copies = 6 * 4 * parameters_of(wildcards.model) // 2**20
+    return 2000 + copies + (2000 if copies > 1000 else 0)
+
+
+def server_settings(wildcards):
+    """Entry of `servers`."""
+    return settings("servers", wildcards.server)
+
+
+def server_code(wildcards):
+    """Code of this server alone."""
+    return code("gradleak.servers.base", SERVERS[CONFIG.servers[wildcards.server].method][0])
+
+
+def secret(wildcards):
+    """What the server keeps, for an attack that reads it."""
+    if CONFIG.attacks[wildcards.attack].method not in SECRET_READERS:
+        return []
+    server = CONFIG.experiments[wildcards.experiment].server
+    return [SECRET.format(server=server, model=wildcards.model)]
 
 
 def defence_settings(wildcards):
@@ -90,7 +146,7 @@ def defence_settings(wildcards):
 
 
 def defence_code(wildcards):
-    """Code of gradient capture and of this defence alone."""
+    """Code of gradients and of this defence alone."""
     method = CONFIG.defences[wildcards.defence].method
     return code("gradleak.gradients", DEFENCES[method][0])
 

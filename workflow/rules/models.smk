@@ -19,6 +19,7 @@ rule targets:
     params:
         settings=target_settings,
         number=target_count,
+        size=target_batch,
         images=CONFIG.images,
         code=code("gradleak.targets"),
     script:
@@ -36,7 +37,7 @@ rule model:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1500,
+        mem_mb=model_memory,
         runtime=5,
     params:
         settings=model_settings,

@@ -5,7 +5,7 @@ rule score:
     input:
         reconstruction=RECONSTRUCTION,
         targets=experiment_targets,
-        model=MODEL,
+        model=sent_model,
     output:
         SCORE,
     log:
@@ -26,7 +26,7 @@ rule score:
 
 rule security:
     input:
-        model=MODEL,
+        model=sent_model,
         targets=experiment_targets,
     output:
         SECURITY,
@@ -49,7 +49,7 @@ rule security:
 
 rule rank_analysis:
     input:
-        model=MODEL,
+        model=sent_model,
         targets=experiment_targets,
     output:
         RANK,

@@ -6,10 +6,12 @@ from gradleak.attacks import starts
 from gradleak.attacks.run import attack_all
 from gradleak.provenance import record
 from gradleak.script import job
+from gradleak.servers.secret import Secrets
 
 with job(snakemake) as log:
     params, settings = snakemake.params, snakemake.params.settings
     first, own_images = snakemake.input.get("first"), snakemake.input.get("own_images")
+    secret = snakemake.input.get("secret")
     begin = None
     if first:
         begin = starts.FromReconstruction(first[0], settings.get("answer", "answer"))
@@ -21,6 +23,7 @@ with job(snakemake) as log:
         settings,
         device=params.device,
         starts=begin,
+        secrets=Secrets.read(secret[0]) if secret else None,
     )
     results.save(snakemake.output.images, snakemake.output.timing, record(settings, params.code))
     log.info("%s", results.summary())

@@ -10,5 +10,5 @@ with job(snakemake):
     params = snakemake.params
     dataset = catalogue.resolve(params.settings["dataset"], params.images)
     data = arrays.load(snakemake.input.dataset, dataset, params.settings["split"])
-    chosen = targets.build(data, params.settings, params.number)
+    chosen = targets.build(data, params.settings, params.number, params.size)
     targets.save(snakemake.output[0], chosen, record(params.settings, params.code))

@@ -10,6 +10,7 @@ import numpy as np
 
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
+from gradleak.servers.secret import Secret
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,10 @@ class AttackerView:
         K, the number of images whose gradients were averaged.
     starts
         Images (S, K, C, H, W) that an optimiser is told to start from, None where it draws them.
+    secret
+        What the server kept to itself, if it is a malicious one.
+    fingerprint
+        Of the weights that the gradient was taken with.
     """
 
     chain: Chain
@@ -43,6 +48,8 @@ class AttackerView:
     loss: str = "cross_entropy"
     batch: int = 1
     starts: np.ndarray | None = None
+    secret: Secret | None = None
+    fingerprint: str = ""
 
     @property
     def label(self) -> int | None:
@@ -113,6 +120,11 @@ class Reconstruction:
         Objective at about 100 moments, for an iterative attack.
     others
         Further answers: twin data, other starts.
+    classes, counts
+        Class of each image (K',) and how many images of the batch it is the mean of, where the
+        attack answers by class; else empty.
+    partial
+        Whether it answers for these classes alone by its nature, not because others were lost.
     """
 
     images: np.ndarray
@@ -126,6 +138,9 @@ class Reconstruction:
     evaluations: int = 0
     trace: tuple[float, ...] = ()
     others: tuple[Reconstruction, ...] = ()
+    classes: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+    partial: bool = False
 
     @property
     def image(self) -> np.ndarray:

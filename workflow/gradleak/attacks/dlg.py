@@ -10,6 +10,7 @@ import torch
 
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.search import Search, moments
+from gradleak.losses import OF_CLASSES
 from gradleak.matching.descent import Descent
 from gradleak.matching.lbfgs import Settings, minimise
 from gradleak.matching.members import Members
@@ -116,7 +117,7 @@ def slack_of(chain: Chain) -> float:
 
 def _told(logits: torch.Tensor, loss: str) -> torch.Tensor:
     """Labels (M, K) that dummy logits (M, K, outputs) ended at."""
-    if loss == "cross_entropy":
+    if loss in OF_CLASSES:
         return logits.argmax(2)
     return torch.where(logits[:, :, 0] > 0, 1, -1)
 

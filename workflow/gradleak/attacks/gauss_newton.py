@@ -16,6 +16,7 @@ from gradleak.attacks.search import Ready, Search, moments
 from gradleak.errors import ConfigError
 from gradleak.matching.damped import TARGET, Damped, Problem
 from gradleak.matching.members import Members
+from gradleak.models.chain import Chain
 
 NOT_FINITE = "not finite at the start"
 
@@ -77,6 +78,15 @@ class GaussNewton(Search):
             raise ConfigError(
                 "label: unknown is not for gauss_newton; grant the label, or choose method: dlg."
             )
+
+    def applies(self, chain: Chain) -> str | None:
+        """See `gradleak.attacks.base.Attack`."""
+        if chain.is_plain:
+            return None
+        return (
+            f"{chain.name} has a pool or replicated padding, which gauss_newton does not linearise;"
+            " use dlg or inverting_gradients."
+        )
 
     @property
     def _judge(self) -> Dlg:

@@ -36,12 +36,15 @@ class InvertingGradients(Search):
         Weight of the total variation.
     failure_loss
         See above.
+    ignored
+        Parameters whose gradients are not compared.
     """
 
     iterations: int = 1000
     rate: float = 0.1
     tv: float = 1e-4
     failure_loss: float = 1.0
+    ignored: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -117,12 +120,17 @@ class InvertingGradients(Search):
             )
         return ""
 
-    @staticmethod
-    def _distance(x: torch.Tensor, members: Members) -> torch.Tensor:
+    def _distance(self, x: torch.Tensor, members: Members) -> torch.Tensor:
         """1 − cosine of each member (M,); the shared gradients have norm 1."""
         assert members.labels is not None
         found = members.gradients(x, members.labels, members.scale)
-        pairs = list(zip(found, members.targets, strict=True))
+        pairs = [
+            (value, target)
+            for name, value, target in zip(
+                members.gradients.names, found, members.targets, strict=True
+            )
+            if name not in self.ignored
+        ]
         inner = torch.stack([(a * b).flatten(1).sum(1) for a, b in pairs]).sum(0)
         square = torch.stack([a.flatten(1).square().sum(1) for a, _ in pairs]).sum(0)
         return 1.0 - inner / square.sqrt()

@@ -19,6 +19,7 @@ from gradleak.attacks.base import Attack, AttackerView, ManyAttack, Reconstructi
 from gradleak.attacks.starts import Starts
 from gradleak.errors import NumericsError
 from gradleak.models import files
+from gradleak.servers.secret import Secrets
 
 # Attacks are looked up by name, not imported here: the code hash of a rule then holds the one
 # attack that it runs, and an edit of one attack leaves the results of the others as they are.
@@ -28,6 +29,8 @@ ATTACKS = {
     "phong": ("gradleak.attacks.phong", "Phong"),
     "dlg": ("gradleak.attacks.dlg", "Dlg"),
     "inverting_gradients": ("gradleak.attacks.inverting", "InvertingGradients"),
+    "mkor": ("gradleak.attacks.mkor", "Mkor"),
+    "class_fishing": ("gradleak.attacks.class_fishing", "ClassFishing"),
     "gauss_newton": ("gradleak.attacks.gauss_newton", "GaussNewton"),
 }
 # Settings that tell the pipeline which files an attack gets, not the attack what to do.
@@ -61,6 +64,8 @@ class Views:
         Take no more than this many draws of weights, or images.
     starts
         Images that an optimiser starts from.
+    secrets
+        What the server kept to itself.
     """
 
     def __init__(
@@ -70,7 +75,9 @@ class Views:
         most_seeds: int | None = None,
         most_images: int | None = None,
         starts: Starts | None = None,
+        secrets: Secrets | None = None,
     ) -> None:
+        self._secrets = secrets
         self._models = files.read(model_path)
         self._gradients, self._shared = read_tensors(gradient_path)
         self._starts = starts
@@ -87,6 +94,7 @@ class Views:
 
     def __iter__(self) -> Iterator[tuple[AttackerView, int, int]]:
         shared = self._shared
+        marks = shared.get("fingerprints", {})
         for chain, seed, batch in self._runs:
             gradients = files.select(self._gradients, chain.name, seed, batch)
             labels = gradients.pop("label", None)
@@ -101,6 +109,8 @@ class Views:
                 shared["loss"],
                 int(shared["batch"]),
                 self._begin((chain.name, seed, batch), classes),
+                None if self._secrets is None else self._secrets.of(chain.name, seed),
+                marks[chain.name][seed] if chain.name in marks else "",
             )
             yield view, seed, batch
 
@@ -122,13 +132,14 @@ def attack_all(
     *,
     device: str = "cpu",
     starts: Starts | None = None,
+    secrets: Secrets | None = None,
 ) -> Results:
     """Attack every chain, seed and target.
 
     A run that the attack cannot do stays in the results, as ``failed`` with its reason or as
     ``not_applicable``, with NaN for an image.
     """
-    todo = Views(model_path, gradient_path, None, settings.get("images"), starts)
+    todo = Views(model_path, gradient_path, None, settings.get("images"), starts, secrets)
     attack = build(settings, device)
     out = Results({}, [], [])
     bar = tqdm(total=len(todo), disable=None, desc=settings["method"], unit="image")
@@ -233,7 +244,8 @@ class Results:
         which = {"model": view.chain.name, "seed": seed, "batch": batch}
         self.seconds.append(seconds)
         if key not in self.images:
-            self.images[key] = np.full((*sizes, 1, 1, *view.chain.input), np.nan)
+            kind = np.float64 if isinstance(answer, NotAttacked) else answer.images.dtype
+            self.images[key] = np.full((*sizes, 1, 1, *view.chain.input), np.nan, kind)
         if isinstance(answer, NotAttacked):
             record = {"status": answer.status, "reason": str(answer)}
             self.runs.append({**which, "answer": 0, "kind": "answer", **record})
@@ -272,7 +284,7 @@ class Results:
 
 
 def _grow(images: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    out = np.full(shape, np.nan)
+    out = np.full(shape, np.nan, images.dtype)
     out[tuple(slice(0, n) for n in images.shape)] = images
     return out
 
@@ -289,6 +301,9 @@ def _record(found: Reconstruction) -> dict[str, Any]:
         "reason": reason,
         "stop": found.stop,
         "label": found.label,
+        "classes": list(found.classes),
+        "counts": list(found.counts),
+        "partial": found.partial,
         "loss": found.loss if np.isfinite(found.loss) else None,
         "evaluations": found.evaluations,
         "trace": [float(value) for value in found.trace],

@@ -64,7 +64,7 @@ CATALOGUE: dict[str, DatasetInfo] = {
         DatasetInfo("digits", _BOTH, 1, 28, 28, 10, "embedded"),
         DatasetInfo("photos10", _BOTH, 3, 32, 32, 10, "embedded"),
         DatasetInfo("photos100", _BOTH, 3, 32, 32, 100, "embedded"),
-        DatasetInfo("photos224", ("val",), 3, 224, 224, 100, "embedded"),
+        DatasetInfo("photos224", ("val",), 3, 224, 224, 1000, "embedded"),
     )
 }
 

@@ -26,6 +26,8 @@ from gradleak.provenance import record
 EVERY_FIFTH = 5
 CONTRAST_CHOICE = 2
 DIGITS_TRAIN = 1437
+# Crops of each photo in photos224.
+CROPS = 100
 
 
 class Box(NamedTuple):
@@ -210,35 +212,22 @@ def _photos100(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
     return *_interleave(_crops100(), split), _part_names()
 
 
-def _windows(photo: Photo, picture: Image.Image, share: float) -> list[Box]:
-    """Return the subject's box, then nine squares of that share of the shorter side."""
-    width, height = picture.size
-    side = round(share * min(width, height))
-    lefts = [round(k / 2 * (width - side)) for k in range(3)]
-    tops = [round(k / 2 * (height - side)) for k in range(3)]
-    squares = [Box(left, top, left + side, top + side) for top in tops for left in lefts]
-    return [photo.portrait.scaled(width, height), *squares]
-
-
 def _photos224(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Ten parts of each of ten photos, two crops each: 200 images of 224x224."""
+    """A hundred crops of each of ten photos, each a class of its own: 1,000 images of 224x224."""
     del split
-    images = []
-    for share in (0.6, 0.5):
-        views = [_windows(photo, _photo(photo, None), share) for photo in PHOTOS]
-        for number in range(10):
-            for photo, boxes in zip(PHOTOS, views, strict=True):
-                box = boxes[number]
-                if number == 0 and share == 0.5:
-                    box = _inner(box)
-                images.append(_cut(_photo(photo, None), box, 224))
-    return np.stack(images), np.tile(np.arange(100, dtype=np.int64), 2), _part_names()
-
-
-def _inner(box: Box) -> Box:
-    """Return the middle four fifths of a box."""
-    across, down = (box.right - box.left) / 10, (box.bottom - box.top) / 10
-    return Box(box.left + across, box.top + down, box.right - across, box.bottom - down)
+    views = []
+    for photo in PHOTOS:
+        picture = _photo(photo, None)
+        whole = Box(0, 0, *picture.size)
+        drawn = _squares(whole, CROPS - 1, 0.35, 0.75)
+        views.append([photo.portrait.scaled(*picture.size), *drawn])
+    images = [
+        _cut(_photo(photo, None), boxes[number], 224)
+        for number in range(CROPS)
+        for photo, boxes in zip(PHOTOS, views, strict=True)
+    ]
+    names = [f"{photo.name} {number}" for number in range(CROPS) for photo in PHOTOS]
+    return np.stack(images), np.arange(len(images), dtype=np.int64), names
 
 
 def _digits(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradleak.models.chain import Chain
+from gradleak.defences.base import Client
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class GaussianNoise:
     relative: bool = True
 
     def apply(
-        self, chain: Chain, gradients: Mapping[str, np.ndarray], seed: int
+        self, client: Client, gradients: Mapping[str, np.ndarray], seed: int
     ) -> dict[str, np.ndarray]:
         """See `gradleak.defences.base.Defence`."""
         generator = np.random.default_rng(seed)

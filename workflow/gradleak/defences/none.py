@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gradleak.models.chain import Chain
+from gradleak.defences.base import Client
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,7 @@ class NoDefence:
     """Shares the gradient unchanged."""
 
     def apply(
-        self, chain: Chain, gradients: Mapping[str, np.ndarray], seed: int
+        self, client: Client, gradients: Mapping[str, np.ndarray], seed: int
     ) -> dict[str, np.ndarray]:
         """See `gradleak.defences.base.Defence`."""
         return dict(gradients)

@@ -257,7 +257,7 @@ def _draw_sample(axes: Axes, sample: Sample, offset: float) -> None:
 
 def target_name(targets: TargetSet, batch: int) -> str:
     """Name of an image: the paper's, and what it shows where that is something else."""
-    name, label = targets.names[batch], targets.source["classes"].split(", ")[batch]
+    name, label = targets.names[batch], targets.classes(batch)[0]
     if label == name:
         return name.capitalize()
     if is_embedded(targets):

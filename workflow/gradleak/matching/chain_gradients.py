@@ -17,8 +17,8 @@ import torch
 from torch.nn import functional
 
 from gradleak.errors import ConfigError
-from gradleak.losses import LOSSES
-from gradleak.matching.windows import fold, to_columns, to_images, unfold
+from gradleak.losses import LOSSES, OF_CLASSES, RAW
+from gradleak.matching.windows import fold, pooled, to_columns, to_images, unfold, unpooled
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvLayer, Layer
 
@@ -234,6 +234,8 @@ class ChainGradients:
             layer, derivative = layers[number], derivatives[number]
             if number in waiting:
                 gradient = gradient + waiting.pop(number)
+            if isinstance(layer, ConvLayer):
+                gradient = unpooled(gradient, outputs[number], layer.pool)
             entered.append(gradient)
             delta = gradient if derivative is None else gradient * derivative
             if isinstance(layer, ConvLayer) and layer.skip:
@@ -273,6 +275,8 @@ class ChainGradients:
             linear.append(z)
             x = _activate(layer.activation, z)
             outputs.append(x)
+            if isinstance(layer, ConvLayer):
+                x = pooled(x, layer.pool)
         return inputs, linear, outputs
 
     def weight(self, layer: Layer) -> torch.Tensor:
@@ -292,7 +296,7 @@ class ChainGradients:
         """Values (M, K, n) that enter fully connected layer `number`, as the layer before gave."""
         previous = self.chain.layers[number - 1] if number else None
         if isinstance(previous, ConvLayer):
-            return values.unflatten(2, (previous.shape.filters, *previous.shape.output))
+            return values.unflatten(2, (previous.shape.filters, *previous.grid))
         return values if number else values.unflatten(2, self.chain.input)
 
     def output_gradient(
@@ -305,13 +309,14 @@ class ChainGradients:
     def _output_gradient(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         batch = output.shape[1]
         dummy = labels.is_floating_point()
-        if self.loss == "cross_entropy":
+        if self.loss in OF_CLASSES:
             truth = (
                 torch.softmax(labels, 2)
                 if dummy
                 else functional.one_hot(labels.long(), output.shape[2]).to(output.dtype)
             )
-            return (torch.softmax(output, 2) - truth) / batch
+            guess = torch.softmax(output, 2) if self.loss != RAW else torch.zeros_like(output)
+            return (guess - truth) / batch
         if not dummy:
             sign = labels.to(output.dtype).unsqueeze(2)
             return sign * _margin_derivative(self.loss, sign * output) / batch

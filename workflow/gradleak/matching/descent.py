@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from gradleak.matching.chain_gradients import ChainGradients
-from gradleak.matching.windows import fold, to_columns, to_images, unfold
+from gradleak.matching.windows import fold, pooled_at, to_columns, to_images, unfold, unpooled
 from gradleak.models.activations import Activation
 from gradleak.models.chain import ConvLayer, Layer
 
@@ -60,7 +60,10 @@ class Descent:
             if isinstance(layer, ConvLayer) and layer.skip and number >= layer.skip:
                 z = z + moved[number - layer.skip]
             tangents.append(z)
-            moved.append(_product(walk.derivatives[number], z))
+            move = _product(walk.derivatives[number], z)
+            if isinstance(layer, ConvLayer):
+                move = pooled_at(move, walk.outputs[number], layer.pool)
+            moved.append(move)
 
         back, in_logits = self._output(walk.outputs[-1], labels, moved[-1])
         waiting: dict[int, torch.Tensor] = {}
@@ -68,6 +71,8 @@ class Descent:
             layer = self._layers[number]
             if number in waiting:
                 back = back + waiting.pop(number)
+            if isinstance(layer, ConvLayer):
+                back = unpooled(back, walk.outputs[number], layer.pool)
             delta = _product(walk.derivatives[number], back)
             if layer.activation.name not in KINKED:
                 bend = _second(layer.activation, walk.outputs[number], walk.derivatives[number])

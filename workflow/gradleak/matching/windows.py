@@ -2,42 +2,105 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch.nn import functional
 
-from gradleak.models.chain import ConvLayer
+from gradleak.models.chain import POOL, ConvLayer
+from gradleak.operators.structure import ConvShape
 
 
 def unfold(images: torch.Tensor, layer: ConvLayer) -> torch.Tensor:
     """Windows (M, C·k², K·P) of images (M, K, C, H, W)."""
     shape = layer.shape
     flat = images.flatten(0, 1)
+    if layer.padding_mode == "replicate":
+        (down, across), shape = shape.padding, replace(shape, padding=(0, 0), size=_padded(shape))
+        flat = functional.pad(flat, (across, across, down, down), mode="replicate")
     if torch.is_grad_enabled():
         found = functional.unfold(flat, shape.kernel, padding=shape.padding, stride=shape.stride)
     else:
-        found = _copied(flat, layer)
+        found = _copied(flat, shape)
     return found.unflatten(0, images.shape[:2]).transpose(1, 2).flatten(2)
 
 
-def _copied(images: torch.Tensor, layer: ConvLayer) -> torch.Tensor:
+def _padded(shape: ConvShape) -> tuple[int, int]:
+    """(H, W) of an image with its padding."""
+    return shape.size[0] + 2 * shape.padding[0], shape.size[1] + 2 * shape.padding[1]
+
+
+def _copied(images: torch.Tensor, shape: ConvShape) -> torch.Tensor:
     """As PyTorch's unfold in half its time, but slow to differentiate."""
-    (down, across), (rise, run) = layer.shape.padding, layer.shape.stride
+    (down, across), (rise, run) = shape.padding, shape.stride
     padded = functional.pad(images, (across, across, down, down)).contiguous()
     batch, channels = padded.shape[:2]
     steps = padded.stride()
-    size = (batch, channels, *layer.shape.kernel, *layer.shape.output)
+    size = (batch, channels, *shape.kernel, *shape.output)
     view = padded.as_strided(size, (*steps, steps[2] * rise, steps[3] * run))
-    return view.reshape(batch, -1, layer.shape.positions)
+    return view.reshape(batch, -1, shape.positions)
 
 
 def fold(columns: torch.Tensor, layer: ConvLayer, batch: int) -> torch.Tensor:
     """Images (M, K, C, H, W) whose pixels sum up all windows (M, C·k², K·P) that hold them."""
     shape = layer.shape
     split = columns.unflatten(2, (batch, -1)).transpose(1, 2).flatten(0, 1)
-    images = functional.fold(
-        split, shape.size, shape.kernel, padding=shape.padding, stride=shape.stride
-    )
+    if layer.padding_mode == "replicate":
+        images = functional.fold(split, _padded(shape), shape.kernel, stride=shape.stride)
+        images = _gathered(_gathered(images, 2, shape.padding[0]), 3, shape.padding[1])
+    else:
+        images = functional.fold(
+            split, shape.size, shape.kernel, padding=shape.padding, stride=shape.stride
+        )
     return images.unflatten(0, (-1, batch))
+
+
+def _gathered(padded: torch.Tensor, dim: int, margin: int) -> torch.Tensor:
+    """Adjoint of replicated padding along `dim`: margins are added to the edges."""
+    if not margin:
+        return padded
+    length = padded.shape[dim]
+    first = padded.narrow(dim, 0, margin + 1).sum(dim, keepdim=True)
+    last = padded.narrow(dim, length - margin - 1, margin + 1).sum(dim, keepdim=True)
+    if length == 2 * margin + 1:
+        return padded.sum(dim, keepdim=True)
+    inner = padded.narrow(dim, margin + 1, length - 2 * margin - 2)
+    return torch.cat([first, inner, last], dim)
+
+
+def _blocks(images: torch.Tensor) -> torch.Tensor:
+    """Blocks (..., H/2, W/2, 4) of images (..., H, W)."""
+    split = images.unflatten(-1, (-1, POOL)).unflatten(-3, (-1, POOL))
+    return split.transpose(-3, -2).flatten(-2)
+
+
+def pooled(images: torch.Tensor, pool: str) -> torch.Tensor:
+    """Images (M, K, O, H, W) after a layer's pool: ``none``, ``max`` or ``average``."""
+    if pool == "none":
+        return images
+    blocks = _blocks(images)
+    return blocks.amax(-1) if pool == "max" else blocks.mean(-1)
+
+
+def pooled_at(tangent: torch.Tensor, images: torch.Tensor, pool: str) -> torch.Tensor:
+    """Derivative of `pooled` at `images` in the direction `tangent`, both (M, K, O, H, W)."""
+    if pool != "max":
+        return pooled(tangent, pool)
+    largest = _blocks(images).argmax(-1, keepdim=True)
+    return _blocks(tangent).gather(-1, largest).squeeze(-1)
+
+
+def unpooled(gradient: torch.Tensor, images: torch.Tensor, pool: str) -> torch.Tensor:
+    """What `pooled` passes back: its adjoint at `images` (M, K, O, H, W)."""
+    if pool == "none":
+        return gradient
+    if pool == "average":
+        wide = gradient.repeat_interleave(POOL, -1).repeat_interleave(POOL, -2)
+        return wide / POOL**2
+    largest = _blocks(images).argmax(-1, keepdim=True)
+    places = torch.arange(POOL**2, device=images.device) == largest
+    spread = (gradient.unsqueeze(-1) * places).unflatten(-1, (POOL, POOL))
+    return spread.transpose(-3, -2).flatten(-2).flatten(-3, -2)
 
 
 def to_columns(images: torch.Tensor) -> torch.Tensor:

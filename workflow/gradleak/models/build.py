@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from gradleak.models.activations import Activation
-from gradleak.models.chain import Chain, ConvLayer
+from gradleak.models.chain import POOL, Chain, ConvLayer
 
 
 def activation_module(activation: Activation) -> nn.Module:
@@ -17,6 +20,13 @@ def activation_module(activation: Activation) -> nn.Module:
     return {"tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "relu": nn.ReLU, "identity": nn.Identity}[
         activation.name
     ]()
+
+
+def pooled(x: torch.Tensor, pool: str) -> torch.Tensor:
+    """Images (B, O, H, W) after a layer's pool: ``none``, ``max`` or ``average``."""
+    if pool == "none":
+        return x
+    return functional.max_pool2d(x, POOL) if pool == "max" else functional.avg_pool2d(x, POOL)
 
 
 class ChainModule(nn.Module):
@@ -39,6 +49,7 @@ class ChainModule(nn.Module):
                     shape.kernel,
                     stride=shape.stride,
                     padding=shape.padding,
+                    padding_mode=layer.padding_mode,
                     bias=layer.bias,
                 )
             else:
@@ -48,19 +59,30 @@ class ChainModule(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Output of the last activation for images (B, C, H, W)."""
+        return self.classify(self.features(x))
+
+    def features(self, x: torch.Tensor) -> torch.Tensor:
+        """What the convolutions give for images (B, C, H, W), flat: (B, n)."""
         inputs = []
-        for layer, activation in zip(self.chain.layers, self.activations, strict=True):
-            if not isinstance(layer, ConvLayer) and x.ndim > 2:
-                x = x.flatten(1)
+        for layer, activation in zip(self.chain.convolutions, self.activations, strict=False):
             inputs.append(x)
             z = self.get_submodule(layer.name)(x)
-            if isinstance(layer, ConvLayer) and layer.skip:
+            if layer.skip:
                 z = z + inputs[-layer.skip]
-            x = activation(z)
+            x = pooled(activation(z), layer.pool)
+        return x.flatten(1)
+
+    def classify(self, x: torch.Tensor) -> torch.Tensor:
+        """Output of the last activation for what the convolutions give (B, n)."""
+        depth = len(self.chain.convolutions)
+        for layer, activation in zip(
+            self.chain.layers[depth:], self.activations[depth:], strict=True
+        ):
+            x = activation(self.get_submodule(layer.name)(x))
         return x
 
 
-def load(chain: Chain, weights: dict[str, np.ndarray], dtype: torch.dtype) -> ChainModule:
+def load(chain: Chain, weights: Mapping[str, np.ndarray], dtype: torch.dtype) -> ChainModule:
     """Module of `chain` in evaluation mode with the given weights."""
     with torch.random.fork_rng(devices=[]):
         module = ChainModule(chain).to(dtype)

@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any
+from math import prod
+from typing import Any, Literal
 
 from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
 from gradleak.operators.structure import ConvShape
 
 IDENTITY = Activation("identity")
+# Side of a pool's blocks, and its stride.
+POOL = 2
+PaddingMode = Literal["zeros", "replicate"]
+# Values that a part of a batch leaves behind for the pass back: 1 GiB in float32.
+ACTIVATIONS = 2**28
 
 
 @dataclass(frozen=True)
@@ -18,7 +24,8 @@ class ConvLayer:
     """Convolution followed by an activation; `shape` carries all sizes.
 
     With `skip` = s > 0 the input of the layer s − 1 places before this one is added to this
-    layer's linear output: a(W x + b + x_skip). A skip of 1 adds the layer's own input.
+    layer's linear output: a(W x + b + x_skip). A skip of 1 adds the layer's own input. `pool`
+    (``none``, ``max`` or ``average``) takes 2x2 blocks of what the activation gives.
     """
 
     name: str
@@ -27,11 +34,25 @@ class ConvLayer:
     activation: Activation
     skip: int = 0
     gain: float = 1.0
+    pool: str = "none"
+    padding_mode: PaddingMode = "zeros"
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(H, W) of what leaves the layer, after the pool."""
+        height, width = self.shape.output
+        return (height, width) if self.pool == "none" else (height // POOL, width // POOL)
 
     @property
     def output(self) -> int:
-        """Number of values that leave the layer, O·P."""
-        return self.shape.filters * self.shape.positions
+        """Number of values that leave the layer."""
+        height, width = self.grid
+        return self.shape.filters * height * width
+
+    @property
+    def is_plain(self) -> bool:
+        """A convolution with zeros around its input and no pool: what `ConvShape` says is all."""
+        return self.pool == "none" and self.padding_mode == "zeros"
 
 
 @dataclass(frozen=True)
@@ -53,7 +74,8 @@ Layer = ConvLayer | LinearLayer
 class ConvSpec:
     """What config says of a convolution; sizes follow from the layer before.
 
-    `skip` is that of `ConvLayer`; `gain` multiplies the initial weights.
+    `skip` and `pool` are those of `ConvLayer`; `gain` multiplies the initial weights.
+    `padding_mode` is ``zeros`` or ``replicate``.
     """
 
     filters: int
@@ -64,6 +86,8 @@ class ConvSpec:
     activation: Activation = IDENTITY
     skip: int = 0
     gain: float = 1.0
+    pool: str = "none"
+    padding_mode: PaddingMode = "zeros"
 
 
 @dataclass(frozen=True)
@@ -123,10 +147,21 @@ class Chain:
                     )
                 shape = self._conv_shape(spec, convolutions, (channels, height, width))
                 name = f"conv{convolutions}"
-                out.append(ConvLayer(name, shape, spec.bias, spec.activation, spec.skip, spec.gain))
-                channels, (height, width) = spec.filters, shape.output
+                self._check_pool(name, spec.pool, shape.output)
+                layer = ConvLayer(
+                    name,
+                    shape,
+                    spec.bias,
+                    spec.activation,
+                    spec.skip,
+                    spec.gain,
+                    spec.pool,
+                    spec.padding_mode,
+                )
+                out.append(layer)
+                channels, (height, width) = spec.filters, layer.grid
                 sizes.append((channels, height, width))
-                self._check_skip(name, spec.skip, sizes)
+                self._check_skip(name, spec.skip, (spec.filters, *shape.output), sizes)
                 continue
             linears += 1
             inputs = channels * height * width if features is None else features
@@ -146,17 +181,34 @@ class Chain:
             )
         return tuple(out)
 
-    def _check_skip(self, name: str, skip: int, sizes: list[tuple[int, int, int]]) -> None:
-        """Refuse a skip whose two ends differ in size; `sizes` ends with the layer's output."""
+    def _check_pool(self, name: str, pool: str, size: tuple[int, int]) -> None:
+        """Refuse a pool whose blocks do not fill the image."""
+        if pool != "none" and any(side % POOL for side in size):
+            raise ConfigError(
+                f"models.{self.name}: {name} gives {size[0]}x{size[1]}, which a pool of "
+                f"{POOL}x{POOL} does not divide; choose another image size, stride or padding."
+            )
+
+    def _check_skip(
+        self,
+        name: str,
+        skip: int,
+        output: tuple[int, int, int],
+        sizes: list[tuple[int, int, int]],
+    ) -> None:
+        """Refuse a skip whose ends differ in size.
+
+        `output` is the layer's linear output, `sizes` what enters each layer, and the next one.
+        """
         if skip >= len(sizes):
             raise ConfigError(
                 f"models.{self.name}: {name} has skip: {skip}, but only {len(sizes) - 1} layers "
                 "end there; lower it."
             )
-        if skip and sizes[-1] != sizes[-1 - skip]:
+        if skip and output != sizes[-1 - skip]:
             raise ConfigError(
                 f"models.{self.name}: {name} has skip: {skip}, which adds {sizes[-1 - skip]} to "
-                f"{sizes[-1]}; a skip needs equal sizes."
+                f"{output}; a skip needs equal sizes."
             )
 
     def _conv_shape(self, spec: ConvSpec, number: int, size: tuple[int, int, int]) -> ConvShape:
@@ -213,6 +265,11 @@ class Chain:
         return not any(layer.skip for layer in self.convolutions)
 
     @property
+    def is_plain(self) -> bool:
+        """No pool and no replicated padding anywhere: each layer is a `ConvShape` or a matrix."""
+        return all(layer.is_plain for layer in self.convolutions)
+
+    @property
     def is_homogeneous(self) -> bool:
         """f(s·x) = s·f(x) for s > 0: no biases, and activations that are linear in pieces."""
         return all(a.activation.is_homogeneous and not a.bias for a in self.layers)
@@ -223,8 +280,27 @@ class Chain:
         return any(layer.activation.is_kinked for layer in self.layers)
 
     @property
+    def parameters(self) -> int:
+        """Weights and biases of all layers."""
+        return sum(
+            layer.shape.filters * (layer.shape.channels * prod(layer.shape.kernel) + layer.bias)
+            if isinstance(layer, ConvLayer)
+            else layer.outputs * (layer.inputs + layer.bias)
+            for layer in self.layers
+        )
+
+    @property
     def classes(self) -> int:
         """Outputs of the last layer."""
         last = self.layers[-1]
         assert isinstance(last, LinearLayer)
         return last.outputs
+
+
+def images_at_once(chain: Chain) -> int:
+    """Images that pass at once, so that what they leave behind stays within `ACTIVATIONS`."""
+    values = sum(
+        3 * layer.shape.filters * layer.shape.positions if isinstance(layer, ConvLayer) else 0
+        for layer in chain.layers
+    )
+    return max(1, ACTIVATIONS // max(1, values))

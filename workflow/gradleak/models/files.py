@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,15 @@ def select(tensors: dict[str, np.ndarray], chain: str, *index: int) -> dict[str,
     """Entries of one chain without its name, at `index` of their leading dimensions."""
     prefix = f"{chain}/"
     return {k.removeprefix(prefix): v[index] for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def fingerprint(weights: Mapping[str, np.ndarray]) -> str:
+    """SHA-256 of one network's parameters, by which a server knows its own weights again."""
+    digest = hashlib.sha256()
+    for name in sorted(weights):
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(weights[name]).data)
+    return digest.hexdigest()
 
 
 def save(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
 from gradleak.losses import output_gradient
-from gradleak.models.chain import Chain, ConvLayer, Layer
+from gradleak.models.chain import POOL, Chain, ConvLayer, Layer
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.structure import ConvShape
@@ -26,7 +27,7 @@ def _values(
         weight = weights[f"{layer.name}.weight"].astype(np.float64)
         bias = weights.get(f"{layer.name}.bias", np.zeros(1))
         if isinstance(layer, ConvLayer):
-            z = _convolution(weight, layer).apply(x)
+            z = _convolution(weight, layer).apply(_padded(x, layer))
             bias = np.repeat(bias, layer.shape.positions) if layer.bias else bias
             if layer.skip:
                 z = z + inputs[-layer.skip]
@@ -34,12 +35,66 @@ def _values(
             z = weight @ x
         outputs.append(z + bias)
         x = layer.activation.forward(outputs[-1])
+        if isinstance(layer, ConvLayer):
+            x = _pooled(x, layer)
     return [*inputs, x], outputs
 
 
 def _convolution(weight: np.ndarray, layer: ConvLayer) -> Convolution:
     """W of a layer, `weight` in float64; built once for images that share it."""
-    return _built(weight.tobytes(), layer.shape)
+    shape = layer.shape
+    if layer.padding_mode == "replicate":
+        (down, across), (height, width) = shape.padding, shape.size
+        size = (height + 2 * down, width + 2 * across)
+        shape = replace(shape, padding=(0, 0), size=size)
+    return _built(weight.tobytes(), shape)
+
+
+def _padded(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
+    """Input of a layer with its edges repeated, where that is how the layer pads; flat."""
+    if layer.padding_mode == "zeros":
+        return x
+    down, across = layer.shape.padding
+    image = x.reshape(layer.shape.channels, *layer.shape.size)
+    return np.pad(image, ((0, 0), (down, down), (across, across)), mode="edge").ravel()
+
+
+def _unpadded(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
+    """Adjoint of `_padded`."""
+    if layer.padding_mode == "zeros":
+        return x
+    out = np.zeros(layer.shape.channels * layer.shape.size[0] * layer.shape.size[1])
+    places = _padded(np.arange(out.size), layer)
+    np.add.at(out, places, x)
+    return out
+
+
+def _blocks(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
+    """2x2 blocks (O, H, W, 4) of what a layer's activation gives, flat."""
+    height, width = layer.grid
+    split = x.reshape(layer.shape.filters, height, POOL, width, POOL)
+    return split.swapaxes(2, 3).reshape(layer.shape.filters, height, width, POOL**2)
+
+
+def _pooled(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
+    """What leaves a layer's pool, flat."""
+    if layer.pool == "none":
+        return x
+    blocks = _blocks(x, layer)
+    return (blocks.max(-1) if layer.pool == "max" else blocks.mean(-1)).ravel()
+
+
+def _unpooled(back: np.ndarray, x: np.ndarray, layer: ConvLayer) -> np.ndarray:
+    """Adjoint of `_pooled` at `x`, flat."""
+    if layer.pool == "none":
+        return back
+    height, width = layer.grid
+    if layer.pool == "average":
+        share = np.full((layer.shape.filters, height, width, POOL**2), 1.0 / POOL**2)
+    else:
+        share = np.eye(POOL**2)[_blocks(x, layer).argmax(-1)]
+    spread = share * back.reshape(layer.shape.filters, height, width, 1)
+    return spread.reshape(*share.shape[:3], POOL, POOL).swapaxes(2, 3).ravel()
 
 
 @lru_cache(maxsize=16)
@@ -101,7 +156,10 @@ def weight_gradients(
     for layer, x, delta in zip(chain.layers, inputs, found, strict=False):
         if isinstance(layer, ConvLayer):
             grid = delta.reshape(layer.shape.filters, *layer.shape.output)
-            out[layer.name] = GradientConstraint(grid, layer.shape).apply(x)
+            shape = _convolution(
+                weights[f"{layer.name}.weight"].astype(np.float64), layer
+            ).conv_shape
+            out[layer.name] = GradientConstraint(grid, shape).apply(_padded(x, layer))
         else:
             out[layer.name] = np.outer(delta, x).ravel()
     return out
@@ -117,10 +175,12 @@ def _backward(
     back.append(output_gradient(loss, inputs[-1], label))
     found: list[np.ndarray] = [np.empty(0)] * len(chain.layers)
     for i, layer in reversed(list(enumerate(chain.layers))):
+        if isinstance(layer, ConvLayer):
+            back[i + 1] = _unpooled(np.asarray(back[i + 1]), layer.activation.forward(z[i]), layer)
         delta = found[i] = back[i + 1] * layer.activation.derivative(z[i])
         weight = weights[f"{layer.name}.weight"].astype(np.float64)
         if isinstance(layer, ConvLayer):
-            back[i] = back[i] + _convolution(weight, layer).adjoint(delta)
+            back[i] = back[i] + _unpadded(_convolution(weight, layer).adjoint(delta), layer)
             if layer.skip:
                 back[i + 1 - layer.skip] = back[i + 1 - layer.skip] + delta
         else:

@@ -1,0 +1,68 @@
+"""Class fishing: the images of one class in a large batch (Wen et al. 2022; MKOR's baseline CF)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.attacks.inverting import InvertingGradients
+from gradleak.attacks.mkor import check_finite, own_secret
+from gradleak.errors import NumericsError
+from gradleak.models.chain import Chain
+
+
+@dataclass(frozen=True)
+class ClassFishing(InvertingGradients):
+    """Inverting Gradients on what a fishing server's weights leave: the images of its class.
+
+    All layers but the last carry the gradient of that class alone. One image is searched for,
+    whatever number of images the class has in the batch; the last layer's gradient, which holds
+    all images, is not compared.
+    """
+
+    def applies(self, chain: Chain) -> str | None:
+        """See `gradleak.attacks.base.Attack`."""
+        if chain.classes == 1:
+            return f"{chain.name} has one output; class fishing tells images apart by class."
+        return None
+
+    def run_many(
+        self, views: Sequence[AttackerView], seeds: Sequence[int]
+    ) -> list[Reconstruction | NumericsError]:
+        """See `gradleak.attacks.base.ManyAttack`."""
+        out: list[Reconstruction | NumericsError] = []
+        for view, seed in zip(views, seeds, strict=True):
+            try:
+                target, count, own = self._fished(view)
+            except NumericsError as error:
+                out.append(error)
+                continue
+            last = view.chain.layers[-1].name
+            search = replace(self, ignored=(f"{last}.weight", f"{last}.bias"))
+            (found,) = super(ClassFishing, search).run_many([own], [seed])
+            if isinstance(found, Reconstruction):
+                found = replace(found, classes=(target,), counts=(count,), partial=True)
+            out.append(found)
+        return out
+
+    @staticmethod
+    def _fished(view: AttackerView) -> tuple[int, int, AttackerView]:
+        """The class, its images in the batch, and a view of them alone."""
+        target = int(own_secret(view, "class_fishing").values["target"])
+        check_finite(view)
+        last = view.chain.layers[-1].name
+        # The class's probability is near 0, so its bias has −count/K.
+        count = round(-view.batch * float(view.gradients[f"{last}.bias"][target]))
+        if count < 1:
+            raise NumericsError(
+                f"No image of class {target}, which the server fishes for, is in the batch; choose "
+                "another target."
+            )
+        gradients = {
+            name: np.zeros_like(value) if name.startswith(f"{last}.") else value
+            for name, value in view.gradients.items()
+        }
+        return target, count, replace(view, gradients=gradients, labels=(target,), batch=1)

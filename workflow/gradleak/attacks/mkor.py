@@ -1,0 +1,155 @@
+"""MKOR's reconstruction from one gradient (Wang, Velipasalar, Gursoy, Algorithm 1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.errors import NumericsError
+from gradleak.inversion.decoupling import ClassMeans, Decoupling
+from gradleak.inversion.features import considered, describers, grid, restored
+from gradleak.inversion.free_direction import settle
+from gradleak.inversion.head import Head
+from gradleak.inversion.pixels import Layout, estimate
+from gradleak.losses import OF_CLASSES
+from gradleak.models.chain import Chain
+from gradleak.servers.plan import Plan, plan
+from gradleak.servers.secret import Secret
+
+# What settles the direction that cross-entropy leaves open, in words.
+FREE = {"median": "median of differences between neighbours", "range": "middle of the range"}
+
+
+@dataclass(frozen=True)
+class Mkor:
+    """Mean image of every class of a batch at once, without iteration.
+
+    The server's secret tells where in its weights the paths lie. An answer has one image for each
+    class that the gradient shows, with the number of images that it is the mean of.
+
+    Parameters
+    ----------
+    rows, coupling
+        Those of `gradleak.inversion.decoupling.Decoupling`.
+    refinements
+        How often what classes send back is computed again, at the features found; 0 takes a gray
+        image's.
+    free
+        How the direction that cross-entropy leaves open is settled: ``median`` or ``range``
+        (`gradleak.inversion.free_direction`).
+    estimate
+        ``bounds`` (eq. 17 to 19; needs max pools or none), ``average`` (section 3.6) or
+        ``least_squares`` (ours) for average pools.
+    native
+        Side of the images before they were enlarged, if the attacker knows it.
+    """
+
+    rows: str = "path"
+    coupling: str = "solve"
+    refinements: int = 1
+    free: str = "median"
+    estimate: str = "bounds"
+    native: int | None = None
+
+    def applies(self, chain: Chain) -> str | None:
+        """See `gradleak.attacks.base.Attack`."""
+        if chain.classes == 1:
+            return f"{chain.name} has one output; MKOR tells images apart by their classes."
+        return None
+
+    def run(self, view: AttackerView, seed: int) -> Reconstruction:
+        """See `gradleak.attacks.base.Attack`; deterministic, so `seed` changes nothing.
+
+        Raises
+        ------
+        NumericsError
+            If the gradient is not finite, is not of the weights that this server sent, or shows
+            no class.
+        """
+        secret = own_secret(view, "mkor")
+        if view.loss not in OF_CLASSES:
+            raise NumericsError(
+                f"MKOR tells images apart by their classes, which the {view.loss} loss does not "
+                "have; choose cross_entropy."
+            )
+        check_finite(view)
+        paths = plan(view.chain, secret.settings.get("shifts"))
+        means = self._class_means(view, paths, secret)
+        values = describers(view.chain, view.weights, paths, secret, means.features)
+        layout = Layout(paths, grid(view.chain), view.chain.input[0])
+        images = estimate(layout.regions(values), view.chain.input[1:], self.estimate, self.native)
+        lost = ~np.isfinite(images).all(axis=(1, 2, 3))
+        if lost.all():
+            raise NumericsError("No class could be told from the gradient.")
+        kept = ~lost
+        return Reconstruction(
+            images[kept],
+            means.note,
+            classes=tuple(int(label) for label in means.classes[kept]),
+            counts=tuple(int(count) for count in means.counts[kept]),
+        )
+
+    def _class_means(self, view: AttackerView, paths: Plan, secret: Secret) -> ClassMeans:
+        """Mean features of each class, the open direction settled."""
+        head = Head(view.chain, view.weights, view.loss)
+        decoupling = Decoupling(self.rows, self.coupling)
+        at: np.ndarray | None = None
+        for _ in range(1 + self.refinements):
+            means = decoupling.solve(head, view.gradients, view.batch, secret, at)
+            if means.direction is not None:
+                means = self._settled(view.chain, paths, secret, means)
+            gray = secret.values["references"][1]
+            at = np.where(np.isnan(means.features), gray, means.features)
+        return means
+
+    def _settled(self, chain: Chain, paths: Plan, secret: Secret, means: ClassMeans) -> ClassMeans:
+        """Class means with the open direction settled, on the grid of regions."""
+        assert means.direction is not None
+        black, _, white = secret.values["references"]
+        span = white - black
+        scaled = np.divide(
+            means.features - black, span, out=np.full(means.features.shape, np.nan), where=span != 0
+        )
+        layout = Layout(paths, grid(chain), chain.input[0])
+        grids = layout.grids(considered(chain, secret, scaled))
+        parts = [settle(values, means.direction, self.free) for values in grids]
+        moved = restored(chain, secret, layout.channels(parts)) * span
+        return replace(
+            means,
+            features=means.features + means.direction[:, None] * moved,
+            note=f"{means.note}, one direction by the {FREE[self.free]}",
+        )
+
+
+def own_secret(view: AttackerView, method: str) -> Secret:
+    """The secret of the server that sent the weights.
+
+    Raises
+    ------
+    NumericsError
+        If there is none, it is another server's, or the gradient is of other weights.
+    """
+    secret = view.secret
+    if secret is None or secret.method != method:
+        raise NumericsError(
+            f"The weights were not sent by a server of method: {method}, so there is no secret to "
+            "read; give the experiment such a server."
+        )
+    if secret.fingerprint != view.fingerprint:
+        raise NumericsError(
+            "The update is not of the weights that this server sent (fingerprint "
+            f"{view.fingerprint[:12] or 'missing'} instead of {secret.fingerprint[:12]}); ask the "
+            "client for the gradient of this round."
+        )
+    return secret
+
+
+def check_finite(view: AttackerView) -> None:
+    """Refuse a gradient with NaN or infinity, by name."""
+    for name, value in view.gradients.items():
+        if not np.isfinite(value).all():
+            raise NumericsError(
+                f"The gradient of {name} holds NaN or infinity; the client must resend it."
+            )

@@ -1,0 +1,1 @@
+"""From the gradient of a classifier to images: MKOR's reconstruction."""

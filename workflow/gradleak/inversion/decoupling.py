@@ -1,0 +1,273 @@
+"""Mean features of each class from the gradient of the classifier (MKOR eq. 6, 9 and 13).
+
+The gradient of the first fully connected layer is G = Σ_m c_m δ_m z̄_mᵀ / K over the classes m of
+the batch, with c_m images and mean features z̄_m, if the images of a class send back the same δ_m.
+Under raw logits δ_m reaches the nodes of class m alone, and one division gives z̄_m (eq. 9). Under
+cross-entropy every δ_m = M(p − e_m) holds all classes: G = A z̄ is then solved by least squares.
+Where all N classes are present, Σ_n (p − e_m)_n = 0 leaves one direction v free, the same for all
+features: z̄ + v s, which `gradleak.inversion.free_direction` settles. One large output bias puts
+nearly all of v on one class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradleak.errors import NumericsError
+from gradleak.inversion.head import Head
+from gradleak.losses import RAW
+from gradleak.servers.secret import Secret
+
+# Columns that are solved at a time, to bound the memory for float64.
+COLUMNS = 4096
+# A path that lets through less than this share of what the median path does is closed.
+CLOSED = 0.25
+# Rows a class that are used at least, where there are so many.
+FEWEST = 2
+# An equation whose error is more than this many times the median is left out, judged on about so
+# many features.
+OUTLIER = 4.0
+SAMPLE = 1024
+# A row of the first layer is used if its δ keeps its size over the references, to this share.
+STEADY = 0.05
+
+
+@dataclass(frozen=True)
+class ClassMeans:
+    """What the gradient tells of each class that is present.
+
+    Attributes
+    ----------
+    classes
+        Classes found (N',), ascending.
+    counts
+        Images of each (N',).
+    features
+        Mean input of the first fully connected layer, (N', n) float64; NaN where the gradient
+        tells nothing of it.
+    direction
+        v (N',), along which the features are not determined; None if they are.
+    note
+        How they were solved for, in words.
+    """
+
+    classes: np.ndarray
+    counts: np.ndarray
+    features: np.ndarray
+    direction: np.ndarray | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Decoupling:
+    """Settings of the solution.
+
+    Parameters
+    ----------
+    rows
+        ``path``: the nodes that the server gave each class (eq. 9). ``all``: every row of the
+        first layer, weighed by what each class sends back to it (ours).
+    coupling
+        ``solve``, or ``ignore``: eq. (9) as it stands, whatever the loss.
+    """
+
+    rows: str = "path"
+    coupling: str = "solve"
+
+    def solve(
+        self,
+        head: Head,
+        gradients: Mapping[str, np.ndarray],
+        batch: int,
+        secret: Secret,
+        at: np.ndarray | None = None,
+    ) -> ClassMeans:
+        """Class means of a batch of K = `batch` images.
+
+        δ is taken at features `at` (N', n) of the classes, or of a gray image.
+
+        Raises
+        ------
+        NumericsError
+            If no class is found.
+        """
+        references = secret.values["references"]
+        at = references[1:2] if at is None else at
+        counts = class_counts(head, gradients, batch, references[1:2])
+        classes = np.flatnonzero(counts)
+        if not len(classes):
+            raise NumericsError(
+                "The gradient shows no image of any class; it was changed too much on its way."
+            )
+        gradient = gradients[f"{head.first.name}.weight"]
+        # A feature that no image leaves at 0 has no column of zeros, unless it was pruned.
+        pruned = ~gradient.any(axis=0) & (references.min(axis=0) > 0)
+        if self.rows == "path" and (self.coupling == "ignore" or head.loss == RAW):
+            features = _divided(head, gradients, secret, classes)
+            features[:, pruned] = np.nan
+            return ClassMeans(classes, counts[classes], features, None, "eq. (9)")
+        system: _Paths | _AllRows = (_Paths if self.rows == "path" else _AllRows)(
+            head, secret, gradient
+        )
+        matrix = system.matrix(at, classes) * counts[classes] / batch
+        open_ = head.loss != RAW and len(classes) == head.classes
+        if self.rows == "all":
+            kept = _agreeing(matrix, system.rows, open_)
+            matrix, equations = matrix[kept], system.rows[kept]
+        else:
+            equations = system.rows
+        features, direction = _solve(matrix, equations, open_)
+        features[:, pruned] = np.nan
+        note = f"{matrix.shape[0]} rows for {len(classes)} classes"
+        return ClassMeans(classes, counts[classes], features, direction, note)
+
+
+def class_counts(
+    head: Head, gradients: Mapping[str, np.ndarray], batch: int, gray: np.ndarray
+) -> np.ndarray:
+    """Images of each class (N,): K(p_n − ∂ℓ/∂b_n), with p of a gray image (eq. 4).
+
+    Where the last layer has no bias, a class with a row of its own counts as one image: its scale
+    stays unknown (section 6).
+    """
+    last = head.layers[-1].name
+    bias = gradients.get(f"{last}.bias")
+    if bias is None:
+        size = np.linalg.norm(gradients[f"{last}.weight"].astype(np.float64), axis=1)
+        return (size > 1e-6 * size.max()).astype(int)
+    found = batch * (head.probabilities(gray)[0] - bias.astype(np.float64))
+    return np.maximum(np.rint(found), 0).astype(int)
+
+
+def _divided(
+    head: Head, gradients: Mapping[str, np.ndarray], secret: Secret, classes: np.ndarray
+) -> np.ndarray:
+    """Eq. (9): a class's row of ∂ℓ/∂W over its entry of ∂ℓ/∂b; both rows of a pair together.
+
+    Without a bias the row alone is given, so its scale is unknown.
+    """
+    nodes, path = _nodes(head, secret)
+    nodes, path = nodes[classes], path[classes]
+    row = gradients[f"{head.first.name}.weight"]
+    bias = gradients.get(f"{head.first.name}.bias")
+    single = nodes[:, 0] == nodes[:, 1]
+    share = np.where(single, 0.0, 1.0)
+    total = row[nodes[:, 0]] / path[:, :1] + share[:, None] * row[nodes[:, 1]] / path[:, 1:]
+    if bias is None:
+        return -total
+    below = bias[nodes[:, 0]] / path[:, 0] + share * bias[nodes[:, 1]] / path[:, 1]
+    found: np.ndarray = total / np.where(below == 0, np.nan, below)[:, None]
+    return found
+
+
+def _nodes(head: Head, secret: Secret) -> tuple[np.ndarray, np.ndarray]:
+    """Rows (N, 2) of each class and the products of weights behind them."""
+    if "nodes" in secret.values:
+        return secret.values["nodes"], secret.values["path"]
+    if len(head.layers) == 1:
+        each = np.arange(head.classes)
+        return np.stack([each, each], axis=1), np.ones((head.classes, 2))
+    raise NumericsError(
+        "The server left the classifier untouched, so no class has nodes of its own; set rows: all."
+    )
+
+
+class _Paths:
+    """Rows of each class, as one equation a class."""
+
+    def __init__(self, head: Head, secret: Secret, gradient: np.ndarray) -> None:
+        self._head = head
+        nodes, path = _nodes(head, secret)
+        each = np.arange(head.classes)
+        gray = head.deltas(secret.values["references"][1:2], each)
+        own = head.probabilities(secret.values["references"][1:2])[0] - 1.0
+        double = nodes[:, 0] != nodes[:, 1]
+        # What activations let through on the way: 1 where ReLU is open, less for Sigmoid.
+        passed = gray[each, nodes[:, 0]] / path[:, 0]
+        passed = passed + double * gray[each, nodes[:, 1]] / path[:, 1]
+        passed = passed / own
+        closed = np.abs(passed) < CLOSED * np.median(np.abs(passed))
+        if closed.any():
+            raise NumericsError(
+                f"The path of class {int(np.argmax(closed))} is closed by an activation "
+                f"({int(closed.sum())} such); set rows: all, or lower the server's beta."
+            )
+        rows = gradient[nodes[:, 0]].astype(np.float64) / path[:, :1]
+        rows[double] += gradient[nodes[double, 1]] / path[double, 1:]
+        self.rows = rows / passed[:, None]
+
+    def matrix(self, features: np.ndarray, classes: np.ndarray) -> np.ndarray:
+        """P − e of each class of the batch, (N, N')."""
+        p = self._head.probabilities(features)
+        columns = np.broadcast_to(p, (len(classes), p.shape[1])).T.copy()
+        columns[classes, np.arange(len(classes))] -= 1.0
+        return columns
+
+
+class _AllRows:
+    """Every row whose δ hardly depends on the image."""
+
+    def __init__(self, head: Head, secret: Secret, gradient: np.ndarray) -> None:
+        self._head = head
+        each = np.arange(head.classes)
+        black, gray, white = (
+            head.deltas(secret.values["references"][k : k + 1], each[:1]) for k in range(3)
+        )
+        size = np.abs(gray[0])
+        change = np.maximum(np.abs(black[0] - gray[0]), np.abs(white[0] - gray[0]))
+        alive = np.flatnonzero(size > 0)
+        share = change[alive] / size[alive]
+        # Where few rows hold still, the steadiest of them, enough to outweigh noise.
+        limit = max(STEADY, float(np.sort(share)[: FEWEST * head.classes][-1]))
+        self._kept = alive[share <= limit]
+        every = len(self._kept) == gradient.shape[0]
+        self.rows = gradient if every else gradient[self._kept]
+
+    def matrix(self, features: np.ndarray, classes: np.ndarray) -> np.ndarray:
+        """δ of each class of the batch, (R, N')."""
+        return self._head.deltas(features, classes)[:, self._kept].T
+
+
+def _agreeing(matrix: np.ndarray, rows: np.ndarray, open_: bool) -> np.ndarray:
+    """Places of equations that agree with a first solution on some of the features.
+
+    A node that opens for some images and not for others sends back what no δ of its class says.
+    """
+    some = rows[:, :: max(1, rows.shape[1] // SAMPLE)].astype(np.float64)
+    found, _ = _solve(matrix, some, open_)
+    off = np.linalg.norm(some - matrix @ found, axis=1)
+    order = np.argsort(off, kind="stable")
+    fewest = min(len(off), FEWEST * matrix.shape[1])
+    limit = max(OUTLIER * float(np.median(off)), float(off[order[fewest - 1]]))
+    return np.flatnonzero(off <= limit)
+
+
+def _solve(
+    matrix: np.ndarray, rows: np.ndarray, open_: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Least squares z̄ of matrix (R, N') z̄ = rows (R, n), in float64.
+
+    Parameters
+    ----------
+    matrix, rows
+        The equations.
+    open_
+        Whether the direction of the least singular value is open; it is returned, as not negative
+        as it can be, and z̄ has no part in it.
+    """
+    q, r = np.linalg.qr(matrix)
+    u, size, v = np.linalg.svd(r)
+    rank = int((size > size[0] * 1e-12).sum())
+    if open_:
+        rank = min(rank, len(size) - 1)
+    inverse = (v[:rank].T / size[:rank]) @ u[:, :rank].T @ q.T
+    out = np.empty((matrix.shape[1], rows.shape[1]))
+    for first in range(0, rows.shape[1], COLUMNS):
+        part = slice(first, first + COLUMNS)
+        out[:, part] = inverse @ rows[:, part].astype(np.float64)
+    if not open_:
+        return out, None
+    return out, np.abs(v[-1])

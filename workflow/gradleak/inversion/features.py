@@ -1,0 +1,109 @@
+"""From features to what they say of pixels, layer by layer (MKOR sections 3.4.2 and 3.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gradleak.models.chain import Chain, ConvLayer
+from gradleak.servers.plan import Plan
+from gradleak.servers.secret import REFERENCES, Secret
+
+# Sigmoid is inverted inside (ε, 1 − ε).
+MARGIN = 1e-6
+# A feature that moves by less than this from black to white lies outside the image.
+LEAST_SPAN = 0.05
+
+
+def describers(
+    chain: Chain,
+    weights: Mapping[str, np.ndarray],
+    plan: Plan,
+    secret: Secret,
+    features: np.ndarray,
+) -> np.ndarray:
+    """What each considered feature says of its region, in [0, 1] where features are exact.
+
+    Each layer is undone from the last to the first: the inverse of its activation, less the bias,
+    over β; pools commute with that where their region holds one value. What remains of noise,
+    biases and padding is removed with the known features of a black and a white image.
+
+    Parameters
+    ----------
+    chain, weights
+        The network as it was sent.
+    plan, secret
+        The paths, and the filters that they were written into.
+    features
+        (B, n) inputs of the first fully connected layer.
+
+    Returns
+    -------
+    numpy.ndarray
+        (B, channels, H, W), NaN where a feature says nothing. Channels of sign −1 hold the
+        region's minimum, the others its maximum or mean.
+    """
+    black = _undone(chain, weights, plan, secret, secret.values["references"][:1])
+    white = _undone(chain, weights, plan, secret, secret.values["references"][2:])
+    span = white - black
+    span[np.abs(span) < LEAST_SPAN] = np.nan
+    low, high = REFERENCES[0], REFERENCES[2]
+    return low + (high - low) * (_undone(chain, weights, plan, secret, features) - black) / span
+
+
+def _undone(
+    chain: Chain,
+    weights: Mapping[str, np.ndarray],
+    plan: Plan,
+    secret: Secret,
+    features: np.ndarray,
+) -> np.ndarray:
+    """`describers` before the two references."""
+    layers = chain.convolutions
+    values = considered(chain, secret, features)
+    # Which considered channel of each layer a final channel descends from.
+    own = np.arange(values.shape[1])
+    for number in reversed(range(len(layers))):
+        layer, step = layers[number], plan.steps[number]
+        chosen = secret.values[f"channel{number + 1}"][own]
+        before = step.parent[own]
+        source = before if number == 0 else secret.values[f"channel{number}"][before]
+        tap = step.tap[own]
+        weight = weights[f"{layer.name}.weight"][chosen, source, tap[:, 0], tap[:, 1]]
+        bias = weights[f"{layer.name}.bias"][chosen] if layer.bias else np.zeros(len(chosen))
+        values = _inverse(layer, values) - bias[:, None, None].astype(np.float64)
+        values = values / weight[:, None, None]
+        own = before
+    return values
+
+
+def grid(chain: Chain) -> tuple[int, int]:
+    """(H, W) of what enters the classifier."""
+    return chain.convolutions[-1].grid if chain.convolutions else chain.input[1:]
+
+
+def considered(chain: Chain, secret: Secret, features: np.ndarray) -> np.ndarray:
+    """Considered channels (B, channels, H, W) of features (B, n)."""
+    maps = features.reshape(len(features), -1, *grid(chain))
+    layers = len(chain.convolutions)
+    return maps[:, secret.values[f"channel{layers}"]] if layers else maps
+
+
+def restored(chain: Chain, secret: Secret, values: np.ndarray) -> np.ndarray:
+    """Features (n,) of considered channels (channels, H, W), 0 for all others."""
+    layers = len(chain.convolutions)
+    if not layers:
+        return values.ravel()
+    filters = chain.convolutions[-1].shape.filters
+    out = np.zeros((filters, *values.shape[1:]))
+    out[secret.values[f"channel{layers}"]] = np.nan_to_num(values)
+    return out.ravel()
+
+
+def _inverse(layer: ConvLayer, values: np.ndarray) -> np.ndarray:
+    """Inverse of a layer's activation, where its input was not cut off."""
+    if layer.activation.name != "sigmoid":
+        return values
+    inside = np.clip(values, MARGIN, 1.0 - MARGIN)
+    return np.log(inside / (1.0 - inside))

@@ -1,0 +1,124 @@
+"""What cross-entropy leaves open when all classes are in a batch, settled by what images are like.
+
+Every row of p − e sums to zero over the classes, so class means are known up to z̄_n + v_n s, with
+one s for each feature and the same v for all. Two things are known of any image: its range, which
+bounds s from both sides, and that most neighbouring pixels are alike. Of many images the median of
+a difference between neighbours is near 0 even where no single image is flat (Weiss 2001 uses it to
+part illumination from scenes), which gives ∇s as a weighted median. Both are put together by least
+squares: differences count by how well the classes agree on them, values by how narrow their range
+is.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import sparse
+from scipy.sparse.linalg import splu
+
+KINDS = ("median", "range")
+# Smallest deviation of anything, relative to the largest: float32 gradients are rounded.
+LEAST = 1e-5
+
+
+def settle(values: np.ndarray, direction: np.ndarray, kind: str) -> np.ndarray:
+    """Add direction·s to region values of all classes, so that they look like images in [0, 1].
+
+    Parameters
+    ----------
+    values
+        (N', C, Sy, Sx), one channel an image, on a grid of regions; NaN where nothing is known.
+    direction
+        v (N',), not negative.
+    kind
+        ``median``, or ``range``: the middle of what keeps all classes in the range.
+
+    Returns
+    -------
+    numpy.ndarray
+        s (C, Sy, Sx).
+    """
+    # Classes with hardly a part in the direction say nothing of s.
+    part = direction > 1e-3 * direction.max()
+    v, known = direction[part, None, None, None], values[part]
+    low = np.nanmax((0.0 - known) / v, axis=0)
+    high = np.nanmin((1.0 - known) / v, axis=0)
+    middle = 0.5 * (low + high)
+    if kind == "range":
+        return middle
+    # A value anywhere in its range has this deviation; noise may have turned the range around.
+    spread = np.maximum(np.abs(high - low), LEAST * np.nanmax(np.abs(high - low))) / np.sqrt(12.0)
+    down, across = (
+        _differences(known, v[:, 0, 0, 0], axis, LEAST * np.nanmax(spread)) for axis in (2, 3)
+    )
+    out = []
+    for channel in range(len(middle)):
+        found = _fitted(
+            (middle[channel], spread[channel]),
+            (down[0][channel], down[1][channel]),
+            (across[0][channel], across[1][channel]),
+        )
+        least = np.nanmax(low[channel] - found)
+        most = np.nanmin(high[channel] - found)
+        # Where every value keeps to its range, the extremes of all images fix the constant best.
+        out.append(found + (0.5 * (least + most) if least < most else 0.0))
+    return np.stack(out)
+
+
+def _differences(
+    known: np.ndarray, v: np.ndarray, axis: int, least: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """∂s along an axis as the weighted median over the classes, and its standard error."""
+    each = -np.diff(known, axis=axis) / v[:, None, None, None]
+    middle = _weighted_median(each, v)
+    # For a normal distribution: deviation 1.48 MAD, standard error of a median 1.25 times a mean's.
+    off = 1.48 * 1.25 * _weighted_median(np.abs(each - middle), v)
+    count = v.sum() ** 2 / np.square(v).sum()
+    return middle, np.maximum(off / np.sqrt(count), least)
+
+
+def _weighted_median(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Median over the first axis (n, ...), each entry as often as its weight says."""
+    if np.ptp(weights) <= 1e-6 * weights.max():
+        return np.asarray(np.nanmedian(values, axis=0))
+    order = np.argsort(values, axis=0)
+    below = np.cumsum(weights[order], axis=0)
+    middle = np.argmax(below >= 0.5 * weights.sum(), axis=0)[None]
+    found: np.ndarray = np.take_along_axis(values, np.take_along_axis(order, middle, 0), 0)[0]
+    return found
+
+
+def _fitted(
+    values: tuple[np.ndarray, np.ndarray],
+    down: tuple[np.ndarray, np.ndarray],
+    across: tuple[np.ndarray, np.ndarray],
+) -> np.ndarray:
+    """Image (Sy, Sx) by least squares from values and differences, each with its deviation.
+
+    Where something is not known (NaN), the neighbours decide.
+    """
+    rows, columns = values[0].shape
+    place = np.arange(rows * columns).reshape(rows, columns)
+    normal = sparse.csr_matrix((place.size, place.size))
+    right = np.zeros(place.size)
+    pairs = (
+        (down, place[1:], place[:-1]),
+        (across, place[:, 1:], place[:, :-1]),
+        (values, place, None),
+    )
+    for (middle, deviation), to, start in pairs:
+        weight = np.nan_to_num(1.0 / deviation**2).ravel()
+        weight[np.isnan(middle).ravel()] = 0.0
+        if start is None:
+            equations = sparse.identity(place.size, format="csr")
+        else:
+            # Unknown differences count a little, so that nothing is left undetermined.
+            weight = np.maximum(weight, 1e-9 * max(weight.max(), 1.0))
+            each = np.arange(to.size)
+            ones = np.ones(to.size)
+            equations = sparse.csr_matrix(
+                (np.r_[ones, -ones], (np.r_[each, each], np.r_[to.ravel(), start.ravel()])),
+                shape=(to.size, place.size),
+            )
+        normal = normal + equations.T @ sparse.diags(weight) @ equations
+        right += equations.T @ (weight * np.nan_to_num(middle).ravel())
+    return np.asarray(splu(sparse.csc_matrix(normal)).solve(right)).reshape(rows, columns)

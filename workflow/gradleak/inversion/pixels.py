@@ -1,0 +1,244 @@
+"""From regions to pixels: bounds, their middle, means, and least squares (MKOR eq. 14 to 19)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.ndimage import distance_transform_edt
+
+from gradleak.errors import ConfigError
+from gradleak.servers.plan import Plan
+
+ESTIMATES = ("bounds", "average", "least_squares")
+# Weight of the squared differences of neighbours against that of an equation.
+SMOOTHNESS = 1e-4
+
+
+@dataclass(frozen=True)
+class Regions:
+    """Describers on a grid: entry i of an axis says something of pixels starts[i] + [0, side).
+
+    Attributes
+    ----------
+    upper, lower
+        (B, C, Sy, Sx): maximum and minimum of each region, the same array where regions have one
+        value (means, or single pixels); NaN where nothing is known.
+    starts
+        First pixel of each entry, along y and x.
+    side
+        Side of a region in pixels.
+    """
+
+    upper: np.ndarray
+    lower: np.ndarray
+    starts: tuple[np.ndarray, np.ndarray]
+    side: int
+
+
+class Layout:
+    """Where each feature of the last convolution lies among the regions.
+
+    Parameters
+    ----------
+    plan
+        The paths.
+    grid
+        (H, W) of a feature map.
+    colours
+        Channels of an image.
+    """
+
+    def __init__(self, plan: Plan, grid: tuple[int, int], colours: int) -> None:
+        places = [
+            plan.first[:, axis, None] + plan.stride * np.arange(count)
+            for axis, count in enumerate(grid)
+        ]
+        self.starts = np.unique(places[0]), np.unique(places[1])
+        rows, columns = (np.searchsorted(s, p) for s, p in zip(self.starts, places, strict=True))
+        self._index = plan.colour[:, None, None], rows[:, :, None], columns[:, None, :]
+        self._shape = (colours, len(self.starts[0]), len(self.starts[1]))
+        self._side = plan.side
+        # Maxima (or means), and where there are any minima.
+        self._groups = [plan.sign > 0, plan.sign < 0] if (plan.sign < 0).any() else [plan.sign > 0]
+
+    def _at(self, group: np.ndarray) -> tuple[np.ndarray, ...]:
+        return tuple(part[group] for part in self._index)
+
+    def grids(self, values: np.ndarray) -> list[np.ndarray]:
+        """Values (B, channels, H, W) on the grid of regions (B, C, Sy, Sx), NaN where none lies.
+
+        One entry for maxima or means, and one for minima where there are any.
+        """
+        out = []
+        for group in self._groups:
+            grid = np.full((len(values), *self._shape), np.nan)
+            colour, row, column = self._at(group)
+            grid[:, colour, row, column] = values[:, group]
+            out.append(grid)
+        return out
+
+    def channels(self, grids: list[np.ndarray]) -> np.ndarray:
+        """Values (channels, H, W) of grids (C, Sy, Sx); as `grids`, the other way."""
+        first = self._at(self._groups[0])
+        out = np.empty((len(self._groups[0]), *first[1].shape[1:2], *first[2].shape[2:]))
+        for group, grid in zip(self._groups, grids, strict=True):
+            out[group] = grid[self._at(group)]
+        return out
+
+    def regions(self, values: np.ndarray) -> Regions:
+        """Describers (B, channels, H, W) sorted by where their regions begin (eq. 14 to 16)."""
+        grids = self.grids(values)
+        return Regions(grids[0], grids[-1], self.starts, self._side)
+
+
+def estimate(
+    found: Regions, size: tuple[int, int], kind: str, native: int | None = None
+) -> np.ndarray:
+    """Images (B, C, H, W) from what is known of regions.
+
+    Parameters
+    ----------
+    found
+        The regions.
+    size
+        (H, W) of an image.
+    kind
+        ``bounds``: the middle of the least maximum and the largest minimum of all regions that
+        hold a pixel (eq. 17 to 19). ``average``: the mean of all that hold it. ``least_squares``:
+        the smoothest image whose regions have these means (ours).
+    native
+        Side of the images before they were enlarged by repeating pixels, if the attacker knows
+        it; each such block is then one unknown.
+
+    Raises
+    ------
+    ConfigError
+        If `native` does not divide the size, or `kind` does not fit.
+    """
+    if kind == "least_squares":
+        return _least_squares(found, size).astype(np.float32)
+    height, width = size
+    if native is not None and (height % native or width % native or height != width):
+        raise ConfigError(
+            f"native: {native} does not divide images of {height}x{width}; correct or drop it."
+        )
+    axes = [
+        Axis(starts, found.side, length, native or length)
+        for starts, length in zip(found.starts, size, strict=True)
+    ]
+    if kind == "average":
+        return _expanded(_reduced(found.upper, axes, _mean), axes)
+    upper = _reduced(found.upper, axes, np.fmin.reduce)
+    lower = _reduced(found.lower, axes, np.fmax.reduce)
+    return _expanded(0.5 * (upper + lower), axes)
+
+
+class Axis:
+    """One axis of an image: which regions meet which block of pixels.
+
+    Neighbouring blocks that the same regions meet form a cell, so that each is reduced once.
+
+    Parameters
+    ----------
+    starts, side
+        First pixel of each region, and their length.
+    length
+        Pixels.
+    count
+        Blocks of equal length: a pixel each, or an original pixel before enlargement.
+    """
+
+    def __init__(self, starts: np.ndarray, side: int, length: int, count: int) -> None:
+        self.step = length // count
+        begin = np.arange(count)[:, None] * self.step
+        meets = (starts < begin + self.step) & (starts + side > begin)
+        new = np.r_[True, (meets[1:] != meets[:-1]).any(axis=1)]
+        self.cell = np.cumsum(new) - 1
+        self.entries = [np.flatnonzero(row) for row in meets[new]]
+        self.count = count
+
+    def spread(self, known: np.ndarray) -> np.ndarray:
+        """Matrix (pixels, cells) that gives each pixel its cell's value.
+
+        Blocks whose cell is not `known` lie between known ones: they are interpolated linearly,
+        and beyond the last known one repeat it.
+        """
+        blocks = np.arange(self.count)
+        there = blocks[known[self.cell]]
+        place = np.interp(blocks, there, np.arange(len(there)))
+        low = np.floor(place).astype(int)
+        high = np.minimum(low + 1, len(there) - 1)
+        out = np.zeros((self.count, len(self.entries)))
+        out[blocks, self.cell[there[low]]] += 1.0 - (place - low)
+        out[blocks, self.cell[there[high]]] += place - low
+        return out.repeat(self.step, axis=0)
+
+
+def _reduced(values: np.ndarray, axes: list[Axis], reduce: Callable[..., np.ndarray]) -> np.ndarray:
+    """Values (B, C, Sy, Sx) of regions as values (B, C, Y, X) of cells."""
+    for axis, line in zip((2, 3), axes, strict=True):
+        shape = list(values.shape)
+        shape[axis] = len(line.entries)
+        out = np.full(shape, np.nan)
+        for place, entries in enumerate(line.entries):
+            if not len(entries):
+                continue
+            source, target = [slice(None)] * 4, [slice(None)] * 4
+            source[axis] = slice(entries[0], entries[-1] + 1)
+            target[axis] = slice(place, place + 1)
+            out[tuple(target)] = reduce(values[tuple(source)], axis=axis, keepdims=True)
+        values = out
+    return values
+
+
+def _mean(values: np.ndarray, axis: int, keepdims: bool) -> np.ndarray:
+    """Mean of what is known."""
+    known = ~np.isnan(values)
+    total = np.where(known, values, 0.0).sum(axis=axis, keepdims=keepdims)
+    count = known.sum(axis=axis, keepdims=keepdims)
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+
+
+def _expanded(cells: np.ndarray, axes: list[Axis]) -> np.ndarray:
+    """Images (B, C, H, W), float32, from values of cells."""
+    unknown = np.isnan(cells).all(axis=(0, 1))
+    known = ~unknown.all(axis=1), ~unknown.all(axis=0)
+    down, across = (line.spread(there) for line, there in zip(axes, known, strict=True))
+    # Whole rows and columns are interpolated; single cells that were pruned have neighbours.
+    values = _nearest(cells)
+    out = np.empty((*cells.shape[:2], len(down), len(across)), np.float32)
+    for number, image in enumerate(values):
+        out[number] = down @ image @ across.T
+    return out
+
+
+def _least_squares(found: Regions, size: tuple[int, int]) -> np.ndarray:
+    """Solve F = A_y X A_xᵀ for X, smooth along each axis; A takes the means of regions."""
+    known = ~np.isnan(found.upper).all(axis=(0, 1, 3)), ~np.isnan(found.upper).all(axis=(0, 1, 2))
+    values = _nearest(found.upper[:, :, known[0]][:, :, :, known[1]])
+    left, right = (
+        _smooth_inverse(starts[rows], found.side, length)
+        for starts, rows, length in zip(found.starts, known, size, strict=True)
+    )
+    return np.einsum("ya,bcad,xd->bcyx", left, values, right, optimize=True)
+
+
+def _nearest(values: np.ndarray) -> np.ndarray:
+    """Values (B, C, Sy, Sx) with the nearest known one where there is none."""
+    unknown = np.isnan(values).any(axis=(0, 1))
+    if not unknown.any():
+        return values
+    place = distance_transform_edt(unknown, return_distances=False, return_indices=True)
+    return values[:, :, place[0], place[1]]
+
+
+def _smooth_inverse(starts: np.ndarray, side: int, length: int) -> np.ndarray:
+    """(length, S): (AᵀA + λDᵀD)⁻¹Aᵀ, with D the differences of neighbouring pixels."""
+    pixels = np.arange(length)
+    inside = (pixels >= starts[:, None]) & (pixels < starts[:, None] + side)
+    mean = inside / inside.sum(axis=1, keepdims=True)
+    differences = np.diff(np.eye(length), axis=0)
+    normal = mean.T @ mean + SMOOTHNESS * differences.T @ differences
+    return np.linalg.solve(normal, mean.T)

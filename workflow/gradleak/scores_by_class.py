@@ -1,0 +1,127 @@
+"""Scores of answers that an attack gives by class: mean images of the classes of a batch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradleak.metrics.image import METRICS, psnr
+from gradleak.models.chain import Chain
+from gradleak.targets import TargetSet
+
+MISSED = "missed"
+ABSENT = "absent"
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """One answer to one batch, compared with the batch's images class by class.
+
+    Each image is compared with the image that the attack gives for its class, which is the mean
+    of all images of that class if there are several: ``duplicates`` tells how many. An image
+    whose class the attack did not find has the status ``missed``.
+
+    One more row a class, of the metric ``count``, has the number of images that the attack found
+    there. Its status is ``ok`` where the class is in the batch and was found, ``missed`` where it
+    was not, ``absent`` where the class is in neither, and ``phantom`` where it is in the answer
+    alone.
+
+    Parameters
+    ----------
+    targets, batch
+        The originals.
+    chain
+        The network, for its number of classes.
+    record
+        The answer's record in the reconstruction file.
+    """
+
+    targets: TargetSet
+    batch: int
+    chain: Chain
+    record: Mapping[str, Any]
+
+    def rows(self, found: np.ndarray, case: dict[str, Any]) -> list[dict[str, Any]]:
+        """Tidy rows of images `found` (K', C, H, W), one for each class of the record."""
+        labels = self.targets.labels[self.batch]
+        classes, counts = self.record["classes"], self.record["counts"]
+        place = {label: k for k, label in enumerate(classes)}
+        true = Counter(int(label) for label in labels)
+        out = []
+        for position, label in enumerate(labels.tolist()):
+            image = found[place[label]] if label in place else None
+            if image is None and self.record["partial"]:
+                continue
+            values, status = self._compared(position, image), "ok" if image is not None else MISSED
+            values["duplicates"] = float(true[label])
+            index = int(self.targets.indices[self.batch, position])
+            out += [
+                self._row(case, label, index, metric, value, status)
+                for metric, value in values.items()
+            ]
+        told = dict(zip(classes, counts, strict=True))
+        every = classes if self.record["partial"] else range(self.chain.classes)
+        for label in every:
+            out.append(self._count(case, label, told.get(label, 0), true.get(label, 0)))
+        return out
+
+    def _compared(self, position: int, image: np.ndarray | None) -> dict[str, float]:
+        """Metrics of one original and what the attack gives for its class."""
+        if image is None:
+            return dict.fromkeys((*METRICS, "psnr_scaled"), np.nan)
+        original = self.targets.inputs(self.batch, slice(position, position + 1))[0]
+        offset = self.targets.offset
+        image = image.astype(np.float64)
+        clipped = (original - offset, np.clip(image - offset, 0.0, 1.0))
+        out = {
+            name: metric(*clipped) if name == "ssim" else metric(original, image)
+            for name, metric in METRICS.items()
+        }
+        # Up to scale: what remains if only the brightness is wrong.
+        scale = float(np.vdot(image, original) / max(np.vdot(image, image), 1e-30))
+        out["psnr_scaled"] = psnr(original, scale * image)
+        return out
+
+    def _count(self, case: dict[str, Any], label: int, found: int, true: int) -> dict[str, Any]:
+        """Row of the metric ``count``."""
+        status = (
+            {True: "ok", False: MISSED}[found > 0]
+            if true
+            else {True: "phantom", False: ABSENT}[found > 0]
+        )
+        return self._row(case, label, -1, "count", float(found), status)
+
+    def _row(
+        self,
+        case: dict[str, Any],
+        label: int,
+        index: int,
+        metric: str,
+        value: float,
+        status: str,
+    ) -> dict[str, Any]:
+        words = self.targets.words.get(label, f"class {label}")
+        reasons = {
+            MISSED: f"The attack found no image of {words}.",
+            ABSENT: f"No image of {words} is in the batch, and the attack found none.",
+            "phantom": f"The attack found {value:g} images of {words}, but there is none.",
+        }
+        return {
+            **case,
+            "model": self.record["model"],
+            "seed": self.record["seed"],
+            "batch": self.batch,
+            "index": index,
+            "label": words,
+            "metric": metric,
+            "value": value,
+            "status": status,
+            "reason": reasons.get(status, ""),
+            "name": self.targets.names[self.batch],
+            "answer": self.record["answer"],
+            "kind": self.record["kind"],
+        }

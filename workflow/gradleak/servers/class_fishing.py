@@ -1,0 +1,53 @@
+"""Class fishing (Wen et al. 2022), as MKOR's authors describe it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradleak.errors import ConfigError
+from gradleak.models.chain import Chain, LinearLayer
+
+
+@dataclass(frozen=True)
+class ClassFishingServer:
+    """Leaves the last layer's weights to one class alone.
+
+    All other rows are zero, and their biases are so high that the class's probability is near 0:
+    an image of another class then sends nothing back through the last layer, and the gradient of
+    every layer before is that of the class's images.
+
+    Parameters
+    ----------
+    target
+        The class.
+    bias
+        What the other classes' biases are above its own.
+    """
+
+    target: int = 0
+    bias: float = 10.0
+
+    def corrupt(
+        self, chain: Chain, weights: Mapping[str, np.ndarray], seed: int
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """See `gradleak.servers.base.Server`; `seed` changes nothing."""
+        last = chain.layers[-1]
+        assert isinstance(last, LinearLayer)
+        if self.target >= last.outputs:
+            raise ConfigError(
+                f"target: {self.target} is no class of {chain.name}, which has {last.outputs}; "
+                f"choose one from 0 to {last.outputs - 1}."
+            )
+        if not last.bias:
+            raise ConfigError(
+                f"{chain.name} ends without a bias, which class fishing raises; give it one."
+            )
+        sent = {name: value.copy() for name, value in weights.items()}
+        others = np.arange(last.outputs) != self.target
+        sent[f"{last.name}.weight"][others] = 0.0
+        sent[f"{last.name}.bias"][others] = self.bias
+        sent[f"{last.name}.bias"][self.target] = 0.0
+        return sent, {"target": np.array(self.target)}

@@ -1,0 +1,126 @@
+"""MKOR's parameters of convolutions: naive (section 3.4.1) and inconspicuous (eq. 20)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradleak.errors import ConfigError
+from gradleak.models.chain import Chain, ConvLayer
+from gradleak.servers.plan import Plan, Step
+
+# Slack for float32 where a sum must not be positive.
+ROUNDING = 1e-5
+SPARES = ("keep", "noise", "silent")
+
+
+@dataclass(frozen=True)
+class ConvolutionDesign:
+    """How the paths are written into the filters.
+
+    Parameters
+    ----------
+    naive
+        Magnitude 1 on the paths, zero elsewhere, channels in order. Else eq. (20): β on the paths,
+        Gaussian between considered channels that no path joins, shuffled channels.
+    beta
+        β of each convolution; one value for all.
+    noise
+        σ of eq. (20) relative to β.
+    spare
+        What becomes of the channels that carry no path, which eq. (20) leaves as they are.
+        ``keep``: that, literally; then they leak into the copies. ``noise``: their weights into
+        considered channels are Gaussian too. ``silent``: their biases are low enough for ReLU to
+        give 0 whatever the image, and no weight of theirs is touched.
+    """
+
+    naive: bool
+    beta: tuple[float, ...]
+    noise: float
+    spare: str
+
+    def write(
+        self,
+        chain: Chain,
+        weights: dict[str, np.ndarray],
+        plan: Plan,
+        generator: np.random.Generator,
+    ) -> dict[str, np.ndarray]:
+        """Put the paths into `weights`; returns ``channel{l}``, the filters of each step."""
+        layers = chain.convolutions
+        betas = self.beta * len(layers) if len(self.beta) == 1 else self.beta
+        if len(betas) != len(layers):
+            raise ConfigError(
+                f"beta has {len(betas)} values, but {chain.name} has {len(layers)} convolutions; "
+                "give one for each, or a single one."
+            )
+        channels = {}
+        before = np.arange(chain.input[0])
+        # Largest value that a considered channel takes.
+        most = 1.0
+        for number, (layer, step, beta) in enumerate(zip(layers, plan.steps, betas, strict=True)):
+            count = len(step.parent)
+            chosen = np.arange(count)
+            if not self.naive:
+                chosen = generator.permutation(layer.shape.filters)[:count]
+            self._write_layer(layer, weights, step, (before, chosen), (beta, most), generator)
+            channels[f"channel{number + 1}"] = chosen
+            before = chosen
+            most = 1.0 if layer.activation.name == "sigmoid" else beta * most * (1 + self.noise)
+        return channels
+
+    def _write_layer(
+        self,
+        layer: ConvLayer,
+        weights: dict[str, np.ndarray],
+        step: Step,
+        channels: tuple[np.ndarray, np.ndarray],
+        scale: tuple[float, float],
+        generator: np.random.Generator,
+    ) -> None:
+        """Paths of one layer, from channels[0] to channels[1]; `scale` is β and largest input."""
+        (before, chosen), (beta, most) = channels, scale
+        weight = weights[f"{layer.name}.weight"]
+        bias = weights[f"{layer.name}.bias"] if layer.bias else None
+        if bias is None and (step.sign < 0).any():
+            raise ConfigError(
+                f"{layer.name} has no bias, which 1 − x needs (MKOR's min filter); give it bias: "
+                "true."
+            )
+        if self.naive:
+            weight[:] = 0.0
+            if bias is not None:
+                bias[:] = 0.0
+        else:
+            sources = slice(None) if self.spare == "noise" else before
+            block = weight[chosen][:, sources]
+            noise = self.noise * beta * generator.standard_normal(block.shape)
+            rows = weight[chosen]
+            rows[:, sources] = noise
+            weight[chosen] = rows
+        source = before[step.parent]
+        weight[chosen, source, step.tap[:, 0], step.tap[:, 1]] = beta * step.sign
+        if bias is None:
+            return
+        bias[chosen] = np.where(step.sign < 0, beta * most, 0.0)
+        if self.naive:
+            return
+        if layer.activation.name == "sigmoid":
+            # Around the middle of its input a sigmoid is closest to linear.
+            bias[chosen] = -0.5 * beta * step.sign
+        bias[chosen] += self.noise * beta * most * np.abs(generator.standard_normal(len(chosen)))
+        if self.spare == "silent":
+            spare = np.setdiff1d(np.arange(layer.shape.filters), chosen)
+            reach = most * np.maximum(weight[spare][:, before], 0.0).sum(axis=(1, 2, 3))
+            bias[spare] = -np.maximum(np.abs(bias[spare]), reach * (1.0 + ROUNDING))
+
+
+def check_spare(chain: Chain, spare: str) -> None:
+    """Refuse ``silent`` where nothing can be silenced."""
+    other = [a.activation.name for a in chain.convolutions if a.activation.name != "relu"]
+    if spare == "silent" and other:
+        raise ConfigError(
+            f"spare: silent needs relu after every convolution, but {chain.name} has "
+            f"'{other[0]}'; choose spare: noise."
+        )

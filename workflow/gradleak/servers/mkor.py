@@ -1,0 +1,71 @@
+"""MKOR's malicious server (Wang, Velipasalar, Gursoy, section 3 and Algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gradleak.gradients import DTYPES
+from gradleak.models.build import load
+from gradleak.models.chain import Chain
+from gradleak.servers.classifier import ClassifierDesign
+from gradleak.servers.convolutions import ConvolutionDesign, check_spare
+from gradleak.servers.plan import plan
+from gradleak.servers.secret import REFERENCES
+
+
+@dataclass(frozen=True)
+class MkorServer:
+    """Writes paths for the image into convolutions, and nodes for each class into the classifier.
+
+    Parameters
+    ----------
+    convolutions
+        ``inconspicuous`` (eq. 20) or ``naive`` (section 3.4.1).
+    classifier
+        ``paired`` (eq. 10 to 13), ``naive`` (section 3.2.2) or ``untouched``.
+    shifts
+        I, the number of four-direction layers; None for as many as there is room for.
+    beta
+        β of each convolution, or one for all. The paper gives no values; the authors' code has 1.
+    noise, spare
+        Those of `ConvolutionDesign`.
+    sigma, output_bias
+        Those of `ClassifierDesign`.
+    """
+
+    convolutions: str = "inconspicuous"
+    classifier: str = "paired"
+    shifts: int | None = None
+    beta: float | Sequence[float] = 1.0
+    noise: float = 1e-3
+    spare: str = "noise"
+    sigma: float = 1e-4
+    output_bias: float = 0.0
+
+    def corrupt(
+        self, chain: Chain, weights: Mapping[str, np.ndarray], seed: int
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """See `gradleak.servers.base.Server`."""
+        generator = np.random.default_rng(seed)
+        sent = {name: value.copy() for name, value in weights.items()}
+        if self.convolutions != "naive":
+            check_spare(chain, self.spare)
+        beta = (self.beta,) if isinstance(self.beta, int | float) else tuple(self.beta)
+        design = ConvolutionDesign(self.convolutions == "naive", beta, self.noise, self.spare)
+        values = design.write(chain, sent, plan(chain, self.shifts), generator)
+        values["references"] = references(chain, sent)
+        classifier = ClassifierDesign(self.classifier, self.sigma, self.output_bias)
+        return sent, values | classifier.write(chain, sent, values["references"], generator)
+
+
+def references(chain: Chain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+    """Features (3, n) of constant images of the gray levels `REFERENCES`, float64."""
+    images = np.stack([np.full(chain.input, level) for level in REFERENCES])
+    module = load(chain, weights, DTYPES["float32"])
+    with torch.no_grad():
+        found: np.ndarray = module.features(torch.from_numpy(images).float()).double().numpy()
+    return found

@@ -1,0 +1,205 @@
+"""MKOR's paths through the convolutions: which channel carries which part of the image.
+
+Every considered channel is a copy of one channel of the layer before, read at one tap of the
+kernel. "Shift" layers make four copies of each, one of them moved by a pixel to the right, one
+down, one both ("4-direction layers" of MKOR section 3.4.1); where a max pool follows, the first
+layer also carries 1 − x, whose maximum is the minimum of x.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradleak.errors import ConfigError
+from gradleak.models.chain import POOL, Chain, ConvLayer
+
+DIRECTIONS = ((0, 0), (0, 1), (1, 0), (1, 1))
+
+
+@dataclass(frozen=True)
+class Step:
+    """Considered channels of one convolution, in an order of their own.
+
+    Attributes
+    ----------
+    parent
+        Place (n,) among the considered channels of the layer before; of the image's own channels
+        in the first layer.
+    tap
+        (n, 2) row and column of the kernel that is read.
+    sign
+        (n,) 1 for a copy, −1 for 1 − x.
+    """
+
+    parent: np.ndarray
+    tap: np.ndarray
+    sign: np.ndarray
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Paths of a chain, and where in the image each feature lies.
+
+    Attributes
+    ----------
+    steps
+        One for each convolution.
+    colour, sign
+        Channel of the image (n,) that each considered feature channel carries, and 1 or −1.
+    first
+        (n, 2) pixel at which the region of the feature channel's place (0, 0) begins.
+    stride, side
+        Pixels between regions of neighbouring places, and side of a region, 2^(I+J) in eq. (14).
+    average
+        Whether a feature is the mean of its region (average pools), not the maximum.
+    """
+
+    steps: tuple[Step, ...]
+    colour: np.ndarray
+    sign: np.ndarray
+    first: np.ndarray
+    stride: int
+    side: int
+    average: bool
+
+
+def plan(chain: Chain, shifts: int | None = None) -> Plan:
+    """Lay MKOR's paths through a chain (section 3.4.1, eq. 14 to 16).
+
+    Parameters
+    ----------
+    chain
+        Convolutions, then fully connected layers.
+    shifts
+        I, the number of four-direction layers: the last ones that a pool or a stride of 2 follows.
+        None for as many as the layers have filters for.
+
+    Raises
+    ------
+    ConfigError
+        If a layer lacks what the paths need, by name.
+    """
+    layers = chain.convolutions
+    for layer in layers:
+        _check(chain, layer)
+    pools = {layer.pool for layer in layers} - {"none"}
+    if len(pools) > 1:
+        raise ConfigError(
+            f"{chain.name} has max and average pools, for which MKOR has no estimate; use one kind."
+        )
+    colours = chain.input[0]
+    groups = colours * (2 if "max" in pools else 1)
+    chosen = _shift_layers(chain, groups, shifts)
+    state = _State(
+        np.arange(colours), np.ones(colours, int), np.zeros((colours, 2), int), stride=1, side=1
+    )
+    steps = []
+    for number, layer in enumerate(layers):
+        both = number == 0 and "max" in pools
+        steps.append(state.through(layer, both, number in chosen))
+    return Plan(
+        tuple(steps),
+        state.colour,
+        state.sign,
+        state.first,
+        state.stride,
+        state.side,
+        "average" in pools,
+    )
+
+
+@dataclass
+class _State:
+    """What considered channels carry after the layers so far."""
+
+    colour: np.ndarray
+    sign: np.ndarray
+    first: np.ndarray
+    stride: int
+    side: int
+
+    def through(self, layer: ConvLayer, both: bool, shift: bool) -> Step:
+        """Follow the channels through a layer; `both` adds 1 − x, `shift` the directions."""
+        count = len(self.colour)
+        signs = (1, -1) if both else (1,)
+        moves = DIRECTIONS if shift else DIRECTIONS[:1]
+        parent = np.repeat(np.arange(count), len(signs) * len(moves))
+        sign = np.tile(np.repeat(signs, len(moves)), count)
+        move = np.tile(moves, (count * len(signs), 1))
+        centre = (np.array(layer.shape.kernel) - 1) // 2
+        tap = centre + move
+        self.first = self.first[parent] + self.stride * (tap - np.array(layer.shape.padding))
+        self.colour, self.sign = self.colour[parent], self.sign[parent] * sign
+        self.stride *= layer.shape.stride[0]
+        if layer.pool != "none":
+            self.side += (POOL - 1) * self.stride
+            self.stride *= POOL
+        return Step(parent, tap, sign)
+
+
+def _check(chain: Chain, layer: ConvLayer) -> None:
+    """Refuse a layer that no path leads through."""
+    if layer.skip:
+        raise ConfigError(
+            f"{chain.name}: {layer.name} has a skip connection, through which MKOR lays no path; "
+            "cut it (skip: 0), or use another attack."
+        )
+    if layer.activation.name not in ("relu", "leaky_relu", "sigmoid", "identity"):
+        raise ConfigError(
+            f"{chain.name}: {layer.name} is followed by '{layer.activation.name}', which MKOR "
+            "does not carry an image through; choose relu, leaky_relu, sigmoid or identity."
+        )
+    if layer.shape.stride[0] != layer.shape.stride[1]:
+        raise ConfigError(
+            f"{chain.name}: {layer.name} has stride {list(layer.shape.stride)}; MKOR needs the "
+            "same stride along both axes."
+        )
+
+
+def _reduces(layer: ConvLayer) -> bool:
+    return layer.pool != "none" or layer.shape.stride[0] > 1
+
+
+def _shift_layers(chain: Chain, groups: int, shifts: int | None) -> set[int]:
+    """Numbers of the four-direction layers.
+
+    Raises
+    ------
+    ConfigError
+        If a layer has too few filters, or `shifts` are more than there is room for.
+    """
+    layers = chain.convolutions
+    able = [
+        number
+        for number, layer in enumerate(layers)
+        if _reduces(layer) and all(k >= (k - 1) // 2 + 2 for k in layer.shape.kernel)
+    ]
+    most = 0
+    for wanted in range(len(able) + 1):
+        lacking = _lacks(chain, groups, set(able[len(able) - wanted :]))
+        if lacking is None:
+            most = wanted
+        elif wanted == 0:
+            raise ConfigError(
+                f"{chain.name}: {lacking.name} has {lacking.shape.filters} filters, but MKOR needs "
+                f"{groups} to carry an image of {chain.input[0]} channels; widen it."
+            )
+    if shifts is not None and shifts > most:
+        raise ConfigError(
+            f"{chain.name} has room for {most} four-direction layers, not for shifts: {shifts}; "
+            "lower shifts, or widen the convolutions before the pools."
+        )
+    count = most if shifts is None else shifts
+    return set(able[len(able) - count :])
+
+
+def _lacks(chain: Chain, groups: int, chosen: set[int]) -> ConvLayer | None:
+    """First layer with too few filters if layers `chosen` are four-direction ones."""
+    count = groups
+    for number, layer in enumerate(chain.convolutions):
+        count *= len(DIRECTIONS) if number in chosen else 1
+        if count > layer.shape.filters:
+            return layer
+    return None

@@ -1,0 +1,24 @@
+# Malicious servers: weights that are sent instead of the model's own, and the server's secret.
+
+
+rule server:
+    input:
+        MODEL,
+    output:
+        sent=SENT,
+        secret=SECRET,
+    log:
+        beside(SENT, "logs", ".log"),
+    benchmark:
+        beside(SENT, "benchmarks", ".tsv")
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: model_threads
+    resources:
+        mem_mb=model_memory,
+        runtime=30,
+    params:
+        settings=server_settings,
+        code=server_code,
+    script:
+        "../scripts/server.py"

@@ -1,0 +1,23 @@
+"""Writes what clients share after a defence."""
+
+import _package
+from gradleak import gradients, targets
+from gradleak.artifacts import read_tensors, write_tensors
+from gradleak.defences import base as defences
+from gradleak.models import files
+from gradleak.provenance import record
+from gradleak.script import job
+
+with job(snakemake):
+    params = snakemake.params
+    tensors, metadata = read_tensors(snakemake.input.gradient)
+    gradients.defend_all(
+        files.read(snakemake.input.model),
+        targets.read(snakemake.input.targets),
+        tensors,
+        metadata,
+        defences.build(params.defence),
+    )
+    settings = metadata["provenance"]["settings"] | {"defence": params.defence}
+    metadata["provenance"] = record(settings, params.code)
+    write_tensors(snakemake.output[0], tensors, metadata)

@@ -1,0 +1,15 @@
+"""Writes the weights that a malicious server sends, and the secret that it keeps."""
+
+import _package
+from gradleak.models import files
+from gradleak.script import job
+from gradleak.servers.base import create
+
+with job(snakemake):
+    params = snakemake.params
+    create(
+        (snakemake.output.sent, snakemake.output.secret),
+        files.read(snakemake.input[0]),
+        params.settings,
+        params.code,
+    )
