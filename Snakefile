@@ -19,6 +19,8 @@ include: "workflow/rules/scores.smk"
 include: "workflow/rules/copa.smk"
 include: "workflow/rules/rgap_inputs.smk"
 include: "workflow/rules/rgap.smk"
+include: "workflow/rules/mkor_inputs.smk"
+include: "workflow/rules/mkor_measures.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/benchmarks.smk"
 

@@ -2,15 +2,20 @@
 
 import numpy as np
 import pytest
+import torch
 
 from chains import chain, conv, image, view
 from gradleak.defences.base import DEFENCES, Client, build
+from gradleak.defences.soteria import scores
+from gradleak.models.build import load
 from gradleak.models.initial import initial_weights
+from gradleak.models.passes import fc_input
 
 NETWORK = chain(conv(4, 3, bias=True), conv(6, 3))
 BATCH = np.stack([image(NETWORK, seed) for seed in range(3)])
 CLIENT = Client(NETWORK, initial_weights(NETWORK, 0), BATCH, np.array([1, 0, 1]))
 SETTINGS = {
+    "clipping": {"method": "clipping", "norm": 1e-3},
     "soteria": {"method": "soteria", "prune": 0.3},
     "none": {"method": "none"},
     "gaussian_noise": {"method": "gaussian_noise", "level": 0.1, "relative": True},
@@ -50,5 +55,32 @@ def test_levels_differ_in_nothing_but_the_level():
     )
     drawn = [defence.apply(CLIENT, shared, 5)["a"] - shared["a"] for defence in (small, large)]
     np.testing.assert_allclose(10 * drawn[0], drawn[1], atol=1e-12)
-    other = small.apply(NETWORK, shared, 6)["a"] - shared["a"]
+    other = small.apply(CLIENT, shared, 6)["a"] - shared["a"]
     assert np.abs(other - drawn[0]).max() > 0
+
+
+def test_clipping_scales_all_tensors_alike_and_only_down():
+    shared = dict(view(NETWORK, image(NETWORK)).gradients)
+    size = np.sqrt(sum(np.vdot(v, v) for v in shared.values()))
+    for norm, scale in ((0.1 * size, 0.1), (2.0 * size, 1.0)):
+        found = build({"method": "clipping", "norm": norm}).apply(CLIENT, shared, 0)
+        for name, value in shared.items():
+            np.testing.assert_allclose(found[name], scale * value, rtol=1e-9)
+
+
+def test_soteria_scores_are_those_of_each_image_and_feature_by_itself():
+    module = load(NETWORK, CLIENT.weights, torch.float64)
+    expected = 0.0
+    for one in BATCH:
+        batch = torch.from_numpy(one)[None].requires_grad_()
+        rows = torch.autograd.functional.jacobian(lambda x: module.features(x)[0], batch)
+        values = fc_input(NETWORK, dict(CLIENT.weights), one)
+        expected = expected + rows.flatten(1).norm(dim=1).numpy() / np.abs(values)
+    found = scores(CLIENT)
+    np.testing.assert_allclose(found, expected, rtol=2e-4)
+    shared = dict(view(NETWORK, image(NETWORK)).gradients)
+    pruned = build(SETTINGS["soteria"]).apply(CLIENT, shared, 0)
+    empty = ~pruned["fc1.weight"].any(axis=0)
+    assert empty.mean() == pytest.approx(0.3, abs=1 / len(empty))
+    assert expected[empty].max() <= expected[~empty].min() * (1 + 1e-3)
+    np.testing.assert_array_equal(pruned["conv1.weight"], shared["conv1.weight"])

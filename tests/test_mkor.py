@@ -406,6 +406,18 @@ def test_without_a_bias_the_scale_is_unknown():
         assert not np.allclose(true, image, atol=0.05)
 
 
+def test_clipping_costs_raw_logits_nothing():
+    chain, labels = network(), [2, 0, 3, 1]
+    images = batch(chain, labels)
+    view = seen(chain, NAIVE, images, labels, "raw_logits")
+    plain = Mkor().run(view, 0)
+    for value in view.gradients.values():
+        value *= 0.01
+    clipped = Mkor().run(view, 0)
+    assert clipped.counts == plain.counts
+    np.testing.assert_allclose(clipped.images, plain.images, atol=1e-5)
+
+
 def test_pruned_features_are_told_from_black_ones():
     chain, labels = network(activation="sigmoid"), [3, 1, 0, 2]
     images = batch(chain, labels)

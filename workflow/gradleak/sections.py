@@ -135,8 +135,15 @@ class SoteriaConfig(Section):
     prune: Annotated[float, Field(gt=0, lt=1)] = 0.3
 
 
+class ClippingConfig(Section):
+    """The whole gradient is scaled down to a norm."""
+
+    method: Literal["clipping"]
+    norm: PositiveFloat = 1.0
+
+
 DefenceConfig = Annotated[
-    NoDefence | GaussianNoiseConfig | SoteriaConfig, Field(discriminator="method")
+    NoDefence | GaussianNoiseConfig | ClippingConfig | SoteriaConfig, Field(discriminator="method")
 ]
 
 

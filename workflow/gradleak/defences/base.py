@@ -15,6 +15,7 @@ from gradleak.targets import Images
 # Looked up by name, so that an edit of one defence leaves the gradients of the others as they are.
 DEFENCES = {
     "none": ("gradleak.defences.none", "NoDefence"),
+    "clipping": ("gradleak.defences.clipping", "Clipping"),
     "soteria": ("gradleak.defences.soteria", "Soteria"),
     "gaussian_noise": ("gradleak.defences.gaussian_noise", "GaussianNoise"),
 }

@@ -10,7 +10,7 @@ import torch
 
 from gradleak.defences.base import Client
 from gradleak.models.build import load
-from gradleak.models.chain import images_at_once
+from gradleak.models.chain import Chain, LinearLayer, images_at_once
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,16 @@ def scores(client: Client) -> np.ndarray:
         total = total + np.divide(norms, value, out=np.zeros_like(norms), where=value > 0).sum(0)
     assert isinstance(total, np.ndarray)
     return total
+
+
+def cost(chain: Chain) -> dict[str, str | int]:
+    """Passes back through the convolutions that Soteria takes for a batch, and a gradient's own.
+
+    A pass back costs about as much whatever it starts from, so their ratio is about that of times;
+    large networks take the batch in parts, which multiplies both.
+    """
+    features = next(layer.inputs for layer in chain.layers if isinstance(layer, LinearLayer))
+    return {"model": chain.name, "features": features, "passes": features, "gradient_passes": 1}
 
 
 def _norms(features: torch.Tensor, images: torch.Tensor) -> np.ndarray:

@@ -130,6 +130,8 @@ def class_counts(
 ) -> np.ndarray:
     """Images of each class (N,): K(p_n − ∂ℓ/∂b_n), with p of a gray image (eq. 4).
 
+    Under raw logits the entries of ∂ℓ/∂b sum to −1, whatever a clipped gradient was scaled by.
+
     Where the last layer has no bias, a class with a row of its own counts as one image: its scale
     stays unknown (section 6).
     """
@@ -138,7 +140,10 @@ def class_counts(
     if bias is None:
         size = np.linalg.norm(gradients[f"{last}.weight"].astype(np.float64), axis=1)
         return (size > 1e-6 * size.max()).astype(int)
-    found = batch * (head.probabilities(gray)[0] - bias.astype(np.float64))
+    share = head.probabilities(gray)[0] - bias.astype(np.float64)
+    if head.loss == RAW:
+        share /= share.sum()
+    found = batch * share
     return np.maximum(np.rint(found), 0).astype(int)
 
 

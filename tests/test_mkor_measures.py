@@ -1,0 +1,180 @@
+"""What is measured beside MKOR's reconstructions: weights, unique samples, low-passed photos."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from gradleak import inconspicuous, low_pass, targets, unique_samples
+from gradleak.models import files
+from gradleak.models.files import ModelFile
+from gradleak.models.initial import family_weights
+from gradleak.scores_by_class import ByClass
+from gradleak.servers import base
+from gradleak.servers.secret import Secrets
+from gradleak.tables import mkor_losses
+from rgap_files import target_set
+from test_mkor import network
+
+MKOR = {"method": "mkor", "beta": 0.1, "spare": "silent"}
+FISHING = {"method": "class_fishing", "target": 0, "bias": 10.0}
+
+
+@pytest.fixture
+def sent(tmp_path):
+    """Write what a server sends and keeps; give both and the honest model."""
+
+    def make(settings):
+        chain = network(side=8)
+        honest = ModelFile((chain,), family_weights([chain], 2))
+        paths = str(tmp_path / "sent.safetensors"), str(tmp_path / "secret.safetensors")
+        base.create(paths, honest, settings, "code")
+        return honest, files.read(paths[0]), Secrets.read(paths[1])
+
+    return make
+
+
+@pytest.mark.parametrize("settings", [MKOR, FISHING], ids=["mkor", "fishing"])
+def test_files_of_a_server_hold_what_it_sends_and_keeps(sent, settings):
+    honest, corrupt, secrets = sent(settings)
+    chain = honest.chains[0]
+    assert corrupt.chains == honest.chains
+    for seed in range(2):
+        weights = corrupt.of(chain, seed)
+        secret = secrets.of(chain.name, seed)
+        assert secret.fingerprint == files.fingerprint(weights)
+        assert secret.settings == settings
+        expected, values = base.build(settings).corrupt(
+            chain, honest.of(chain, seed), base.SEED + seed
+        )
+        for name, value in expected.items():
+            np.testing.assert_array_equal(weights[name], value)
+        for name, value in values.items():
+            np.testing.assert_array_equal(secret.values[name], value)
+    marks = {secrets.of(chain.name, seed).fingerprint for seed in range(2)}
+    assert len(marks) == 2
+
+
+def rows(sent, settings):
+    honest, corrupt, _ = sent(settings)
+    found = inconspicuous.table(
+        "server", honest, corrupt, target_set(1, 6, (1, 8, 8)), 4, "cross_entropy"
+    )
+    frame = pd.DataFrame(found)
+    assert list(frame) == inconspicuous.COLUMNS
+    return honest, corrupt, frame.set_index(["layer", "metric"])
+
+
+def test_modified_weights_are_counted(sent):
+    honest, corrupt, frame = rows(sent, MKOR)
+    chain = honest.chains[0]
+    own, before = corrupt.of(chain, 0), honest.of(chain, 0)
+    changed = {name: int((own[name] != before[name]).sum()) for name in own}
+    assert frame.value["conv2", "modified"] == changed["conv2.weight"] + changed["conv2.bias"] > 0
+    assert frame.value["all", "modified"] == sum(changed.values())
+    assert frame.value["all", "parameters"] == chain.parameters
+    assert frame.value["convolutions", "modified"] < frame.value["all", "modified"]
+    scaled = own["conv2.weight"] * np.sqrt(90)
+    assert frame.value["conv2", "largest"] == pytest.approx(np.abs(scaled).max(), rel=1e-5)
+    assert frame.value["conv2", "deviation"] == pytest.approx(scaled.std(), rel=1e-5)
+    assert frame.default["fc1", "kurtosis"] == pytest.approx(-1.2, abs=0.1)
+    assert frame.value["fc1", "ks_p"] > 0.01
+
+
+def test_class_fishing_is_seen_in_zeros_and_in_gradients(sent):
+    _, _, frame = rows(sent, FISHING)
+    assert frame.value["fc3", "zeros_share"] == pytest.approx(0.75, abs=0.01)
+    assert frame.value["fc3", "ks_p"] < 1e-6
+    # Of four images of the classes 0 to 3 one has a gradient.
+    assert frame.value["all", "zero_gradient_share"] == pytest.approx(0.75)
+    assert frame.default["all", "zero_gradient_share"] == 0
+
+
+def test_unique_samples_are_as_many_as_eq_3_says():
+    found = {(row["images"], row["classes"]): row for row in unique_samples.table()}
+    assert found[100, 100]["expected"] == pytest.approx(36.97, abs=0.005)
+    assert found[100, 1]["expected"] == 0
+    for row in found.values():
+        slack = 0.5 * (row["high"] - row["low"])
+        assert row["low"] - slack <= row["expected"] <= row["high"] + slack
+
+
+def test_low_passed_photos_are_the_nearest_of_their_size():
+    image = np.random.default_rng(0).uniform(0, 1, (2, 12, 12))
+    np.testing.assert_allclose(low_pass.low_pass(image, 12), image, atol=1e-12)
+    np.testing.assert_allclose(
+        low_pass.low_pass(image, 1), np.broadcast_to(image.mean((1, 2))[:, None, None], image.shape)
+    )
+    found = low_pass.low_pass(image, 5)
+    off = image - found
+    for other in (low_pass.low_pass(image.transpose(0, 2, 1), 5), found):
+        assert abs(np.vdot(off, low_pass.low_pass(other, 5))) < 1e-9
+
+
+def record(classes, counts, partial=False):
+    return {
+        "model": "net",
+        "seed": 0,
+        "answer": 0,
+        "kind": "answer",
+        "classes": classes,
+        "counts": counts,
+        "partial": partial,
+    }
+
+
+CASE = dict.fromkeys(
+    ("paper", "result", "attack", "defence", "images", "targets", "precision"), "x"
+)
+
+
+def test_answers_by_class_are_compared_with_their_own_images():
+    """Classes 0, 1 and 1 are in the batch; the attack finds 0 and 3."""
+    chosen = target_set(1, 3, (1, 8, 8))
+    labels = np.array([[0, 1, 1]])
+    chosen = targets.TargetSet(**{**vars(chosen), "labels": labels})
+    found = chosen.inputs(0)[:2].astype(np.float32)
+    frame = pd.DataFrame(ByClass(chosen, 0, network(), record([0, 3], [1, 2])).rows(found, CASE))
+    psnr = frame[frame.metric == "psnr"].set_index("index")
+    assert psnr.status.tolist() == ["ok", "missed", "missed"]
+    assert psnr.value.iloc[0] > 100
+    assert psnr.value.iloc[1:].isna().all()
+    assert frame[frame.metric == "duplicates"].value.tolist() == [1, 2, 2]
+    count = frame[frame.metric == "count"]
+    assert count.status.tolist() == ["ok", "missed", "absent", "phantom"]
+    assert count.value.tolist() == [1, 0, 0, 2]
+    alone = ByClass(chosen, 0, network(), record([0], [1], partial=True)).rows(found[:1], CASE)
+    assert {row["status"] for row in alone} == {"ok"}
+    assert {row["index"] for row in alone if row["metric"] == "psnr"} == {0}
+
+
+def test_scores_up_to_scale_forgive_brightness_alone():
+    chosen = target_set(1, 1, (1, 8, 8))
+    found = 0.3 * chosen.inputs(0)
+    frame = pd.DataFrame(ByClass(chosen, 0, network(), record([0], [1])).rows(found, CASE))
+    values = frame.set_index("metric").value
+    assert values["psnr"] < 15
+    assert values["psnr_scaled"] > 100
+
+
+def test_losses_are_listed_with_what_a_client_could_notice(sent, tmp_path):
+    _, _, _ = sent({**MKOR, "output_bias": 5.0})
+    scores = tmp_path / "mkor.csv"
+    rows = [
+        {"model": "net", "answer": 0, "metric": metric, "value": value, "status": status}
+        for metric, value, status in (
+            ("psnr", 20.0, "ok"),
+            ("psnr", 30.0, "ok"),
+            ("ssim", 0.5, "ok"),
+            ("psnr", "", "missed"),
+        )
+    ]
+    pd.DataFrame(rows).to_csv(scores, index=False)
+    case = {
+        "scores": str(scores),
+        "model": str(tmp_path / "sent.safetensors"),
+        "loss": "cross_entropy",
+        "output_bias": 5.0,
+    }
+    (row,) = mkor_losses.table([case]).to_dict("records")
+    assert (row["psnr_mean"], row["n"], row["n_ok"]) == (25.0, 3, 2)
+    assert row["largest_bias"] == pytest.approx(5 * np.sqrt(60), rel=0.1)

@@ -1,0 +1,32 @@
+"""Gradient clipping, as differentially private training applies before its noise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradleak.defences.base import Client
+
+
+@dataclass(frozen=True)
+class Clipping:
+    """Scales the whole gradient down to a norm, g · min(1, norm / ||g||).
+
+    Parameters
+    ----------
+    norm
+        Largest ||g|| over all parameters that is shared as it is.
+    """
+
+    norm: float = 1.0
+
+    def apply(
+        self, client: Client, gradients: Mapping[str, np.ndarray], seed: int
+    ) -> dict[str, np.ndarray]:
+        """See `gradleak.defences.base.Defence`; deterministic, so `seed` changes nothing."""
+        squares = (float(np.vdot(value, value)) for value in gradients.values())
+        size = float(np.sqrt(sum(squares)))
+        scale = min(1.0, self.norm / size) if size else 1.0
+        return {name: (value * scale).astype(value.dtype) for name, value in gradients.items()}

@@ -1,0 +1,170 @@
+"""What a client sees of malicious parameters: counts, moments, a two-sample test, gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from scipy import stats
+
+from gradleak.gradients import capture
+from gradleak.models.chain import Chain, ConvLayer, Layer
+from gradleak.models.files import ModelFile
+from gradleak.targets import TargetSet
+
+COLUMNS = ["server", "model", "layer", "metric", "value", "default"]
+# A weight below this share of the initial limit counts as zero, for a client who looks for zeros.
+ZERO = 1e-3
+# Values of a layer that the two-sample test draws from each side: a client's own draw is as large.
+SAMPLE = 100_000
+
+
+def table(
+    server: str,
+    honest: ModelFile,
+    sent: ModelFile,
+    targets: TargetSet,
+    samples: int,
+    loss: str,
+) -> list[dict[str, Any]]:
+    """Tidy rows about the weights that a server sends, and the gradients they lead to.
+
+    Parameters
+    ----------
+    server
+        Id in config.yaml.
+    honest, sent
+        The model as it is initialised, and as it is sent; the first draw of weights counts.
+    targets
+        Images of which the first `samples` are taken one by one.
+    samples
+        Gradients of single images that a client computes.
+    loss
+        Loss of the gradients.
+
+    Returns
+    -------
+    list of dict
+        Records with the keys `COLUMNS`. `value` is of the weights sent, `default` of another draw
+        of initial weights: what a client would expect. For each layer, for ``convolutions`` and
+        for ``all``:
+
+        ``parameters``, ``modified``, ``modified_share``
+            Weights and biases, and how many of them differ from the honest ones.
+        ``zeros_share``
+            Share of the weights that are 0, or below 0.1 % of the layer's initial limit.
+        ``mean``, ``deviation``, ``largest``
+            Of the weights over the layer's initial limit 1/sqrt(fan_in); the largest by size.
+        ``kurtosis``
+            Fourth moment over the squared variance, less 3: −1.2 for uniform weights.
+        ``ks``, ``ks_p``
+            Kolmogorov-Smirnov distance of the weights from another initial draw, and its p-value:
+            a test that a client can run.
+
+        And for ``all``: ``norm_spread``, the largest over the median norm of single images'
+        gradients, and ``zero_gradient_share``, the share of images whose gradient of the first
+        layer is below a thousandth of the largest.
+    """
+    rows: list[dict[str, Any]] = []
+    for chain in sent.chains:
+        own, before = sent.of(chain, 0), honest.of(chain, 0)
+        groups = _groups(chain)
+        for name, layers in groups.items():
+            head = {"server": server, "model": chain.name, "layer": name}
+            rows += [
+                {**head, "metric": metric, "value": value, "default": default}
+                for metric, value, default in _weights(layers, own, before)
+            ]
+        head = {"server": server, "model": chain.name, "layer": "all"}
+        found = _gradients(chain, own, targets, samples, loss)
+        expected = _gradients(chain, before, targets, samples, loss)
+        rows += [
+            {**head, "metric": metric, "value": found[metric], "default": expected[metric]}
+            for metric in found
+        ]
+    return rows
+
+
+def _groups(chain: Chain) -> dict[str, list[Layer]]:
+    """Layers one by one, the convolutions together, and all."""
+    single: dict[str, list[Layer]] = {layer.name: [layer] for layer in chain.layers}
+    return {**single, "convolutions": list(chain.convolutions), "all": list(chain.layers)}
+
+
+def _limit(layer: Layer) -> float:
+    """Limit of a layer's initial weights, 1/sqrt(fan_in)."""
+    if isinstance(layer, ConvLayer):
+        return float(1.0 / np.sqrt(layer.shape.channels * np.prod(layer.shape.kernel)))
+    return float(1.0 / np.sqrt(layer.inputs))
+
+
+def _weights(
+    layers: list[Layer], own: Mapping[str, np.ndarray], honest: Mapping[str, np.ndarray]
+) -> Iterator[tuple[str, float, float]]:
+    """(metric, value, default) of some layers together."""
+    names = [f"{layer.name}.{kind}" for layer in layers for kind in ("weight", "bias")]
+    names = [name for name in names if name in own]
+    total = sum(own[name].size for name in names)
+    changed = sum(int(np.count_nonzero(own[name] != honest[name])) for name in names)
+    yield "parameters", float(total), float(total)
+    yield "modified", float(changed), 0.0
+    yield "modified_share", changed / total, 0.0
+    if not layers:
+        return
+    # Over its limit every layer's weights are uniform in [−1, 1].
+    scaled = np.concatenate(
+        [own[f"{layer.name}.weight"].ravel() / np.float32(_limit(layer)) for layer in layers]
+    )
+    draw = np.random.default_rng(0)
+    expected = draw.uniform(-1.0, 1.0, min(scaled.size, SAMPLE)).astype(np.float32)
+    yield from zip(
+        ("zeros_share", "mean", "deviation", "largest", "kurtosis"),
+        _moments(scaled),
+        _moments(expected),
+        strict=True,
+    )
+    some = scaled if scaled.size <= SAMPLE else draw.choice(scaled, SAMPLE, replace=False)
+    test = stats.ks_2samp(some, expected, method="asymp")
+    again = stats.ks_2samp(draw.uniform(-1.0, 1.0, some.size), expected, method="asymp")
+    yield "ks", float(test.statistic), float(again.statistic)
+    yield "ks_p", float(test.pvalue), float(again.pvalue)
+
+
+def _moments(values: np.ndarray) -> tuple[float, ...]:
+    """Share of zeros, mean, deviation, largest size and excess kurtosis of scaled weights."""
+    mean = float(values.mean(dtype=np.float64))
+    centred = values - np.float32(mean)
+    variance = float(np.mean(centred**2, dtype=np.float64))
+    fourth = float(np.mean(centred**4, dtype=np.float64))
+    size = np.abs(values)
+    zeros = float(np.mean(size < ZERO))
+    kurtosis = fourth / variance**2 - 3.0 if variance else float("nan")
+    return zeros, mean, float(np.sqrt(variance)), float(size.max()), kurtosis
+
+
+def _gradients(
+    chain: Chain, weights: Mapping[str, np.ndarray], targets: TargetSet, samples: int, loss: str
+) -> dict[str, float]:
+    """Spread of the gradients of single images, as a client can sample them."""
+    norms, first = [], []
+    layer = chain.layers[0].name
+    for k in range(min(samples, targets.size)):
+        shared = capture(
+            chain,
+            weights,
+            targets.inputs(0, slice(k, k + 1)),
+            targets.labels[0, k : k + 1],
+            precision="float32",
+            device=torch.device("cpu"),
+            loss=loss,
+        )
+        norms.append(float(np.sqrt(sum(float(np.vdot(v, v)) for v in shared.values()))))
+        first.append(float(np.linalg.norm(shared[f"{layer}.weight"])))
+    largest = max(first)
+    none = sum(value <= 1e-3 * largest for value in first) / len(first)
+    return {
+        "norm_spread": max(norms) / float(np.median(norms)),
+        "zero_gradient_share": none,
+    }

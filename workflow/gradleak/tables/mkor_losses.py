@@ -1,0 +1,81 @@
+"""What the loss does to MKOR: raw logits, cross-entropy, and output biases of several sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from gradleak.models import files
+
+COLUMNS = [
+    "loss",
+    "output_bias",
+    "attack",
+    "model",
+    "psnr_mean",
+    "psnr_median",
+    "psnr_min",
+    "psnr_max",
+    "ssim_mean",
+    "n",
+    "n_ok",
+    "largest_bias",
+    "ks_p",
+]
+
+
+def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """One row for each score file and network.
+
+    Parameters
+    ----------
+    cases
+        ``scores``, ``model`` (what the server sent), ``loss`` and ``output_bias`` of each.
+
+    Returns
+    -------
+    pandas.DataFrame
+        PSNR in dB and SSIM over the images of all batches. `largest_bias` is the largest bias of
+        the last layer over its initial limit 1/sqrt(inputs), `ks_p` the p-value of a
+        Kolmogorov-Smirnov test of these biases against that limit: what a client could notice.
+    """
+    rows = []
+    for case in cases:
+        frame = pd.read_csv(case["scores"])
+        models = files.read(case["model"])
+        for chain in models.chains:
+            own = frame[(frame["model"] == chain.name) & (frame["answer"] == 0)]
+            psnr, ssim = (own[own["metric"] == name] for name in ("psnr", "ssim"))
+            rows.append(
+                {
+                    "loss": case["loss"],
+                    "output_bias": case["output_bias"],
+                    "attack": Path(case["scores"]).stem,
+                    "model": chain.name,
+                    "psnr_mean": psnr["value"].mean(),
+                    "psnr_median": psnr["value"].median(),
+                    "psnr_min": psnr["value"].min(),
+                    "psnr_max": psnr["value"].max(),
+                    "ssim_mean": ssim["value"].mean(),
+                    "n": len(psnr),
+                    "n_ok": int((psnr["status"] == "ok").sum()),
+                    **_noticed(models, chain.name, chain.layers[-1].name),
+                }
+            )
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _noticed(models: files.ModelFile, chain: str, last: str) -> dict[str, float]:
+    """Facts about the last layer's biases, under the first draw of weights."""
+    weights = files.select(models.weights, chain, 0)
+    bias = weights.get(f"{last}.bias")
+    if bias is None:
+        return {"largest_bias": np.nan, "ks_p": np.nan}
+    scaled = bias.astype(np.float64) * np.sqrt(weights[f"{last}.weight"].shape[1])
+    test = stats.kstest(scaled, stats.uniform(-1.0, 2.0).cdf)
+    return {"largest_bias": float(np.abs(scaled).max()), "ks_p": float(test.pvalue)}

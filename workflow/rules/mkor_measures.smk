@@ -1,0 +1,110 @@
+# MKOR: what is measured beside its reconstructions, as tidy tables.
+MEASURED = {
+    "mkor_inconspicuous": set(INCONSPICUOUS) <= {*CONFIG.models, *CONFIG.groups},
+    "mkor_unique_samples": any(name.startswith("mkor") for name in CONFIG.experiments),
+    "mkor_bound": "mkor_photos" in CONFIG.targets,
+    "mkor_soteria_cost": "mkor_lenets" in CONFIG.groups,
+    "mkor_losses": bool(LOSSES),
+}
+TABLES += [f"results/tables/{name}.csv" for name, there in MEASURED.items() if there]
+
+
+rule inconspicuous:
+    input:
+        honest=MODEL,
+        sent=SENT,
+        targets=inconspicuous_targets,
+    output:
+        f"results/inconspicuous/{CASE}/{{server}}/{{model}}.csv",
+    log:
+        f"results/logs/inconspicuous/{CASE}/{{server}}/{{model}}.log",
+    benchmark:
+        f"results/benchmarks/inconspicuous/{CASE}/{{server}}/{{model}}.tsv"
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: model_threads
+    resources:
+        mem_mb=model_memory,
+        runtime=30,
+    params:
+        samples=CONFIG.amount("mkor_sampled"),
+        code=code("gradleak.inconspicuous"),
+    script:
+        "../scripts/inconspicuous.py"
+
+
+rule mkor_inconspicuous:
+    input:
+        [
+            f"results/inconspicuous/{CASE}/{server}/{model}.csv"
+            for model, servers in INCONSPICUOUS.items()
+            for server in servers
+        ],
+    output:
+        "results/tables/mkor_inconspicuous.csv",
+    log:
+        "results/logs/tables/mkor_inconspicuous.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=500,
+        runtime=5,
+    params:
+        table="joined",
+        code=code("gradleak.artifacts"),
+    script:
+        "../scripts/table_mkor.py"
+
+
+use rule mkor_inconspicuous as mkor_unique_samples with:
+    input:
+        [],
+    output:
+        "results/tables/mkor_unique_samples.csv",
+    log:
+        "results/logs/tables/mkor_unique_samples.log",
+    params:
+        table="unique_samples",
+        code=code("gradleak.unique_samples"),
+
+
+use rule mkor_inconspicuous as mkor_bound with:
+    input:
+        TARGETS.format(targets="mkor_photos"),
+    output:
+        "results/tables/mkor_bound.csv",
+    log:
+        "results/logs/tables/mkor_bound.log",
+    params:
+        table="low_pass",
+        code=code("gradleak.low_pass"),
+
+
+use rule mkor_inconspicuous as mkor_soteria_cost with:
+    input:
+        models=[
+            MODEL.format(model=model)
+            for model in ("mkor_lenets", "mkor_lenet_code", "mkor_vgg16_100")
+        ],
+    output:
+        "results/tables/mkor_soteria_cost.csv",
+    log:
+        "results/logs/tables/mkor_soteria_cost.log",
+    params:
+        table="soteria_cost",
+        code=code("gradleak.defences.soteria"),
+
+
+use rule mkor_inconspicuous as mkor_losses with:
+    input:
+        scores=loss_cases("scores"),
+        models=loss_cases("models"),
+    output:
+        "results/tables/mkor_losses.csv",
+    log:
+        "results/logs/tables/mkor_losses.log",
+    params:
+        table="losses",
+        words=loss_words,
+        code=code("gradleak.tables.mkor_losses"),

@@ -1,0 +1,58 @@
+"""Writes one of MKOR's tidy tables."""
+
+import pandas as pd
+
+import _package
+from gradleak.artifacts import write_csv
+from gradleak.script import job
+
+
+def joined():
+    """Tables of several files, one after the other."""
+    return pd.concat([pd.read_csv(path) for path in snakemake.input], ignore_index=True)
+
+
+def unique_samples():
+    """Eq. (3) and its simulation."""
+    from gradleak import unique_samples
+
+    return pd.DataFrame(unique_samples.table(), columns=unique_samples.COLUMNS)
+
+
+def low_pass():
+    """Photos of few numbers."""
+    from gradleak import low_pass, targets
+
+    rows = low_pass.table(targets.read(snakemake.input[0]))
+    return pd.DataFrame(rows, columns=low_pass.COLUMNS)
+
+
+def soteria_cost():
+    """Passes back that Soteria takes, and that a gradient takes."""
+    from gradleak.defences import soteria
+    from gradleak.models import files
+
+    chains = [chain for path in snakemake.input.models for chain in files.read(path).chains]
+    return pd.DataFrame([soteria.cost(chain) for chain in chains])
+
+
+def losses():
+    """What each loss and output bias leaves of the images."""
+    from gradleak.tables import mkor_losses
+
+    files = snakemake.input
+    cases = [
+        {"scores": scores, "model": model, **words}
+        for scores, model, words in zip(
+            files.scores, files.models, snakemake.params.words, strict=True
+        )
+    ]
+    return mkor_losses.table(cases)
+
+
+MAKERS = {
+    maker.__name__: maker for maker in (joined, unique_samples, low_pass, soteria_cost, losses)
+}
+
+with job(snakemake):
+    write_csv(snakemake.output[0], MAKERS[snakemake.params.table]())
