@@ -100,7 +100,7 @@ def test_gradient_file_holds_what_is_shared_and_no_image(experiment):
     assert set(tensors) == {f"small/{name}" for name in parameters}
     for name, parameter in parameters.items():
         assert tensors[f"small/{name}"].shape == (2, 2, *parameter.shape)
-    assert metadata["mode"] == "evaluation"
+    assert metadata["mode"] == {"small": "evaluation"}
     assert metadata["loss"] == "cross_entropy"
 
 

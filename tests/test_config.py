@@ -50,11 +50,12 @@ REFUSED = [
     (
         "models.cnn3_v1_tanh.layers.1",
         {"batch_norm": True},
-        ["layer 2 is a normalisation ('batch_norm')", "gain and bias"],
+        ["layer 2 is a normalisation ('batch_norm')", "add norm: batch"],
     ),
-    ("models.cnn3_v1_tanh.layers.0.norm", True, ["layer 1 has a normalisation ('norm')"]),
+    ("models.cnn3_v1_tanh.layers.0.norm", True, ["layer 1: norm", "'none' or 'batch'"]),
     ("models.cnn3_v1_tanh.layers.0.batchnorm", True, ["has a normalisation ('batchnorm')"]),
-    ("models.cnn3_v1_tanh.layers.2.dropout", 0.5, ["layer 3 has dropout", "leave it out"]),
+    ("models.cnn3_v1_tanh.layers.0.dropout", 0.5, ["belongs to fully connected layers"]),
+    ("models.cnn3_v1_tanh.layers.2.drop_path", 0.5, ["layer 3 has dropout", "add dropout: p"]),
     ("models.cnn3_v1_tanh.layers.1", {"branch": []}, ["layer 2 is a branch", "use skip"]),
     (
         "models.cnn3_v1_tanh.layers.2.skip",

@@ -28,12 +28,14 @@ CLASSES = 4
 KINDS = {"relu": "max", "sigmoid": "average"}
 
 
-def network(reduce="stride", activation="relu", classes=CLASSES, width=60, side=16, depth=2):
+def network(
+    reduce="stride", activation="relu", classes=CLASSES, width=60, side=16, norm="none", dropout=0.0
+):
     """Two convolutions that each halve the image, then a classifier of three layers."""
     more = {"padding": 1, "bias": True, "activation": activation, "padding_mode": "replicate"}
-    more |= {"stride": 2} if reduce == "stride" else {"pool": reduce}
+    more |= {"norm": norm, "stride": 2} if reduce == "stride" else {"pool": reduce}
     act = Activation(activation)
-    hidden = [LinearSpec(width, True, act) for _ in range(depth)]
+    hidden = [LinearSpec(width, True, act, dropout=dropout) for _ in range(2)]
     # Room for one shift layer with minima, for two without.
     specs = (conv(10, 3, **more), conv(26, 3, **more), *hidden, LinearSpec(classes))
     return Chain("net", (1, side, side), specs)
@@ -416,6 +418,58 @@ def test_clipping_costs_raw_logits_nothing():
     clipped = Mkor().run(view, 0)
     assert clipped.counts == plain.counts
     np.testing.assert_allclose(clipped.images, plain.images, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "server", [NAIVE, MkorServer(spare="silent", noise=1e-6, sigma=1e-6)], ids=["naive", "paired"]
+)
+def test_normalised_batches_come_back_up_to_brightness(server):
+    """Section 3.5: γ x̂, calibrated by the histogram."""
+    chain, labels = network(norm="batch"), [2, 0, 3, 1]
+    images = batch(chain, labels)
+    found = Mkor(native=4).run(seen(chain, server, images, labels, "raw_logits"), 0)
+    true = images[np.argsort(labels)]
+    assert np.corrcoef(found.images.ravel(), true.ravel())[0, 1] > 1 - 1e-4
+    low, high = true.min(), true.max()
+    np.testing.assert_allclose(found.images, (true - low) / (high - low), atol=0.02)
+
+
+def test_parallel_paths_survive_dropout():
+    """Section 3.5; a class whose every path was dropped is missing, not wrong."""
+    chain, labels = network(width=120, dropout=0.5), [2, 0, 3, 1]
+    images = batch(chain, labels)
+    lost = []
+    for paths in (1, 12):
+        server = MkorServer(beta=0.05, spare="silent", noise=1e-6, sigma=1e-6, paths=paths)
+        sent, values = server.corrupt(chain, initial_weights(chain, 0), 5)
+        assert values["nodes"].shape == (CLASSES, 2 * paths)
+        missing = 0
+        for seed in range(8):
+            shared = capture(
+                chain,
+                sent,
+                images,
+                np.array(labels),
+                precision="float64",
+                device=torch.device("cpu"),
+                loss="raw_logits",
+                seed=seed,
+            )
+            mark = fingerprint(sent)
+            secret = Secret("mkor", mark, {"shifts": None}, values)
+            view = AttackerView(
+                chain, sent, shared, None, 0.0, 1.0, "raw_logits", 4, None, secret, mark
+            )
+            try:
+                found = Mkor(native=4).run(view, 0)
+            except NumericsError:
+                missing += CLASSES
+                continue
+            missing += CLASSES - len(found.classes)
+            assert max(error(found, images, labels).values()) < 1e-2
+        lost.append(missing)
+    assert lost[0] > 12
+    assert lost[1] <= 2
 
 
 def test_pruned_features_are_told_from_black_ones():

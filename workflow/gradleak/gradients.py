@@ -59,12 +59,13 @@ def capture(
     device: torch.device,
     loss: str = "cross_entropy",
     kept: str = "all",
+    seed: int = 0,
 ) -> dict[str, np.ndarray]:
     """Gradient of the mean loss over a batch with respect to every parameter.
 
-    The loss is taken of the last activation's output, network in evaluation mode: cross-entropy
-    of its softmax (COPA section 2), −output[label] (`gradleak.losses.RAW`), or ℓ(μ) of
-    μ = y·output (R-GAP eq. 4, 5). Large batches pass in parts, whose gradients add up.
+    The loss is taken of the last activation's output: cross-entropy of its softmax (COPA section
+    2), −output[label] (`gradleak.losses.RAW`), or ℓ(μ) of μ = y·output (R-GAP eq. 4, 5). Dropout
+    is at work where there is any. Large batches pass in parts, whose gradients add up.
 
     Parameters
     ----------
@@ -83,6 +84,8 @@ def capture(
     kept
         ``all`` parameters, or those of the ``classifier`` alone, which needs no pass back through
         the convolutions.
+    seed
+        Of dropout.
 
     Raises
     ------
@@ -101,6 +104,9 @@ def capture(
         for name, value in module.named_parameters()
         if kept == "all" or name.startswith("fc")
     }
+    if chain.has_dropout:
+        torch.manual_seed(seed)
+        module.train()
     truth = torch.from_numpy(labels).to(device)
     size, at_once = len(images), images_at_once(chain)
     total: list[torch.Tensor] = []
@@ -220,6 +226,7 @@ def capture_all(
                 device=chosen,
                 loss=loss,
                 kept=kept,
+                seed=noise_seed(seed, batch),
             )
         except NumericsError as error:
             shared = _no_gradient(weights, precision, kept)
@@ -245,7 +252,10 @@ def capture_all(
         },
         "loss": loss,
         "labels": labels,
-        "mode": "evaluation",
+        "mode": {
+            chain.name: "training" if chain.is_normalised or chain.has_dropout else "evaluation"
+            for chain in models.chains
+        },
         "precision": precision,
         "seeds": seeds,
         "images": batches,

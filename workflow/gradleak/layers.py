@@ -15,15 +15,8 @@ from gradleak.wording import sentence
 # Part of a key, without underscores: what it stands for, and what applies in its place.
 FOREIGN = {
     "pool": ("a pooling layer", "add pool: max or pool: average to the convolution before it"),
-    "norm": (
-        "a normalisation",
-        "leave it out: with the network in evaluation mode it is a scale and a shift of each "
-        "filter, for which a convolution has gain and bias",
-    ),
-    "drop": (
-        "dropout",
-        "leave it out: with the network in evaluation mode it does nothing",
-    ),
+    "norm": ("a normalisation", "add norm: batch to the convolution before it"),
+    "drop": ("dropout", "add dropout: p to the fully connected layer before it"),
     **dict.fromkeys(
         ("branch", "residual", "shortcut", "concat", "inception", "parallel"),
         ("a branch", "use skip on a convolution, which adds the input of a layer before it"),
@@ -51,6 +44,7 @@ class ConvConfig(Section):
     gain: PositiveFloat = 1.0
     pool: Literal["none", "max", "average"] = "none"
     padding_mode: Literal["zeros", "replicate"] = "zeros"
+    norm: Literal["none", "batch"] = "none"
 
 
 class LinearConfig(Section):
@@ -62,6 +56,7 @@ class LinearConfig(Section):
     activation: ActivationName = "identity"
     slope: Slope = 0.01
     gain: PositiveFloat = 1.0
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
 def specs(layers: Sequence[dict[str, Any]]) -> tuple[ConvSpec | LinearSpec, ...]:
@@ -93,9 +88,10 @@ def _spec(number: int, raw: dict[str, Any]) -> ConvSpec | LinearSpec:
             gain=layer.gain,
             pool=layer.pool,
             padding_mode=layer.padding_mode,
+            norm=layer.norm,
         )
     activation = Activation(layer.activation, layer.slope)
-    return LinearSpec(layer.fc, layer.bias, activation, layer.inputs, layer.gain)
+    return LinearSpec(layer.fc, layer.bias, activation, layer.inputs, layer.gain, layer.dropout)
 
 
 def _kind(number: int, raw: dict[str, Any]) -> type[ConvConfig] | type[LinearConfig]:

@@ -29,6 +29,7 @@ class MkorServerConfig(Section):
     spare: Literal["noise", "keep", "silent"] = "noise"
     sigma: Annotated[float, Field(ge=0)] = 1e-4
     output_bias: Annotated[float, Field(ge=0)] = 0.0
+    paths: PositiveInt = 1
 
 
 class ClassFishingServerConfig(Section):

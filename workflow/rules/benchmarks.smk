@@ -12,6 +12,13 @@ rule speed:
         rgap_model=MODEL.format(model="rgap_cnn6"),
         search_model=MODEL.format(model="dlg_lenet"),
         rgap_targets=TARGETS.format(targets="rgap_cifar"),
+        mkor_model=SENT.format(server="mkor_code", model="mkor_vgg16_100"),
+        mkor_secret=SECRET.format(server="mkor_code", model="mkor_vgg16_100"),
+        mkor_targets=TARGETS.format(targets="mkor_cifar_first"),
+        soteria_model=MODEL.format(model="mkor_lenets"),
+        soteria_targets=TARGETS.format(targets="mkor_mnist_one"),
+        photo_model=MODEL.format(model="mkor_vgg16_1000"),
+        photo_targets=TARGETS.format(targets="mkor_photos"),
     output:
         "results/benchmarks/speed.csv",
     log:
@@ -27,10 +34,15 @@ rule speed:
         overrides=run_overrides,
         searches=search_amounts,
         evaluations=CONFIG.amount(CONFIG.attacks["dlg"].iterations),
+        mkor={
+            "images": CONFIG.amount("mkor_cifar_batch"),
+            "photos": CONFIG.amount("mkor_photos"),
+        },
         code=code(
             "gradleak.benchmarks.pipeline",
             "gradleak.benchmarks.worker",
             "gradleak.benchmarks.dlg",
+            "gradleak.benchmarks.mkor",
         ),
     script:
         "../scripts/speed.py"

@@ -6,7 +6,7 @@ from pathlib import Path
 import _package
 from gradleak import targets
 from gradleak.artifacts import write_csv
-from gradleak.benchmarks import case, dlg, pipeline, speed
+from gradleak.benchmarks import case, dlg, mkor, pipeline, speed
 from gradleak.models import files
 from gradleak.provenance import ROOT
 from gradleak.script import job
@@ -31,6 +31,20 @@ with job(snakemake) as log, tempfile.TemporaryDirectory(prefix="gradleak-speed-"
     )
     rows += dlg.table_rows(
         files.read(given.search_model), images, threads=threads, **params.searches
+    )
+    log.info("%s", speed.summary(rows))
+    rows += mkor.rows(
+        given.mkor_model,
+        given.mkor_secret,
+        given.mkor_targets,
+        loss="raw_logits",
+        images=params.mkor["images"],
+        threads=threads,
+    )
+    rows.append(mkor.soteria_row(given.soteria_model, given.soteria_targets, threads=threads))
+    photos = params.mkor["photos"]
+    rows.append(
+        mkor.memory_row(given.photo_model, given.photo_targets, images=photos, threads=threads)
     )
     log.info("%s", speed.summary(rows))
     write_csv(snakemake.output[0], speed.table([*rows, last]))

@@ -27,7 +27,7 @@ class ClassFishing(InvertingGradients):
         """See `gradleak.attacks.base.Attack`."""
         if chain.classes == 1:
             return f"{chain.name} has one output; class fishing tells images apart by class."
-        return None
+        return super().applies(chain)
 
     def run_many(
         self, views: Sequence[AttackerView], seeds: Sequence[int]

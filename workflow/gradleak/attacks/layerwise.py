@@ -99,8 +99,8 @@ def inapplicable(chain: Chain, hidden: tuple[str, ...] = INVERTIBLE) -> str | No
             )
         if isinstance(layer, ConvLayer) and not layer.is_plain:
             return (
-                f"{chain.name}: {layer.name} has a pool or replicated padding, which the closed "
-                "form does not walk; use dlg, inverting_gradients or mkor."
+                f"{chain.name}: {layer.name} has a pool, a norm or replicated padding, which the "
+                "closed form does not walk; use dlg, inverting_gradients or mkor."
             )
         allowed = INVERTIBLE if layer is chain.layers[-1] else hidden
         if layer.activation.name not in allowed:

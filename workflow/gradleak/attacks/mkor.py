@@ -9,7 +9,7 @@ import numpy as np
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.errors import NumericsError
 from gradleak.inversion.decoupling import ClassMeans, Decoupling
-from gradleak.inversion.features import considered, describers, grid, restored
+from gradleak.inversion.features import considered, describers, grid, restored, stretched
 from gradleak.inversion.free_direction import settle
 from gradleak.inversion.head import Head
 from gradleak.inversion.pixels import Layout, estimate
@@ -78,17 +78,15 @@ class Mkor:
         paths = plan(view.chain, secret.settings.get("shifts"))
         means = self._class_means(view, paths, secret)
         values = describers(view.chain, view.weights, paths, secret, means.features)
+        if view.chain.is_normalised:
+            values = stretched(values, paths)
         layout = Layout(paths, grid(view.chain), view.chain.input[0])
         images = estimate(layout.regions(values), view.chain.input[1:], self.estimate, self.native)
-        lost = ~np.isfinite(images).all(axis=(1, 2, 3))
-        if lost.all():
-            raise NumericsError("No class could be told from the gradient.")
-        kept = ~lost
         return Reconstruction(
-            images[kept],
+            images,
             means.note,
-            classes=tuple(int(label) for label in means.classes[kept]),
-            counts=tuple(int(count) for count in means.counts[kept]),
+            classes=tuple(int(label) for label in means.classes),
+            counts=tuple(int(count) for count in means.counts),
         )
 
     def _class_means(self, view: AttackerView, paths: Plan, secret: Secret) -> ClassMeans:

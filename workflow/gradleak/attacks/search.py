@@ -65,7 +65,12 @@ class Search(ABC):
                 )
 
     def applies(self, chain: Chain) -> str | None:
-        """None: a search takes every chain."""
+        """See `gradleak.attacks.base.Attack`."""
+        if chain.is_normalised or chain.has_dropout:
+            return (
+                f"{chain.name} has norm: batch or dropout, which a search does not follow; take "
+                "them out, or use mkor."
+            )
         return None
 
     @abstractmethod

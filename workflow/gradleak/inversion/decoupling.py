@@ -25,6 +25,8 @@ from gradleak.servers.secret import Secret
 COLUMNS = 4096
 # A path that lets through less than this share of what the median path does is closed.
 CLOSED = 0.25
+# A class whose ∂ℓ/∂b is below this share of what its paths let through was lost on the way.
+LOST = 0.02
 # Rows a class that are used at least, where there are so many.
 FEWEST = 2
 # An equation whose error is more than this many times the median is left out, judged on about so
@@ -106,9 +108,15 @@ class Decoupling:
         # A feature that no image leaves at 0 has no column of zeros, unless it was pruned.
         pruned = ~gradient.any(axis=0) & (references.min(axis=0) > 0)
         if self.rows == "path" and (self.coupling == "ignore" or head.loss == RAW):
-            features = _divided(head, gradients, secret, classes)
+            features = _divided(head, gradients, secret, classes, counts[classes] / batch)
             features[:, pruned] = np.nan
-            return ClassMeans(classes, counts[classes], features, None, "eq. (9)")
+            there = ~np.isnan(features).all(axis=1)
+            if not there.any():
+                raise NumericsError(
+                    "No path of any class came through dropout; give the server more paths."
+                )
+            classes = classes[there]
+            return ClassMeans(classes, counts[classes], features[there], None, "eq. (9)")
         system: _Paths | _AllRows = (_Paths if self.rows == "path" else _AllRows)(
             head, secret, gradient
         )
@@ -148,36 +156,61 @@ def class_counts(
 
 
 def _divided(
-    head: Head, gradients: Mapping[str, np.ndarray], secret: Secret, classes: np.ndarray
+    head: Head,
+    gradients: Mapping[str, np.ndarray],
+    secret: Secret,
+    classes: np.ndarray,
+    shares: np.ndarray,
 ) -> np.ndarray:
     """Eq. (9): a class's row of ∂ℓ/∂W over its entry of ∂ℓ/∂b; both rows of a pair together.
 
-    Without a bias the row alone is given, so its scale is unknown.
+    Without a bias the row alone is given, so its scale is unknown. A class that is lost has NaN.
     """
     nodes, path = _nodes(head, secret)
     nodes, path = nodes[classes], path[classes]
     row = gradients[f"{head.first.name}.weight"]
     bias = gradients.get(f"{head.first.name}.bias")
-    single = nodes[:, 0] == nodes[:, 1]
-    share = np.where(single, 0.0, 1.0)
-    total = row[nodes[:, 0]] / path[:, :1] + share[:, None] * row[nodes[:, 1]] / path[:, 1:]
+    total = _sum_of_paths(row, nodes, path)
     if bias is None:
         return -total
-    below = bias[nodes[:, 0]] / path[:, 0] + share * bias[nodes[:, 1]] / path[:, 1]
-    found: np.ndarray = total / np.where(below == 0, np.nan, below)[:, None]
+    below = _sum_of_paths(bias[:, None], nodes, path)
+    # A class whose every path dropout cut has what leaked from the others.
+    last = gradients.get(f"{head.layers[-1].name}.bias")
+    # Entries of the last bias sum to −1, or to what clipping left of it.
+    scale = -float(last.sum()) if last is not None and head.loss == RAW else 1.0
+    expected = np.median(np.abs(_passed(head, secret))) * scale * shares
+    lost = np.abs(below[:, 0]) < LOST * expected
+    found: np.ndarray = total / np.where(lost[:, None], np.nan, below)
     return found
 
 
+def _sum_of_paths(rows: np.ndarray, nodes: np.ndarray, path: np.ndarray) -> np.ndarray:
+    """Σ_j rows[nodes_nj] / path_nj of each class n, (N, columns) float64."""
+    out = np.zeros((len(nodes), rows.shape[1]))
+    for place, product in zip(nodes.T, path.T, strict=True):
+        out += rows[place] / product[:, None]
+    return out
+
+
 def _nodes(head: Head, secret: Secret) -> tuple[np.ndarray, np.ndarray]:
-    """Rows (N, 2) of each class and the products of weights behind them."""
+    """Rows (N, m) of each class and the products of weights behind them."""
     if "nodes" in secret.values:
         return secret.values["nodes"], secret.values["path"]
     if len(head.layers) == 1:
         each = np.arange(head.classes)
-        return np.stack([each, each], axis=1), np.ones((head.classes, 2))
+        return each[:, None], np.ones((head.classes, 1))
     raise NumericsError(
         "The server left the classifier untouched, so no class has nodes of its own; set rows: all."
     )
+
+
+def _passed(head: Head, secret: Secret) -> np.ndarray:
+    """What activations let through on each class's paths (N,): 1 for ReLU, less for Sigmoid."""
+    nodes, path = _nodes(head, secret)
+    each, gray = np.arange(head.classes), secret.values["references"][1:2]
+    sent = head.deltas(gray, each)[each[:, None], nodes] / path
+    found: np.ndarray = sent.sum(axis=1) / (head.probabilities(gray)[0] - 1.0)
+    return found
 
 
 class _Paths:
@@ -186,23 +219,14 @@ class _Paths:
     def __init__(self, head: Head, secret: Secret, gradient: np.ndarray) -> None:
         self._head = head
         nodes, path = _nodes(head, secret)
-        each = np.arange(head.classes)
-        gray = head.deltas(secret.values["references"][1:2], each)
-        own = head.probabilities(secret.values["references"][1:2])[0] - 1.0
-        double = nodes[:, 0] != nodes[:, 1]
-        # What activations let through on the way: 1 where ReLU is open, less for Sigmoid.
-        passed = gray[each, nodes[:, 0]] / path[:, 0]
-        passed = passed + double * gray[each, nodes[:, 1]] / path[:, 1]
-        passed = passed / own
+        passed = _passed(head, secret)
         closed = np.abs(passed) < CLOSED * np.median(np.abs(passed))
         if closed.any():
             raise NumericsError(
                 f"The path of class {int(np.argmax(closed))} is closed by an activation "
                 f"({int(closed.sum())} such); set rows: all, or lower the server's beta."
             )
-        rows = gradient[nodes[:, 0]].astype(np.float64) / path[:, :1]
-        rows[double] += gradient[nodes[double, 1]] / path[double, 1:]
-        self.rows = rows / passed[:, None]
+        self.rows = _sum_of_paths(gradient, nodes, path) / passed[:, None]
 
     def matrix(self, features: np.ndarray, classes: np.ndarray) -> np.ndarray:
         """P − e of each class of the batch, (N, N')."""

@@ -52,6 +52,22 @@ def describers(
     return low + (high - low) * (_undone(chain, weights, plan, secret, features) - black) / span
 
 
+def stretched(values: np.ndarray, plan: Plan) -> np.ndarray:
+    """Describers (B, channels, H, W) with the range of each colour stretched to [0, 1].
+
+    Behind a normalisation brightness and contrast are those of the batch, unknown but the same for
+    all images (section 3.5); maxima and minima are stretched apart.
+    """
+    out = values.copy()
+    for colour in np.unique(plan.colour):
+        for sign in (1, -1):
+            group = (plan.colour == colour) & (plan.sign == sign)
+            if group.any():
+                low, high = np.nanmin(values[:, group]), np.nanmax(values[:, group])
+                out[:, group] = (values[:, group] - low) / (high - low)
+    return out
+
+
 def _undone(
     chain: Chain,
     weights: Mapping[str, np.ndarray],
@@ -72,8 +88,12 @@ def _undone(
         tap = step.tap[own]
         weight = weights[f"{layer.name}.weight"][chosen, source, tap[:, 0], tap[:, 1]]
         bias = weights[f"{layer.name}.bias"][chosen] if layer.bias else np.zeros(len(chosen))
-        values = _inverse(layer, values) - bias[:, None, None].astype(np.float64)
-        values = values / weight[:, None, None]
+        values = _inverse(layer, values)
+        if layer.norm != "none":
+            # The batch's own mean and deviation stay unknown: `stretched` makes up for them.
+            scale, shift = (weights[f"{layer.name}_norm.{kind}"] for kind in ("weight", "bias"))
+            values = (values - shift[chosen][:, None, None]) / scale[chosen][:, None, None]
+        values = (values - bias[:, None, None].astype(np.float64)) / weight[:, None, None]
         own = before
     return values
 

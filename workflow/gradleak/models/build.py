@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from gradleak.models.activations import Activation
-from gradleak.models.chain import POOL, Chain, ConvLayer
+from gradleak.models.chain import POOL, Chain, ConvLayer, LinearLayer
 
 
 def activation_module(activation: Activation) -> nn.Module:
@@ -52,6 +52,9 @@ class ChainModule(nn.Module):
                     padding_mode=layer.padding_mode,
                     bias=layer.bias,
                 )
+                if layer.norm != "none":
+                    norm = nn.BatchNorm2d(shape.filters, track_running_stats=False)
+                    self.add_module(f"{layer.name}_norm", norm)
             else:
                 module = nn.Linear(layer.inputs, layer.outputs, bias=layer.bias)
             self.add_module(layer.name, module)
@@ -67,6 +70,8 @@ class ChainModule(nn.Module):
         for layer, activation in zip(self.chain.convolutions, self.activations, strict=False):
             inputs.append(x)
             z = self.get_submodule(layer.name)(x)
+            if layer.norm != "none":
+                z = self.get_submodule(f"{layer.name}_norm")(z)
             if layer.skip:
                 z = z + inputs[-layer.skip]
             x = pooled(activation(z), layer.pool)
@@ -78,7 +83,9 @@ class ChainModule(nn.Module):
         for layer, activation in zip(
             self.chain.layers[depth:], self.activations[depth:], strict=True
         ):
+            assert isinstance(layer, LinearLayer)
             x = activation(self.get_submodule(layer.name)(x))
+            x = functional.dropout(x, layer.dropout, self.training) if layer.dropout else x
         return x
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
@@ -25,7 +26,9 @@ class ConvLayer:
 
     With `skip` = s > 0 the input of the layer s − 1 places before this one is added to this
     layer's linear output: a(W x + b + x_skip). A skip of 1 adds the layer's own input. `pool`
-    (``none``, ``max`` or ``average``) takes 2x2 blocks of what the activation gives.
+    (``none``, ``max`` or ``average``) takes 2x2 blocks of what the activation gives. `norm` is
+    ``none``, or ``batch``: the linear output is normalised with the batch's own statistics, as in
+    training, then scaled and shifted by ``{name}_norm``.
     """
 
     name: str
@@ -36,6 +39,7 @@ class ConvLayer:
     gain: float = 1.0
     pool: str = "none"
     padding_mode: PaddingMode = "zeros"
+    norm: str = "none"
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -51,13 +55,13 @@ class ConvLayer:
 
     @property
     def is_plain(self) -> bool:
-        """A convolution with zeros around its input and no pool: what `ConvShape` says is all."""
-        return self.pool == "none" and self.padding_mode == "zeros"
+        """No pool, no normalisation, zeros around the input: what `ConvShape` says is all."""
+        return self.pool == "none" and self.padding_mode == "zeros" and self.norm == "none"
 
 
 @dataclass(frozen=True)
 class LinearLayer:
-    """Fully connected layer (inputs -> outputs) followed by an activation."""
+    """Fully connected layer (inputs -> outputs), an activation, and `dropout` in training."""
 
     name: str
     inputs: int
@@ -65,6 +69,7 @@ class LinearLayer:
     bias: bool
     activation: Activation
     gain: float = 1.0
+    dropout: float = 0.0
 
 
 Layer = ConvLayer | LinearLayer
@@ -88,6 +93,7 @@ class ConvSpec:
     gain: float = 1.0
     pool: str = "none"
     padding_mode: PaddingMode = "zeros"
+    norm: str = "none"
 
 
 @dataclass(frozen=True)
@@ -99,6 +105,7 @@ class LinearSpec:
     activation: Activation = IDENTITY
     inputs: int | None = None
     gain: float = 1.0
+    dropout: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -157,6 +164,7 @@ class Chain:
                     spec.gain,
                     spec.pool,
                     spec.padding_mode,
+                    spec.norm,
                 )
                 out.append(layer)
                 channels, (height, width) = spec.filters, layer.grid
@@ -172,7 +180,15 @@ class Chain:
                 )
             name = f"fc{linears}"
             out.append(
-                LinearLayer(name, inputs, spec.outputs, spec.bias, spec.activation, spec.gain)
+                LinearLayer(
+                    name,
+                    inputs,
+                    spec.outputs,
+                    spec.bias,
+                    spec.activation,
+                    spec.gain,
+                    spec.dropout,
+                )
             )
             features = spec.outputs
         if not out or not isinstance(out[-1], LinearLayer):
@@ -270,9 +286,21 @@ class Chain:
         return all(layer.is_plain for layer in self.convolutions)
 
     @property
+    def is_normalised(self) -> bool:
+        """Whether a layer's output depends on the other images of the batch."""
+        return any(layer.norm != "none" for layer in self.convolutions)
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether a client's pass is random."""
+        return any(isinstance(layer, LinearLayer) and layer.dropout for layer in self.layers)
+
+    @property
     def is_homogeneous(self) -> bool:
         """f(s·x) = s·f(x) for s > 0: no biases, and activations that are linear in pieces."""
-        return all(a.activation.is_homogeneous and not a.bias for a in self.layers)
+        return not self.is_normalised and all(
+            a.activation.is_homogeneous and not a.bias for a in self.layers
+        )
 
     @property
     def is_kinked(self) -> bool:
@@ -283,7 +311,12 @@ class Chain:
     def parameters(self) -> int:
         """Weights and biases of all layers."""
         return sum(
-            layer.shape.filters * (layer.shape.channels * prod(layer.shape.kernel) + layer.bias)
+            layer.shape.filters
+            * (
+                layer.shape.channels * prod(layer.shape.kernel)
+                + layer.bias
+                + 2 * (layer.norm != "none")
+            )
             if isinstance(layer, ConvLayer)
             else layer.outputs * (layer.inputs + layer.bias)
             for layer in self.layers
@@ -298,7 +331,12 @@ class Chain:
 
 
 def images_at_once(chain: Chain) -> int:
-    """Images that pass at once, so that what they leave behind stays within `ACTIVATIONS`."""
+    """Images that pass at once, so that what they leave behind stays within `ACTIVATIONS`.
+
+    A batch that is normalised passes whole.
+    """
+    if chain.is_normalised:
+        return sys.maxsize
     values = sum(
         3 * layer.shape.filters * layer.shape.positions if isinstance(layer, ConvLayer) else 0
         for layer in chain.layers

@@ -31,6 +31,9 @@ def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
         limit = chain.spread or 1.0 / np.sqrt(np.prod(size[1:]))
         weight = layer.gain * generator.uniform(-limit, limit, size)
         out[f"{layer.name}.weight"] = weight.astype(np.float32)
+        if isinstance(layer, ConvLayer) and layer.norm != "none":
+            out[f"{layer.name}_norm.weight"] = np.ones(layer.shape.filters, np.float32)
+            out[f"{layer.name}_norm.bias"] = np.zeros(layer.shape.filters, np.float32)
         if layer.bias:
             out[f"{layer.name}.bias"] = generator.uniform(-limit, limit, size[0]).astype(np.float32)
     return out

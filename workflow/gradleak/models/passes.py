@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from gradleak.errors import ConfigError
 from gradleak.losses import output_gradient
 from gradleak.models.chain import POOL, Chain, ConvLayer, Layer
 from gradleak.operators.convolution import Convolution
@@ -22,6 +23,11 @@ def _values(
     """Inputs X of each of `layers` and the output of the last of them, and Z of each."""
     x = image.ravel().astype(np.float64)
     inputs, outputs = [], []
+    if any(isinstance(layer, ConvLayer) and layer.norm != "none" for layer in layers):
+        raise ConfigError(
+            "A network with norm: batch normalises whole batches, so it cannot be analysed on one "
+            "image; take norm out."
+        )
     for layer in layers:
         inputs.append(x)
         weight = weights[f"{layer.name}.weight"].astype(np.float64)

@@ -25,6 +25,9 @@ class ClassifierDesign:
         all rows have in common.
     sigma
         σ of eq. (12) relative to the initial limit of the layer, 1/sqrt(inputs).
+    paths
+        Pairs of nodes of each class, parallel to each other: dropout has to hit all of them to
+        lose the class (section 3.5).
     output_bias
         B, added to the bias of the first class: its probability is near 1, and those of the other
         classes of the order e^−B.
@@ -33,6 +36,7 @@ class ClassifierDesign:
     kind: str
     sigma: float
     output_bias: float
+    paths: int = 1
 
     def write(
         self,
@@ -46,7 +50,7 @@ class ClassifierDesign:
         `references` (3, n) are features that the convolutions give.
         """
         layers = [layer for layer in chain.layers if isinstance(layer, LinearLayer)]
-        check_width(chain, layers, self.kind)
+        check_width(chain, layers, self.kind, self.paths)
         out: dict[str, np.ndarray] = {}
         if self.kind == "naive":
             out = _naive(layers, weights)
@@ -79,9 +83,10 @@ class ClassifierDesign:
         after, path = np.arange(classes), np.ones(classes)
         for layer in reversed(layers[1:]):
             weight = weights[f"{layer.name}.weight"]
-            twice = layer is layers[1] and pairs(layers)
-            nodes = _assigned(np.abs(weight[after]), 2 if twice else 1)
-            ends = np.repeat(after, 2) if twice else after
+            times = self.paths if layer is layers[-1] else 1
+            times *= 2 if layer is layers[1] and pairs(layers) else 1
+            nodes = _assigned(np.abs(weight[after]), times)
+            ends = np.repeat(after, times)
             kept = np.abs(weight[ends, nodes])
             limit = self.sigma / np.sqrt(layer.inputs)
             weight[:, nodes] = limit * generator.standard_normal((layer.outputs, len(nodes)))
@@ -89,15 +94,13 @@ class ClassifierDesign:
             if layer.bias:
                 bias = weights[f"{layer.name}.bias"]
                 bias[after] = np.abs(bias[after])
-            path = (np.repeat(path, 2) if twice else path) * kept
+            path = np.repeat(path, times) * kept
             opened.append(after)
             after = nodes
-        if len(after) == classes:
-            after, path = np.repeat(after, 2), np.repeat(path, 2)
-        elif len(layers) > 1:
+        if pairs(layers):
             self._opposed(layers[0], weights, after, generator)
         _keep_open(layers, weights, references, opened[::-1])
-        return {"nodes": after.reshape(classes, 2), "path": path.reshape(classes, 2)}
+        return {"nodes": after.reshape(classes, -1), "path": path.reshape(classes, -1)}
 
     def _opposed(
         self,
@@ -144,7 +147,7 @@ def pairs(layers: list[LinearLayer]) -> bool:
     return len(layers) > 1 and layers[0].activation.name in ("relu", "leaky_relu")
 
 
-def check_width(chain: Chain, layers: list[LinearLayer], kind: str) -> None:
+def check_width(chain: Chain, layers: list[LinearLayer], kind: str, paths: int) -> None:
     """Refuse a classifier that has too few nodes.
 
     Raises
@@ -155,12 +158,13 @@ def check_width(chain: Chain, layers: list[LinearLayer], kind: str) -> None:
     classes = layers[-1].outputs
     for number, layer in enumerate(layers[:-1]):
         twice = kind == "paired" and number == 0 and pairs(layers)
-        needed, what = (2 * classes, "pairs") if twice else (classes, "nodes")
+        many = paths if kind == "paired" else 1
+        needed, what = ((2 if twice else 1) * many * classes, "pairs" if twice else "nodes")
         if layer.outputs < needed:
             room = layer.outputs // 2 if twice else layer.outputs
             raise ConfigError(
-                f"{chain.name}: {layer.name} has room for {room} {what}, but MKOR needs one for "
-                f"each of {classes} classes; widen it to {needed}, or take fewer classes."
+                f"{chain.name}: {layer.name} has room for {room} {what}, but MKOR needs {many} for "
+                f"each of {classes} classes; widen it to {needed}, or take fewer classes or paths."
             )
 
 
@@ -186,5 +190,4 @@ def _naive(layers: list[LinearLayer], weights: dict[str, np.ndarray]) -> dict[st
             bias[:] = 0.0
             # Keeps ReLU open for an image that is black.
             bias[:classes] = 1.0 if layer is not layers[-1] else 0.0
-    nodes = np.stack([each, each], axis=1)
-    return {"nodes": nodes, "path": np.ones((classes, 2))}
+    return {"nodes": each[:, None], "path": np.ones((classes, 1))}

@@ -33,7 +33,7 @@ class MkorServer:
         β of each convolution, or one for all. The paper gives no values; the authors' code has 1.
     noise, spare
         Those of `ConvolutionDesign`.
-    sigma, output_bias
+    sigma, output_bias, paths
         Those of `ClassifierDesign`.
     """
 
@@ -45,6 +45,7 @@ class MkorServer:
     spare: str = "noise"
     sigma: float = 1e-4
     output_bias: float = 0.0
+    paths: int = 1
 
     def corrupt(
         self, chain: Chain, weights: Mapping[str, np.ndarray], seed: int
@@ -58,7 +59,7 @@ class MkorServer:
         design = ConvolutionDesign(self.convolutions == "naive", beta, self.noise, self.spare)
         values = design.write(chain, sent, plan(chain, self.shifts), generator)
         values["references"] = references(chain, sent)
-        classifier = ClassifierDesign(self.classifier, self.sigma, self.output_bias)
+        classifier = ClassifierDesign(self.classifier, self.sigma, self.output_bias, self.paths)
         return sent, values | classifier.write(chain, sent, values["references"], generator)
 
 

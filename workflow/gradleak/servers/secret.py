@@ -28,9 +28,9 @@ class Secret:
         Entry of ``servers`` in config.yaml.
     values
         Arrays by name. MKOR: ``channel{l}`` the considered filters of convolution l in the order
-        of its plan; ``nodes`` (N, 2) the rows of each class in the first fully connected layer
-        (twice the same where it has one) and ``path`` (N, 2) the products of the weights from
-        there to the output; ``references`` (3, n), the features of images of `REFERENCES`.
+        of its plan; ``nodes`` (N, m) the rows of each class in the first fully connected layer
+        and ``path`` (N, m) the products of the weights from there to the output; ``references``
+        (3, n), the features of images of `REFERENCES`. Class fishing: ``target``, the class.
     """
 
     method: str

@@ -1,0 +1,216 @@
+"""Speed of MKOR: inversion against the gradient's own time and a loop, memory of large batches."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradleak.attacks.base import AttackerView
+from gradleak.attacks.mkor import Mkor
+from gradleak.benchmarks.measure import environment, last_line
+from gradleak.benchmarks.speed import row
+from gradleak.defences.base import Client
+from gradleak.defences.soteria import Soteria
+from gradleak.errors import ArtifactError
+from gradleak.gradients import capture
+from gradleak.inversion.features import describers, grid
+from gradleak.inversion.pixels import Layout
+from gradleak.models import files
+from gradleak.models.chain import Chain
+from gradleak.servers.plan import Plan, plan
+from gradleak.servers.secret import Secrets
+from gradleak.targets import TargetSet, read
+
+REPEATS = 3
+# Labels that the plain loop does; its time is taken in proportion.
+LOOPED = 2
+
+
+def rows(
+    model: str, secret: str, targets: str, *, loss: str, images: int, threads: int
+) -> list[dict[str, Any]]:
+    """Time the gradient of one batch, its inversion, and the inversion by a plain loop.
+
+    Parameters
+    ----------
+    model, secret, targets
+        Files: what an MKOR server sends and keeps, and the batch.
+    loss
+        Loss of the gradient.
+    images
+        Images of the batch that are taken.
+    threads
+        Of all that is timed, since PyTorch and NumPy gain from them alike.
+    """
+    torch.set_num_threads(threads)
+    chosen, models = read(targets), files.read(model)
+    chain, weights = models.chains[0], models.of(models.chains[0], 0)
+    size = min(images, chosen.size)
+    batch, labels = chosen.inputs(0, slice(0, size)), chosen.labels[0, :size]
+    shared, gradient_s = _timed(lambda: _capture(chain, weights, batch, labels, loss, "all"), 1)
+    mark = files.fingerprint(weights)
+    kept = Secrets.read(secret).of(chain.name, 0)
+    view = AttackerView(
+        chain, weights, shared, None, 0.0, 1.0, loss, size, secret=kept, fingerprint=mark
+    )
+    found, ours_s = _timed(lambda: Mkor().run(view, 0), REPEATS)
+    words = f"{size} images of {chain.input[1]}x{chain.input[2]}, {threads} threads"
+    paths = plan(chain, kept.settings.get("shifts"))
+    # One class's features again from its image, so that the loop has what the inversion had.
+    features = kept.values["references"][:2]
+    values = describers(chain, weights, paths, kept, features)
+    _, loop_s = _timed(lambda: loop(chain, paths, values[:LOOPED]), 1)
+    loop_s *= len(found.classes) / min(LOOPED, len(values))
+    return [
+        row(
+            f"MKOR {chain.name} against its gradient",
+            ours_s,
+            gradient_s,
+            f"{words}; inversion takes {100 * ours_s / gradient_s:.2g} % of the gradient's time",
+        ),
+        row(
+            f"MKOR {chain.name} against a loop",
+            ours_s,
+            loop_s,
+            f"{words}; a loop over labels and pixels for eq. (17) to (19) alone, timed on {LOOPED} "
+            "labels and multiplied",
+        ),
+    ]
+
+
+def soteria_row(model: str, targets: str, *, threads: int) -> dict[str, Any]:
+    """Time Soteria's pruning of one batch against the gradient that it defends."""
+    torch.set_num_threads(threads)
+    chosen, models = read(targets), files.read(model)
+    chain, weights = models.chains[0], models.of(models.chains[0], 0)
+    batch, labels = chosen.inputs(0), chosen.labels[0]
+    shared, gradient_s = _timed(
+        lambda: _capture(chain, weights, batch, labels, "cross_entropy", "all"), REPEATS
+    )
+    client = Client(chain, weights, batch, labels)
+    _, soteria_s = _timed(lambda: Soteria().apply(client, shared, 0), 1)
+    return row(
+        f"gradient of {chain.name} against Soteria",
+        gradient_s,
+        soteria_s,
+        f"{len(batch)} images, {threads} threads; Soteria takes {soteria_s / gradient_s:.3g} times "
+        "the gradient's own time",
+    )
+
+
+def memory_row(model: str, targets: str, *, images: int, threads: int) -> dict[str, Any]:
+    """Peak memory of the gradient of a large batch, which passes in parts.
+
+    `reference_mib` is what the activations of the whole batch at once would take, by their number.
+    """
+    command = [sys.executable, "-m", "gradleak.benchmarks.mkor", model, targets, str(images)]
+    done = subprocess.run(
+        command, env=environment(threads), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ArtifactError(
+            f"Measuring the memory of {images} images ended with status {done.returncode} "
+            f"({last_line(done.stderr)}); free some memory and ask for the table again."
+        )
+    found = json.loads(last_line(done.stdout))
+    return {
+        "what": f"gradient of {found['images']} images, {found['chain']}",
+        "ours_s": found["seconds"],
+        "reference_s": math.nan,
+        "ratio": math.nan,
+        "ours_mib": found["mib"],
+        "reference_mib": found["at_once_mib"],
+        "note": f"classifier's gradient, in parts, {threads} threads; peak of the whole process "
+        f"{found['mib'] / 1024:.2g} GiB",
+    }
+
+
+def _capture(
+    chain: Chain,
+    weights: dict[str, np.ndarray],
+    batch: np.ndarray,
+    labels: np.ndarray,
+    loss: str,
+    kept: str,
+) -> dict[str, np.ndarray]:
+    cpu = torch.device("cpu")
+    return capture(
+        chain, weights, batch, labels, precision="float32", device=cpu, loss=loss, kept=kept
+    )
+
+
+def _timed(what: Callable[[], Any], repeats: int) -> tuple[Any, float]:
+    """What is returned, and the best time of several."""
+    best = math.inf
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        out = what()
+        best = min(best, time.perf_counter() - begin)
+    return out, best
+
+
+def loop(chain: Chain, paths: Plan, values: np.ndarray) -> np.ndarray:
+    """Eq. (17) to (19) as they are written: label after label, pixel after pixel.
+
+    Parameters
+    ----------
+    chain, paths
+        The network and MKOR's paths.
+    values
+        Describers (B, channels, H, W).
+    """
+    regions = Layout(paths, grid(chain), chain.input[0]).regions(values)
+    height, width = chain.input[1:]
+    out = np.empty((len(values), chain.input[0], height, width))
+    for label in range(len(values)):
+        for y in range(height):
+            rows_ = (regions.starts[0] <= y) & (y < regions.starts[0] + regions.side)
+            for x in range(width):
+                columns = (regions.starts[1] <= x) & (x < regions.starts[1] + regions.side)
+                if not rows_.any() or not columns.any():
+                    out[label, :, y, x] = np.nan
+                    continue
+                upper = regions.upper[label][:, rows_][:, :, columns].min(axis=(1, 2))
+                lower = regions.lower[label][:, rows_][:, :, columns].max(axis=(1, 2))
+                out[label, :, y, x] = 0.5 * (upper + lower)
+    return out
+
+
+def _memory(model: str, targets: str, images: int) -> dict[str, Any]:
+    """Capture the classifier's gradient of a batch; facts for `memory_row`."""
+    chosen: TargetSet = read(targets)
+    models = files.read(model)
+    chain, weights = models.chains[0], models.of(models.chains[0], 0)
+    size = min(images, chosen.size)
+    begin = time.perf_counter()
+    capture(
+        chain,
+        weights,
+        chosen.batch(0),
+        chosen.labels[0],
+        precision="float32",
+        device=torch.device("cpu"),
+        kept="classifier",
+    )
+    seconds = time.perf_counter() - begin
+    values = sum(layer.shape.filters * layer.shape.positions for layer in chain.convolutions)
+    return {
+        "chain": chain.name,
+        "images": size,
+        "seconds": seconds,
+        "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "at_once_mib": 4 * values * size / 2**20,
+    }
+
+
+if __name__ == "__main__":
+    print(json.dumps(_memory(sys.argv[1], sys.argv[2], int(sys.argv[3]))))
