@@ -12,6 +12,7 @@ import yaml
 from claims_rgap import FILE, ROOT
 from claims_synthetic import FILE as COPA
 from gradleak.claims import load
+from gradleak.inconspicuous import COLUMNS as INCONSPICUOUS
 from gradleak.metrics.image import AT_TWIN, INVISIBLE
 from gradleak.rank_table import COLUMNS as RANK_COLUMNS
 from gradleak.security import COLUMNS as SECURITY_COLUMNS
@@ -40,13 +41,24 @@ def _listed(value: Any) -> set[str]:
     return {str(item) for item in (value if isinstance(value, list) else [value])}
 
 
-@pytest.mark.parametrize("path", [COPA, FILE], ids=["copa", "rgap"])
+MKOR = ROOT / "workflow" / "claims" / "mkor.yaml"
+# Columns of other tables that claims read.
+TIDY = {
+    "mkor_inconspicuous": INCONSPICUOUS,
+    "mkor_unique_samples": ["images", "classes", "expected", "simulated", "low", "high"],
+    "mkor_bound": ["bound", "metric", "value", "n"],
+    "mkor_soteria_cost": ["model", "features", "passes", "gradient_passes"],
+}
+
+
+@pytest.mark.parametrize("path", [COPA, FILE, MKOR], ids=["copa", "rgap", "mkor"])
 def test_claims_name_only_what_the_config_makes(path: Path) -> None:
     config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
     experiments, groups = config["experiments"], config.get("groups", {})
     metrics = (ROOT / "workflow/gradleak/scores.py").read_text(encoding="utf-8")
+    metrics += (ROOT / "workflow/gradleak/scores_by_class.py").read_text(encoding="utf-8")
     metrics += (ROOT / "workflow/gradleak/metrics/image.py").read_text(encoding="utf-8")
-    tables = {"rank": [*RANK_COLUMNS, "local"], "security": SECURITY_COLUMNS}
+    tables = {"rank": [*RANK_COLUMNS, "local"], "security": SECURITY_COLUMNS, **TIDY}
     looked_at = 0
     for claim in load(path).claims:
         for where, inside in _wheres(claim.query.model_dump(), {}):
@@ -54,6 +66,9 @@ def test_claims_name_only_what_the_config_makes(path: Path) -> None:
             assert _listed(where.get("model", [])) <= set(config["models"]), claim.id
             if "column" in inside and claim.query.form in ("column", "columns"):
                 assert inside["column"] in tables[inside["table"]], claim.id
+                known = {*tables[inside["table"]], "result", "position"}
+                assert where.keys() <= known, claim.id
+            assert _listed(where.get("server", [])) <= set(config["servers"]), claim.id
             if "result" not in where:
                 continue
             entry = experiments[where["result"]]
@@ -64,6 +79,18 @@ def test_claims_name_only_what_the_config_makes(path: Path) -> None:
             metric = inside.get("metric") or getattr(claim.query, "metric", "mse")
             assert f'"{metric}"' in metrics, (claim.id, metric)
     assert looked_at > 100
+
+
+def test_sentences_that_tests_check_name_them() -> None:
+    named = 0
+    for claim in load(MKOR).claims:
+        reason = getattr(claim.query, "reason", "")
+        assert reason.split(": ")[0] in ("", "data", "scale", "time", "test"), claim.id
+        if reason.startswith("test: "):
+            file, name = reason.removeprefix("test: ").split(";")[0].split("::")
+            assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), claim.id
+            named += 1
+    assert named >= 4
 
 
 def test_figures_and_claims_have_the_same_limits() -> None:

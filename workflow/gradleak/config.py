@@ -41,7 +41,17 @@ SECRET = ("mkor", "class_fishing")
 # Ids that a sentence lists; the nearest one is named anyway.
 MOST_CHOICES = 10
 # Keys that take a number or the name of one in `scales`.
-AMOUNTS = ("seeds", "count", "networks", "starts", "iterations", "images", "conditions", "batch")
+AMOUNTS = (
+    "seeds",
+    "count",
+    "networks",
+    "starts",
+    "iterations",
+    "images",
+    "conditions",
+    "batch",
+    "classes",
+)
 
 
 class Config(Section):
@@ -72,7 +82,7 @@ class Config(Section):
     def chain(self, model: str) -> Chain:
         """Chain of one entry of `models`."""
         entry = self.models[model]
-        return Chain(model, entry.input, entry.specs(), entry.spread)
+        return Chain(model, entry.input, entry.specs(self.amount), entry.spread)
 
     def members(self, model: str) -> list[str]:
         """Models in the file of an id: those of a group, or the model itself."""
@@ -133,6 +143,8 @@ def _check_ids(config: Config) -> None:
         _known(f"{where}.server", [experiment.server], config.servers)
         _check_server(config, name)
         _amounts_known(where, experiment, config)
+    for name, model in config.models.items():
+        _known(f"models.{name}.layers.fc", model.amounts, config.scales)
     for name, targets in config.targets.items():
         _amounts_known(f"targets.{name}", targets, config)
     for name, family in config.families.items():

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
 
 from gradleak.models.activations import Activation
 from gradleak.models.chain import ConvSpec, LinearSpec
-from gradleak.section import ActivationName, Margins, Section, Sides
+from gradleak.section import ActivationName, AmountOrName, Margins, Section, Sides
 from gradleak.wording import sentence
 
 # Part of a key, without underscores: what it stands for, and what applies in its place.
@@ -50,7 +50,7 @@ class ConvConfig(Section):
 class LinearConfig(Section):
     """A fully connected layer and its activation."""
 
-    fc: PositiveInt
+    fc: AmountOrName
     inputs: PositiveInt | None = None
     bias: bool = True
     activation: ActivationName = "identity"
@@ -59,18 +59,29 @@ class LinearConfig(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
-def specs(layers: Sequence[dict[str, Any]]) -> tuple[ConvSpec | LinearSpec, ...]:
+def specs(
+    layers: Sequence[dict[str, Any]], amount: Callable[[int | str], int]
+) -> tuple[ConvSpec | LinearSpec, ...]:
     """Layers of config.yaml as the package's own descriptions.
+
+    Parameters
+    ----------
+    layers
+        Entries of a model's ``layers``.
+    amount
+        Gives the number that the name of one of ``scales`` stands for.
 
     Raises
     ------
     ValueError
         Naming the layer, and where it is of a kind that a chain does not know, what to use.
     """
-    return tuple(_spec(number, raw) for number, raw in enumerate(layers, start=1))
+    return tuple(_spec(number, raw, amount) for number, raw in enumerate(layers, start=1))
 
 
-def _spec(number: int, raw: dict[str, Any]) -> ConvSpec | LinearSpec:
+def _spec(
+    number: int, raw: dict[str, Any], amount: Callable[[int | str], int]
+) -> ConvSpec | LinearSpec:
     kind = _kind(number, raw)
     try:
         layer = kind.model_validate(raw)
@@ -91,7 +102,9 @@ def _spec(number: int, raw: dict[str, Any]) -> ConvSpec | LinearSpec:
             norm=layer.norm,
         )
     activation = Activation(layer.activation, layer.slope)
-    return LinearSpec(layer.fc, layer.bias, activation, layer.inputs, layer.gain, layer.dropout)
+    return LinearSpec(
+        amount(layer.fc), layer.bias, activation, layer.inputs, layer.gain, layer.dropout
+    )
 
 
 def _kind(number: int, raw: dict[str, Any]) -> type[ConvConfig] | type[LinearConfig]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
@@ -43,8 +44,9 @@ class Targets(Section):
 
     `batch` images share one gradient, so `count` is a number of batches. Where `draw` is
     ``unique``, a batch has one image of each of its classes; where it is ``random``, any images
-    of `classes` classes, or of all. `relabel` draws labels at random, where a data set has too few
-    images for random batches. `size` is the side that images are cropped or enlarged to.
+    of `classes` classes, or of all. `relabel` draws labels at random among `classes`, or all, where
+    a data set has too few images for random batches. `size` is the side that images are cropped or
+    enlarged to.
     """
 
     dataset: DatasetName
@@ -54,7 +56,7 @@ class Targets(Section):
     first: NonNegativeInt = 0
     batch: AmountOrName = 1
     draw: Literal["consecutive", "unique", "random"] = "consecutive"
-    classes: PositiveInt | None = None
+    classes: AmountOrName | None = None
     seed: NonNegativeInt = 0
     relabel: bool = False
     size: PositiveInt | None = None
@@ -67,8 +69,8 @@ class Targets(Section):
             raise ValueError("give either indices or count")
         if self.draw != "consecutive" and (self.indices is not None or self.first):
             raise ValueError(f"draw: {self.draw} chooses images itself; take indices and first out")
-        if self.draw != "random" and self.classes is not None:
-            raise ValueError("classes goes with draw: random alone; take it out")
+        if self.draw != "random" and not self.relabel and self.classes is not None:
+            raise ValueError("classes goes with draw: random or relabel: true; take it out")
         if self.draw != "random" and not self.relabel and self.seed:
             raise ValueError("seed goes with draw: random or relabel: true; take it out")
         if self.indices is None and self.names is None:
@@ -91,12 +93,17 @@ class Model(Section):
 
     @model_validator(mode="after")
     def _known_layers(self) -> Model:
-        self.specs()
+        self.specs(lambda value: value if isinstance(value, int) else 1)
         return self
 
-    def specs(self) -> tuple[ConvSpec | LinearSpec, ...]:
-        """Layers as the package's own descriptions."""
-        return specs(self.layers)
+    def specs(self, amount: Callable[[int | str], int]) -> tuple[ConvSpec | LinearSpec, ...]:
+        """Layers as the package's own descriptions; `amount` is that of `gradleak.layers.specs`."""
+        return specs(self.layers, amount)
+
+    @property
+    def amounts(self) -> list[str]:
+        """Names of ``scales`` that layers use."""
+        return [raw["fc"] for raw in self.layers if isinstance(raw.get("fc"), str)]
 
 
 class Family(Section):

@@ -121,7 +121,7 @@ def build(data: Dataset, settings: dict[str, Any], count: int | None, size: int)
     images, labels = data.take(indices)
     if settings["relabel"]:
         draw = np.random.default_rng((settings["seed"], len(indices)))
-        labels = draw.integers(0, len(data.classes), len(indices))
+        labels = draw.integers(0, settings["classes"] or len(data.classes), len(indices))
     images, enlarged = _resized(images, settings["size"])
     words = {int(label): data.classes[int(label)] for label in labels}
     batches = (len(indices) // size, size)

@@ -15,6 +15,7 @@ rule claims_table:
         security=security_of("copa_pair"),
         rank=rank_of(*RANKED),
         index=[path for path in TABLES if path.endswith("_index.csv")],
+        tables=EXTRA_TABLES,
     output:
         "results/claims.csv",
     log:
@@ -23,7 +24,7 @@ rule claims_table:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
+        mem_mb=2000,
         runtime=10,
     params:
         case={"images": CONFIG.images, "scale": CONFIG.scale},

@@ -33,8 +33,11 @@ def dataset_file(wildcards):
 
 
 def target_settings(wildcards):
-    """Entry of `targets`."""
-    return settings("targets", wildcards.targets)
+    """Entry of `targets`, with its classes at the current scale."""
+    entry = settings("targets", wildcards.targets)
+    if entry["classes"] is not None:
+        entry["classes"] = CONFIG.amount(entry["classes"])
+    return entry
 
 
 def target_count(wildcards):

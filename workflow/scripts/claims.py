@@ -9,6 +9,8 @@ from gradleak.script import job
 
 with job(snakemake):
     files = snakemake.input
-    evidence = Evidence.read(files.scores, files.security, files.index, files.rank)
+    evidence = Evidence.read(
+        files.scores, files.security, files.index, files.rank, files.get("tables", [])
+    )
     tables = [evaluate(load(path), evidence, **snakemake.params.case) for path in files.claims]
     write_csv(snakemake.output[0], pd.concat(tables, ignore_index=True))

@@ -7,7 +7,7 @@ from gradleak.script import job
 
 with job(snakemake):
     files = snakemake.input
-    given = {kind: files.get(kind, []) for kind in ("scores", "security", "rank")}
+    given = {kind: files.get(kind, []) for kind in ("scores", "security", "rank", "tables")}
     found = table(
         load(files.claims), Evidence.read(**given), snakemake.params.name, **snakemake.params.case
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from gradleak.attacks.base import AttackerView
 from gradleak.attacks.mkor import Mkor
 from gradleak.benchmarks.measure import environment, last_line
 from gradleak.benchmarks.speed import row
+from gradleak.benchmarks.worker import memory_mib
 from gradleak.defences.base import Client
 from gradleak.defences.soteria import Soteria
 from gradleak.errors import ArtifactError
@@ -207,7 +207,7 @@ def _memory(model: str, targets: str, images: int) -> dict[str, Any]:
         "chain": chain.name,
         "images": size,
         "seconds": seconds,
-        "mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "mib": memory_mib("VmHWM"),
         "at_once_mib": 4 * values * size / 2**20,
     }
 

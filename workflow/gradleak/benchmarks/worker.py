@@ -175,7 +175,7 @@ TASKS: dict[str, Callable[[], Task]] = {
 }
 
 
-def _memory_mib(field: str) -> float:
+def memory_mib(field: str) -> float:
     """`VmHWM` (peak) or `VmRSS` (now) of this process in MiB.
 
     Linux hands `ru_maxrss` on from the process that started this one, so its own status file is
@@ -192,7 +192,7 @@ def main(task: str, case_path: str, out: str, repeats: int) -> None:
     """Run `task` on fresh copies of the case and write what it found, seconds and MiB."""
     keep_freed_memory()  # as every job of the pipeline does; references get the same
     run = TASKS[task]()
-    before = _memory_mib("VmRSS")
+    before = memory_mib("VmRSS")
     seconds, layers, found = [], [], {}
     for _ in range(repeats):
         case = cases.read(case_path)
@@ -200,7 +200,7 @@ def main(task: str, case_path: str, out: str, repeats: int) -> None:
         found = run(case)
         seconds.append(time.perf_counter() - begin)
         layers.append(found.pop("layers", {}))
-    mib = _memory_mib("VmHWM") - before
+    mib = memory_mib("VmHWM") - before
     arrays = {name: v for name, v in found.items() if isinstance(v, np.ndarray)}
     facts = {name: v for name, v in found.items() if name not in arrays}
     write_tensors(out, arrays, {"seconds": seconds, "layers": layers, "mib": mib, **facts})

@@ -8,10 +8,11 @@ from typing import Any
 
 import pandas as pd
 
-from gradleak.claims import orders, paper, values
+from gradleak.claims import batches, orders, paper, values
 from gradleak.claims.evidence import Evidence, NotJudged
-from gradleak.claims.model import Claim, Claims, Printed
+from gradleak.claims.model import Claim, Claims
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, NOT_JUDGED, REFUTED, Outcome, holds
+from gradleak.claims.queries import Printed, Runs
 
 COLUMNS = [
     "id",
@@ -44,9 +45,11 @@ def _printed(claim: Claim, claims: Claims) -> Outcome:
 
 def _from_evidence(claim: Claim, claims: Claims, evidence: Evidence, images: str) -> Outcome:
     """Ours and a verdict, before the claim's needs and the paper's own tables are looked at."""
-    tolerance = claims.tolerances[claim.tolerance]
+    tolerance, query = claims.tolerances[claim.tolerance], claim.query
     try:
-        match claim.query.form:
+        if isinstance(query, Runs) and query.of == "batches":
+            return batches.judge_batches(claim, tolerance, evidence, images)
+        match query.form:
             case "runs":
                 return values.judge_runs(claim, tolerance, evidence, images)
             case "column":
@@ -63,6 +66,8 @@ def _from_evidence(claim: Claim, claims: Claims, evidence: Evidence, images: str
                 return orders.judge_share(claim, tolerance, evidence, images)
             case "correlation":
                 return orders.judge_correlation(claim, tolerance, evidence)
+            case "trend":
+                return batches.judge_trend(claim, tolerance, evidence, images)
             case "effect":
                 return orders.judge_effect(claim, tolerance, evidence, images)
             case "printed":
@@ -70,7 +75,7 @@ def _from_evidence(claim: Claim, claims: Claims, evidence: Evidence, images: str
             case "loss":
                 return values.judge_loss(claim, tolerance)
             case "elsewhere":
-                raise NotJudged(claim.query.reason)
+                raise NotJudged(query.reason)
     except NotJudged as reason:
         return Outcome(NOT_JUDGED, str(reason))
 

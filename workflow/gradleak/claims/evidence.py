@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from gradleak import columns
-from gradleak.claims.model import Answers, Side, Where
+from gradleak.claims.queries import LAYERED, Answers, Side, Where
 from gradleak.errors import ArtifactError
 
 LAYER_COLUMNS = {
@@ -22,11 +22,16 @@ LAYER_COLUMNS = {
 # Columns of the rank table that another image changes; of the others the first image's count.
 PER_IMAGE = ("condition", "condition_padding")
 # Metrics that each image of a batch has; of the others a batch has one.
-OF_IMAGES = ("mse", "psnr", "psnr_255", "ssim", "coefficient")
+OF_IMAGES = ("mse", "psnr", "psnr_255", "psnr_scaled", "ssim", "coefficient", "duplicates")
+# The metric that each class of a batch has, and what its rows say of classes that nobody missed:
+# not in the batch and not answered, or answered for nothing.
+OF_CLASSES = "count"
+NOT_THERE = ("absent", "phantom")
+MISSED = "missed"
 # What a score file of an attack with one answer may leave out.
 ONE_ANSWER = {"answer": "0", "kind": "answer"}
-STATUSES = ("ok", "failed", "not_applicable")
-PSNR_PEAKS = {"psnr": 1.0, "psnr_255": 255.0}
+STATUSES = ("ok", "failed", "not_applicable", MISSED, *NOT_THERE)
+PSNR_PEAKS = {"psnr": 1.0, "psnr_255": 255.0, "psnr_scaled": 1.0}
 Paths = Iterable[str | os.PathLike[str]]
 
 
@@ -135,6 +140,8 @@ class Evidence:
         1; in `rank` also ``local`` = |x| − |W| − |z|.
     index
         A row per network: ``network``, ``c``, ``mse_copa``, ``mse_rgap``, …
+    tables
+        Other tables of our results, by the name of their file.
     selections
         Selections made so far, since many claims share them.
     """
@@ -143,11 +150,17 @@ class Evidence:
     security: pd.DataFrame = field(default_factory=pd.DataFrame)
     rank: pd.DataFrame = field(default_factory=pd.DataFrame)
     index: pd.DataFrame = field(default_factory=pd.DataFrame)
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     selections: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def read(
-        cls, scores: Paths = (), security: Paths = (), index: Paths = (), rank: Paths = ()
+        cls,
+        scores: Paths = (),
+        security: Paths = (),
+        index: Paths = (),
+        rank: Paths = (),
+        tables: Paths = (),
     ) -> Evidence:
         """Read lists of CSV files; an empty list is evidence that is missing.
 
@@ -165,6 +178,7 @@ class Evidence:
             security=joined([_read_layers(path, "security") for path in security]),
             rank=joined([_read_layers(path, "rank") for path in rank]),
             index=joined([_read_index(path) for path in index]),
+            tables={Path(path).stem: _read(path, []) for path in tables},
         )
 
 
@@ -192,7 +206,8 @@ def runs(
     """Select runs: ``model``, ``seed``, ``batch``, ``index``, ``answer``, ``value``, ``ok``.
 
     A run that failed or could not be applied has NaN as its value, also of a metric that failed
-    runs have no row of. A PSNR is capped at that of an MSE of 1e-30, so that an exact
+    runs have no row of. So has an image that the attack did not find, which ``missed`` tells apart.
+    A PSNR is capped at that of an MSE of 1e-30, so that an exact
     reconstruction does not give infinity.
 
     Parameters
@@ -216,7 +231,8 @@ def runs(
         raise NotJudged("data: there are no scores")
     if answers == "own" and not {"answer", "kind"} & where.keys():
         where = {**where, "answer": "0"}
-    frame = frame[_mask(frame, where) & (frame["images"] == images)]
+    kept = (frame["images"] == images) & ~frame["status"].isin(NOT_THERE)
+    frame = frame[_mask(frame, where) & kept]
     found = _with_failures(frame, metric, "attack" in where)
     for key, wanted in where.items():
         for item in wanted if isinstance(wanted, list) else [wanted]:
@@ -231,12 +247,15 @@ def runs(
     value = found["value"].where(ok)
     if metric in PSNR_PEAKS:
         value = value.clip(upper=10 * np.log10(PSNR_PEAKS[metric] ** 2 / 1e-30))
-    kept = found[["model", "seed", "batch", "index", "answer"]]
-    return kept.assign(value=value, ok=ok).reset_index(drop=True)
+    place = found[["model", "seed", "batch", "index", "answer"]]
+    missed = found["status"] == MISSED
+    return place.assign(value=value, ok=ok, missed=missed).reset_index(drop=True)
 
 
 def _once(found: pd.DataFrame, metric: str) -> None:
     """Refuse a run that is there twice."""
+    if metric == OF_CLASSES:
+        return  # Two classes may have the same name, as ImageNet's cranes.
     twice = found.duplicated([*columns.RUN, "answer"])
     if twice.any():
         row = found[twice].iloc[0]
@@ -250,10 +269,13 @@ def _once(found: pd.DataFrame, metric: str) -> None:
 def _with_failures(frame: pd.DataFrame, metric: str, one_attack: bool) -> pd.DataFrame:
     """Rows of `metric`, and one for every failed run that has none.
 
-    Where no attack is named, only failures of attacks that have this metric elsewhere count.
+    Where no attack is named, only failures of attacks that have this metric elsewhere count. A
+    class that was missed is no failure of an image, nor an image that was missed one of its batch.
     """
     found = frame[frame["metric"] == metric]
-    failed = frame[frame["status"] != "ok"]
+    failed = frame[(frame["status"] != "ok") & (frame["metric"] != OF_CLASSES)]
+    if metric not in OF_IMAGES:
+        failed = failed[failed["status"] != MISSED]
     if failed.empty:
         return found
     run = [*columns.RUN, "answer"]
@@ -266,8 +288,8 @@ def _with_failures(frame: pd.DataFrame, metric: str, one_attack: bool) -> pd.Dat
     return pd.concat([found, failed[lacking]])
 
 
-def layer_values(evidence: Evidence, side: Side) -> np.ndarray:
-    """Values of a column of the security or rank table, summed over a model's layers if `total`.
+def table_values(evidence: Evidence, side: Side) -> np.ndarray:
+    """Values of a column of a table; of layers summed over a model's if `total`.
 
     Raises
     ------
@@ -276,8 +298,10 @@ def layer_values(evidence: Evidence, side: Side) -> np.ndarray:
     ArtifactError
         If a layer is there twice, or a value is no number.
     """
-    frame: pd.DataFrame = getattr(evidence, side.table)
-    name = f"{side.table} table"
+    layered = side.table in LAYERED
+    tables = vars(evidence) if layered else evidence.tables
+    frame = tables.get(side.table, pd.DataFrame())
+    name = f"{side.table} table" if layered else f"table {side.table}"
     if frame.empty:
         raise NotJudged(f"data: there is no {name}")
     if side.column not in frame:
@@ -285,6 +309,16 @@ def layer_values(evidence: Evidence, side: Side) -> np.ndarray:
     found = frame[_mask(frame, side.where)]
     if found.empty:
         raise NotJudged(f"data: the {name} has nothing for {describe(side.where)}")
+    numbers = (
+        _numbers_of_layers(found, side, name) if layered else _numbers(found, side.column, name)
+    )
+    if numbers.isna().any():
+        raise NotJudged(f"data: column '{side.column}' of the {name} is empty in places")
+    return numbers.to_numpy()
+
+
+def _numbers_of_layers(found: pd.DataFrame, side: Side, name: str) -> pd.Series:
+    """A column of a table of layers, which may hold each layer once."""
     keys: list[Any] = _layer_keys(found)
     if found.duplicated([*keys, "layer"]).any():
         row = found[found.duplicated([*keys, "layer"])].iloc[0]
@@ -297,9 +331,7 @@ def layer_values(evidence: Evidence, side: Side) -> np.ndarray:
     numbers = _numbers(found, side.column, name)
     if side.total:
         numbers = numbers.groupby([found[key] for key in keys]).sum(min_count=1)
-    if numbers.isna().any():
-        raise NotJudged(f"data: column '{side.column}' of the {name} is empty in places")
-    return numbers.to_numpy()
+    return numbers
 
 
 def networks(evidence: Evidence, x: str, y: str) -> tuple[np.ndarray, np.ndarray, int]:

@@ -12,7 +12,8 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
-from gradleak.claims.model import Answers, Case, Claim, Claims, Closed, Needs, Tolerance, Where
+from gradleak.claims.model import Case, Claim, Claims, Needs, Tolerance
+from gradleak.claims.queries import Answers, Closed, Where
 from gradleak.errors import ConfigError
 
 # A number as a paper prints it, with what it prints after ±.
@@ -42,16 +43,20 @@ class GridRow(Closed):
 
     A value is a number, or text such as ``1.9e-4 ± 7.0e-5``, which also says how it is rounded.
     With `like` the row is ours alone, beside the values of that row. `columns` names the columns
-    that the row has, all by default, and `answers` goes into their queries.
+    that the row has, all by default, and `answers` goes into their queries. What `where` says
+    counts before what a column's says. `tolerance` stands for the columns' own. `elsewhere` is the
+    reason why none of its cells is judged; such a row needs no `where`.
     """
 
     id: str
     row: str
-    where: Where
+    where: Where = Field(default_factory=dict)
     values: list[float | str] | None = None
     like: str | None = None
     columns: list[str] | None = None
     answers: Answers | None = None
+    tolerance: str | None = None
+    elsewhere: str | None = None
 
 
 class Grid(Closed):
@@ -149,9 +154,7 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
             beside = (row.like or row.id, column.like or column.id)
             number = _number(path, grid, name, values.get(beside), column.decimals)
             cell = {"row": row.row, "column": column.column, "metric": column.metric}
-            query = {**column.query, "where": {**row.where, **column.query.get("where", {})}}
-            if row.answers is not None:
-                query["answers"] = row.answers
+            query = _cell_query(row, column)
             statement = grid.statement.format(value=number.pop("text"), **cell)
             ours = row.like is not None or column.like is not None
             yield {
@@ -161,7 +164,7 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
                 "statement": f"Ours beside the paper's number: {statement}" if ours else statement,
                 **number,
                 "query": query,
-                "tolerance": tolerances.pop(name, column.tolerance),
+                "tolerance": tolerances.pop(name, row.tolerance or column.tolerance),
                 "needs": (column.needs or grid.needs).model_dump(),
                 "reading": "ours" if ours else "paper",
                 "cell": {"grid": grid.id, "table": grid.table, **cell},
@@ -171,6 +174,14 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
             f"{path}: grid '{grid.id}', key 'exceptions': '{next(iter(tolerances))}' is no cell; "
             f"write row.column."
         )
+
+
+def _cell_query(row: GridRow, column: GridColumn) -> dict[str, Any]:
+    """A cell's query: the column's, with the row's selection and answers."""
+    if row.elsewhere is not None:
+        return {"form": "elsewhere", "reason": row.elsewhere}
+    query = {**column.query, "where": {**column.query.get("where", {}), **row.where}}
+    return query if row.answers is None else {**query, "answers": row.answers}
 
 
 def _values(path: Path, grid: Grid) -> dict[tuple[str, str], float | str]:

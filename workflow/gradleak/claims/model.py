@@ -2,39 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from gradleak.claims.margin import FACTS
-from gradleak.losses import BINARY
-
-Scalar = str | int | float
-Where = dict[str, Scalar | list[Scalar]]
-Unit = Literal["seed", "image"]
-Answers = Literal["own", "all"]
-
-
-class Closed(BaseModel):
-    """A model that refuses unknown keys and does not change."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+from gradleak.claims.queries import RULES, Closed, Column, Query, Rule, Runs
 
 
 class Tolerance(Closed):
     """How far ours may be from the paper's, and why; fixed before the first recorded run.
 
     ``prediction`` (of one further run) and ``mean`` (of the arithmetic mean over images) use
-    `level` and widen by `factor` (in MSE; for a PSNR its dB); ``factor`` compares with our median;
+    `level` and widen by `factor` (in MSE; for a PSNR its dB); ``factor`` compares with our median,
+    or with the mean over batches. `margin` is added on both sides, for an SSIM, which may be 0.
     ``absolute``, ``at_most``, ``at_least`` and ``equivalence`` use `amount`; tests use `alpha`.
     """
 
-    rule: Literal[
-        "prediction", "mean", "factor", "absolute", "at_most", "at_least", "alpha", "equivalence"
-    ]
+    rule: Rule
     level: float = Field(default=0.95, gt=0, lt=1)
     alpha: float = Field(default=0.05, gt=0, lt=1)
     factor: float = Field(default=1.0, ge=1)
+    margin: float = Field(default=0.0, ge=0)
     amount: float | None = None
     reason: str = Field(min_length=1)
 
@@ -50,233 +38,6 @@ class Needs(Closed):
 
     images: Literal["real"] | None = None
     scale: Literal["smoke", "laptop", "paper"] = "smoke"
-
-
-class Runs(Closed):
-    """Values of one metric over the runs (seeds, images) of a selection of scores.
-
-    A run's answer is the attack's ``own`` choice unless `where` names an ``answer`` or a ``kind``;
-    ``all`` takes every start and twin. With ``of: seeds`` a value is the mean over one seed's runs.
-    """
-
-    form: Literal["runs"]
-    metric: str
-    where: Where
-    answers: Answers = "own"
-    of: Literal["runs", "seeds"] = "runs"
-
-
-class Side(Closed):
-    """A column of the security or rank files; `total` sums it over a model's layers.
-
-    ``position`` in `where` is the layer's place in its model, from 1.
-    """
-
-    column: str
-    where: Where
-    total: bool = False
-    table: Literal["security", "rank"] = "security"
-
-
-class Column(Side):
-    """Values of a column, such as c(M) or RA-i."""
-
-    form: Literal["column"]
-
-
-class Less(Closed):
-    """`less` is below `more`."""
-
-    less: Side
-    more: Side
-
-
-class Equal(Closed):
-    """`one` and `other` are equal, value by value."""
-
-    one: Side
-    other: Side
-
-
-class Columns(Closed):
-    """Deterministic comparisons; all must hold."""
-
-    form: Literal["columns"]
-    comparisons: list[Less | Equal] = Field(min_length=1)
-
-
-class Better(Closed):
-    """`better` beats `than`; several models on one side are averaged per seed and image."""
-
-    better: Where
-    than: Where
-
-
-class Compare(Closed):
-    """Paired comparisons of runs, each tested over `unit`; all must hold."""
-
-    form: Literal["compare"]
-    metric: str = "mse"
-    unit: Unit
-    where: Where = {}
-    answers: Answers = "own"
-    comparisons: list[Better] = Field(min_length=1)
-
-
-class Pair(Closed):
-    """Two selections that are compared run by run."""
-
-    one: Where
-    other: Where
-
-
-class Close(Closed):
-    """`one` and `other` differ little, on the value itself or on log10 of it.
-
-    With `one_is` only one direction counts: ``not_better`` or ``not_worse`` by more than that.
-    """
-
-    form: Literal["close"]
-    metric: str = "mse"
-    measure: Literal["value", "log"]
-    unit: Unit
-    where: Where = {}
-    answers: Answers = "own"
-    one: Where
-    other: Where
-    one_is: Literal["alike", "not_better", "not_worse"] = "alike"
-
-
-class Limit(Closed):
-    """Most units have all their runs beyond the amount in the tolerance.
-
-    With `best_of` only the best of the attacks in `where`, or the best answer, counts for each
-    seed and image.
-    """
-
-    form: Literal["limit"]
-    metric: str
-    unit: Unit | Literal["batch"]
-    where: Where
-    answers: Answers = "own"
-    best_of: Literal["attack", "answer"] | None = None
-
-    @model_validator(mode="after")
-    def _several(self) -> Limit:
-        if self.best_of == "attack" and not isinstance(self.where.get("attack"), list):
-            raise ValueError("best_of needs a list of attacks in where; list them")
-        if self.best_of == "answer" and self.answers != "all":
-            raise ValueError("best_of: answer needs answers: all; add it")
-        return self
-
-
-class Measured(Closed):
-    """A metric of a selection; `amount` stands for the tolerance's where the metric is another."""
-
-    metric: str = "mse"
-    where: Where = {}
-    amount: float | None = None
-
-
-class Share(Closed):
-    """`more` meets the limit in the tolerance more often than `less`, on the same units.
-
-    Every start counts, and a failed one does not meet the limit.
-    """
-
-    form: Literal["share"]
-    unit: Unit | Literal["batch"]
-    where: Where = {}
-    answers: Answers = "all"
-    more: Measured
-    less: Measured
-
-
-class Correlation(Closed):
-    """Spearman's correlation between two columns of the index table, one row per network."""
-
-    form: Literal["correlation"]
-    x: str
-    y: str
-    sign: Literal["negative", "positive"]
-
-
-class Effect(Closed):
-    """The mean effect within `pairs` is smaller than the median difference within `among`."""
-
-    form: Literal["effect"]
-    metric: str = "mse"
-    unit: Unit
-    where: Where = {}
-    pairs: list[Pair] = Field(min_length=1)
-    among: list[Where] = Field(min_length=2)
-
-
-class Printed(Closed):
-    """The printed MSE and PSNR of a grid's cells agree within rounding."""
-
-    form: Literal["printed"]
-    grid: str
-
-
-class Loss(Closed):
-    """A fact about the margin losses themselves (R-GAP Figure 1); see `gradleak.claims.margin`."""
-
-    form: Literal["loss"]
-    fact: str
-    losses: list[str] = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _known(self) -> Loss:
-        for key, given, known in (
-            ("fact", [self.fact], FACTS),
-            ("losses", self.losses, BINARY),
-        ):
-            unknown = [name for name in given if name not in known]
-            if unknown:
-                raise ValueError(
-                    f"{key} '{unknown[0]}' is not one of {', '.join(known)}; use one of these"
-                )
-        return self
-
-
-class Elsewhere(Closed):
-    """A sentence that is measured in another file, which no deterministic table can hold."""
-
-    form: Literal["elsewhere"]
-    reason: str = Field(min_length=1)
-
-
-Query = Annotated[
-    Runs
-    | Column
-    | Columns
-    | Compare
-    | Close
-    | Limit
-    | Share
-    | Correlation
-    | Effect
-    | Printed
-    | Loss
-    | Elsewhere,
-    Field(discriminator="form"),
-]
-
-RULES: dict[str, tuple[str, ...]] = {
-    "runs": ("prediction", "mean", "factor", "absolute", "at_most", "at_least"),
-    "column": ("prediction", "absolute", "at_most", "at_least"),
-    "columns": ("absolute",),
-    "compare": ("alpha",),
-    "close": ("equivalence",),
-    "limit": ("at_most", "at_least"),
-    "share": ("at_most", "at_least"),
-    "correlation": ("alpha",),
-    "effect": ("alpha",),
-    "printed": ("absolute",),
-    "loss": ("absolute",),
-    "elsewhere": ("absolute",),
-}
 
 
 class Cell(Closed):
@@ -301,8 +62,9 @@ class Claim(Closed):
 
     A claim whose `reading` is ``ours`` is stricter than the paper's sentence, or another of our
     attacks beside the paper's number, so the paper's own table cannot refute it. `spread` is what
-    the paper prints after ±, `printed` a number as it prints it, and `contradicted_by` the place in
-    the paper that says otherwise. `explanation` was written for the run `explanation_of`.
+    the paper prints after ±, `printed` a number or the words of a cell as it prints them, and
+    `contradicted_by` the place in the paper that says otherwise. `explanation` was written for the
+    run `explanation_of`.
     """
 
     id: str = Field(min_length=1)
@@ -337,7 +99,7 @@ class Claim(Closed):
     @property
     def is_number(self) -> bool:
         """Whether the paper states something; a table's row of ours alone does not."""
-        return self.cell is None or self.paper_value is not None
+        return self.cell is None or self.paper_value is not None or bool(self.printed)
 
 
 class Claims(Closed):
@@ -366,7 +128,7 @@ class Claims(Closed):
                     f"claim '{claim.id}': tolerance '{claim.tolerance}' has rule {rule}, but a "
                     f"query of form {claim.query.form} takes {', '.join(allowed)}; use one of these"
                 )
-            compared = claim.query.form in ("runs", "column") and claim.is_number
+            compared = isinstance(claim.query, Runs | Column) and claim.is_number
             if compared and claim.paper_value is None and rule not in ("at_most", "at_least"):
                 raise ValueError(f"claim '{claim.id}': paper_value is missing; give it")
         return self

@@ -11,9 +11,10 @@ import numpy as np
 import pandas as pd
 
 from gradleak.claims.evidence import Evidence, NotJudged, describe, networks, runs
-from gradleak.claims.model import (
+from gradleak.claims.model import Claim, Tolerance
+from gradleak.claims.outcome import Outcome, holds
+from gradleak.claims.queries import (
     Answers,
-    Claim,
     Close,
     Compare,
     Correlation,
@@ -21,10 +22,8 @@ from gradleak.claims.model import (
     Limit,
     Measured,
     Share,
-    Tolerance,
     Where,
 )
-from gradleak.claims.outcome import Outcome, holds
 from gradleak.claims.statistics import (
     FAILED_LOG,
     MIN_UNITS,
@@ -36,7 +35,7 @@ from gradleak.claims.statistics import (
 )
 from gradleak.claims.values import DECIBEL, HIGHER_IS_BETTER, LOGARITHMIC
 
-RUN = ["seed", "index"]
+RUN = ["seed", "batch", "index"]
 UNIT_COLUMN = {"seed": "seed", "image": "index", "batch": "batch"}
 UNITS = {"seed": "seeds", "image": "images", "batch": "batches"}
 
@@ -64,7 +63,7 @@ def select(
 
 
 class Selected:
-    """Runs of a selection, averaged over its models for each seed and image.
+    """Runs of a selection, averaged over its models for each seed, batch and image.
 
     Several answers to one gradient are first put together as their median, in which a failed one
     counts as the worst.
@@ -91,7 +90,7 @@ def _one_answer(found: pd.DataFrame, metric: str) -> pd.DataFrame:
 
 
 def _common(sides: list[Selected]) -> pd.Index:
-    """Give the runs (seed, index) that all sides tried."""
+    """Give the runs (seed, batch, index) that all sides tried."""
     common = sides[0].cost.index
     for side in sides[1:]:
         common = common.intersection(side.cost.index)
@@ -112,9 +111,15 @@ def _difference(one: Selected, other: Selected, unit: str) -> np.ndarray:
     return _by_unit(difference, unit)
 
 
-def _draws(unit: str, seeds: Iterable[Any]) -> str:
-    """Add to a reason that images alone tell nothing about other draws of the weights."""
-    return ", one draw of the weights" if unit != "seed" and len(set(seeds)) == 1 else ""
+def _draws(
+    unit: str, units: int, seeds: Iterable[Any], batches: Iterable[Any] | None = None
+) -> str:
+    """Add to a reason what the units share: images a batch, and one draw of the weights."""
+    of = len(set(() if batches is None else batches))
+    shared = f" of {of} {'batch' if of == 1 else 'batches'}" if 0 < of < units else ""
+    if unit != "image":
+        shared = ""
+    return shared + (", one draw of the weights" if unit != "seed" and len(set(seeds)) == 1 else "")
 
 
 def _enough(units: int, unit: str) -> None:
@@ -131,8 +136,8 @@ def _interval(differences: np.ndarray, level: float = 0.95) -> tuple[float, floa
 
 
 def _power(value: float, metric: str) -> float:
-    """Turn a difference of log10 MSE into a ratio; other metrics stay as they are."""
-    if metric not in LOGARITHMIC or math.isnan(value):
+    """Turn a difference of log10 MSE, or of a PSNR, into a ratio; other metrics stay."""
+    if metric not in (*LOGARITHMIC, *DECIBEL) or math.isnan(value):
         return value
     return math.inf if value > FAILED_LOG else 10.0**value
 
@@ -140,13 +145,14 @@ def _power(value: float, metric: str) -> float:
 def judge_compare(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: str) -> Outcome:
     """Judge comparisons by Wilcoxon's signed ranks over units; all must be significant.
 
-    Ours is the ratio of geometric mean MSEs, better to than, of the least clear comparison.
+    Ours is the ratio of geometric mean MSEs, better to than, of the least clear comparison; of
+    another metric the mean difference, below 0 where `better` is.
     """
     query = claim.query
     assert isinstance(query, Compare)
     n, n_ok = 0, 0
     results: list[tuple[float, np.ndarray]] = []
-    seeds: set[str] = set()
+    seeds, batches = set[str](), set[str]()
     for pair in query.comparisons:
         better, than = (
             select(evidence, {**query.where, **where}, query.metric, images, query.answers)
@@ -156,12 +162,15 @@ def judge_compare(claim: Claim, tolerance: Tolerance, evidence: Evidence, images
         differences = _difference(better, than, query.unit)
         _enough(differences.size, query.unit)
         results.append((p_below_zero(differences), differences))
-        seeds.update(_common([better, than]).get_level_values("seed"))
+        common = _common([better, than])
+        seeds.update(common.get_level_values("seed"))
+        batches.update(common.get_level_values("batch"))
     p, worst = max(results, key=lambda result: (result[0], float(np.mean(result[1]))))
     low, high = _interval(worst)
     mean = math.nan if math.isnan(low) else float(worst.mean())
     ours, low, high = (_power(value, query.metric) for value in (mean, low, high))
-    words = f"p = {p:.2g} over {worst.size} {UNITS[query.unit]}{_draws(query.unit, seeds)}"
+    words = f"p = {p:.2g} over {worst.size} {UNITS[query.unit]}"
+    words += _draws(query.unit, worst.size, seeds, batches)
     if len(results) > 1:
         words += f", the largest of {len(results)} comparisons"
     if n_ok < n:
@@ -197,10 +206,11 @@ def judge_close(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
     above = query.one_is == "not_worse" or -tolerance.amount < low
     below = query.one_is == "not_better" or high < tolerance.amount
     ok = above and below
+    shared = (common.get_level_values(level) for level in ("seed", "batch"))
     words = (
         f"{1 - 2 * tolerance.alpha:.0%} interval of the mean difference over {units.size} "
         f"{UNITS[query.unit]} {'lies' if ok else 'does not lie'} {_range(query, tolerance.amount)}"
-        f"{_draws(query.unit, common.get_level_values('seed'))}"
+        f"{_draws(query.unit, units.size, *shared)}"
     )
     if n_ok < n:
         words += f"; {n - n_ok} of {n} runs failed"
@@ -235,7 +245,7 @@ def judge_limit(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
     words = (
         f"{int(units.sum())} of {units.size} {UNITS[query.unit]} are all "
         f"{'at most' if at_most else 'at least'} {tolerance.amount:g}, p = {p:.2g}"
-        f"{_draws(query.unit, found['seed'])}"
+        f"{_draws(query.unit, units.size, found['seed'], found['batch'])}"
     )
     ok = found["ok"]
     ours, low, high = (float(found.loc[ok, "value"].quantile(q)) for q in (0.5, 0.025, 0.975))
@@ -283,7 +293,7 @@ def judge_share(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: 
     low, high = interval_of_mean(more - less, log=False)
     units = f"{common.size} {UNITS[query.unit]}"
     words = f"{more.mean():.0%} against {less.mean():.0%}, p = {p:.2g} over {units}"
-    words += _draws(query.unit, seeds)
+    words += _draws(query.unit, common.size, seeds)
     n, n_ok = (sum(column) for column in zip(*counts.values(), strict=True))
     if n_ok < n:
         words += f"; {n - n_ok} of {n} runs failed and do not meet it"
@@ -333,7 +343,8 @@ def judge_effect(claim: Claim, tolerance: Tolerance, evidence: Evidence, images:
     low, high = _interval(units)
     n = sum(side.n for side in [*paired, *among])
     n_ok = sum(side.n_ok for side in [*paired, *among])
-    over = f"{units.size} {UNITS[query.unit]}{_draws(query.unit, common.get_level_values('seed'))}"
+    seeds = common.get_level_values("seed")
+    over = f"{units.size} {UNITS[query.unit]}{_draws(query.unit, units.size, seeds)}"
     words = f"effect less difference between models, p = {p:.2g} over {over}"
     ours = math.nan if math.isnan(low) else float(units.mean())
     return Outcome(holds(p < tolerance.alpha), words, ours, low, high, n, n_ok)

@@ -6,9 +6,8 @@ import math
 
 import pandas as pd
 
-from gradleak.claims.model import (
-    Claim,
-    Claims,
+from gradleak.claims.model import Claim, Claims
+from gradleak.claims.queries import (
     Close,
     Column,
     Columns,
@@ -169,15 +168,17 @@ def contradictions(claim: Claim, claims: Claims) -> list[str]:
     Parameters
     ----------
     claim
-        A claim of any form; numbers, our own readings and forms without a counterpart in a table
-        give an empty list.
+        A claim of any form; cells without `contradicted_by`, our own readings and forms without a
+        counterpart in a table give an empty list.
     claims
         The file it comes from, with the paper's tables as grids.
     """
-    if claim.cell is not None or claim.reading == "ours":
+    if claim.reading == "ours":
         return []
     if claim.contradicted_by:
         return [claim.contradicted_by]
+    if claim.cell is not None:
+        return []
     query, tolerance = claim.query, claims.tolerances[claim.tolerance]
     if isinstance(query, Columns):
         return _columns(query, claims)

@@ -38,13 +38,12 @@ def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str
         if claim.cell is None or claim.cell.table != name:
             continue
         outcome = judge(claim, claims, evidence, images, scale)
-        ours_alone = claim.paper_value is None
         rows.append(
             {
                 "row": claim.cell.row,
                 "column": claim.cell.column,
                 "metric": claim.cell.metric,
-                "paper": math.nan if ours_alone else claim.paper_value,
+                "paper": _paper(claim),
                 "ours": outcome.ours,
                 "low": outcome.low,
                 "high": outcome.high,
@@ -52,7 +51,7 @@ def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str
                 "n_ok": outcome.n_ok,
                 "images": images,
                 "scale": scale,
-                "verdict": "" if ours_alone else outcome.verdict,
+                "verdict": outcome.verdict if claim.is_number else "",
                 "note": "; ".join(filter(None, [_ours(claim), outcome.reason])),
             }
         )
@@ -65,8 +64,15 @@ def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str
     return pd.DataFrame(rows, columns=columns.TABLES).astype({"n": "Int64", "n_ok": "Int64"})
 
 
+def _paper(claim: Claim) -> float | str:
+    """What the paper's cell holds, words as they are."""
+    if claim.paper_value is None:
+        return claim.printed or math.nan
+    return claim.paper_value
+
+
 def _ours(claim: Claim) -> str:
     """Say of a cell that is not the paper's."""
-    if claim.paper_value is None:
+    if not claim.is_number:
         return "not in the paper"
     return "ours, beside the paper's number" if claim.reading == "ours" else ""

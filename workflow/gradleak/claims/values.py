@@ -7,14 +7,15 @@ import math
 import numpy as np
 import pandas as pd
 
-from gradleak.claims.evidence import Evidence, NotJudged, layer_values, runs
+from gradleak.claims.evidence import Evidence, NotJudged, runs, table_values
 from gradleak.claims.margin import check
-from gradleak.claims.model import Claim, Column, Columns, Equal, Less, Loss, Runs, Tolerance
+from gradleak.claims.model import Claim, Tolerance
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, REPRODUCED, Outcome, holds
+from gradleak.claims.queries import Column, Columns, Equal, Less, Loss, Runs
 from gradleak.claims.statistics import bootstrap_mean, prediction_interval
 
-HIGHER_IS_BETTER = ("psnr", "psnr_255", "ssim", "r2", "label_correct")
-DECIBEL = ("psnr", "psnr_255")
+DECIBEL = ("psnr", "psnr_255", "psnr_scaled")
+HIGHER_IS_BETTER = (*DECIBEL, "ssim", "r2", "label_correct", "count")
 # Positive numbers that spread over orders of magnitude.
 LOGARITHMIC = (
     "mse",
@@ -35,13 +36,14 @@ def interval(values: np.ndarray, metric: str, tolerance: Tolerance) -> tuple[flo
         low, high = bootstrap_mean(values, tolerance.level)
     else:
         low, high = prediction_interval(values, metric in LOGARITHMIC, tolerance.level)
+    margin = tolerance.margin
     if metric in DECIBEL:
-        widen = 10 * math.log10(tolerance.factor)
-        return low - widen, high + widen
-    return low / tolerance.factor, high * tolerance.factor
+        margin += 10 * math.log10(tolerance.factor)
+        return low - margin, high + margin
+    return low / tolerance.factor - margin, high * tolerance.factor + margin
 
 
-def _against_interval(
+def against_interval(
     paper: float, rounding: float, low: float, high: float, metric: str
 ) -> tuple[str, str]:
     """Verdict on the paper's value: inside, or on which side of our interval."""
@@ -68,9 +70,10 @@ def _against_amount(
     return bool(np.all(close)), f"all {words} to the paper's value"
 
 
-def _exact(
+def exact(
     values: np.ndarray, n: int, paper: float | None, rounding: float, tolerance: Tolerance
 ) -> Outcome:
+    """Judge values that must all be within an amount; `n` is how many were tried."""
     ok, words = _against_amount(values, paper, rounding, tolerance)
     ok = ok and values.size == n
     missing = f", but {n - values.size} of {n} runs failed" if values.size < n else ""
@@ -102,7 +105,7 @@ def judge_runs(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: s
         found = _seed_means(found)
     values, n = found.loc[found["ok"], "value"].to_numpy(), len(found)
     if tolerance.rule in ("absolute", "at_most", "at_least"):
-        return _exact(values, n, paper, claim.rounding, tolerance)
+        return exact(values, n, paper, claim.rounding, tolerance)
     n_ok = int(values.size)
     failed = f"{n - n_ok} of {n} runs failed" if n_ok < n else ""
     if n_ok < 2:
@@ -117,7 +120,7 @@ def judge_runs(claim: Claim, tolerance: Tolerance, evidence: Evidence, images: s
         return Outcome("", failed, ours, low, high, n, n_ok)
     if n_ok <= n / 2:
         return Outcome(DIFFERS, failed, ours, low, high, n, n_ok)
-    verdict, words = _against_interval(paper, claim.rounding + claim.spread, low, high, metric)
+    verdict, words = against_interval(paper, claim.rounding + claim.spread, low, high, metric)
     return Outcome(verdict, "; ".join(filter(None, [words, failed])), ours, low, high, n, n_ok)
 
 
@@ -145,19 +148,19 @@ def _mean_of_images(claim: Claim, tolerance: Tolerance, found: pd.DataFrame) -> 
         return Outcome("", failed, ours, low, high, n, n_ok)
     if n_ok <= n / 2:
         return Outcome(DIFFERS, failed, ours, low, high, n, n_ok)
-    verdict, words = _against_interval(paper, claim.rounding + claim.spread, low, high, metric)
+    verdict, words = against_interval(paper, claim.rounding + claim.spread, low, high, metric)
     words = f"{words}; standard error {values.std(ddof=1) / math.sqrt(values.size):.2g}"
     return Outcome(verdict, "; ".join(filter(None, [words, failed])), ours, low, high, n, n_ok)
 
 
 def judge_column(claim: Claim, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-    """Judge a column of a table of layers: every value within the tolerance, or one more draw."""
+    """Judge a column of a table: every value within the tolerance, or one more draw."""
     query, paper = claim.query, claim.paper_value
     assert isinstance(query, Column)
-    values = layer_values(evidence, query)
+    values = table_values(evidence, query)
     n = int(values.size)
     if tolerance.rule != "prediction":
-        return _exact(values, n, paper, claim.rounding, tolerance)
+        return exact(values, n, paper, claim.rounding, tolerance)
     ours = float(np.median(values))
     if n < 2:
         return Outcome("not judged", "scale: one value has no interval", ours, n=n, n_ok=n)
@@ -173,11 +176,11 @@ def judge_column(claim: Claim, tolerance: Tolerance, evidence: Evidence) -> Outc
 def _gap(pair: Less | Equal, evidence: Evidence) -> float:
     """How clearly a comparison holds: above 0 where it does."""
     if isinstance(pair, Equal):
-        one, other = (layer_values(evidence, side) for side in (pair.one, pair.other))
+        one, other = (table_values(evidence, side) for side in (pair.one, pair.other))
         if one.size != other.size:
             raise NotJudged(f"data: {one.size} values of {pair.one.column} for {other.size}")
         return 0.5 - float(np.abs(one - other).max())
-    less, more = (layer_values(evidence, side) for side in (pair.less, pair.more))
+    less, more = (table_values(evidence, side) for side in (pair.less, pair.more))
     return float(more.min() - less.max())
 
 

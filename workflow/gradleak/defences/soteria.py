@@ -10,7 +10,7 @@ import torch
 
 from gradleak.defences.base import Client
 from gradleak.models.build import load
-from gradleak.models.chain import Chain, LinearLayer, images_at_once
+from gradleak.models.chain import POOL, Chain, LinearLayer, images_at_once
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Soteria:
     A column belongs to a feature r_i that enters this layer. Its score is
     Σ_k ||∂r_i/∂x_k|| / |r_i(x_k)| over the images x_k of the batch, as MKOR's authors compute it;
     the columns of the lowest scores are zeroed: an image changed so that the features take that
-    loss into account has to change most there. It takes a pass back for each of the n features,
-    where a gradient takes one.
+    loss into account has to change most there. Written as it is, that is a pass back for each of
+    n features, where a gradient takes one; features that lie far apart share one here.
 
     Parameters
     ----------
@@ -48,15 +48,14 @@ def scores(client: Client) -> np.ndarray:
     A feature that is 0 for an image counts there with 0: it has no gradient either.
     """
     module = load(client.chain, client.weights, torch.float32)
-    total: np.ndarray | float = 0.0
+    combs, total = Combs(client.chain), np.zeros(())
     size, at_once = len(client.images), images_at_once(client.chain)
     for first in range(0, size, at_once):
         images = torch.from_numpy(client.images[first : first + at_once]).float().requires_grad_()
         features = module.features(images)
         value = np.abs(features.detach().numpy().astype(float))
-        norms = _norms(features, images)
+        norms = combs.norms(features, images).detach().numpy().astype(float)
         total = total + np.divide(norms, value, out=np.zeros_like(norms), where=value > 0).sum(0)
-    assert isinstance(total, np.ndarray)
     return total
 
 
@@ -67,15 +66,64 @@ def cost(chain: Chain) -> dict[str, str | int]:
     large networks take the batch in parts, which multiplies both.
     """
     features = next(layer.inputs for layer in chain.layers if isinstance(layer, LinearLayer))
-    return {"model": chain.name, "features": features, "passes": features, "gradient_passes": 1}
+    passes = Combs(chain).passes if chain.convolutions else features
+    return {"model": chain.name, "features": features, "passes": passes, "gradient_passes": 1}
 
 
-def _norms(features: torch.Tensor, images: torch.Tensor) -> np.ndarray:
-    """||∂r_i(x_k)/∂x_k|| (K, n): one pass back a feature, for all images at once."""
-    # Images do not influence each other, so the sum over them has each one's own derivative.
-    sums = features.sum(0)
-    found = []
-    for value in sums:
-        (gradient,) = torch.autograd.grad(value, images, retain_graph=True)
-        found.append(gradient.flatten(1).norm(dim=1))
-    return torch.stack(found, dim=1).numpy().astype(float)
+class Combs:
+    """Features of one channel whose receptive fields do not overlap: one pass back serves them all.
+
+    Parameters
+    ----------
+    chain
+        A network with convolutions.
+    """
+
+    def __init__(self, chain: Chain) -> None:
+        last = chain.convolutions[-1]
+        self.filters, self.grid, self.size = last.shape.filters, last.grid, chain.input[1:]
+        self._first, self._step, self._field = [0, 0], [1, 1], [1, 1]
+        for layer in chain.convolutions:
+            for axis in (0, 1):
+                self._first[axis] -= self._step[axis] * layer.shape.padding[axis]
+                self._field[axis] += self._step[axis] * (layer.shape.kernel[axis] - 1)
+                self._step[axis] *= layer.shape.stride[axis]
+                if layer.pool != "none":
+                    self._field[axis] += self._step[axis] * (POOL - 1)
+                    self._step[axis] *= POOL
+        self.spacing = [
+            min(count, -(-field // step))
+            for count, field, step in zip(self.grid, self._field, self._step, strict=True)
+        ]
+
+    @property
+    def passes(self) -> int:
+        """Passes back that a batch takes."""
+        return self.filters * self.spacing[0] * self.spacing[1]
+
+    def norms(self, features: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+        """||∂r_i(x_k)/∂x_k|| (K, n) of features (K, n) of images (K, C, H, W)."""
+        maps = features.unflatten(1, (self.filters, *self.grid))
+        squares = torch.zeros_like(maps)
+        for channel in range(self.filters):
+            for down in range(self.spacing[0]):
+                for across in range(self.spacing[1]):
+                    place = np.s_[:, channel, down :: self.spacing[0], across :: self.spacing[1]]
+                    # Images do not influence each other, nor do features so far apart.
+                    (found,) = torch.autograd.grad(maps[place].sum(), images, retain_graph=True)
+                    squares[place] = self._fields(found.square().sum(1), down, across)
+        return squares.sqrt().flatten(1)
+
+    def _fields(self, values: torch.Tensor, down: int, across: int) -> torch.Tensor:
+        """Sums of values (K, H, W) over the receptive fields of one comb."""
+        total = torch.nn.functional.pad(values.double().cumsum(1).cumsum(2), (1, 0, 1, 0))
+        edges = []
+        for axis, offset in ((0, down), (1, across)):
+            place = torch.arange(offset, self.grid[axis], self.spacing[axis])
+            start = self._first[axis] + self._step[axis] * place
+            ends = torch.stack([start, start + self._field[axis]])
+            edges.append(ends.clamp(0, self.size[axis]))
+        (top, bottom), (left, right) = edges
+        corner = total[:, bottom][:, :, right] - total[:, top][:, :, right]
+        corner = corner - total[:, bottom][:, :, left] + total[:, top][:, :, left]
+        return corner.clamp(min=0.0).to(values.dtype)

@@ -1,0 +1,334 @@
+"""Claims of MKOR: its tables, values of batches, images that were missed, tables of ours."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from claims_rgap import ROOT
+from gradleak.claims import Claims, Evidence, evaluate, load, table
+from gradleak.claims.evidence import runs
+from gradleak.claims.queries import Runs
+from gradleak.errors import ArtifactError, ConfigError
+
+FILE = ROOT / "workflow" / "claims" / "mkor.yaml"
+BATCHES, SIZE = 3, 6
+WHERE = {"result": "r", "model": "m", "defence": "none", "attack": "a"}
+Key = tuple[str, str, str, str]
+
+
+def _row(key: Key, batch: int, index: int, metric: str, value: Any, **changes: Any) -> dict:
+    result, model, defence, attack = key
+    row = {"paper": "mkor", "result": result, "attack": attack, "model": model, "seed": 0}
+    row |= {"defence": defence, "images": "real", "targets": "t", "batch": batch, "index": index}
+    row |= {"label": f"class {index}", "metric": metric, "value": value, "status": "ok"}
+    return {**row, "reason": "", **changes}
+
+
+def _batch(key: Key, batch: int, metric: str, values: list[float]) -> list[dict]:
+    return [_row(key, batch, SIZE * batch + k, metric, v) for k, v in enumerate(values)]
+
+
+def _classes(key: Key, batch: int, counts: dict[str, float], **status: str) -> list[dict]:
+    return [
+        _row(key, batch, -1, "count", value, label=label, status=status.get(label, "ok"))
+        for label, value in counts.items()
+    ]
+
+
+def _read(folder: Path, rows: list[dict], **tables: list[dict]) -> Evidence:
+    for name, found in {"scores": rows, **tables}.items():
+        pd.DataFrame(found).to_csv(folder / f"{name}.csv", index=False)
+    return Evidence.read(
+        scores=[folder / "scores.csv"] if rows else [],
+        tables=[folder / f"{name}.csv" for name in tables],
+    )
+
+
+def _file(folder: Path, **content: Any) -> Claims:
+    """A claims file of a test, with tolerances for every rule."""
+    rules: dict[str, dict] = {
+        "prediction": {"rule": "prediction"},
+        "mean": {"rule": "mean", "margin": 0.01},
+        "factor": {"rule": "factor", "factor": 1.1},
+        "least": {"rule": "at_least", "amount": 2},
+        "most": {"rule": "at_most", "amount": 2},
+        "same": {"rule": "absolute", "amount": 0},
+        "test": {"rule": "alpha"},
+    }
+    tolerances = {name: {**rule, "reason": "A test."} for name, rule in rules.items()}
+    path = folder / "claims.yaml"
+    path.write_text(yaml.safe_dump({"paper": "mkor", "tolerances": tolerances, **content}))
+    return load(path)
+
+
+def _claim(query: dict, tolerance: str, **more: Any) -> dict:
+    query = {"form": "runs", "metric": "ssim", "of": "batches", "where": WHERE, **query}
+    claim = {"id": "c", "locator": "x", "kind": "value", "statement": "x"}
+    return {**claim, "query": query, "tolerance": tolerance, **more}
+
+
+def _judge(folder: Path, evidence: Evidence, claim: dict) -> pd.Series:
+    return evaluate(_file(folder, claims=[claim]), evidence, "real", "laptop").iloc[0]
+
+
+# --- The paper's file ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def claims() -> Claims:
+    return load(FILE)
+
+
+@pytest.fixture(scope="module")
+def judged(claims: Claims, tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+    """Verdicts on runs whose best and mean images are those of the paper's tables."""
+    cells: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
+    for claim in claims.claims:
+        query = claim.query
+        if claim.cell is None or claim.paper_value is None or claim.reading == "ours":
+            continue
+        if isinstance(query, Runs):
+            where = {"defence": "none", **query.where}
+            names = ("result", "model", "defence", "attack")
+            key: Any = tuple(str(where[name]) for name in names)
+            assert query.take is not None
+            cells[key, query.metric][query.take] = claim.paper_value
+    rows: list[dict] = []
+    for (key, metric), found in cells.items():
+        best = found["max"]
+        rest = (SIZE * found.get("mean", best) - best) / (SIZE - 1)
+        for batch in range(1 if "photos" in key[0] else BATCHES):
+            values = [best, *[rest] * (SIZE - 1)]
+            partial = values[:1] if key[3] == "class_fishing" else values
+            rows += _batch(key, batch, metric, partial)
+    return evaluate(
+        claims, _read(tmp_path_factory.mktemp("mkor"), rows), "real", "laptop"
+    ).set_index("id")
+
+
+def test_every_number_of_the_tables_is_there(claims: Claims) -> None:
+    theirs = [c for c in claims.numbers() if c.cell is not None and c.reading == "paper"]
+    tables = [c.cell.table for c in theirs if c.cell is not None]
+    counts = {name: tables.count(f"mkor_table{name}") for name in (1, 2, 3, 4, 6, 7)}
+    # Table 1: six rows of five columns; CF's two averages are not in the others.
+    assert counts == {1: 30, 2: 36, 3: 14, 4: 32, 6: 36, 7: 36}
+    by_id = {claim.id: claim for claim in claims.claims}
+    modified = by_id["mkor.table3.modified.max_psnr"]
+    assert (modified.paper_value, modified.rounding) == (163.557, 0.0005)
+    assert by_id["mkor.table3.mkor.max_ssim"].spread == 0.01
+    assert by_id["mkor.table7.dlg.o_avg_psnr"].paper_value == -35.14
+    assert by_id["mkor.table1.cf.samples"].printed == "≤ 1"
+
+
+def test_the_papers_own_world_reproduces_its_tables(judged: pd.DataFrame) -> None:
+    cells = judged[judged.index.str.match(r"mkor\.table[23467]\.") & judged["ours"].notna()]
+    infinite = cells.index.str.startswith("mkor.table4.unique.m_") & cells["paper_value"].isna()
+    numbers = cells[~infinite]
+    theirs = numbers[~numbers["statement"].str.startswith("Ours")]
+    assert len(theirs) == 36 + 14 + 14 + 36 + 36
+    assert (theirs["verdict"] == "reproduced").all(), theirs[theirs["verdict"] != "reproduced"]
+    assert "(3 batches)" in judged.loc["mkor.table2.mkor.o_avg_ssim", "reason"]
+    assert "(one batch)" in judged.loc["mkor.table4.unique.o_avg_ssim", "reason"]
+    orders = judged[judged.index.str.match(r"mkor\.(noise\.|soteria\.)?better\..*\.(i?dlg|gi)\.")]
+    assert len(orders) == 36 and (orders["verdict"] == "reproduced").all()
+    assert orders["reason"].str.contains("18 images of 3 batches").all()
+    assert judged.loc["mkor.cifar.better.gi", "ours"] < 1
+
+
+def test_what_cannot_be_is_refuted_or_not_judged(judged: pd.DataFrame) -> None:
+    refuted = set(judged[judged["verdict"] == "refuted"].index)
+    infinite = {f"mkor.table4.{b}.m_{t}_psnr" for b in ("unique", "random") for t in ("max", "avg")}
+    equations = {f"mkor.eq{n}" for n in (12, 13, 15)}
+    overall = {f"mkor.modified.overall.{n}" for n in (100, 1000)}
+    assert refuted == infinite | equations | overall
+    random = judged[
+        judged.index.str.startswith("mkor.table4.random") & judged["paper_value"].notna()
+    ]
+    assert (random["verdict"] == "not judged").all()
+    assert random["reason"].str.startswith("data: missing are random batches").all()
+    assert judged.loc["mkor.cifar.better.cf", "reason"].startswith("scale: 3 images")
+    assert judged.loc["mkor.zeros", "reason"] == "data: there is no table mkor_inconspicuous"
+
+
+def test_a_table_of_words_has_what_was_measured(claims: Claims, tmp_path: Path) -> None:
+    fishing = ("mkor_lenet_fishing", "mkor_lenet", "none", "class_fishing")
+    strided = (fishing[0], "mkor_lenet_strided", *fishing[2:])
+    rows = [row for key in (fishing, strided) for row in _classes(key, 0, {"0": 9.0})]
+    server = {"server": "mkor_vgg", "layer": "fc3", "metric": "zeros_share", "value": 0.001}
+    found = [{**server, "model": f"mkor_vgg16_{n}"} for n in (100, 1000)]
+    evidence = _read(tmp_path, rows, mkor_inconspicuous=found)
+    shown = table(claims, evidence, "mkor_table1", "real", "laptop").set_index(["row", "column"])
+    assert len(shown) == 30
+    cell = shown.loc[("Class fishing", "Samples recovered per batch")]
+    assert (cell["paper"], cell["ours"], cell["verdict"]) == ("≤ 1", 1.0, "reproduced")
+    cell = shown.loc[("MKOR", "Assumption on server")]
+    assert (cell["paper"], cell["ours"]) == ("Malicious-and-inconspicuous", 0.001)
+    assert cell["verdict"] == "reproduced"
+    assert shown.loc[("MKOR", "Type"), "verdict"] == "not judged"
+
+
+# --- Values of batches ---------------------------------------------------------------------------
+
+KEY: Key = ("r", "m", "none", "a")
+
+
+def test_the_mean_and_the_best_of_a_batch(tmp_path: Path) -> None:
+    values = [[0.1, 0.5], [0.3, 0.7], [0.2, 0.6]]
+    rows = [row for b, found in enumerate(values) for row in _batch(KEY, b, "ssim", found)]
+    evidence = _read(tmp_path, rows)
+    mean = _judge(tmp_path, evidence, _claim({"take": "mean"}, "mean", paper_value=0.4))
+    assert (mean["verdict"], mean["n"], mean["n_ok"]) == ("reproduced", 6, 6)
+    assert mean["ours"] == pytest.approx(0.4)
+    assert (mean["low"], mean["high"]) == pytest.approx((0.29, 0.51))  # 0.3 to 0.5, and the margin
+    best = _judge(tmp_path, evidence, _claim({"take": "max"}, "prediction", paper_value=1.2))
+    half = 4.302652729911275 * 0.1 * np.sqrt(4 / 3)
+    assert (best["ours"], best["low"]) == pytest.approx((0.6, 0.6 - half))
+    assert best["verdict"] == "differs"
+    above = {"take": "above", "over": 0.5}
+    count = _judge(tmp_path, evidence, _claim(above, "same", paper_value=1))
+    assert (count["verdict"], count["ours"]) == ("reproduced", 1.0)
+    least = _judge(tmp_path, evidence, _claim(above, "least"))
+    assert (least["verdict"], least["reason"]) == ("differs", "not all at least 2 (3 batches)")
+
+
+def test_one_batch_has_an_interval_over_its_images_alone(tmp_path: Path) -> None:
+    evidence = _read(tmp_path, _batch(KEY, 0, "psnr", [10.0, 12.0, 14.0]))
+    query = {"metric": "psnr", "take": "mean"}
+    mean = _judge(tmp_path, evidence, _claim(query, "mean", paper_value=12.0))
+    assert mean["verdict"] == "reproduced" and mean["low"] < 11 < 13 < mean["high"]
+    for take, rule in (("max", "mean"), ("max", "prediction"), ("mean", "prediction")):
+        found = _judge(tmp_path, evidence, _claim({**query, "take": take}, rule, paper_value=12))
+        assert (found["verdict"], found["reason"]) == (
+            "not judged",
+            "scale: one batch has no interval",
+        )
+    best = _judge(tmp_path, evidence, _claim({**query, "take": "max"}, "factor", paper_value=14.3))
+    assert (best["verdict"], best["ours"]) == ("reproduced", 14.0)
+    assert best["high"] == pytest.approx(14 + 10 * np.log10(1.1))
+
+
+def test_missed_images_are_left_out_or_zero_and_always_told(tmp_path: Path) -> None:
+    rows = [row for b in range(2) for row in _batch(KEY, b, "ssim", [0.4, 0.4, 0.4])]
+    for row in rows:
+        if row["index"] % SIZE == 2:
+            row |= {"status": "missed", "value": ""}
+    counts = {"class 0": 1.0, "class 2": 0.0, "class 3": 0.0, "class 4": 2.0}
+    status = {"class 2": "missed", "class 3": "absent", "class 4": "phantom"}
+    rows += _classes(KEY, 0, counts, **status)
+    evidence = _read(tmp_path, rows)
+    out = _judge(tmp_path, evidence, _claim({"take": "mean"}, "mean", paper_value=0.4))
+    assert (out["ours"], out["n"], out["n_ok"]) == (pytest.approx(0.4), 6, 4)
+    assert "2 of 6 images were missed and are left out" in out["reason"]
+    zero = {"take": "mean", "missing": "zero"}
+    found = _judge(tmp_path, evidence, _claim(zero, "mean", paper_value=0.4))
+    assert (found["verdict"], found["n_ok"]) == ("differs", 4)
+    assert found["ours"] == pytest.approx(0.8 / 3)
+    assert "2 of 6 images were missed and count as 0" in found["reason"]
+    # A class that is absent or answered for nothing is no run of any image.
+    assert len(runs(evidence, WHERE, "ssim", "real")) == 6
+    classes = runs(evidence, WHERE, "count", "real")
+    assert (len(classes), classes["ok"].sum()) == (2, 1)
+    count = {"metric": "count", "take": "above", "over": 1}
+    found = _judge(tmp_path, evidence, _claim(count, "same", paper_value=1))
+    assert (found["verdict"], found["n"], found["n_ok"]) == ("reproduced", 2, 1)
+
+
+def test_failed_batches_are_no_success(tmp_path: Path) -> None:
+    rows = _batch(KEY, 0, "ssim", [0.4, 0.4])
+    rows += [{**row, "status": "failed", "value": ""} for row in _batch(KEY, 1, "ssim", [0, 0])]
+    evidence = _read(tmp_path, rows)
+    found = _judge(tmp_path, evidence, _claim({"take": "mean"}, "mean", paper_value=0.4))
+    assert (found["verdict"], found["reason"]) == ("differs", "2 of 4 runs failed")
+    above = {"take": "above", "over": 0.5}
+    found = _judge(tmp_path, evidence, _claim(above, "most"))
+    assert found["verdict"] == "differs" and "2 of 4 runs failed" in found["reason"]
+
+
+def test_images_that_return_in_another_batch_are_compared_within_theirs(tmp_path: Path) -> None:
+    other: Key = ("r", "m", "none", "b")
+    rows = []
+    for batch in range(5):
+        # Image 0 is in each batch; MKOR has more of them than the search.
+        rows.append(_row(KEY, batch, 0, "ssim", 0.3 + 0.1 * batch))
+        rows.append(_row(KEY, batch, batch + 1, "ssim", 0.5))
+        rows.append(_row(other, batch, batch + 1, "ssim", 0.4))
+    rows.append(_row(other, 0, 0, "ssim", 0.4))
+    evidence = _read(tmp_path, rows)
+    query = {"form": "compare", "metric": "ssim", "unit": "image"}
+    query["comparisons"] = [{"better": {"attack": "a"}, "than": {"attack": "b"}}]  # type: ignore[assignment]
+    claim = {"id": "c", "locator": "x", "kind": "order", "statement": "x", "tolerance": "test"}
+    found = _judge(tmp_path, evidence, {**claim, "query": query})
+    assert found["ours"] == pytest.approx((5 * -0.1 + 0.1) / 6)  # image 0 in batch 0 is worse
+    assert "6 images of 5 batches" in found["reason"]
+
+
+def test_a_trend_over_batches(tmp_path: Path) -> None:
+    def rows(slope: float) -> list[dict]:
+        return [
+            row
+            for n in (1, 10, 50, 100)
+            for batch in range(2)
+            for row in _batch((f"n{n}", *KEY[1:]), batch, "ssim", [slope * n + 0.1 * batch, 0.2])
+        ]
+
+    points = [{"x": n, "where": {"result": f"n{n}"}} for n in (1, 10, 50, 100)]
+    query = {"form": "trend", "metric": "ssim", "points": points, "sign": "positive"}
+    claim = {"id": "c", "locator": "x", "kind": "order", "statement": "x", "tolerance": "test"}
+    for slope, verdict in ((0.01, "reproduced"), (-0.01, "differs")):
+        found = _judge(tmp_path, _read(tmp_path, rows(slope)), {**claim, "query": query})
+        assert (found["verdict"], found["n"]) == (verdict, 16)
+        assert "over 8 batches" in found["reason"]
+
+
+def test_columns_of_other_tables(tmp_path: Path) -> None:
+    evidence = _read(
+        tmp_path, [], sizes=[{"model": m, "value": v} for m, v in (("a", 1), ("b", 3))]
+    )
+    claim = {"id": "c", "locator": "x", "kind": "exact", "statement": "x", "tolerance": "most"}
+    query: dict[str, Any] = {"form": "column", "table": "sizes", "column": "value", "where": {}}
+    found = _judge(tmp_path, evidence, {**claim, "query": query})
+    assert (found["verdict"], found["high"], found["n"]) == ("differs", 3.0, 2)
+    one = {"table": "sizes", "column": "value", "where": {"model": "a"}}
+    found = _judge(tmp_path, evidence, {**claim, "query": {**one, "form": "column"}})
+    assert found["verdict"] == "reproduced"
+    pair = {"less": one, "more": {**one, "where": {"model": "b"}}}
+    columns = {"form": "columns", "comparisons": [pair]}
+    found = _judge(tmp_path, evidence, {**claim, "query": columns, "tolerance": "same"})
+    assert (found["verdict"], found["ours"]) == ("reproduced", 2.0)
+    for change, words in (
+        ({"table": "weights"}, "there is no table weights"),
+        ({"column": "size"}, "the table sizes has no column 'size'"),
+        ({"where": {"model": "c"}}, "the table sizes has nothing for model c"),
+    ):
+        found = _judge(tmp_path, evidence, {**claim, "query": {**query, **change}})
+        assert (found["verdict"], found["reason"]) == ("not judged", f"data: {words}")
+
+
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ({"take": None}, "of: batches and take belong together"),
+        ({"of": "runs", "take": "mean"}, "of: batches and take belong together"),
+        ({"take": "above"}, "take: above and over belong together"),
+        ({"of": "runs", "missing": "zero"}, "missing: zero needs of: batches"),
+    ],
+)
+def test_queries_of_batches_that_do_not_fit(tmp_path: Path, query: dict, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        _file(tmp_path, claims=[_claim(query, "mean", paper_value=1)])
+
+
+def test_totals_are_of_layers_and_statuses_are_known(tmp_path: Path) -> None:
+    query = {"form": "column", "table": "sizes", "column": "value", "where": {}, "total": True}
+    claim = {"id": "c", "locator": "x", "kind": "exact", "statement": "x", "tolerance": "most"}
+    with pytest.raises(ConfigError, match="total sums over layers"):
+        _file(tmp_path, claims=[{**claim, "query": query}])
+    with pytest.raises(ArtifactError, match="missed, absent, phantom"):
+        _read(tmp_path, [_row(KEY, 0, 0, "ssim", 0.1, status="lost")])

@@ -1,0 +1,430 @@
+"""Figures of MKOR from synthetic files."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from gradleak import config, targets
+from gradleak.artifacts import write_csv, write_tensors
+from gradleak.errors import ArtifactError
+from gradleak.figures import (
+    mkor_blocks,
+    mkor_files,
+    mkor_singles,
+    mkor_sweep,
+    style,
+)
+from gradleak.metrics.image import psnr, ssim
+from gradleak.scores_by_class import ByClass
+from gradleak.targets import TargetSet
+
+ROOT = Path(__file__).resolve().parents[1]
+CLASSES = 10
+WORDS = {"title": "A batch", "note": "A note.", "drawn": "drawn at random", "batch": 0}
+
+
+def originals(
+    size: int = 6,
+    *,
+    batches: int = 1,
+    shape: tuple[int, int, int] = (3, 8, 8),
+    dataset: str = "photos100",
+    enlarged: int = 1,
+    labels: Sequence[int] | None = None,
+) -> TargetSet:
+    rng = np.random.default_rng(size)
+    chosen = np.arange(size) % CLASSES if labels is None else np.array(labels)
+    return TargetSet(
+        rng.integers(0, 256, (batches, size, *shape), dtype=np.uint8),
+        np.tile(chosen, (batches, 1)).astype(np.int64),
+        100 + np.arange(batches * size).reshape(batches, size),
+        0.0,
+        tuple(f"batch {b}" for b in range(batches)),
+        {"dataset": dataset, "split": "test", "origin": "embedded"},
+        {k: f"class_{k}" for k in range(CLASSES)},
+        enlarged,
+    )
+
+
+class Factory:
+    """Writes target sets, reconstructions and scores, a file of each for each panel."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.words = folder, {**WORDS, "panels": []}
+        self.files: dict[str, list[str]] = {"targets": [], "reconstructions": [], "scores": []}
+        self.rng = np.random.default_rng(0)
+
+    def by_class(
+        self,
+        title: str,
+        target: TargetSet,
+        *,
+        noise: float = 0.02,
+        found: Sequence[int] | None = None,
+        partial: bool = False,
+        **more: Any,
+    ) -> None:
+        """An attack that gives the mean image of each class, or of those `found`."""
+        runs, rows, images = [], [], []
+        for batch, labels in enumerate(target.labels):
+            there = sorted(set(labels.tolist()))
+            classes = there if found is None else [label for label in there if label in found]
+            inputs = target.inputs(batch)
+            means = np.stack([inputs[labels == label].mean(axis=0) for label in classes])
+            means = means + noise * self.rng.standard_normal(means.shape)
+            record = self._record(batch, classes, partial)
+            record["counts"] = [int((labels == label).sum()) for label in classes]
+            chain: Any = SimpleNamespace(classes=CLASSES)
+            rows += ByClass(target, batch, chain, record).rows(means, {"precision": "float32"})
+            runs.append(record)
+            images.append(np.concatenate([means, np.full_like(inputs[:1], np.nan)]))
+        self._save(title, target, np.stack(images), runs, rows, more)
+
+    def by_image(self, title: str, target: TargetSet, *, failed: bool = False) -> None:
+        """An attack on the first batch that gives its images in another order."""
+        inputs = target.inputs(0)
+        record = self._record(0, [], False)
+        found = np.clip(inputs + 0.05 * self.rng.standard_normal(inputs.shape), 0, 1)
+        if failed:
+            record |= {"status": "failed", "reason": "No start came anywhere."}
+            found[:] = np.nan
+        rows = []
+        for k, image in enumerate(found):
+            values = {"psnr": psnr(inputs[k], image), "ssim": np.nan}
+            if not failed:
+                values["ssim"] = ssim(inputs[k], image)
+            for metric, value in values.items():
+                facts = {"index": int(target.indices[0, k]), "metric": metric, "value": value}
+                rows.append({**record, "precision": "float32", **facts})
+        self._save(title, target, found[None, ::-1], [record], rows, {})
+
+    def _record(self, batch: int, classes: list[int], partial: bool) -> dict[str, Any]:
+        place = {"model": "net", "seed": 0, "batch": batch, "answer": 0, "kind": "answer"}
+        return {
+            **place,
+            "status": "ok",
+            "reason": "",
+            "classes": classes,
+            "counts": [],
+            "partial": partial,
+        }
+
+    def _save(
+        self,
+        title: str,
+        target: TargetSet,
+        images: np.ndarray,
+        runs: list[dict[str, Any]],
+        rows: list[dict[str, Any]],
+        more: Mapping[str, Any],
+    ) -> None:
+        stem = str(self.folder / f"panel-{len(self.words['panels'])}")
+        targets.save(f"{stem}-targets.safetensors", target, {})
+        stack = {"net/images": images[None, :, None].astype(np.float32)}
+        write_tensors(f"{stem}.safetensors", stack, {"runs": runs})
+        write_csv(f"{stem}.csv", pd.DataFrame(rows).drop(columns=["classes"], errors="ignore"))
+        self.files["targets"].append(f"{stem}-targets.safetensors")
+        self.files["reconstructions"].append(f"{stem}.safetensors")
+        self.files["scores"].append(f"{stem}.csv")
+        self.words["panels"].append({"title": title, "model": "net", **more})
+
+
+def mnist(folder: Path) -> tuple[Any, Factory]:
+    """Smoke scale of MNIST: 20 digits, classes repeat; one attack fails."""
+    made = Factory(folder)
+    target = originals(20, shape=(1, 28, 28), dataset="digits")
+    made.by_class("MKOR", target, found=range(1, CLASSES))
+    made.by_image("GI", target)
+    made.by_class("CF", target, found=[3], partial=True)
+    made.by_image("DLG", target, failed=True)
+    return mkor_blocks, made
+
+
+def cifar(folder: Path) -> tuple[Any, Factory]:
+    """Smoke scale of CIFAR-100: 6 images, enlarged for one attack and not for the others."""
+    made = Factory(folder)
+    made.by_class("MKOR,\nstrided", originals(6, batches=2, enlarged=7))
+    made.by_image("GI at 8x8", originals(6))
+    made.by_class("CF", originals(6), found=[3], partial=True)
+    return mkor_blocks, made
+
+
+def singles(folder: Path) -> tuple[Any, Factory]:
+    _, made = cifar(folder)
+    return mkor_singles, made
+
+
+def photos(folder: Path) -> tuple[Any, Factory]:
+    """More photos than a block shows, under labels that repeat."""
+    made = Factory(folder)
+    labels = np.random.default_rng(0).integers(0, CLASSES, 130)
+    target = originals(130, shape=(3, 16, 16), dataset="photos224", labels=labels.tolist())
+    made.by_class("MKOR, no noise", target)
+    made.by_class("MKOR, noise", target, noise=0.2)
+    return mkor_blocks, made
+
+
+def sweep(folder: Path) -> tuple[Any, Factory]:
+    made = Factory(folder)
+    for n in (1, 5, 10):
+        target = originals(6, batches=2, enlarged=2, labels=[k % n for k in range(6)])
+        made.by_class(f"N = {n}", target, classes=n)
+    made.words["shown"] = [1, 10]
+    return mkor_sweep, made
+
+
+ALL = [mnist, cifar, singles, photos, sweep]
+
+
+def texts(figure: Any) -> list[str]:
+    found = [text.get_text() for text in figure.texts]
+    for axes in figure.axes:
+        found += [axes.get_title(loc="left"), *(text.get_text() for text in axes.texts)]
+    return found
+
+
+def flat(figure: Any) -> str:
+    # Lines may end at the hyphen of a word.
+    return " ".join(" ".join(texts(figure)).split()).replace("- ", "-")
+
+
+def draw(build: Any, folder: Path) -> Any:
+    module, made = build(folder)
+    return module.make(made.files, made.words, "smoke")
+
+
+# --- All figures ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", ALL)
+def test_facts_of_the_runs_are_shown_and_words_stay_on_the_page(build: Any, tmp_path: Path) -> None:
+    figure = draw(build, tmp_path)
+    found = flat(figure)
+    for fact in ("A batch", "A note.", "Scale smoke", "float32", "drawn at random", "embedded"):
+        assert fact in found
+    assert "in place of CIFAR-10 " not in found
+    renderer, (width, height) = figure.canvas.get_renderer(), figure.bbox.size
+    for text in [*figure.texts, *(text for axes in figure.axes for text in axes.texts)]:
+        box = text.get_window_extent(renderer)
+        inside = box.x0 > -2 and box.y0 > -2 and box.x1 < width + 2 and box.y1 < height + 2
+        assert inside or not text.get_text(), text.get_text()
+
+
+@pytest.mark.parametrize("build", [mnist, singles, sweep])
+def test_equal_files_give_equal_bytes_and_vector_text(build: Any, tmp_path: Path) -> None:
+    module, made = build(tmp_path)
+    for name in ("a", "b"):
+        figure = module.make(made.files, made.words, "smoke")
+        style.save(figure, tmp_path / name / "figure.pdf")
+    for suffix in ("pdf", "png"):
+        one, other = (tmp_path / name / f"figure.{suffix}" for name in ("a", "b"))
+        assert one.read_bytes() == other.read_bytes()
+    pdf = (tmp_path / "a" / "figure.pdf").read_bytes()
+    assert b"/CIDFontType2" in pdf and b"/Type3" not in pdf
+
+
+@pytest.mark.parametrize("build", ALL)
+def test_what_is_missing_is_one_sentence(build: Any, tmp_path: Path) -> None:
+    module, made = build(tmp_path)
+    with pytest.raises(ArtifactError, match=r"Nothing to draw; .*config\.yaml"):
+        module.make(made.files, {**made.words, "panels": []}, "smoke")
+    other = [{**panel, "model": "another"} for panel in made.words["panels"]]
+    with pytest.raises(ArtifactError, match="no rows of another"):
+        module.make(made.files, {**made.words, "panels": other}, "smoke")
+    Path(made.files["reconstructions"][0]).write_bytes(b"half a fi")
+    with pytest.raises(ArtifactError, match="is damaged"):
+        module.make(made.files, made.words, "smoke")
+    Path(made.files["reconstructions"][0]).unlink()
+    with pytest.raises(ArtifactError, match="is missing; ask Snakemake"):
+        module.make(made.files, made.words, "smoke")
+
+
+def test_no_figure_needs_torch() -> None:
+    modules = ("mkor_blocks", "mkor_singles", "mkor_sweep", "mkor_leakage")
+    names = ", ".join(f"gradleak.figures.{name}" for name in modules)
+    script = f"import {names}, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+
+
+# --- Panels --------------------------------------------------------------------------------------
+
+
+def test_images_come_to_the_places_of_their_originals(tmp_path: Path) -> None:
+    _, made = mnist(tmp_path)
+    mkor, search, fishing, failed = mkor_files.read(made.files, made.words)
+    inputs = mkor.targets.inputs(0)
+    places = list(range(20))
+    found = mkor.images(0, places)
+    assert found[0] is None and found[10] is None  # class 0 was missed
+    mean = (inputs[4] + inputs[14]) / 2
+    for place in (4, 14):
+        image = found[place]
+        assert image is not None
+        np.testing.assert_allclose(image, mean, atol=0.1)
+    for original, image in zip(inputs, search.images(0, places), strict=True):
+        assert image is not None
+        np.testing.assert_allclose(image, original, atol=0.3)
+    there = [place for place, image in enumerate(fishing.images(0, places)) if image is not None]
+    assert there == [3, 13] and fishing.partial(0) and not mkor.partial(0)
+    assert failed.images(0, [0, 1]) == [None, None]
+    assert failed.reason(0) == "No start came anywhere."
+    assert search.reason(1) == "not run on batch 1"
+    values = mkor.values(0)
+    assert values["psnr"].isna().tolist() == [place % CLASSES == 0 for place in places]
+
+
+def test_pixels_keep_their_mean() -> None:
+    image = np.random.default_rng(0).random((3, 28, 28))
+    for side in (7, 14, 28, 40, 56):
+        small = mkor_files.shrunk(image, side)
+        assert small.shape == (3, side, side)
+        np.testing.assert_allclose(small.mean(axis=(1, 2)), image.mean(axis=(1, 2)))
+    np.testing.assert_allclose(mkor_files.shrunk(image, 28), image)
+    blocks = image.reshape(3, 14, 2, 14, 2).mean(axis=(2, 4))
+    np.testing.assert_allclose(mkor_files.shrunk(image, 14), blocks)
+
+
+def test_numbers_in_words() -> None:
+    assert mkor_files.decibel(-0.04) == "0.0 dB"
+    assert mkor_files.decibel(-3.25) == "\N{MINUS SIGN}3.2 dB"
+    assert mkor_files.similarity(1.0) == "1.00"
+    assert mkor_files.similarity(0.9973) == "0.9973"
+    assert mkor_files.similarity(0.99999) == ">\N{THIN SPACE}0.9999"
+    assert mkor_files.evenly(4, 100) == [0, 1, 2, 3]
+    picked = mkor_files.evenly(1000, 100)
+    assert len(set(picked)) == 100 and picked[0] == 0 and picked[-1] == 999
+    assert mkor_files.ranked([1.0, np.nan, 3.0, 3.0]) == [2, 3, 0]
+
+
+# --- One by one ----------------------------------------------------------------------------------
+
+
+def test_blocks_show_places_and_scores(tmp_path: Path) -> None:
+    figure = draw(mnist, tmp_path)
+    found = flat(figure)
+    assert "10 classes, 20 images" in found and "0 alone in their class" in found
+    assert "2 of 20 images missed" in found and "one class: 2 of 20 images" in found
+    assert "No start came" in found and "A grey cell with a stroke" in found
+    assert "digits that ship with scikit-learn, in place of MNIST" in found
+    blocks = [axes for axes in figure.axes if axes.images]
+    assert len(blocks) == 4
+    heights = {np.asarray(axes.images[0].get_array()).shape for axes in blocks}
+    assert len(heights) == 1
+    # A pixel of a block is a pixel of the PNG.
+    (rows, columns, _), axes = heights.pop(), blocks[0]
+    assert axes.bbox.width == pytest.approx(columns, abs=0.01)
+    assert axes.bbox.height == pytest.approx(rows, abs=0.01)
+    strokes = [len(axes.collections[0].get_segments()) for axes in blocks]
+    assert strokes == [0, 2, 0, 18]
+
+
+def test_a_batch_that_is_not_there_is_replaced_and_said(tmp_path: Path) -> None:
+    module, made = cifar(tmp_path)
+    figure = module.make(made.files, {**made.words, "batch": 3}, "smoke")
+    found = flat(figure)
+    assert "batch 1 in place of 3, which this scale lacks" in found
+    assert "(batch 1), each pixel repeated 7 times" in found
+    assert found.count("not run on batch 1") == 2
+    figure = module.make(made.files, {**made.words, "batch": 1}, "smoke")
+    assert "in place of 3" not in flat(figure)
+
+
+def test_many_photos_are_thinned_out(tmp_path: Path) -> None:
+    figure = draw(photos, tmp_path)
+    assert "100 of 130 images are shown" in flat(figure)
+    assert "in place of ImageNet" in flat(figure)
+    shape = np.asarray(figure.axes[0].images[0].get_array()).shape
+    assert max(shape) <= 10 * (mkor_blocks.MOST_PIXELS + 1) + 1
+
+
+def test_singles_are_best_median_and_worst(tmp_path: Path) -> None:
+    module, made = singles(tmp_path)
+    panels = mkor_files.read(made.files, made.words)
+    scores = panels[0].values(0)["psnr"]
+    samples = mkor_singles.picks(panels, 0)
+    assert scores[samples["Best"]] == scores.max() and scores[samples["Worst"]] == scores.min()
+    assert scores[samples["Worst"]] <= scores[samples["Median"]] <= scores[samples["Best"]]
+    assert samples["Fished"] == 3
+    found = texts(module.make(made.files, made.words, "smoke"))
+    assert found.count("no image") == 3 - (3 in list(samples.values())[:3])
+    assert "class 3" in found and "alone in its class" in found
+
+
+def test_headings_of_singles_keep_to_their_columns(tmp_path: Path) -> None:
+    module, made = singles(tmp_path)
+    for panel in made.words["panels"]:
+        panel["title"] = "Inverting gradients (GI),\nstrides for pools, at 32×32"
+    many = {**made.words, "panels": 2 * made.words["panels"]}
+    figure = module.make({name: 2 * paths for name, paths in made.files.items()}, many, "smoke")
+    renderer = figure.canvas.get_renderer()
+    heads = [text for text in figure.texts if text.get_text().startswith("Inverting")]
+    boxes = [text.get_window_extent(renderer) for text in heads]
+    assert len(boxes) == 6
+    assert all(one.x1 < other.x0 for one, other in itertools.pairwise(boxes))
+    # Nor do they reach up to the title.
+    assert max(box.y1 for box in boxes) < figure.texts[0].get_window_extent(renderer).y0
+
+
+def test_sweep_counts_images_alone_in_their_class(tmp_path: Path) -> None:
+    module, made = sweep(tmp_path)
+    panels = mkor_files.read(made.files, made.words)
+    assert len(mkor_sweep.means(panels[0], "ssim")) == 2
+    means = [float(mkor_sweep.means(panel, "psnr").mean()) for panel in panels]
+    assert means[0] < means[1] < means[2]
+    found = texts(module.make(made.files, made.words, "smoke"))
+    # 6 images of 10 classes: 6·(1 − 1/10)^5 = 3.5 expected, 6 as made; of one class none.
+    assert found.count("3.5") == 2 and found.count("6.0") == 2
+    assert "At most 1 class" in found and "At most 10 classes" in found
+    assert "At most 5 classes" not in found
+
+
+# --- Rules ---------------------------------------------------------------------------------------
+
+
+def rules(overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Names of mkor_panels.smk, which is Python, under config.yaml."""
+    raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    loaded = config.load({**raw, **(overrides or {})})
+    here: dict[str, Any] = {
+        "CONFIG": loaded,
+        "TARGETS": "{targets}",
+        "RECONSTRUCTION": "{experiment}/{model}/{defence}/{attack}.safetensors",
+        "SCORE": "{experiment}/{model}/{defence}/{attack}.csv",
+        "amounts_of_attack": lambda name: {"iterations": 7},
+        "code": lambda name: name,
+    }
+    exec((ROOT / "workflow/rules/mkor_panels.smk").read_text(encoding="utf-8"), here)
+    return here
+
+
+def test_every_figure_finds_all_its_panels() -> None:
+    here = rules()
+    assert sorted(here["MKOR_FIGURES"]) == list(range(3, 19))
+    for number, figure in here["MKOR_FIGURES"].items():
+        wildcards = SimpleNamespace(number=str(number))
+        assert here["mkor_there"](figure["panels"]) == figure["panels"], number
+        inputs, words = here["mkor_inputs"](wildcards), here["mkor_words"](wildcards)
+        assert {len(paths) for paths in inputs.values()} == {len(words["panels"])}
+        assert f"(MKOR Figure {number})" in words["title"] and words["drawn"]
+    relabelled = here["mkor_words"](SimpleNamespace(number="15"))["drawn"]
+    assert "labels drawn at random since there is one photo a class" in relabelled
+
+
+def test_experiments_that_were_taken_out_leave_their_panels_out() -> None:
+    raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    kept = {k: v for k, v in raw["experiments"].items() if k != "mkor_lenet_fishing"}
+    here = rules({"experiments": kept})
+    words = here["mkor_words"](SimpleNamespace(number="3"))
+    assert len(words["panels"]) == 3
+    assert not any("fishing" in panel["title"] for panel in words["panels"])

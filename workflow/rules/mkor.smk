@@ -1,0 +1,80 @@
+# MKOR's figures. Figures 1 and 2 are diagrams of the method and are not here.
+FIGURES += [
+    f"figures/mkor_fig{number}.pdf"
+    for number, figure in sorted(MKOR_FIGURES.items())
+    if figure["panels"][0] in mkor_there(figure["panels"])
+]
+if "mkor_mnist" in CONFIG.targets and "mkor_lenets" in CONFIG.groups:
+    FIGURES += ["figures/mkor_leakage.pdf"]
+    TABLES += ["results/tables/mkor_leakage.csv"]
+
+
+rule mkor_figure:
+    input:
+        unpack(mkor_inputs),
+    output:
+        pdf="figures/mkor_fig{number}.pdf",
+        png="figures/mkor_fig{number}.png",
+    log:
+        "results/logs/figures/mkor_fig{number}.log",
+    wildcard_constraints:
+        number=ids(map(str, MKOR_FIGURES)),
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        figure=mkor_module,
+        words=mkor_words,
+        scale=CONFIG.scale,
+        code=mkor_code,
+    script:
+        "../scripts/figure_mkor.py"
+
+
+rule mkor_leakage:
+    input:
+        model=MODEL.format(model="mkor_lenets"),
+        targets=TARGETS.format(targets="mkor_mnist"),
+    output:
+        "results/tables/mkor_leakage.csv",
+    log:
+        "results/logs/tables/mkor_leakage.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        model="mkor_lenet",
+        draws=20000,
+        code=code("gradleak.leakage"),
+    script:
+        "../scripts/leakage.py"
+
+
+rule mkor_leakage_figure:
+    input:
+        table="results/tables/mkor_leakage.csv",
+        targets=TARGETS.format(targets="mkor_mnist"),
+    output:
+        pdf="figures/mkor_leakage.pdf",
+        png="figures/mkor_leakage.png",
+    log:
+        "results/logs/figures/mkor_leakage.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        figure="mkor_leakage",
+        words={},
+        scale=CONFIG.scale,
+        code=code("gradleak.figures.mkor_leakage"),
+    script:
+        "../scripts/figure_mkor.py"

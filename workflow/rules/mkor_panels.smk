@@ -1,0 +1,244 @@
+# What MKOR's figures show: panels (attack, network, defence) of experiments, and their files.
+MKOR_CODE = "MKOR,\nas the authors' code"
+MKOR_OURS = "MKOR, ours:\nunder cross-entropy"
+# What sets panels apart, by the server of their experiment.
+MKOR_NOTES = {
+    "mkor_code": (
+        "MKOR as the authors' code: weights of 0 and 1, the loss −output[label] without softmax."
+    ),
+    "mkor_lenet_untouched": (
+        "Ours: weights of the convolutions inconspicuous, none of the classifier changed, "
+        "cross-entropy."
+    ),
+}
+MKOR_NOTES["mkor_vgg_untouched"] = MKOR_NOTES["mkor_lenet_untouched"]
+
+
+def mkor_panel(title, experiment, attack, model, defence="none", **more):
+    """One attack on one network under one defence, as a figure shows it."""
+    return {
+        "title": title,
+        "experiment": experiment,
+        "attack": attack,
+        "model": model,
+        "defence": defence,
+        **more,
+    }
+
+
+def mkor_mnist_panels(attacks, model="mkor_lenet", defence="none", kind="lenet"):
+    """Panels of LeNet; `kind` is that of the experiments: lenet or soteria."""
+    ours = "mkor_soteria_ours" if kind == "soteria" else "mkor_lenet"
+    known = {
+        "DLG": ("DLG", f"mkor_{kind}_honest", "mkor_dlg"),
+        "iDLG": ("iDLG", f"mkor_{kind}_honest", "mkor_idlg"),
+        "GI": ("Inverting gradients (GI)", f"mkor_{kind}_honest", "mkor_gi"),
+        "CF": ("Class fishing (CF)", f"mkor_{kind}_fishing", "class_fishing"),
+        "MKOR": (MKOR_CODE, f"mkor_{kind}_code", "mkor_average"),
+        "ours": (MKOR_OURS, ours, "mkor_all_average"),
+    }
+    return [mkor_panel(*known[name], model, defence) for name in attacks]
+
+
+def mkor_cifar_panels(attacks, suffix=""):
+    """Panels of VGG-16; GI and CF search at 32x32."""
+    known = {
+        "MKOR": (MKOR_CODE, "mkor_cifar_code", "mkor", "mkor_vgg16_100"),
+        "ours": (MKOR_OURS, "mkor_cifar", "mkor_all", "mkor_vgg16_100"),
+        "GI": ("Inverting gradients (GI)\nat 32×32", "mkor_cifar_honest", "mkor_gi_small"),
+        "CF": ("Class fishing (CF)\nat 32×32", "mkor_cifar_fishing", "class_fishing"),
+        "strided": (
+            "MKOR, authors' code,\nstrides for pools",
+            "mkor_cifar_code",
+            "mkor_native",
+            "mkor_vgg16_100_strided",
+        ),
+        "ours strided": (
+            "MKOR, ours,\nstrides for pools",
+            "mkor_cifar",
+            "mkor_all_native",
+            "mkor_vgg16_100_strided",
+        ),
+    }
+    small = ("mkor_vgg16_100_small",)
+    return [mkor_panel(*known[name], *(small if len(known[name]) == 3 else ())) for name in attacks]
+
+
+def mkor_photo_panels(experiment):
+    """Panels of 1,000 photos: both networks, without and with noise."""
+    names = {"mkor_vgg16_1000": "VGG-16", "mkor_vgg16_1000_strided": "VGG-16, strides for pools"}
+    noises = {"none": "no noise", "noise_ten": "noise 10 %"}
+    return [
+        mkor_panel(f"MKOR, {name},\n{noise}", experiment, "mkor", model, defence)
+        for model, name in names.items()
+        for defence, noise in noises.items()
+    ]
+
+
+def mkor_there(panels):
+    """Those of `panels` that config.yaml has; all of them hang on the first."""
+    return [
+        panel
+        for panel in panels
+        if (entry := CONFIG.experiments.get(panel["experiment"])) is not None
+        and panel["attack"] in entry.attacks
+        and panel["defence"] in entry.defences
+        and any(panel["model"] in CONFIG.members(model) for model in entry.models)
+    ]
+
+
+def mkor_path(panel, pattern):
+    """File of a panel."""
+    entry = CONFIG.experiments[panel["experiment"]]
+    model = next(name for name in entry.models if panel["model"] in CONFIG.members(name))
+    return pattern.format(
+        experiment=panel["experiment"],
+        model=model,
+        defence=panel["defence"],
+        attack=panel["attack"],
+    )
+
+
+def mkor_inputs(wildcards):
+    """Originals, reconstructions and scores of a figure's panels, a file of each for each."""
+    panels = MKOR_FIGURES[int(wildcards.number)]["panels"]
+    if panels[0] not in mkor_there(panels):
+        return absent(panels[0]["experiment"])(wildcards)
+    there = mkor_there(panels)
+    sets = [CONFIG.experiments[panel["experiment"]].targets for panel in there]
+    return {
+        "targets": [TARGETS.format(targets=name) for name in sets],
+        "reconstructions": [mkor_path(panel, RECONSTRUCTION) for panel in there],
+        "scores": [mkor_path(panel, SCORE) for panel in there],
+    }
+
+
+def mkor_words(wildcards):
+    """Title, panels and notes of a figure."""
+    figure = MKOR_FIGURES[int(wildcards.number)]
+    there = mkor_there(figure["panels"])
+    number = f"(MKOR Figure {wildcards.number})"
+    return {
+        "title": f"{figure['title']} {number}",
+        "panels": there,
+        "batch": figure.get("batch", 0),
+        "shown": figure.get("shown", []),
+        "note": f"{mkor_notes(there)}{mkor_native(there)}{mkor_budgets(there)}",
+        "drawn": mkor_drawn(there[0]) if there else "",
+    }
+
+
+def mkor_notes(panels):
+    """How MKOR's panels differ, in words."""
+    servers = [CONFIG.experiments[panel["experiment"]].server for panel in panels]
+    return " ".join(dict.fromkeys(MKOR_NOTES[name] for name in servers if name in MKOR_NOTES))
+
+
+def mkor_native(panels):
+    """What attacks know of enlarged images, in words."""
+    if not any("native" in panel["attack"] for panel in panels):
+        return ""
+    return " With strides for pools, the attack is told that images were 32×32 before."
+
+
+def mkor_budgets(panels):
+    """How long attacks that search were let run, in words."""
+    names = {"mkor_dlg": "DLG", "mkor_idlg": "iDLG", "mkor_gi": "GI", "mkor_gi_small": "GI"}
+    names |= {"class_fishing": "CF"}
+    used = {names[p["attack"]]: p["attack"] for p in panels if p["attack"] in names}
+    said = [f"{name} {amounts_of_attack(attack)['iterations']:,}" for name, attack in used.items()]
+    return f" Iterations: {', '.join(said)}." if said else ""
+
+
+def mkor_drawn(panel):
+    """How the images of a panel were chosen, in words."""
+    entry = CONFIG.targets[CONFIG.experiments[panel["experiment"]].targets]
+    if entry.relabel:
+        return "one of each class, labels drawn at random since there is one photo a class at hand"
+    return {"random": "drawn at random", "unique": "one of each class"}.get(entry.draw, "")
+
+
+def mkor_code(wildcards):
+    """Code of the module that draws a figure."""
+    return code(f"gradleak.figures.{MKOR_FIGURES[int(wildcards.number)]['figure']}")
+
+
+def mkor_module(wildcards):
+    """Module that draws a figure."""
+    return MKOR_FIGURES[int(wildcards.number)]["figure"]
+
+
+MKOR_SINGLE = ["MKOR", "ours", "GI", "CF"]
+MKOR_ALL = ["DLG", "iDLG", "GI", "CF", "MKOR", "ours"]
+MKOR_MORE = ["MKOR", "ours", "strided", "ours strided", "GI", "CF"]
+MKOR_STRIDED = "mkor_lenet_strided"
+MKOR_BLOCKS = {
+    3: ("A batch of MNIST from LeNet-5", mkor_mnist_panels(MKOR_SINGLE)),
+    4: ("A batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_SINGLE)),
+    6: ("A batch of MNIST from LeNet-5", mkor_mnist_panels(MKOR_ALL)),
+    7: (
+        "A batch of MNIST from the modified LeNet, strides for pools",
+        [
+            *mkor_mnist_panels(MKOR_ALL, MKOR_STRIDED),
+            mkor_panel(
+                "MKOR, the modified LeNet\nof the authors' code",
+                "mkor_lenet_code_net",
+                "mkor_average",
+                "mkor_lenet_code",
+            ),
+        ],
+    ),
+    8: (
+        "A batch of MNIST from LeNet-5, noise of 1 % on the gradient",
+        mkor_mnist_panels(MKOR_ALL, defence="noise_large"),
+    ),
+    9: (
+        "A batch of MNIST from LeNet-5, Soteria with 30 % pruned",
+        mkor_mnist_panels(MKOR_ALL, defence="soteria", kind="soteria"),
+    ),
+    11: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_MORE[:4])),
+    12: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_MORE[:4])),
+    13: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_MORE[:4])),
+    14: (
+        "1,000 photos in one gradient",
+        [
+            *mkor_photo_panels("mkor_photos_code"),
+            mkor_panel(
+                "MKOR, ours: cross-entropy,\nstrides for pools",
+                "mkor_photos",
+                "mkor_all",
+                "mkor_vgg16_1000_strided",
+            ),
+        ],
+    ),
+    15: (
+        "1,000 photos in one gradient, classes repeat",
+        mkor_photo_panels("mkor_photos_random"),
+    ),
+}
+MKOR_BATCHES = {11: 1, 12: 2, 13: 3}
+MKOR_SINGLES = {
+    5: ("Images of Figure 4, enlarged", mkor_cifar_panels(MKOR_SINGLE)),
+    16: ("Images of Figure 3, enlarged", mkor_mnist_panels(MKOR_SINGLE)),
+    17: ("Images of Figure 4, enlarged, and the modified network", mkor_cifar_panels(MKOR_MORE)),
+    18: ("Images of Figure 15, enlarged", mkor_photo_panels("mkor_photos_random")),
+}
+MKOR_FIGURES = {
+    number: {
+        "figure": name,
+        "title": title,
+        "panels": panels,
+        "batch": MKOR_BATCHES.get(number, 0),
+    }
+    for name, group in (("mkor_blocks", MKOR_BLOCKS), ("mkor_singles", MKOR_SINGLES))
+    for number, (title, panels) in group.items()
+}
+MKOR_FIGURES[10] = {
+    "figure": "mkor_sweep",
+    "title": "CIFAR-100 from VGG-16, batches of at most N classes",
+    "panels": [
+        mkor_panel(f"N = {n}", f"mkor_sweep_{n}", "mkor", "mkor_vgg16_100", classes=n)
+        for n in (1, 10, 25, 50, 75, 100)
+    ],
+    "shown": [1, 50, 100],
+}

@@ -1,0 +1,12 @@
+"""Writes a figure of MKOR."""
+
+from importlib import import_module
+
+import _package
+from gradleak.figures import style
+from gradleak.script import job
+
+with job(snakemake):
+    figure = import_module(f"gradleak.figures.{snakemake.params.figure}")
+    drawn = figure.make(snakemake.input, snakemake.params.words, snakemake.params.scale)
+    style.save(drawn, snakemake.output.pdf)
