@@ -128,8 +128,7 @@ class _State:
         parent = np.repeat(np.arange(count), len(signs) * len(moves))
         sign = np.tile(np.repeat(signs, len(moves)), count)
         move = np.tile(moves, (count * len(signs), 1))
-        centre = (np.array(layer.shape.kernel) - 1) // 2
-        tap = centre + move
+        tap = _central_tap(layer, shift) + move
         self.first = self.first[parent] + self.stride * (tap - np.array(layer.shape.padding))
         self.colour, self.sign = self.colour[parent], self.sign[parent] * sign
         self.stride *= layer.shape.stride[0]
@@ -137,6 +136,21 @@ class _State:
             self.side += (POOL - 1) * self.stride
             self.stride *= POOL
         return Step(parent, tap, sign)
+
+
+def _central_tap(layer: ConvLayer, shift: bool) -> np.ndarray:
+    """Tap (2,) that copies read: the kernel's centre; without padding, what covers the middle.
+
+    A convolution without padding leaves a margin of its input unread; it is split evenly.
+    """
+    shape, out = layer.shape, []
+    for size, kernel, stride, padding, count in zip(
+        shape.size, shape.kernel, shape.stride, shape.padding, shape.output, strict=True
+    ):
+        spare = size - 1 - stride * (count - 1) - int(shift)
+        most = kernel - 1 - int(shift)
+        out.append((kernel - 1) // 2 if padding else min(max(spare // 2, 0), most))
+    return np.array(out)
 
 
 def _check(chain: Chain, layer: ConvLayer) -> None:
