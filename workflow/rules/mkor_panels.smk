@@ -1,4 +1,5 @@
 # What MKOR's figures show: panels (attack, network, defence) of experiments, and their files.
+PHOTOS = f"{CONFIG.amount('mkor_photos'):,}" if "mkor_photos" in CONFIG.scales else ""
 MKOR_CODE = "MKOR,\nas the authors' code"
 MKOR_OURS = "MKOR, ours:\nunder cross-entropy"
 # What sets panels apart, by the server of their experiment.
@@ -200,7 +201,7 @@ MKOR_BLOCKS = {
     12: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_MORE[:4])),
     13: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_MORE[:4])),
     14: (
-        "1,000 photos in one gradient",
+        f"{PHOTOS} photos in one gradient",
         [
             *mkor_photo_panels("mkor_photos_code"),
             mkor_panel(
@@ -212,7 +213,7 @@ MKOR_BLOCKS = {
         ],
     ),
     15: (
-        "1,000 photos in one gradient, classes repeat",
+        f"{PHOTOS} photos in one gradient, classes repeat",
         mkor_photo_panels("mkor_photos_random"),
     ),
 }
