@@ -161,7 +161,7 @@ def test_a_table_of_words_has_what_was_measured(claims: Claims, tmp_path: Path) 
     fishing = ("mkor_lenet_fishing", "mkor_lenet", "none", "class_fishing")
     strided = (fishing[0], "mkor_lenet_strided", *fishing[2:])
     rows = [row for key in (fishing, strided) for row in _classes(key, 0, {"0": 9.0})]
-    server = {"server": "mkor_vgg", "layer": "fc3", "metric": "zeros_share", "value": 0.001}
+    server = {"server": "mkor_vgg_keep", "layer": "fc3", "metric": "zeros_share", "value": 0.001}
     found = [{**server, "model": f"mkor_vgg16_{n}"} for n in (100, 1000)]
     evidence = _read(tmp_path, rows, mkor_inconspicuous=found)
     shown = table(claims, evidence, "mkor_table1", "real", "laptop").set_index(["row", "column"])

@@ -324,7 +324,8 @@ def test_an_output_bias_gives_all_classes_but_one():
 def test_without_an_output_bias_classes_differ_by_one_image():
     """Cross-entropy leaves one direction open, the same for all classes of a full batch."""
     chain, labels = network(), [0, 1, 2, 3]
-    images = batch(chain, labels)
+    # Far from 0 and 1, so that nothing is clipped.
+    images = 0.4 + 0.2 * batch(chain, labels)
     found = Mkor(rows="all", native=4).run(seen(chain, OURS, images, labels), 0)
     off = found.images - images
     size = np.linalg.svd(off.reshape(CLASSES, -1), compute_uv=False)
@@ -472,6 +473,17 @@ def test_parallel_paths_survive_dropout():
     assert lost[1] <= 2
 
 
+def test_clipping_is_told_from_absent_classes_under_cross_entropy():
+    chain, labels = network(), [0, 0, 0, 1, 1, 2]
+    images = batch(chain, labels)
+    view = seen(chain, OURS, images, labels)
+    for value in view.gradients.values():
+        value *= 0.3
+    found = Mkor(rows="all", native=4).run(view, 0)
+    assert dict(zip(found.classes, found.counts, strict=True)) == Counter(labels)
+    assert max(error(found, images, labels).values()) < 5e-3
+
+
 def test_pruned_features_are_told_from_black_ones():
     chain, labels = network(activation="sigmoid"), [3, 1, 0, 2]
     images = batch(chain, labels)
@@ -594,6 +606,45 @@ def test_an_update_of_other_weights_is_refused():
         Mkor().run(stale, 0)
     with pytest.raises(NumericsError, match="no secret to read"):
         Mkor().run(dataclasses.replace(view, secret=None), 0)
+
+
+def test_a_gradient_of_zero_is_refused():
+    chain, labels = network(), [0, 1, 2, 3]
+    view = seen(chain, NAIVE, batch(chain, labels), labels)
+    for value in view.gradients.values():
+        value[:] = 0.0
+    with pytest.raises(NumericsError, match="zero everywhere"):
+        Mkor().run(view, 0)
+
+
+def test_cross_entropy_without_an_output_bias_parameter_is_refused():
+    chain = Chain("fc", (1, 8, 8), (LinearSpec(CLASSES, bias=False),))
+    labels = [3, 0, 2]
+    view = seen(chain, MkorServer(classifier="untouched"), noisy(chain, labels), labels)
+    with pytest.raises(NumericsError, match="fc1 has no bias"):
+        Mkor().run(view, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"estimate": "median"}, "estimate: median is not known"),
+        ({"rows": "some"}, "rows: some is not known"),
+        ({"rows": "all", "coupling": "ignore"}, "needs rows: path"),
+        ({"native": 4, "estimate": "least_squares"}, "take one of them out"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        Mkor(**options)
+
+
+def test_an_estimate_has_to_fit_the_pools():
+    pooled = network("max"), network("average", "sigmoid")
+    assert "has max pools" in Mkor(estimate="average").applies(pooled[0])
+    assert "has average pools" in Mkor().applies(pooled[1])
+    assert "native: 5 does not divide" in Mkor(native=5).applies(network())
+    assert Mkor().applies(pooled[0]) is None
 
 
 def test_nan_is_refused_by_name():

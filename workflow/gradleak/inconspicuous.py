@@ -53,6 +53,8 @@ def table(
 
         ``parameters``, ``modified``, ``modified_share``
             Weights and biases, and how many of them differ from the honest ones.
+        ``modified_of_all``
+            Of ``convolutions`` alone: how many of them over the parameters of all layers.
         ``zeros_share``
             Share of the weights that are 0, or below 0.1 % of the layer's initial limit.
         ``mean``, ``deviation``, ``largest``
@@ -62,6 +64,9 @@ def table(
         ``ks``, ``ks_p``
             Kolmogorov-Smirnov distance of the weights from another initial draw, and its p-value:
             a test that a client can run.
+        ``bias_ks_p``, ``bias_largest``
+            The same test and the largest size of the biases; a test of distributions hardly sees a
+            single value that is far off, which the largest one shows.
 
         And for ``all``: ``norm_spread``, the largest over the median norm of single images'
         gradients, and ``zero_gradient_share``, the share of images whose gradient of the first
@@ -77,6 +82,14 @@ def table(
                 {**head, "metric": metric, "value": value, "default": default}
                 for metric, value, default in _weights(layers, own, before)
             ]
+        shares = {
+            row["layer"]: row["value"]
+            for row in rows
+            if row["model"] == chain.name and row["metric"] == "modified"
+        }
+        head = {"server": server, "model": chain.name, "layer": "convolutions"}
+        of_all = shares["convolutions"] / chain.parameters
+        rows.append({**head, "metric": "modified_of_all", "value": of_all, "default": 0.0})
         head = {"server": server, "model": chain.name, "layer": "all"}
         found = _gradients(chain, own, targets, samples, loss)
         expected = _gradients(chain, before, targets, samples, loss)
@@ -125,6 +138,19 @@ def _weights(
         _moments(expected),
         strict=True,
     )
+    biases = [
+        own[f"{layer.name}.bias"] / np.float32(_limit(layer)) for layer in layers if layer.bias
+    ]
+    if biases:
+        joined = np.concatenate(biases)
+        drawn = draw.uniform(-1.0, 1.0, joined.size)
+        uniform = stats.uniform(-1.0, 2.0).cdf
+        yield (
+            "bias_ks_p",
+            float(stats.kstest(joined, uniform, method="asymp").pvalue),
+            float(stats.kstest(drawn, uniform, method="asymp").pvalue),
+        )
+        yield "bias_largest", float(np.abs(joined).max()), float(np.abs(drawn).max())
     some = scaled if scaled.size <= SAMPLE else draw.choice(scaled, SAMPLE, replace=False)
     test = stats.ks_2samp(some, expected, method="asymp")
     again = stats.ks_2samp(draw.uniform(-1.0, 1.0, some.size), expected, method="asymp")

@@ -2,8 +2,14 @@
 # Servers whose weights are looked at, by model.
 INCONSPICUOUS = {
     "mkor_lenets": ["mkor_code", "mkor_lenet", "mkor_lenet_untouched", "fishing"],
-    "mkor_vgg16_100": ["mkor_code", "mkor_vgg", "mkor_vgg_untouched", "fishing"],
-    "mkor_vgg16_1000": ["mkor_vgg", "fishing"],
+    "mkor_vgg16_100": [
+        "mkor_code",
+        "mkor_vgg_keep",
+        "mkor_vgg",
+        "mkor_vgg_untouched",
+        "fishing",
+    ],
+    "mkor_vgg16_1000": ["mkor_vgg_keep", "fishing"],
 }
 # Images whose gradients a client samples.
 INCONSPICUOUS_TARGETS = {

@@ -7,17 +7,23 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.errors import NumericsError
+from gradleak.errors import ConfigError, NumericsError
 from gradleak.inversion.decoupling import ClassMeans, Decoupling
 from gradleak.inversion.features import considered, describers, grid, restored, stretched
-from gradleak.inversion.free_direction import settle
+from gradleak.inversion.free_direction import KINDS, settle
 from gradleak.inversion.head import Head
-from gradleak.inversion.pixels import Layout, estimate
-from gradleak.losses import OF_CLASSES
+from gradleak.inversion.pixels import ESTIMATES, Layout, estimate
+from gradleak.losses import OF_CLASSES, RAW
 from gradleak.models.chain import Chain
 from gradleak.servers.plan import Plan, plan
 from gradleak.servers.secret import Secret
 
+CHOICES = {
+    "rows": ("path", "all"),
+    "coupling": ("solve", "ignore"),
+    "free": KINDS,
+    "estimate": ESTIMATES,
+}
 # What settles the direction that cross-entropy leaves open, in words.
 FREE = {"median": "median of differences between neighbours", "range": "middle of the range"}
 
@@ -44,6 +50,10 @@ class Mkor:
         ``least_squares`` (ours) for average pools.
     native
         Side of the images before they were enlarged, if the attacker knows it.
+
+    Notes
+    -----
+    Images are clipped to the range of inputs, which any attacker knows.
     """
 
     rows: str = "path"
@@ -53,10 +63,37 @@ class Mkor:
     estimate: str = "bounds"
     native: int | None = None
 
+    def __post_init__(self) -> None:
+        for name, known in CHOICES.items():
+            if getattr(self, name) not in known:
+                raise ConfigError(
+                    f"{name}: {getattr(self, name)} is not known; choose one of {', '.join(known)}."
+                )
+        if self.rows == "all" and self.coupling == "ignore":
+            raise ConfigError(
+                "coupling: ignore is eq. (9), which needs rows: path; set one of them."
+            )
+        if self.native is not None and self.estimate == "least_squares":
+            raise ConfigError("native is not for estimate: least_squares; take one of them out.")
+
     def applies(self, chain: Chain) -> str | None:
         """See `gradleak.attacks.base.Attack`."""
         if chain.classes == 1:
             return f"{chain.name} has one output; MKOR tells images apart by their classes."
+        pools = {layer.pool for layer in chain.convolutions} - {"none"}
+        wrong = {"max": ("average", "least_squares"), "average": ("bounds",)}
+        for pool in pools:
+            if self.estimate in wrong[pool]:
+                return (
+                    f"{chain.name} has {pool} pools, whose regions estimate: {self.estimate} does "
+                    "not fit; choose bounds for max pools, average or least_squares for average."
+                )
+        side = chain.input[1]
+        if self.native is not None and (side % self.native or chain.input[1] != chain.input[2]):
+            return (
+                f"{chain.name} takes images of {side}x{chain.input[2]}, which native: "
+                f"{self.native} does not divide; correct or drop it."
+            )
         return None
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
@@ -75,6 +112,7 @@ class Mkor:
                 "have; choose cross_entropy."
             )
         check_finite(view)
+        check_gradient_there(view)
         paths = plan(view.chain, secret.settings.get("shifts"))
         means = self._class_means(view, paths, secret)
         values = describers(view.chain, view.weights, paths, secret, means.features)
@@ -83,7 +121,7 @@ class Mkor:
         layout = Layout(paths, grid(view.chain), view.chain.input[0])
         images = estimate(layout.regions(values), view.chain.input[1:], self.estimate, self.native)
         return Reconstruction(
-            images,
+            np.clip(images, view.low, view.high),
             means.note,
             classes=tuple(int(label) for label in means.classes),
             counts=tuple(int(count) for count in means.counts),
@@ -94,7 +132,10 @@ class Mkor:
         head = Head(view.chain, view.weights, view.loss)
         decoupling = Decoupling(self.rows, self.coupling)
         at: np.ndarray | None = None
-        for _ in range(1 + self.refinements):
+        # Eq. (9) as it stands does not look at the features.
+        plain = self.rows == "path" and (self.coupling == "ignore" or view.loss == RAW)
+        repeats = 0 if plain else self.refinements
+        for _ in range(1 + repeats):
             means = decoupling.solve(head, view.gradients, view.batch, secret, at)
             if means.direction is not None:
                 means = self._settled(view.chain, paths, secret, means)
@@ -142,6 +183,15 @@ def own_secret(view: AttackerView, method: str) -> Secret:
             "client for the gradient of this round."
         )
     return secret
+
+
+def check_gradient_there(view: AttackerView) -> None:
+    """Refuse a gradient of zero."""
+    if not any(value.any() for value in view.gradients.values()):
+        raise NumericsError(
+            f"The gradient of {view.chain.name} is zero everywhere, so nothing can be "
+            "reconstructed."
+        )
 
 
 def check_finite(view: AttackerView) -> None:

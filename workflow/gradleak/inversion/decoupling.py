@@ -23,6 +23,8 @@ from gradleak.servers.secret import Secret
 
 # Columns that are solved at a time, to bound the memory for float64.
 COLUMNS = 4096
+# Counts of images that are further from whole numbers than this were scaled, or noisy.
+UNEVEN = 0.2
 # A path that lets through less than this share of what the median path does is closed.
 CLOSED = 0.25
 # A class whose ∂ℓ/∂b is below this share of what its paths let through was lost on the way.
@@ -98,7 +100,7 @@ class Decoupling:
         """
         references = secret.values["references"]
         at = references[1:2] if at is None else at
-        counts = class_counts(head, gradients, batch, references[1:2])
+        counts, scale = class_counts(head, gradients, batch, references[1:2])
         classes = np.flatnonzero(counts)
         if not len(classes):
             raise NumericsError(
@@ -108,7 +110,7 @@ class Decoupling:
         # A feature that no image leaves at 0 has no column of zeros, unless it was pruned.
         pruned = ~gradient.any(axis=0) & (references.min(axis=0) > 0)
         if self.rows == "path" and (self.coupling == "ignore" or head.loss == RAW):
-            features = _divided(head, gradients, secret, classes, counts[classes] / batch)
+            features = _divided(head, gradients, secret, classes, scale * counts[classes] / batch)
             features[:, pruned] = np.nan
             there = ~np.isnan(features).all(axis=1)
             if not there.any():
@@ -120,7 +122,7 @@ class Decoupling:
         system: _Paths | _AllRows = (_Paths if self.rows == "path" else _AllRows)(
             head, secret, gradient
         )
-        matrix = system.matrix(at, classes) * counts[classes] / batch
+        matrix = system.matrix(at, classes) * (scale * counts[classes] / batch)
         open_ = head.loss != RAW and len(classes) == head.classes
         if self.rows == "all":
             kept = _agreeing(matrix, system.rows, open_)
@@ -135,24 +137,47 @@ class Decoupling:
 
 def class_counts(
     head: Head, gradients: Mapping[str, np.ndarray], batch: int, gray: np.ndarray
-) -> np.ndarray:
-    """Images of each class (N,): K(p_n − ∂ℓ/∂b_n), with p of a gray image (eq. 4).
+) -> tuple[np.ndarray, float]:
+    """Images of each class (N,), and what the gradient was scaled by.
 
-    Under raw logits the entries of ∂ℓ/∂b sum to −1, whatever a clipped gradient was scaled by.
+    c = K(p − ∂ℓ/∂b / scale), with p of a gray image (eq. 4). Under raw logits ∂ℓ/∂b sums to −scale.
+    Under cross-entropy it sums to 0 whatever the scale; where a scale of 1 gives no whole numbers,
+    it is taken from the absent classes, whose entries are p·scale, the largest there are.
 
-    Where the last layer has no bias, a class with a row of its own counts as one image: its scale
-    stays unknown (section 6).
+    Raises
+    ------
+    NumericsError
+        If the last layer has no bias and the loss mixes all classes into its rows.
     """
     last = head.layers[-1].name
     bias = gradients.get(f"{last}.bias")
     if bias is None:
+        if head.loss != RAW:
+            raise NumericsError(
+                f"{last} has no bias, and under cross-entropy its rows do not tell which classes "
+                "are in the batch; give it a bias."
+            )
+        # A class with a row of its own counts as one image: the scale stays unknown (section 6).
         size = np.linalg.norm(gradients[f"{last}.weight"].astype(np.float64), axis=1)
-        return (size > 1e-6 * size.max()).astype(int)
-    share = head.probabilities(gray)[0] - bias.astype(np.float64)
+        return (size > 1e-6 * size.max()).astype(int), 1.0
+    entries = bias.astype(np.float64)
     if head.loss == RAW:
-        share /= share.sum()
-    found = batch * share
-    return np.maximum(np.rint(found), 0).astype(int)
+        scale = -float(entries.sum())
+        return _whole(-batch * entries / scale)[0], scale
+    p = head.probabilities(gray)[0]
+    counts, off = _whole(batch * (p - entries))
+    scale = float((entries / p).max())
+    if off > UNEVEN and scale > 0:
+        other, other_off = _whole(batch * (p - entries / scale))
+        if other_off < min(off, UNEVEN):
+            return other, scale
+    return counts, 1.0
+
+
+def _whole(values: np.ndarray) -> tuple[np.ndarray, float]:
+    """Nearest numbers of images, and how far the farthest value is from its own."""
+    found = np.maximum(np.rint(values), 0).astype(int)
+    return found, float(np.abs(values - found).max())
 
 
 def _divided(
@@ -175,10 +200,7 @@ def _divided(
         return -total
     below = _sum_of_paths(bias[:, None], nodes, path)
     # A class whose every path dropout cut has what leaked from the others.
-    last = gradients.get(f"{head.layers[-1].name}.bias")
-    # Entries of the last bias sum to −1, or to what clipping left of it.
-    scale = -float(last.sum()) if last is not None and head.loss == RAW else 1.0
-    expected = np.median(np.abs(_passed(head, secret))) * scale * shares
+    expected = np.median(np.abs(_passed(head, secret))) * shares
     lost = np.abs(below[:, 0]) < LOST * expected
     found: np.ndarray = total / np.where(lost[:, None], np.nan, below)
     return found

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.ndimage import distance_transform_edt
 
-from gradleak.errors import ConfigError
 from gradleak.servers.plan import Plan
 
 ESTIMATES = ("bounds", "average", "least_squares")
@@ -112,18 +111,9 @@ def estimate(
         Side of the images before they were enlarged by repeating pixels, if the attacker knows
         it; each such block is then one unknown.
 
-    Raises
-    ------
-    ConfigError
-        If `native` does not divide the size, or `kind` does not fit.
     """
     if kind == "least_squares":
         return _least_squares(found, size).astype(np.float32)
-    height, width = size
-    if native is not None and (height % native or width % native or height != width):
-        raise ConfigError(
-            f"native: {native} does not divide images of {height}x{width}; correct or drop it."
-        )
     axes = [
         Axis(starts, found.side, length, native or length)
         for starts, length in zip(found.starts, size, strict=True)

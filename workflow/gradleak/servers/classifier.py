@@ -10,8 +10,6 @@ from scipy.optimize import linear_sum_assignment
 from gradleak.errors import ConfigError
 from gradleak.models.chain import Chain, LinearLayer
 
-CLASSIFIERS = ("naive", "paired", "untouched")
-
 
 @dataclass(frozen=True)
 class ClassifierDesign:

@@ -16,7 +16,6 @@ OPEN = 3.0
 SHUT = 10.0
 # Slack for float32 where a sum must not be positive.
 ROUNDING = 1e-5
-SPARES = ("keep", "noise", "silent")
 
 
 @dataclass(frozen=True)
