@@ -5,11 +5,15 @@ import pandas as pd
 import pytest
 
 from gradleak import inconspicuous, low_pass, targets, unique_samples
+from gradleak.benchmarks import mkor as speed_of_mkor
+from gradleak.benchmarks import speed
+from gradleak.inversion.pixels import Layout, estimate
 from gradleak.models import files
 from gradleak.models.files import ModelFile
 from gradleak.models.initial import family_weights
 from gradleak.scores_by_class import ByClass
 from gradleak.servers import base
+from gradleak.servers.plan import plan
 from gradleak.servers.secret import Secrets
 from gradleak.tables import mkor_losses
 from rgap_files import target_set
@@ -178,3 +182,30 @@ def test_losses_are_listed_with_what_a_client_could_notice(sent, tmp_path):
     (row,) = mkor_losses.table([case]).to_dict("records")
     assert (row["psnr_mean"], row["n"], row["n_ok"]) == (25.0, 3, 2)
     assert row["largest_bias"] == pytest.approx(5 * np.sqrt(60), rel=0.1)
+
+
+def test_the_speed_table_times_what_it_says(tmp_path):
+    chain = network("max", side=8)
+    models = ModelFile((chain,), family_weights([chain], 1))
+    paths = [str(tmp_path / f"{name}.safetensors") for name in ("sent", "secret", "targets", "own")]
+    naive = {"method": "mkor", "convolutions": "naive", "classifier": "naive"}
+    base.create((paths[0], paths[1]), models, naive, "code")
+    files.save(paths[3], [chain], models.weights, {})
+    targets.save(paths[2], target_set(1, 4, (1, 8, 8)), {})
+    rows = speed_of_mkor.rows(*paths[:3], loss="raw_logits", images=4, threads=1)
+    rows.append(speed_of_mkor.soteria_row(paths[3], paths[2], threads=1))
+    rows.append(speed_of_mkor.memory_row(paths[3], paths[2], images=4, threads=1))
+    frame = speed.table(rows)
+    assert (frame.ours_s > 0).all()
+    assert frame.what.tolist()[:2] == ["MKOR net against its gradient", "MKOR net against a loop"]
+    assert frame.ours_mib.iloc[3] > 50
+
+
+def test_the_loop_gives_what_all_at_once_gives():
+    chain = network("max", side=8)
+    paths = plan(chain)
+    count = len(paths.colour)
+    values = np.random.default_rng(0).uniform(0, 1, (2, count, *chain.convolutions[-1].grid))
+    layout = Layout(paths, chain.convolutions[-1].grid, 1)
+    expected = estimate(layout.regions(values), (8, 8), "bounds")
+    np.testing.assert_allclose(speed_of_mkor.loop(chain, paths, values), expected, atol=1e-6)
