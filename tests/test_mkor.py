@@ -608,6 +608,35 @@ def test_an_update_of_other_weights_is_refused():
         Mkor().run(dataclasses.replace(view, secret=None), 0)
 
 
+def test_a_classifier_that_lets_nothing_through_is_refused():
+    chain, labels = network(), [0, 1, 2]
+    sent, values = OURS.corrupt(chain, initial_weights(chain, 0), 5)
+    sent["fc1.bias"][:] = -10.0
+    sent["fc3.bias"][0] = 1.0
+    shared = capture(
+        chain,
+        sent,
+        batch(chain, labels),
+        np.array(labels),
+        precision="float64",
+        device=torch.device("cpu"),
+    )
+    secret = Secret("mkor", fingerprint(sent), {"shifts": None}, values)
+    view = AttackerView(
+        chain, sent, shared, None, 0.0, 1.0, batch=3, secret=secret, fingerprint=fingerprint(sent)
+    )
+    with pytest.raises(NumericsError, match="closes every node"):
+        Mkor(rows="all").run(view, 0)
+
+
+def test_raw_logits_whose_bias_gradient_cannot_be_are_refused():
+    chain, labels = network(), [0, 1, 2, 3]
+    view = seen(chain, NAIVE, batch(chain, labels), labels, "raw_logits")
+    view.gradients["fc3.bias"][:] = 0.3
+    with pytest.raises(NumericsError, match=r"fc3\.bias sums to 1\.2"):
+        Mkor().run(view, 0)
+
+
 def test_a_gradient_of_zero_is_refused():
     chain, labels = network(), [0, 1, 2, 3]
     view = seen(chain, NAIVE, batch(chain, labels), labels)
@@ -651,5 +680,5 @@ def test_nan_is_refused_by_name():
     chain, labels = network(), [0, 1, 2, 3]
     view = seen(chain, NAIVE, batch(chain, labels), labels)
     view.gradients["fc2.weight"][0, 0] = np.nan
-    with pytest.raises(NumericsError, match=r"gradient of fc2.weight holds NaN"):
+    with pytest.raises(NumericsError, match=r"fc2.weight holds NaN"):
         Mkor().run(view, 0)

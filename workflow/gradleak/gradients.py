@@ -17,6 +17,7 @@ from gradleak.models.chain import Chain, images_at_once
 from gradleak.models.files import ModelFile, fingerprint, runs, select
 from gradleak.models.passes import margin_label
 from gradleak.targets import Images, TargetSet
+from gradleak.usable import check_gradient
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 # Side from which on images pass with channels last.
@@ -154,27 +155,6 @@ def signs(
     ``opposite`` leaves μ < 0, where the gradient tells it uniquely; ``same`` leaves μ > 0.
     """
     return np.array([margin_label(chain, weights, image, labels) for image in images])
-
-
-def check_gradient(chain: Chain, gradients: dict[str, np.ndarray]) -> None:
-    """Refuse a gradient that no attack can use.
-
-    Raises
-    ------
-    NumericsError
-        If a tensor holds NaN or infinity, or all of them are zero.
-    """
-    for name, value in gradients.items():
-        if not np.all(np.isfinite(value)):
-            raise NumericsError(
-                f"The gradient of {chain.name}'s {name} holds NaN or infinity; check the images "
-                "and weights that it was taken from."
-            )
-    if not any(np.any(value) for value in gradients.values()):
-        raise NumericsError(
-            f"The gradient of {chain.name} is zero everywhere, so nothing can be reconstructed; "
-            "use weights that the image is not yet fitted by."
-        )
 
 
 def capture_all(

@@ -9,9 +9,10 @@ import numpy as np
 
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.inverting import InvertingGradients
-from gradleak.attacks.mkor import check_finite, own_secret
+from gradleak.attacks.mkor import own_secret
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
+from gradleak.usable import check_gradient
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class ClassFishing(InvertingGradients):
     def _fished(view: AttackerView) -> tuple[int, int, AttackerView]:
         """The class, its images in the batch, and a view of them alone."""
         target = int(own_secret(view, "class_fishing").values["target"])
-        check_finite(view)
+        check_gradient(view.chain, view.gradients)
         last = view.chain.layers[-1].name
         # The class's probability is near 0, so its bias has −count/K.
         count = round(-view.batch * float(view.gradients[f"{last}.bias"][target]))

@@ -17,6 +17,7 @@ from gradleak.losses import OF_CLASSES, RAW
 from gradleak.models.chain import Chain
 from gradleak.servers.plan import Plan, plan
 from gradleak.servers.secret import Secret
+from gradleak.usable import check_gradient
 
 CHOICES = {
     "rows": ("path", "all"),
@@ -71,7 +72,7 @@ class Mkor:
                 )
         if self.rows == "all" and self.coupling == "ignore":
             raise ConfigError(
-                "coupling: ignore is eq. (9), which needs rows: path; set one of them."
+                "coupling: ignore is eq. (9), which needs rows: path; set that, or coupling: solve."
             )
         if self.native is not None and self.estimate == "least_squares":
             raise ConfigError("native is not for estimate: least_squares; take one of them out.")
@@ -111,8 +112,7 @@ class Mkor:
                 f"MKOR tells images apart by their classes, which the {view.loss} loss does not "
                 "have; choose cross_entropy."
             )
-        check_finite(view)
-        check_gradient_there(view)
+        check_gradient(view.chain, view.gradients)
         paths = plan(view.chain, secret.settings.get("shifts"))
         means = self._class_means(view, paths, secret)
         values = describers(view.chain, view.weights, paths, secret, means.features)
@@ -183,21 +183,3 @@ def own_secret(view: AttackerView, method: str) -> Secret:
             "client for the gradient of this round."
         )
     return secret
-
-
-def check_gradient_there(view: AttackerView) -> None:
-    """Refuse a gradient of zero."""
-    if not any(value.any() for value in view.gradients.values()):
-        raise NumericsError(
-            f"The gradient of {view.chain.name} is zero everywhere, so nothing can be "
-            "reconstructed."
-        )
-
-
-def check_finite(view: AttackerView) -> None:
-    """Refuse a gradient with NaN or infinity, by name."""
-    for name, value in view.gradients.items():
-        if not np.isfinite(value).all():
-            raise NumericsError(
-                f"The gradient of {name} holds NaN or infinity; the client must resend it."
-            )

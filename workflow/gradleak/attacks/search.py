@@ -12,11 +12,12 @@ import torch
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.labels import class_of, contradiction
 from gradleak.errors import ConfigError, NumericsError
-from gradleak.gradients import DTYPES, check_gradient, pick_device
+from gradleak.gradients import DTYPES, pick_device
 from gradleak.losses import BINARY
 from gradleak.matching.chain_gradients import ChainGradients, stack
 from gradleak.matching.members import Members
 from gradleak.models.chain import Chain
+from gradleak.usable import check_gradient
 
 STARTS = ("normal", "uniform", "given")
 LABELS = ("from_view", "unknown")
@@ -119,7 +120,7 @@ class Search(ABC):
             If the gradient is zero or not finite, the label is neither granted nor to be told from
             the gradient, or the given starts are not finite or do not have the batch's size.
         """
-        check_gradient(view.chain, dict(view.gradients))
+        check_gradient(view.chain, view.gradients)
         labels = None if self.label == "unknown" else known_labels(view)
         size = (view.batch, *view.chain.input)
         count, given = self.starts, view.starts

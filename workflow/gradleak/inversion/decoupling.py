@@ -1,4 +1,4 @@
-"""Mean features of each class from the gradient of the classifier (MKOR eq. 6, 9 and 13).
+"""Mean features of each class from the gradient of the classifier (MKOR eq. 4 to 9).
 
 The gradient of the first fully connected layer is G = Σ_m c_m δ_m z̄_mᵀ / K over the classes m of
 the batch, with c_m images and mean features z̄_m, if the images of a class send back the same δ_m.
@@ -147,7 +147,8 @@ def class_counts(
     Raises
     ------
     NumericsError
-        If the last layer has no bias and the loss mixes all classes into its rows.
+        If the last layer has no bias and the loss mixes all classes into its rows, or its entries
+        cannot be those of raw logits.
     """
     last = head.layers[-1].name
     bias = gradients.get(f"{last}.bias")
@@ -163,6 +164,11 @@ def class_counts(
     entries = bias.astype(np.float64)
     if head.loss == RAW:
         scale = -float(entries.sum())
+        if scale <= 0:
+            raise NumericsError(
+                f"The gradient of {last}.bias sums to {-scale:.2g}, but raw logits give −1 or, if "
+                "it was clipped, a value below 0; too much noise was added to it."
+            )
         return _whole(-batch * entries / scale)[0], scale
     p = head.probabilities(gray)[0]
     counts, off = _whole(batch * (p - entries))
@@ -251,7 +257,7 @@ class _Paths:
         self.rows = _sum_of_paths(gradient, nodes, path) / passed[:, None]
 
     def matrix(self, features: np.ndarray, classes: np.ndarray) -> np.ndarray:
-        """P − e of each class of the batch, (N, N')."""
+        """Columns p − e of the classes of the batch, (N, N')."""
         p = self._head.probabilities(features)
         columns = np.broadcast_to(p, (len(classes), p.shape[1])).T.copy()
         columns[classes, np.arange(len(classes))] -= 1.0
@@ -270,6 +276,11 @@ class _AllRows:
         size = np.abs(gray[0])
         change = np.maximum(np.abs(black[0] - gray[0]), np.abs(white[0] - gray[0]))
         alive = np.flatnonzero(size > 0)
+        if not len(alive):
+            raise NumericsError(
+                "A gray image closes every node of the first fully connected layer, so nothing "
+                "comes back to it; the server has to send other weights."
+            )
         share = change[alive] / size[alive]
         # Where few rows hold still, the steadiest of them, enough to outweigh noise.
         limit = max(STEADY, float(np.sort(share)[: FEWEST * head.classes][-1]))
