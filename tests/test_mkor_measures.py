@@ -16,8 +16,8 @@ from gradleak.servers import base
 from gradleak.servers.plan import plan
 from gradleak.servers.secret import Secrets
 from gradleak.tables import mkor_losses
+from mkor_cases import network
 from rgap_files import target_set
-from test_mkor import network
 
 MKOR = {"method": "mkor", "beta": 0.1, "spare": "silent"}
 FISHING = {"method": "class_fishing", "target": 0, "bias": 10.0}

@@ -1,0 +1,155 @@
+"""What MKOR's servers and attacks refuse, in one sentence."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from chains import conv
+from gradleak.attacks.base import AttackerView
+from gradleak.attacks.mkor import Mkor
+from gradleak.errors import ConfigError, NumericsError
+from gradleak.gradients import capture
+from gradleak.models.chain import Chain, LinearSpec
+from gradleak.models.files import fingerprint
+from gradleak.models.initial import initial_weights
+from gradleak.servers.class_fishing import ClassFishingServer
+from gradleak.servers.mkor import MkorServer
+from gradleak.servers.secret import Secret
+from mkor_cases import CLASSES, NAIVE, OURS, PAIRED, batch, network, noisy, seen
+
+# --- Bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("server", "chain", "words"),
+    [
+        (PAIRED, network(width=7), ["fc1 has room for 3 pairs", "4 classes", "widen it to 8"]),
+        (NAIVE, network(width=3), ["fc1 has room for 3 nodes"]),
+        (MkorServer(shifts=5), network(), ["room for 2 four-direction layers", "shifts: 5"]),
+        (MkorServer(beta=[1.0] * 3), network(), ["beta has 3 values", "2 convolutions"]),
+        (MkorServer(spare="silent"), network(activation="sigmoid"), ["silent needs relu"]),
+        (ClassFishingServer(target=9), network(), ["target: 9 is no class", "from 0 to 3"]),
+        (
+            NAIVE,
+            Chain("net", (3, 8, 8), (conv(2, 3, bias=True, activation="relu"), LinearSpec(4))),
+            ["conv1 has 2 filters", "needs 3", "widen"],
+        ),
+        (
+            NAIVE,
+            Chain("net", (1, 8, 8), (conv(2, 3, activation="tanh"), LinearSpec(4))),
+            ["conv1 is followed by 'tanh'"],
+        ),
+        (
+            NAIVE,
+            Chain(
+                "net",
+                (1, 8, 8),
+                (conv(2, 3, padding=1, activation="relu", pool="max"), LinearSpec(4)),
+            ),
+            ["conv1 has no bias", "bias: true"],
+        ),
+    ],
+)
+def test_a_network_without_room_is_refused_by_name(server, chain, words):
+    with pytest.raises(ConfigError) as caught:
+        server.corrupt(chain, initial_weights(chain, 0), 1)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_an_image_that_pools_do_not_divide_is_refused():
+    chain = Chain(
+        "net",
+        (1, 6, 6),
+        (conv(2, 3, padding=1, pool="max"), conv(2, 3, pool="max", padding=1), LinearSpec(2)),
+    )
+    with pytest.raises(ConfigError, match="conv2 gives 3x3, which a pool of 2x2 does not divide"):
+        _ = chain.layers
+
+
+def test_an_update_of_other_weights_is_refused():
+    chain, labels = network(), [0, 1, 2, 3]
+    view = seen(chain, NAIVE, batch(chain, labels), labels)
+    stale = dataclasses.replace(view, fingerprint="0" * 64)
+    with pytest.raises(NumericsError, match="not of the weights that this server sent"):
+        Mkor().run(stale, 0)
+    with pytest.raises(NumericsError, match="no secret to read"):
+        Mkor().run(dataclasses.replace(view, secret=None), 0)
+
+
+def test_a_classifier_that_lets_nothing_through_is_refused():
+    chain, labels = network(), [0, 1, 2]
+    sent, values = OURS.corrupt(chain, initial_weights(chain, 0), 5)
+    sent["fc1.bias"][:] = -10.0
+    sent["fc3.bias"][0] = 1.0
+    shared = capture(
+        chain,
+        sent,
+        batch(chain, labels),
+        np.array(labels),
+        precision="float64",
+        device=torch.device("cpu"),
+    )
+    secret = Secret("mkor", fingerprint(sent), {"shifts": None}, values)
+    view = AttackerView(
+        chain, sent, shared, None, 0.0, 1.0, batch=3, secret=secret, fingerprint=fingerprint(sent)
+    )
+    with pytest.raises(NumericsError, match="closes every node"):
+        Mkor(rows="all").run(view, 0)
+
+
+def test_raw_logits_whose_bias_gradient_cannot_be_are_refused():
+    chain, labels = network(), [0, 1, 2, 3]
+    view = seen(chain, NAIVE, batch(chain, labels), labels, "raw_logits")
+    view.gradients["fc3.bias"][:] = 0.3
+    with pytest.raises(NumericsError, match=r"fc3\.bias sums to 1\.2"):
+        Mkor().run(view, 0)
+
+
+def test_a_gradient_of_zero_is_refused():
+    chain, labels = network(), [0, 1, 2, 3]
+    view = seen(chain, NAIVE, batch(chain, labels), labels)
+    for value in view.gradients.values():
+        value[:] = 0.0
+    with pytest.raises(NumericsError, match="zero everywhere"):
+        Mkor().run(view, 0)
+
+
+def test_cross_entropy_without_an_output_bias_parameter_is_refused():
+    chain = Chain("fc", (1, 8, 8), (LinearSpec(CLASSES, bias=False),))
+    labels = [3, 0, 2]
+    view = seen(chain, MkorServer(classifier="untouched"), noisy(chain, labels), labels)
+    with pytest.raises(NumericsError, match="fc1 has no bias"):
+        Mkor().run(view, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"estimate": "median"}, "estimate: median is not known"),
+        ({"rows": "some"}, "rows: some is not known"),
+        ({"rows": "all", "coupling": "ignore"}, "needs rows: path"),
+        ({"native": 4, "estimate": "least_squares"}, "take one of them out"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        Mkor(**options)
+
+
+def test_an_estimate_has_to_fit_the_pools():
+    pooled = network("max"), network("average", "sigmoid")
+    assert "has max pools" in Mkor(estimate="average").applies(pooled[0])
+    assert "has average pools" in Mkor().applies(pooled[1])
+    assert "native: 5 does not divide" in Mkor(native=5).applies(network())
+    assert Mkor().applies(pooled[0]) is None
+
+
+def test_nan_is_refused_by_name():
+    chain, labels = network(), [0, 1, 2, 3]
+    view = seen(chain, NAIVE, batch(chain, labels), labels)
+    view.gradients["fc2.weight"][0, 0] = np.nan
+    with pytest.raises(NumericsError, match=r"fc2.weight holds NaN"):
+        Mkor().run(view, 0)
