@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -105,32 +105,46 @@ def capture(
         for name, value in module.named_parameters()
         if kept == "all" or name.startswith("fc")
     }
-    if chain.has_dropout:
-        torch.manual_seed(seed)
-        module.train()
+    module.train(chain.has_dropout)
     truth = torch.from_numpy(labels).to(device)
-    size, at_once = len(images), images_at_once(chain)
-    total: list[torch.Tensor] = []
-    for first in range(0, size, at_once):
-        part = slice(first, min(first + at_once, size))
+
+    def share(part: slice) -> torch.Tensor:
+        """What some of the images add to the mean loss."""
         batch = torch.from_numpy(images[part]).to(device=device, dtype=dtype, memory_format=layout)
         with torch.set_grad_enabled(kept == "all"):
             features = module.features(batch)
         value = mean_loss(loss, module.classify(features), truth[part])
-        if len(batch) < size:
-            value = value * (len(batch) / size)
-        found = torch.autograd.grad(value, list(parameters.values()))
+        return value if len(batch) == len(images) else value * (len(batch) / len(images))
+
+    # A seed of dropout must not reach what else is drawn.
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        found = _summed(share, list(parameters.values()), len(images), images_at_once(chain))
+    out = {
+        name: value.contiguous().cpu().numpy()
+        for name, value in zip(parameters, found, strict=True)
+    }
+    check_gradient(chain, out)
+    return out
+
+
+def _summed(
+    share: Callable[[slice], torch.Tensor],
+    parameters: list[torch.Tensor],
+    size: int,
+    at_once: int,
+) -> list[torch.Tensor]:
+    """Gradient of the sum of all shares of a loss, one for each part of a batch of `size`."""
+    total: list[torch.Tensor] = []
+    for first in range(0, size, at_once):
+        part = slice(first, min(first + at_once, size))
+        found = torch.autograd.grad(share(part), parameters)
         if total:
             for sum_, more in zip(total, found, strict=True):
                 sum_ += more
         else:
             total = list(found)
-    out = {
-        name: value.contiguous().cpu().numpy()
-        for name, value in zip(parameters, total, strict=True)
-    }
-    check_gradient(chain, out)
-    return out
+    return total
 
 
 def mean_loss(loss: str, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -182,14 +196,8 @@ def capture_all(
     NumericsError
         If no gradient at all can be used.
     """
-    chosen = pick_device(device)
-    batches = len(targets.images)
-    for chain in models.chains:
-        if targets.shape != chain.input:
-            raise ConfigError(
-                f"{chain.name} takes images of {list(chain.input)}, but the targets have "
-                f"{list(targets.shape)}; choose another target set or model."
-            )
+    chosen, batches = pick_device(device), len(targets.images)
+    _check_sizes(models, targets)
     slots: dict[str, np.ndarray] = {}
     unusable: list[dict[str, Any]] = []
     for chain, seed, batch in runs(models.chains, seeds, batches):
@@ -225,25 +233,42 @@ def capture_all(
             f"None of the {len(unusable)} gradients can be used; the first: {unusable[0]['reason']}"
         )
     metadata = {
+        **_facts(models, targets, seeds),
         "unusable": unusable,
+        "loss": loss,
+        "labels": labels,
+        "precision": precision,
+    }
+    return slots, metadata
+
+
+def _check_sizes(models: ModelFile, targets: TargetSet) -> None:
+    """Refuse images that a network does not take."""
+    for chain in models.chains:
+        if targets.shape != chain.input:
+            raise ConfigError(
+                f"{chain.name} takes images of {list(chain.input)}, but the targets have "
+                f"{list(targets.shape)}; choose another target set or model."
+            )
+
+
+def _facts(models: ModelFile, targets: TargetSet, seeds: int) -> dict[str, Any]:
+    """Metadata of a gradient file that follow from what it was taken of."""
+    return {
         "fingerprints": {
             chain.name: [fingerprint(models.of(chain, seed)) for seed in range(seeds)]
             for chain in models.chains
         },
-        "loss": loss,
-        "labels": labels,
         "mode": {
             chain.name: "training" if chain.is_normalised or chain.has_dropout else "evaluation"
             for chain in models.chains
         },
-        "precision": precision,
         "seeds": seeds,
-        "images": batches,
+        "images": len(targets.images),
         "batch": targets.size,
         "low": targets.offset,
         "high": 1.0 + targets.offset,
     }
-    return slots, metadata
 
 
 def _no_gradient(

@@ -139,63 +139,64 @@ class Chain:
             If sizes do not fit, a convolution follows a fully connected layer, or the last
             layer is not fully connected.
         """
-        channels, height, width = self.input
-        features: int | None = None
         out: list[Layer] = []
-        convolutions = linears = 0
         sizes = [self.input]
+        features: int | None = None
         for spec in self.specs:
             if isinstance(spec, ConvSpec):
-                convolutions += 1
+                number = len(sizes)
                 if features is not None:
                     raise ConfigError(
-                        f"models.{self.name}: convolution {convolutions} follows a fully connected "
+                        f"models.{self.name}: convolution {number} follows a fully connected "
                         "layer; put the convolutions first."
                     )
-                shape = self._conv_shape(spec, convolutions, (channels, height, width))
-                name = f"conv{convolutions}"
-                self._check_pool(name, spec.pool, shape.output)
-                layer = ConvLayer(
-                    name,
-                    shape,
-                    spec.bias,
-                    spec.activation,
-                    spec.skip,
-                    spec.gain,
-                    spec.pool,
-                    spec.padding_mode,
-                    spec.norm,
-                )
+                layer = self._convolution(spec, number, sizes[-1])
                 out.append(layer)
-                channels, (height, width) = spec.filters, layer.grid
-                sizes.append((channels, height, width))
-                self._check_skip(name, spec.skip, (spec.filters, *shape.output), sizes)
-                continue
-            linears += 1
-            inputs = channels * height * width if features is None else features
-            if spec.inputs is not None and spec.inputs != inputs:
-                raise ConfigError(
-                    f"models.{self.name}: fully connected layer {linears} says inputs: "
-                    f"{spec.inputs}, but the layers before it give {inputs}; correct one of them."
-                )
-            name = f"fc{linears}"
-            out.append(
-                LinearLayer(
-                    name,
-                    inputs,
-                    spec.outputs,
-                    spec.bias,
-                    spec.activation,
-                    spec.gain,
-                    spec.dropout,
-                )
-            )
-            features = spec.outputs
+                sizes.append((spec.filters, *layer.grid))
+                self._check_skip(layer.name, spec.skip, (spec.filters, *layer.shape.output), sizes)
+            else:
+                number = len(out) - len(sizes) + 2
+                inputs = prod(sizes[-1]) if features is None else features
+                out.append(self._linear(spec, number, inputs))
+                features = spec.outputs
         if not out or not isinstance(out[-1], LinearLayer):
             raise ConfigError(
                 f"models.{self.name}: the last layer must be fully connected (fc: classes)."
             )
         return tuple(out)
+
+    def _convolution(self, spec: ConvSpec, number: int, size: tuple[int, int, int]) -> ConvLayer:
+        """Convolution `number`, from 1, with its sizes; `size` (C, H, W) enters it."""
+        name, shape = f"conv{number}", self._conv_shape(spec, number, size)
+        self._check_pool(name, spec.pool, shape.output)
+        return ConvLayer(
+            name,
+            shape,
+            spec.bias,
+            spec.activation,
+            spec.skip,
+            spec.gain,
+            spec.pool,
+            spec.padding_mode,
+            spec.norm,
+        )
+
+    def _linear(self, spec: LinearSpec, number: int, inputs: int) -> LinearLayer:
+        """Fully connected layer `number`, from 1, of `inputs` values."""
+        if spec.inputs is not None and spec.inputs != inputs:
+            raise ConfigError(
+                f"models.{self.name}: fully connected layer {number} says inputs: "
+                f"{spec.inputs}, but the layers before it give {inputs}; correct one of them."
+            )
+        return LinearLayer(
+            f"fc{number}",
+            inputs,
+            spec.outputs,
+            spec.bias,
+            spec.activation,
+            spec.gain,
+            spec.dropout,
+        )
 
     def _check_pool(self, name: str, pool: str, size: tuple[int, int]) -> None:
         """Refuse a pool whose blocks do not fill the image."""
