@@ -100,6 +100,14 @@ def test_a_classifier_that_lets_nothing_through_is_refused():
         Mkor(rows="all").run(view, 0)
 
 
+def test_features_that_carry_nothing_are_refused():
+    chain, labels = network(), [0, 1, 2, 3]
+    view = seen(chain, NAIVE, batch(chain, labels), labels, "raw_logits")
+    view.secret.values["references"][:] = view.secret.values["references"][1]
+    with pytest.raises(NumericsError, match="no pixel can be told"):
+        Mkor().run(view, 0)
+
+
 def test_raw_logits_whose_bias_gradient_cannot_be_are_refused():
     chain, labels = network(), [0, 1, 2, 3]
     view = seen(chain, NAIVE, batch(chain, labels), labels, "raw_logits")

@@ -9,6 +9,7 @@ from gradleak.benchmarks import mkor as speed_of_mkor
 from gradleak.benchmarks import speed
 from gradleak.inversion.pixels import Layout, estimate
 from gradleak.models import files
+from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.files import ModelFile
 from gradleak.models.initial import family_weights
 from gradleak.scores_by_class import ByClass
@@ -82,6 +83,16 @@ def test_modified_weights_are_counted(sent):
     assert frame.value["conv2", "deviation"] == pytest.approx(scaled.std(), rel=1e-5)
     assert frame.default["fc1", "kurtosis"] == pytest.approx(-1.2, abs=0.1)
     assert frame.value["fc1", "ks_p"] > 0.01
+
+
+def test_a_network_without_convolutions_has_no_row_of_them():
+    chain = Chain("fc", (1, 8, 8), (LinearSpec(4),))
+    models = ModelFile((chain,), family_weights([chain], 1))
+    found = inconspicuous.table(
+        "honest", models, models, target_set(1, 6, (1, 8, 8)), 4, "cross_entropy"
+    )
+    assert {row["layer"] for row in found} == {"fc1", "all"}
+    assert {row["value"] for row in found if row["metric"] == "modified"} == {0.0}
 
 
 def test_class_fishing_is_seen_in_zeros_and_in_gradients(sent):

@@ -82,14 +82,14 @@ def table(
                 {**head, "metric": metric, "value": value, "default": default}
                 for metric, value, default in _weights(layers, own, before)
             ]
-        shares = {
-            row["layer"]: row["value"]
-            for row in rows
-            if row["model"] == chain.name and row["metric"] == "modified"
-        }
-        head = {"server": server, "model": chain.name, "layer": "convolutions"}
-        of_all = shares["convolutions"] / chain.parameters
-        rows.append({**head, "metric": "modified_of_all", "value": of_all, "default": 0.0})
+        changed = [
+            row for row in rows if row["model"] == chain.name and row["metric"] == "modified"
+        ]
+        rows += [
+            {**row, "metric": "modified_of_all", "value": row["value"] / chain.parameters}
+            for row in changed
+            if row["layer"] == "convolutions"
+        ]
         head = {"server": server, "model": chain.name, "layer": "all"}
         found = _gradients(chain, own, targets, samples, loss)
         expected = _gradients(chain, before, targets, samples, loss)
@@ -103,7 +103,11 @@ def table(
 def _groups(chain: Chain) -> dict[str, list[Layer]]:
     """Layers one by one, the convolutions together, and all."""
     single: dict[str, list[Layer]] = {layer.name: [layer] for layer in chain.layers}
-    return {**single, "convolutions": list(chain.convolutions), "all": list(chain.layers)}
+    together: dict[str, list[Layer]] = {
+        "convolutions": list(chain.convolutions),
+        "all": list(chain.layers),
+    }
+    return {**single, **{name: layers for name, layers in together.items() if layers}}
 
 
 def _limit(layer: Layer) -> float:
@@ -124,8 +128,6 @@ def _weights(
     yield "parameters", float(total), float(total)
     yield "modified", float(changed), 0.0
     yield "modified_share", changed / total, 0.0
-    if not layers:
-        return
     # Over its limit every layer's weights are uniform in [−1, 1].
     scaled = np.concatenate(
         [own[f"{layer.name}.weight"].ravel() / np.float32(_limit(layer)) for layer in layers]

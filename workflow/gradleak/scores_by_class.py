@@ -15,6 +15,14 @@ from gradleak.targets import TargetSet
 
 MISSED = "missed"
 ABSENT = "absent"
+PHANTOM = "phantom"
+# Status of a class: whether it is in the batch, and whether the attack found it.
+STATUSES = {
+    (True, True): "ok",
+    (True, False): MISSED,
+    (False, True): PHANTOM,
+    (False, False): ABSENT,
+}
 
 
 @dataclass(frozen=True)
@@ -88,11 +96,7 @@ class ByClass:
 
     def _count(self, case: dict[str, Any], label: int, found: int, true: int) -> dict[str, Any]:
         """Row of the metric ``count``."""
-        status = (
-            {True: "ok", False: MISSED}[found > 0]
-            if true
-            else {True: "phantom", False: ABSENT}[found > 0]
-        )
+        status = STATUSES[true > 0, found > 0]
         return self._row(case, label, -1, "count", float(found), status)
 
     def _row(
@@ -108,7 +112,7 @@ class ByClass:
         reasons = {
             MISSED: f"The attack found no image of {words}.",
             ABSENT: f"No image of {words} is in the batch, and the attack found none.",
-            "phantom": f"The attack found {value:g} images of {words}, but there is none.",
+            PHANTOM: f"The attack found {value:g} images of {words}, but there is none.",
         }
         return {
             **case,

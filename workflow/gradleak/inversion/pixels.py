@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.ndimage import distance_transform_edt
 
+from gradleak.errors import NumericsError
 from gradleak.servers.plan import Plan
 
 ESTIMATES = ("bounds", "average", "least_squares")
@@ -111,7 +112,16 @@ def estimate(
         Side of the images before they were enlarged by repeating pixels, if the attacker knows
         it; each such block is then one unknown.
 
+    Raises
+    ------
+    NumericsError
+        If nothing is known of any region.
     """
+    if np.isnan(found.upper).all() or np.isnan(found.lower).all():
+        raise NumericsError(
+            "No feature that carries the image differs between black and white, so no pixel can be "
+            "told; the server has to send other weights."
+        )
     if kind == "least_squares":
         return _least_squares(found, size).astype(np.float32)
     axes = [
