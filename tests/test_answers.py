@@ -12,6 +12,7 @@ from gradleak.attacks.base import Reconstruction
 from gradleak.attacks.denoise import salt_and_pepper
 from gradleak.attacks.postprocess import hybrid_all
 from gradleak.data.arrays import Dataset
+from gradleak.defences import apply
 from gradleak.defences.base import build as build_defence
 from gradleak.errors import NumericsError
 from gradleak.losses import MarginLoss
@@ -68,7 +69,7 @@ def cell(tmp_path):
             labels=labels,
         )
         if defence is not None:
-            gradients.defend_all(files.read(paths["model"]), chosen, tensors, metadata, defence)
+            apply.defend_all(files.read(paths["model"]), chosen, tensors, metadata, defence)
         write_tensors(paths["gradient"], tensors, metadata)
         return paths
 

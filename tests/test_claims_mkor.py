@@ -159,8 +159,8 @@ def test_what_cannot_be_is_refuted_or_not_judged(judged: pd.DataFrame) -> None:
 
 def test_a_table_of_words_has_what_was_measured(claims: Claims, tmp_path: Path) -> None:
     fishing = ("mkor_lenet_fishing", "mkor_lenet", "none", "class_fishing")
-    strided = (fishing[0], "mkor_lenet_strided", *fishing[2:])
-    rows = [row for key in (fishing, strided) for row in _classes(key, 0, {"0": 9.0})]
+    modified = (fishing[0], "mkor_lenet_code", *fishing[2:])
+    rows = [row for key in (fishing, modified) for row in _classes(key, 0, {"0": 9.0})]
     server = {"server": "mkor_vgg_keep", "layer": "fc3", "metric": "zeros_share", "value": 0.001}
     found = [{**server, "model": f"mkor_vgg16_{n}"} for n in (100, 1000)]
     evidence = _read(tmp_path, rows, mkor_inconspicuous=found)

@@ -258,3 +258,14 @@ def test_a_chain_survives_its_description():
     for name in loaded.models:
         chain = loaded.chain(name)
         assert type(chain).from_description(json.loads(json.dumps(chain.describe()))) == chain
+
+
+def test_networks_can_share_a_list_of_layers():
+    chains = config.load(RAW).chain
+    one, other = (chains(f"mkor_vgg16_{kind}") for kind in ("100", "100_small"))
+    assert len(one.layers) == len(other.layers) == 16
+    assert RAW["models"]["mkor_vgg16_100"]["layers"][0] is RAW["models"][other.name]["layers"][0]
+    raw = copy.deepcopy(RAW)
+    raw["models"]["mkor_fc"]["layers"] = [[{"fc": 9, "inputs": 3072, "bais": True}]]
+    with pytest.raises(ConfigError, match=r"models\.mkor_fc.*bais.*bias"):
+        config.load(raw)

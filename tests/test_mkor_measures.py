@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from gradleak import inconspicuous, low_pass, targets, unique_samples
+from gradleak.artifacts import write_tensors
 from gradleak.benchmarks import mkor as speed_of_mkor
 from gradleak.benchmarks import speed
 from gradleak.inversion.pixels import Layout, estimate
@@ -16,7 +17,7 @@ from gradleak.scores_by_class import ByClass
 from gradleak.servers import base
 from gradleak.servers.plan import plan
 from gradleak.servers.secret import Secrets
-from gradleak.tables import mkor_losses
+from gradleak.tables import mkor_losses, mkor_pruned
 from mkor_cases import network
 from rgap_files import target_set
 
@@ -62,7 +63,7 @@ def test_files_of_a_server_hold_what_it_sends_and_keeps(sent, settings):
 def rows(sent, settings):
     honest, corrupt, _ = sent(settings)
     found = inconspicuous.table(
-        "server", honest, corrupt, target_set(1, 6, (1, 8, 8)), 4, "cross_entropy"
+        honest, [("server", corrupt)], target_set(1, 6, (1, 8, 8)), 4, "cross_entropy"
     )
     frame = pd.DataFrame(found)
     assert list(frame) == inconspicuous.COLUMNS
@@ -89,7 +90,7 @@ def test_a_network_without_convolutions_has_no_row_of_them():
     chain = Chain("fc", (1, 8, 8), (LinearSpec(4),))
     models = ModelFile((chain,), family_weights([chain], 1))
     found = inconspicuous.table(
-        "honest", models, models, target_set(1, 6, (1, 8, 8)), 4, "cross_entropy"
+        models, [("honest", models)], target_set(1, 6, (1, 8, 8)), 4, "cross_entropy"
     )
     assert {row["layer"] for row in found} == {"fc1", "all"}
     assert {row["value"] for row in found if row["metric"] == "modified"} == {0.0}
@@ -154,12 +155,24 @@ def test_answers_by_class_are_compared_with_their_own_images():
     assert psnr.value.iloc[0] > 100
     assert psnr.value.iloc[1:].isna().all()
     assert frame[frame.metric == "duplicates"].value.tolist() == [1, 2, 2]
+    mean = frame[frame.metric == "psnr_class_mean"].value
+    assert mean.iloc[0] == psnr.value.iloc[0]
+    assert mean.iloc[1:].isna().all()
     count = frame[frame.metric == "count"]
     assert count.status.tolist() == ["ok", "missed", "absent", "phantom"]
     assert count.value.tolist() == [1, 0, 0, 2]
     alone = ByClass(chosen, 0, network(), record([0], [1], partial=True)).rows(found[:1], CASE)
     assert {row["status"] for row in alone} == {"ok"}
     assert {row["index"] for row in alone if row["metric"] == "psnr"} == {0}
+
+
+def test_an_image_of_several_is_also_compared_with_their_mean():
+    chosen = target_set(1, 2, (1, 8, 8))
+    chosen = targets.TargetSet(**{**vars(chosen), "labels": np.array([[1, 1]])})
+    found = chosen.inputs(0).mean(axis=0, keepdims=True)
+    frame = pd.DataFrame(ByClass(chosen, 0, network(), record([1], [2])).rows(found, CASE))
+    assert (frame[frame.metric == "psnr"].value < 40).all()
+    assert (frame[frame.metric == "psnr_class_mean"].value > 100).all()
 
 
 def test_scores_up_to_scale_forgive_brightness_alone():
@@ -220,3 +233,17 @@ def test_the_loop_gives_what_all_at_once_gives():
     layout = Layout(paths, chain.convolutions[-1].grid, 1)
     expected = estimate(layout.regions(values), (8, 8), "bounds")
     np.testing.assert_allclose(speed_of_mkor.loop(chain, paths, values), expected, atol=1e-6)
+
+
+def test_what_soteria_takes_is_counted_among_columns_that_were_not_empty(tmp_path):
+    plain = np.ones((1, 1, 2, 8), np.float32)
+    plain[..., :4] = 0.0
+    defended = plain.copy()
+    defended[..., 7] = 0.0
+    files_ = [str(tmp_path / f"{name}.safetensors") for name in ("none", "soteria")]
+    for path, value in zip(files_, (plain, defended), strict=True):
+        write_tensors(path, {"net/fc1.weight": value, "net/fc1.bias": value[..., 0]}, {})
+    case = {"result": "x", "before": files_[0], "after": files_[1]}
+    (row,) = mkor_pruned.table([case]).to_dict("records")
+    assert (row["model"], row["features"], row["empty"], row["pruned"]) == ("net", 8, 4, 1)
+    assert row["pruned_share"] == 0.25

@@ -199,3 +199,14 @@ def test_corrupting_changes_no_input_and_repeats():
     assert first[0].keys() == honest.keys()
     other = PAIRED.corrupt(chain, honest, 6)[1]
     assert not np.array_equal(first[1]["channel2"], other["channel2"])
+
+
+@pytest.mark.parametrize("reduce", ["stride", "max", "average"])
+def test_references_are_what_constant_images_give(reduce):
+    chain = network(reduce, "sigmoid" if reduce == "average" else "relu")
+    weights = initial_weights(chain, 0)
+    images = torch.full((3, *chain.input), 0.0)
+    images[1], images[2] = 0.5, 1.0
+    with torch.no_grad():
+        expected = load(chain, weights, torch.float64).features(images.double()).numpy()
+    np.testing.assert_allclose(references(chain, weights), expected, atol=1e-12)

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradleak.defences.base import Client, Defence
+from gradleak.defences.apply import noise_seed
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.losses import BINARY, RAW
 from gradleak.models.build import ChainModule, load
 from gradleak.models.chain import Chain, images_at_once
-from gradleak.models.files import ModelFile, fingerprint, runs, select
+from gradleak.models.files import ModelFile, fingerprint, runs
 from gradleak.models.passes import margin_label
 from gradleak.targets import Images, TargetSet
 from gradleak.usable import check_gradient
@@ -280,38 +280,3 @@ def _no_gradient(
         for name, value in weights.items()
         if kept == "all" or name.startswith("fc")
     }
-
-
-def defend_all(
-    models: ModelFile,
-    targets: TargetSet,
-    tensors: dict[str, np.ndarray],
-    metadata: Mapping[str, Any],
-    defence: Defence,
-) -> None:
-    """Put what a defence makes of each gradient in its place.
-
-    Parameters
-    ----------
-    models, targets
-        What the gradients were taken of.
-    tensors, metadata
-        What `capture_all` gave; `tensors` is changed.
-    defence
-        The defence.
-    """
-    broken = {(entry["chain"], entry["seed"], entry["batch"]) for entry in metadata["unusable"]}
-    for chain, seed, batch in runs(models.chains, metadata["seeds"], metadata["images"]):
-        if (chain.name, seed, batch) in broken:
-            continue
-        shared = select(tensors, chain.name, seed, batch)
-        known = {key: shared.pop(key) for key in ("label", "class") if key in shared}
-        true = known.get("label", targets.labels[batch])
-        client = Client(chain, models.of(chain, seed), targets.batch(batch), true)
-        for name, value in defence.apply(client, shared, noise_seed(seed, batch)).items():
-            tensors[f"{chain.name}/{name}"][seed, batch] = value
-
-
-def noise_seed(seed: int, batch: int) -> int:
-    """Seed of a defence's randomness: another for each draw of weights and each batch."""
-    return 7_368_787 + 100_003 * seed + batch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,9 +22,8 @@ SAMPLE = 100_000
 
 
 def table(
-    server: str,
     honest: ModelFile,
-    sent: ModelFile,
+    sent: Iterable[tuple[str, ModelFile]],
     targets: TargetSet,
     samples: int,
     loss: str,
@@ -33,10 +32,9 @@ def table(
 
     Parameters
     ----------
-    server
-        Id in config.yaml.
     honest, sent
-        The model as it is initialised, and as it is sent; the first draw of weights counts.
+        The model as it is initialised, and as servers, named by their ids in config.yaml, send it;
+        the first draw of weights counts.
     targets
         Images of which the first `samples` are taken one by one.
     samples
@@ -72,32 +70,41 @@ def table(
         gradients, and ``zero_gradient_share``, the share of images whose gradient of the first
         layer is below a thousandth of the largest.
     """
+    expected = {
+        chain.name: _gradients(chain, honest.of(chain, 0), targets, samples, loss)
+        for chain in honest.chains
+    }
     rows: list[dict[str, Any]] = []
-    for chain in sent.chains:
-        own, before = sent.of(chain, 0), honest.of(chain, 0)
-        groups = _groups(chain)
-        for name, layers in groups.items():
-            head = {"server": server, "model": chain.name, "layer": name}
+    for server, models in sent:
+        for chain in models.chains:
+            own = models.of(chain, 0)
+            found = _gradients(chain, own, targets, samples, loss)
             rows += [
-                {**head, "metric": metric, "value": value, "default": default}
-                for metric, value, default in _weights(layers, own, before)
+                {"server": server, "model": chain.name, **row}
+                for row in (
+                    *_of_weights(chain, own, honest.of(chain, 0)),
+                    *(
+                        _row("all", metric, found[metric], default)
+                        for metric, default in expected[chain.name].items()
+                    ),
+                )
             ]
-        changed = [
-            row for row in rows if row["model"] == chain.name and row["metric"] == "modified"
-        ]
-        rows += [
-            {**row, "metric": "modified_of_all", "value": row["value"] / chain.parameters}
-            for row in changed
-            if row["layer"] == "convolutions"
-        ]
-        head = {"server": server, "model": chain.name, "layer": "all"}
-        found = _gradients(chain, own, targets, samples, loss)
-        expected = _gradients(chain, before, targets, samples, loss)
-        rows += [
-            {**head, "metric": metric, "value": found[metric], "default": expected[metric]}
-            for metric in found
-        ]
     return rows
+
+
+def _row(layer: str, metric: str, value: float, default: float) -> dict[str, Any]:
+    return {"layer": layer, "metric": metric, "value": value, "default": default}
+
+
+def _of_weights(
+    chain: Chain, own: Mapping[str, np.ndarray], honest: Mapping[str, np.ndarray]
+) -> Iterator[dict[str, Any]]:
+    """Rows about the weights of each layer, of the convolutions and of all."""
+    for name, layers in _groups(chain).items():
+        for metric, value, default in _weights(layers, own, honest):
+            yield _row(name, metric, value, default)
+            if (name, metric) == ("convolutions", "modified"):
+                yield _row(name, "modified_of_all", value / chain.parameters, 0.0)
 
 
 def _groups(chain: Chain) -> dict[str, list[Layer]]:
@@ -164,8 +171,9 @@ def _moments(values: np.ndarray) -> tuple[float, ...]:
     """Share of zeros, mean, deviation, largest size and excess kurtosis of scaled weights."""
     mean = float(values.mean(dtype=np.float64))
     centred = values - np.float32(mean)
-    variance = float(np.mean(centred**2, dtype=np.float64))
-    fourth = float(np.mean(centred**4, dtype=np.float64))
+    square = centred * centred
+    variance = float(np.mean(square, dtype=np.float64))
+    fourth = float(np.mean(square * square, dtype=np.float64))
     size = np.abs(values)
     zeros = float(np.mean(size < ZERO))
     kurtosis = fourth / variance**2 - 3.0 if variance else float("nan")

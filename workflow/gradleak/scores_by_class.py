@@ -30,8 +30,9 @@ class ByClass:
     """One answer to one batch, compared with the batch's images class by class.
 
     Each image is compared with the image that the attack gives for its class, which is the mean
-    of all images of that class if there are several: ``duplicates`` tells how many. An image
-    whose class the attack did not find has the status ``missed``.
+    of all images of that class if there are several: ``duplicates`` tells how many, and
+    ``psnr_class_mean`` compares with the mean image of the class itself. An image whose class the
+    attack did not find has the status ``missed``.
 
     One more row a class, of the metric ``count``, has the number of images that the attack found
     there. Its status is ``ok`` where the class is in the batch and was found, ``missed`` where it
@@ -59,13 +60,16 @@ class ByClass:
         classes, counts = self.record["classes"], self.record["counts"]
         place = {label: k for k, label in enumerate(classes)}
         true = Counter(int(label) for label in labels)
+        means: dict[int, float] = {}
         out = []
         for position, label in enumerate(labels.tolist()):
             image = found[place[label]] if label in place else None
             if image is None and self.record["partial"]:
                 continue
             values, status = self._compared(position, image), "ok" if image is not None else MISSED
-            values["duplicates"] = float(true[label])
+            if label not in means:
+                means[label] = self._to_mean(label, image)
+            values |= {"psnr_class_mean": means[label], "duplicates": float(true[label])}
             index = int(self.targets.indices[self.batch, position])
             out += [
                 self._row(case, label, index, metric, value, status)
@@ -93,6 +97,15 @@ class ByClass:
         scale = float(np.vdot(image, original) / max(np.vdot(image, image), 1e-30))
         out["psnr_scaled"] = psnr(original, scale * image)
         return out
+
+    def _to_mean(self, label: int, image: np.ndarray | None) -> float:
+        """PSNR of what the attack gives for a class against the mean of the class's images."""
+        if image is None:
+            return np.nan
+        places = np.flatnonzero(self.targets.labels[self.batch] == label).tolist()
+        parts = (self.targets.inputs(self.batch, slice(k, k + 1))[0] for k in places)
+        mean = np.sum(list(parts), axis=0) / len(places)
+        return psnr(mean, image.astype(np.float64))
 
     def _count(self, case: dict[str, Any], label: int, found: int, true: int) -> dict[str, Any]:
         """Row of the metric ``count``."""

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    model_validator,
+)
 
 from gradleak.layers import specs
 from gradleak.losses import OF_CLASSES
@@ -84,11 +91,26 @@ class Targets(Section):
         return self
 
 
+def _flat(layers: Any) -> Any:
+    """Layers, a list among them taken for its entries: networks can share one by an anchor."""
+    if not isinstance(layers, list):
+        return layers
+    parts = (entry if isinstance(entry, list) else [entry] for entry in layers)
+    return [layer for part in parts for layer in part]
+
+
+Layers = Annotated[
+    list[dict[str, Any]],
+    BeforeValidator(_flat, json_schema_input_type=list[dict[str, Any] | list[dict[str, Any]]]),
+    Field(min_length=1),
+]
+
+
 class Model(Section):
     """A network as a chain of layers."""
 
     input: InputSize
-    layers: Annotated[list[dict[str, Any]], Field(min_length=1)]
+    layers: Layers
     spread: PositiveFloat | None = None
 
     @model_validator(mode="after")

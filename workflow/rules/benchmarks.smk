@@ -16,7 +16,7 @@ rule speed:
         mkor_secret=SECRET.format(server="mkor_code", model="mkor_vgg16_100"),
         mkor_targets=TARGETS.format(targets="mkor_cifar_first"),
         soteria_model=MODEL.format(model="mkor_lenets"),
-        soteria_targets=TARGETS.format(targets="mkor_mnist_one"),
+        soteria_targets=TARGETS.format(targets="mkor_mnist_few"),
         photo_model=MODEL.format(model="mkor_vgg16_1000"),
         photo_targets=TARGETS.format(targets="mkor_photos"),
     output:

@@ -54,8 +54,8 @@ ON_DEVICE = ("dlg", "inverting_gradients", "gauss_newton", "class_fishing")
 SECRET_READERS = gradleak_config.SECRET
 LATER = [name for name in CONFIG.attacks if name not in FIRST]
 
-# Parameters from which on a network is worth two threads.
-LARGE_MODEL = 10_000_000
+# Parameters from which on a network is worth two threads: VGG-16 with all its nodes.
+LARGE_MODEL = 30_000_000
 
 # Each paper's rules add their targets.
 FIGURES = []

@@ -149,9 +149,9 @@ def defence_settings(wildcards):
 
 
 def defence_code(wildcards):
-    """Code of gradients and of this defence alone."""
+    """Code of this defence alone."""
     method = CONFIG.defences[wildcards.defence].method
-    return code("gradleak.gradients", DEFENCES[method][0])
+    return code("gradleak.defences.apply", DEFENCES[method][0])
 
 
 def amounts_of_attack(attack):

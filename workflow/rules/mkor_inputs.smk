@@ -9,7 +9,7 @@ INCONSPICUOUS = {
         "mkor_vgg_untouched",
         "fishing",
     ],
-    "mkor_vgg16_1000": ["mkor_vgg_keep", "fishing"],
+    "mkor_vgg16_1000": ["mkor_code", "mkor_vgg_keep", "fishing"],
 }
 # Images whose gradients a client samples.
 INCONSPICUOUS_TARGETS = {
@@ -18,11 +18,28 @@ INCONSPICUOUS_TARGETS = {
     "mkor_vgg16_1000": "mkor_photos",
 }
 LOSSES = [name for name in CONFIG.experiments if name.startswith("mkor_loss_")]
+SOTERIA = [name for name in CONFIG.experiments if name.startswith("mkor_soteria_")]
 
 
 def inconspicuous_targets(wildcards):
     """Images of which a client computes gradients one by one."""
     return TARGETS.format(targets=INCONSPICUOUS_TARGETS[wildcards.model])
+
+
+def inconspicuous_sent(wildcards):
+    """What servers send of a model."""
+    return [
+        SENT.format(server=server, model=wildcards.model)
+        for server in INCONSPICUOUS[wildcards.model]
+    ]
+
+
+def soteria_gradients(defence):
+    """Gradient files of the experiments under Soteria, under it or as they are."""
+    return [
+        GRADIENT.format(experiment=name, model=CONFIG.experiments[name].models[0], defence=defence)
+        for name in SOTERIA
+    ]
 
 
 def loss_cases(kind):

@@ -4,6 +4,7 @@ MEASURED = {
     "mkor_unique_samples": any(name.startswith("mkor") for name in CONFIG.experiments),
     "mkor_bound": "mkor_photos" in CONFIG.targets,
     "mkor_soteria_cost": "mkor_lenets" in CONFIG.groups,
+    "mkor_soteria_pruned": bool(SOTERIA),
     "mkor_losses": bool(LOSSES),
 }
 TABLES += [f"results/tables/{name}.csv" for name, there in MEASURED.items() if there]
@@ -12,14 +13,14 @@ TABLES += [f"results/tables/{name}.csv" for name, there in MEASURED.items() if t
 rule inconspicuous:
     input:
         honest=MODEL,
-        sent=SENT,
+        sent=inconspicuous_sent,
         targets=inconspicuous_targets,
     output:
-        f"results/inconspicuous/{CASE}/{{server}}/{{model}}.csv",
+        f"results/inconspicuous/{CASE}/{{model}}.csv",
     log:
-        f"results/logs/inconspicuous/{CASE}/{{server}}/{{model}}.log",
+        f"results/logs/inconspicuous/{CASE}/{{model}}.log",
     benchmark:
-        f"results/benchmarks/inconspicuous/{CASE}/{{server}}/{{model}}.tsv"
+        f"results/benchmarks/inconspicuous/{CASE}/{{model}}.tsv"
     conda:
         "../../envs/gradleak.yaml"
     threads: model_threads
@@ -27,6 +28,7 @@ rule inconspicuous:
         mem_mb=model_memory,
         runtime=30,
     params:
+        servers=lambda wildcards: INCONSPICUOUS[wildcards.model],
         samples=CONFIG.amount("mkor_sampled"),
         code=code("gradleak.inconspicuous"),
     script:
@@ -35,11 +37,7 @@ rule inconspicuous:
 
 rule mkor_inconspicuous:
     input:
-        [
-            f"results/inconspicuous/{CASE}/{server}/{model}.csv"
-            for model, servers in INCONSPICUOUS.items()
-            for server in servers
-        ],
+        [f"results/inconspicuous/{CASE}/{model}.csv" for model in INCONSPICUOUS],
     output:
         "results/tables/mkor_inconspicuous.csv",
     log:
@@ -83,10 +81,7 @@ use rule mkor_inconspicuous as mkor_bound with:
 
 use rule mkor_inconspicuous as mkor_soteria_cost with:
     input:
-        models=[
-            MODEL.format(model=model)
-            for model in ("mkor_lenets", "mkor_lenet_code", "mkor_vgg16_100")
-        ],
+        models=[MODEL.format(model=model) for model in ("mkor_lenets", "mkor_vgg16_100")],
     output:
         "results/tables/mkor_soteria_cost.csv",
     log:
@@ -94,6 +89,20 @@ use rule mkor_inconspicuous as mkor_soteria_cost with:
     params:
         table="soteria_cost",
         code=code("gradleak.defences.soteria"),
+
+
+use rule mkor_inconspicuous as mkor_soteria_pruned with:
+    input:
+        before=soteria_gradients("none"),
+        after=soteria_gradients("soteria"),
+    output:
+        "results/tables/mkor_soteria_pruned.csv",
+    log:
+        "results/logs/tables/mkor_soteria_pruned.log",
+    params:
+        table="soteria_pruned",
+        results=SOTERIA,
+        code=code("gradleak.tables.mkor_pruned"),
 
 
 use rule mkor_inconspicuous as mkor_losses with:

@@ -50,13 +50,13 @@ def mkor_cifar_panels(attacks, suffix=""):
         "CF": ("Class fishing (CF)\nat 32×32", "mkor_cifar_fishing", "class_fishing"),
         "strided": (
             "MKOR, authors' code,\nstrides for pools",
-            "mkor_cifar_code",
+            "mkor_cifar_code_strided",
             "mkor_native",
             "mkor_vgg16_100_strided",
         ),
         "ours strided": (
             "MKOR, ours,\nstrides for pools",
-            "mkor_cifar",
+            "mkor_cifar_strided",
             "mkor_all_native",
             "mkor_vgg16_100_strided",
         ),
@@ -172,20 +172,19 @@ def mkor_module(wildcards):
 MKOR_SINGLE = ["MKOR", "ours", "GI", "CF"]
 MKOR_ALL = ["DLG", "iDLG", "GI", "CF", "MKOR", "ours"]
 MKOR_MORE = ["MKOR", "ours", "strided", "ours strided", "GI", "CF"]
-MKOR_STRIDED = "mkor_lenet_strided"
 MKOR_BLOCKS = {
     3: ("A batch of MNIST from LeNet-5", mkor_mnist_panels(MKOR_SINGLE)),
     4: ("A batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_SINGLE)),
     6: ("A batch of MNIST from LeNet-5", mkor_mnist_panels(MKOR_ALL)),
     7: (
-        "A batch of MNIST from the modified LeNet, strides for pools",
+        "A batch of MNIST from the modified LeNet of the authors' code",
         [
-            *mkor_mnist_panels(MKOR_ALL, MKOR_STRIDED),
+            *mkor_mnist_panels(MKOR_ALL, "mkor_lenet_code"),
             mkor_panel(
-                "MKOR, the modified LeNet\nof the authors' code",
-                "mkor_lenet_code_net",
-                "mkor_average",
+                "MKOR, the text's modified LeNet:\nstrides for pools",
                 "mkor_lenet_code",
+                "mkor_average",
+                "mkor_lenet_strided",
             ),
         ],
     ),
@@ -195,7 +194,16 @@ MKOR_BLOCKS = {
     ),
     9: (
         "A batch of MNIST from LeNet-5, Soteria with 30 % pruned",
-        mkor_mnist_panels(MKOR_ALL, defence="soteria", kind="soteria"),
+        [
+            *mkor_mnist_panels(MKOR_ALL, defence="soteria", kind="soteria"),
+            mkor_panel(
+                "MKOR, the modified LeNet\nof the authors' code",
+                "mkor_soteria_code",
+                "mkor_average",
+                "mkor_lenet_code",
+                "soteria",
+            ),
+        ],
     ),
     11: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_MORE[:4])),
     12: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_MORE[:4])),

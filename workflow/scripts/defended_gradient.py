@@ -1,8 +1,9 @@
 """Writes what clients share after a defence."""
 
 import _package
-from gradleak import gradients, targets
+from gradleak import targets
 from gradleak.artifacts import read_tensors, write_tensors
+from gradleak.defences import apply
 from gradleak.defences import base as defences
 from gradleak.models import files
 from gradleak.provenance import record
@@ -11,7 +12,7 @@ from gradleak.script import job
 with job(snakemake):
     params = snakemake.params
     tensors, metadata = read_tensors(snakemake.input.gradient)
-    gradients.defend_all(
+    apply.defend_all(
         files.read(snakemake.input.model),
         targets.read(snakemake.input.targets),
         tensors,

@@ -36,6 +36,19 @@ def soteria_cost():
     return pd.DataFrame([soteria.cost(chain) for chain in chains])
 
 
+def soteria_pruned():
+    """What Soteria takes from each gradient."""
+    from gradleak.tables import mkor_pruned
+
+    params, files = snakemake.params, snakemake.input
+    return mkor_pruned.table(
+        [
+            {"result": result, "before": before, "after": after}
+            for result, before, after in zip(params.results, files.before, files.after, strict=True)
+        ]
+    )
+
+
 def losses():
     """What each loss and output bias leaves of the images."""
     from gradleak.tables import mkor_losses
@@ -51,7 +64,8 @@ def losses():
 
 
 MAKERS = {
-    maker.__name__: maker for maker in (joined, unique_samples, low_pass, soteria_cost, losses)
+    maker.__name__: maker
+    for maker in (joined, unique_samples, low_pass, soteria_cost, soteria_pruned, losses)
 }
 
 with job(snakemake):

@@ -22,7 +22,16 @@ LAYER_COLUMNS = {
 # Columns of the rank table that another image changes; of the others the first image's count.
 PER_IMAGE = ("condition", "condition_padding")
 # Metrics that each image of a batch has; of the others a batch has one.
-OF_IMAGES = ("mse", "psnr", "psnr_255", "psnr_scaled", "ssim", "coefficient", "duplicates")
+OF_IMAGES = (
+    "mse",
+    "psnr",
+    "psnr_255",
+    "psnr_scaled",
+    "psnr_class_mean",
+    "ssim",
+    "coefficient",
+    "duplicates",
+)
 # The metric that each class of a batch has, and what its rows say of classes that nobody missed:
 # not in the batch and not answered, or answered for nothing.
 OF_CLASSES = "count"
@@ -31,7 +40,7 @@ MISSED = "missed"
 # What a score file of an attack with one answer may leave out.
 ONE_ANSWER = {"answer": "0", "kind": "answer"}
 STATUSES = ("ok", "failed", "not_applicable", MISSED, *NOT_THERE)
-PSNR_PEAKS = {"psnr": 1.0, "psnr_255": 255.0, "psnr_scaled": 1.0}
+PSNR_PEAKS = {"psnr": 1.0, "psnr_255": 255.0, "psnr_scaled": 1.0, "psnr_class_mean": 1.0}
 Paths = Iterable[str | os.PathLike[str]]
 
 

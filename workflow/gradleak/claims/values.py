@@ -14,7 +14,7 @@ from gradleak.claims.outcome import DIFFERS, EXCEEDS, REPRODUCED, Outcome, holds
 from gradleak.claims.queries import Column, Columns, Equal, Less, Loss, Runs
 from gradleak.claims.statistics import bootstrap_mean, prediction_interval
 
-DECIBEL = ("psnr", "psnr_255", "psnr_scaled")
+DECIBEL = ("psnr", "psnr_255", "psnr_scaled", "psnr_class_mean")
 HIGHER_IS_BETTER = (*DECIBEL, "ssim", "r2", "label_correct", "count")
 # Positive numbers that spread over orders of magnitude.
 LOGARITHMIC = (

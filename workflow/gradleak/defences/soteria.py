@@ -109,6 +109,8 @@ class Combs:
             for down in range(self.spacing[0]):
                 for across in range(self.spacing[1]):
                     place = np.s_[:, channel, down :: self.spacing[0], across :: self.spacing[1]]
+                    if not maps[place].any():
+                        continue  # counts as 0, whatever its derivative
                     # Images do not influence each other, nor do features so far apart.
                     (found,) = torch.autograd.grad(maps[place].sum(), images, retain_graph=True)
                     squares[place] = self._fields(found.square().sum(1), down, across)

@@ -20,6 +20,8 @@ from gradleak.metrics.image import assignment
 from gradleak.targets import TargetSet
 
 NONE = -1  # the place of an image that an attack does not give
+# Metrics that figures show; the last of attacks that go by class alone.
+SHOWN = ("psnr", "ssim", "psnr_class_mean")
 SEED, ANSWER = 0, 0
 # What an embedded data set stands in for.
 IN_PLACE_OF = {"photos10": "CIFAR-10", "photos100": "CIFAR-100", "photos224": "ImageNet"}
@@ -143,11 +145,11 @@ class Panel:
         return kept[assignment(self.targets.inputs(batch), found[kept])]
 
     def values(self, batch: int) -> pd.DataFrame:
-        """A row for each original of a batch, columns ``psnr`` and ``ssim``, NaN without image."""
+        """A row for each original of a batch, columns `SHOWN`, NaN without image."""
         rows = self.scores
-        rows = rows[(rows["batch"] == batch) & rows["metric"].isin(("psnr", "ssim"))]
+        rows = rows[(rows["batch"] == batch) & rows["metric"].isin(SHOWN)]
         wide = rows.pivot_table(index="index", columns="metric", values="value", dropna=False)
-        wide = wide.reindex(index=self.targets.indices[batch], columns=["psnr", "ssim"])
+        wide = wide.reindex(index=self.targets.indices[batch], columns=list(SHOWN))
         return wide.astype(float).reset_index(drop=True)
 
     @property

@@ -16,7 +16,7 @@ from gradleak.figures.style import BLUE, GREY, PAGE, RED, styled
 from gradleak.unique_samples import expected
 
 SAMPLES = 4
-LEFT, BETWEEN, CHART, CHART_HEAD, TICKS = 0.72, 0.85, 1.35, 0.24, 0.62  # inches
+LEFT, BETWEEN, CHART, CHART_HEAD, TICKS = 0.72, 0.85, 1.35, 0.24, 0.735  # inches
 HEAD, UNDER, GAP, GROUP, BELOW = 0.3, 0.2, 0.04, 0.2, 0.05
 
 
@@ -99,10 +99,10 @@ def _chart(axes: Axes, panels: Mapping[int, Panel], metric: str) -> None:
 
 
 def _tick_words(page: Page, panels: Mapping[int, Panel], top: float) -> None:
-    """Under the axes: how many images are alone in their class, expected and counted."""
+    """Under the axes: images that are alone in their class, and how near class means come."""
     width = (PAGE - LEFT - 0.1 - BETWEEN) / 2
     low, high = -4, max(panels) + 5
-    names = ("N, at most", "alone, eq. (3)", "alone, counted")
+    names = ("N, at most", "alone, eq. (3)", "alone, counted", "class mean, dB")
     for place in range(2):
         left = LEFT + place * (width + BETWEEN)
         for row, name in enumerate(names):
@@ -111,7 +111,7 @@ def _tick_words(page: Page, panels: Mapping[int, Panel], top: float) -> None:
             for n, panel in panels.items():
                 x = left + width * (n - low) / (high - low)
                 if row:
-                    said = _alone(panel, n)[row - 1]
+                    said = (*_alone(panel, n), _to_mean(panel))[row - 1]
                     page.text(x, at, said, fontsize=5, va="center", ha="center")
 
 
@@ -123,6 +123,12 @@ def _alone(panel: Panel, classes: int) -> tuple[str, str]:
         counts = np.unique(labels, return_counts=True)[1]
         counted.append(int((counts == 1).sum()))
     return f"{lone:.1f}", f"{np.mean(counted):.1f}"
+
+
+def _to_mean(panel: Panel) -> str:
+    """Mean PSNR of what MKOR gives against the mean image of each class."""
+    values = means(panel, "psnr_class_mean")
+    return f"{values.mean():.1f}" if len(values) else "–"
 
 
 def _samples(page: Page, panel: Panel, corner: tuple[float, float], side: float) -> None:
@@ -151,7 +157,8 @@ def _footer(words: Mapping[str, Any], panels: Sequence[Panel], scale: str) -> st
     first = (
         f"Images are drawn from at most N classes; {spread}. Alone: images "
         "that no other of their class hides, K·Σpₙ(1−pₙ)ᴷ⁻¹ with equal shares pₙ = 1/N, and "
-        "as drawn. Samples: of the first batch, evenly from the best PSNR (below each) to the "
+        "as drawn. Class mean: mean PSNR against the mean image of a class, in place of each of "
+        "its images. Samples: of the first batch, evenly from the best PSNR (below each) to the "
         "worst; where images share a class, MKOR gives their mean."
     )
     return mkor_files.footer(words, panels, None, scale, first)

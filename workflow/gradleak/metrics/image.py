@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
-from skimage.metrics import structural_similarity
 
 # An exact reconstruction has an MSE of 0 and an infinite PSNR, which no mean survives. Float64
 # rounding of values near 1 gives about 1e-32, so a floor of 1e-30 caps PSNR at 300 dB.
@@ -39,6 +37,9 @@ def psnr_255(original: np.ndarray, reconstruction: np.ndarray) -> float:
 
 def ssim(original: np.ndarray, reconstruction: np.ndarray) -> float:
     """Structural similarity of two images (C, H, W) in [0, 1], scikit-image's, data range 1."""
+    # Imported here, since it takes a quarter of a second that figures need not pay.
+    from skimage.metrics import structural_similarity
+
     return float(structural_similarity(original, reconstruction, data_range=1.0, channel_axis=0))
 
 
@@ -70,6 +71,9 @@ def assignment(originals: np.ndarray, found: np.ndarray) -> np.ndarray:
     if len(originals) == 1:
         return np.zeros(1, dtype=int)
     cost = np.array([[mse(original, one) for one in found] for original in originals])
+    # Imported here, since it takes a third of a second that every job would pay.
+    from scipy.optimize import linear_sum_assignment
+
     return np.asarray(linear_sum_assignment(cost)[1])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from gradleak.errors import ConfigError
 from gradleak.models.chain import Chain, LinearLayer
@@ -169,6 +168,9 @@ def check_width(chain: Chain, layers: list[LinearLayer], kind: str, paths: int) 
 def _assigned(sizes: np.ndarray, times: int) -> np.ndarray:
     """`times` different columns for each row of `sizes` (n, width), so that their sum is large."""
     rows = np.repeat(sizes, times, axis=0)
+    # Imported here, since it takes a third of a second that every server would pay.
+    from scipy.optimize import linear_sum_assignment
+
     return np.asarray(linear_sum_assignment(rows, maximize=True)[1])
 
 

@@ -6,11 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from gradleak.gradients import DTYPES
-from gradleak.models.build import load
-from gradleak.models.chain import Chain
+from gradleak.models.chain import Chain, ConvLayer
 from gradleak.servers.classifier import ClassifierDesign
 from gradleak.servers.convolutions import ConvolutionDesign, check_spare
 from gradleak.servers.plan import plan
@@ -65,8 +62,31 @@ class MkorServer:
 
 def references(chain: Chain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
     """Features (3, n) of constant images of the gray levels `REFERENCES`, float64."""
+    if all(_keeps_constant(layer) for layer in chain.convolutions):
+        return _of_constant_maps(chain, weights)
+    import torch
+
+    from gradleak.models.build import load
+
     images = np.stack([np.full(chain.input, level) for level in REFERENCES])
-    module = load(chain, weights, DTYPES["float32"])
+    module = load(chain, weights, torch.float32)
     with torch.no_grad():
         found: np.ndarray = module.features(torch.from_numpy(images).float()).double().numpy()
     return found
+
+
+def _keeps_constant(layer: ConvLayer) -> bool:
+    """Whether a layer makes constant maps of constant maps, whatever else is in the batch."""
+    padded = any(layer.shape.padding) and layer.padding_mode != "replicate"
+    return not padded and not layer.skip and layer.norm == "none"
+
+
+def _of_constant_maps(chain: Chain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+    """`references` where one number a channel tells all: no pass, and no import of PyTorch."""
+    values = np.repeat(np.array(REFERENCES)[:, None], chain.input[0], axis=1)
+    grid = chain.input[1:]
+    for layer in chain.convolutions:
+        kernel = weights[f"{layer.name}.weight"].sum(axis=(2, 3), dtype=np.float64)
+        z = values @ kernel.T + (weights[f"{layer.name}.bias"] if layer.bias else 0.0)
+        values, grid = layer.activation.forward(z), layer.grid
+    return np.repeat(values, grid[0] * grid[1], axis=1)

@@ -1,0 +1,54 @@
+"""What Soteria takes from gradients that carry images, and what it takes from empty columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+
+from gradleak.artifacts import read_tensors
+
+COLUMNS = ["result", "model", "batch", "features", "empty", "pruned", "pruned_share"]
+
+
+def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """One row for each experiment, network and batch.
+
+    Parameters
+    ----------
+    cases
+        ``result`` (an experiment), ``before`` and ``after``: gradient files without Soteria and
+        with it.
+
+    Returns
+    -------
+    pandas.DataFrame
+        Columns of the first fully connected layer's gradient: `features` of them, `empty` ones
+        that are 0 without any defence, and `pruned` ones that Soteria set to 0 in addition;
+        `pruned_share` of those that were not empty.
+    """
+    rows = []
+    for case in cases:
+        before, after = (read_tensors(case[key])[0] for key in ("before", "after"))
+        for key in before:
+            model, parameter = key.rsplit("/", 1)
+            if parameter != "fc1.weight":
+                continue
+            for batch, (plain, defended) in enumerate(
+                zip(before[key][0], after[key][0], strict=True)
+            ):
+                shown, left = plain.any(axis=0), defended.any(axis=0)
+                pruned = int((shown & ~left).sum())
+                rows.append(
+                    {
+                        "result": case["result"],
+                        "model": model,
+                        "batch": batch,
+                        "features": len(shown),
+                        "empty": int((~shown).sum()),
+                        "pruned": pruned,
+                        "pruned_share": pruned / max(1, int(shown.sum())),
+                    }
+                )
+    return pd.DataFrame(rows, columns=COLUMNS)
