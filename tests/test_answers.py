@@ -39,7 +39,7 @@ SETTINGS = {
     "names": None,
     "draw": "consecutive",
     "size": None,
-    "relabel": False,
+    "relabel": 0,
     "offset": 0.0,
 }
 

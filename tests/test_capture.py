@@ -37,7 +37,7 @@ SETTINGS = {
     "names": None,
     "draw": "consecutive",
     "size": None,
-    "relabel": False,
+    "relabel": 0,
     "offset": -0.5,
 }
 
@@ -321,3 +321,25 @@ def test_paper_values_of_c():
     loaded = config.load(RAW)
     found = [security.structural_index(loaded.chain(f"cnn3_v{v}_tanh")) for v in (1, 2, 3, 4)]
     assert found == [(-2266.5, True), (-1995.0, True), (0.0, True), (-2146.0, True)]
+
+
+def test_batches_of_the_same_images_pass_through_the_convolutions_once(data, monkeypatch):
+    more = {"count": 1, "indices": None, "seed": 3, "relabel": 2, "classes": None}
+    chosen = targets.build(data, {**SETTINGS, **more}, 1, 6)
+    assert chosen.labels[0].tolist() == data.labels.tolist() != chosen.labels[1].tolist()
+    assert np.array_equal(chosen.images[0], chosen.images[2])
+    models = files.ModelFile((NETWORK,), family_weights([NETWORK], 2))
+    passed, features_of = [], gradients.features_of
+
+    def counted(*given, **named):
+        passed.append(given)
+        return features_of(*given, **named)
+
+    monkeypatch.setattr(gradients, "features_of", counted)
+    options = {"seeds": 2, "precision": "float64", "granted": False, "device": "cpu"}
+    found, _ = gradients.capture_all(models, chosen, kept="classifier", **options)
+    assert len(passed) == 2
+    expected, _ = gradients.capture_all(models, chosen, **options)
+    assert set(found) < set(expected)
+    for name, value in found.items():
+        np.testing.assert_allclose(value, expected[name], rtol=1e-12, atol=1e-15)

@@ -217,12 +217,16 @@ def test_the_speed_table_times_what_it_says(tmp_path):
     files.save(paths[3], [chain], models.weights, {})
     targets.save(paths[2], target_set(1, 4, (1, 8, 8)), {})
     rows = speed_of_mkor.rows(*paths[:3], loss="raw_logits", images=4, threads=1)
+    ours = {**MKOR, "classifier": "untouched"}
+    base.create((paths[0], paths[1]), models, ours, "code")
+    rows.append(speed_of_mkor.cross_entropy_row(*paths[:3], images=4, threads=1))
     rows.append(speed_of_mkor.soteria_row(paths[3], paths[2], threads=1))
     rows.append(speed_of_mkor.memory_row(paths[3], paths[2], images=4, threads=1))
     frame = speed.table(rows)
     assert (frame.ours_s > 0).all()
     assert frame.what.tolist()[:2] == ["MKOR net against its gradient", "MKOR net against a loop"]
-    assert frame.ours_mib.iloc[3] > 50
+    assert frame.what.iloc[2] == "MKOR net, cross-entropy, rows: all against its gradient"
+    assert frame.ours_mib.iloc[4] > 50
 
 
 def test_the_loop_gives_what_all_at_once_gives():

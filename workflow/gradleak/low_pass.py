@@ -30,14 +30,16 @@ def low_pass(image: np.ndarray, side: int) -> np.ndarray:
 def table(targets: TargetSet) -> list[dict[str, Any]]:
     """Mean and largest PSNR and SSIM of low-passed photos, as rows with the keys `COLUMNS`."""
     rows = []
+    # A photo may be in several batches.
+    _, places = np.unique(targets.indices, return_index=True)
     for side in SIDES:
         values: dict[str, list[float]] = {"psnr": [], "ssim": []}
-        for batch in range(len(targets.images)):
-            for k in range(targets.size):
-                image = targets.inputs(batch, slice(k, k + 1))[0] - targets.offset
-                found = low_pass(image, side)
-                values["psnr"].append(psnr(image, found))
-                values["ssim"].append(ssim(image, np.clip(found, 0.0, 1.0)))
+        for place in places.tolist():
+            batch, k = divmod(place, targets.size)
+            image = targets.inputs(batch, slice(k, k + 1))[0] - targets.offset
+            found = low_pass(image, side)
+            values["psnr"].append(psnr(image, found))
+            values["ssim"].append(ssim(image, np.clip(found, 0.0, 1.0)))
         for metric, each in values.items():
             for how, value in (("mean", np.mean(each)), ("max", np.max(each))):
                 rows.append(

@@ -51,8 +51,9 @@ class Targets(Section):
 
     `batch` images share one gradient, so `count` is a number of batches. Where `draw` is
     ``unique``, a batch has one image of each of its classes; where it is ``random``, any images
-    of `classes` classes, or of all. `relabel` draws labels at random among `classes`, or all, where
-    a data set has too few images for random batches. `size` is the side that images are cropped or
+    of `classes` classes, or of all. Where a data set has too few images for random batches,
+    `relabel` appends the same batches so many times, under labels drawn at random among `classes`,
+    or all. `size` is the side that images are cropped or
     enlarged to.
     """
 
@@ -65,7 +66,7 @@ class Targets(Section):
     draw: Literal["consecutive", "unique", "random"] = "consecutive"
     classes: AmountOrName | None = None
     seed: NonNegativeInt = 0
-    relabel: bool = False
+    relabel: NonNegativeInt = 0
     size: PositiveInt | None = None
     names: list[str] | None = None
     offset: float = 0.0
@@ -77,9 +78,9 @@ class Targets(Section):
         if self.draw != "consecutive" and (self.indices is not None or self.first):
             raise ValueError(f"draw: {self.draw} chooses images itself; take indices and first out")
         if self.draw != "random" and not self.relabel and self.classes is not None:
-            raise ValueError("classes goes with draw: random or relabel: true; take it out")
+            raise ValueError("classes goes with draw: random or relabel; take it out")
         if self.draw != "random" and not self.relabel and self.seed:
-            raise ValueError("seed goes with draw: random or relabel: true; take it out")
+            raise ValueError("seed goes with draw: random or relabel; take it out")
         if self.indices is None and self.names is None:
             return self
         if isinstance(self.batch, str):

@@ -117,11 +117,13 @@ def build(data: Dataset, settings: dict[str, Any], count: int | None, size: int)
         If an index is out of range, a class has too few images, or images cannot be brought to
         the size asked for.
     """
-    indices = _choose(data, settings, count, size)
+    chosen = _choose(data, settings, count, size)
+    indices = chosen * (1 + settings["relabel"])
     images, labels = data.take(indices)
     if settings["relabel"]:
-        draw = np.random.default_rng((settings["seed"], len(indices)))
-        labels = draw.integers(0, settings["classes"] or len(data.classes), len(indices))
+        draw = np.random.default_rng((settings["seed"], len(chosen)))
+        classes = settings["classes"] or len(data.classes)
+        labels[len(chosen) :] = draw.integers(0, classes, len(indices) - len(chosen))
     images, enlarged = _resized(images, settings["size"])
     words = {int(label): data.classes[int(label)] for label in labels}
     batches = (len(indices) // size, size)

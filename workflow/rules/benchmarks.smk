@@ -14,6 +14,8 @@ rule speed:
         rgap_targets=TARGETS.format(targets="rgap_cifar"),
         mkor_model=SENT.format(server="mkor_code", model="mkor_vgg16_100"),
         mkor_secret=SECRET.format(server="mkor_code", model="mkor_vgg16_100"),
+        own_model=SENT.format(server="mkor_vgg_untouched", model="mkor_vgg16_100"),
+        own_secret=SECRET.format(server="mkor_vgg_untouched", model="mkor_vgg16_100"),
         mkor_targets=TARGETS.format(targets="mkor_cifar_first"),
         soteria_model=MODEL.format(model="mkor_lenets"),
         soteria_targets=TARGETS.format(targets="mkor_mnist_few"),

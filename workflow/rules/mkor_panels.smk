@@ -65,15 +65,15 @@ def mkor_cifar_panels(attacks, suffix=""):
     return [mkor_panel(*known[name], *(small if len(known[name]) == 3 else ())) for name in attacks]
 
 
-def mkor_photo_panels(experiment):
-    """Panels of 1,000 photos: both networks, without and with noise."""
-    names = {"mkor_vgg16_1000": "VGG-16", "mkor_vgg16_1000_strided": "VGG-16, strides for pools"}
-    noises = {"none": "no noise", "noise_ten": "noise 10 %"}
-    return [
-        mkor_panel(f"MKOR, {name},\n{noise}", experiment, "mkor", model, defence)
-        for model, name in names.items()
-        for defence, noise in noises.items()
-    ]
+# 1,000 photos: both networks, without and with noise.
+MKOR_PHOTO_PANELS = [
+    mkor_panel(f"MKOR, {name},\n{noise}", "mkor_photos_code", "mkor", model, defence)
+    for model, name in (
+        ("mkor_vgg16_1000", "VGG-16"),
+        ("mkor_vgg16_1000_strided", "VGG-16, strides for pools"),
+    )
+    for defence, noise in (("none", "no noise"), ("noise_ten", "noise 10 %"))
+]
 
 
 def mkor_there(panels):
@@ -122,10 +122,10 @@ def mkor_words(wildcards):
     return {
         "title": f"{figure['title']} {number}",
         "panels": there,
-        "batch": figure.get("batch", 0),
+        "batch": figure["batch"],
         "shown": figure.get("shown", []),
         "note": f"{mkor_notes(there)}{mkor_native(there)}{mkor_budgets(there)}",
-        "drawn": mkor_drawn(there[0]) if there else "",
+        "drawn": mkor_drawn(there[0], figure["batch"]) if there else "",
     }
 
 
@@ -151,10 +151,10 @@ def mkor_budgets(panels):
     return f" Iterations: {', '.join(said)}." if said else ""
 
 
-def mkor_drawn(panel):
-    """How the images of a panel were chosen, in words."""
+def mkor_drawn(panel, batch):
+    """How the images of a batch of a panel were chosen, in words."""
     entry = CONFIG.targets[CONFIG.experiments[panel["experiment"]].targets]
-    if entry.relabel:
+    if entry.relabel and batch >= CONFIG.amount(entry.count):
         return "one of each class, labels drawn at random since there is one photo a class at hand"
     return {"random": "drawn at random", "unique": "one of each class"}.get(entry.draw, "")
 
@@ -205,13 +205,13 @@ MKOR_BLOCKS = {
             ),
         ],
     ),
-    11: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_MORE[:4])),
-    12: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_MORE[:4])),
-    13: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_MORE[:4])),
+    11: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(["MKOR", "strided"])),
+    12: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(["MKOR", "strided"])),
+    13: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(["MKOR", "strided"])),
     14: (
         f"{PHOTOS} photos in one gradient",
         [
-            *mkor_photo_panels("mkor_photos_code"),
+            *MKOR_PHOTO_PANELS,
             mkor_panel(
                 "MKOR, ours: cross-entropy,\nstrides for pools",
                 "mkor_photos",
@@ -222,15 +222,15 @@ MKOR_BLOCKS = {
     ),
     15: (
         f"{PHOTOS} photos in one gradient, classes repeat",
-        mkor_photo_panels("mkor_photos_random"),
+        MKOR_PHOTO_PANELS,
     ),
 }
-MKOR_BATCHES = {11: 1, 12: 2, 13: 3}
+MKOR_BATCHES = {11: 1, 12: 2, 13: 3, 15: 1, 18: 1}
 MKOR_SINGLES = {
     5: ("Images of Figure 4, enlarged", mkor_cifar_panels(MKOR_SINGLE)),
     16: ("Images of Figure 3, enlarged", mkor_mnist_panels(MKOR_SINGLE)),
     17: ("Images of Figure 4, enlarged, and the modified network", mkor_cifar_panels(MKOR_MORE)),
-    18: ("Images of Figure 15, enlarged", mkor_photo_panels("mkor_photos_random")),
+    18: ("Images of Figure 15, enlarged", MKOR_PHOTO_PANELS),
 }
 MKOR_FIGURES = {
     number: {
@@ -249,5 +249,6 @@ MKOR_FIGURES[10] = {
         mkor_panel(f"N = {n}", f"mkor_sweep_{n}", "mkor", "mkor_vgg16_100", classes=n)
         for n in (1, 10, 25, 50, 75, 100)
     ],
+    "batch": 0,
     "shown": [1, 50, 100],
 }

@@ -26,7 +26,7 @@ MKOR_TABLES = {  # table -> experiments that it shows
         "mkor_cifar_paired",
         "mkor_cifar_keep",
     ],
-    4: ["mkor_photos_code", "mkor_photos_random", "mkor_photos"],
+    4: ["mkor_photos_code", "mkor_photos"],
     6: [
         "mkor_lenet_honest",
         "mkor_lenet_fishing",

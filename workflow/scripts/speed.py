@@ -41,6 +41,15 @@ with job(snakemake) as log, tempfile.TemporaryDirectory(prefix="gradleak-speed-"
         images=params.mkor["images"],
         threads=threads,
     )
+    rows.append(
+        mkor.cross_entropy_row(
+            given.own_model,
+            given.own_secret,
+            given.mkor_targets,
+            images=params.mkor["images"],
+            threads=threads,
+        )
+    )
     rows.append(mkor.soteria_row(given.soteria_model, given.soteria_targets, threads=threads))
     photos = params.mkor["photos"]
     rows.append(
