@@ -13,6 +13,7 @@ from claims_rgap import FILE, ROOT
 from claims_synthetic import FILE as COPA
 from gradleak.claims import load
 from gradleak.inconspicuous import COLUMNS as INCONSPICUOUS
+from gradleak.tables.mkor_pruned import COLUMNS as PRUNED
 from gradleak.metrics.image import AT_TWIN, INVISIBLE
 from gradleak.rank_table import COLUMNS as RANK_COLUMNS
 from gradleak.security import COLUMNS as SECURITY_COLUMNS
@@ -47,6 +48,7 @@ TIDY = {
     "mkor_inconspicuous": INCONSPICUOUS,
     "mkor_unique_samples": ["images", "classes", "expected", "simulated", "low", "high"],
     "mkor_bound": ["bound", "metric", "value", "n"],
+    "mkor_soteria_pruned": PRUNED,
     "mkor_soteria_cost": ["model", "features", "passes", "gradient_passes"],
 }
 

@@ -2,7 +2,13 @@
 # Tables that claims read beside scores, those that this config makes.
 EXTRA_TABLES = [
     path
-    for name in ("mkor_inconspicuous", "mkor_unique_samples", "mkor_bound", "mkor_soteria_cost")
+    for name in (
+        "mkor_inconspicuous",
+        "mkor_unique_samples",
+        "mkor_bound",
+        "mkor_soteria_cost",
+        "mkor_soteria_pruned",
+    )
     if (path := f"results/tables/{name}.csv") in TABLES
 ]
 # Table 1 says how easily a server is found out.
