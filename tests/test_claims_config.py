@@ -13,10 +13,10 @@ from claims_rgap import FILE, ROOT
 from claims_synthetic import FILE as COPA
 from gradleak.claims import load
 from gradleak.inconspicuous import COLUMNS as INCONSPICUOUS
-from gradleak.tables.mkor_pruned import COLUMNS as PRUNED
 from gradleak.metrics.image import AT_TWIN, INVISIBLE
 from gradleak.rank_table import COLUMNS as RANK_COLUMNS
 from gradleak.security import COLUMNS as SECURITY_COLUMNS
+from gradleak.tables.mkor_pruned import COLUMNS as PRUNED
 
 
 def _wheres(value: Any, outer: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:

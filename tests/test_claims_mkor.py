@@ -153,7 +153,7 @@ def test_what_cannot_be_is_refuted_or_not_judged(judged: pd.DataFrame) -> None:
     ]
     assert (random["verdict"] == "not judged").all()
     assert random["reason"].str.startswith("data: missing are random batches").all()
-    assert judged.loc["mkor.cifar.better.cf", "reason"].startswith("scale: 3 images")
+    assert judged.loc["mkor.cifar.better.cf", "reason"].startswith("scale: CF answers with one")
     assert judged.loc["mkor.zeros", "reason"] == "data: there is no table mkor_inconspicuous"
 
 

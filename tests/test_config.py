@@ -262,7 +262,7 @@ def test_a_chain_survives_its_description():
 
 def test_networks_can_share_a_list_of_layers():
     chains = config.load(RAW).chain
-    one, other = (chains(f"mkor_vgg16_{kind}") for kind in ("100", "100_small"))
+    one, other = (chains(f"mkor_vgg16_{kind}") for kind in ("100", "100_searched"))
     assert len(one.layers) == len(other.layers) == 16
     assert RAW["models"]["mkor_vgg16_100"]["layers"][0] is RAW["models"][other.name]["layers"][0]
     raw = copy.deepcopy(RAW)

@@ -9,7 +9,7 @@ import pytest
 
 from gradleak import script
 
-# Page faults of a loop that takes and frees 16 MiB, as a search does at every step.
+# Page faults of a loop that takes and frees 16 MiB and one block of 64, as searches do.
 LOOP = """
 import resource, sys
 import numpy as np
@@ -17,7 +17,7 @@ from gradleak.memory import keep_freed_memory
 taken = keep_freed_memory() if sys.argv[1] == "keep" else True
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(50):
-    parts = [np.ones(2**18) for _ in range(8)]
+    parts = [np.ones(2**18) for _ in range(8)] + [np.ones(2**23)]
     del parts
 print(taken, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """

@@ -51,6 +51,7 @@ AMOUNTS = (
     "conditions",
     "batch",
     "classes",
+    "size",
 )
 
 
@@ -82,7 +83,9 @@ class Config(Section):
     def chain(self, model: str) -> Chain:
         """Chain of one entry of `models`."""
         entry = self.models[model]
-        return Chain(model, entry.input, entry.specs(self.amount), entry.spread)
+        channels, height, width = (self.amount(value) for value in entry.input)
+        size = channels, height, width
+        return Chain(model, size, entry.specs(self.amount), entry.spread)
 
     def members(self, model: str) -> list[str]:
         """Models in the file of an id: those of a group, or the model itself."""
@@ -314,12 +317,13 @@ def _check_pair(config: Config, name: str, model: str) -> None:
     targets = config.targets[experiment.targets]
     dataset = resolve(targets.dataset, config.images)
     for member in config.members(model):
-        entry = config.models.get(member) or config.families[member]
+        own = config.chain(member) if member in config.models else config.families[member]
         channels, height, width = info(dataset).shape
-        shape = (channels, targets.size or height, targets.size or width)
-        if tuple(entry.input) != shape:
+        size = None if targets.size is None else config.amount(targets.size)
+        shape = (channels, size or height, size or width)
+        if own.input != shape:
             raise ConfigError(
-                f"config.yaml: experiments.{name}: {member} takes images of {list(entry.input)}, "
+                f"config.yaml: experiments.{name}: {member} takes images of {list(own.input)}, "
                 f"but {experiment.targets} gives {list(shape)} of {dataset}; choose another target "
                 "set or model, or give the targets a size."
             )

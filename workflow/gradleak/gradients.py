@@ -99,8 +99,6 @@ def capture(
     """
     if kept == "classifier" and features is None:
         features = features_of(chain, weights, images, precision=precision, device=device)
-    if device.type == "mps" and precision == "float64":
-        raise ConfigError("precision: float64 does not exist on device: mps; set device: cpu.")
     module = _module(chain, weights, precision, device)
     parameters = {
         name: value
@@ -155,6 +153,8 @@ def features_of(
 def _module(
     chain: Chain, weights: Mapping[str, np.ndarray], precision: str, device: torch.device
 ) -> ChainModule:
+    if device.type == "mps" and precision == "float64":
+        raise ConfigError("precision: float64 does not exist on device: mps; set device: cpu.")
     module: ChainModule = load(chain, weights, DTYPES[precision]).to(device)
     return module.to(memory_format=_layout(chain))
 

@@ -20,6 +20,8 @@ Precision = Literal["float32", "float64"]
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 AmountOrName = PositiveInt | Identifier
 InputSize = Annotated[tuple[PositiveInt, PositiveInt, PositiveInt], Field(strict=False)]
+# The same, where names of `scales` may stand for sides.
+ScaledInputSize = Annotated[tuple[PositiveInt, AmountOrName, AmountOrName], Field(strict=False)]
 
 
 def _pair(value: Any) -> Any:

@@ -25,6 +25,7 @@ from gradleak.section import (
     Identifiers,
     InputSize,
     Precision,
+    ScaledInputSize,
     Section,
 )
 from gradleak.server_sections import MkorConfig
@@ -67,7 +68,7 @@ class Targets(Section):
     classes: AmountOrName | None = None
     seed: NonNegativeInt = 0
     relabel: NonNegativeInt = 0
-    size: PositiveInt | None = None
+    size: AmountOrName | None = None
     names: list[str] | None = None
     offset: float = 0.0
 
@@ -110,7 +111,7 @@ Layers = Annotated[
 class Model(Section):
     """A network as a chain of layers."""
 
-    input: InputSize
+    input: ScaledInputSize
     layers: Layers
     spread: PositiveFloat | None = None
 
@@ -125,8 +126,9 @@ class Model(Section):
 
     @property
     def amounts(self) -> list[str]:
-        """Names of ``scales`` that layers use."""
-        return [raw["fc"] for raw in self.layers if isinstance(raw.get("fc"), str)]
+        """Names of ``scales`` that layers and sides use."""
+        widths = (raw.get("fc") for raw in self.layers)
+        return [value for value in (*self.input, *widths) if isinstance(value, str)]
 
 
 class Family(Section):

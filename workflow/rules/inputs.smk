@@ -33,10 +33,11 @@ def dataset_file(wildcards):
 
 
 def target_settings(wildcards):
-    """Entry of `targets`, with its classes at the current scale."""
+    """Entry of `targets`, with its classes and side at the current scale."""
     entry = settings("targets", wildcards.targets)
-    if entry["classes"] is not None:
-        entry["classes"] = CONFIG.amount(entry["classes"])
+    for key in ("classes", "size"):
+        if entry[key] is not None:
+            entry[key] = CONFIG.amount(entry[key])
     return entry
 
 

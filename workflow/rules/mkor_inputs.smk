@@ -35,7 +35,7 @@ def inconspicuous_sent(wildcards):
 
 
 def soteria_gradients(defence):
-    """Gradient files of the experiments under Soteria, under it or as they are."""
+    """Gradient files of the experiments under Soteria (one network or group each), with it or not."""
     return [
         GRADIENT.format(experiment=name, model=CONFIG.experiments[name].models[0], defence=defence)
         for name in SOTERIA

@@ -61,7 +61,7 @@ def mkor_cifar_panels(attacks, suffix=""):
             "mkor_vgg16_100_strided",
         ),
     }
-    small = ("mkor_vgg16_100_small",)
+    small = ("mkor_vgg16_100_searched",)
     return [mkor_panel(*known[name], *(small if len(known[name]) == 3 else ())) for name in attacks]
 
 

@@ -9,7 +9,7 @@ from gradleak.script import job
 with job(snakemake):
     rows = inconspicuous.table(
         files.read(snakemake.input.honest),
-        # One at a time: a file may have more than 0.5 GB.
+        # Read as they are needed: a file may have more than 0.5 GB.
         zip(snakemake.params.servers, map(files.read, snakemake.input.sent), strict=True),
         targets.read(snakemake.input.targets),
         snakemake.params.samples,

@@ -24,6 +24,7 @@ from gradleak.errors import ArtifactError
 from gradleak.gradients import capture
 from gradleak.inversion.features import describers, grid
 from gradleak.inversion.pixels import Layout
+from gradleak.memory import keep_freed_memory
 from gradleak.models import files
 from gradleak.models.chain import Chain
 from gradleak.servers.plan import Plan, plan
@@ -222,8 +223,8 @@ def _memory(model: str, targets: str, images: int) -> dict[str, Any]:
     capture(
         chain,
         weights,
-        chosen.batch(0),
-        chosen.labels[0],
+        chosen.inputs(0, slice(0, size)) if size < chosen.size else chosen.batch(0),
+        chosen.labels[0, :size],
         precision="float32",
         device=torch.device("cpu"),
         kept="classifier",
@@ -240,4 +241,5 @@ def _memory(model: str, targets: str, images: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    keep_freed_memory()  # as every job of the pipeline does
     print(json.dumps(_memory(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

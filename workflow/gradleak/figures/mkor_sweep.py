@@ -157,8 +157,8 @@ def _footer(words: Mapping[str, Any], panels: Sequence[Panel], scale: str) -> st
     first = (
         f"Images are drawn from at most N classes; {spread}. Alone: images "
         "that no other of their class hides, K·Σpₙ(1−pₙ)ᴷ⁻¹ with equal shares pₙ = 1/N, and "
-        "as drawn. Class mean: mean PSNR against the mean image of a class, in place of each of "
-        "its images. Samples: of the first batch, evenly from the best PSNR (below each) to the "
-        "worst; where images share a class, MKOR gives their mean."
+        "as drawn. Class mean: PSNR of MKOR's image against its class's mean image, averaged over "
+        "the batch's images. Samples: of the first batch, evenly from the best PSNR (below each) "
+        "to the worst; where images share a class, MKOR gives their mean."
     )
     return mkor_files.footer(words, panels, None, scale, first)

@@ -19,7 +19,7 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
     ----------
     cases
         ``result`` (an experiment), ``before`` and ``after``: gradient files without Soteria and
-        with it.
+        with it; the first draw of weights counts.
 
     Returns
     -------
