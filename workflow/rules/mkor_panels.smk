@@ -181,7 +181,7 @@ MKOR_BLOCKS = {
         [
             *mkor_mnist_panels(MKOR_ALL, "mkor_lenet_code"),
             mkor_panel(
-                "MKOR, the text's modified LeNet:\nstrides for pools",
+                "MKOR, strides for pools,\nas the text has it",
                 "mkor_lenet_code",
                 "mkor_average",
                 "mkor_lenet_strided",
