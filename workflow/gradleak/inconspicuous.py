@@ -79,16 +79,10 @@ def table(
         for chain in models.chains:
             own = models.of(chain, 0)
             found = _gradients(chain, own, targets, samples, loss)
-            rows += [
-                {"server": server, "model": chain.name, **row}
-                for row in (
-                    *_of_weights(chain, own, honest.of(chain, 0)),
-                    *(
-                        _row("all", metric, found[metric], default)
-                        for metric, default in expected[chain.name].items()
-                    ),
-                )
-            ]
+            own_rows = list(_of_weights(chain, own, honest.of(chain, 0)))
+            for metric, default in expected[chain.name].items():
+                own_rows.append(_row("all", metric, found[metric], default))
+            rows += [{"server": server, "model": chain.name, **row} for row in own_rows]
     return rows
 
 
