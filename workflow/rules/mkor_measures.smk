@@ -74,6 +74,9 @@ use rule mkor_inconspicuous as mkor_bound with:
         "results/tables/mkor_bound.csv",
     log:
         "results/logs/tables/mkor_bound.log",
+    resources:
+        mem_mb=2000,
+        runtime=10,
     params:
         table="low_pass",
         code=code("gradleak.low_pass"),

@@ -14,7 +14,7 @@ rule targets:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
+        mem_mb=2000,
         runtime=5,
     params:
         settings=target_settings,

@@ -14,7 +14,7 @@ rule score:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
+        mem_mb=model_memory,
         runtime=10,
     params:
         case=score_case,
