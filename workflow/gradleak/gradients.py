@@ -16,6 +16,7 @@ from gradleak.models.build import ChainModule, load
 from gradleak.models.chain import Chain, images_at_once
 from gradleak.models.files import ModelFile, fingerprint, runs
 from gradleak.models.passes import margin_label
+from gradleak.models.silent import drop_silent, live_channels, with_silent
 from gradleak.targets import Images, TargetSet
 from gradleak.usable import check_gradient
 
@@ -140,14 +141,21 @@ def features_of(
 ) -> torch.Tensor:
     """What the convolutions give for images (K, C, H, W), flat (K, n); parameters as of `capture`.
 
-    Large batches pass in the parts in which `capture` passes them.
+    Large batches pass in the parts in which `capture` passes them. Channels that no image in the
+    range of these can wake are not computed: they give 0.
     """
-    module, at_once = _module(chain, weights, precision, device), images_at_once(chain)
-    parts = (slice(k, k + at_once) for k in range(0, len(images), at_once))
+    at_once = images_at_once(chain)
+    parts = [slice(k, k + at_once) for k in range(0, len(images), at_once)]
+    low = min(float(images[part].min()) for part in parts)
+    high = max(float(images[part].max()) for part in parts)
+    live = live_channels(chain, weights, low, high)
+    module = _module(chain, weights, precision, device)
+    drop_silent(module, live)
     with torch.no_grad():
-        return torch.cat(
+        found = torch.cat(
             [module.features(_inputs(chain, images[part], precision, device)) for part in parts]
         )
+    return with_silent(chain, found, live)
 
 
 def _module(

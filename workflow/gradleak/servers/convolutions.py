@@ -60,14 +60,16 @@ class ConvolutionDesign:
             )
         channels = {}
         before = np.arange(chain.input[0])
-        # Largest value that a considered channel takes.
-        most = 1.0
+        # Largest value that a considered channel takes, but for noise, and with all of it.
+        most, ceiling = 1.0, np.ones(len(before))
         for number, (layer, step, beta) in enumerate(zip(layers, plan.steps, betas, strict=True)):
             count = len(step.parent)
             chosen = np.arange(count)
             if not self.naive:
                 chosen = generator.permutation(layer.shape.filters)[:count]
             self._write_layer(layer, weights, step, (before, chosen), (beta, most), generator)
+            if self.spare == "silent" and layer.bias and not self.naive:
+                ceiling = _silence(layer, weights, (before, chosen), ceiling)
             channels[f"channel{number + 1}"] = chosen
             before = chosen
             most = 1.0 if layer.activation.name == "sigmoid" else beta * most * (1 + self.noise)
@@ -118,10 +120,25 @@ class ConvolutionDesign:
             # Around the middle of its input a sigmoid is closest to linear.
             bias[chosen] = -0.5 * beta * step.sign
         bias[chosen] += self.noise * beta * most * np.abs(generator.standard_normal(len(chosen)))
-        if self.spare == "silent":
-            spare = np.setdiff1d(np.arange(layer.shape.filters), chosen)
-            reach = most * np.maximum(weight[spare][:, before], 0.0).sum(axis=(1, 2, 3))
-            bias[spare] = -np.maximum(np.abs(bias[spare]), reach * (1.0 + ROUNDING))
+
+
+def _silence(
+    layer: ConvLayer,
+    weights: dict[str, np.ndarray],
+    channels: tuple[np.ndarray, np.ndarray],
+    ceiling: np.ndarray,
+) -> np.ndarray:
+    """Lower the biases of all channels but channels[1] until no image can wake them.
+
+    `ceiling` bounds the values of channels[0] from above, which alone come in; returned are the
+    bounds of channels[1].
+    """
+    before, chosen = channels
+    weight, bias = weights[f"{layer.name}.weight"], weights[f"{layer.name}.bias"]
+    reach = np.maximum(weight[:, before], 0.0).sum(axis=(2, 3), dtype=np.float64) @ ceiling
+    spare = np.setdiff1d(np.arange(layer.shape.filters), chosen)
+    bias[spare] = -np.maximum(np.abs(bias[spare]), reach[spare] * (1.0 + ROUNDING))
+    return reach[chosen] + bias[chosen]
 
 
 def check_spare(chain: Chain, spare: str) -> None:

@@ -1,0 +1,94 @@
+"""Channels that are zero whatever the image: a malicious server leaves few others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import prod
+
+import numpy as np
+import torch
+from torch import nn
+
+from gradleak.models.build import ChainModule
+from gradleak.models.chain import Chain, ConvLayer
+
+
+def live_channels(
+    chain: Chain, weights: Mapping[str, np.ndarray], low: float, high: float
+) -> list[np.ndarray]:
+    """Channels of each convolution that some image may make differ from zero.
+
+    Bounds pass through the network as intervals: for inputs within [l, u] a channel's linear
+    output is within b + Σ max(w, 0)·l + min(w, 0)·u and b + Σ max(w, 0)·u + min(w, 0)·l. A channel
+    is silent where the activation makes 0 of both. Everything is live from the first layer on
+    where channels are normalised or skipped.
+
+    Parameters
+    ----------
+    chain, weights
+        The network.
+    low, high
+        Smallest and largest value of its input.
+
+    Returns
+    -------
+    list of ndarray
+        Sorted indices for each convolution, first to last.
+    """
+    layers = chain.convolutions
+    if not chain.is_sequential or chain.is_normalised:
+        return [np.arange(layer.shape.filters) for layer in layers]
+    found = []
+    bounds = np.full(chain.input[0], low), np.full(chain.input[0], high)
+    for layer in layers:
+        bounds = _after(layer, weights, *bounds)
+        found.append(np.flatnonzero((bounds[0] != 0.0) | (bounds[1] != 0.0)))
+    return found
+
+
+def _after(
+    layer: ConvLayer, weights: Mapping[str, np.ndarray], low: np.ndarray, high: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds of what leaves a layer, one for each channel; pools keep them."""
+    if layer.padding_mode == "zeros" and any(layer.shape.padding):
+        low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
+    weight = weights[f"{layer.name}.weight"]
+    up = np.maximum(weight, 0.0).sum(axis=(2, 3), dtype=np.float64)
+    down = np.minimum(weight, 0.0).sum(axis=(2, 3), dtype=np.float64)
+    bias = weights[f"{layer.name}.bias"].astype(np.float64) if layer.bias else 0.0
+    least, most = bias + up @ low + down @ high, bias + up @ high + down @ low
+    return layer.activation.forward(least), layer.activation.forward(most)
+
+
+def drop_silent(module: ChainModule, live: list[np.ndarray]) -> None:
+    """Take all channels but the `live` ones from the convolutions, in place.
+
+    One channel stays where none is live. What the classifier gives is no longer of use.
+    """
+    before = np.arange(module.chain.input[0])
+    for layer, channels in zip(module.chain.convolutions, live, strict=True):
+        convolution = module.get_submodule(layer.name)
+        assert isinstance(convolution, nn.Conv2d)
+        rows = torch.from_numpy(_kept(channels))
+        weight = convolution.weight.detach()[rows][:, torch.from_numpy(before)]
+        convolution.weight = nn.Parameter(weight)
+        if convolution.bias is not None:
+            convolution.bias = nn.Parameter(convolution.bias.detach()[rows])
+        convolution.in_channels, convolution.out_channels = len(before), len(rows)
+        before = _kept(channels)
+
+
+def with_silent(chain: Chain, features: torch.Tensor, live: list[np.ndarray]) -> torch.Tensor:
+    """Features (K, n) of the whole network, from those (K, m) of one without silent channels."""
+    if not live or len(live[-1]) == chain.convolutions[-1].shape.filters:
+        return features
+    last = chain.convolutions[-1]
+    images, positions = len(features), prod(last.grid)
+    whole = features.new_zeros((images, last.shape.filters, positions))
+    whole[:, _kept(live[-1])] = features.view(images, -1, positions)
+    return whole.flatten(1)
+
+
+def _kept(live: np.ndarray) -> np.ndarray:
+    """Channels of a convolution that `drop_silent` leaves."""
+    return live if len(live) else np.zeros(1, dtype=int)
