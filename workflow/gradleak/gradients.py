@@ -163,7 +163,7 @@ def _module(
 ) -> ChainModule:
     if device.type == "mps" and precision == "float64":
         raise ConfigError("precision: float64 does not exist on device: mps; set device: cpu.")
-    module: ChainModule = load(chain, weights, DTYPES[precision]).to(device)
+    module: ChainModule = load(chain, weights, DTYPES[precision], copy=False).to(device)
     return module.to(memory_format=_layout(chain))
 
 

@@ -20,6 +20,7 @@ MKOR_TABLES = {  # table -> experiments that it shows
         "mkor_lenet_fishing",
         "mkor_lenet_code",
         "mkor_lenet",
+        "mkor_lenet_paired",
         "mkor_lenet_bias",
     ],
     3: [

@@ -89,11 +89,13 @@ class ChainModule(nn.Module):
         return x
 
 
-def load(chain: Chain, weights: Mapping[str, np.ndarray], dtype: torch.dtype) -> ChainModule:
-    """Module of `chain` in evaluation mode with the given weights."""
+def load(
+    chain: Chain, weights: Mapping[str, np.ndarray], dtype: torch.dtype, *, copy: bool = True
+) -> ChainModule:
+    """Module of `chain` in evaluation mode with the given weights, or a `copy` of them."""
     # No initial weights are drawn: for VGG-16 that would take a second.
     with torch.device("meta"):
         module = ChainModule(chain)
-    own = {name: torch.from_numpy(value).to(dtype, copy=True) for name, value in weights.items()}
+    own = {name: torch.from_numpy(value).to(dtype, copy=copy) for name, value in weights.items()}
     module.load_state_dict(own, assign=True)
     return module.eval()
