@@ -13,9 +13,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
-from gradleak import config, targets
+from gradleak import targets
 from gradleak.artifacts import write_csv, write_tensors
 from gradleak.errors import ArtifactError
 from gradleak.figures import (
@@ -29,7 +28,6 @@ from gradleak.metrics.image import psnr, ssim
 from gradleak.scores_by_class import ByClass
 from gradleak.targets import TargetSet
 
-ROOT = Path(__file__).resolve().parents[1]
 CLASSES = 10
 WORDS = {"title": "A batch", "note": "A note.", "drawn": "drawn at random", "batch": 0}
 
@@ -387,44 +385,3 @@ def test_sweep_counts_images_alone_in_their_class(tmp_path: Path) -> None:
     assert found.count("3.5") == 2 and found.count("6.0") == 2
     assert "At most 1 class" in found and "At most 10 classes" in found
     assert "At most 5 classes" not in found
-
-
-# --- Rules ---------------------------------------------------------------------------------------
-
-
-def rules(overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Names of mkor_panels.smk, which is Python, under config.yaml."""
-    raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
-    loaded = config.load({**raw, **(overrides or {})})
-    here: dict[str, Any] = {
-        "CONFIG": loaded,
-        "TARGETS": "{targets}",
-        "RECONSTRUCTION": "{experiment}/{model}/{defence}/{attack}.safetensors",
-        "SCORE": "{experiment}/{model}/{defence}/{attack}.csv",
-        "amounts_of_attack": lambda name: {"iterations": 7},
-        "code": lambda name: name,
-    }
-    exec((ROOT / "workflow/rules/mkor_panels.smk").read_text(encoding="utf-8"), here)
-    return here
-
-
-def test_every_figure_finds_all_its_panels() -> None:
-    here = rules()
-    assert sorted(here["MKOR_FIGURES"]) == list(range(3, 19))
-    for number, figure in here["MKOR_FIGURES"].items():
-        wildcards = SimpleNamespace(number=str(number))
-        assert here["mkor_there"](figure["panels"]) == figure["panels"], number
-        inputs, words = here["mkor_inputs"](wildcards), here["mkor_words"](wildcards)
-        assert {len(paths) for paths in inputs.values()} == {len(words["panels"])}
-        assert f"(MKOR Figure {number})" in words["title"] and words["drawn"]
-    relabelled = here["mkor_words"](SimpleNamespace(number="15"))["drawn"]
-    assert "labels drawn at random since there is one photo a class" in relabelled
-
-
-def test_experiments_that_were_taken_out_leave_their_panels_out() -> None:
-    raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
-    kept = {k: v for k, v in raw["experiments"].items() if k != "mkor_lenet_fishing"}
-    here = rules({"experiments": kept})
-    words = here["mkor_words"](SimpleNamespace(number="3"))
-    assert len(words["panels"]) == 3
-    assert not any("fishing" in panel["title"] for panel in words["panels"])
