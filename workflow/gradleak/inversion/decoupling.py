@@ -112,13 +112,7 @@ class Decoupling:
         if self.rows == "path" and (self.coupling == "ignore" or head.loss == RAW):
             features = _divided(head, gradients, secret, classes, scale * counts[classes] / batch)
             features[:, pruned] = np.nan
-            there = ~np.isnan(features).all(axis=1)
-            if not there.any():
-                raise NumericsError(
-                    "No path of any class came through dropout; give the server more paths."
-                )
-            classes = classes[there]
-            return ClassMeans(classes, counts[classes], features[there], None, "eq. (9)")
+            return _came_through(classes, counts[classes], features)
         system: _Paths | _AllRows = (_Paths if self.rows == "path" else _AllRows)(
             head, secret, gradient
         )
@@ -210,6 +204,16 @@ def _divided(
     lost = np.abs(below[:, 0]) < LOST * expected
     found: np.ndarray = total / np.where(lost[:, None], np.nan, below)
     return found
+
+
+def _came_through(classes: np.ndarray, counts: np.ndarray, features: np.ndarray) -> ClassMeans:
+    """Those classes of eq. (9) of which dropout left a path."""
+    there = ~np.isnan(features).all(axis=1)
+    if not there.any():
+        raise NumericsError(
+            "No path of any class came through dropout; give the server more paths."
+        )
+    return ClassMeans(classes[there], counts[there], features[there], None, "eq. (9)")
 
 
 def _sum_of_paths(rows: np.ndarray, nodes: np.ndarray, path: np.ndarray) -> np.ndarray:
