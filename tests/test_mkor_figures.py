@@ -359,6 +359,16 @@ def test_singles_are_best_median_and_worst(tmp_path: Path) -> None:
     assert "class 3" in found and "alone in its class" in found
 
 
+def test_labels_that_were_drawn_for_a_photo_say_so(tmp_path: Path) -> None:
+    made = Factory(tmp_path)
+    target = originals(6, batches=2)
+    target.images[1], target.indices[1] = target.images[0], target.indices[0]
+    made.by_class("MKOR", target)
+    for batch, start in ((0, "class "), (1, "drawn: class ")):
+        found = texts(mkor_singles.make(made.files, {**made.words, "batch": batch}, "smoke"))
+        assert sum(text.startswith(start) for text in found) == 3
+
+
 def test_headings_of_singles_keep_to_their_columns(tmp_path: Path) -> None:
     module, made = singles(tmp_path)
     for panel in made.words["panels"]:

@@ -92,15 +92,19 @@ def picks(panels: Sequence[Panel], batch: int) -> dict[str, int]:
 
 def _original(frames: list[Axes], panel: Panel, batch: int, samples: list[int]) -> None:
     """Originals, with the class of each and how many of it there are."""
-    labels = panel.targets.labels[batch]
+    targets = panel.targets
+    labels, indices = targets.labels[batch], targets.indices
+    # The same images once more are there for other labels, which are not what they show.
+    drawn = any(np.array_equal(indices[batch], indices[earlier]) for earlier in range(batch))
     for axes, k in zip(frames, samples, strict=True):
         draw_pixels(axes, panel.targets.images[batch, k] / 255.0)
         same = int((labels == labels[k]).sum())
         others = f"1 of {same} of its class" if same > 1 else "alone in its class"
-        under(axes, _shortened(panel.targets.words[int(labels[k])]), others)
+        word = _shortened(targets.words[int(labels[k])], 11 if drawn else 18)
+        under(axes, f"drawn: {word}" if drawn else word, others)
 
 
-def _shortened(name: str, most: int = 18) -> str:
+def _shortened(name: str, most: int) -> str:
     name = name.replace("_", " ")
     return name if len(name) <= most else f"{name[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
