@@ -39,6 +39,7 @@ SETTINGS = {
     "names": None,
     "draw": "consecutive",
     "size": None,
+    "resize": "repeat",
     "relabel": 0,
     "offset": 0.0,
 }

@@ -37,6 +37,7 @@ SETTINGS = {
     "names": None,
     "draw": "consecutive",
     "size": None,
+    "resize": "repeat",
     "relabel": 0,
     "offset": -0.5,
 }
@@ -343,3 +344,20 @@ def test_batches_of_the_same_images_pass_through_the_convolutions_once(data, mon
     assert set(found) < set(expected)
     for name, value in found.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-12, atol=1e-15)
+
+
+def test_small_images_are_enlarged_by_repeating_or_smoothly(data):
+    def made(**more):
+        chosen = targets.build(data, {**SETTINGS, "offset": 0.0, **more}, None, 1)
+        return chosen.inputs(0)[0]
+
+    small, repeated, smooth = made(), made(size=36), made(size=36, resize="bilinear")
+    np.testing.assert_array_equal(repeated, small.repeat(3, 1).repeat(3, 2))
+    assert smooth.shape == repeated.shape == (3, 36, 36)
+    # Each pixel is the middle of three; a third of the way to the next one comes first.
+    np.testing.assert_allclose(smooth[:, 1::3, 1::3], small, atol=1e-9)
+    between = (2 * small[:, 0, 0] + small[:, 0, 1]) / 3
+    np.testing.assert_allclose(smooth[:, 1, 2], between, atol=0.5 / 255 + 1e-9)
+    assert made(size=30, resize="bilinear").shape == (3, 30, 30)
+    with pytest.raises(DataError, match="a multiple of 12, or resize: bilinear"):
+        made(size=30)

@@ -30,6 +30,20 @@ from mkor_cases import CLASSES, NAIVE, OURS, PAIRED, batch, network, noisy, seen
         (MkorServer(shifts=5), network(), ["room for 2 four-direction layers", "shifts: 5"]),
         (MkorServer(beta=[1.0] * 3), network(), ["beta has 3 values", "2 convolutions"]),
         (MkorServer(spare="silent"), network(activation="sigmoid"), ["silent needs relu"]),
+        (
+            MkorServer(spare="silent"),
+            Chain(
+                "net",
+                (1, 16, 16),
+                (
+                    conv(10, 3, stride=2, padding=1, activation="relu"),
+                    conv(26, 3, stride=2, padding=1, bias=True, activation="relu"),
+                    LinearSpec(60),
+                    LinearSpec(4),
+                ),
+            ),
+            ["silent lowers biases", "conv1 of net has none", "bias: true"],
+        ),
         (ClassFishingServer(target=9), network(), ["target: 9 is no class", "from 0 to 3"]),
         (
             NAIVE,

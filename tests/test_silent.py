@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chains import chain, conv
+from gradleak import gradients
 from gradleak.gradients import capture, features_of
 from gradleak.models.build import load
 from gradleak.models.initial import initial_weights
@@ -65,6 +66,7 @@ def test_leaking_channels_are_live():
 @pytest.mark.parametrize("low", [0.0, -0.5])
 @pytest.mark.parametrize("mode", ["zeros", "replicate"])
 @pytest.mark.parametrize("activation", ["relu", "leaky_relu", "tanh", "identity", "sigmoid"])
+@settings(max_examples=25, deadline=None)
 @given(data=st.data())
 def test_features_are_those_of_the_whole_network(activation, mode, low, data):
     kind = {**SAME, "padding_mode": mode, "activation": activation}
@@ -75,6 +77,32 @@ def test_features_are_those_of_the_whole_network(activation, mode, low, data):
         weights[f"{name}.weight"][gone] = 0.0
         weights[f"{name}.bias"][gone] = data.draw(st.sampled_from([0.0, -1.0, 1.0]))
     check_features(net, weights, images(net, low=low))
+
+
+@pytest.mark.parametrize("reduce", ["stride", "max"])
+def test_a_client_s_own_arithmetic_gives_the_same(reduce, monkeypatch):
+    # 64 pixels a side pass with channels last, and three images at a time.
+    net = network(reduce, side=64)
+    monkeypatch.setattr(gradients, "images_at_once", lambda _: 3)
+    batch = images(net, 7)
+    batch[3:] *= 0.5
+    for server in (NAIVE, OURS):
+        sent, _ = server.corrupt(net, initial_weights(net, 0), 5)
+        assert counts(net, sent) < [10, 26]
+        with torch.no_grad():
+            inputs = torch.from_numpy(batch.astype(np.float32))
+            expected = load(net, sent, torch.float32).features(inputs).numpy()
+        found = features_of(net, sent, batch, precision="float32", device=CPU).numpy()
+        assert found.dtype == np.float32 and expected.any()
+        np.testing.assert_allclose(found, expected, atol=1e-6 * expected.max())
+
+
+@pytest.mark.parametrize("value", [-50.0, -1000.0])
+def test_a_saturated_sigmoid_is_not_taken_for_silent(value):
+    net = chain(conv(3, 3, bias=True, activation="sigmoid"))
+    weights = initial_weights(net, 0)
+    weights["conv1.bias"][:2] = value
+    assert counts(net, weights) == [3]
 
 
 def test_a_bound_counts_zeros_around_the_image():

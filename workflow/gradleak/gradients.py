@@ -142,7 +142,7 @@ def features_of(
     """What the convolutions give for images (K, C, H, W), flat (K, n); parameters as of `capture`.
 
     Large batches pass in the parts in which `capture` passes them. Channels that no image in the
-    range of these can wake are not computed: they give 0.
+    range of these can wake are left out, since they give 0 (`gradleak.models.silent`).
     """
     at_once = images_at_once(chain)
     parts = [slice(k, k + at_once) for k in range(0, len(images), at_once)]

@@ -54,8 +54,8 @@ class Targets(Section):
     ``unique``, a batch has one image of each of its classes; where it is ``random``, any images
     of `classes` classes, or of all. Where a data set has too few images for random batches,
     `relabel` appends the same batches so many times, under labels drawn at random among `classes`,
-    or all. `size` is the side that images are cropped or
-    enlarged to.
+    or all. `size` is the side that images are cropped or enlarged to;
+    `resize` says whether enlarging repeats pixels or is ``bilinear``.
     """
 
     dataset: DatasetName
@@ -69,6 +69,7 @@ class Targets(Section):
     seed: NonNegativeInt = 0
     relabel: NonNegativeInt = 0
     size: AmountOrName | None = None
+    resize: Literal["repeat", "bilinear"] = "repeat"
     names: list[str] | None = None
     offset: float = 0.0
 

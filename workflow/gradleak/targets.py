@@ -124,7 +124,7 @@ def build(data: Dataset, settings: dict[str, Any], count: int | None, size: int)
         draw = np.random.default_rng((settings["seed"], len(chosen)))
         classes = settings["classes"] or len(data.classes)
         labels[len(chosen) :] = draw.integers(0, classes, len(indices) - len(chosen))
-    images, enlarged = _resized(images, settings["size"])
+    images, enlarged = _resized(images, settings["size"], settings["resize"])
     words = {int(label): data.classes[int(label)] for label in labels}
     batches = (len(indices) // size, size)
     return TargetSet(
@@ -201,7 +201,7 @@ def _drawn(data: Dataset, settings: dict[str, Any], count: int, size: int) -> li
     return out
 
 
-def _resized(images: np.ndarray, size: int | None) -> tuple[np.ndarray, int]:
+def _resized(images: np.ndarray, size: int | None, how: str) -> tuple[np.ndarray, int]:
     """Images (n, C, H, W) cropped at the centre to `size`, and how often to repeat each pixel."""
     height, width = images.shape[2:]
     if size is None:
@@ -209,12 +209,22 @@ def _resized(images: np.ndarray, size: int | None) -> tuple[np.ndarray, int]:
     if min(height, width) >= size:
         top, left = (height - size) // 2, (width - size) // 2
         return images[:, :, top : top + size, left : left + size], 1
+    if how == "bilinear":
+        return np.stack([_bilinear(image, size) for image in images]), 1
     if height != width or size % height:
         raise DataError(
             f"targets: images of {height}x{width} cannot be enlarged to size: {size} by repeating "
-            f"each pixel; choose a multiple of {height}."
+            f"each pixel; choose a multiple of {height}, or resize: bilinear."
         )
     return images, size // height
+
+
+def _bilinear(image: np.ndarray, size: int) -> np.ndarray:
+    """One image (C, H, W), uint8, enlarged to `size` and rounded."""
+    from skimage.transform import resize
+
+    found = resize(image, (len(image), size, size), order=1, mode="edge", preserve_range=True)
+    return np.asarray(np.rint(found), dtype=np.uint8)
 
 
 def save(path: str, targets: TargetSet, provenance: dict[str, Any]) -> None:

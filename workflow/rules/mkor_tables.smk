@@ -28,6 +28,7 @@ MKOR_TABLES = {  # table -> experiments that it shows
         "mkor_cifar_fishing",
         "mkor_cifar_code",
         "mkor_cifar_code_strided",
+        "mkor_cifar_bilinear",
         "mkor_cifar",
         "mkor_cifar_strided",
         "mkor_cifar_paired",

@@ -92,7 +92,10 @@ class ChainModule(nn.Module):
 def load(
     chain: Chain, weights: Mapping[str, np.ndarray], dtype: torch.dtype, *, copy: bool = True
 ) -> ChainModule:
-    """Module of `chain` in evaluation mode with the given weights, or a `copy` of them."""
+    """Module of `chain` in evaluation mode with the given weights.
+
+    Without a `copy` it shares memory with them, and must not be trained.
+    """
     # No initial weights are drawn: for VGG-16 that would take a second.
     with torch.device("meta"):
         module = ChainModule(chain)

@@ -1,4 +1,4 @@
-"""Channels that are zero whatever the image: a malicious server leaves few others."""
+"""Channels that are zero whatever the image: a malicious server may leave few others."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from gradleak.models.chain import Chain, ConvLayer
 def live_channels(
     chain: Chain, weights: Mapping[str, np.ndarray], low: float, high: float
 ) -> list[np.ndarray]:
-    """Channels of each convolution that some image may make differ from zero.
+    """Channels of each convolution that are not sure to be zero.
 
     Bounds pass through the network as intervals: for inputs within [l, u] a channel's linear
-    output is within b + Σ max(w, 0)·l + min(w, 0)·u and b + Σ max(w, 0)·u + min(w, 0)·l. A channel
-    is silent where the activation makes 0 of both. Everything is live from the first layer on
-    where channels are normalised or skipped.
+    output z is at least b + Σ max(w, 0)·l + min(w, 0)·u, and at most b + Σ max(w, 0)·u +
+    min(w, 0)·l. A channel is silent if ReLU follows and z ≤ 0, or if z = 0 and the activation
+    leaves it at 0; all but for the rounding of the client's arithmetic. Everything is live where
+    channels are normalised or skipped.
 
     Parameters
     ----------
@@ -39,25 +40,30 @@ def live_channels(
     if not chain.is_sequential or chain.is_normalised:
         return [np.arange(layer.shape.filters) for layer in layers]
     found = []
-    bounds = np.full(chain.input[0], low), np.full(chain.input[0], high)
+    lows, highs = np.full(chain.input[0], low), np.full(chain.input[0], high)
     for layer in layers:
-        bounds = _after(layer, weights, *bounds)
-        found.append(np.flatnonzero((bounds[0] != 0.0) | (bounds[1] != 0.0)))
+        least, most = _linear(layer, weights, lows, highs)
+        activation = layer.activation
+        lows, highs = activation.forward(least), activation.forward(most)
+        if activation.name == "relu":
+            live = ~(most <= 0.0)
+        else:
+            live = (least != 0.0) | (most != 0.0) | (lows != 0.0)
+        found.append(np.flatnonzero(live))
     return found
 
 
-def _after(
+def _linear(
     layer: ConvLayer, weights: Mapping[str, np.ndarray], low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds of what leaves a layer, one for each channel; pools keep them."""
+    """Bounds of a layer's linear output, one for each channel; pools would keep them."""
     if layer.padding_mode == "zeros" and any(layer.shape.padding):
         low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
     weight = weights[f"{layer.name}.weight"]
     up = np.maximum(weight, 0.0).sum(axis=(2, 3), dtype=np.float64)
     down = np.minimum(weight, 0.0).sum(axis=(2, 3), dtype=np.float64)
     bias = weights[f"{layer.name}.bias"].astype(np.float64) if layer.bias else 0.0
-    least, most = bias + up @ low + down @ high, bias + up @ high + down @ low
-    return layer.activation.forward(least), layer.activation.forward(most)
+    return bias + up @ low + down @ high, bias + up @ high + down @ low
 
 
 def drop_silent(module: ChainModule, live: list[np.ndarray]) -> None:

@@ -35,7 +35,7 @@ class ConvolutionDesign:
         What becomes of the channels that carry no path, which eq. (20) leaves as they are.
         ``keep``: that, literally; then they leak into the copies. ``noise``: their weights into
         considered channels are Gaussian too. ``silent``: their biases are low enough for ReLU to
-        give 0 whatever the image, and no weight of theirs is touched.
+        give 0 for every image with values in [0, 1], and no weight of theirs is touched.
     """
 
     naive: bool
@@ -60,7 +60,7 @@ class ConvolutionDesign:
             )
         channels = {}
         before = np.arange(chain.input[0])
-        # Largest value that a considered channel takes, but for noise, and with all of it.
+        # The largest signal of a considered channel, and bounds that count its noise as well.
         most, ceiling = 1.0, np.ones(len(before))
         for number, (layer, step, beta) in enumerate(zip(layers, plan.steps, betas, strict=True)):
             count = len(step.parent)
@@ -68,7 +68,7 @@ class ConvolutionDesign:
             if not self.naive:
                 chosen = generator.permutation(layer.shape.filters)[:count]
             self._write_layer(layer, weights, step, (before, chosen), (beta, most), generator)
-            if self.spare == "silent" and layer.bias and not self.naive:
+            if self.spare == "silent" and not self.naive:
                 ceiling = _silence(layer, weights, (before, chosen), ceiling)
             channels[f"channel{number + 1}"] = chosen
             before = chosen
@@ -130,15 +130,18 @@ def _silence(
 ) -> np.ndarray:
     """Lower the biases of all channels but channels[1] until no image can wake them.
 
-    `ceiling` bounds the values of channels[0] from above, which alone come in; returned are the
-    bounds of channels[1].
+    `ceiling` bounds the values of channels[0], which alone come in and are not negative, from
+    above; returned are the bounds of channels[1].
     """
     before, chosen = channels
+    if layer.norm != "none":
+        return np.full(len(chosen), OPEN + SHUT)
     weight, bias = weights[f"{layer.name}.weight"], weights[f"{layer.name}.bias"]
     reach = np.maximum(weight[:, before], 0.0).sum(axis=(2, 3), dtype=np.float64) @ ceiling
     spare = np.setdiff1d(np.arange(layer.shape.filters), chosen)
     bias[spare] = -np.maximum(np.abs(bias[spare]), reach[spare] * (1.0 + ROUNDING))
-    return reach[chosen] + bias[chosen]
+    bounds: np.ndarray = np.maximum(reach[chosen] + bias[chosen], 0.0)
+    return bounds
 
 
 def check_spare(chain: Chain, spare: str) -> None:
@@ -148,4 +151,10 @@ def check_spare(chain: Chain, spare: str) -> None:
         raise ConfigError(
             f"spare: silent needs relu after every convolution, but {chain.name} has "
             f"'{other[0]}'; choose spare: noise."
+        )
+    bare = [a.name for a in chain.convolutions if not a.bias and a.norm == "none"]
+    if spare == "silent" and bare:
+        raise ConfigError(
+            f"spare: silent lowers biases, but {bare[0]} of {chain.name} has none; give it bias: "
+            "true, or choose spare: noise."
         )
