@@ -100,11 +100,12 @@ def _original(frames: list[Axes], panel: Panel, batch: int, samples: list[int]) 
         draw_pixels(axes, panel.targets.images[batch, k] / 255.0)
         same = int((labels == labels[k]).sum())
         others = f"1 of {same} of its class" if same > 1 else "alone in its class"
-        word = _shortened(targets.words[int(labels[k])], 11 if drawn else 18)
-        under(axes, f"drawn: {word}" if drawn else word, others)
+        if drawn:
+            others = f"label drawn, {same} have it" if same > 1 else "label drawn, alone"
+        under(axes, _shortened(targets.words[int(labels[k])]), others)
 
 
-def _shortened(name: str, most: int) -> str:
+def _shortened(name: str, most: int = 18) -> str:
     name = name.replace("_", " ")
     return name if len(name) <= most else f"{name[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
