@@ -33,6 +33,9 @@ MKOR_TABLES = {  # table -> experiments that it shows
         "mkor_cifar_strided",
         "mkor_cifar_paired",
         "mkor_cifar_keep",
+        "mkor_cifar_keep_1",
+        "mkor_cifar_keep_2",
+        "mkor_cifar_keep_2_raw",
     ],
     4: ["mkor_photos_code", "mkor_photos"],
     6: [
