@@ -192,6 +192,8 @@ def test_losses_are_listed_with_what_a_client_could_notice(sent, tmp_path):
         for metric, value, status in (
             ("psnr", 20.0, "ok"),
             ("psnr", 30.0, "ok"),
+            ("psnr_scaled", 40.0, "ok"),
+            ("psnr_scaled", 60.0, "ok"),
             ("ssim", 0.5, "ok"),
             ("psnr", "", "missed"),
         )
@@ -205,6 +207,7 @@ def test_losses_are_listed_with_what_a_client_could_notice(sent, tmp_path):
     }
     (row,) = mkor_losses.table([case]).to_dict("records")
     assert (row["psnr_mean"], row["n"], row["n_ok"]) == (25.0, 3, 2)
+    assert (row["psnr_scaled_mean"], row["ssim_mean"]) == (50.0, 0.5)
     assert row["largest_bias"] == pytest.approx(5 * np.sqrt(60), rel=0.1)
 
 

@@ -21,6 +21,7 @@ COLUMNS = [
     "psnr_median",
     "psnr_min",
     "psnr_max",
+    "psnr_scaled_mean",
     "ssim_mean",
     "n",
     "n_ok",
@@ -40,9 +41,10 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        PSNR in dB and SSIM over the images of all batches. `largest_bias` is the largest bias of
-        the last layer over its initial limit 1/sqrt(inputs), `ks_p` the p-value of a
-        Kolmogorov-Smirnov test of these biases against that limit: what a client could notice.
+        PSNR in dB and SSIM over the `n_ok` images of all batches that came back; `psnr_scaled`
+        forgives a wrong brightness, which a network without biases leaves open. `largest_bias` is
+        the largest bias of the last layer over its initial limit 1/sqrt(inputs), `ks_p` the p-value
+        of a Kolmogorov-Smirnov test of these biases against that limit: what a client could notice.
     """
     rows = []
     for case in cases:
@@ -50,7 +52,9 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
         models = files.read(case["model"])
         for chain in models.chains:
             own = frame[(frame["model"] == chain.name) & (frame["answer"] == 0)]
-            psnr, ssim = (own[own["metric"] == name] for name in ("psnr", "ssim"))
+            psnr, scaled, ssim = (
+                own[own["metric"] == name] for name in ("psnr", "psnr_scaled", "ssim")
+            )
             rows.append(
                 {
                     "loss": case["loss"],
@@ -61,6 +65,7 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
                     "psnr_median": psnr["value"].median(),
                     "psnr_min": psnr["value"].min(),
                     "psnr_max": psnr["value"].max(),
+                    "psnr_scaled_mean": scaled["value"].mean(),
                     "ssim_mean": ssim["value"].mean(),
                     "n": len(psnr),
                     "n_ok": int((psnr["status"] == "ok").sum()),
