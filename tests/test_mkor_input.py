@@ -130,6 +130,13 @@ def test_raw_logits_whose_bias_gradient_cannot_be_are_refused():
         Mkor().run(view, 0)
 
 
+def test_features_that_saturate_the_softmax_are_refused():
+    chain, labels = network(), [0, 1, 2, 3]
+    view = seen(chain, MkorServer(beta=100.0, spare="keep"), batch(chain, labels), labels)
+    with pytest.raises(NumericsError, match=r"gives class \d alone, .* smaller beta"):
+        Mkor().run(view, 0)
+
+
 def test_a_gradient_of_zero_is_refused():
     chain, labels = network(), [0, 1, 2, 3]
     view = seen(chain, NAIVE, batch(chain, labels), labels)

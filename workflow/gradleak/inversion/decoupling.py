@@ -29,6 +29,8 @@ UNEVEN = 0.2
 CLOSED = 0.25
 # A class whose ∂ℓ/∂b is below this share of what its paths let through was lost on the way.
 LOST = 0.02
+# A class whose probability is below this is in no float32 gradient: the softmax is saturated.
+SATURATED = 1e-38
 # Rows a class that are used at least, where there are so many.
 FEWEST = 2
 # An equation whose error is more than this many times the median is left out, judged on about so
@@ -141,8 +143,8 @@ def class_counts(
     Raises
     ------
     NumericsError
-        If the last layer has no bias and the loss mixes all classes into its rows, or its entries
-        cannot be those of raw logits.
+        If the last layer has no bias and the loss mixes all classes into its rows, if the softmax
+        saturates, or if the entries cannot be those of raw logits.
     """
     last = head.layers[-1].name
     bias = gradients.get(f"{last}.bias")
@@ -165,6 +167,12 @@ def class_counts(
             )
         return _whole(-batch * entries / scale)[0], scale
     p = head.probabilities(gray)[0]
+    if p.min() < SATURATED:
+        raise NumericsError(
+            f"The softmax of a gray image gives class {int(p.argmax())} alone, so the gradient is "
+            "of this class, whatever the images; the server has to send a smaller beta or output "
+            "bias."
+        )
     counts, off = _whole(batch * (p - entries))
     scale = float((entries / p).max())
     if off > UNEVEN and scale > 0:
