@@ -5,7 +5,7 @@ MKOR_OURS = "MKOR, ours:\nunder cross-entropy"
 # What sets panels apart, by the server of their experiment.
 MKOR_NOTES = {
     "mkor_code": (
-        "MKOR as the authors' code: weights of 0 and 1, the loss −output[label] without softmax."
+        "MKOR as the authors' code: weights 0 but on the paths, the loss −output[label] without softmax."
     ),
     "mkor_lenet_untouched": (
         "Ours: weights of the convolutions inconspicuous, none of the classifier changed, "
