@@ -359,5 +359,5 @@ def test_small_images_are_enlarged_by_repeating_or_smoothly(data):
     between = (2 * small[:, 0, 0] + small[:, 0, 1]) / 3
     np.testing.assert_allclose(smooth[:, 1, 2], between, atol=0.5 / 255 + 1e-9)
     assert made(size=30, resize="bilinear").shape == (3, 30, 30)
-    with pytest.raises(DataError, match="a multiple of 12, or resize: bilinear"):
+    with pytest.raises(DataError, match="a multiple of 12, or resize: bilinear for square images"):
         made(size=30)

@@ -118,6 +118,7 @@ REFUSED = [
     ("families.index_three.kernels", [], ["families.index_three.kernels", "at least 1"]),
     ("attacks.copa.first_spread", float("inf"), ["attacks.copa.first_spread", "inf", "finite"]),
     ("targets.copa_pair.offset", float("nan"), ["targets.copa_pair.offset", "nan", "finite"]),
+    ("targets.copa_pair.resize", "bilinear", ["copa_pair", "resize: bilinear", "give it"]),
     ("targets.copa_pair.dataset", "mnist", ["copa_pair", "[3, 32, 32]", "[1, 28, 28]"]),
     (
         "models.cnn3_v1_tanh.layers.0.activation",

@@ -196,6 +196,8 @@ def test_losses_are_listed_with_what_a_client_could_notice(sent, tmp_path):
             ("psnr_scaled", 60.0, "ok"),
             ("ssim", 0.5, "ok"),
             ("psnr", "", "missed"),
+            ("psnr_scaled", "", "missed"),
+            ("ssim", "", "missed"),
         )
     ]
     pd.DataFrame(rows).to_csv(scores, index=False)
@@ -206,8 +208,10 @@ def test_losses_are_listed_with_what_a_client_could_notice(sent, tmp_path):
         "output_bias": 5.0,
     }
     (row,) = mkor_losses.table([case]).to_dict("records")
-    assert (row["psnr_mean"], row["n"], row["n_ok"]) == (25.0, 3, 2)
-    assert (row["psnr_scaled_mean"], row["ssim_mean"]) == (50.0, 0.5)
+    assert (row["n"], row["n_ok"], row["psnr_min"], row["psnr_max"]) == (3, 2, 0.0, 30.0)
+    assert row["psnr_mean"] == pytest.approx(50.0 / 3)
+    assert row["psnr_scaled_mean"] == pytest.approx(100.0 / 3)
+    assert row["ssim_mean"] == 0.25
     assert row["largest_bias"] == pytest.approx(5 * np.sqrt(60), rel=0.1)
 
 

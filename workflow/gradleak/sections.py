@@ -83,6 +83,8 @@ class Targets(Section):
             raise ValueError("classes goes with draw: random or relabel; take it out")
         if self.draw != "random" and not self.relabel and self.seed:
             raise ValueError("seed goes with draw: random or relabel; take it out")
+        if self.resize != "repeat" and self.size is None:
+            raise ValueError(f"resize: {self.resize} goes with size; give it or take resize out")
         if self.indices is None and self.names is None:
             return self
         if isinstance(self.batch, str):

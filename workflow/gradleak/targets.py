@@ -209,12 +209,12 @@ def _resized(images: np.ndarray, size: int | None, how: str) -> tuple[np.ndarray
     if min(height, width) >= size:
         top, left = (height - size) // 2, (width - size) // 2
         return images[:, :, top : top + size, left : left + size], 1
-    if how == "bilinear":
+    if how == "bilinear" and height == width:
         return np.stack([_bilinear(image, size) for image in images]), 1
     if height != width or size % height:
         raise DataError(
             f"targets: images of {height}x{width} cannot be enlarged to size: {size} by repeating "
-            f"each pixel; choose a multiple of {height}, or resize: bilinear."
+            f"each pixel; choose a multiple of {height}, or resize: bilinear for square images."
         )
     return images, size // height
 

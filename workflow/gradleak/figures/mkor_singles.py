@@ -114,6 +114,7 @@ def _column(panel: Panel) -> Any:
     """What draws a panel's images in their frames."""
 
     def draw(frames: list[Axes], _: Panel, batch: int, samples: list[int]) -> None:
+        """Images of this panel's attack; the panel of the originals is not needed."""
         reason, values = panel.reason(batch), panel.values(batch)
         images = panel.images(batch, samples)
         for axes, k, image in zip(frames, samples, images, strict=True):
