@@ -42,9 +42,10 @@ class ConvConfig(Section):
     slope: Slope = 0.01
     skip: NonNegativeInt = 0
     gain: PositiveFloat = 1.0
-    pool: Literal["none", "max", "average"] = "none"
+    pool: Literal["none", "max", "max3", "average", "global"] = "none"
     padding_mode: Literal["zeros", "replicate"] = "zeros"
     norm: Literal["none", "batch"] = "none"
+    projection: bool = False
 
 
 class LinearConfig(Section):
@@ -100,6 +101,7 @@ def _spec(
             pool=layer.pool,
             padding_mode=layer.padding_mode,
             norm=layer.norm,
+            projection=layer.projection,
         )
     activation = Activation(layer.activation, layer.slope)
     return LinearSpec(

@@ -14,8 +14,10 @@ from pydantic import (
     model_validator,
 )
 
+from gradleak.errors import ConfigError
 from gradleak.layers import specs
 from gradleak.losses import OF_CLASSES
+from gradleak.models import resnet, vgg16
 from gradleak.models.chain import ConvSpec, LinearSpec
 from gradleak.section import (
     ActivationName,
@@ -111,26 +113,55 @@ Layers = Annotated[
 ]
 
 
+class ResNetConfig(Section):
+    """A residual network (He et al. 2016), with the skips of the blocks in `cut` left out."""
+
+    kind: Literal["resnet18", "resnet20", "resnet32", "resnet34", "resnet101"]
+    width: PositiveInt
+    classes: PositiveInt
+    stem: Literal["small", "large"] = "small"
+    cut: list[PositiveInt] = Field(default=[])
+
+
+class VggConfig(Section):
+    """VGG-16 (Simonyan and Zisserman 2015)."""
+
+    kind: Literal["vgg16"]
+    classes: PositiveInt
+
+
 class Model(Section):
-    """A network as a chain of layers."""
+    """A network: a chain of layers, or a known architecture."""
 
     input: ScaledInputSize
-    layers: Layers
+    layers: Layers | None = None
+    architecture: Annotated[ResNetConfig | VggConfig, Field(discriminator="kind")] | None = None
     spread: PositiveFloat | None = None
 
     @model_validator(mode="after")
     def _known_layers(self) -> Model:
+        if (self.layers is None) == (self.architecture is None):
+            raise ValueError("give either layers or architecture")
         self.specs(lambda value: value if isinstance(value, int) else 1)
         return self
 
     def specs(self, amount: Callable[[int | str], int]) -> tuple[ConvSpec | LinearSpec, ...]:
         """Layers as the package's own descriptions; `amount` is that of `gradleak.layers.specs`."""
-        return specs(self.layers, amount)
+        if self.layers is not None:
+            return specs(self.layers, amount)
+        known = self.architecture
+        if isinstance(known, VggConfig):
+            return vgg16.specs(known.classes)
+        assert known is not None
+        try:
+            return resnet.specs(known.kind, known.width, known.classes, known.stem, known.cut)
+        except ConfigError as error:
+            raise ValueError(f"architecture: {str(error).rstrip('.')}") from error
 
     @property
     def amounts(self) -> list[str]:
         """Names of ``scales`` that layers and sides use."""
-        widths = (raw.get("fc") for raw in self.layers)
+        widths = (raw.get("fc") for raw in self.layers or ())
         return [value for value in (*self.input, *widths) if isinstance(value, str)]
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-# Sections whose entries are a union told apart by `method`.
+# Sections whose entries are a union told apart by `method`, and keys that are one themselves.
 UNIONS = ("attacks", "defences", "servers")
+UNION_KEYS = ("architecture",)
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
@@ -36,12 +38,12 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
     if kind == "missing":
         return f"key '{path}' is missing; add it{more}."
     if kind == "union_tag_not_found":
-        return f"key '{path}.method' is missing; add it{more}."
+        return f"key '{path}.{_tag(first)}' is missing; add it{more}."
     if kind == "union_tag_invalid":
         method = str(first["ctx"]["tag"])
         choices = [word.strip("' ") for word in first["ctx"]["expected_tags"].split(",")]
         return (
-            f"{path}.method: '{method}' is not known{nearest(method, choices)}; "
+            f"{path}.{_tag(first)}: '{method}' is not known{nearest(method, choices)}; "
             f"choose one of {', '.join(choices)}{more}."
         )
     message = first["msg"].removeprefix("Value error, ")
@@ -51,11 +53,18 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
     return f"{at}{got}{message.rstrip('.')}{more}."
 
 
+def _tag(complaint: Any) -> str:
+    """Key by which the members of a union are told apart."""
+    return str(complaint["ctx"]["discriminator"]).strip("'")
+
+
 def _user_path(location: tuple[int | str, ...]) -> str:
     """Path of a complaint without the union members that pydantic adds to it."""
     parts = [str(part) for part in location]
     if len(parts) > 2 and parts[0] in UNIONS:
         del parts[2]
+    if len(parts) > 3 and parts[2] in UNION_KEYS:
+        del parts[3]
     return ".".join(part for part in parts if not part.startswith(("constrained-", "function-")))
 
 

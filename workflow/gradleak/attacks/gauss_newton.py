@@ -84,8 +84,8 @@ class GaussNewton(Search):
         if chain.is_plain:
             return None
         return (
-            f"{chain.name} has a pool, a norm or replicated padding, which gauss_newton does not "
-            "linearise; use dlg or inverting_gradients."
+            f"{chain.name} has a pool, a norm, a projection or replicated padding, which "
+            "gauss_newton does not linearise; use dlg or inverting_gradients."
         )
 
     @property

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from gradleak.models.activations import Activation
 from gradleak.models.chain import POOL, Chain, ConvLayer, LinearLayer
+from gradleak.operators.structure import ConvShape
 
 
 def activation_module(activation: Activation) -> nn.Module:
@@ -23,9 +24,13 @@ def activation_module(activation: Activation) -> nn.Module:
 
 
 def pooled(x: torch.Tensor, pool: str) -> torch.Tensor:
-    """Images (B, O, H, W) after a layer's pool: ``none``, ``max`` or ``average``."""
+    """Images (B, O, H, W) after a layer's `pool`, as of `gradleak.models.chain.ConvLayer`."""
     if pool == "none":
         return x
+    if pool == "global":
+        return x.mean((2, 3), keepdim=True)
+    if pool == "max3":
+        return functional.max_pool2d(x, 3, POOL, 1)
     return functional.max_pool2d(x, POOL) if pool == "max" else functional.avg_pool2d(x, POOL)
 
 
@@ -33,10 +38,11 @@ class ChainModule(nn.Module):
     """A `Chain` that can be run: (B, C, H, W) -> (B, classes).
 
     Parameters are named as the chain's layers (``conv1.weight``), so that files and attacks
-    share one set of names.
+    share one set of names. With `statistics`, norms keep a running mean and variance (momentum
+    0.1) in training and use them in evaluation; without, they always use the batch's own.
     """
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, *, statistics: bool = False) -> None:
         super().__init__()
         self.chain = chain
         for layer in chain.layers:
@@ -52,13 +58,19 @@ class ChainModule(nn.Module):
                     padding_mode=layer.padding_mode,
                     bias=layer.bias,
                 )
-                if layer.norm != "none":
-                    norm = nn.BatchNorm2d(shape.filters, track_running_stats=False)
-                    self.add_module(f"{layer.name}_norm", norm)
+                self._add_norm(layer, layer.name, statistics)
+                if layer.projection is not None:
+                    self.add_module(f"{layer.name}_skip", _projection(layer.projection))
+                    self._add_norm(layer, f"{layer.name}_skip", statistics)
             else:
                 module = nn.Linear(layer.inputs, layer.outputs, bias=layer.bias)
             self.add_module(layer.name, module)
         self.activations = nn.ModuleList(activation_module(a.activation) for a in chain.layers)
+
+    def _add_norm(self, layer: ConvLayer, name: str, statistics: bool) -> None:
+        if layer.norm != "none":
+            norm = nn.BatchNorm2d(layer.shape.filters, track_running_stats=statistics)
+            self.add_module(f"{name}_norm", norm)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Output of the last activation for images (B, C, H, W)."""
@@ -69,13 +81,18 @@ class ChainModule(nn.Module):
         inputs = []
         for layer, activation in zip(self.chain.convolutions, self.activations, strict=False):
             inputs.append(x)
-            z = self.get_submodule(layer.name)(x)
-            if layer.norm != "none":
-                z = self.get_submodule(f"{layer.name}_norm")(z)
+            z = self._linear(layer, layer.name, x)
             if layer.skip:
-                z = z + inputs[-layer.skip]
+                start = inputs[-layer.skip]
+                projected = layer.projection is not None
+                z = z + (self._linear(layer, f"{layer.name}_skip", start) if projected else start)
             x = pooled(activation(z), layer.pool)
         return x.flatten(1)
+
+    def _linear(self, layer: ConvLayer, name: str, x: torch.Tensor) -> torch.Tensor:
+        """Convolution `name` and its norm."""
+        z: torch.Tensor = self.get_submodule(name)(x)
+        return z if layer.norm == "none" else self.get_submodule(f"{name}_norm")(z)
 
     def classify(self, x: torch.Tensor) -> torch.Tensor:
         """Output of the last activation for what the convolutions give (B, n)."""
@@ -89,6 +106,11 @@ class ChainModule(nn.Module):
         return x
 
 
+def _projection(shape: ConvShape) -> nn.Conv2d:
+    """1x1 convolution without a bias."""
+    return nn.Conv2d(shape.channels, shape.filters, 1, stride=shape.stride, bias=False)
+
+
 def load(
     chain: Chain, weights: Mapping[str, np.ndarray], dtype: torch.dtype, *, copy: bool = True
 ) -> ChainModule:
@@ -97,8 +119,12 @@ def load(
     Without a `copy` it shares memory with them, and must not be trained.
     """
     # No initial weights are drawn: for VGG-16 that would take a second.
+    statistics = any(name.endswith(".running_mean") for name in weights)
     with torch.device("meta"):
-        module = ChainModule(chain)
+        module = ChainModule(chain, statistics=statistics)
     own = {name: torch.from_numpy(value).to(dtype, copy=copy) for name, value in weights.items()}
+    if statistics:
+        counts = {n: v for n, v in module.state_dict().items() if n.endswith("batches_tracked")}
+        own |= {name: torch.zeros_like(value, device="cpu") for name, value in counts.items()}
     module.load_state_dict(own, assign=True)
     return module.eval()

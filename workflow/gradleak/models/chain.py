@@ -25,10 +25,13 @@ class ConvLayer:
     """Convolution followed by an activation; `shape` carries all sizes.
 
     With `skip` = s > 0 the input of the layer s − 1 places before this one is added to this
-    layer's linear output: a(W x + b + x_skip). A skip of 1 adds the layer's own input. `pool`
-    (``none``, ``max`` or ``average``) takes 2x2 blocks of what the activation gives. `norm` is
-    ``none``, or ``batch``: the linear output is normalised with the batch's own statistics, as in
-    training, then scaled and shifted by ``{name}_norm``.
+    layer's linear output: a(W x + b + x_skip). A skip of 1 adds the layer's own input. Where both
+    differ in size, `projection` is the 1x1 convolution ``{name}_skip`` that the skip passes, with a
+    norm of its own. `pool` (``none``, ``max`` or ``average``) takes 2x2 blocks of what the
+    activation gives, ``max3`` the largest of 3x3 windows at stride 2, padded by 1, ``global`` the
+    mean of all positions. `norm` is ``none``, or ``batch``: the
+    linear output is normalised, then scaled and shifted by ``{name}_norm``; in training with the
+    batch's own statistics, in evaluation with those that training left.
     """
 
     name: str
@@ -40,11 +43,16 @@ class ConvLayer:
     pool: str = "none"
     padding_mode: PaddingMode = "zeros"
     norm: str = "none"
+    projection: ConvShape | None = None
 
     @property
     def grid(self) -> tuple[int, int]:
         """(H, W) of what leaves the layer, after the pool."""
         height, width = self.shape.output
+        if self.pool == "global":
+            return 1, 1
+        if self.pool == "max3":
+            return -(-height // POOL), -(-width // POOL)
         return (height, width) if self.pool == "none" else (height // POOL, width // POOL)
 
     @property
@@ -55,8 +63,13 @@ class ConvLayer:
 
     @property
     def is_plain(self) -> bool:
-        """No pool, no normalisation, zeros around the input: what `ConvShape` says is all."""
-        return self.pool == "none" and self.padding_mode == "zeros" and self.norm == "none"
+        """No pool, norm or projection, zeros around the input: what `ConvShape` says is all."""
+        return (
+            self.pool == "none"
+            and self.padding_mode == "zeros"
+            and self.norm == "none"
+            and self.projection is None
+        )
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,7 @@ class ConvSpec:
     """What config says of a convolution; sizes follow from the layer before.
 
     `skip` and `pool` are those of `ConvLayer`; `gain` multiplies the initial weights.
-    `padding_mode` is ``zeros`` or ``replicate``.
+    `padding_mode` is ``zeros`` or ``replicate``. `projection` puts a 1x1 convolution into the skip.
     """
 
     filters: int
@@ -94,6 +107,7 @@ class ConvSpec:
     pool: str = "none"
     padding_mode: PaddingMode = "zeros"
     norm: str = "none"
+    projection: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,10 +164,9 @@ class Chain:
                         f"models.{self.name}: convolution {number} follows a fully connected "
                         "layer; put the convolutions first."
                     )
-                layer = self._convolution(spec, number, sizes[-1])
+                layer = self._convolution(spec, number, sizes)
                 out.append(layer)
                 sizes.append((spec.filters, *layer.grid))
-                self._check_skip(layer.name, spec.skip, (spec.filters, *layer.shape.output), sizes)
             else:
                 number = len(out) - len(sizes) + 2
                 inputs = prod(sizes[-1]) if features is None else features
@@ -165,10 +178,13 @@ class Chain:
             )
         return tuple(out)
 
-    def _convolution(self, spec: ConvSpec, number: int, size: tuple[int, int, int]) -> ConvLayer:
-        """Convolution `number`, from 1, with its sizes; `size` (C, H, W) enters it."""
-        name, shape = f"conv{number}", self._conv_shape(spec, number, size)
+    def _convolution(
+        self, spec: ConvSpec, number: int, sizes: list[tuple[int, int, int]]
+    ) -> ConvLayer:
+        """Convolution `number`, from 1, with its sizes; `sizes` (C, H, W) entered all up to it."""
+        name, shape = f"conv{number}", self._conv_shape(spec, number, sizes[-1])
         self._check_pool(name, spec.pool, shape.output)
+        projection = self._skip(name, spec, (spec.filters, *shape.output), sizes)
         return ConvLayer(
             name,
             shape,
@@ -179,6 +195,7 @@ class Chain:
             spec.pool,
             spec.padding_mode,
             spec.norm,
+            projection,
         )
 
     def _linear(self, spec: LinearSpec, number: int, inputs: int) -> LinearLayer:
@@ -200,33 +217,50 @@ class Chain:
 
     def _check_pool(self, name: str, pool: str, size: tuple[int, int]) -> None:
         """Refuse a pool whose blocks do not fill the image."""
-        if pool != "none" and any(side % POOL for side in size):
+        if pool in ("max", "average") and any(side % POOL for side in size):
             raise ConfigError(
                 f"models.{self.name}: {name} gives {size[0]}x{size[1]}, which a pool of "
                 f"{POOL}x{POOL} does not divide; choose another image size, stride or padding."
             )
 
-    def _check_skip(
+    def _skip(
         self,
         name: str,
-        skip: int,
+        spec: ConvSpec,
         output: tuple[int, int, int],
         sizes: list[tuple[int, int, int]],
-    ) -> None:
-        """Refuse a skip whose ends differ in size.
+    ) -> ConvShape | None:
+        """Projection of a skip, if it has one; a skip whose ends do not fit is refused.
 
-        `output` is the layer's linear output, `sizes` what enters each layer, and the next one.
+        `output` is the layer's linear output, `sizes` what entered all layers up to it.
         """
-        if skip >= len(sizes):
+        if not spec.skip:
+            if spec.projection:
+                raise ConfigError(
+                    f"models.{self.name}: {name} has a projection but no skip; give it skip: n."
+                )
+            return None
+        if spec.skip > len(sizes):
             raise ConfigError(
-                f"models.{self.name}: {name} has skip: {skip}, but only {len(sizes) - 1} layers "
+                f"models.{self.name}: {name} has skip: {spec.skip}, but only {len(sizes)} layers "
                 "end there; lower it."
             )
-        if skip and output != sizes[-1 - skip]:
+        start = sizes[-spec.skip]
+        if not spec.projection:
+            if output != start:
+                raise ConfigError(
+                    f"models.{self.name}: {name} has skip: {spec.skip}, which adds {start} to "
+                    f"{output}; a skip needs equal sizes, or projection: true."
+                )
+            return None
+        stride = -(-start[1] // output[1])
+        shape = ConvShape(start[0], output[0], (1, 1), (stride, stride), (0, 0), start[1:])
+        if shape.output != output[1:]:
             raise ConfigError(
-                f"models.{self.name}: {name} has skip: {skip}, which adds {sizes[-1 - skip]} to "
-                f"{output}; a skip needs equal sizes."
+                f"models.{self.name}: {name} has a projection from {start} to {output}, which no "
+                "stride of a 1x1 convolution gives; change strides or padding."
             )
+        return shape
 
     def _conv_shape(self, spec: ConvSpec, number: int, size: tuple[int, int, int]) -> ConvShape:
         try:
@@ -318,6 +352,7 @@ class Chain:
                 + layer.bias
                 + 2 * (layer.norm != "none")
             )
+            + _projected(layer)
             if isinstance(layer, ConvLayer)
             else layer.outputs * (layer.inputs + layer.bias)
             for layer in self.layers
@@ -329,6 +364,12 @@ class Chain:
         last = self.layers[-1]
         assert isinstance(last, LinearLayer)
         return last.outputs
+
+
+def _projected(layer: ConvLayer) -> int:
+    """Parameters of a skip's projection and its norm."""
+    shape = layer.projection
+    return shape.filters * (shape.channels + 2 * (layer.norm != "none")) if shape else 0
 
 
 def images_at_once(chain: Chain) -> int:

@@ -36,6 +36,23 @@ def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
             out[f"{layer.name}_norm.bias"] = np.zeros(layer.shape.filters, np.float32)
         if layer.bias:
             out[f"{layer.name}.bias"] = generator.uniform(-limit, limit, size[0]).astype(np.float32)
+        if isinstance(layer, ConvLayer) and layer.projection is not None:
+            out |= _projection(layer, chain.spread, generator)
+    return out
+
+
+def _projection(
+    layer: ConvLayer, spread: float | None, generator: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Weights of the 1x1 convolution of a skip, and of its norm."""
+    shape = layer.projection
+    assert shape is not None
+    limit = spread or 1.0 / np.sqrt(shape.channels)
+    weight = generator.uniform(-limit, limit, (shape.filters, shape.channels, 1, 1))
+    out = {f"{layer.name}_skip.weight": weight.astype(np.float32)}
+    if layer.norm != "none":
+        out[f"{layer.name}_skip_norm.weight"] = np.ones(shape.filters, np.float32)
+        out[f"{layer.name}_skip_norm.bias"] = np.zeros(shape.filters, np.float32)
     return out
 
 

@@ -28,6 +28,11 @@ def _values(
             "A network with norm: batch normalises whole batches, so it cannot be analysed on one "
             "image; take norm out."
         )
+    if any(isinstance(layer, ConvLayer) and layer.projection is not None for layer in layers):
+        raise ConfigError(
+            "A network with projection: true cannot be analysed on one image; take it out, or use "
+            "skips between equal sizes."
+        )
     for layer in layers:
         inputs.append(x)
         weight = weights[f"{layer.name}.weight"].astype(np.float64)

@@ -1,0 +1,167 @@
+"""Residual networks as chains, against torchvision's."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+import yaml
+from torch import nn
+
+from gradleak.config import load as load_config
+from gradleak.errors import ConfigError
+from gradleak.models import vgg16
+from gradleak.models.build import load
+from gradleak.models.chain import Chain, ConvLayer
+from gradleak.models.initial import initial_weights
+from gradleak.models.resnet import KINDS, specs
+
+
+@pytest.fixture
+def config():
+    """config.yaml as it is read, to change."""
+    return yaml.safe_load((Path(__file__).resolve().parents[1] / "config.yaml").read_text())
+
+
+def network(kind, width, classes=10, cut=(), side=32):
+    return Chain(kind, (3, side, side), specs(kind, width, classes, cut=cut))
+
+
+def theirs(kind, classes=10):
+    """torchvision's network of base width 64 with a stem for 32x32 images."""
+    found = getattr(torchvision.models, kind)(num_classes=classes)
+    found.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    found.maxpool = nn.Identity()
+    return found
+
+
+@pytest.mark.parametrize("kind", ["resnet18", "resnet34", "resnet101"])
+def test_parameters_are_those_of_torchvision(kind):
+    assert network(kind, 64).parameters == sum(p.numel() for p in theirs(kind).parameters())
+
+
+def test_vgg16_has_torchvisions_parameters_and_outputs():
+    ours = Chain("vgg16", (3, 224, 224), vgg16.specs(7))
+    other = torchvision.models.vgg16(num_classes=7).eval()
+    state = {name: value.numpy() for name, value in other.state_dict().items()}
+    assert ours.parameters == sum(value.size for value in state.values())
+    names = [f"{layer.name}.{part}" for layer in ours.layers for part in ("weight", "bias")]
+    module = load(ours, dict(zip(names, state.values(), strict=True)), torch.float32)
+    images = torch.rand(1, 3, 224, 224)
+    with torch.no_grad():
+        np.testing.assert_allclose(module(images), other(images), atol=1e-5)
+    assert [layer.dropout for layer in ours.layers[-3:]] == [0.5, 0.5, 0.0]
+
+
+def test_large_stem_is_torchvisions():
+    """ResNet-34 for 224x224: a 7x7 stem and a pool of 3x3."""
+    ours = Chain("resnet34", (3, 64, 64), specs("resnet34", 64, 10, "large"))
+    other = torchvision.models.resnet34(num_classes=10).double().eval()
+    assert ours.parameters == sum(p.numel() for p in other.parameters())
+    state = {
+        name: value
+        for name, value in other.state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
+    weights = dict(zip(_order(ours), (v.numpy() for v in state.values()), strict=True))
+    images = torch.rand(2, 3, 64, 64, dtype=torch.float64)
+    with torch.no_grad():
+        np.testing.assert_allclose(
+            load(ours, weights, torch.float64)(images), other(images), rtol=1e-9, atol=1e-9
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "parameters"),
+    # He et al.'s counts with 100 classes and parameter-free shortcuts, and 2,752 of projections.
+    [("resnet20", 275_572 + 2_752), ("resnet32", 470_004 + 2_752)],
+)
+def test_parameters_of_small_networks(kind, parameters):
+    net = network(kind, 16, classes=100)
+    assert net.parameters == parameters
+    assert net.parameters == sum(value.size for value in initial_weights(net, 0).values())
+
+
+@pytest.mark.parametrize("kind", ["resnet18", "resnet101"])
+@pytest.mark.parametrize("training", [True, False])
+def test_outputs_are_those_of_torchvision(kind, training):
+    ours_, other = network(kind, 64, side=16), theirs(kind).double().train(training)
+    state = list(other.state_dict().items())
+    rng = np.random.default_rng(0)
+    weights = {}
+    places = iter(_order(ours_))
+    for name, value in state:
+        if name.endswith("num_batches_tracked"):
+            continue
+        if name.endswith("running_var"):
+            value.uniform_(0.5, 2.0)
+        elif "running_mean" in name or value.ndim == 1:
+            value.copy_(torch.from_numpy(rng.uniform(-0.3, 0.7, value.shape)))
+        weights[next(places)] = value.numpy().copy()
+    assert next(places, None) is None
+    module = load(ours_, weights, torch.float64).train(training)
+    images = torch.from_numpy(rng.uniform(0, 1, (3, 3, 16, 16)))
+    with torch.no_grad():
+        np.testing.assert_allclose(module(images), other(images), rtol=1e-9, atol=1e-9)
+
+
+def _order(chain):
+    """Our names in the order of torchvision's state: a block's projection comes at its end."""
+    norms = ("weight", "bias", "running_mean", "running_var")
+    for layer in chain.layers:
+        if not isinstance(layer, ConvLayer):
+            yield from (f"{layer.name}.weight", f"{layer.name}.bias")
+            continue
+        for name in (layer.name, *([f"{layer.name}_skip"] if layer.projection else [])):
+            yield f"{name}.weight"
+            yield from (f"{name}_norm.{part}" for part in norms)
+
+
+def test_cut_blocks_have_no_skip():
+    whole, cut = network("resnet18", 16), network("resnet18", 16, cut=(3,))
+    skips = [[layer.skip for layer in net.convolutions] for net in (whole, cut)]
+    assert skips[0] == [0, *[0, 2] * 8]
+    assert skips[1] == [0, 0, 2, 0, 2, 0, 0, *[0, 2] * 5]
+    # Block 3 halves the image: its projection goes with its skip.
+    assert whole.parameters - cut.parameters == 16 * 32 + 2 * 32
+    assert [layer.skip for layer in network("resnet101", 16).convolutions[:4]] == [0, 0, 0, 3]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_block_that_is_not_there_is_refused(kind):
+    with pytest.raises(ConfigError, match=r"cut: 40 is no block of resnet"):
+        specs(kind, 16, 10, cut=(1, 40))
+
+
+ARCHITECTURE = {"kind": "resnet18", "width": 16, "classes": 10}
+
+
+def test_config_knows_architectures(config):
+    config["models"]["mine"] = {
+        "input": [3, 32, 32],
+        "architecture": {**ARCHITECTURE, "cut": [3]},
+    }
+    chain = load_config(config).chain("mine")
+    assert chain.layers == network("resnet18", 16, cut=(3,)).layers
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"architecture": {**ARCHITECTURE, "cut": [30]}}, r"models.mine: architecture: cut: 30 is"),
+        ({"architecture": {**ARCHITECTURE, "kind": "resnet17"}}, r"architecture.kind: 'resnet17'"),
+        ({"architecture": {**ARCHITECTURE, "depth": 3}}, r"architecture.depth"),
+        ({"architecture": {"width": 3}}, r"architecture.kind' is missing"),
+        ({}, r"give either layers or architecture"),
+    ],
+)
+def test_wrong_architectures_are_refused_by_name(config, entry, message):
+    config["models"]["mine"] = {"input": [3, 32, 32], **entry}
+    with pytest.raises(ConfigError, match=message):
+        load_config(config)
+
+
+def test_lenet_of_dlg_has_the_parameters_of_fedkls_without_its_lock(config):
+    config["models"]["mine"] = config["models"]["dlg_lenet"]
+    assert load_config(config).chain("mine").parameters == 40_426 - 24_600

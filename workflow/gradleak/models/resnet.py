@@ -1,0 +1,117 @@
+"""Residual networks as chains of layers (He et al. 2016; R-GAP Figure 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from gradleak.errors import ConfigError
+from gradleak.models.activations import Activation
+from gradleak.models.chain import ConvSpec, LinearSpec
+
+RELU = Activation("relu")
+
+
+@dataclass(frozen=True)
+class ResNet:
+    """Blocks of a residual network.
+
+    Attributes
+    ----------
+    blocks
+        Residual blocks of each stage; every stage but the first halves the image and doubles the
+        width.
+    expansion
+        1: two 3x3 convolutions a block. 4: a bottleneck of 1x1, 3x3 and 1x1, the last four times
+        as wide.
+    """
+
+    blocks: tuple[int, ...]
+    expansion: int
+
+
+KINDS = {
+    "resnet18": ResNet((2, 2, 2, 2), 1),
+    "resnet20": ResNet((3, 3, 3), 1),
+    "resnet32": ResNet((5, 5, 5), 1),
+    "resnet34": ResNet((3, 4, 6, 3), 1),
+    "resnet101": ResNet((3, 4, 23, 3), 4),
+}
+
+
+def specs(
+    kind: str, width: int, classes: int, stem: str = "small", cut: Collection[int] = ()
+) -> tuple[ConvSpec | LinearSpec, ...]:
+    """Layers of a residual network.
+
+    Parameters
+    ----------
+    kind
+        One of `KINDS`.
+    width
+        Filters of the stem, the base width.
+    classes
+        Outputs.
+    stem
+        ``small``, for 32x32 images: 3x3. ``large``, for 224x224: 7x7 at stride 2, then a pool of
+        3x3 at stride 2.
+    cut
+        Blocks, counted from 1 over all stages, whose skip is left out.
+
+    Raises
+    ------
+    ConfigError
+        If `cut` names a block that is not there.
+    """
+    shape = KINDS[kind]
+    count = sum(shape.blocks)
+    missing = sorted(set(cut) - set(range(1, count + 1)))
+    if missing:
+        raise ConfigError(
+            f"cut: {missing[0]} is no block of {kind}, which has blocks 1 to {count}; correct it."
+        )
+    first = _convolution(width, 3, 1) if stem == "small" else _convolution(width, 7, 2)
+    layers: list[ConvSpec | LinearSpec] = [
+        first if stem == "small" else replace(first, pool="max3")
+    ]
+    number, entering = 0, width
+    for stage, blocks in enumerate(shape.blocks):
+        for place in range(blocks):
+            number += 1
+            stride = 2 if stage and not place else 1
+            inner = width * 2**stage
+            leaving = inner * shape.expansion
+            plain = stride == 1 and entering == leaving
+            layers += _block(inner, leaving, stride, skip=number not in cut, projected=not plain)
+            entering = leaving
+    last = layers[-1]
+    assert isinstance(last, ConvSpec)
+    return (*layers[:-1], replace(last, pool="global"), LinearSpec(classes))
+
+
+def _block(inner: int, leaving: int, stride: int, *, skip: bool, projected: bool) -> list[ConvSpec]:
+    """Convolutions of one residual block; the skip ends at the last."""
+    if inner == leaving:
+        body = [_convolution(inner, 3, stride)]
+        end, kernel = leaving, 3
+    else:
+        body = [_convolution(inner, 1, 1), _convolution(inner, 3, stride)]
+        end, kernel = leaving, 1
+    over = len(body) + 1 if skip else 0
+    return [*body, _convolution(end, kernel, 1, skip=over, projection=skip and projected)]
+
+
+def _convolution(
+    filters: int, kernel: int, stride: int, *, skip: int = 0, projection: bool = False
+) -> ConvSpec:
+    margin = kernel // 2
+    return ConvSpec(
+        filters,
+        (kernel, kernel),
+        (stride, stride),
+        (margin, margin),
+        activation=RELU,
+        skip=skip,
+        norm="batch",
+        projection=projection,
+    )
