@@ -42,6 +42,7 @@ SETTINGS = {
     "resize": "repeat",
     "relabel": 0,
     "offset": 0.0,
+    "std": 1.0,
 }
 
 

@@ -40,6 +40,7 @@ SETTINGS = {
     "resize": "repeat",
     "relabel": 0,
     "offset": -0.5,
+    "std": 1.0,
 }
 
 

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from gradleak import config
+from gradleak.attack_sections import AttackConfig
 from gradleak.attacks.run import ATTACKS, PIPELINE_KEYS
 from gradleak.errors import ConfigError
 from gradleak.models.family import draw
-from gradleak.sections import AttackConfig
 from gradleak.wording import nearest
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,7 +12,7 @@ from torch import nn
 from gradleak.defences.apply import noise_seed
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.losses import BINARY, RAW
-from gradleak.models.build import ChainModule, load
+from gradleak.models.build import ChainModule, load, with_statistics, without_statistics
 from gradleak.models.chain import Chain, images_at_once
 from gradleak.models.files import ModelFile, fingerprint, runs
 from gradleak.models.passes import margin_label
@@ -62,13 +62,14 @@ def capture(
     loss: str = "cross_entropy",
     kept: str = "all",
     seed: int = 0,
+    mode: str = "training",
     features: torch.Tensor | None = None,
 ) -> dict[str, np.ndarray]:
     """Gradient of the mean loss over a batch with respect to every parameter.
 
     The loss is taken of the last activation's output: cross-entropy of its softmax (COPA section
-    2), −output[label] (`gradleak.losses.RAW`), or ℓ(μ) of μ = y·output (R-GAP eq. 4, 5). Dropout
-    is at work where there is any. Large batches pass in parts, whose gradients add up.
+    2), −output[label] (`gradleak.losses.RAW`), or ℓ(μ) of μ = y·output (R-GAP eq. 4, 5). Large
+    batches pass in parts, whose gradients add up.
 
     Parameters
     ----------
@@ -89,6 +90,9 @@ def capture(
         the convolutions.
     seed
         Of dropout.
+    mode
+        ``training``: norms use the batch's statistics, and dropout is at work. ``evaluation``:
+        norms use their running statistics (mean 0 and variance 1 where none were trained).
     features
         What `features_of` gives for these images, where that is known already; for `kept`:
         ``classifier`` only.
@@ -99,14 +103,16 @@ def capture(
         If a gradient holds NaN or infinity, or is zero everywhere.
     """
     if kept == "classifier" and features is None:
-        features = features_of(chain, weights, images, precision=precision, device=device)
-    module = _module(chain, weights, precision, device)
+        features = features_of(
+            chain, weights, images, precision=precision, device=device, mode=mode
+        )
+    module = _module(chain, weights, precision, device, mode)
     parameters = {
         name: value
         for name, value in module.named_parameters()
         if kept == "all" or name.startswith("fc")
     }
-    module.train(chain.has_dropout)
+    module.train(chain.has_dropout and mode == "training")
     truth = torch.from_numpy(labels).to(device)
 
     def share(part: slice) -> torch.Tensor:
@@ -138,6 +144,7 @@ def features_of(
     *,
     precision: str,
     device: torch.device,
+    mode: str = "training",
 ) -> torch.Tensor:
     """What the convolutions give for images (K, C, H, W), flat (K, n); parameters as of `capture`.
 
@@ -149,7 +156,7 @@ def features_of(
     low = min(float(images[part].min()) for part in parts)
     high = max(float(images[part].max()) for part in parts)
     live = live_channels(chain, weights, low, high)
-    module = _module(chain, weights, precision, device)
+    module = _module(chain, weights, precision, device, mode)
     drop_silent(module, live)
     with torch.no_grad():
         found = torch.cat(
@@ -159,11 +166,16 @@ def features_of(
 
 
 def _module(
-    chain: Chain, weights: Mapping[str, np.ndarray], precision: str, device: torch.device
+    chain: Chain,
+    weights: Mapping[str, np.ndarray],
+    precision: str,
+    device: torch.device,
+    mode: str,
 ) -> ChainModule:
     if device.type == "mps" and precision == "float64":
         raise ConfigError("precision: float64 does not exist on device: mps; set device: cpu.")
-    module: ChainModule = load(chain, weights, DTYPES[precision], copy=False).to(device)
+    held = with_statistics(chain, weights) if mode == "evaluation" else without_statistics(weights)
+    module: ChainModule = load(chain, held, DTYPES[precision], copy=False).to(device)
     return module.to(memory_format=_layout(chain))
 
 
@@ -232,6 +244,7 @@ def capture_all(
     loss: str = "cross_entropy",
     labels: str = "dataset",
     kept: str = "all",
+    mode: str = "training",
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Gradients of every chain, seed and batch, as tensors and metadata of a gradient file.
 
@@ -250,7 +263,7 @@ def capture_all(
     _check_sizes(models, targets)
     slots: dict[str, np.ndarray] = {}
     unusable: list[dict[str, Any]] = []
-    known = _Features(targets, precision, chosen) if kept == "classifier" else None
+    known = _Features(targets, precision, chosen, mode) if kept == "classifier" else None
     for chain, seed, batch in runs(models.chains, seeds, batches):
         weights, true = models.of(chain, seed), targets.labels[batch]
         if loss in BINARY:
@@ -266,6 +279,7 @@ def capture_all(
                 loss=loss,
                 kept=kept,
                 seed=noise_seed(seed, batch),
+                mode=mode,
                 features=known.of(chain, seed, weights, batch) if known else None,
             )
         except NumericsError as error:
@@ -285,7 +299,7 @@ def capture_all(
             f"None of the {len(unusable)} gradients can be used; the first: {unusable[0]['reason']}"
         )
     metadata = {
-        **_facts(models, targets, seeds),
+        **_facts(models, targets, seeds, mode),
         "unusable": unusable,
         "loss": loss,
         "labels": labels,
@@ -297,8 +311,9 @@ def capture_all(
 class _Features:
     """Features of batches, computed once where batches have the same images."""
 
-    def __init__(self, targets: TargetSet, precision: str, device: torch.device) -> None:
+    def __init__(self, targets: TargetSet, precision: str, device: torch.device, mode: str) -> None:
         self._targets, self._precision, self._device = targets, precision, device
+        self._mode = mode
         self._network: tuple[str, int] | None = None
         self._kept: dict[bytes, torch.Tensor] = {}
 
@@ -318,6 +333,7 @@ class _Features:
             self._targets.batch(batch),
             precision=self._precision,
             device=self._device,
+            mode=self._mode,
         )
         if any(np.array_equal(indices[batch], other) for other in indices[batch + 1 :]):
             self._kept[key] = found
@@ -334,22 +350,23 @@ def _check_sizes(models: ModelFile, targets: TargetSet) -> None:
             )
 
 
-def _facts(models: ModelFile, targets: TargetSet, seeds: int) -> dict[str, Any]:
+def _facts(models: ModelFile, targets: TargetSet, seeds: int, mode: str) -> dict[str, Any]:
     """Metadata of a gradient file that follow from what it was taken of."""
+    low, high = targets.bounds
     return {
         "fingerprints": {
             chain.name: [fingerprint(models.of(chain, seed)) for seed in range(seeds)]
             for chain in models.chains
         },
         "mode": {
-            chain.name: "training" if chain.is_normalised or chain.has_dropout else "evaluation"
+            chain.name: mode if chain.is_normalised or chain.has_dropout else "evaluation"
             for chain in models.chains
         },
         "seeds": seeds,
         "images": len(targets.images),
         "batch": targets.size,
-        "low": targets.offset,
-        "high": 1.0 + targets.offset,
+        "low": low,
+        "high": high,
     }
 
 
@@ -359,6 +376,6 @@ def _no_gradient(
     """NaN in place of a gradient that no attack can use."""
     return {
         name: np.full(value.shape, np.nan, precision)
-        for name, value in weights.items()
+        for name, value in without_statistics(weights).items()
         if kept == "all" or name.startswith("fc")
     }

@@ -172,7 +172,7 @@ def table(models: ModelFile, targets: TargetSet, model: str, *, draws: int) -> p
         raise ConfigError(f"The model file has no {model}; put it into its group again.")
     _, first = np.unique(targets.indices.ravel(), return_index=True)
     shape = targets.images.shape[2:]
-    images = targets.images.reshape(-1, *shape)[first] / 255.0 + targets.offset
+    images = (targets.images.reshape(-1, *shape)[first] / 255.0 + targets.offset) / targets.std
     labels = targets.labels.ravel()[first]
     gradients = of_samples(chain, models.of(chain, 0), images, labels)
     rows = []

@@ -36,7 +36,7 @@ def table(targets: TargetSet) -> list[dict[str, Any]]:
         values: dict[str, list[float]] = {"psnr": [], "ssim": []}
         for place in places.tolist():
             batch, k = divmod(place, targets.size)
-            image = targets.inputs(batch, slice(k, k + 1))[0] - targets.offset
+            image = targets.pixels(targets.inputs(batch, slice(k, k + 1))[0])
             found = low_pass(image, side)
             values["psnr"].append(psnr(image, found))
             values["ssim"].append(ssim(image, np.clip(found, 0.0, 1.0)))

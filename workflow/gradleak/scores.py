@@ -140,9 +140,11 @@ def _image_metrics(targets: TargetSet, batch: int, found: np.ndarray) -> list[di
         order = np.zeros(len(originals), dtype=int)
     out = []
     for original, reconstruction in zip(originals, found[order], strict=True):
-        clipped = (original - targets.offset, np.clip(reconstruction - targets.offset, 0.0, 1.0))
-        pair = (original, reconstruction)
+        clipped = (targets.pixels(original), np.clip(targets.pixels(reconstruction), 0.0, 1.0))
+        pair = (original * targets.std, reconstruction * targets.std)
         out.append({n: m(*clipped) if n == "ssim" else m(*pair) for n, m in METRICS.items()})
+        if targets.std != 1.0:
+            out[-1]["mse_input"] = mse(original, reconstruction)
     if len(found) < len(originals):
         weights, explained = combination(originals, found[0])
         for metrics, weight in zip(out, weights, strict=True):

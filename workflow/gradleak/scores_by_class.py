@@ -86,9 +86,10 @@ class ByClass:
         if image is None:
             return dict.fromkeys((*METRICS, "psnr_scaled"), np.nan)
         original = self.targets.inputs(self.batch, slice(position, position + 1))[0]
-        offset = self.targets.offset
         image = image.astype(np.float64)
-        clipped = (original - offset, np.clip(image - offset, 0.0, 1.0))
+        pixels = self.targets.pixels
+        clipped = (pixels(original), np.clip(pixels(image), 0.0, 1.0))
+        original, image = original * self.targets.std, image * self.targets.std
         out = {
             name: metric(*clipped) if name == "ssim" else metric(original, image)
             for name, metric in METRICS.items()

@@ -36,7 +36,7 @@ class TargetSet:
     labels, indices
         int64 (B, K); `indices` are positions in the data set's split.
     offset
-        Inputs are images / 255 + offset, so they lie in [offset, 1 + offset].
+        See `std`.
     names
         One name for each batch, used in tables and figures.
     source
@@ -45,6 +45,8 @@ class TargetSet:
         Class of each label, in words.
     enlarged
         How often each stored pixel is repeated along both axes: H = enlarged · H'.
+    std
+        Inputs are (images / 255 + offset) / std.
     """
 
     images: np.ndarray
@@ -55,6 +57,7 @@ class TargetSet:
     source: dict[str, str]
     words: dict[int, str]
     enlarged: int = 1
+    std: float = 1.0
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -69,10 +72,19 @@ class TargetSet:
 
     def inputs(self, batch: int, part: slice = slice(None)) -> np.ndarray:
         """What the network is fed with, float64 (K, C, H, W), or `part` of its images."""
-        small = self.images[batch, part] / 255.0 + self.offset
+        small = (self.images[batch, part] / 255.0 + self.offset) / self.std
         if self.enlarged == 1:
             return small
         return small.repeat(self.enlarged, axis=-2).repeat(self.enlarged, axis=-1)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Smallest and largest value of an input."""
+        return self.offset / self.std, (1.0 + self.offset) / self.std
+
+    def pixels(self, inputs: np.ndarray) -> np.ndarray:
+        """Inputs as pixels in [0, 1]."""
+        return inputs * self.std - self.offset
 
     def batch(self, number: int) -> Batch:
         """One batch, for those that need not hold all its inputs at once."""
@@ -136,6 +148,7 @@ def build(data: Dataset, settings: dict[str, Any], count: int | None, size: int)
         source=data.identity(),
         words=words,
         enlarged=enlarged,
+        std=float(settings["std"]),
     )
 
 
@@ -236,6 +249,7 @@ def save(path: str, targets: TargetSet, provenance: dict[str, Any]) -> None:
     }
     metadata = {
         "offset": targets.offset,
+        "std": targets.std,
         "names": list(targets.names),
         "source": targets.source,
         "words": {str(label): word for label, word in targets.words.items()},
@@ -257,4 +271,5 @@ def read(path: str) -> TargetSet:
         metadata["source"],
         {int(label): word for label, word in metadata["words"].items()},
         metadata["enlarged"],
+        metadata["std"],
     )

@@ -8,9 +8,13 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from gradleak.errors import ConfigError
+
 # Sections whose entries are a union told apart by `method`, and keys that are one themselves.
 UNIONS = ("attacks", "defences", "servers")
 UNION_KEYS = ("architecture",)
+# Ids that a sentence lists; the nearest one is named anyway.
+MOST_CHOICES = 10
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
@@ -74,3 +78,21 @@ def _all_keys(model: type[BaseModel]) -> set[str]:
     for kind in kinds:
         kinds += kind.__subclasses__()
     return {key for kind in kinds for key in getattr(kind, "model_fields", ())}
+
+
+def check_known(key: str, values: Iterable[str], known: Iterable[str]) -> None:
+    """Refuse the first of `values` that is not among the `known`, for the key it stands under.
+
+    Raises
+    ------
+    ConfigError
+        With the known value that is nearest to it.
+    """
+    choices = list(known)
+    more = ", …" if len(choices) > MOST_CHOICES else ""
+    for value in values:
+        if value not in choices:
+            raise ConfigError(
+                f"config.yaml: {key}: '{value}' is not defined{nearest(value, choices)}; "
+                f"define it or choose one of {', '.join(choices[:MOST_CHOICES])}{more}."
+            )

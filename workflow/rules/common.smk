@@ -8,6 +8,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
 from gradleak import config as gradleak_config
+from gradleak import experiment_checks
 from gradleak.attacks.run import ATTACKS
 from gradleak.data.arrays import is_by_hand
 from gradleak.data.catalogue import pairs, pairs_pattern, resolve
@@ -36,6 +37,7 @@ CASE = f"{CONFIG.images}-{CONFIG.scale}"
 TARGETS = f"results/targets/{CASE}/{{targets}}.safetensors"
 MODEL = f"results/models/{CONFIG.scale}/{{model}}.safetensors"
 CELL = f"{CASE}/{{experiment}}/{{model}}"
+TRAINED = f"results/training/{CASE}/{{training}}/{{model}}.safetensors"
 SENT = f"results/servers/{CONFIG.scale}/{{server}}/{{model}}.safetensors"
 SECRET = SENT.replace(".safetensors", ".secret.safetensors")
 GRADIENT = f"results/gradients/{CELL}/{{defence}}.safetensors"
@@ -51,7 +53,7 @@ UNDEFENDED = [name for name, entry in CONFIG.defences.items() if entry.method ==
 FIRST = [name for name, entry in CONFIG.attacks.items() if entry.method in ATTACKS]
 # Methods that run on `device`; the closed forms and COPA run on the CPU.
 ON_DEVICE = ("dlg", "inverting_gradients", "gauss_newton", "class_fishing")
-SECRET_READERS = gradleak_config.SECRET
+SECRET_READERS = experiment_checks.SECRET
 LATER = [name for name in CONFIG.attacks if name not in FIRST]
 
 # Parameters from which on a network is worth two threads: VGG-16 with all its nodes.
@@ -77,5 +79,6 @@ wildcard_constraints:
     model=ids([*CONFIG.models, *CONFIG.families, *CONFIG.groups]),
     targets=ids(CONFIG.targets),
     server=ids(CONFIG.servers),
+    training=ids(CONFIG.trainings),
     defence=ids(CONFIG.defences),
     attack=ids(CONFIG.attacks),

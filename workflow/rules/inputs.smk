@@ -76,6 +76,40 @@ def model_seeds(wildcards):
     )
 
 
+def training_settings(wildcards):
+    """Entry of `trainings`, with its amounts at the current scale."""
+    return amounts_of("trainings", wildcards.training)
+
+
+def training_dataset(wildcards):
+    """Arrays that a training takes its images from."""
+    chosen = CONFIG.trainings[wildcards.training]
+    return f"{DATA_ROOT}/{resolve(chosen.dataset, CONFIG.images)}-{chosen.split}.safetensors"
+
+
+def training_seeds(wildcards):
+    """Draws that are trained: the most that any experiment on them asks for."""
+    return max(
+        CONFIG.amount(e.seeds)
+        for e in CONFIG.experiments.values()
+        if e.training == wildcards.training and wildcards.model in e.models
+    )
+
+
+def trained_of(*experiments):
+    """Summaries of the trainings behind experiments: a row for each network, with accuracies."""
+    return list(
+        dict.fromkeys(
+            TRAINED.format(training=CONFIG.experiments[name].training, model=model).replace(
+                ".safetensors", ".csv"
+            )
+            for name in experiments
+            if name in CONFIG.experiments and CONFIG.experiments[name].training
+            for model in CONFIG.experiments[name].models
+        )
+    )
+
+
 def experiment_targets(wildcards):
     """Target set of an experiment."""
     return TARGETS.format(targets=CONFIG.experiments[wildcards.experiment].targets)
@@ -91,11 +125,15 @@ def experiment_settings(wildcards):
         "loss": entry.loss,
         "labels": entry.labels,
         "kept": entry.kept,
+        "mode": entry.mode,
     }
 
 
 def sent_model(wildcards):
-    """Weights that the server of an experiment sends: the model's own, or malicious ones."""
+    """Weights that the server of an experiment sends: initial, trained or malicious ones."""
+    training = CONFIG.experiments[wildcards.experiment].training
+    if training is not None:
+        return TRAINED.format(training=training, model=wildcards.model)
     server = CONFIG.experiments[wildcards.experiment].server
     if CONFIG.servers[server].method == "honest":
         return MODEL.format(model=wildcards.model)
@@ -157,7 +195,12 @@ def defence_code(wildcards):
 
 def amounts_of_attack(attack):
     """Entry of `attacks`, with its amounts at the current scale."""
-    entry = settings("attacks", attack)
+    return amounts_of("attacks", attack)
+
+
+def amounts_of(section, name):
+    """An entry of a section, with its amounts at the current scale."""
+    entry = settings(section, name)
     for key in gradleak_config.AMOUNTS:
         if entry.get(key) is not None:
             entry[key] = CONFIG.amount(entry[key])

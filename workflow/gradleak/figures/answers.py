@@ -232,7 +232,7 @@ class Content:
         if answer is None:
             axes.text(0.5, 0.5, "not run", ha="center", va="center", fontsize=5, color=GREY)
         elif answer.ok:
-            draw_pixels(axes, answer.images[image] - self.originals.offset)
+            draw_pixels(axes, self.originals.pixels(answer.images[image]))
         else:
             draw_failed(axes, answer.reason)
 

@@ -126,7 +126,7 @@ class Panel:
         for place in {int(places[k]) for k in positions} - {NONE}:
             image = self.stored.images(self.model, batch, slice(place, place + 1))[0]
             finite = bool(np.isfinite(image).all())
-            read[place] = image - self.targets.offset if finite else None
+            read[place] = self.targets.pixels(image) if finite else None
         return [read[int(places[k])] for k in positions]
 
     def _places(self, batch: int) -> np.ndarray:

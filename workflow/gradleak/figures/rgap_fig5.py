@@ -142,7 +142,7 @@ def _pictures(
         axes = page.picture(left, tops[1], side)
         if answer is not None and answer.ok:
             stretched = _stretched(answer.images[0], original)
-            draw_pixels(axes, stretched - content.originals.offset)
+            draw_pixels(axes, content.originals.pixels(stretched))
             where = end_of(answer.scores.iloc[0], original)
             at = f"at the {where}" if where in ENDS[:2] else where
             under(axes, caption(answer, "mse_twin"), at)

@@ -186,7 +186,7 @@ def draw(
                 draw_pixels(axes, targets.images[group, 0] / 255.0)
                 for column, attack in enumerate(attacks, start=1):
                     axes = place.axes(number_, group, column)
-                    _draw_sample(axes, row.samples[attack][group], targets.offset)
+                    _draw_sample(axes, row.samples[attack][group], targets)
         figure.text(
             0.01,
             (FOOTER - 0.04) / height,
@@ -246,9 +246,9 @@ class _Places:
             self.figure.text(0.01, y, words, fontsize=size, color=GREY)
 
 
-def _draw_sample(axes: Axes, sample: Sample, offset: float) -> None:
+def _draw_sample(axes: Axes, sample: Sample, targets: TargetSet) -> None:
     if sample.status == "ok":
-        draw_pixels(axes, sample.image - offset)
+        draw_pixels(axes, targets.pixels(sample.image))
         under(axes, number(sample.mse), typical(sample.median))
         return
     draw_failed(axes, sample.reason)

@@ -111,6 +111,27 @@ def _projection(shape: ConvShape) -> nn.Conv2d:
     return nn.Conv2d(shape.channels, shape.filters, 1, stride=shape.stride, bias=False)
 
 
+STATISTICS = (("running_mean", np.zeros), ("running_var", np.ones))
+
+
+def with_statistics(chain: Chain, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Weights of a chain, with running statistics of norms that have not been trained: 0 and 1."""
+    out = dict(weights)
+    for name, value in weights.items():
+        if name.endswith("_norm.weight"):
+            for part, start in STATISTICS:
+                out.setdefault(
+                    f"{name.removesuffix('weight')}{part}", start(len(value), np.float32)
+                )
+    return out
+
+
+def without_statistics(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Weights without running statistics: norms then use those of the batch."""
+    parts = tuple(part for part, _ in STATISTICS)
+    return {name: value for name, value in weights.items() if not name.endswith(parts)}
+
+
 def load(
     chain: Chain, weights: Mapping[str, np.ndarray], dtype: torch.dtype, *, copy: bool = True
 ) -> ChainModule:

@@ -41,10 +41,15 @@ def fingerprint(weights: Mapping[str, np.ndarray]) -> str:
 
 
 def save(
-    path: str, chains: list[Chain], weights: dict[str, np.ndarray], provenance: dict[str, Any]
+    path: str,
+    chains: list[Chain],
+    weights: dict[str, np.ndarray],
+    provenance: dict[str, Any],
+    training: list[dict[str, Any]] | None = None,
 ) -> None:
-    """Write a model file."""
+    """Write a model file; `training` has a record of each network that was trained."""
     metadata = {
+        "training": training or [],
         "chains": [chain.describe() for chain in chains],
         "initialisation": "uniform in ±1/sqrt(fan_in), or in ±spread of the chain; times gain",
         "provenance": provenance,

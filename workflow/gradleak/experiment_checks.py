@@ -1,0 +1,254 @@
+"""Combinations in one experiment of config.yaml that cannot be run, each refused in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from gradleak.data.catalogue import info, resolve
+from gradleak.errors import ConfigError
+from gradleak.losses import BINARY
+from gradleak.models.activations import INVERTIBLE
+from gradleak.models.chain import Chain
+from gradleak.sections import Experiment, Targets
+from gradleak.wording import check_known
+
+if TYPE_CHECKING:
+    from gradleak.config import Config
+
+# Attacks that need the inverse of every activation.
+INVERTING = ("copa",)
+# Attacks that search for an image under known labels, which they do not find by themselves.
+SEARCHES = ("dlg", "inverting_gradients", "gauss_newton")
+# Attacks that read the secret of a server of the same method.
+SECRET = ("mkor", "class_fishing")
+
+
+def check_weights(config: Config, name: str) -> None:
+    """Refuse a server or a training that does not go with the experiment.
+
+    Raises
+    ------
+    ConfigError
+        Naming the experiment, both values and what to change.
+    """
+    _check_server(config, name)
+    _check_training(config, name)
+
+
+def check_experiment(config: Config, name: str, attacks: Iterable[str]) -> None:
+    """Refuse networks, losses, labels and starts that do not go together.
+
+    Parameters
+    ----------
+    config
+        All of config.yaml, its ids known to exist.
+    name
+        The experiment.
+    attacks
+        Its attacks and those that they are made from.
+
+    Raises
+    ------
+    ConfigError
+        Naming the experiment, both values and what to change.
+    """
+    for model in config.experiments[name].models:
+        _check_pair(config, name, model)
+    _check_listed_once(config, name)
+    for attack in attacks:
+        _check_labels(config, name, attack)
+        _check_own_images(config, name, attack)
+
+
+def _check_server(config: Config, name: str) -> None:
+    """Refuse an attack without its server, and a server whose paths the images do not fit."""
+    experiment = config.experiments[name]
+    server = config.servers[experiment.server]
+    for attack in experiment.attacks:
+        method = config.attacks[attack].method
+        if method in SECRET and method != server.method:
+            raise ConfigError(
+                f"config.yaml: experiments.{name}: attack {attack} reads the secret of a server of "
+                f"method: {method}, but server: {experiment.server} is {server.method}; choose "
+                "such a server."
+            )
+        if method not in ("mkor", "class_fishing") and experiment.kept == "classifier":
+            raise ConfigError(
+                f"config.yaml: experiments.{name}: kept: classifier leaves out gradients that "
+                f"attack {attack} compares; set kept: all."
+            )
+    targets = config.targets[experiment.targets]
+    if server.method == "mkor" and (targets.offset or targets.std != 1.0):
+        raise ConfigError(
+            f"config.yaml: experiments.{name}: MKOR's paths take inputs in [0, 1], but targets "
+            f"{experiment.targets} have offset: {targets.offset:g} and std: {targets.std:g}; set "
+            "them to 0 and 1."
+        )
+    families = [model for model in experiment.models if model in config.families]
+    if families and server.method != "honest":
+        raise ConfigError(
+            f"config.yaml: experiments.{name}: a malicious server needs listed models, but "
+            f"{families[0]} is a family; list models, or set server: honest."
+        )
+
+
+def _check_training(config: Config, name: str) -> None:
+    """Refuse trained networks that see other inputs than those under attack."""
+    experiment = config.experiments[name]
+    if experiment.training is None:
+        return
+    where = f"config.yaml: experiments.{name}"
+    check_known(
+        f"{where.removeprefix('config.yaml: ')}.training", [experiment.training], config.trainings
+    )
+    training = config.trainings[experiment.training]
+    targets = config.targets[experiment.targets]
+    for key in ("dataset", "offset", "std"):
+        ours, theirs = getattr(training, key), getattr(targets, key)
+        if ours != theirs:
+            raise ConfigError(
+                f"{where}: its networks are trained on {key}: {ours}, but targets "
+                f"{experiment.targets} have {theirs}; give both the same."
+            )
+    if config.servers[experiment.server].method != "honest":
+        raise ConfigError(
+            f"{where}: a malicious server sends weights of its own, so training: "
+            f"{experiment.training} has no effect; set server: honest, or take training out."
+        )
+    families = [model for model in experiment.models if model in config.families]
+    if families:
+        raise ConfigError(
+            f"{where}: {families[0]} is a family of random networks, which is not trained; list "
+            "models, or take training out."
+        )
+
+
+def _check_listed_once(config: Config, name: str) -> None:
+    """Refuse a model that an experiment has by itself and in a group, or in two groups."""
+    places: dict[str, str] = {}
+    for entry in config.experiments[name].models:
+        for member in config.members(entry):
+            if member in places:
+                raise ConfigError(
+                    f"config.yaml: experiments.{name}.models: {member} is in {entry} and listed "
+                    f"by {places[member]} too, so it would count twice; take one of them out."
+                )
+            places[member] = entry
+
+
+def _check_labels(config: Config, name: str, attack: str) -> None:
+    """Refuse what needs a label that the attacker is not told and cannot tell."""
+    experiment, entry = config.experiments[name], config.attacks[attack]
+    if experiment.label == "granted":
+        return
+    where = f"config.yaml: experiments.{name}: label: recovered, but"
+    if getattr(entry, "own_images", None) is not None:
+        raise ConfigError(
+            f"{where} attack {attack} starts from images of the class, which it must know; set "
+            "label: granted, or take the attack out."
+        )
+    if entry.method not in SEARCHES or getattr(entry, "label", "from_view") == "unknown":
+        return
+    batch = config.amount(config.targets[experiment.targets].batch)
+    reason = f"batches of {batch}" if batch > 1 else f"the loss {experiment.loss}"
+    if batch > 1 or experiment.loss in BINARY:
+        raise ConfigError(
+            f"{where} attack {attack} cannot tell the labels under {reason}; set label: granted, "
+            "or choose an attack of method: dlg with label: unknown."
+        )
+
+
+def _check_own_images(config: Config, name: str, attack: str) -> None:
+    """Refuse starts of another kind than the images under attack, or that are under attack."""
+    own_name = getattr(config.attacks[attack], "own_images", None)
+    if own_name is None:
+        return
+    own, other = config.targets[own_name], config.targets[config.experiments[name].targets]
+    where = f"config.yaml: experiments.{name}: attack {attack} starts from {own_name}, "
+    if config.amount(other.batch) > 1:
+        raise ConfigError(
+            f"{where}which are single images, but its targets have batches of {other.batch}; "
+            "choose targets without batch, or take the attack out."
+        )
+    for key in ("dataset", "offset", "std"):
+        ours, theirs = getattr(own, key), getattr(other, key)
+        if ours != theirs:
+            raise ConfigError(
+                f"{where}which has {key}: {ours}, but its targets have {theirs}; give both the "
+                "same."
+            )
+    shared = sorted(set(_indices(config, own)) & set(_indices(config, other)))
+    if own.split == other.split and shared:
+        raise ConfigError(
+            f"{where}which has image {shared[0]} of {own.dataset}-{own.split} that is under attack "
+            f"({len(shared)} such); choose images that are not."
+        )
+
+
+def _indices(config: Config, targets: Targets) -> list[int]:
+    """Positions of a target set in its split."""
+    if targets.indices is not None:
+        return targets.indices
+    assert targets.count is not None
+    images = config.amount(targets.count) * config.amount(targets.batch)
+    return list(range(targets.first, targets.first + images))
+
+
+def _check_pair(config: Config, name: str, model: str) -> None:
+    """Refuse images that a model cannot be fed with, and what cannot run on it."""
+    experiment = config.experiments[name]
+    targets = config.targets[experiment.targets]
+    dataset = resolve(targets.dataset, config.images)
+    for member in config.members(model):
+        own = config.chain(member) if member in config.models else config.families[member]
+        channels, height, width = info(dataset).shape
+        size = None if targets.size is None else config.amount(targets.size)
+        shape = (channels, size or height, size or width)
+        if own.input != shape:
+            raise ConfigError(
+                f"config.yaml: experiments.{name}: {member} takes images of {list(own.input)}, "
+                f"but {experiment.targets} gives {list(shape)} of {dataset}; choose another target "
+                "set or model, or give the targets a size."
+            )
+        if member in config.models:
+            _check_loss(name, experiment, config.chain(member))
+        elif experiment.loss in BINARY:
+            raise ConfigError(
+                f"config.yaml: experiments.{name}: the loss {experiment.loss} needs networks of "
+                f"one output, but {member} is a family with {config.families[member].classes}; "
+                "list models, or choose loss: cross_entropy."
+            )
+        _check_activations(config, name, member)
+
+
+def _check_loss(name: str, experiment: Experiment, chain: Chain) -> None:
+    outputs = chain.layers[-1].activation.name
+    if experiment.loss in BINARY and (chain.classes != 1 or outputs != "identity"):
+        raise ConfigError(
+            f"config.yaml: experiments.{name}: the loss {experiment.loss} takes one output without "
+            f"an activation, but {chain.name} ends with {chain.classes} outputs and '{outputs}'; "
+            "end it with {fc: 1}, or choose loss: cross_entropy."
+        )
+    if experiment.loss not in BINARY and chain.classes == 1:
+        raise ConfigError(
+            f"config.yaml: experiments.{name}: {chain.name} has one output, on which cross-entropy "
+            "is always 0 and raw logits say nothing; choose one of " + ", ".join(BINARY) + "."
+        )
+
+
+def _check_activations(config: Config, name: str, model: str) -> None:
+    activations = (
+        [layer.activation.name for layer in config.chain(model).layers]
+        if model in config.models
+        else [config.families[model].activation]
+    )
+    lacking = [a for a in activations if a not in INVERTIBLE]
+    attacks = config.experiments[name].attacks
+    walking = [a for a in attacks if config.attacks[a].method in INVERTING]
+    if lacking and walking:
+        raise ConfigError(
+            f"config.yaml: experiments.{name}: {model} has the activation '{lacking[0]}', which "
+            f"has no inverse, so attack {walking[0]} cannot run on it; choose one of "
+            f"{', '.join(INVERTIBLE)}, or take the attack or the model out."
+        )

@@ -1,0 +1,157 @@
+"""Images of a training, held on the device as bytes, and cropped and mirrored there in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from gradleak.data.arrays import Dataset
+from gradleak.errors import DataError
+
+
+@dataclass(frozen=True)
+class Images:
+    """Some images of a data set on a device.
+
+    Attributes
+    ----------
+    pixels
+        uint8 (N, H, W, C): colours last, as convolutions with channels last read them.
+    labels
+        int64 (N,).
+    offset, std
+        A network is fed with (pixels / 255 + offset) / std.
+    """
+
+    pixels: torch.Tensor
+    labels: torch.Tensor
+    offset: float = 0.0
+    std: float = 1.0
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        return self.labels.device
+
+    def inputs(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels (B, H, W, C) as inputs (B, C, H, W), channels last in memory."""
+        scaled = pixels.to(torch.float32).div_(255.0).add_(self.offset).div_(self.std)
+        return scaled.permute(0, 3, 1, 2)
+
+    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Inputs and labels in order, as they are."""
+        for first in range(0, len(self), size):
+            part = slice(first, first + size)
+            yield self.inputs(self.pixels[part]), self.labels[part]
+
+    def augmented(
+        self, size: int, crop: int, flip: bool, generator: torch.Generator
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Inputs and labels in random order, cropped from a margin of zeros and mirrored.
+
+        Each image has its own shift, uniform in −crop … crop along both sides, and is mirrored
+        with probability 1/2. A last batch of fewer than `size` images is left out, but the first.
+        """
+        order = torch.randperm(len(self), generator=generator, device=self.device)
+        for first in range(0, max(len(self) - size, 0) + 1, size):
+            chosen = order[first : first + size]
+            pixels = self.pixels[chosen]
+            if crop or flip:
+                pixels = _moved(pixels, crop, flip, generator)
+            yield self.inputs(pixels), self.labels[chosen]
+
+    def steps(self, size: int) -> int:
+        """Batches of an epoch."""
+        return max(len(self) // size, 1)
+
+
+def _moved(pixels: torch.Tensor, crop: int, flip: bool, generator: torch.Generator) -> torch.Tensor:
+    """Each image (B, H, W, C) at its own shift, mirrored or not, by one look-up of pixels."""
+    batch, height, width = pixels.shape[:3]
+
+    def draw(most: int) -> torch.Tensor:
+        return torch.randint(most + 1, (batch, 1, 1), generator=generator, device=pixels.device)
+
+    padded = functional.pad(pixels, (0, 0, crop, crop, crop, crop))
+    rows = draw(2 * crop) + torch.arange(height, device=pixels.device)[None, :, None]
+    columns = torch.arange(width, device=pixels.device)[None, None, :]
+    if flip:
+        columns = torch.where(draw(1) > 0, width - 1 - columns, columns)
+    columns = draw(2 * crop) + columns
+    images = torch.arange(batch, device=pixels.device)[:, None, None]
+    return padded[images, rows, columns]
+
+
+@dataclass(frozen=True)
+class Split:
+    """Images to train on, to choose the best epoch by, and to report: none is in two of them."""
+
+    train: Images
+    validation: Images
+    test: Images
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of images in each part."""
+        return {
+            "train": len(self.train),
+            "validation": len(self.validation),
+            "test": len(self.test),
+        }
+
+
+def divide(
+    data: Dataset,
+    counts: dict[str, int],
+    *,
+    seed: int,
+    offset: float,
+    std: float,
+    device: torch.device,
+) -> Split:
+    """Split a data set at random into the parts of `Split`.
+
+    Parameters
+    ----------
+    data
+        The split of the data set that all parts are taken from.
+    counts
+        Images for ``train``, ``validation`` and ``test``. Where the data set has fewer in all,
+        each part gets its share.
+    seed
+        Of the order in which images are dealt out.
+    offset, std, device
+        See `Images`.
+
+    Raises
+    ------
+    DataError
+        If a part would be empty.
+    """
+    there, wanted = len(data.labels), sum(counts.values())
+    share = min(1.0, there / wanted)
+    order = np.random.default_rng(seed).permutation(there)
+    parts, first = {}, 0
+    for name, count in counts.items():
+        size = int(share * count)
+        if not size:
+            raise DataError(
+                f"{data.dataset}-{data.split} has {there} images, too few for {count} of {wanted} "
+                f"to {name}; lower the other numbers, or take a larger data set."
+            )
+        chosen = np.sort(order[first : first + size])
+        first += size
+        parts[name] = Images(
+            torch.from_numpy(data.images[chosen]).permute(0, 2, 3, 1).contiguous().to(device),
+            torch.from_numpy(data.labels[chosen]).to(device),
+            offset,
+            std,
+        )
+    return Split(**parts)

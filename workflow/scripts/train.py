@@ -1,0 +1,31 @@
+"""Writes trained networks: weights of the best epoch, curves, accuracies."""
+
+from pathlib import Path
+
+import _package
+from gradleak.data import arrays, catalogue
+from gradleak.models import files
+from gradleak.provenance import record
+from gradleak.script import job
+from gradleak.training.run import train_all
+
+with job(snakemake) as log:
+    params, output = snakemake.params, snakemake.output
+    settings = params.settings
+    dataset = catalogue.resolve(settings["dataset"], params.images)
+    train_all(
+        files.read(snakemake.input.model),
+        arrays.load(snakemake.input.dataset, dataset, settings["split"]),
+        settings,
+        seeds=params.seeds,
+        device=params.device,
+        paths={
+            "weights": output.weights,
+            "curve": output.curve,
+            "summary": output.summary,
+            "checkpoints": params.checkpoints,
+        },
+        images=params.images,
+        provenance=record(settings, params.code, seeds=params.seeds),
+    )
+    log.info("%s", Path(output.summary).read_text(encoding="utf-8"))
