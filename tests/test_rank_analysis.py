@@ -14,11 +14,11 @@ from gradleak.models.build import load
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.files import ModelFile
 from gradleak.models.initial import family_weights, initial_weights
-from gradleak.models.passes import deltas, fc_input, forward
+from gradleak.models.passes import deltas, fc_input, forward, margin_label, weight_gradients
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.rank_analysis import analyse, critical, network_index
 from gradleak.rank_table import COLUMNS, gradient_rank, label_for, measured, table
-from gradleak.security import layer_system
+from gradleak.security import index_table, layer_system
 from gradleak.targets import TargetSet
 
 
@@ -368,6 +368,38 @@ def test_table_has_counts_everywhere_and_ranks_at_the_first_image():
         models(network), targets(), labels="same", loss="logistic", seeds=1, conditions=False
     )
     assert counts["condition"].isna().all() and len(counts) == 3
+
+
+REFUSED = {
+    "norm: batch": [conv(3, 3, norm="batch"), conv(3, 3)],
+    "projection: true": [conv(3, 3), conv(4, 3, padding=1, skip=1, projection=True)],
+    "pool: global": [conv(3, 3, pool="global")],
+    "pool: max3": [conv(3, 3, padding=1, pool="max3")],
+    "norm: batch, projection: true, pool: max3": [
+        conv(3, 3, padding=1, pool="max3"),
+        conv(4, 3, padding=1, skip=1, projection=True),
+        conv(3, 3, norm="batch"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("keys", "layers"), REFUSED.items(), ids=REFUSED.keys())
+def test_single_image_passes_refuse_what_they_do_not_know(keys, layers):
+    network = chain(*layers, classes=1)
+    weights, x = initial_weights(network, 0), image(network)
+    said = f"models.small: a single image cannot be analysed with {keys}; choose a model without."
+    calls = [
+        lambda: forward(network, weights, x),
+        lambda: fc_input(network, weights, x),
+        lambda: deltas(network, weights, x, 1, "logistic"),
+        lambda: weight_gradients(network, weights, x, 1, "logistic"),
+        lambda: margin_label(network, weights, x, "same"),
+        lambda: index_table(models(network, seeds=1), targets(), seeds=1),
+    ]
+    for call in calls:
+        with pytest.raises(ConfigError) as caught:
+            call()
+        assert str(caught.value) == said
 
 
 def test_labels_of_one_output_follow_its_sign():

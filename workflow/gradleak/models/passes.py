@@ -15,24 +15,34 @@ from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.structure import ConvShape
 
 Weights = dict[str, np.ndarray]
+POOLS = ("none", "max", "average")
+
+
+def unknown_keys(chain: Chain) -> str:
+    """Keys of the layers that no pass of this module knows, as in config.yaml; empty for none.
+
+    ``norm: batch`` is one of them since it depends on the other images of a batch.
+    """
+    keys = {
+        "norm: batch": any(layer.norm != "none" for layer in chain.convolutions),
+        "projection: true": any(layer.projection is not None for layer in chain.convolutions),
+    }
+    keys |= {f"pool: {a.pool}": True for a in chain.convolutions if a.pool not in POOLS}
+    return ", ".join(key for key, there in keys.items() if there)
 
 
 def _values(
-    layers: tuple[Layer, ...], weights: Weights, image: np.ndarray
+    chain: Chain, layers: tuple[Layer, ...], weights: Weights, image: np.ndarray
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """Inputs X of each of `layers` and the output of the last of them, and Z of each."""
+    """Inputs X of each of `layers`, the chain's first, the last one's output, and Z of each."""
+    unknown = unknown_keys(chain)
+    if unknown:
+        raise ConfigError(
+            f"models.{chain.name}: a single image cannot be analysed with {unknown}; choose a "
+            "model without."
+        )
     x = image.ravel().astype(np.float64)
     inputs, outputs = [], []
-    if any(isinstance(layer, ConvLayer) and layer.norm != "none" for layer in layers):
-        raise ConfigError(
-            "A network with norm: batch normalises whole batches, so it cannot be analysed on one "
-            "image; take norm out."
-        )
-    if any(isinstance(layer, ConvLayer) and layer.projection is not None for layer in layers):
-        raise ConfigError(
-            "A network with projection: true cannot be analysed on one image; take it out, or use "
-            "skips between equal sizes."
-        )
     for layer in layers:
         inputs.append(x)
         weight = weights[f"{layer.name}.weight"].astype(np.float64)
@@ -117,7 +127,7 @@ def _built(weight: bytes, shape: ConvShape) -> Convolution:
 
 def forward(chain: Chain, weights: Weights, image: np.ndarray) -> np.ndarray:
     """Output (m,) of the last activation for one image (C, H, W)."""
-    return _values(chain.layers, weights, image)[0][-1]
+    return _values(chain, chain.layers, weights, image)[0][-1]
 
 
 def margin_label(chain: Chain, weights: Weights, image: np.ndarray, labels: str) -> int:
@@ -131,7 +141,7 @@ def margin_label(chain: Chain, weights: Weights, image: np.ndarray, labels: str)
 
 def fc_input(chain: Chain, weights: Weights, image: np.ndarray) -> np.ndarray:
     """Input (n,) of the first fully connected layer for one image (C, H, W)."""
-    return _values(chain.convolutions, weights, image)[0][-1]
+    return _values(chain, chain.convolutions, weights, image)[0][-1]
 
 
 def deltas(
@@ -180,7 +190,7 @@ def _backward(
     chain: Chain, weights: Weights, image: np.ndarray, label: int, loss: str
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """X of each layer and the output, and dJ/dZ of each layer, flat."""
-    inputs, z = _values(chain.layers, weights, image)
+    inputs, z = _values(chain, chain.layers, weights, image)
     # dJ/dX of the input of each layer, and behind the last layer dJ/d(output).
     back: list[np.ndarray | float] = [0.0] * len(chain.layers)
     back.append(output_gradient(loss, inputs[-1], label))
