@@ -15,8 +15,10 @@ from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.files import ModelFile
 from gradleak.models.initial import family_weights, initial_weights
 from gradleak.models.passes import deltas, fc_input, forward, margin_label, weight_gradients
+from gradleak.models.resnet import specs
+from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.rank_analysis import analyse, critical, network_index
+from gradleak.rank_analysis import analyse, critical, largest_alone, network_index
 from gradleak.rank_table import COLUMNS, gradient_rank, label_for, measured, table
 from gradleak.security import index_table, layer_system
 from gradleak.targets import TargetSet
@@ -150,17 +152,17 @@ def equivalent_matrices(network, weights):
             ends.setdefault(end + 1 - layer.skip, []).append(end)
     waiting, out = [], []
     for i, layer in enumerate(network.convolutions):
-        zero = np.zeros((*layer.shape.output, layer.shape.filters))
-        matrix = layer_system(
-            layer, weights, {layer.name: np.moveaxis(zero, -1, 0)}
-        ).convolution.dense()
+        matrix = Convolution(weights[f"{layer.name}.weight"], layer.shape).dense()
+        passed = np.eye(len(matrix))
+        if layer.projection is not None:
+            passed = Convolution(weights[f"{layer.name}_skip.weight"], layer.projection).dense()
         if layer.skip == 1:
-            matrix = matrix + np.eye(len(matrix))
+            matrix = matrix + passed
         inputs = [matrix.shape[1], *(size for _, size in waiting)]
         top = [matrix] + [np.zeros((len(matrix), size)) for size in inputs[1:]]
         if layer.skip > 1:
             place = [start for start, _ in waiting].index(i + 1 - layer.skip)
-            top[1 + place] = np.eye(len(matrix))
+            top[1 + place] = passed
         rows, kept = [np.hstack(top)], []
         here = ([(i, inputs[0])] if any(e > i for e in ends.get(i, [])) else []) + waiting
         for start, size in here:
@@ -175,8 +177,14 @@ def equivalent_matrices(network, weights):
     return out
 
 
-def same(filters=2, over=0, kernel=3):
-    return skip(over, filters, kernel, padding=1, activation="identity")
+def same(filters=2, over=0, kernel=3, stride=1, projection=False):
+    more = {"padding": 1, "activation": "identity", "projection": projection}
+    return skip(over, filters, kernel, stride, **more)
+
+
+def end(filters, over, **more):
+    """Last layer of a block whose skip has a projection."""
+    return same(filters, over, projection=True, **more)
 
 
 SKIPS = {
@@ -188,6 +196,10 @@ SKIPS = {
     "common start": [same(), same(over=2), same(over=3)],
     "overlapping": [same(), same(), same(over=3), same(over=3)],
     "with one": [same(), same(over=1), same(over=2)],
+    "projection": [same(), same(3, stride=2), end(3, 2)],
+    "projection in three": [same(3), same(1), same(2, stride=2), end(5, 3), same(), end(3, 2)],
+    "projection in a skip": [same(3), same(1), end(4, 2), same(2, over=4)],
+    "projection over one": [same(3), end(4, 1, stride=2), end(2, 2)],
 }
 
 
@@ -200,9 +212,61 @@ def test_skips_count_as_the_equivalent_sequential_network(layers):
     product = x.ravel()
     for matrix in matrices:
         product = matrix @ product
-    np.testing.assert_allclose(product, fc_input(network, weights, x), atol=1e-12)
+    features = load(network, weights, torch.float64).features(torch.from_numpy(x)[None])
+    np.testing.assert_allclose(product, features[0].detach(), atol=1e-12)
+    if not any(layer.projection for layer in network.convolutions):
+        np.testing.assert_allclose(product, fc_input(network, weights, x), atol=1e-12)
     rows = analyse(network)[: len(matrices)]
     assert [(r.outputs, r.unknowns) for r in rows] == [m.shape for m in matrices]
+
+
+def test_gradient_of_a_projection_constrains_the_input_of_the_skip():
+    network = chain(*SKIPS["projection"], side=4, classes=1, bias=False, last="identity")
+    weights, x = initial_weights(network, 0), torch.from_numpy(image(network))[None]
+    module = load(network, weights, torch.float64)
+    seen = {}
+    module.conv3.register_forward_hook(lambda *hook: seen.update(z=hook[2]))
+    module.conv2.register_forward_hook(lambda *hook: seen.update(x=hook[1][0]))
+    value = torch.nn.functional.softplus(module(x)[0, 0])
+    ours, delta = torch.autograd.grad(value, (module.conv3_skip.weight, seen["z"]))
+    layer = network.convolutions[2]
+    rows = GradientConstraint(delta[0].numpy(), layer.projection)
+    np.testing.assert_allclose(rows.apply(seen["x"].detach().numpy().ravel()), ours.ravel())
+    assert analyse(network)[2].weights == 3 * 3 * 9 + rows.shape[0] == 81 + ours.numel()
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_gradient_of_a_projection_over_one_layer_adds_nothing(stride):
+    network = chain(same(3, stride=stride), end(4, 1, stride=stride), side=8, classes=1)
+    layer = network.convolutions[1]
+    delta = np.random.default_rng(0).normal(size=(4, *layer.shape.output))
+    own, more = (GradientConstraint(delta, s).dense() for s in (layer.shape, layer.projection))
+    assert more.any()
+    assert np.linalg.matrix_rank(np.vstack([own, more])) == np.linalg.matrix_rank(own)
+    assert analyse(network)[1].weights == len(own)
+
+
+def test_layers_alone_forget_what_comes_from_before_their_skips():
+    layers = [same(9), same(4), end(5, 2), same(4, stride=2), same(9), end(3, 3), same(2)]
+    network = chain(*layers, side=8, channels=3, classes=2)
+    rows = analyse(network)
+    plain = [rows[0], rows[1], rows[3], *rows[6:]]
+    assert [row.alone for row in plain] == [row.local for row in plain]
+    assert all(row.virtual for row in plain[1:])
+    # R-GAP, appendix D, with the projection's gradient: |x_1| - |W_2| - |P| - |f|.
+    assert rows[2].alone == 9 * 64 - 5 * 4 * 9 - 5 * 9 - 5 * 64
+    # A block on its own has no layer before it to leave anything over.
+    block = chain(*layers[3:7], side=8, channels=5, classes=2)
+    assert [row.alone for row in rows[3:7]] == [row.index for row in analyse(block)[:4]]
+    assert largest_alone(rows) is max(rows, key=lambda row: row.local - row.virtual_inside)
+
+
+def test_overlapping_skips_count_as_one_block():
+    body = [same(2), same(3), end(4, 3), end(3, 3)]
+    rows = analyse(chain(same(6), *body, side=6, channels=2, classes=1))
+    alone = analyse(chain(*body, side=6, channels=6, classes=1))
+    assert [row.alone for row in rows[1:5]] == [row.index for row in alone[:4]]
+    assert rows[1].virtual == 4 * 36
 
 
 def test_blocks_of_two_and_three_layers_follow_the_closed_formulas():
@@ -218,6 +282,76 @@ def test_blocks_of_two_and_three_layers_follow_the_closed_formulas():
     w3, w4 = 54, 54
     assert three[3].index == x1 - f - w3 - w4 - v1
     assert network_index(binary(wide, wide, narrow, wide)) == 1994
+
+
+def residual(kind, *cut):
+    """Base width 16 and a stem for 32x32 images, as in the paper."""
+    return Chain(kind, (3, 32, 32), specs(kind, 16, 10, cut=cut))
+
+
+@pytest.mark.parametrize(
+    ("cut", "critical_layer", "expected"),
+    [((), "conv1", -13744), ((3,), "conv1", -13744), ((1,), "conv2", -13568)],
+)
+def test_resnet101_and_its_variants_have_the_printed_index_of_table_4(
+    cut, critical_layer, expected
+):
+    worst = critical(analyse(residual("resnet101", *cut)))
+    assert (worst.layer, worst.index) == (critical_layer, expected)
+    assert f"{worst.index:.1e}" == "-1.4e+04"
+
+
+def test_index_of_resnet18_is_that_of_the_first_layer_whatever_skip_is_cut():
+    assert 3072 - 3 * 16 * 9 - 16 * 1024 == -13744
+    for cut in [(), *((block,) for block in range(1, 9))]:
+        worst = critical(analyse(residual("resnet18", *cut)))
+        assert (worst.layer, worst.index) == ("conv1", -13744)
+
+
+def alone_of_blocks():
+    """`alone` of the last layer of each block of ResNet-18, and the same without |P|."""
+    network = residual("resnet18")
+    counts = dict(zip(network.layers, analyse(network), strict=True))
+    ends = [(layer, counts[layer].alone) for layer in network.convolutions[2::2]]
+    sizes = [layer.projection for layer, _ in ends]
+    projected = [shape.filters * shape.channels if shape else 0 for shape in sizes]
+    alone = [value for _, value in ends]
+    return alone, [value + extra for value, extra in zip(alone, projected, strict=True)]
+
+
+def test_block_3_of_resnet18_is_critical_without_the_virtual_constraints_before_it():
+    alone, printed = alone_of_blocks()
+    # Appendix D counts |f| + |W_2| - |x_1|, without the gradient of the projection.
+    assert printed[2] == 16 * 1024 - 32 * 32 * 9 - 32 * 256 == -1024
+    assert alone[2] == printed[2] - 16 * 32 == -1536
+    assert alone.index(max(alone)) == printed.index(max(printed)) == 2
+    rows = analyse(residual("resnet18"))
+    assert max(row.alone for row in rows[:-1]) == -1536
+    assert (largest_alone(rows).layer, largest_alone(rows).alone) == ("fc1", 128 - 1280 - 10)
+
+
+def test_cutting_block_3_of_resnet18_raises_the_largest_and_cutting_block_8_does_not():
+    third, eighth = (largest_alone(analyse(residual("resnet18", cut))) for cut in (3, 8))
+    assert (third.layer, third.alone) == ("conv6", 16 * 1024 - 16 * 32 * 9 - 32 * 256)
+    assert third.alone == 3584
+    assert (eighth.layer, eighth.alone) == ("fc1", -1162)
+    convolutions = analyse(residual("resnet18", 8))[:-1]
+    assert (largest_alone(convolutions).layer, largest_alone(convolutions).alone) == (
+        "conv7",
+        -1536,
+    )
+    others = [largest_alone(analyse(residual("resnet18", cut))) for cut in (1, 2, 4, 5, 6, 7)]
+    assert {(row.layer, row.alone) for row in others} == {("fc1", -1162)}
+
+
+def test_resnet101_is_locally_deficient_before_anything_is_cut():
+    found = [largest_alone(analyse(residual("resnet101", *cut))) for cut in ((), (3,), (1,))]
+    assert [(row.layer, row.alone) for row in found] == [
+        ("conv13", 65536 - 32 * 128 - 64 * 128 - 32 * 32 * 9 - 128 * 256),
+        ("conv8", 64 * 1024 - 64 * 16 - 16 * 1024),
+        ("conv13", 11264),
+    ]
+    assert found[0].alone == 11264 and found[1].alone == 48128
 
 
 # Passes
@@ -354,6 +488,8 @@ def models(*chains, seeds=2):
 def test_table_has_counts_everywhere_and_ranks_at_the_first_image():
     network = binary(conv(3, 3), conv(4, 3), side=8, channels=2)
     found = table(models(network), targets(), labels="opposite", loss="logistic", seeds=2, images=2)
+    assert (found["network_ra_alone"] == largest_alone(analyse(network)).alone).all()
+    assert (found["ra_alone"] == found["unknowns"] - found["weights"] - found["outputs"]).all()
     assert list(found.columns) == COLUMNS
     assert len(found) == 2 * (3 + 2)
     assert found["unknowns"].notna().all() and found["ra"].notna().all()
@@ -372,15 +508,40 @@ def test_table_has_counts_everywhere_and_ranks_at_the_first_image():
 
 REFUSED = {
     "norm: batch": [conv(3, 3, norm="batch"), conv(3, 3)],
-    "projection: true": [conv(3, 3), conv(4, 3, padding=1, skip=1, projection=True)],
+    "projection: true": [conv(3, 3), end(4, 1)],
     "pool: global": [conv(3, 3, pool="global")],
     "pool: max3": [conv(3, 3, padding=1, pool="max3")],
     "norm: batch, projection: true, pool: max3": [
         conv(3, 3, padding=1, pool="max3"),
-        conv(4, 3, padding=1, skip=1, projection=True),
+        end(4, 1),
         conv(3, 3, norm="batch"),
     ],
 }
+
+
+@pytest.mark.parametrize(("keys", "layers"), REFUSED.items(), ids=REFUSED.keys())
+def test_table_has_counts_alone_where_no_pass_is_known(keys, layers):
+    network = chain(*layers, classes=1)
+    options = {"labels": "opposite", "loss": "logistic", "seeds": 2}
+    found = table(models(network), targets(), **options)
+    assert found["ra_alone"].to_list() == [row.alone for row in analyse(network)] * 2
+    convolutions = found[found["layer"] != "fc1"]
+    assert convolutions[["rank", "rank_gradient", "condition"]].isna().all(axis=None)
+    assert convolutions["inputs"].to_list() == convolutions["unknowns"].to_list()
+    assert (
+        convolutions["note"].str.endswith(f"ranks are not measured of a network with {keys}").all()
+    )
+
+
+def test_table_of_a_residual_network():
+    network = residual("resnet18")
+    pixels = np.zeros((1, 1, 3, 32, 32), dtype=np.uint8)
+    chosen = replace(targets(1), images=pixels)
+    found = table(models(network, seeds=1), chosen, labels="dataset", loss="cross_entropy", seeds=1)
+    assert len(found) == 18
+    assert set(found["network_ra"]) == {-13744} and set(found["network_ra_alone"]) == {-1162}
+    assert "a skip over 2 with a projection ends here" in found["note"][6]
+    assert "each 0 of the ReLU" in found["note"][0]
 
 
 @pytest.mark.parametrize(("keys", "layers"), REFUSED.items(), ids=REFUSED.keys())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gradleak.errors import NotApplicable
 from gradleak.models.chain import Chain, ConvLayer, Layer, LinearLayer
+from gradleak.operators.structure import ConvShape
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,8 @@ class LayerCount:
     unknowns
         |x|, the layer's input, with the inputs of the skips that it lies under.
     weights
-        |W|, the gradient constraints. Biases do not count.
+        |W|, the gradient constraints, with those of a projection that ends here. Biases do not
+        count.
     outputs
         |z|, the weight constraints, with the inputs of the skips that go on behind the layer.
     carried
@@ -29,6 +31,8 @@ class LayerCount:
         |V|, what earlier layers leave over; at least 0.
     virtual_printed
         The sum as the paper prints it, which may be negative.
+    virtual_inside
+        What is left over within the skips that the layer lies under; 0 under none.
     note
         What the counts leave out, empty where nothing.
     """
@@ -40,6 +44,7 @@ class LayerCount:
     carried: int
     virtual: int
     virtual_printed: int
+    virtual_inside: int
     note: str = ""
 
     @property
@@ -57,13 +62,23 @@ class LayerCount:
         """RA-i with |V| as printed."""
         return self.local - self.virtual_printed
 
+    @property
+    def alone(self) -> int:
+        """RA-i of the layer with the skips over it, without |V| from before them.
+
+        Of a layer under no skip, `local`; of the last one of a two-layer block, the condition of
+        appendix D.
+        """
+        return self.local - self.virtual_inside
+
 
 def analyse(chain: Chain) -> tuple[LayerCount, ...]:
     """Count unknowns and constraints of every layer, first to last.
 
     RA-i = |x_i| − |W_i| − |z_i| − |V_i| (R-GAP section 4). Skips enter as in appendix D: under a
-    skip over s > 1 layers each layer carries the skip's input along, W* = [W; I], ..., [W I].
-    Padding is left out, as it adds as many unknowns as rows. docs/rank_analysis.md derives all.
+    skip over s > 1 layers each layer carries the skip's input along, W* = [W; I], ..., [W I], or
+    [W P] with a projection P, whose gradient is a constraint too. Padding is left out, as it adds
+    as many unknowns as rows. docs/rank_analysis.md derives all.
 
     Raises
     ------
@@ -71,18 +86,28 @@ def analyse(chain: Chain) -> tuple[LayerCount, ...]:
         If a layer is neither a convolution nor fully connected.
     """
     rows = []
-    virtual = printed = 0
+    virtual = printed = inside = 0
     for i, layer in enumerate(chain.layers):
         inputs, weights, outputs = _sizes(chain, layer)
         carried = _carried(chain, i)
         unknowns, leaving = inputs + carried, outputs + _carried(chain, i + 1)
+        inside = inside if carried else 0
         row = LayerCount(
-            layer.name, unknowns, weights, leaving, carried, virtual, printed, _note(chain, layer)
+            layer.name,
+            unknowns,
+            weights,
+            leaving,
+            carried,
+            virtual,
+            printed,
+            inside,
+            _note(layer),
         )
         rows.append(row)
         missing = max(row.local, 0)
         surplus = max(leaving - unknowns, 0)
         virtual = max(virtual - missing, 0) + surplus
+        inside = max(inside - missing, 0) + surplus
         printed += surplus - missing
     return tuple(rows)
 
@@ -97,18 +122,30 @@ def network_index(chain: Chain) -> int:
     return critical(analyse(chain)).index
 
 
+def largest_alone(rows: Sequence[LayerCount]) -> LayerCount:
+    """Layer of the largest `alone`, the first of several."""
+    return max(rows, key=lambda row: row.alone)
+
+
 def _sizes(chain: Chain, layer: Layer) -> tuple[int, int, int]:
-    """Return |x|, |W| and |z| of one layer without skips."""
+    """Return |x|, |W| and |z| of one layer, without what skips carry past it."""
     if isinstance(layer, ConvLayer):
-        shape = layer.shape
-        weights = shape.filters * shape.channels * shape.kernel[0] * shape.kernel[1]
-        return shape.unknowns, weights, layer.output
+        weights = _parameters(layer.shape)
+        # Over one layer, dJ/dP repeats the part of dJ/dW where the kernel meets the same pixels.
+        if layer.projection is not None and layer.skip > 1:
+            weights += _parameters(layer.projection)
+        return layer.shape.unknowns, weights, layer.output
     if isinstance(layer, LinearLayer):
         return layer.inputs, layer.inputs * layer.outputs, layer.outputs
     raise NotApplicable(
         f"{chain.name}: the rank analysis does not know the layer '{type(layer).__name__}'; it "
         "takes convolutions and fully connected layers, so replace pooling by a stride."
     )
+
+
+def _parameters(shape: ConvShape) -> int:
+    """Weights of a convolution."""
+    return shape.filters * shape.channels * shape.kernel[0] * shape.kernel[1]
 
 
 def _carried(chain: Chain, position: int) -> int:
@@ -127,7 +164,7 @@ def _carried(chain: Chain, position: int) -> int:
     return sum(_sizes(chain, layers[start])[0] for start in starts)
 
 
-def _note(chain: Chain, layer: Layer) -> str:
+def _note(layer: Layer) -> str:
     """Say what the counts do not see."""
     notes = []
     if isinstance(layer, ConvLayer):
@@ -135,7 +172,8 @@ def _note(chain: Chain, layer: Layer) -> str:
         if unseen:
             notes.append(f"{unseen} inputs meet no window")
         if layer.skip:
-            notes.append(f"a skip over {layer.skip} ends here")
+            through = " with a projection" if layer.projection is not None else ""
+            notes.append(f"a skip over {layer.skip}{through} ends here")
     if layer.activation.name == "relu":
         notes.append("each 0 of the ReLU removes a weight constraint")
     return "; ".join(notes)

@@ -14,9 +14,9 @@ from gradleak.errors import NotApplicable, NumericsError
 from gradleak.losses import BINARY, LOSSES
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.models.files import ModelFile, runs
-from gradleak.models.passes import Weights, deltas, margin_label
+from gradleak.models.passes import Weights, deltas, margin_label, unknown_keys
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.rank_analysis import analyse, critical
+from gradleak.rank_analysis import analyse, critical, largest_alone
 from gradleak.security import layer_system, reported_rank
 from gradleak.targets import TargetSet
 
@@ -33,8 +33,10 @@ COLUMNS = [
     "virtual_printed",
     "ra",
     "ra_printed",
+    "ra_alone",
     "network_ra",
     "critical",
+    "network_ra_alone",
     "inputs",
     "rank",
     "rank_method",
@@ -146,7 +148,8 @@ def measured(
     Returns
     -------
     dict
-        By name of the layer. What cannot be computed is empty, and `note` says why.
+        By name of the layer. What cannot be computed is empty, and `note` says why: of a network
+        with norms, projections or other pools than of 2x2, everything.
 
     Raises
     ------
@@ -154,6 +157,10 @@ def measured(
         If the loss needs one output and the network has several.
     """
     _check_loss(chain, loss)
+    unknown = unknown_keys(chain)
+    if unknown:
+        note = f"ranks are not measured of a network with {unknown}"
+        return {a.name: Measured(a.shape.unknowns, note=note) for a in chain.convolutions}
     found = deltas(chain, weights, image, label, loss)
     out = {}
     for layer in chain.convolutions:
@@ -275,11 +282,13 @@ def table(
         weights, image = models.of(chain, seed), targets.inputs(number)[0]
         _check_loss(chain, loss)
         true = int(targets.labels[number, 0])
+        # A sign takes a pass, too.
+        kind: Labels = "dataset" if unknown_keys(chain) else labels
         found = measured(
             chain,
             weights,
             image,
-            label_for(chain, weights, image, labels, true),
+            label_for(chain, weights, image, kind, true),
             loss=loss,
             ranks=number == 0,
             conditions=conditions,
@@ -292,7 +301,7 @@ def table(
 def _rows(chain: Chain, found: dict[str, Measured], every: bool) -> Iterator[dict[str, Any]]:
     """Counts of each layer beside what was measured; with `every`, fully connected layers too."""
     counts = analyse(chain)
-    worst = critical(counts)
+    worst, alone = critical(counts), largest_alone(counts).alone
     for row in counts:
         if row.layer not in found and not every:
             continue
@@ -309,7 +318,9 @@ def _rows(chain: Chain, found: dict[str, Measured], every: bool) -> Iterator[dic
             "virtual_printed": row.virtual_printed,
             "ra": row.index,
             "ra_printed": row.index_printed,
+            "ra_alone": row.alone,
             "network_ra": worst.index,
             "critical": row is worst,
+            "network_ra_alone": alone,
             **facts,
         }
