@@ -18,7 +18,7 @@ from gradleak.models.passes import fc_input, forward, margin_label, weight_gradi
 from gradleak.scores_by_class import ByClass
 from gradleak.targets import TargetSet
 
-COLUMNS = [*columns.SCORES, "name", "precision", "answer", "kind"]
+COLUMNS = [*columns.SCORES, "name", "precision", "mode", "training", "answer", "kind"]
 
 
 def score(
@@ -40,7 +40,8 @@ def score(
         Networks, for the true input of their fully connected layers and the true μ.
     case
         Values of the columns that are the same in all rows: paper, result, attack, defence,
-        images, targets, precision.
+        images, targets, precision, mode, training. ``mode`` is left empty for networks without
+        norm and dropout, which are the same in both.
     task
         ``loss`` and ``labels`` of the experiment.
 
@@ -78,13 +79,15 @@ def score(
     for record in records:
         batch, seed, model = record["batch"], record["seed"], record["model"]
         chain, weights = chains[model], models.of(chains[model], seed)
+        random = chain.is_normalised or chain.has_dropout
+        own = {**case, "mode": case["mode"] if random else ""}
         size = targets.images.shape[1]
         values = [dict.fromkeys(METRICS, np.nan) for _ in range(size)]
         if record["status"] == "ok":
             found = images[f"{model}/images"][seed, batch, record["answer"]]
             if record.get("classes"):
                 by_class = ByClass(targets, batch, chain, record)
-                rows += by_class.rows(found[: len(record["classes"])], case)
+                rows += by_class.rows(found[: len(record["classes"])], own)
                 continue
             found = found[np.isfinite(found).all(axis=(1, 2, 3))]
             values = _image_metrics(targets, batch, found)
@@ -98,7 +101,7 @@ def score(
                 if run_of not in twins:
                     twins[run_of] = _Twin.of(chain, weights, targets.inputs(batch)[0], task)
                 values[0] |= twins[run_of].metrics(found[0])
-        rows += _rows(values, record, targets, case)
+        rows += _rows(values, record, targets, own)
     return rows
 
 

@@ -252,6 +252,8 @@ def score_case(wildcards):
         "images": CONFIG.images,
         "targets": entry.targets,
         "precision": entry.precision,
+        "mode": entry.mode,
+        "training": entry.training or "",
     }
 
 

@@ -1,4 +1,4 @@
-# R-GAP's figures and tables. Figure 4 and Table 4 need training and are not here.
+# R-GAP's figures and tables, less those of trained networks.
 RGAP_BATCHES = {
     size: {
         "title": f"What the gradient of a batch of {size} gives away on FCN3 (R-GAP Figure {figure})",

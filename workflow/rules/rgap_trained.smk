@@ -1,0 +1,105 @@
+# R-GAP's trained ResNets: Figure 4 and Table 4.
+RGAP_RESNETS = {  # experiments of a result -> what to call them, and the networks
+    "rgap_fig4": {
+        "networks": {
+            "rgap_resnet18": "ResNet18",
+            "rgap_resnet18_cut3": "Variant 1",
+            "rgap_resnet18_cut8": "Variant 2",
+        },
+        "columns": {
+            "rgap_fig4": "Trained, evaluation mode",
+            "rgap_fig4_training": "Trained, training mode",
+            "rgap_fig4_untrained": "Untrained, evaluation mode",
+            "rgap_fig4_untrained_training": "Untrained, training mode",
+        },
+    },
+    "rgap_table4": {
+        "networks": {
+            "rgap_resnet101": "ResNet101",
+            "rgap_resnet101_cut3": "Variant 1",
+            "rgap_resnet101_cut1": "Variant 2",
+        },
+        "columns": {"rgap_table4": "Trained, evaluation mode"},
+    },
+}
+RGAP_RESNETS = {
+    name: {
+        **words,
+        "columns": {e: w for e, w in words["columns"].items() if e in CONFIG.experiments},
+    }
+    for name, words in RGAP_RESNETS.items()
+    if name in CONFIG.experiments
+}
+
+
+def resnet_files(result):
+    """Scores, trainings and rank analysis behind the ResNets of a figure or table."""
+    if result not in RGAP_RESNETS:
+        return {"scores": absent(result)}
+    return {
+        "scores": scores_of(*RGAP_RESNETS[result]["columns"]),
+        "trained": trained_of(result),
+        "rank": rank_of(result),
+    }
+
+
+if "rgap_fig4" in CONFIG.experiments:
+    TABLES += ["results/tables/rgap_fig4.csv"]
+if "rgap_table4" in CONFIG.experiments:
+    TABLES += ["results/tables/rgap_resnet101.csv", "results/tables/rgap_table4.csv"]
+# Tables that claims read beside scores.
+TRAINED_TABLES = [
+    path
+    for name in ("rgap_fig4", "rgap_resnet101")
+    if (path := f"results/tables/{name}.csv") in TABLES
+]
+
+
+rule rgap_fig4_table:
+    input:
+        **resnet_files("rgap_fig4"),
+    output:
+        "results/tables/rgap_fig4.csv",
+    log:
+        "results/logs/tables/rgap_fig4.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        **RGAP_RESNETS.get("rgap_fig4", {}),
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.tables.resnets"),
+    script:
+        "../scripts/table_resnets.py"
+
+
+use rule rgap_fig4_table as rgap_resnet101_table with:
+    input:
+        **resnet_files("rgap_table4"),
+    output:
+        "results/tables/rgap_resnet101.csv",
+    log:
+        "results/logs/tables/rgap_resnet101.log",
+    params:
+        **RGAP_RESNETS.get("rgap_table4", {}),
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.tables.resnets"),
+
+
+use rule copa_table1 as rgap_table4 with:
+    input:
+        claims="workflow/claims/rgap.yaml",
+        scores=scores_of("rgap_table4"),
+        rank=rank_of("rgap_table4"),
+        tables=["results/tables/rgap_resnet101.csv"],
+    output:
+        "results/tables/rgap_table4.csv",
+    log:
+        "results/logs/tables/rgap_table4.log",
+    params:
+        name="rgap_table4",
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.claims"),
