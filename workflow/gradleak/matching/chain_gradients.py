@@ -17,7 +17,8 @@ import torch
 from torch.nn import functional
 
 from gradleak.errors import ConfigError
-from gradleak.losses import LOSSES, OF_CLASSES, RAW
+from gradleak.losses import LOSSES
+from gradleak.matching.output import output_gradient
 from gradleak.matching.windows import fold, pooled, to_columns, to_images, unfold, unpooled
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvLayer, Layer
@@ -303,26 +304,7 @@ class ChainGradients:
         self, output: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
     ) -> torch.Tensor:
         """dℓ/d(output) (M, K, m), divided by K for the mean over the batch, times `scale`."""
-        found = self._output_gradient(output, labels)
-        return found if scale is None else found * scale[:, None, None]
-
-    def _output_gradient(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        batch = output.shape[1]
-        dummy = labels.is_floating_point()
-        if self.loss in OF_CLASSES:
-            truth = (
-                torch.softmax(labels, 2)
-                if dummy
-                else functional.one_hot(labels.long(), output.shape[2]).to(output.dtype)
-            )
-            guess = torch.softmax(output, 2) if self.loss != RAW else torch.zeros_like(output)
-            return (guess - truth) / batch
-        if not dummy:
-            sign = labels.to(output.dtype).unsqueeze(2)
-            return sign * _margin_derivative(self.loss, sign * output) / batch
-        one = torch.sigmoid(labels) * _margin_derivative(self.loss, output)
-        other = torch.sigmoid(-labels) * _margin_derivative(self.loss, -output)
-        return (one - other) / batch
+        return output_gradient(self.loss, output, labels, scale)
 
 
 def _parameters(layer: Layer) -> list[tuple[str, tuple[int, ...]]]:
@@ -362,12 +344,3 @@ def _derivative(
     if activation.name == "relu":
         return positive
     return positive * (1.0 - activation.slope) + activation.slope
-
-
-def _margin_derivative(loss: str, mu: torch.Tensor) -> torch.Tensor:
-    """dℓ/dμ, as `gradleak.losses.MarginLoss.derivative` in PyTorch."""
-    if loss == "logistic":
-        return -torch.sigmoid(-mu)
-    if loss == "exponential":
-        return -torch.exp(-mu)
-    return -(mu < 1.0).to(mu.dtype)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from gradleak.matching.chain_gradients import ChainGradients
+from gradleak.matching.output import output_bend
 from gradleak.matching.windows import fold, pooled_at, to_columns, to_images, unfold, unpooled
 from gradleak.models.activations import Activation
 from gradleak.models.chain import ConvLayer, Layer
@@ -65,7 +66,9 @@ class Descent:
                 move = pooled_at(move, walk.outputs[number], layer.pool)
             moved.append(move)
 
-        back, in_logits = self._output(walk.outputs[-1], labels, moved[-1])
+        back, in_logits = output_bend(
+            network.loss, walk.outputs[-1], labels, self._scale, moved[-1]
+        )
         waiting: dict[int, torch.Tensor] = {}
         for number in reversed(range(len(self._layers))):
             layer = self._layers[number]
@@ -125,23 +128,6 @@ class Descent:
             return fold(torch.baddbmm(known, wide, to_columns(delta)), layer, batch)
         found = known.mT + _rows(delta, weight)
         return self._network.entering(number, found)
-
-    def _output(
-        self, output: torch.Tensor, labels: torch.Tensor, moved: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Derivatives of <dℓ/d(output), `moved`> in the output and in dummy logits."""
-        dummy = labels.is_floating_point()
-        with torch.enable_grad():
-            variables = [output.detach().requires_grad_()]
-            if dummy:
-                variables.append(labels.detach().requires_grad_())
-            gradient = self._network.output_gradient(
-                variables[0], variables[1] if dummy else labels, self._scale
-            )
-            # The hinge loss has no curvature, and so no graph.
-            inner = (gradient * moved).sum() + 0.0 * sum(v.sum() for v in variables)
-            found = torch.autograd.grad(inner, variables)
-        return found[0], found[1] if dummy else None
 
 
 def _rows(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
