@@ -1,0 +1,235 @@
+"""Parts of a layer for many members at once: convolution, norm, pool, and their adjoints.
+
+Images are (K, M, C, H, W), K of each of M members: so they are a batch (K·M, C, H, W) for filters
+that all members share, and (K, M·C, H, W) in M groups for filters of their own, without a copy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.nn import functional
+from torch.nn.grad import conv2d_input, conv2d_weight
+
+from gradleak.models.chain import POOL
+from gradleak.operators.structure import ConvShape
+
+EPSILON = 1e-5
+# All but the members and channels of images (K, M, C, H, W).
+PLACES = (0, 3, 4)
+# Up to as many positions, gradients of own filters are products with windows.
+FEW = 32
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution under filters (O, C, h, w) that members share, or own ones (M, O, C, h, w).
+
+    Measured on one thread: 4 members and more at once are faster by direct convolutions than by
+    products with unfolded windows, but not where the kernel is 1x1, nor the gradients of filters
+    that have few positions.
+    """
+
+    shape: ConvShape
+
+    @property
+    def _is_product(self) -> bool:
+        return self.shape.kernel == (1, 1) and self.shape.padding == (0, 0)
+
+    def apply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """W x (K, M, O, P, Q)."""
+        if self._multiplies(x, weight):
+            found = torch.bmm(_rows(weight, x), self._thinned(x).flatten(0, 1).flatten(2))
+            return found.unflatten(0, x.shape[:2]).unflatten(3, self.shape.output)
+        stride, padding = self.shape.stride, self.shape.padding
+        if weight.ndim == 4:
+            found = functional.conv2d(x.flatten(0, 1), weight, None, stride, padding)
+            return found.unflatten(0, x.shape[:2])
+        own, members = weight.flatten(0, 1), x.shape[1]
+        found = functional.conv2d(x.flatten(1, 2), own, None, stride, padding, 1, members)
+        return found.unflatten(1, (members, -1))
+
+    def adjoint(self, y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """Wᵀ y (K, M, C, H, W)."""
+        size = (*y.shape[:2], self.shape.channels, *self.shape.size)
+        if self._multiplies(y, weight):
+            found = torch.bmm(_rows(weight, y).mT, y.flatten(0, 1).flatten(2))
+            return self._spread(found, size)
+        stride, padding = self.shape.stride, self.shape.padding
+        if weight.ndim == 4:
+            flat = (size[0] * size[1], *size[2:])
+            return conv2d_input(flat, weight, y.flatten(0, 1), stride, padding).view(size)
+        flat, own = (size[0], size[1] * size[2], *size[3:]), weight.flatten(0, 1)
+        found = conv2d_input(flat, own, y.flatten(1, 2), stride, padding, 1, size[1])
+        return found.view(size)
+
+    def outer(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """Gradient (M, O, C, h, w) in each member's filters of <y, W x>."""
+        shape, members = self.shape, x.shape[1]
+        own = (shape.filters, shape.channels, *shape.kernel)
+        if self._is_product or shape.positions <= FEW:
+            # (M, ., K·P)
+            left = y.flatten(3).movedim(0, 2).flatten(2)
+            right = self._windows(x).movedim(0, 2).flatten(2)
+            return torch.bmm(left, right.mT).unflatten(2, own[1:])
+        found = conv2d_weight(
+            x.flatten(1, 2),
+            (members * own[0], *own[1:]),
+            y.flatten(1, 2),
+            shape.stride,
+            shape.padding,
+            1,
+            members,
+        )
+        return found.unflatten(0, (members, -1))
+
+    def _multiplies(self, images: torch.Tensor, weight: torch.Tensor) -> bool:
+        """Whether it is a product of matrices; own filters would be copied for each of K images."""
+        return self._is_product and (weight.ndim == 4 or len(images) == 1)
+
+    def _windows(self, x: torch.Tensor) -> torch.Tensor:
+        """Windows (K, M, C·h·w, P·Q)."""
+        if self._is_product:
+            return self._thinned(x).flatten(3)
+        shape = self.shape
+        found = functional.unfold(
+            x.flatten(0, 1), shape.kernel, padding=shape.padding, stride=shape.stride
+        )
+        return found.unflatten(0, x.shape[:2])
+
+    def _thinned(self, x: torch.Tensor) -> torch.Tensor:
+        """The pixels that a 1x1 kernel meets."""
+        down, across = self.shape.stride
+        return x if down == across == 1 else x[..., ::down, ::across]
+
+    def _spread(self, rows: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
+        """Adjoint of `_thinned`, of rows (K·M, C, P·Q)."""
+        down, across = self.shape.stride
+        if down == across == 1:
+            return rows.view(size)
+        out = rows.new_zeros(size)
+        out[..., ::down, ::across] = rows.view(*size[:3], *self.shape.output)
+        return out
+
+
+def _rows(weight: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+    """1x1 filters as matrices (K·M, O, C)."""
+    if weight.ndim == 4:
+        return weight.flatten(1).expand(len(images) * images.shape[1], -1, -1)
+    return weight.flatten(2)
+
+
+@dataclass(frozen=True)
+class Normed:
+    """A linear output u brought to mean 0 and variance 1 of each channel.
+
+    Attributes
+    ----------
+    values
+        û = (u − mean) / σ, σ = sqrt(variance + ε).
+    inverse
+        1/σ (M or 1, C, 1, 1).
+    training
+        Whether mean and variance are those of each member's own images, and move with them.
+    """
+
+    values: torch.Tensor
+    inverse: torch.Tensor
+    training: bool
+
+    @staticmethod
+    def of_batch(u: torch.Tensor) -> Normed:
+        """By the statistics of each member's images."""
+        centred = u - u.mean(PLACES, keepdim=True)
+        inverse = torch.rsqrt(_mean(centred, centred) + EPSILON)
+        return Normed(centred.mul_(inverse), inverse, True)
+
+    @staticmethod
+    def by(u: torch.Tensor, mean: torch.Tensor, inverse: torch.Tensor) -> Normed:
+        """By given statistics; overwrites `u`."""
+        return Normed(u.sub_(mean).mul_(inverse), inverse, False)
+
+    def along(self, v: torch.Tensor) -> torch.Tensor:
+        """J v, J = dû/du, which is its own adjoint; overwrites `v`."""
+        if self.training:
+            share = _mean(self.values, v)
+            v = v.sub_(v.mean(PLACES, keepdim=True)).addcmul_(self.values, share, value=-1.0)
+        return v.mul_(self.inverse)
+
+    def bend(self, v: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+        """Gradient in u of <v, J `moved`> in training."""
+        a, b = (w - w.mean(PLACES, keepdim=True) for w in (v, moved))
+        along_a, along_b = _mean(self.values, a), _mean(self.values, b)
+        # <v, J moved> / n
+        inner = self.inverse * (_mean(a, b) - along_a * along_b)
+        found = self.along(a.mul_(along_b).addcmul_(b, along_a)).mul_(-self.inverse)
+        return found.addcmul_(self.values, inner * self.inverse, value=-1.0)
+
+
+def _mean(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Mean of a∘b of each member and channel (1, M, C, 1, 1)."""
+    return (a * b).mean(PLACES, keepdim=True)
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """What a pool gave for images (K, M, O, H, W), and what it takes to repeat that.
+
+    Attributes
+    ----------
+    values
+        (K, M, O, H', W').
+    pool
+        As of `gradleak.models.chain.ConvLayer`.
+    size
+        (H, W).
+    places
+        Of the largest values (K·M, O, H', W').
+    """
+
+    values: torch.Tensor
+    pool: str
+    size: tuple[int, int]
+    places: torch.Tensor | None = None
+
+    @staticmethod
+    def of(images: torch.Tensor, pool: str) -> Pooled:
+        """Pool `images`."""
+        size = (images.shape[3], images.shape[4])
+        if pool not in ("max", "max3"):
+            return Pooled(_averaged(images, pool), pool, size)
+        window = (POOL, POOL, 0) if pool == "max" else (3, POOL, 1)
+        found, places = functional.max_pool2d(images.flatten(0, 1), *window, return_indices=True)
+        return Pooled(found.unflatten(0, images.shape[:2]), pool, size, places)
+
+    def along(self, tangent: torch.Tensor) -> torch.Tensor:
+        """How the values move with images (K, M, O, H, W)."""
+        if self.places is None:
+            return _averaged(tangent, self.pool)
+        found = tangent.flatten(0, 1).flatten(2).gather(2, self.places.flatten(2))
+        return found.view(self.values.shape)
+
+    def adjoint(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Adjoint of `along`; shaped as the images."""
+        if self.pool == "none":
+            return gradient
+        if self.pool == "global":
+            share = gradient / (self.size[0] * self.size[1])
+            return share.expand(*gradient.shape[:3], *self.size)
+        if self.places is None:
+            wide = gradient.repeat_interleave(POOL, -1).repeat_interleave(POOL, -2)
+            return wide / POOL**2
+        flat = gradient.flatten(0, 1).flatten(2)
+        out = flat.new_zeros(*flat.shape[:2], self.size[0] * self.size[1])
+        # Windows of 3x3 share pixels.
+        out.scatter_add_(2, self.places.flatten(2), flat)
+        return out.view(*gradient.shape[:3], *self.size)
+
+
+def _averaged(images: torch.Tensor, pool: str) -> torch.Tensor:
+    if pool == "none":
+        return images
+    if pool == "global":
+        return images.mean((3, 4), keepdim=True)
+    return functional.avg_pool2d(images.flatten(0, 1), POOL).unflatten(0, images.shape[:2])

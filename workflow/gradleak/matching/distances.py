@@ -1,0 +1,50 @@
+"""Distances between gradients, with their derivatives in the gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+# Gradients (M, ...) of all parameters, which may be overwritten -> distances (M,), and a list r
+# and a factor (M,) whose product is the distances' derivative in the gradients.
+Distance = Callable[[list[torch.Tensor]], tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]]
+
+
+class Cosine:
+    """1 − <g, t> / |g| of each member, over all parameters that are compared (Geiping et al. 2020).
+
+    Parameters
+    ----------
+    targets
+        t, (M, ...) of each parameter, of norm 1 over all of them.
+    compared
+        Whether each parameter is.
+    """
+
+    def __init__(self, targets: Sequence[torch.Tensor], compared: Sequence[bool]) -> None:
+        self._targets = [
+            target if used else None for target, used in zip(targets, compared, strict=True)
+        ]
+
+    def __call__(
+        self, found: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+        """See `Distance`: r = t − g <g, t> / |g|², with the factor −1/|g|."""
+        pairs = [
+            (g.flatten(1), t.flatten(1))
+            for g, t in zip(found, self._targets, strict=True)
+            if t is not None
+        ]
+        inner = torch.stack([torch.linalg.vecdot(g, t) for g, t in pairs]).sum(0)
+        square = torch.stack([torch.linalg.vecdot(g, g) for g, _ in pairs]).sum(0)
+        share = inner / square
+        residuals = [
+            # One pass over each, and no new memory.
+            g.zero_()
+            if t is None
+            else torch.addcmul(t, g, share.view(-1, *[1] * (g.ndim - 1)), value=-1.0, out=g)
+            for g, t in zip(found, self._targets, strict=True)
+        ]
+        norm = square.sqrt()
+        return 1.0 - inner / norm, residuals, -1.0 / norm
