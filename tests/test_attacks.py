@@ -72,6 +72,7 @@ def test_contract(method):
         "starts",
         "secret",
         "fingerprint",
+        "mode",
     }
 
 

@@ -1,23 +1,33 @@
 """Gradients under residual networks and derivatives of their distance, against autograd."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from chains import conv
+from gradleak.attacks.base import AttackerView
+from gradleak.attacks.class_fishing import ClassFishing
+from gradleak.attacks.dlg import Dlg
+from gradleak.attacks.inverting import InvertingGradients
 from gradleak.errors import ConfigError
+from gradleak.losses import LOSSES, OF_CLASSES
+from gradleak.matching import branches
+from gradleak.matching.branch_layers import Normed
 from gradleak.matching.branches import BranchGradients
 from gradleak.matching.chain_gradients import stack
 from gradleak.matching.distances import Cosine
 from gradleak.models.activations import Activation
 from gradleak.models.build import load
-from gradleak.models.chain import Chain, ConvLayer, ConvSpec, LinearSpec
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
 from gradleak.models.resnet import specs
+from test_matching import plain_loss
 
-MEMBERS, CLASSES = 3, 5
+MEMBERS, CLASSES = 3, 4
 RELU = Activation("relu")
+FC = LinearSpec(CLASSES)
 
 
 def resnet(kind="resnet18", side=16, **more):
@@ -56,7 +66,7 @@ def lenet():
     return Chain("lenet", (3, 16, 16), (*layers, hidden, LinearSpec(CLASSES)))
 
 
-def skips():
+def skips(classes=CLASSES):
     """Skips and a projection from the image itself, one of them without a norm."""
     size = (3, 3), (1, 1), (1, 1)
     return Chain(
@@ -66,7 +76,7 @@ def skips():
             ConvSpec(3, *size, True, Activation("tanh"), skip=1),
             ConvSpec(4, *size, False, RELU, skip=2, projection=True),
             ConvSpec(4, *size, False, Activation("identity"), skip=1, norm="batch", pool="max3"),
-            LinearSpec(CLASSES),
+            LinearSpec(classes),
         ),
     )
 
@@ -74,7 +84,7 @@ def skips():
 CHAINS = {
     "resnet18": resnet(),
     "cut": resnet(cut=(3, 4)),
-    "large": resnet(side=32, stem="large"),
+    "large": resnet(side=64, stem="large"),
     "bottleneck": bottleneck(),
     "lenet": lenet(),
     "skips": skips(),
@@ -97,12 +107,7 @@ def drawn_weights(chain, seed, statistics=True):
 def reference(chain, weights, mode, images, labels, loss="cross_entropy"):
     """Gradients of one member with a graph, the usual way."""
     module = load(chain, weights, torch.float64).train(mode == "training")
-    output = module(images)
-    value = (
-        nn.functional.cross_entropy(output, labels)
-        if loss == "cross_entropy"
-        else nn.functional.nll_loss(output, labels)
-    )
+    value = plain_loss(loss, module(images), labels)
     found = torch.autograd.grad(value, list(module.parameters()), create_graph=True)
     return dict(zip(dict(module.named_parameters()), found, strict=True))
 
@@ -114,9 +119,7 @@ def case(name, mode, batch, own):
     draw = np.random.default_rng(7)
     images = torch.from_numpy(draw.standard_normal((MEMBERS, batch, *chain.input)))
     labels = torch.from_numpy(draw.integers(0, CLASSES, (MEMBERS, batch)))
-    network = BranchGradients(
-        chain, stack(sets), "cross_entropy", mode=mode, dtype=torch.float64
-    )
+    network = BranchGradients(chain, stack(sets), "cross_entropy", mode=mode, dtype=torch.float64)
     return chain, sets, images, labels, network
 
 
@@ -166,3 +169,164 @@ def cosine(gradients, targets, member, names, ignored):
     ]
     ours, theirs = (torch.cat(side) for side in zip(*pairs, strict=True))
     return 1.0 - ours @ theirs / ours.norm()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize("granted", [True, False])
+def test_every_loss_and_dummy_labels(loss, granted):
+    chain = skips() if loss in OF_CLASSES else skips(classes=1)
+    weights = drawn_weights(chain, 0)
+    draw = np.random.default_rng(3)
+    images = torch.from_numpy(draw.standard_normal((MEMBERS, 2, *chain.input))).requires_grad_()
+    labels = torch.from_numpy(draw.standard_normal((MEMBERS, 2, chain.classes))).requires_grad_()
+    if granted:
+        known = range(CLASSES) if loss in OF_CLASSES else (-1, 1)
+        labels = torch.from_numpy(draw.choice(known, (MEMBERS, 2)))
+    network = BranchGradients(chain, weights, loss, mode="evaluation", dtype=torch.float64)
+    expected = [
+        reference(chain, weights, "evaluation", x, y, loss)
+        for x, y in zip(images, labels, strict=True)
+    ]
+    found = network(images.detach(), labels.detach())
+    targets = [torch.ones_like(value) for value in found]
+    value, down, in_logits = network.descend(
+        images.detach(), labels.detach(), Cosine(targets, [True] * len(targets))
+    )
+    theirs = torch.stack(
+        [cosine(one, targets, m, network.names, "") for m, one in enumerate(expected)]
+    )
+    close(value, theirs.detach())
+    variables = [images] if granted else [images, labels]
+    slopes = torch.autograd.grad(theirs.sum(), variables)
+    close(down, slopes[0])
+    assert (in_logits is None) == granted
+    if in_logits is not None:
+        close(in_logits, slopes[1])
+
+
+def test_the_bend_of_a_norm_counts_its_epsilon():
+    draw = torch.Generator().manual_seed(0)
+    u, v, moved = (
+        torch.randn(2, 3, 4, 3, 3, dtype=torch.float64, generator=draw) for _ in range(3)
+    )
+    # Of the size of ε, where leaving it out would show.
+    u = (1e-3 * u).requires_grad_()
+
+    def normalised(u):
+        variance, mean = torch.var_mean(u, (0, 3, 4), correction=0, keepdim=True)
+        return (u - mean) / torch.sqrt(variance + 1e-5)
+
+    (pulled,) = torch.autograd.grad((normalised(u) * v).sum(), u, create_graph=True)
+    (bend,) = torch.autograd.grad((pulled * moved).sum(), u)
+    normed = Normed.of_batch(u.detach())
+    close(normed.along(v.clone()), pulled.detach())
+    close(normed.bend(v, moved), bend)
+
+
+def test_a_selection_gives_what_all_members_gave():
+    for own in (True, False):
+        *_, images, labels, network = case("bottleneck", "evaluation", 1, own)
+        some = torch.tensor([2, 0])
+        for index in (some, slice(1, 3)):
+            part = network.select(index)(images[index], labels[index])
+            for one, whole in zip(part, network(images, labels), strict=True):
+                close(one, whole[index])
+
+
+def test_what_is_not_known_is_refused():
+    chain = CHAINS["lenet"]
+    weights = initial_weights(chain, 0)
+    with pytest.raises(ConfigError, match="loss: 'square' is not known"):
+        BranchGradients(chain, weights, "square")
+    with pytest.raises(ConfigError, match="mode: 'test' is not known; choose one of training, "):
+        BranchGradients(chain, weights, "cross_entropy", mode="test")
+    first = dataclasses.replace(chain.specs[0], padding_mode="replicate")
+    padded = Chain("padded", chain.input, (first, *chain.specs[1:]))
+    with pytest.raises(ConfigError, match="padded has replicated padding"):
+        BranchGradients(padded, weights, "cross_entropy")
+
+
+NARROW = Chain("narrow", (3, 8, 8), specs("resnet20", 4, CLASSES))
+
+
+def view_of(seed, weights_seed, mode="evaluation"):
+    draw = np.random.default_rng(seed)
+    image = torch.from_numpy(draw.uniform(0, 1, (1, *NARROW.input)))
+    weights = drawn_weights(NARROW, weights_seed, mode == "evaluation")
+    label = seed % CLASSES
+    shared = reference(NARROW, weights, mode, image, torch.tensor([label]))
+    gradients = {name: value.detach().numpy() for name, value in shared.items()}
+    return AttackerView(NARROW, weights, gradients, (label,), 0.0, 1.0, mode=mode)
+
+
+def distance_of(view, images):
+    weights, labels = dict(view.weights), torch.tensor(view.labels)
+    found = reference(view.chain, weights, view.mode, torch.from_numpy(images), labels)
+    ours = np.concatenate([found[name].detach().numpy().ravel() for name in view.gradients])
+    shared = np.concatenate([value.ravel() for value in view.gradients.values()])
+    return 1.0 - ours @ shared / (np.linalg.norm(ours) * np.linalg.norm(shared))
+
+
+@pytest.mark.parametrize("mode", ["training", "evaluation"])
+def test_inverting_gradients_lowers_the_distance_under_a_residual_network(mode):
+    views = [view_of(0, 0, mode), view_of(1, 1, mode), view_of(2, 0, mode), view_of(3, 2, mode)]
+    attack = InvertingGradients(
+        iterations=40, rate=0.05, tv=0.0, precision="float64", start="uniform"
+    )
+    together = attack.run_many(views, [0, 1, 2, 3])
+    for number, (view, found) in enumerate(zip(views, together, strict=True)):
+        assert found.loss < 0.7 * found.trace[0]
+        assert found.loss == pytest.approx(distance_of(view, found.images), rel=1e-6)
+        (alone,) = attack.run_many([view], [number])
+        np.testing.assert_allclose(alone.images, found.images, atol=1e-6)
+    (rough,) = dataclasses.replace(attack, tv=1.0).run_many(views[:1], [0])
+    assert np.abs(np.diff(rough.images)).mean() < 0.5 * np.abs(np.diff(together[0].images)).mean()
+
+
+def test_members_of_equal_weights_share_one_set_and_modes_stay_apart(monkeypatch):
+    made = []
+
+    class Counted(BranchGradients):
+        def __init__(self, chain, weights, *args, mode, **more):
+            made.append((mode, weights["conv1.weight"].ndim, len(weights["fc1.bias"])))
+            super().__init__(chain, weights, *args, mode=mode, **more)
+
+    monkeypatch.setattr("gradleak.attacks.search.BranchGradients", Counted)
+    views = [view_of(i, seed) for i, seed in enumerate((0, 1, 0, 2))]
+    views.append(view_of(0, 0, "training"))
+    attack = InvertingGradients(iterations=1)
+    attack.run_many(views, range(5))
+    # Two views of seed 0; seeds 1 and 2 with weights of their own; the one in training mode.
+    assert made == [("evaluation", 4, CLASSES), ("evaluation", 5, 2), ("training", 4, CLASSES)]
+    made.clear()
+    dataclasses.replace(attack, starts=2).run_many(views[:4], range(4))
+    assert made == [("evaluation", 4, CLASSES)] * 3
+
+
+def test_as_many_members_at_once_as_memory_holds(monkeypatch):
+    network = BranchGradients(NARROW, initial_weights(NARROW, 0), "cross_entropy")
+    assert [network.at_once(batch) for batch in (1, 3, 100)] == [16, 6, 1]
+    monkeypatch.setattr(branches, "MEMORY", 2**10)
+    assert network.at_once(1) == 1
+
+
+def test_what_searches_refuse_is_said_in_a_sentence():
+    plain, pooled = CHAINS["lenet"], Chain("pooled", (3, 8, 8), (conv(2, 3, pool="global"), FC))
+    attack = InvertingGradients()
+    for chain in (*CHAINS.values(), pooled, NARROW):
+        assert attack.applies(chain) is None
+    assert Dlg().applies(plain) is None
+    for chain in (NARROW, pooled, CHAINS["skips"]):
+        assert Dlg().applies(chain) == (
+            f"{chain.name} has a norm, a projection, or a global or max3 pool, which this search "
+            "does not follow; use inverting_gradients."
+        )
+    assert "mixes the image with others" in ClassFishing().applies(NARROW)
+    assert ClassFishing().applies(NARROW, "evaluation") is None
+    drops = Chain("drops", (3, 8, 8), (LinearSpec(3, dropout=0.5), FC))
+    for search in (attack, Dlg()):
+        assert "drops has dropout, which is at work in training" in search.applies(drops)
+        assert search.applies(drops, "evaluation") is None
+    padded = conv(2, 3, 1, 1, pool="global", padding_mode="replicate")
+    padded = Chain("padded", (3, 8, 8), (padded, FC))
+    assert "padded has replicated padding beside a norm" in attack.applies(padded)

@@ -37,6 +37,8 @@ class AttackerView:
         What the server kept to itself, if it is a malicious one.
     fingerprint
         Of the weights that the gradient was taken with.
+    mode
+        How the client's norms and dropout ran: ``training`` or ``evaluation``.
     """
 
     chain: Chain
@@ -50,6 +52,7 @@ class AttackerView:
     starts: np.ndarray | None = None
     secret: Secret | None = None
     fingerprint: str = ""
+    mode: str = "training"
 
     @property
     def label(self) -> int | None:
@@ -169,8 +172,8 @@ class Attack(Protocol):
 class ManyAttack(Protocol):
     """An attack that works on many gradients of one network architecture at once."""
 
-    def applies(self, chain: Chain) -> str | None:
-        """See `Attack.applies`."""
+    def applies(self, chain: Chain, mode: str = "training") -> str | None:
+        """See `Attack.applies`; `mode` is that of `AttackerView`."""
 
     def run_many(
         self, views: Sequence[AttackerView], seeds: Sequence[int]

@@ -24,11 +24,16 @@ class ClassFishing(InvertingGradients):
     all images, is not compared.
     """
 
-    def applies(self, chain: Chain) -> str | None:
-        """See `gradleak.attacks.base.Attack`."""
+    def applies(self, chain: Chain, mode: str = "training") -> str | None:
+        """See `gradleak.attacks.base.ManyAttack`."""
         if chain.classes == 1:
             return f"{chain.name} has one output; class fishing tells images apart by class."
-        return super().applies(chain)
+        if chain.is_normalised and mode == "training":
+            return (
+                f"{chain.name} has norm: batch, which in training mixes the image with others of "
+                "its batch; take gradients in evaluation mode, or use mkor."
+            )
+        return super().applies(chain, mode)
 
     def run_many(
         self, views: Sequence[AttackerView], seeds: Sequence[int]

@@ -79,8 +79,8 @@ class GaussNewton(Search):
                 "label: unknown is not for gauss_newton; grant the label, or choose method: dlg."
             )
 
-    def applies(self, chain: Chain) -> str | None:
-        """See `gradleak.attacks.base.Attack`."""
+    def applies(self, chain: Chain, mode: str = "training") -> str | None:
+        """See `gradleak.attacks.base.ManyAttack`."""
         if chain.is_plain:
             return None
         return (

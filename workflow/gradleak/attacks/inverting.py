@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -12,8 +13,13 @@ from torch.optim.adam import adam
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.search import Search, moments
 from gradleak.errors import ConfigError
+from gradleak.matching.branches import BranchGradients
+from gradleak.matching.distances import Cosine
 from gradleak.matching.members import Members
 
+# Distance (M,), what is minimised (M,) and its gradient, of images (M, K, C, H, W).
+Value = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+Objective = Callable[[torch.Tensor], Value]
 # The rate falls to a tenth at these shares of the iterations.
 MILESTONES = (3 / 8, 5 / 8, 7 / 8)
 FACTOR = 0.1
@@ -47,6 +53,7 @@ class InvertingGradients(Search):
     tv: float = 1e-4
     failure_loss: float = 1.0
     ignored: tuple[str, ...] = ()
+    knows_branches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,23 +73,22 @@ class InvertingGradients(Search):
         """Answers of members that are computed at once."""
         x = members.starts.clone().requires_grad_()
         bounds = np.array([(view.low, view.high) for view in views])
-        low, high = (members.gradients.tensor(side)[:, None, None, None, None] for side in bounds.T)
+        low, high = (members.network.tensor(side)[:, None, None, None, None] for side in bounds.T)
         state = torch.zeros_like(x), torch.zeros_like(x), torch.zeros(())
         rate, lowered = self.rate, [int(share * self.iterations) for share in MILESTONES]
+        objective = self._objective(members)
         best, least = x.detach().clone(), torch.full_like(members.scale, torch.inf)
         distance, trace = torch.full_like(least, torch.inf), []
         for step in range(self.iterations):
-            cosine = self._distance(x, members)
-            value = cosine + self.tv * _variation(x)
-            slope = torch.autograd.grad(value.sum(), x)[0].sign()
-            better = value.detach() < least
+            cosine, value, slope = objective(x)
+            better = value < least
             best = torch.where(better[:, None, None, None, None], x.detach(), best)
-            least = torch.where(better, value.detach(), least)
-            distance = torch.where(better, cosine.detach(), distance)
-            trace.append(value.detach().double().cpu().numpy())
+            least = torch.where(better, value, least)
+            distance = torch.where(better, cosine, distance)
+            trace.append(value.double().cpu().numpy())
             rate *= FACTOR ** lowered.count(step)
             with torch.no_grad():
-                adam_step(x, slope, state, rate)
+                adam_step(x, slope.sign(), state, rate)
                 x.copy_(torch.minimum(torch.maximum(x, low), high))
         return self._answers(members, best, least, distance, np.array(trace))
 
@@ -119,6 +125,28 @@ class InvertingGradients(Search):
                 f"failure_loss: {self.failure_loss:g}."
             )
         return ""
+
+    def _objective(self, members: Members) -> Objective:
+        """What each member minimises."""
+        network, labels = members.network, members.labels
+        if not isinstance(network, BranchGradients):
+            return lambda x: self._differentiated(x, members)
+        assert labels is not None
+        compared = [name not in self.ignored for name in network.names]
+        matched = Cosine(members.targets, compared)
+
+        def written(x: torch.Tensor) -> Value:
+            cosine, down, _ = network.descend(x.detach(), labels, matched, members.scale)
+            rough = self.tv * _variation(x)
+            return cosine, cosine + rough.detach(), down + torch.autograd.grad(rough.sum(), x)[0]
+
+        return written
+
+    def _differentiated(self, x: torch.Tensor, members: Members) -> Value:
+        """As of `Objective`, by automatic derivatives."""
+        cosine = self._distance(x, members)
+        value = cosine + self.tv * _variation(x)
+        return cosine.detach(), value.detach(), torch.autograd.grad(value.sum(), x)[0]
 
     def _distance(self, x: torch.Tensor, members: Members) -> torch.Tensor:
         """1 − cosine of each member (M,); the shared gradients have norm 1."""

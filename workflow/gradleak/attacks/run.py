@@ -94,7 +94,7 @@ class Views:
 
     def __iter__(self) -> Iterator[tuple[AttackerView, int, int]]:
         shared = self._shared
-        marks = shared.get("fingerprints", {})
+        marks, modes = shared.get("fingerprints", {}), shared.get("mode", {})
         for chain, seed, batch in self._runs:
             gradients = files.select(self._gradients, chain.name, seed, batch)
             labels = gradients.pop("label", None)
@@ -111,6 +111,7 @@ class Views:
                 self._begin((chain.name, seed, batch), classes),
                 None if self._secrets is None else self._secrets.of(chain.name, seed),
                 marks[chain.name][seed] if chain.name in marks else "",
+                modes.get(chain.name, "training"),
             )
             yield view, seed, batch
 
@@ -205,7 +206,7 @@ def _run_many(
     seeds: Sequence[int],
     broken: Sequence[str],
 ) -> list[Answer]:
-    reason = attack.applies(views[0].chain)
+    reason = attack.applies(views[0].chain, views[0].mode)
     if reason is not None:
         return [NotAttacked("not_applicable", reason) for _ in views]
     kept = [i for i, why in enumerate(broken) if not why]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ from gradleak.attacks.labels import class_of, contradiction
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.gradients import DTYPES, pick_device
 from gradleak.losses import BINARY
+from gradleak.matching.branches import BranchGradients, follows, is_branched
 from gradleak.matching.chain_gradients import ChainGradients, stack
 from gradleak.matching.members import Members
 from gradleak.models.chain import Chain
+from gradleak.models.files import fingerprint
 from gradleak.usable import check_gradient
 
 STARTS = ("normal", "uniform", "given")
@@ -57,6 +60,8 @@ class Search(ABC):
     precision: str = "float32"
     device: str = "cpu"
     chunk: int = 32
+    # Whether the attack takes networks that only `BranchGradients` knows.
+    knows_branches: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         for name, known in (("start", STARTS), ("label", LABELS), ("precision", tuple(DTYPES))):
@@ -65,12 +70,22 @@ class Search(ABC):
                     f"{name}: {getattr(self, name)} is not known; choose one of {', '.join(known)}."
                 )
 
-    def applies(self, chain: Chain) -> str | None:
-        """See `gradleak.attacks.base.Attack`."""
-        if chain.is_normalised or chain.has_dropout:
+    def applies(self, chain: Chain, mode: str = "training") -> str | None:
+        """See `gradleak.attacks.base.ManyAttack`."""
+        if chain.has_dropout and mode == "training":
             return (
-                f"{chain.name} has norm: batch or dropout, which a search does not follow; take "
-                "them out, or use mkor."
+                f"{chain.name} has dropout, which is at work in training and which a search does "
+                "not follow; take it out, or use mkor."
+            )
+        if is_branched(chain) and not self.knows_branches:
+            return (
+                f"{chain.name} has a norm, a projection, or a global or max3 pool, which this "
+                "search does not follow; use inverting_gradients."
+            )
+        if is_branched(chain) and not follows(chain):
+            return (
+                f"{chain.name} has replicated padding beside a norm, a projection, or a global or "
+                "max3 pool, which no search follows; set padding_mode: zeros."
             )
         return None
 
@@ -83,7 +98,7 @@ class Search(ABC):
     ) -> list[Reconstruction | NumericsError]:
         """Answer each view by its best start that did not fail, the others beside it."""
         out: dict[int, Reconstruction | NumericsError] = {}
-        for group in _alike(views):
+        for group in _alike(views, together=self.starts == 1):
             ready = {}
             for i in group:
                 try:
@@ -154,16 +169,10 @@ class Search(ABC):
         device = pick_device(self.device)
         if device.type == "mps":
             device = torch.device("cpu")
-        dtype, first = DTYPES[self.precision], views[0]
+        dtype = DTYPES[self.precision]
         counts = torch.tensor([len(prepared.images) for prepared in ready])
         owner = torch.repeat_interleave(torch.arange(len(views)), counts).to(device)
-        network = ChainGradients(
-            first.chain,
-            stack([view.weights for view in views]),
-            first.loss,
-            device=device,
-            dtype=dtype,
-        ).select(owner)
+        network = _network(views, device, dtype).select(owner)
         scales = [1.0 / _norm(view.gradients) for view in views]
         scaled = [
             {name: scale * value.astype(np.float64) for name, value in view.gradients.items()}
@@ -235,12 +244,40 @@ def _norm(gradients: Mapping[str, np.ndarray]) -> float:
     return float(np.sqrt(sum(np.sum(v.astype(np.float64) ** 2) for v in gradients.values())))
 
 
-def _alike(views: Sequence[AttackerView]) -> list[list[int]]:
-    """Indices of views that can be searched together: same chain, loss and batch."""
-    out: dict[tuple[Chain, str, int], list[int]] = {}
+def _network(
+    views: Sequence[AttackerView], device: torch.device, dtype: torch.dtype
+) -> ChainGradients | BranchGradients:
+    """Gradients of views that can be searched together, a member for each."""
+    first, weights = views[0], stack([view.weights for view in views])
+    if is_branched(first.chain):
+        return BranchGradients(
+            first.chain, weights, first.loss, mode=first.mode, device=device, dtype=dtype
+        )
+    return ChainGradients(first.chain, weights, first.loss, device=device, dtype=dtype)
+
+
+def _alike(views: Sequence[AttackerView], *, together: bool) -> list[list[int]]:
+    """Indices of views that can be searched together: same chain, loss, batch and mode.
+
+    Networks that only `BranchGradients` knows are fastest under weights that all members share, so
+    they are apart by weights; those alone with theirs are one group, if `together`.
+    """
+    out: dict[tuple[Chain, str, int, str], list[int]] = {}
     for i, view in enumerate(views):
-        out.setdefault((view.chain, view.loss, view.batch), []).append(i)
-    return list(out.values())
+        out.setdefault((view.chain, view.loss, view.batch, view.mode), []).append(i)
+    groups = []
+    for (chain, *_), group in out.items():
+        if not is_branched(chain):
+            groups.append(group)
+            continue
+        shared: dict[str, list[int]] = {}
+        for i in group:
+            shared.setdefault(fingerprint(views[i].weights), []).append(i)
+        alone = [i for same in shared.values() if len(same) == 1 for i in same]
+        groups += [same for same in shared.values() if len(same) > 1 or not together]
+        if alone and together:
+            groups.append(alone)
+    return groups
 
 
 def _choose(answers: Sequence[Reconstruction]) -> Reconstruction:

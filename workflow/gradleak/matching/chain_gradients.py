@@ -224,7 +224,7 @@ class ChainGradients:
         inputs, linear, outputs = self._forward(images)
         layers = self.chain.layers
         derivatives = [
-            _derivative(layer.activation, z, value)
+            derivative_of(layer.activation, z, value)
             for layer, z, value in zip(layers, linear, outputs, strict=True)
         ]
         gradient = self.output_gradient(outputs[-1], labels, scale)
@@ -274,7 +274,7 @@ class ChainGradients:
                     z = z + bias.mT
                 inputs.append(x.mT)
             linear.append(z)
-            x = _activate(layer.activation, z)
+            x = activate(layer.activation, z)
             outputs.append(x)
             if isinstance(layer, ConvLayer):
                 x = pooled(x, layer.pool)
@@ -320,7 +320,7 @@ def _parameters(layer: Layer) -> list[tuple[str, tuple[int, ...]]]:
     return out
 
 
-def _activate(activation: Activation, z: torch.Tensor) -> torch.Tensor:
+def activate(activation: Activation, z: torch.Tensor) -> torch.Tensor:
     """a(z), as `Activation.forward` in PyTorch."""
     if activation.name == "leaky_relu":
         return functional.leaky_relu(z, activation.slope)
@@ -330,7 +330,7 @@ def _activate(activation: Activation, z: torch.Tensor) -> torch.Tensor:
     return functions[activation.name](z)
 
 
-def _derivative(
+def derivative_of(
     activation: Activation, z: torch.Tensor, value: torch.Tensor
 ) -> torch.Tensor | None:
     """a'(z), as `Activation.derivative` in PyTorch, where `value` = a(z); None for 1."""

@@ -61,7 +61,7 @@ class Descent:
             if isinstance(layer, ConvLayer) and layer.skip and number >= layer.skip:
                 z = z + moved[number - layer.skip]
             tangents.append(z)
-            move = _product(walk.derivatives[number], z)
+            move = times(walk.derivatives[number], z)
             if isinstance(layer, ConvLayer):
                 move = pooled_at(move, walk.outputs[number], layer.pool)
             moved.append(move)
@@ -76,9 +76,9 @@ class Descent:
                 back = back + waiting.pop(number)
             if isinstance(layer, ConvLayer):
                 back = unpooled(back, walk.outputs[number], layer.pool)
-            delta = _product(walk.derivatives[number], back)
+            delta = times(walk.derivatives[number], back)
             if layer.activation.name not in KINKED:
-                bend = _second(layer.activation, walk.outputs[number], walk.derivatives[number])
+                bend = second_of(layer.activation, walk.outputs[number], walk.derivatives[number])
                 delta = delta + bend * tangents[number] * walk.back[number]
             if isinstance(layer, ConvLayer) and layer.skip:
                 start = number - layer.skip
@@ -115,7 +115,7 @@ class Descent:
                 z = torch.baddbmm(z, weight.expand(len(z), -1, -1), unfold(before, layer))
             return to_images(z, layer, batch)
         z = z.mT
-        return z if before is None else z + _rows(before.flatten(2), weight.mT)
+        return z if before is None else z + rows_times(before.flatten(2), weight.mT)
 
     def _backward(
         self, number: int, delta: torch.Tensor, known: torch.Tensor, batch: int
@@ -126,21 +126,21 @@ class Descent:
         if isinstance(layer, ConvLayer):
             wide = weight.mT.expand(len(delta), -1, -1)
             return fold(torch.baddbmm(known, wide, to_columns(delta)), layer, batch)
-        found = known.mT + _rows(delta, weight)
+        found = known.mT + rows_times(delta, weight)
         return self._network.entering(number, found)
 
 
-def _rows(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def rows_times(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     """Rows (M, K, a) times weights (M or 1, a, b); shared weights as one product."""
     return rows @ (weight[0] if weight.shape[0] == 1 else weight)
 
 
-def _product(derivative: torch.Tensor | None, value: torch.Tensor) -> torch.Tensor:
+def times(derivative: torch.Tensor | None, value: torch.Tensor) -> torch.Tensor:
     """a'(z) ∘ value, where None stands for 1."""
     return value if derivative is None else derivative * value
 
 
-def _second(
+def second_of(
     activation: Activation, value: torch.Tensor, derivative: torch.Tensor | None
 ) -> torch.Tensor:
     """a''(z) of Tanh or Sigmoid from a(z) and a'(z)."""

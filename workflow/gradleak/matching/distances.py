@@ -11,6 +11,10 @@ import torch
 Distance = Callable[[list[torch.Tensor]], tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]]
 
 
+# Products of numbers that are held at once.
+PART = 2**17
+
+
 class Cosine:
     """1 − <g, t> / |g| of each member, over all parameters that are compared (Geiping et al. 2020).
 
@@ -36,9 +40,11 @@ class Cosine:
             for g, t in zip(found, self._targets, strict=True)
             if t is not None
         ]
-        inner = torch.stack([torch.linalg.vecdot(g, t) for g, t in pairs]).sum(0)
-        square = torch.stack([torch.linalg.vecdot(g, g) for g, _ in pairs]).sum(0)
-        share = inner / square
+        inner = torch.stack([_dot(g, t) for g, t in pairs]).sum(0)
+        norm = torch.linalg.vector_norm(
+            torch.stack([torch.linalg.vector_norm(g, dim=1) for g, _ in pairs]), dim=0
+        )
+        share = inner / norm.square()
         residuals = [
             # One pass over each, and no new memory.
             g.zero_()
@@ -46,5 +52,14 @@ class Cosine:
             else torch.addcmul(t, g, share.view(-1, *[1] * (g.ndim - 1)), value=-1.0, out=g)
             for g, t in zip(found, self._targets, strict=True)
         ]
-        norm = square.sqrt()
         return 1.0 - inner / norm, residuals, -1.0 / norm
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Inner products (M,) of rows (M, n)."""
+    if a.device.type != "cpu":
+        return torch.linalg.vecdot(a, b)
+    # In parts, since it writes all products down: 5 ms an image for ResNet-18, else 1.
+    size = max(1, PART // len(a))
+    parts = [slice(first, first + size) for first in range(0, a.shape[1], size)]
+    return torch.stack([torch.linalg.vecdot(a[:, part], b[:, part]) for part in parts]).sum(0)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gradleak.matching.branches import BranchGradients
 from gradleak.matching.chain_gradients import ChainGradients, members_at_once
 
 
@@ -15,7 +16,7 @@ class Members:
 
     Attributes
     ----------
-    gradients
+    network
         The network, with weights of each member or shared ones.
     targets
         Shared gradients (M, ...), scaled to norm 1 over all parameters.
@@ -29,7 +30,7 @@ class Members:
         Dummy logits (M, K, outputs) that unknown labels start from.
     """
 
-    gradients: ChainGradients
+    network: ChainGradients | BranchGradients
     targets: list[torch.Tensor]
     scale: torch.Tensor
     labels: torch.Tensor | None
@@ -39,10 +40,16 @@ class Members:
     def __len__(self) -> int:
         return len(self.starts)
 
+    @property
+    def gradients(self) -> ChainGradients:
+        """The network, where it is one that `ChainGradients` knows."""
+        assert isinstance(self.network, ChainGradients)
+        return self.network
+
     def select(self, index: torch.Tensor | slice) -> Members:
         """Members `index` only; a slice copies nothing."""
         return Members(
-            self.gradients.select(index),
+            self.network.select(index),
             [target[index] for target in self.targets],
             self.scale[index],
             None if self.labels is None else self.labels[index],
@@ -52,8 +59,9 @@ class Members:
 
     def parts(self) -> list[slice]:
         """Slices of members to compute at once."""
-        network = self.gradients
-        size = members_at_once(
-            network.chain, self.starts.shape[1], network.dtype, self.starts.device
-        )
+        network, batch = self.network, self.starts.shape[1]
+        if isinstance(network, BranchGradients):
+            size = network.at_once(batch)
+        else:
+            size = members_at_once(network.chain, batch, network.dtype, self.starts.device)
         return [slice(i, min(i + size, len(self))) for i in range(0, len(self), size)]
