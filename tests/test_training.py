@@ -76,7 +76,8 @@ def test_rates_of_the_schedules():
     )
     cosine = Recipe(10, rate=2.0, schedule="cosine")
     assert [cosine.rate_at(k, 100) for k in (0, 50, 100)] == pytest.approx([2.0, 1.0, 0.0])
-    assert Recipe(10, rate=2.0, schedule="constant").rate_at(70, 100) == 2.0
+    constant = Recipe(10, rate=2.0, schedule="constant", warmup=0.1)
+    assert [constant.rate_at(k, 100) for k in (0, 4, 9, 70)] == pytest.approx([0.2, 1.0, 2.0, 2.0])
 
 
 def test_images_are_shifted_and_mirrored_each_on_its_own():

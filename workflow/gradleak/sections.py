@@ -231,7 +231,7 @@ class TrainingConfig(Section):
     offset: float = 0.0
     std: PositiveFloat = 1.0
     epochs: AmountOrName
-    batch: PositiveInt = 128
+    batch: AmountOrName = 128
     rate: PositiveFloat = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     nesterov: bool = True
@@ -239,6 +239,7 @@ class TrainingConfig(Section):
     schedule: Literal["step", "cosine", "constant"] = "cosine"
     milestones: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.5, 0.75])
     factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
     crop: NonNegativeInt = 4
     flip: bool = True
     precision: Literal["auto", "mixed", "float32"] = "auto"

@@ -32,6 +32,8 @@ class Recipe:
         Shares of all epochs, each in (0, 1).
     factor
         Of the ``step`` schedule.
+    warmup
+        Share of all steps over which the rate rises linearly to where the schedule has it.
     crop
         Margin of zeros in pixels from which images are cropped at random; 0 crops nothing.
     flip
@@ -52,6 +54,7 @@ class Recipe:
     schedule: str = "cosine"
     milestones: tuple[float, ...] = (0.5, 0.75)
     factor: float = 0.1
+    warmup: float = 0.0
     crop: int = 4
     flip: bool = True
     precision: str = "auto"
@@ -60,11 +63,13 @@ class Recipe:
     def rate_at(self, step: int, steps: int) -> float:
         """Learning rate of step `step` of all `steps`, both from 0."""
         done = step / steps
+        rising = min(1.0, (step + 1) / (self.warmup * steps)) if self.warmup else 1.0
+        share = 1.0
         if self.schedule == "cosine":
-            return self.rate * (1.0 + math.cos(math.pi * done)) / 2.0
-        if self.schedule == "step":
-            return self.rate * self.factor ** sum(done >= share for share in self.milestones)
-        return self.rate
+            share = (1.0 + math.cos(math.pi * done)) / 2.0
+        elif self.schedule == "step":
+            share = self.factor ** sum(done >= place for place in self.milestones)
+        return self.rate * rising * share
 
     def optimiser(self, module: torch.nn.Module) -> torch.optim.SGD:
         """SGD over all parameters of a network."""
