@@ -85,7 +85,7 @@ class GaussNewton(Search):
             return None
         return (
             f"{chain.name} has a pool, a norm, a projection or replicated padding, which "
-            "gauss_newton does not linearise; use dlg or inverting_gradients."
+            "gauss_newton does not linearise; use inverting_gradients."
         )
 
     @property
