@@ -14,7 +14,7 @@ from gradleak.claims import Claims, Evidence
 from gradleak.claims.model import Runs
 from gradleak.config import Config
 from gradleak.config import load as load_config
-from gradleak.rank_analysis import analyse, network_index
+from gradleak.rank_analysis import analyse, largest_alone, network_index
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "workflow" / "claims" / "rgap.yaml"
@@ -29,6 +29,8 @@ RANKED = {
     **{f"rgap_fig2_{network}": "rgap_fig2" for network in "abcde"},
     "rgap_fcn3": "rgap_fcn",
     "rgap_fcn3_bias": "rgap_bias",
+    **{f"rgap_resnet18{cut}": "rgap_fig4" for cut in ("", "_cut3", "_cut8")},
+    **{f"rgap_resnet101{cut}": "rgap_table4" for cut in ("", "_cut3", "_cut1")},
 }
 CLOSED = ("rgap_float32", "rgap_balanced")
 # MSE by experiment, model, defence and attack, beyond the paper's tables.
@@ -45,6 +47,14 @@ BEYOND: dict[tuple[str, str, str, str], float] = {
     ("rgap_bias", "rgap_fcn3_bias", "noise_large", "phong"): 0.1,
     ("rgap_bias", "rgap_fcn3_bias", "noise_large", "phong_weighted"): 0.001,
     **{("rgap_fig6", f"rgap_fig6_{n}", "none", "dlg"): mse for n, mse in FIG6.items()},
+    **{
+        ("rgap_fig4", f"rgap_resnet18{cut}", "none", "rgap_resnet_ig"): mse
+        for cut, mse in (("", 0.02), ("_cut3", 0.06), ("_cut8", 0.02))
+    },
+    **{
+        ("rgap_table4", f"rgap_resnet101{cut}", "none", "rgap_deep_ig"): mse
+        for cut, mse in (("", 0.96), ("_cut3", 1.8), ("_cut1", 1.3))
+    },
     ("rgap_fig6", "rgap_fig6_one_skip", "none", "dlg"): 1e-5,
     ("rgap_fig6", "rgap_fig6_two_skip", "none", "dlg"): 1e-5,
     **{("rgap_label", f"rgap_fig2_{n}", "none", CLOSED[1]): FIG2[n] for n in "ab"},
@@ -86,6 +96,23 @@ FACTS: dict[tuple[str, str], dict[str, float]] = {
     ("rgap_draws", "rgap_float32"): {"label_correct": 1},
     ("rgap_label", "rgap_balanced"): {"label_correct": 1},
     ("rgap_cnn6", "rgap_float32"): {"layer_product_spread": 1e-12},
+}
+# Rows of the tables of trained networks: model, column, metric, value.
+TRAINED = {
+    "rgap_fig4": [
+        ("rgap_resnet18_cut3", "Trained", "accuracy_change", 0.002),
+        ("rgap_resnet18_cut8", "Trained", "accuracy_change", -0.003),
+        ("rgap_resnet18_cut3", "Trained, evaluation mode", "mse_ratio", 2.9),
+        ("rgap_resnet18_cut3", "Trained, evaluation mode", "sd_ratio", 2.0),
+        ("rgap_resnet18_cut8", "Trained, evaluation mode", "mse_ratio", 1.05),
+    ],
+    "rgap_resnet101": [
+        ("rgap_resnet101", "Trained", "accuracy", 0.911),
+        ("rgap_resnet101_cut3", "Trained", "accuracy", 0.905),
+        ("rgap_resnet101_cut1", "Trained", "accuracy", 0.900),
+        ("rgap_resnet101_cut3", "Trained", "accuracy_change", -0.006),
+        ("rgap_resnet101_cut1", "Trained", "accuracy_change", -0.011),
+    ],
 }
 
 
@@ -143,6 +170,8 @@ def score_rows(claims: Claims) -> list[dict[str, Any]]:
             for answer in range(STARTS if key[3] in SEARCHES else 1):
                 value = centre * 10 ** rng.normal(0, 0.03)
                 rows.append(run(key, index, answer, metric="mse", value=value))
+                if key[0] == "rgap_table4":
+                    rows.append(run(key, index, answer, metric="mse_input", value=value))
                 facts = FACTS.get((key[0], key[3]), {}) if index % batch == 0 else {}
                 rows += [run(key, index, answer, metric=m, value=v) for m, v in facts.items()]
         if key[0] == "rgap_twin" and key[3] in CLOSED:
@@ -170,7 +199,7 @@ def _layers(result: str, name: str, seed: int, index: int) -> list[dict[str, Any
             continue
         low = name == "rgap_cnn6d" and place == 1
         factor = 1 + 0.1 * seed + 0.001 * index
-        condition = CONDITIONS.get(name, (10.0,) * 9)[place] * factor if conv else ""
+        condition = CONDITIONS.get(name, (10.0,) * 200)[place] * factor if conv else ""
         rows.append(
             {
                 "result": result,
@@ -184,6 +213,7 @@ def _layers(result: str, name: str, seed: int, index: int) -> list[dict[str, Any
                 "virtual": count.virtual,
                 "ra": count.index,
                 "network_ra": network_index(chain),
+                "network_ra_alone": largest_alone(analyse(chain)).alone,
                 "inputs": count.unknowns if conv else "",
                 "rank": count.unknowns - low if conv and not index else "",
                 "condition": condition,
@@ -201,7 +231,13 @@ def read(folder: Path, scores: list[dict], rank: list[dict]) -> Evidence:
         paths[-1].parent.mkdir()
         part.drop(columns="result").to_csv(paths[-1], index=False)
     pd.DataFrame(scores).to_csv(folder / "scores.csv", index=False)
-    return Evidence.read(scores=[folder / "scores.csv"] if scores else [], rank=paths)
+    tables = [folder / f"{name}.csv" for name in TRAINED]
+    for path, rows in zip(tables, TRAINED.values(), strict=True):
+        columns = ["model", "column", "metric", "ours"]
+        pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
+    return Evidence.read(
+        scores=[folder / "scores.csv"] if scores else [], rank=paths, tables=tables
+    )
 
 
 def changed(rows: list[dict], where: dict[str, Any], **new: Any) -> list[dict]:

@@ -12,6 +12,7 @@ import yaml
 from claims_rgap import FILE, ROOT
 from claims_synthetic import FILE as COPA
 from gradleak.claims import load
+from gradleak.columns import TABLES
 from gradleak.inconspicuous import COLUMNS as INCONSPICUOUS
 from gradleak.metrics.image import AT_TWIN, INVISIBLE
 from gradleak.rank_table import COLUMNS as RANK_COLUMNS
@@ -49,6 +50,7 @@ TIDY = {
     "mkor_unique_samples": ["images", "classes", "expected", "simulated", "low", "high"],
     "mkor_bound": ["bound", "metric", "value", "n"],
     "mkor_soteria_pruned": PRUNED,
+    **{name: [*TABLES, "model"] for name in ("rgap_fig4", "rgap_resnet101")},
     "mkor_soteria_cost": ["model", "features", "passes", "gradient_passes"],
 }
 

@@ -19,6 +19,12 @@ from gradleak.claims.paper import contradictions
 from gradleak.claims.statistics import bootstrap_mean
 from gradleak.errors import ArtifactError, ConfigError
 
+NEED_PAPER_SCALE = tuple(
+    f"rgap.table4.{network}.{metric}"
+    for network in ("resnet101", "variant1", "variant2")
+    for metric in ("accuracy", "mse")
+)
+
 
 @pytest.fixture(scope="module")
 def claims() -> Claims:
@@ -105,6 +111,10 @@ def test_the_papers_own_world_reproduces_it(judged: pd.DataFrame) -> None:
     assert set(judged[judged["verdict"] == "not judged"].index) == {
         "rgap.speed",
         "rgap.batch.dlg_sometimes",
+        *NEED_PAPER_SCALE,
+    }
+    assert set(judged.loc[list(NEED_PAPER_SCALE), "reason"]) == {
+        "scale: needs at least paper, this is laptop"
     }
     assert judged.loc["rgap.speed", "reason"].startswith("time: ")
     exceeds = judged[judged["verdict"] == "exceeds"]
@@ -115,7 +125,7 @@ def test_the_papers_own_world_reproduces_it(judged: pd.DataFrame) -> None:
         assert row["verdict"] == "refuted"
         assert words in row["reason"] and "ours: differs" in row["reason"]
     rest = judged[~judged["verdict"].isin(["not judged", "exceeds", "refuted"])]
-    assert len(judged) - len(rest) == 2 + 6 + 2
+    assert len(judged) - len(rest) == 2 + 6 + 2 + len(NEED_PAPER_SCALE)
     assert (rest["verdict"] == "reproduced").all(), rest[rest["verdict"] != "reproduced"]
     row = judged.loc["rgap.table1.dlg.cnn6"]
     assert row["low"] < row["ours"] < row["high"] and row["n"] == 6
