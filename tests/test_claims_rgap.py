@@ -126,7 +126,8 @@ def test_the_papers_own_world_reproduces_it(judged: pd.DataFrame) -> None:
         assert words in row["reason"] and "ours: differs" in row["reason"]
     rest = judged[~judged["verdict"].isin(["not judged", "exceeds", "refuted"])]
     assert len(judged) - len(rest) == 2 + 6 + 2 + len(NEED_PAPER_SCALE)
-    assert (rest["verdict"] == "reproduced").all(), rest[rest["verdict"] != "reproduced"]
+    # The counts are real ones, and with virtual constraints they do not say what the paper says.
+    assert set(rest[rest["verdict"] != "reproduced"].index) == {"rgap.resnet18.ra.critical"}
     row = judged.loc["rgap.table1.dlg.cnn6"]
     assert row["low"] < row["ours"] < row["high"] and row["n"] == 6
     assert judged.loc["rgap.table1.dlg_starts.cnn6", "n"] == 18
