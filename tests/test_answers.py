@@ -30,7 +30,8 @@ NETWORK = Chain(
     (conv(4, 3, activation="leaky_relu", slope=0.2), LinearSpec(1, False, gain=40.0)),
 )
 CASE = dict.fromkeys(
-    ("paper", "result", "attack", "defence", "images", "targets", "precision"), "x"
+    ("paper", "result", "attack", "defence", "images", "targets", "precision", "mode", "training"),
+    "x",
 )
 SETTINGS = {
     "indices": None,

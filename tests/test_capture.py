@@ -17,7 +17,8 @@ from gradleak.data.arrays import Dataset
 from gradleak.errors import ConfigError, DataError, NumericsError
 from gradleak.metrics.image import METRICS, mse, psnr, psnr_255, ssim
 from gradleak.models import files
-from gradleak.models.initial import family_weights
+from gradleak.models.build import load, with_statistics, without_statistics
+from gradleak.models.initial import family_weights, initial_weights
 
 NETWORK = chain(conv(4, 3), conv(6, 3), channels=3, side=12, classes=3)
 CASE = {
@@ -28,6 +29,8 @@ CASE = {
     "images": "embedded",
     "targets": "pair",
     "precision": "float64",
+    "mode": "training",
+    "training": "",
 }
 TASK = {"loss": "cross_entropy", "labels": "dataset"}
 SETTINGS = {
@@ -362,3 +365,96 @@ def test_small_images_are_enlarged_by_repeating_or_smoothly(data):
     assert made(size=30, resize="bilinear").shape == (3, 30, 30)
     with pytest.raises(DataError, match="a multiple of 12, or resize: bilinear for square images"):
         made(size=30)
+
+
+NORMED = chain(
+    conv(4, 3, 1, 1, norm="batch"),
+    conv(4, 3, 1, 1, norm="batch", skip=1, pool="global"),
+    channels=3,
+    side=12,
+    classes=3,
+)
+
+
+def _normed(seed=0):
+    """Weights with running statistics, and a batch of three."""
+    rng = np.random.default_rng(seed)
+    weights = with_statistics(NORMED, initial_weights(NORMED, seed))
+    for name, value in weights.items():
+        if name.endswith("running_mean"):
+            value[:] = rng.uniform(-0.2, 0.2, value.shape)
+        if name.endswith("running_var"):
+            value[:] = rng.uniform(0.5, 2.0, value.shape)
+    return weights, rng.uniform(0, 1, (3, 3, 12, 12)), np.array([0, 2, 1])
+
+
+@pytest.mark.parametrize("mode", ["training", "evaluation"])
+@pytest.mark.parametrize("trained", [True, False])
+def test_norms_run_in_the_mode_of_the_experiment(mode, trained):
+    """Against a module in train() or eval(); nothing that was given changes."""
+    weights, images, labels = _normed()
+    if not trained:
+        weights = without_statistics(weights)
+    before = {name: value.copy() for name, value in weights.items()}
+    found = gradients.capture(
+        NORMED,
+        weights,
+        images,
+        labels,
+        precision="float64",
+        device=torch.device("cpu"),
+        mode=mode,
+    )
+    module = load(NORMED, with_statistics(NORMED, weights), torch.float64)
+    module.train(mode == "training")
+    loss = torch.nn.functional.cross_entropy(
+        module(torch.from_numpy(images)), torch.from_numpy(labels)
+    )
+    names = [name for name, _ in module.named_parameters()]
+    assert found.keys() == set(names)
+    for name, value in zip(names, torch.autograd.grad(loss, module.parameters()), strict=True):
+        np.testing.assert_allclose(found[name], value, rtol=1e-9, atol=1e-12)
+    for name, value in before.items():
+        np.testing.assert_array_equal(weights[name], value)
+
+
+def test_mode_and_training_stand_in_every_row(data, tmp_path):
+    """Of a network without norms the mode stays empty, since it is the same in both."""
+    chosen = targets.build(data, {**SETTINGS, "std": 0.25}, None, 1)
+    paths = {n: str(tmp_path / f"{n}.safetensors") for n in ("model", "targets", "gradient")}
+    targets.save(paths["targets"], chosen, {})
+    files.save(paths["model"], [NORMED], family_weights([NORMED], 1), {})
+    tensors, metadata = gradients.capture_all(
+        files.read(paths["model"]),
+        chosen,
+        seeds=1,
+        precision="float32",
+        granted=True,
+        device="cpu",
+        mode="evaluation",
+    )
+    assert metadata["mode"] == {NORMED.name: "evaluation"}
+    assert (metadata["low"], metadata["high"]) == (-2.0, 2.0)
+    write_tensors(paths["gradient"], tensors, metadata)
+    settings = {"method": "inverting_gradients", "iterations": 3, "failure_loss": 10.0}
+    found = attack_all(paths["model"], paths["gradient"], settings)
+    path = str(tmp_path / "answer.safetensors")
+    found.save(path, str(tmp_path / "seconds.json"), {})
+    case = {**CASE, "mode": "evaluation", "training": "mine"}
+    rows = pd.DataFrame(scores.score(path, chosen, files.read(paths["model"]), case, TASK))
+    assert set(rows["mode"]) == {"evaluation"} and set(rows["training"]) == {"mine"}
+    wide = rows.pivot_table(index="index", columns="metric", values="value")
+    np.testing.assert_allclose(wide["mse_input"], wide["mse"] * 16)
+    shown = chosen.pixels(found.images[f"{NORMED.name}/images"][0, :, 0, 0])
+    assert shown.min() >= 0 and shown.max() <= 1
+    originals = chosen.images[:, 0] / 255.0
+    np.testing.assert_allclose(
+        wide["mse"].loc[[4, 1]], ((shown - originals) ** 2).mean(axis=(1, 2, 3)), rtol=1e-6
+    )
+
+
+def test_mode_is_empty_where_no_layer_depends_on_it(experiment, tmp_path):
+    found = attack_all(experiment["model"], experiment["gradient"], {"method": "rgap"})
+    path = str(tmp_path / "answer.safetensors")
+    found.save(path, str(tmp_path / "seconds.json"), {})
+    assert set(score_table(experiment, path)["mode"].fillna("")) == {""}

@@ -125,6 +125,18 @@ REFUSED = [
         "relu",
         ["cnn3_v1_tanh", "'relu'", "no inverse", "copa"],
     ),
+    ("trainings.rgap_resnet18.momentum", 0.0, ["rgap_resnet18", "nesterov: true needs momentum"]),
+    ("trainings.rgap_resnet18.milestones", [0.5], ["milestones goes with schedule: step"]),
+    ("trainings.rgap_resnet18.rate", 0, ["trainings.rgap_resnet18.rate", "0", "greater than 0"]),
+    ("trainings.rgap_resnet18.epochs", "epochs", ["trainings.rgap_resnet18.epochs", "'epochs'"]),
+    ("trainings.rgap_resnet18.epoch", 3, ["trainings.rgap_resnet18.epoch'", "'epochs'"]),
+    ("trainings.rgap_resnet18.warmup", 1.0, ["trainings.rgap_resnet18.warmup", "less than 1"]),
+    ("experiments.rgap_fig4.training", "rgap_resnet81", ["rgap_fig4.training", "'rgap_resnet18'"]),
+    ("experiments.rgap_fig4.mode", "eval", ["rgap_fig4.mode", "'eval'", "'evaluation'"]),
+    ("targets.rgap_resnet.std", 1.0, ["rgap_fig4", "trained on std: 0.25", "have 1.0"]),
+    ("targets.rgap_resnet.std", 0.0, ["targets.rgap_resnet.std", "greater than 0"]),
+    ("targets.mkor_mnist.std", 0.3, ["inputs in [0, 1]", "std: 0.3"]),
+    ("experiments.rgap_fig4.server", "fishing", ["rgap_fig4", "training: rgap_resnet18", "honest"]),
     ("families.index_four.activation", "relu", ["index_four", "'relu'", "no inverse"]),
 ]
 

@@ -139,7 +139,8 @@ def record(classes, counts, partial=False):
 
 
 CASE = dict.fromkeys(
-    ("paper", "result", "attack", "defence", "images", "targets", "precision"), "x"
+    ("paper", "result", "attack", "defence", "images", "targets", "precision", "mode", "training"),
+    "x",
 )
 
 
