@@ -31,7 +31,8 @@ from gradleak.figures.answers import Answers, Content
 from gradleak.metrics.image import AT_TWIN, INVISIBLE, assignment
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
-from rgap_files import REASON, Factory, Maker, noisy, target_set
+from rgap_files import REASON, Factory, Maker, flat, noisy, target_set, texts
+from rgap_resnet_files import build as fig4
 
 LEAKY = Activation("leaky_relu", 0.2)
 TWIN = 0.1
@@ -124,23 +125,12 @@ def fig9(folder: Path) -> tuple[Any, Factory, dict[str, Any]]:
 ALL: list[Callable[[Path], tuple[Any, Factory, dict[str, Any]]]] = [
     fig2,
     fig3,
+    fig4,
     fig5,
     fig6,
     batches,
     fig9,
 ]
-
-
-def texts(figure: Any) -> list[str]:
-    found = [text.get_text() for text in figure.texts]
-    for axes in figure.axes:
-        found += [axes.get_title(loc="left"), axes.get_xlabel()]
-        found += [text.get_text() for text in axes.texts]
-    return found
-
-
-def flat(figure: Any) -> str:
-    return " ".join(" ".join(texts(figure)).split())
 
 
 def pixels(axes: Any) -> np.ndarray:
@@ -202,7 +192,8 @@ def test_words_stay_on_the_page(tmp_path: Path) -> None:
 
 
 def test_no_figure_needs_torch() -> None:
-    modules = ("rgap_fig2", "rgap_fig5", "rgap_batches", "rgap_fig9", "rgap_fig6", "rgap_fig1")
+    numbers = (1, 2, 3, 4, 5, 6, 9)
+    modules = ["rgap_batches", *(f"rgap_fig{number}" for number in numbers)]
     names = ", ".join(f"gradleak.figures.{name}" for name in modules)
     script = f"import {names}, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

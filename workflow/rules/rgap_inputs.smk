@@ -20,6 +20,7 @@ RGAP_HEADINGS = {
     "gauss_newton": "Gauss-Newton\n(ours)",
     "dlg_near_twin": "DLG, start\nnear the twin",
     "dlg_same_class": "DLG, start of\nthe same class",
+    "rgap_resnet_ig": "Inverting Gradients",
 }
 # The paper hands float32 from layer to layer; figures that compare attacks show both.
 RGAP_NOTE = "R-GAP scales the rows of K to the length of those of W (ours)."

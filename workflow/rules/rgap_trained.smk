@@ -44,6 +44,7 @@ def resnet_files(result):
 
 
 if "rgap_fig4" in CONFIG.experiments:
+    FIGURES += ["figures/rgap_fig4.pdf"]
     TABLES += ["results/tables/rgap_fig4.csv"]
 if "rgap_table4" in CONFIG.experiments:
     TABLES += ["results/tables/rgap_resnet101.csv", "results/tables/rgap_table4.csv"]
@@ -74,6 +75,26 @@ rule rgap_fig4_table:
         code=code("gradleak.tables.resnets"),
     script:
         "../scripts/table_resnets.py"
+
+
+use rule rgap_fig1 as rgap_fig4 with:
+    input:
+        **rgap_inputs("rgap_fig4", attacks=["rgap_resnet_ig"]),
+        points=scores_of(*RGAP_RESNETS.get("rgap_fig4", {}).get("columns", [])),
+        table="results/tables/rgap_fig4.csv",
+    output:
+        pdf="figures/rgap_fig4.pdf",
+        png="figures/rgap_fig4.png",
+    log:
+        "results/logs/figures/rgap_fig4.log",
+    params:
+        figure="rgap_fig4",
+        words={
+            **rgap_words("rgap_fig4", ["rgap_resnet_ig"], note=""),
+            **RGAP_RESNETS.get("rgap_fig4", {}),
+        },
+        scale=CONFIG.scale,
+        code=code("gradleak.figures.rgap_fig4"),
 
 
 use rule rgap_fig4_table as rgap_resnet101_table with:

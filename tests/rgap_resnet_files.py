@@ -1,0 +1,90 @@
+"""Files of R-GAP's Figure 4 with made-up answers: a small ResNet-18 and two with a skip cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gradleak.artifacts import write_csv
+from gradleak.figures import rgap_fig4
+from gradleak.models.chain import Chain
+from gradleak.models.resnet import specs
+from gradleak.rank_analysis import analyse, critical, largest_alone
+from gradleak.tables import resnets
+from rgap_files import Factory, Maker, noisy, target_set
+
+NETWORKS = {"base": "ResNet18", "cut3": "Variant 1", "cut8": "Variant 2"}
+SETTINGS = {"trained": "Trained, evaluation mode", "untrained": "Untrained, training mode"}
+TESTED = 200
+Makers = Mapping[str, Maker]
+
+
+def network(name: str, *cut: int) -> Chain:
+    return Chain(name, (3, 16, 16), specs("resnet18", 4, 10, cut=cut))
+
+
+CHAINS = [network("base"), network("cut3", 3), network("cut8", 8)]
+
+
+def failing_once() -> Maker:
+    """An attack that fails on the first image it meets."""
+    met: list[int] = []
+
+    def make(images: Any, rng: Any) -> Any:
+        met.append(1)
+        return noisy(None if len(met) == 1 else 0.2)(images, rng)
+
+    return make
+
+
+def usual() -> dict[str, dict[str, Maker]]:
+    """Answers in each setting; one run of variant 1 fails in the first."""
+    return {
+        "trained": {"base": noisy(0.1), "cut3": failing_once(), "cut8": noisy(0.1)},
+        "untrained": {"base": noisy(0.01), "cut3": noisy(0.02), "cut8": noisy(0.01)},
+    }
+
+
+def build(
+    folder: Path, made_up: Mapping[str, Makers] | None = None, batches: int = 2
+) -> tuple[Any, Factory, dict[str, Any]]:
+    """Files and words of the figure; `made_up` names the settings and their answers."""
+    answers = usual() if made_up is None else made_up
+    originals = target_set(batches, shape=(3, 16, 16))
+    points: list[str] = []
+    factories = []
+    for setting, makers in answers.items():
+        (folder / setting).mkdir()
+        factory = Factory(folder / setting, originals, CHAINS)
+        factory.attack("ig", makers)
+        for path in factory.files["scores"]:
+            write_csv(path, pd.read_csv(path, keep_default_na=False).assign(result=setting))
+        points += factory.files["scores"]
+        factories.append(factory)
+    made = factories[0]
+    columns = {name: SETTINGS[name] for name in answers}
+    made.files |= {"points": points, "table": str(folder / "table.csv")}
+    write_csv(made.files["table"], summary(points, columns))
+    return rgap_fig4, made, made.words({"ig": "IG"}, networks=NETWORKS, columns=columns)
+
+
+def summary(points: list[str], columns: Mapping[str, str]) -> pd.DataFrame:
+    """The table, with accuracies of 60, 70 and 80 %."""
+    counts = {chain.name: analyse(chain) for chain in CHAINS}
+    rank = pd.DataFrame(
+        {
+            "model": model,
+            "network_ra": critical(rows).index,
+            "network_ra_alone": largest_alone(rows).alone,
+        }
+        for model, rows in counts.items()
+    )
+    trained = pd.DataFrame(
+        {"model": model, "test_accuracy": 0.6 + 0.1 * place, "test": TESTED, "epochs": 3}
+        for place, model in enumerate(NETWORKS)
+    )
+    scores = pd.concat([pd.read_csv(path) for path in points])
+    return resnets.table(scores, trained, rank, NETWORKS, columns, "embedded", "smoke")

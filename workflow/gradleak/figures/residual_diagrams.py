@@ -1,0 +1,229 @@
+"""Diagrams of residual networks: a bar of features between blocks, and the blocks' skips."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from matplotlib.axes import Axes
+from matplotlib.patches import FancyArrowPatch, Rectangle
+from matplotlib.path import Path
+
+from gradleak.errors import ArtifactError
+from gradleak.figures.diagrams import layer_name, signed
+from gradleak.figures.pictures import Page
+from gradleak.figures.style import BLUE, GREY, RED, SKY
+from gradleak.models.chain import Chain, ConvLayer, LinearLayer
+from gradleak.rank_analysis import analyse
+
+# Inches: from bar to bar, a bar's height, the widest bar, how far skips bulge out beside it.
+PITCH, BAR, ROOM, BULGE = 0.46, 0.11, 0.78, 0.14
+EDGE = 0.09  # inches left of the widest bar
+WIDTH = EDGE + ROOM + BULGE + 0.12  # of a diagram
+SHADE = "#EEEEEE"
+# How a diagram is read, for the footer of a figure that has one.
+KEY = (
+    "Diagrams: bars are as wide as there are features (channels×height×width; one scale), the "
+    "image above; a block is two convolutions 3×3. Arrows: skips, 1×1: through a projection; "
+    "red: the skip that was cut. RA-i: unknowns less constraints of the layer where that is most, "
+    "positive where rank is missing; alone: without the virtual constraints from before a layer "
+    "or its block, in each block that of its worst layer."
+)
+
+
+@dataclass(frozen=True)
+class Step:
+    """What lies between two bars of a diagram.
+
+    Attributes
+    ----------
+    name
+        What it is called.
+    features
+        (C, H, W) that enter it.
+    alone
+        The largest RA-i of its layers without virtual constraints from before them.
+    block
+        Whether it is a residual block, of which `cut` says that it has no skip, and `projected`
+        that its skip passes a projection.
+    """
+
+    name: str
+    features: tuple[int, ...]
+    alone: int
+    block: bool = False
+    cut: bool = False
+    projected: bool = False
+
+
+def steps(chain: Chain, base: Chain) -> list[Step]:
+    """Layers and blocks of a network from the image to the output.
+
+    Parameters
+    ----------
+    chain
+        The network.
+    base
+        The network that it is a variant of: a block is what lies under a skip of it.
+
+    Raises
+    ------
+    ArtifactError
+        If both have different numbers of layers, so that blocks of one are none of the other.
+    """
+    if len(chain.layers) != len(base.layers):
+        raise ArtifactError(
+            f"{chain.name} has {len(chain.layers)} layers, and {base.name}, which it is drawn as a "
+            f"variant of, {len(base.layers)}; take networks that differ in skips alone."
+        )
+    ends = {
+        end + 1 - layer.skip: end
+        for end, layer in enumerate(base.layers)
+        if isinstance(layer, ConvLayer) and layer.skip
+    }
+    found: list[Step] = []
+    place = number = 0
+    while place < len(chain.layers):
+        end = ends.get(place, place)
+        number += place in ends
+        found.append(_step(chain, place, end, number if place in ends else 0))
+        place = end + 1
+    return found
+
+
+def _step(chain: Chain, first: int, last: int, number: int) -> Step:
+    """Layers `first` to `last`: block `number`, or a layer outside of blocks where that is 0."""
+    alone = max(count.alone for count in analyse(chain)[first : last + 1])
+    layer, end = chain.layers[first], chain.layers[last]
+    features = _entering(chain, first)
+    if isinstance(layer, LinearLayer) or isinstance(end, LinearLayer):
+        mean = len(features) == 3 and prod(features[1:]) > 1
+        return Step("mean, fc" if mean else "fc", features, alone)
+    if not number:
+        return Step(layer_name(layer), features, alone)
+    projected = end.projection is not None
+    return Step(f"block {number}", features, alone, True, not end.skip, projected)
+
+
+def _entering(chain: Chain, place: int) -> tuple[int, ...]:
+    """Features at a layer: of a convolution its input, of others what is there before a pool."""
+    layer, before = chain.layers[place], chain.layers[place - 1] if place else None
+    if isinstance(layer, ConvLayer):
+        return (layer.shape.channels, *layer.shape.size)
+    if isinstance(before, ConvLayer):
+        return (before.shape.filters, *before.shape.output)
+    return (layer.inputs,)
+
+
+def depth(count: int) -> float:
+    """Inches that a diagram of so many steps takes downwards."""
+    return count * PITCH + BAR
+
+
+def draw(page: Page, left: float, top: float, chain: Chain, base: Chain) -> None:
+    """Draw a network.
+
+    Parameters
+    ----------
+    page
+        Where to draw.
+    left, top
+        Place in inches; the diagram takes `WIDTH` and `depth`.
+    chain, base
+        The network, and the one that it is a variant of, whose features have the same sizes.
+    """
+    parts = steps(chain, base)
+    sizes = [part.features for part in parts] + [(chain.classes,)]
+    most = max(prod(size) for size in sizes)
+    wide = [max(ROOM * prod(size) / most, 0.02) for size in sizes]
+    axes = page.axes(left, top, WIDTH, depth(len(parts)))
+    axes.set(xlim=(0, WIDTH), ylim=(depth(len(parts)), 0))
+    axes.axis("off")
+    middle = EDGE + ROOM / 2
+    for place, (size, extent) in enumerate(zip(sizes, wide, strict=True)):
+        _bar(axes, middle, place * PITCH, size, extent, last=place == len(parts))
+    for place, part in enumerate(parts):
+        y = place * PITCH
+        _words(axes, middle, y + (BAR + PITCH) / 2, part)
+        if part.block:
+            ends = [
+                (middle + wide[place + k] / 2, y + k * PITCH + BAR / 2 + shift)
+                for k, shift in ((0, 0.025), (1, -0.025))
+            ]
+            _skip(axes, ends, part)
+
+
+def _bar(
+    axes: Axes, middle: float, y: float, size: tuple[int, ...], extent: float, *, last: bool
+) -> None:
+    """Features between two steps; a narrow bar has its words on the left, away from skips."""
+    colour = SKY if last else BLUE
+    axes.add_patch(Rectangle((middle - extent / 2, y), extent, BAR, facecolor=colour, lw=0))
+    words = "×".join(map(str, size)) + (" out" if last else "")
+    inside = extent > 0.046 * len(words)
+    axes.text(
+        middle if inside else middle - extent / 2 - 0.03,
+        y + BAR / 2,
+        words,
+        fontsize=4.8,
+        ha="center" if inside else "right",
+        va="center_baseline",
+        color="white" if inside else "black",
+    )
+
+
+def _words(axes: Axes, middle: float, y: float, part: Step) -> None:
+    """Name of a step above its RA-i, in a box where it is a block."""
+    high = PITCH - BAR - 0.07
+    if part.block:
+        corner = (middle - ROOM / 2, y - high / 2)
+        axes.add_patch(Rectangle(corner, ROOM, high, facecolor=SHADE, lw=0))
+    worst = part.alone > 0
+    for shift, words, bold in (
+        (-0.055, part.name, part.block),
+        (0.055, f"alone {signed(part.alone)}", worst),
+    ):
+        axes.text(
+            middle,
+            y + shift,
+            words,
+            fontsize=5,
+            ha="center",
+            va="center_baseline",
+            color=RED if worst and shift > 0 else "black" if bold else GREY,
+            weight="bold" if bold else "normal",
+        )
+
+
+def _skip(axes: Axes, ends: list[tuple[float, float]], part: Step) -> None:
+    """Arrow around a block, or red and dashed where the skip was cut."""
+    (x0, y0), (x1, y1) = ends
+    lane = EDGE + ROOM + 0.03
+    # A cubic Bézier curve reaches three quarters of the way to its control points.
+    out = lane + BULGE * 4 / 3
+    points = [(x0, y0), (lane, y0), (out, y0), (out, y1), (lane, y1), (x1, y1)]
+    codes = [Path.MOVETO, Path.LINETO, Path.CURVE4, Path.CURVE4, Path.CURVE4, Path.LINETO]
+    axes.add_patch(
+        FancyArrowPatch(
+            path=Path(points, codes),
+            arrowstyle="-" if part.cut else "-|>",
+            mutation_scale=4,
+            shrinkA=0,
+            shrinkB=0,
+            linewidth=0.8,
+            linestyle=(0, (2, 2)) if part.cut else "-",
+            color=RED if part.cut else "black",
+        )
+    )
+    if part.cut or part.projected:
+        axes.text(
+            lane + BULGE,
+            (y0 + y1) / 2,
+            "cut" if part.cut else "1×1",
+            fontsize=5.5 if part.cut else 4.8,
+            ha="center",
+            va="center",
+            color=RED if part.cut else "black",
+            weight="bold" if part.cut else "normal",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
+        )
