@@ -25,6 +25,40 @@ RGAP_HEADINGS = {
 # The paper hands float32 from layer to layer; figures that compare attacks show both.
 RGAP_NOTE = "R-GAP scales the rows of K to the length of those of W (ours)."
 RGAP_BOTH = "Balanced: the rows of K have the length of those of W."
+RGAP_RESNETS = {  # experiments of a result -> what to call them, and the networks
+    "rgap_fig4": {
+        "networks": {
+            "rgap_resnet18": "ResNet18",
+            "rgap_resnet18_cut3": "Variant 1",
+            "rgap_resnet18_cut8": "Variant 2",
+        },
+        "columns": {
+            "rgap_fig4": "Trained, evaluation mode",
+            "rgap_fig4_training": "Trained, training mode",
+            "rgap_fig4_untrained": "Untrained, evaluation mode",
+            "rgap_fig4_untrained_training": "Untrained, training mode",
+        },
+    },
+    "rgap_table4": {
+        "networks": {
+            "rgap_resnet101": "ResNet101",
+            "rgap_resnet101_cut3": "Variant 1",
+            "rgap_resnet101_cut1": "Variant 2",
+        },
+        "columns": {"rgap_table4": "Trained, evaluation mode"},
+    },
+}
+# What the config still has of these.
+RGAP_RESNETS = {
+    name: {
+        "networks": {
+            m: w for m, w in words["networks"].items() if m in CONFIG.experiments[name].models
+        },
+        "columns": {e: w for e, w in words["columns"].items() if e in CONFIG.experiments},
+    }
+    for name, words in RGAP_RESNETS.items()
+    if name in CONFIG.experiments
+}
 
 
 def absent(experiment):
@@ -87,3 +121,14 @@ def noise_words(defence):
     if not level:
         return "no noise"
     return f"noise {100 * level:g} %" if defence.relative else f"noise {level:g}"
+
+
+def resnet_files(result):
+    """Scores, trainings and rank analysis behind the ResNets of a figure or table."""
+    if result not in RGAP_RESNETS:
+        return {"scores": absent(result)}
+    return {
+        "scores": scores_of(*RGAP_RESNETS[result]["columns"]),
+        "trained": trained_of(result),
+        "rank": rank_of(result),
+    }

@@ -1,47 +1,4 @@
 # R-GAP's trained ResNets: Figure 4 and Table 4.
-RGAP_RESNETS = {  # experiments of a result -> what to call them, and the networks
-    "rgap_fig4": {
-        "networks": {
-            "rgap_resnet18": "ResNet18",
-            "rgap_resnet18_cut3": "Variant 1",
-            "rgap_resnet18_cut8": "Variant 2",
-        },
-        "columns": {
-            "rgap_fig4": "Trained, evaluation mode",
-            "rgap_fig4_training": "Trained, training mode",
-            "rgap_fig4_untrained": "Untrained, evaluation mode",
-            "rgap_fig4_untrained_training": "Untrained, training mode",
-        },
-    },
-    "rgap_table4": {
-        "networks": {
-            "rgap_resnet101": "ResNet101",
-            "rgap_resnet101_cut3": "Variant 1",
-            "rgap_resnet101_cut1": "Variant 2",
-        },
-        "columns": {"rgap_table4": "Trained, evaluation mode"},
-    },
-}
-RGAP_RESNETS = {
-    name: {
-        **words,
-        "columns": {e: w for e, w in words["columns"].items() if e in CONFIG.experiments},
-    }
-    for name, words in RGAP_RESNETS.items()
-    if name in CONFIG.experiments
-}
-
-
-def resnet_files(result):
-    """Scores, trainings and rank analysis behind the ResNets of a figure or table."""
-    if result not in RGAP_RESNETS:
-        return {"scores": absent(result)}
-    return {
-        "scores": scores_of(*RGAP_RESNETS[result]["columns"]),
-        "trained": trained_of(result),
-        "rank": rank_of(result),
-    }
-
 
 if "rgap_fig4" in CONFIG.experiments:
     FIGURES += ["figures/rgap_fig4.pdf"]
