@@ -142,7 +142,7 @@ def test_engine_does_what_a_plain_loop_does():
     )
     train = split().train
     for epoch in range(3):
-        generator = torch.Generator().manual_seed(engine._mixed(0, epoch))
+        generator = torch.Generator().manual_seed(engine.seed_of(0, epoch))
         order = torch.randperm(60, generator=generator)
         for step in range(3):
             for group in optimiser.param_groups:

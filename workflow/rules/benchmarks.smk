@@ -1,6 +1,7 @@
 # Measurements: speed against plain references, COPA's settings against each other. They take all
 # cores, so that nothing runs beside them, and are no part of `all`.
 SPEED_MODEL = "cnn3_v3_tanh"
+SPEED_TRAINING = "rgap_resnet18"
 COPA_PAIR = "copa_pair"
 COPA_PAIR_MODELS = CONFIG.experiments[COPA_PAIR].models if COPA_PAIR in CONFIG.experiments else []
 
@@ -21,6 +22,9 @@ rule speed:
         soteria_targets=TARGETS.format(targets="mkor_mnist_few"),
         photo_model=MODEL.format(model="mkor_vgg16_1000"),
         photo_targets=TARGETS.format(targets="mkor_photos"),
+        resnet=MODEL.format(model="rgap_resnet18"),
+        deep=MODEL.format(model="rgap_resnet101"),
+        dataset=dataset_of(SPEED_TRAINING),
     output:
         "results/benchmarks/speed.csv",
     log:
@@ -40,11 +44,18 @@ rule speed:
             "images": CONFIG.amount("mkor_cifar_batch"),
             "photos": CONFIG.amount("mkor_photos"),
         },
+        training=timed_training,
+        inverting=timed_inversions,
+        images=CONFIG.images,
+        device=CONFIG.device,
+        rounds=1 if CONFIG.scale == "smoke" else 2,
         code=code(
             "gradleak.benchmarks.pipeline",
             "gradleak.benchmarks.worker",
             "gradleak.benchmarks.dlg",
             "gradleak.benchmarks.mkor",
+            "gradleak.benchmarks.training",
+            "gradleak.benchmarks.inverting",
         ),
     script:
         "../scripts/speed.py"

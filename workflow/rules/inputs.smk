@@ -83,7 +83,12 @@ def training_settings(wildcards):
 
 def training_dataset(wildcards):
     """Arrays that a training takes its images from."""
-    chosen = CONFIG.trainings[wildcards.training]
+    return dataset_of(wildcards.training)
+
+
+def dataset_of(training):
+    """The same of an entry of `trainings`."""
+    chosen = CONFIG.trainings[training]
     return f"{DATA_ROOT}/{resolve(chosen.dataset, CONFIG.images)}-{chosen.split}.safetensors"
 
 
@@ -339,6 +344,18 @@ def search_amounts(wildcards):
         if smoke
         else {"images": 10, "starts": 3, "outer": 300}
     )
+
+
+def timed_training(wildcards):
+    """Training by which the engine is timed: one epoch to get going, and some more."""
+    smoke = CONFIG.scale == "smoke"
+    counts = {"train": 200 if smoke else 2560, "validation": 20 if smoke else 256, "test": 10}
+    return amounts_of("trainings", SPEED_TRAINING) | counts | {"epochs": 2 if smoke else 4}
+
+
+def timed_inversions(wildcards):
+    """Iterations of Inverting Gradients that are timed on ResNet-18 and on ResNet-101."""
+    return (2, 1) if CONFIG.scale == "smoke" else (40, 8)
 
 
 def run_overrides(wildcards):

@@ -6,7 +6,8 @@ from pathlib import Path
 import _package
 from gradleak import targets
 from gradleak.artifacts import write_csv
-from gradleak.benchmarks import case, dlg, mkor, pipeline, speed
+from gradleak.benchmarks import case, dlg, inverting, mkor, pipeline, speed, training
+from gradleak.data import catalogue
 from gradleak.models import files
 from gradleak.provenance import ROOT
 from gradleak.script import job
@@ -55,5 +56,31 @@ with job(snakemake) as log, tempfile.TemporaryDirectory(prefix="gradleak-speed-"
     rows.append(
         mkor.memory_row(given.photo_model, given.photo_targets, images=photos, threads=threads)
     )
+    log.info("%s", speed.summary(rows))
+    settings = params.training
+    source = (catalogue.resolve(settings["dataset"], params.images), settings["split"])
+    rows.append(
+        training.training_row(
+            given.resnet,
+            given.dataset,
+            settings,
+            source=source,
+            device=params.device,
+            threads=threads,
+            rounds=params.rounds,
+        )
+    )
+    log.info("%s", speed.summary(rows))
+    for model, iterations in zip((given.resnet, given.deep), params.inverting, strict=True):
+        rows.append(
+            inverting.inverting_row(
+                model,
+                given.dataset,
+                {"iterations": iterations, "rate": 0.1, "tv": 1e-4},
+                source=source,
+                scale=(settings["offset"], settings["std"]),
+                rounds=params.rounds,
+            )
+        )
     log.info("%s", speed.summary(rows))
     write_csv(snakemake.output[0], speed.table([*rows, last]))

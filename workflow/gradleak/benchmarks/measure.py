@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,3 +84,52 @@ def measure(task: str, case_path: str, *, repeats: int, threads: int) -> Measure
     seconds, layers = facts.pop("seconds"), facts.pop("layers")
     best = {name: min(entry[name] for entry in layers) for name in layers[0]}
     return Measurement(min(seconds), best, facts.pop("mib"), arrays, facts)
+
+
+def answer(module: str, arguments: Sequence[str], *, threads: int) -> dict[str, Any]:
+    """Run a module of this package in a fresh process; the JSON on its last line.
+
+    Raises
+    ------
+    ArtifactError
+        If the process ends with an error.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        env=environment(threads),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ArtifactError(
+            f"The measurement {module} ended with status {done.returncode} "
+            f"({last_line(done.stderr)}); free some memory and ask for the table again."
+        )
+    found: dict[str, Any] = json.loads(last_line(done.stdout))
+    return found
+
+
+def alternately(
+    module: str, jobs: Mapping[str, Mapping[str, Any]], *, rounds: int, threads: int
+) -> dict[str, dict[str, Any]]:
+    """Fastest answer of each job, by its ``seconds``; jobs take turns, so that all meet one load.
+
+    Parameters
+    ----------
+    module
+        See `answer`; it is given a job as JSON.
+    jobs
+        What each is to do.
+    rounds
+        Runs of each.
+    threads
+        Of each process.
+    """
+    best: dict[str, dict[str, Any]] = {}
+    for _ in range(rounds):
+        for name, job in jobs.items():
+            found = answer(module, [json.dumps(job)], threads=threads)
+            if name not in best or found["seconds"] < best[name]["seconds"]:
+                best[name] = found
+    return best

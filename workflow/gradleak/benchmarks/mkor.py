@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,12 +14,11 @@ import torch
 
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.mkor import Mkor
-from gradleak.benchmarks.measure import environment, last_line
+from gradleak.benchmarks.measure import answer
 from gradleak.benchmarks.speed import row
 from gradleak.benchmarks.worker import memory_mib
 from gradleak.defences.base import Client
 from gradleak.defences.soteria import Soteria
-from gradleak.errors import ArtifactError
 from gradleak.gradients import capture
 from gradleak.inversion.features import describers, grid
 from gradleak.inversion.pixels import Layout
@@ -140,16 +138,8 @@ def memory_row(model: str, targets: str, *, images: int, threads: int) -> dict[s
 
     `reference_mib` is what the activations of the whole batch at once would take, by their number.
     """
-    command = [sys.executable, "-m", "gradleak.benchmarks.mkor", model, targets, str(images)]
-    done = subprocess.run(
-        command, env=environment(threads), capture_output=True, text=True, check=False
-    )
-    if done.returncode:
-        raise ArtifactError(
-            f"Measuring the memory of {images} images ended with status {done.returncode} "
-            f"({last_line(done.stderr)}); free some memory and ask for the table again."
-        )
-    found = json.loads(last_line(done.stdout))
+    arguments = [model, targets, str(images)]
+    found = answer("gradleak.benchmarks.mkor", arguments, threads=threads)
     return {
         "what": f"gradient of {found['images']} images, {found['chain']}",
         "ours_s": found["seconds"],

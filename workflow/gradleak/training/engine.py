@@ -174,9 +174,9 @@ class Trainer:
         """One pass over the training images, then the validation images."""
         recipe, images = self.recipe, self.split.train
         steps = images.steps(recipe.batch)
-        generator = torch.Generator(self.device).manual_seed(_mixed(self.seed, epoch))
+        generator = torch.Generator(self.device).manual_seed(seed_of(self.seed, epoch))
         # Dropout draws from PyTorch's own generator.
-        torch.manual_seed(_mixed(self.seed, epoch))
+        torch.manual_seed(seed_of(self.seed, epoch))
         self.module.train()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         seen, shown = 0, time.monotonic()
@@ -307,8 +307,8 @@ class Trainer:
         )
 
 
-def _mixed(seed: int, epoch: int) -> int:
-    """One seed of two numbers."""
+def seed_of(seed: int, epoch: int) -> int:
+    """What an epoch's order and augmentation are drawn from."""
     return int(np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0] >> 1)
 
 
