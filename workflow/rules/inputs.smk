@@ -349,8 +349,12 @@ def search_amounts(wildcards):
 def timed_training(wildcards):
     """Training by which the engine is timed: one epoch to get going, and some more."""
     smoke = CONFIG.scale == "smoke"
-    counts = {"train": 200 if smoke else 2560, "validation": 20 if smoke else 256, "test": 10}
-    return amounts_of("trainings", SPEED_TRAINING) | counts | {"epochs": 2 if smoke else 4}
+    changed = (
+        {"train": 200, "validation": 20, "test": 10, "epochs": 2, "batch": 50}
+        if smoke
+        else {"train": 2560, "validation": 256, "test": 10, "epochs": 4}
+    )
+    return amounts_of("trainings", SPEED_TRAINING) | changed
 
 
 def timed_inversions(wildcards):
