@@ -147,7 +147,7 @@ def test_accuracies_have_intervals(tmp_path: Path) -> None:
     rows = pd.read_csv(made.files["table"]).query("metric == 'accuracy'")
     bars = [group.get_segments()[0][:, 0] for group in axes.collections]
     np.testing.assert_allclose(bars, 100 * rows[["low", "high"]].to_numpy())
-    assert f"{TESTED} test images, best of 3 epochs" in flat(figure)
+    assert f"{TESTED} test images, best epoch of 3" in flat(figure)
 
 
 def test_errors_are_points_means_and_deviations(tmp_path: Path) -> None:

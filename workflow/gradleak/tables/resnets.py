@@ -91,7 +91,7 @@ def _accuracies(trained: pd.DataFrame, networks: Mapping[str, str]) -> Iterator[
             "n": len(own),
             "n_ok": len(own),
         }
-        told = f"{tested} test images, best of {int(own['epochs'].iloc[0])} epochs"
+        told = f"{tested} test images, best epoch of {int(own['epochs'].iloc[0])}"
         low, high = wilson(accuracy, tested)
         yield {
             **head,
