@@ -17,6 +17,8 @@ rule train:
     conda:
         "../../envs/gradleak.yaml"
     threads: 1
+    # Trainings take longest and attacks wait for them.
+    priority: 1
     resources:
         mem_mb=4000,
         runtime=600,
