@@ -14,11 +14,11 @@ rule train:
         beside(TRAINED, "logs", ".log"),
     benchmark:
         beside(TRAINED, "benchmarks", ".tsv")
+    # Trainings take longest and attacks wait for them.
+    priority: 1
     conda:
         "../../envs/gradleak.yaml"
     threads: 1
-    # Trainings take longest and attacks wait for them.
-    priority: 1
     resources:
         mem_mb=4000,
         runtime=600,
