@@ -19,10 +19,15 @@ from gradleak.claims.paper import contradictions
 from gradleak.claims.statistics import bootstrap_mean
 from gradleak.errors import ArtifactError, ConfigError
 
-NEED_PAPER_SCALE = tuple(
-    f"rgap.table4.{network}.{metric}"
-    for network in ("resnet101", "variant1", "variant2")
-    for metric in ("accuracy", "mse")
+NEED_PAPER_SCALE = (
+    *(
+        f"rgap.table4.{network}.{metric}"
+        for network in ("resnet101", "variant1", "variant2")
+        for metric in ("accuracy", "mse")
+    ),
+    "rgap.resnet18.three_times",
+    "rgap.resnet101.accuracy.cut3",
+    "rgap.resnet101.accuracy.cut1",
 )
 
 

@@ -29,6 +29,17 @@ def scores(failed=False):
                 }
                 for metric, factor in (("mse", 1), ("mse_input", 16), ("psnr", 1), ("ssim", 1))
             ]
+    rows += [
+        {
+            "result": "trained",
+            "model": model,
+            "metric": "evaluations",
+            "index": 1,
+            "value": 7,
+            "status": "ok",
+        }
+        for model in ERRORS
+    ]
     return pd.DataFrame(rows)
 
 
@@ -73,6 +84,7 @@ def test_counts_accuracies_and_errors():
     assert cell(found, *where, "mse_input")["ours"] == pytest.approx(9.6)
     assert cell(found, *where, "mse_ratio")["ours"] == pytest.approx(3.0)
     assert cell(found, *where, "sd_ratio")["ours"] == pytest.approx(4.0)
+    assert cell(found, *where, "iterations")["ours"] == 7
     low, high = (cell(found, *where, "mse")[side] for side in ("low", "high"))
     assert 0.2 <= low < 0.6 < high <= 1.0
 

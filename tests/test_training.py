@@ -252,7 +252,7 @@ def test_diverged_training_names_the_epoch_and_keeps_the_last_checkpoint(tmp_pat
     with pytest.raises(NumericsError) as refused:
         ours.run(path)
     said = str(refused.value)
-    assert "small: training diverged in epoch 5 (loss nan)" in said
+    assert "small: training diverged in epoch 5 (loss nan, on validation " in said
     assert f"the checkpoint of epoch 4 is kept in {path}" in said
     assert "lower rate: 0.05" in said
     tensors, metadata = read_tensors(path)
@@ -263,6 +263,28 @@ def test_diverged_training_names_the_epoch_and_keeps_the_last_checkpoint(tmp_pat
 def test_a_rate_that_is_too_high_diverges():
     with pytest.raises(NumericsError, match=r"epoch \d .*no checkpoint had been written"):
         trainer(rate=1e30, checkpoint=100).run()
+
+
+@pytest.mark.parametrize("name", ["conv1_norm.running_var", "conv1_norm.running_mean"])
+def test_running_statistics_that_are_not_finite_count_as_diverged(name):
+    ours = trainer(**PLAIN)
+    real = ours.evaluate
+
+    def evaluate(images):
+        found = real(images)
+        ours.module.get_buffer(name)[0] = float("inf")
+        return found
+
+    ours.evaluate = evaluate
+    with pytest.raises(NumericsError, match="diverged in epoch 1"):
+        ours.run()
+
+
+def test_a_validation_loss_that_is_not_finite_counts_as_diverged(monkeypatch):
+    ours = trainer(**PLAIN)
+    monkeypatch.setattr(ours, "evaluate", lambda images: (float("nan"), 0.5))
+    with pytest.raises(NumericsError, match=r"diverged in epoch 1 .*on validation nan"):
+        ours.run()
 
 
 def _checkpoint(path, **more):
@@ -297,7 +319,7 @@ def test_a_checkpoint_of_something_else_is_refused_by_name(tmp_path, more, words
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("damage", ["short", "text", "json"])
+@pytest.mark.parametrize("damage", ["short", "text", "json", "identity"])
 def test_a_damaged_checkpoint_is_refused_by_name(tmp_path, damage):
     path = tmp_path / "checkpoint.safetensors"
     _checkpoint(path)
@@ -307,6 +329,7 @@ def test_a_damaged_checkpoint_is_refused_by_name(tmp_path, damage):
             "short": whole[: len(whole) // 2],
             "text": b"nothing",
             "json": whole.replace(b'\\"epoch\\"', b'\\"epocs\\"'),
+            "identity": whole.replace(b'\\"recipe\\"', b'\\"recipx\\"'),
         }[damage]
     )
     assert path.read_bytes() != whole
@@ -325,6 +348,22 @@ def test_too_little_memory_names_the_batch_that_fits(monkeypatch):
     monkeypatch.setattr(memory, "free_bytes", lambda device: 1000)
     with pytest.raises(ConfigError, match="not even one image would fit"):
         trainer(batch=64, parts=parts).run()
+
+
+def test_evaluation_takes_no_more_images_at_once_than_fit(monkeypatch):
+    parts = split({"train": 50, "validation": 40, "test": 10})
+    ours = trainer(parts=parts, batch=4, epochs=1)
+    sizes, real = [], ours._forward
+
+    def forward(inputs, labels):
+        sizes.append(len(labels))
+        return real(inputs, labels)
+
+    weights = sum(value.nbytes for value in ours.module.parameters())
+    monkeypatch.setattr(ours, "_forward", forward)
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 200_000 + 3 * weights)
+    ours.run()
+    assert 4 <= max(sizes) < 40
 
 
 def test_kept_bytes_are_those_of_the_activations():
@@ -346,7 +385,7 @@ def test_memory_that_runs_out_on_the_way_is_said_too(monkeypatch, error):
         return Trainer._forward(ours, inputs, labels)
 
     monkeypatch.setattr(ours, "_forward", forward)
-    with pytest.raises(ConfigError, match=r"batch: 16 does not fit .* 8 would fit"):
+    with pytest.raises(ConfigError, match=r"batch: 16 does not fit .*; try batch: 8, or free"):
         ours.run()
 
 
@@ -431,6 +470,25 @@ def test_every_network_and_seed_of_a_file_is_trained(tmp_path):
     right = (module(test.inputs(test.pixels)).argmax(1) == test.labels).float().mean().item()
     assert right == pytest.approx(summary["test_accuracy"][1])
     assert json.dumps(read_tensors(paths["weights"])[1]["training"]).count("best_epoch") == 4
+
+
+def test_the_curve_of_a_failed_training_is_kept_beside_its_checkpoints(tmp_path, monkeypatch):
+    paths = _paths(tmp_path)
+    options = {"seeds": 1, "device": "cpu", "paths": paths, "images": "real", "provenance": {}}
+    real, calls = Trainer.evaluate, []
+
+    def evaluate(self, images):
+        calls.append(images)
+        return (float("nan"), 0.5) if len(calls) == 2 else real(self, images)
+
+    monkeypatch.setattr(Trainer, "evaluate", evaluate)
+    with pytest.raises(NumericsError, match="diverged in epoch 2"):
+        train_all(_model_file(tmp_path, SMALL), dataset(), SETTINGS, **options)
+    kept = Path(paths["checkpoints"]) / "curve.csv"
+    assert list(pd.read_csv(kept)["epoch"]) == [1]
+    train_all(_model_file(tmp_path, SMALL), dataset(), SETTINGS, **options)
+    assert not kept.parent.exists()
+    assert list(pd.read_csv(paths["curve"])["epoch"]) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -95,9 +95,12 @@ def dataset_of(training):
 def training_seeds(wildcards):
     """Draws that are trained: the most that any experiment on them asks for."""
     return max(
-        CONFIG.amount(e.seeds)
-        for e in CONFIG.experiments.values()
-        if e.training == wildcards.training and wildcards.model in e.models
+        (
+            CONFIG.amount(e.seeds)
+            for e in CONFIG.experiments.values()
+            if e.training == wildcards.training and wildcards.model in e.models
+        ),
+        default=1,
     )
 
 

@@ -79,6 +79,7 @@ with job(snakemake) as log, tempfile.TemporaryDirectory(prefix="gradleak-speed-"
                 {"iterations": iterations, "rate": 0.1, "tv": 1e-4},
                 source=source,
                 scale=(settings["offset"], settings["std"]),
+                device=params.device,
                 rounds=params.rounds,
             )
         )

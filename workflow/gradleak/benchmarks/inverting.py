@@ -21,7 +21,7 @@ from gradleak.benchmarks.speed import OURS_THREADS, row
 from gradleak.benchmarks.worker import memory_mib
 from gradleak.data import arrays
 from gradleak.errors import GradleakError
-from gradleak.gradients import DTYPES, capture
+from gradleak.gradients import DTYPES, capture, pick_device
 from gradleak.matching.branches import BranchGradients
 from gradleak.memory import keep_freed_memory
 from gradleak.metrics.image import mse
@@ -30,6 +30,8 @@ from gradleak.models.build import load, with_statistics
 from gradleak.models.chain import Chain
 
 ROUNDS = 2
+# Images at once on an accelerator, which would take all.
+MOST = 64
 # Forward passes behind the running statistics, and images in each.
 PASSES, SEEN = 4, 64
 
@@ -112,10 +114,17 @@ def make(
     return Case(views, images[:, None])
 
 
-def ours(case: Case, settings: Mapping[str, Any], precision: str = "float32") -> Outcome:
+def ours(
+    case: Case, settings: Mapping[str, Any], precision: str = "float32", device: str = "cpu"
+) -> Outcome:
     """All images at once, by the attack; `settings` are its ``iterations``, ``rate`` and ``tv``."""
     attack = InvertingGradients(
-        **settings, start="given", failure_loss=10.0, precision=precision, chunk=len(case.views)
+        **settings,
+        start="given",
+        failure_loss=10.0,
+        precision=precision,
+        device=device,
+        chunk=len(case.views),
     )
     begin = time.perf_counter()
     found = attack.run_many(case.views, range(len(case.views)))
@@ -129,29 +138,32 @@ def ours(case: Case, settings: Mapping[str, Any], precision: str = "float32") ->
     return Outcome(seconds, np.stack(images), np.array(values))
 
 
-def reference(case: Case, settings: Mapping[str, Any], precision: str = "float32") -> Outcome:
+def reference(
+    case: Case, settings: Mapping[str, Any], precision: str = "float32", device: str = "cpu"
+) -> Outcome:
     """Each image by itself, by automatic derivatives."""
     begin = time.perf_counter()
-    found = [_plain(view, settings, DTYPES[precision]) for view in case.views]
+    chosen = pick_device(device)
+    found = [_plain(view, settings, DTYPES[precision], chosen) for view in case.views]
     seconds = time.perf_counter() - begin
     return Outcome(
         seconds,
-        np.stack([image.double().numpy() for image, _ in found]),
+        np.stack([image.cpu().double().numpy() for image, _ in found]),
         np.array([value for _, value in found]),
     )
 
 
 def _plain(
-    view: AttackerView, settings: Mapping[str, Any], dtype: torch.dtype
+    view: AttackerView, settings: Mapping[str, Any], dtype: torch.dtype, device: torch.device
 ) -> tuple[torch.Tensor, float]:
     """Best image (1, C, H, W) of one search, and its objective."""
     assert view.starts is not None
-    module = load(view.chain, view.weights, dtype)
+    module = load(view.chain, view.weights, dtype).to(device)
     names = [name for name, _ in module.named_parameters()]
     parameters = list(module.parameters())
-    shared = [torch.from_numpy(view.gradients[name]).to(dtype) for name in names]
-    label, x = torch.tensor(view.labels), torch.from_numpy(view.starts[0]).to(dtype).clone()
-    x.requires_grad_()
+    shared = [torch.from_numpy(view.gradients[name]).to(device, dtype) for name in names]
+    label = torch.tensor(view.labels, device=device)
+    x = torch.from_numpy(view.starts[0]).to(device, dtype).clone().requires_grad_()
     optimiser = torch.optim.Adam([x], lr=settings["rate"])
     milestones = [int(share * settings["iterations"]) for share in MILESTONES]
     schedule = torch.optim.lr_scheduler.MultiStepLR(optimiser, milestones, FACTOR)
@@ -172,7 +184,7 @@ def _plain(
 
 def _cosine(found: tuple[torch.Tensor, ...], shared: list[torch.Tensor]) -> torch.Tensor:
     """Cosine distance over all parameters."""
-    inner, ours_, theirs = torch.zeros(()), torch.zeros(()), torch.zeros(())
+    inner = ours_ = theirs = torch.zeros((), device=found[0].device)
     for a, b in zip(found, shared, strict=True):
         inner = inner + (a * b).sum()
         ours_ = ours_ + a.square().sum()
@@ -193,6 +205,7 @@ def inverting_row(
     *,
     source: tuple[str, str],
     scale: tuple[float, float],
+    device: str = "cpu",
     rounds: int = ROUNDS,
 ) -> dict[str, Any]:
     """Seconds for an iteration of one image, by the attack and by the plain loop.
@@ -212,19 +225,21 @@ def inverting_row(
         Data set and split of `dataset`.
     scale
         Offset and deviation: networks are fed with (pixels + offset) / deviation.
+    device
+        auto | cpu | cuda | mps.
     rounds
         Runs of each side, of which the fastest counts.
     """
     shared: dict[str, Any] = {"model": model, "dataset": dataset, "source": source, "scale": scale}
-    shared["settings"] = dict(settings)
+    shared |= {"settings": dict(settings), "device": device}
     jobs = {side: shared | {"side": side} for side in ("ours", "reference")}
     module = "gradleak.benchmarks.inverting"
     found = alternately(module, jobs, rounds=rounds, threads=OURS_THREADS)
     mine, theirs = found["ours"], found["reference"]
     note = (
         f"an iteration of one image, {mine['images']} images, {settings['iterations']} iterations, "
-        f"float32, one thread each, best of {rounds}; all images at once and no graph against "
-        "torch.autograd and torch.optim.Adam, one image after the other; initial weights with "
+        f"float32 on {mine['device']}, one thread each, best of {rounds}; all "
+        "images at once and no graph against torch.autograd and torch.optim.Adam, one image after the other; initial weights with "
         f"running statistics, evaluation mode; mean objective {mine['value']:.4g} and "
         f"{theirs['value']:.4g}"
     )
@@ -248,19 +263,22 @@ def _measured(job: dict[str, Any]) -> dict[str, Any]:
     pixels = data.images[: PASSES * SEEN].astype(np.float32) / 255
     inputs = ((pixels + offset) / deviation).astype(np.float32)
     weights = settled(chain, models.of(chain, 0), inputs)
-    count = BranchGradients(chain, weights, "cross_entropy", mode="evaluation").at_once(1)
+    device = pick_device(job["device"])
+    network = BranchGradients(chain, weights, "cross_entropy", mode="evaluation", device=device)
+    count = min(MOST, network.at_once(1))
     limits = (offset / deviation, (1.0 + offset) / deviation)
     case = make(chain, weights, inputs[:count], data.labels[:count], limits)
     settings, run = job["settings"], ours if job["side"] == "ours" else reference
     # Kernels are chosen in the first iteration.
-    run(case, {**settings, "iterations": 1})
-    found = run(case, settings)
+    run(case, {**settings, "iterations": 1}, device=device.type)
+    found = run(case, settings, device=device.type)
     errors = [mse(*pair) for pair in zip(case.images, found.images, strict=True)]
     return {
         "seconds": found.seconds / (len(case.views) * settings["iterations"]),
         "mib": memory_mib("VmHWM") - before,
         "chain": chain.name,
         "images": len(case.views),
+        "device": device.type,
         "mse": float(np.mean(errors)) * deviation**2,
         "value": float(np.mean(found.values)),
     }

@@ -289,9 +289,12 @@ def _limits(values: pd.Series) -> tuple[float, float]:
 
 
 def _tick(data: Data, setting: str) -> str:
-    """A setting and its number of images, on short lines."""
+    """A setting, its number of images and the attack's iterations, on short lines."""
     counts = {int(data.row(model, setting, "mse")["n"]) for model in data.networks}
-    return "\n".join([*textwrap.wrap(setting, WRAP), f"n = {', '.join(map(str, sorted(counts)))}"])
+    spent = [data.row(model, setting, "iterations")["ours"] for model in data.networks]
+    steps = sorted({int(value) for value in spent if np.isfinite(value)})
+    lines = [*textwrap.wrap(setting, WRAP), f"n = {', '.join(map(str, sorted(counts)))}"]
+    return "\n".join([*lines, f"{', '.join(map(str, steps))} steps"] if steps else lines)
 
 
 def _column(
@@ -352,7 +355,8 @@ def _footer(data: Data, scale: str) -> str:
         "large ones their mean, bars the standard deviation (SD), to the lower edge where it "
         "exceeds the mean; x: failed runs, with their number, which leave no mean. Untrained: "
         "initial weights; mode: that of the norms. MSE of pixels in [0, 1]; pictures are clipped "
-        "to that range. Runs: one for each of n images, network and setting; "
+        "to that range. Runs: one for each of n images, network and setting, with so many steps of "
+        "the attack; "
         f"{_failures(data)}. Images: {describe_images(content.originals, batches)}; scale "
         f"{scale}; gradients in {content.answers.precisions}."
     )

@@ -65,6 +65,9 @@ def specs(
     """
     shape = KINDS[kind]
     count = sum(shape.blocks)
+    twice = [block for block in cut if list(cut).count(block) > 1]
+    if twice:
+        raise ConfigError(f"cut: {twice[0]} is listed twice; take one out.")
     missing = sorted(set(cut) - set(range(1, count + 1)))
     if missing:
         raise ConfigError(

@@ -51,7 +51,7 @@ def table(
         difference, of independent shares). For each experiment: the mean of ``mse`` (in [0, 1]),
         ``mse_input`` (of the network's inputs), ``psnr`` and ``ssim`` over images, with 95 %
         intervals (bootstrap over images); ``mse_sd``, and ``mse_ratio`` and ``sd_ratio`` to the
-        first network's. A failed run leaves no mean.
+        first network's; ``iterations`` of the attack. A failed run leaves no mean.
     """
     rows = [
         *_counts(rank, networks),
@@ -82,7 +82,8 @@ def _accuracies(trained: pd.DataFrame, networks: Mapping[str, str]) -> Iterator[
     base: tuple[float, int] | None = None
     for model, row in networks.items():
         own = trained[trained["model"] == model]
-        accuracy, tested = float(own["test_accuracy"].mean()), int(own["test"].iloc[0]) * len(own)
+        # All seeds are tested on the same images.
+        accuracy, tested = float(own["test_accuracy"].mean()), int(own["test"].iloc[0])
         base = base or (accuracy, tested)
         head = {
             "row": row,
@@ -135,6 +136,13 @@ def _errors(
         for model, row in networks.items():
             own = scores[(scores["result"] == result) & (scores["model"] == model)]
             head = {"row": row, "model": model, "column": column}
+            spent = own.loc[own["metric"] == "evaluations", "value"]
+            yield {
+                **head,
+                "metric": "iterations",
+                "ours": spent.max(),
+                "note": "gradients that a search computed",
+            }
             for metric, name in ERRORS.items():
                 tried = own.loc[own["metric"] == name, "value"]
                 if metric == "mse":

@@ -96,8 +96,8 @@ def load(path: Path, identity: Identity) -> State:
             group, name = key.split("/", 1)
             groups[group][name] = value
         state = State(int(metadata["epoch"]), rows=metadata["rows"], **groups)
-        theirs = metadata["identity"]
-    except (ArtifactError, KeyError, ValueError, TypeError) as error:
+        theirs = {part: dict(metadata["identity"][part]) for part in WORDS}
+    except (ArtifactError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ArtifactError(
             f"The checkpoint {path} is damaged ({error}); delete it, and training starts anew."
         ) from error

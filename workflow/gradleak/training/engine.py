@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -25,6 +26,7 @@ from gradleak.training.data import Images, Split
 from gradleak.training.memory import bytes_kept, largest_batch
 from gradleak.training.recipe import Recipe, arithmetic, autocast
 
+LOG = logging.getLogger("gradleak")
 # Images that pass at once where nothing is kept for a pass back.
 EVALUATED = 500
 # Seconds between two updates of the progress bar's numbers, which wait for the device.
@@ -75,6 +77,8 @@ class Trainer:
         Of order and augmentation.
     source
         What the checkpoint says of the images: data set, split, checksum and sizes.
+    code
+        Hash of the code: a checkpoint of other code may not end with the same weights.
     """
 
     def __init__(
@@ -85,6 +89,7 @@ class Trainer:
         recipe: Recipe,
         seed: int,
         source: Mapping[str, Any] | None = None,
+        code: str = "",
     ) -> None:
         self.chain, self.split, self.recipe, self.seed = chain, split, recipe, seed
         self.device = split.train.device
@@ -93,6 +98,7 @@ class Trainer:
         self.module.to(self.device).to(memory_format=torch.channels_last)
         self.optimiser = recipe.optimiser(self.module)
         described = json.dumps([chain.describe(), fingerprint(weights)], sort_keys=True)
+        self._per_image: int | None = None
         self.identity = Identity(
             {"name": chain.name, "hash": hashlib.sha256(described.encode()).hexdigest()[:16]},
             {**(source or {}), **split.sizes},
@@ -101,6 +107,7 @@ class Trainer:
                 "seed": seed,
                 "arithmetic": self.kind,
                 "device": self.device.type,
+                "code": code,
             },
         )
 
@@ -130,7 +137,22 @@ class Trainer:
         state = State() if path is None else checkpoint.load(path, self.identity)
         if state.epoch:
             self._restore(state)
-        self._check_memory()
+            LOG.info("%s goes on after epoch %d, from %s", self.chain.name, state.epoch, path)
+        try:
+            self._check_memory()
+            return self._run(state, path, on_epoch)
+        except (MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+            raise self._too_large(None) from error
+
+    def _run(
+        self,
+        state: State,
+        path: Path | None,
+        on_epoch: Callable[[list[dict[str, Any]]], None],
+    ) -> Trained:
+        """All epochs that are left."""
         epochs, steps = self.recipe.epochs, self.split.train.steps(self.recipe.batch)
         # `disable=None`: a bar on a terminal, nothing in a log file.
         with tqdm(
@@ -191,8 +213,8 @@ class Trainer:
                 bar.set_postfix(epoch=epoch + 1, loss=f"{loss:.3f}", accuracy=f"{right:.1%}")
                 shown = time.monotonic()
         loss, right = (sums / seen).tolist()
-        self._check_finite(epoch, loss, path, state)
         validation_loss, validation = self.evaluate(self.split.validation)
+        self._check_finite(epoch, (loss, validation_loss), path, state)
         return {
             "epoch": epoch + 1,
             "rate": rate,
@@ -206,14 +228,9 @@ class Trainer:
         """One step of SGD; sums of losses and of right answers (2,)."""
         for group in self.optimiser.param_groups:
             group["lr"] = rate
-        try:
-            output, loss = self._forward(inputs, labels)
-            self.optimiser.zero_grad()
-            loss.backward()
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            if isinstance(error, RuntimeError) and not _out_of_memory(error):
-                raise
-            raise self._too_large(len(labels) // 2) from error
+        output, loss = self._forward(inputs, labels)
+        self.optimiser.zero_grad()
+        loss.backward()
         self.optimiser.step()
         right = (output.detach().argmax(1) == labels).sum()
         return torch.stack([loss.detach().double() * len(labels), right.double()])
@@ -231,7 +248,7 @@ class Trainer:
         """Mean loss and share of right answers, norms with their running statistics."""
         self.module.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for inputs, labels in images.batches(EVALUATED):
+        for inputs, labels in images.batches(self._evaluated):
             output, loss = self._forward(inputs, labels)
             sums[0] += loss * len(labels)
             sums[1] += (output.argmax(1) == labels).sum()
@@ -269,19 +286,22 @@ class Trainer:
             buffer = torch.empty_like(like).copy_(torch.from_numpy(value))
             self.optimiser.state[like]["momentum_buffer"] = buffer
 
-    def _check_finite(self, epoch: int, loss: float, path: Path | None, state: State) -> None:
-        finite = all(bool(torch.isfinite(value).all()) for value in self.module.parameters())
-        if np.isfinite(loss) and finite:
+    def _check_finite(
+        self, epoch: int, losses: tuple[float, float], path: Path | None, state: State
+    ) -> None:
+        """Refuse losses, weights and running statistics that are not finite."""
+        finite = all(bool(torch.isfinite(v).all()) for v in self.module.state_dict().values())
+        if np.isfinite(losses).all() and finite:
             return
         kept = state.epoch - state.epoch % self.recipe.checkpoint
         left = (
-            f"the checkpoint of epoch {kept} is kept in {path}"
+            f"the checkpoint of epoch {kept} is kept in {path}, to be moved away before a new start"
             if path is not None and kept
             else "no checkpoint had been written"
         )
         raise NumericsError(
-            f"{self.chain.name}: training diverged in epoch {epoch + 1} (loss {loss:g}); {left}; "
-            f"lower rate: {self.recipe.rate:g}."
+            f"{self.chain.name}: training diverged in epoch {epoch + 1} (loss {losses[0]:g}, on "
+            f"validation {losses[1]:g}); {left}; lower rate: {self.recipe.rate:g}."
         )
 
     def _check_memory(self) -> None:
@@ -295,12 +315,29 @@ class Trainer:
             return bytes_kept(lambda: self._forward(inputs, images.labels[:count])[1])
 
         # What one image more keeps: weights are kept whatever their number.
-        most = largest_batch(kept(2) - kept(1), self.device)
+        self._per_image = kept(2) - kept(1)
+        most = self._fitting()
         if most < self.recipe.batch and most < len(images):
             raise self._too_large(most)
 
-    def _too_large(self, fits: int) -> ConfigError:
-        remedy = f"{fits} would fit: set batch to that" if fits else "not even one image would fit"
+    def _fitting(self) -> int:
+        """Images whose training fits beside gradients, momentum and the best weights."""
+        assert self._per_image is not None
+        weights = sum(value.nbytes for value in self.module.parameters())
+        return largest_batch(self._per_image, 3 * weights, self.device)
+
+    @property
+    def _evaluated(self) -> int:
+        """Images that are evaluated at once."""
+        return EVALUATED if self._per_image is None else max(1, min(EVALUATED, self._fitting()))
+
+    def _too_large(self, fits: int | None) -> ConfigError:
+        if fits is None:
+            remedy = f"try batch: {max(1, self.recipe.batch // 2)}"
+        elif fits:
+            remedy = f"{fits} would fit: set batch to that"
+        else:
+            remedy = "not even one image would fit"
         return ConfigError(
             f"{self.chain.name}: batch: {self.recipe.batch} does not fit in the memory of "
             f"{self.device.type}; {remedy}, or free memory."
@@ -312,6 +349,6 @@ def seed_of(seed: int, epoch: int) -> int:
     return int(np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0] >> 1)
 
 
-def _out_of_memory(error: RuntimeError) -> bool:
-    text = str(error).lower()
-    return isinstance(error, torch.OutOfMemoryError) or "not enough memory" in text
+def _out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return known or "not enough memory" in str(error).lower()

@@ -36,7 +36,17 @@ def free_bytes(device: torch.device) -> int:
     return int(psutil.virtual_memory().available)
 
 
-def largest_batch(per_image: float, device: torch.device) -> int:
-    """Images whose training fits in what is free, a power of two below 2^20; 0 if none does."""
-    most = SHARE * free_bytes(device) / (OVERHEAD * max(per_image, 1.0))
+def largest_batch(per_image: float, fixed: float, device: torch.device) -> int:
+    """Images whose training fits in what is free, a power of two up to 2^20; 0 if none does.
+
+    Parameters
+    ----------
+    per_image
+        Bytes that an image keeps for the pass back.
+    fixed
+        Bytes that are needed whatever the batch.
+    device
+        Where it trains.
+    """
+    most = (SHARE * free_bytes(device) - fixed) / (OVERHEAD * max(per_image, 1.0))
     return 0 if most < 1 else 2 ** min(20, int(most).bit_length() - 1)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from gradleak.artifacts import write_rows
 from gradleak.data.arrays import Dataset
-from gradleak.errors import ConfigError
+from gradleak.errors import ConfigError, GradleakError
 from gradleak.gradients import pick_device
 from gradleak.models import files
 from gradleak.models.chain import Chain
@@ -43,6 +43,8 @@ SUMMARY = (
     "arithmetic",
     "device",
 )
+# The curve of a training that failed, beside its checkpoints.
+KEPT_CURVE = "curve.csv"
 PARTS = ("train", "validation", "test")
 
 
@@ -101,30 +103,22 @@ def train_all(
         std=settings["std"],
         device=chosen,
     )
-    curve: list[dict[str, Any]] = []
+    curve = _Curve(paths["curve"])
     summary: list[dict[str, Any]] = []
     weights: dict[str, list[np.ndarray]] = {}
     folder = Path(paths["checkpoints"])
     for chain, seed in _networks(models, seeds):
         _check(chain, data)
         head = {"model": chain.name, "seed": seed}
-
-        def show(
-            rows: list[dict[str, Any]], head: dict[str, Any] = head, done: int = len(curve)
-        ) -> None:
-            curve[done:] = [head | row for row in rows]
-            write_rows(paths["curve"], CURVE, curve)
-
-        trainer = Trainer(
-            chain,
-            models.of(chain, seed),
-            split,
-            recipe,
-            seed,
-            _source(data, settings),
-        )
-        found = trainer.run(folder / f"{chain.name}-{seed}.safetensors", show)
-        show(found.rows)
+        source, code = _source(data, settings), provenance.get("code", "")
+        trainer = Trainer(chain, models.of(chain, seed), split, recipe, seed, source, code)
+        try:
+            found = trainer.run(_checkpoint(folder, chain, seed), curve.begin(head))
+        except GradleakError:
+            # Snakemake removes the outputs of a job that fails; its curve tells why.
+            curve.write(folder / KEPT_CURVE)
+            raise
+        curve.begin(head)(found.rows)
         summary.append(head | _summary(found, trainer, split, images))
         for name, value in found.weights.items():
             weights.setdefault(f"{chain.name}/{name}", []).append(value)
@@ -132,6 +126,32 @@ def train_all(
     files.save(paths["weights"], list(models.chains), stacked, provenance, summary)
     write_rows(paths["summary"], SUMMARY, summary)
     _clear(folder, models, seeds)
+
+
+class _Curve:
+    """Rows of all networks so far, written anew with each epoch."""
+
+    def __init__(self, path: str) -> None:
+        self._path, self._rows = path, list[dict[str, Any]]()
+
+    def begin(self, head: dict[str, Any]) -> Callable[[list[dict[str, Any]]], None]:
+        """What takes the rows of one network, `head` the columns that say which."""
+        before = [row for row in self._rows if not head.items() <= row.items()]
+
+        def show(rows: list[dict[str, Any]]) -> None:
+            self._rows = [*before, *(head | row for row in rows)]
+            self.write(self._path)
+
+        return show
+
+    def write(self, path: str | Path) -> None:
+        """Write all rows, if there are any."""
+        if self._rows:
+            write_rows(path, CURVE, self._rows)
+
+
+def _checkpoint(folder: Path, chain: Chain, seed: int) -> Path:
+    return folder / f"{chain.name}-{seed}.safetensors"
 
 
 def _networks(models: files.ModelFile, seeds: int) -> Iterator[tuple[Chain, int]]:
@@ -177,7 +197,10 @@ def _summary(found: Trained, trainer: Trainer, split: Split, images: str) -> dic
 
 def _clear(folder: Path, models: files.ModelFile, seeds: int) -> None:
     """Remove checkpoints that the finished training no longer needs."""
-    for chain, seed in _networks(models, seeds):
-        (folder / f"{chain.name}-{seed}.safetensors").unlink(missing_ok=True)
+    for path in (
+        folder / KEPT_CURVE,
+        *(_checkpoint(folder, chain, seed) for chain, seed in _networks(models, seeds)),
+    ):
+        path.unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
