@@ -238,10 +238,10 @@ def inverting_row(
     mine, theirs = found["ours"], found["reference"]
     note = (
         f"an iteration of one image, {mine['images']} images, {settings['iterations']} iterations, "
-        f"float32 on {mine['device']}, one thread each, best of {rounds}; all "
-        "images at once and no graph against torch.autograd and torch.optim.Adam, one image after the other; initial weights with "
-        f"running statistics, evaluation mode; mean objective {mine['value']:.4g} and "
-        f"{theirs['value']:.4g}"
+        f"float32 on {mine['device']}, one thread each, best of {rounds}; all images at once and "
+        "no graph against torch.autograd and torch.optim.Adam, one image after the other; initial "
+        "weights with running statistics, evaluation mode; mean objective "
+        f"{mine['value']:.4g} and {theirs['value']:.4g}"
     )
     return row(
         f"Inverting Gradients {mine['chain']}, an iteration",
