@@ -12,9 +12,9 @@ import yaml
 
 from gradleak.claims import Claims, Evidence
 from gradleak.claims.model import Runs
-from gradleak.config import Config
 from gradleak.config import load as load_config
 from gradleak.rank_analysis import analyse, largest_alone, network_index
+from gradleak.sections import Config
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "workflow" / "claims" / "rgap.yaml"

@@ -5,26 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from gradleak.attack_sections import AttackConfig
 from gradleak.errors import ConfigError
 from gradleak.experiment_checks import check_experiment, check_weights
-from gradleak.models.chain import Chain
-from gradleak.section import Identifier, Identifiers, Section
 from gradleak.sections import (
-    Amount,
-    Data,
-    DefenceConfig,
+    Config,
     Experiment,
-    Family,
-    Model,
-    Targets,
-    TrainingConfig,
 )
-from gradleak.server_sections import HonestServer, ServerConfig
 from gradleak.wording import check_known, sentence
 
 # Attacks that are made from the reconstructions of others, without a gradient of their own.
@@ -48,44 +39,6 @@ AMOUNTS = (
     "test",
     "epochs",
 )
-
-
-class Config(Section):
-    """All of config.yaml."""
-
-    images: Literal["embedded", "real"]
-    scale: Literal["smoke", "laptop", "paper"]
-    device: Literal["auto", "cpu", "cuda", "mps"]
-    data: Data
-    scales: dict[Identifier, Amount]
-    targets: dict[Identifier, Targets]
-    models: dict[Identifier, Model]
-    families: dict[Identifier, Family]
-    groups: dict[Identifier, Identifiers] = Field(default={})
-    servers: dict[Identifier, ServerConfig] = Field(
-        default={"honest": HonestServer(method="honest")}
-    )
-    trainings: dict[Identifier, TrainingConfig] = Field(default={})
-    defences: dict[Identifier, DefenceConfig]
-    attacks: dict[Identifier, AttackConfig]
-    experiments: dict[Identifier, Experiment]
-
-    def amount(self, value: int | str) -> int:
-        """Resolve an amount: a number, or a name in `scales` at the current scale."""
-        if isinstance(value, int):
-            return value
-        return int(getattr(self.scales[value], self.scale))
-
-    def chain(self, model: str) -> Chain:
-        """Chain of one entry of `models`."""
-        entry = self.models[model]
-        channels, height, width = (self.amount(value) for value in entry.input)
-        size = channels, height, width
-        return Chain(model, size, entry.specs(self.amount), entry.spread)
-
-    def members(self, model: str) -> list[str]:
-        """Models in the file of an id: those of a group, or the model itself."""
-        return self.groups.get(model, [model])
 
 
 def load(raw: dict[str, Any]) -> Config:

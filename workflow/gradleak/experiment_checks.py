@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from gradleak.data.catalogue import info, resolve
 from gradleak.errors import ConfigError
 from gradleak.losses import BINARY
 from gradleak.models.activations import INVERTIBLE
 from gradleak.models.chain import Chain
-from gradleak.sections import Experiment, Targets
+from gradleak.sections import Config, Experiment, Targets
 from gradleak.wording import check_known
-
-if TYPE_CHECKING:
-    from gradleak.config import Config
 
 # Attacks that need the inverse of every activation.
 INVERTING = ("copa",)

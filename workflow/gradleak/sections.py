@@ -14,11 +14,12 @@ from pydantic import (
     model_validator,
 )
 
+from gradleak.attack_sections import AttackConfig
 from gradleak.errors import ConfigError
 from gradleak.layers import specs
 from gradleak.losses import OF_CLASSES
 from gradleak.models import resnet, vgg16
-from gradleak.models.chain import ConvSpec, LinearSpec
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.section import (
     ActivationName,
     AmountOrName,
@@ -30,6 +31,7 @@ from gradleak.section import (
     ScaledInputSize,
     Section,
 )
+from gradleak.server_sections import HonestServer, ServerConfig
 
 
 class Data(Section):
@@ -284,3 +286,41 @@ class Experiment(Section):
                 "labels: opposite (to the network's sign) or same"
             )
         return self
+
+
+class Config(Section):
+    """All of config.yaml."""
+
+    images: Literal["embedded", "real"]
+    scale: Literal["smoke", "laptop", "paper"]
+    device: Literal["auto", "cpu", "cuda", "mps"]
+    data: Data
+    scales: dict[Identifier, Amount]
+    targets: dict[Identifier, Targets]
+    models: dict[Identifier, Model]
+    families: dict[Identifier, Family]
+    groups: dict[Identifier, Identifiers] = Field(default={})
+    servers: dict[Identifier, ServerConfig] = Field(
+        default={"honest": HonestServer(method="honest")}
+    )
+    trainings: dict[Identifier, TrainingConfig] = Field(default={})
+    defences: dict[Identifier, DefenceConfig]
+    attacks: dict[Identifier, AttackConfig]
+    experiments: dict[Identifier, Experiment]
+
+    def amount(self, value: int | str) -> int:
+        """Resolve an amount: a number, or a name in `scales` at the current scale."""
+        if isinstance(value, int):
+            return value
+        return int(getattr(self.scales[value], self.scale))
+
+    def chain(self, model: str) -> Chain:
+        """Chain of one entry of `models`."""
+        entry = self.models[model]
+        channels, height, width = (self.amount(value) for value in entry.input)
+        size = channels, height, width
+        return Chain(model, size, entry.specs(self.amount), entry.spread)
+
+    def members(self, model: str) -> list[str]:
+        """Models in the file of an id: those of a group, or the model itself."""
+        return self.groups.get(model, [model])
