@@ -29,7 +29,7 @@ rule rgap_fig4_table:
     params:
         **RGAP_RESNETS.get("rgap_fig4", {}),
         case={"images": CONFIG.images, "scale": CONFIG.scale},
-        code=code("gradleak.tables.resnets"),
+        code=code("gradleak.tables.resnets", "gradleak.tables.network_index"),
     script:
         "../scripts/table_resnets.py"
 
@@ -64,7 +64,7 @@ use rule rgap_fig4_table as rgap_resnet101_table with:
     params:
         **RGAP_RESNETS.get("rgap_table4", {}),
         case={"images": CONFIG.images, "scale": CONFIG.scale},
-        code=code("gradleak.tables.resnets"),
+        code=code("gradleak.tables.resnets", "gradleak.tables.network_index"),
 
 
 use rule copa_table1 as rgap_table4 with:

@@ -67,19 +67,8 @@ def measure(task: str, case_path: str, *, repeats: int, threads: int) -> Measure
     """
     with tempfile.TemporaryDirectory(prefix="gradleak-speed-") as folder:
         out = str(Path(folder) / "result.safetensors")
-        command = [sys.executable, "-m", "gradleak.benchmarks.worker"]
-        done = subprocess.run(
-            [*command, task, case_path, out, str(repeats)],
-            env=environment(threads),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise ArtifactError(
-                f"Speed measurement '{task}' ended with status {done.returncode} "
-                f"({last_line(done.stderr)}); the dense reference needs some GB of free memory."
-            )
+        arguments = [task, case_path, out, str(repeats)]
+        _output("gradleak.benchmarks.worker", arguments, threads=threads, what=f"'{task}'")
         arrays, facts = read_tensors(out)
     seconds, layers = facts.pop("seconds"), facts.pop("layers")
     best = {name: min(entry[name] for entry in layers) for name in layers[0]}
@@ -94,6 +83,13 @@ def answer(module: str, arguments: Sequence[str], *, threads: int) -> dict[str, 
     ArtifactError
         If the process ends with an error.
     """
+    printed = _output(module, arguments, threads=threads, what=module)
+    found: dict[str, Any] = json.loads(last_line(printed))
+    return found
+
+
+def _output(module: str, arguments: Sequence[str], *, threads: int, what: str) -> str:
+    """Run a module of this package in a fresh process; what it prints."""
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         env=environment(threads),
@@ -103,11 +99,10 @@ def answer(module: str, arguments: Sequence[str], *, threads: int) -> dict[str, 
     )
     if done.returncode:
         raise ArtifactError(
-            f"The measurement {module} ended with status {done.returncode} "
-            f"({last_line(done.stderr)}); free some memory and ask for the table again."
+            f"Speed measurement {what} ended with status {done.returncode} "
+            f"({last_line(done.stderr)}); free some GB of memory and ask for the table again."
         )
-    found: dict[str, Any] = json.loads(last_line(done.stdout))
-    return found
+    return done.stdout
 
 
 def alternately(

@@ -8,7 +8,7 @@ back for the gradients, and another with tangents. No graph is kept.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -17,10 +17,10 @@ from gradleak.errors import ConfigError
 from gradleak.losses import LOSSES
 from gradleak.matching.branch_layers import EPSILON, Pooled
 from gradleak.matching.branch_steps import Step, Waiting, branches_of
-from gradleak.matching.chain_gradients import Arrays
 from gradleak.matching.descent import rows_times, times
 from gradleak.matching.distances import Distance
 from gradleak.matching.output import output_bend, output_gradient
+from gradleak.matching.placed import Placed
 from gradleak.models.build import ChainModule
 from gradleak.models.chain import Chain, LinearLayer
 
@@ -31,7 +31,7 @@ MODES = ("training", "evaluation")
 IMAGES, MEMORY = 16, 2**30
 
 
-class BranchGradients:
+class BranchGradients(Placed):
     """Gradients of a chain's loss with respect to all parameters, for M members at once.
 
     Other than `ChainGradients` it knows norms, projections and all pools, but no replicated
@@ -108,14 +108,6 @@ class BranchGradients:
             )
         self._weights[f"{norm}.mean"] = mean
         self._weights[f"{norm}.inverse"] = torch.rsqrt(variance + EPSILON)
-
-    def tensor(self, value: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """`value` on this object's device and in its precision."""
-        return torch.as_tensor(value).to(device=self.device, dtype=self.dtype)
-
-    def targets(self, members: Sequence[Arrays]) -> list[torch.Tensor]:
-        """Shared gradients of M members as `__call__` returns its own, (M, ...) each."""
-        return [self.tensor(np.stack([member[name] for member in members])) for name in self.names]
 
     def select(self, index: torch.Tensor | slice) -> BranchGradients:
         """The same for members `index` only; a slice copies nothing."""

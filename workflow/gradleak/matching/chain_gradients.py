@@ -19,11 +19,11 @@ from torch.nn import functional
 from gradleak.errors import ConfigError
 from gradleak.losses import LOSSES
 from gradleak.matching.output import output_gradient
+from gradleak.matching.placed import Arrays, Placed
 from gradleak.matching.windows import fold, pooled, to_columns, to_images, unfold, unpooled
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvLayer, Layer
 
-Arrays = Mapping[str, np.ndarray]
 # Bytes of windows and gradients that are computed at once on a CPU.
 CACHE = 8 * 2**20
 
@@ -83,7 +83,7 @@ class Walk:
     left: list[torch.Tensor]
 
 
-class ChainGradients:
+class ChainGradients(Placed):
     """Gradients of a chain's loss with respect to all parameters, for M members at once.
 
     A member is an image, or K images whose gradients are averaged, under its own weights or under
@@ -125,14 +125,6 @@ class ChainGradients:
                 own = value.ndim > len(shape)
                 # (M or 1, outputs, ...): a filter is a row, whatever its shape.
                 self._weights[name] = value.reshape(value.shape[0] if own else 1, shape[0], -1)
-
-    def tensor(self, value: np.ndarray | torch.Tensor) -> torch.Tensor:
-        """`value` on this object's device and in its precision."""
-        return torch.as_tensor(value).to(device=self.device, dtype=self.dtype)
-
-    def targets(self, members: Sequence[Arrays]) -> list[torch.Tensor]:
-        """Shared gradients of M members as `__call__` returns its own, (M, ...) each."""
-        return [self.tensor(np.stack([member[name] for member in members])) for name in self.names]
 
     def select(self, index: torch.Tensor | slice) -> ChainGradients:
         """The same for members `index` only; a slice copies nothing."""

@@ -98,7 +98,7 @@ class Trainer:
         self.module.to(self.device).to(memory_format=torch.channels_last)
         self.optimiser = recipe.optimiser(self.module)
         described = json.dumps([chain.describe(), fingerprint(weights)], sort_keys=True)
-        self._per_image: int | None = None
+        self._evaluated = EVALUATED
         self.identity = Identity(
             {"name": chain.name, "hash": hashlib.sha256(described.encode()).hexdigest()[:16]},
             {**(source or {}), **split.sizes},
@@ -314,22 +314,14 @@ class Trainer:
             inputs = images.inputs(images.pixels[:count])
             return bytes_kept(lambda: self._forward(inputs, images.labels[:count])[1])
 
-        # What one image more keeps: weights are kept whatever their number.
-        self._per_image = kept(2) - kept(1)
-        most = self._fitting()
+        weights = sum(value.nbytes for value in self.module.parameters())
+        # What one image more keeps, since weights are kept whatever their number; beside the batch
+        # there are gradients, momentum and the best weights.
+        most = largest_batch(kept(2) - kept(1), 3 * weights, self.device)
         if most < self.recipe.batch and most < len(images):
             raise self._too_large(most)
-
-    def _fitting(self) -> int:
-        """Images whose training fits beside gradients, momentum and the best weights."""
-        assert self._per_image is not None
-        weights = sum(value.nbytes for value in self.module.parameters())
-        return largest_batch(self._per_image, 3 * weights, self.device)
-
-    @property
-    def _evaluated(self) -> int:
-        """Images that are evaluated at once."""
-        return EVALUATED if self._per_image is None else max(1, min(EVALUATED, self._fitting()))
+        # Once, since later an accelerator's memory is reserved, though it could be used again.
+        self._evaluated = max(1, min(EVALUATED, most))
 
     def _too_large(self, fits: int | None) -> ConfigError:
         if fits is None:
