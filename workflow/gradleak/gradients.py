@@ -15,6 +15,7 @@ from gradleak.losses import BINARY, RAW
 from gradleak.models.build import ChainModule, load, with_statistics, without_statistics
 from gradleak.models.chain import Chain, images_at_once
 from gradleak.models.files import ModelFile, fingerprint, runs
+from gradleak.models.locks import is_key
 from gradleak.models.passes import margin_label
 from gradleak.models.silent import drop_silent, live_channels, with_silent
 from gradleak.targets import Images, TargetSet
@@ -377,5 +378,5 @@ def _no_gradient(
     return {
         name: np.full(value.shape, np.nan, precision)
         for name, value in without_statistics(weights).items()
-        if kept == "all" or name.startswith("fc")
+        if not is_key(name) and (kept == "all" or name.startswith("fc"))
     }

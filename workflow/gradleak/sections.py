@@ -19,7 +19,10 @@ from gradleak.errors import ConfigError
 from gradleak.layers import specs
 from gradleak.losses import OF_CLASSES
 from gradleak.models import resnet, vgg16
+from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from gradleak.models.locking import with_lock
+from gradleak.models.locks import Lock
 from gradleak.section import (
     ActivationName,
     AmountOrName,
@@ -133,13 +136,27 @@ class VggConfig(Section):
     classes: PositiveInt
 
 
+class LockConfig(Section):
+    """Key-lock: scale and shift of the norm behind convolutions, made from a client's key (FedKL).
+
+    `layers` are the convolutions, ``conv1`` for the first; `key` is the key's length.
+    """
+
+    layers: Annotated[
+        list[Annotated[str, Field(pattern=r"^conv[1-9][0-9]*$")]], Field(min_length=1)
+    ] = Field(default=["conv1"])
+    key: PositiveInt = 1024
+    activation: Literal["identity", "relu", "sigmoid"] = "relu"
+
+
 class Model(Section):
-    """A network: a chain of layers, or a known architecture."""
+    """A network: a chain of layers, or a known architecture; some of its layers may be locked."""
 
     input: ScaledInputSize
     layers: Layers | None = None
     architecture: Annotated[ResNetConfig | VggConfig, Field(discriminator="kind")] | None = None
     spread: PositiveFloat | None = None
+    lock: LockConfig | None = None
 
     @model_validator(mode="after")
     def _known_layers(self) -> Model:
@@ -150,6 +167,17 @@ class Model(Section):
 
     def specs(self, amount: Callable[[int | str], int]) -> tuple[ConvSpec | LinearSpec, ...]:
         """Layers as the package's own descriptions; `amount` is that of `gradleak.layers.specs`."""
+        plain = self._plain(amount)
+        if self.lock is None:
+            return plain
+        lock = Lock(self.lock.key, Activation(self.lock.activation))
+        try:
+            return with_lock(plain, self.lock.layers, lock)
+        except ConfigError as error:
+            raise ValueError(str(error).rstrip(".")) from error
+
+    def _plain(self, amount: Callable[[int | str], int]) -> tuple[ConvSpec | LinearSpec, ...]:
+        """Layers without a lock."""
         if self.layers is not None:
             return specs(self.layers, amount)
         known = self.architecture

@@ -9,8 +9,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
 from gradleak.models.chain import POOL, Chain, ConvLayer, LinearLayer
+from gradleak.models.locks import KEY, Lock, names_of
 from gradleak.operators.structure import ConvShape
 
 
@@ -39,7 +41,8 @@ class ChainModule(nn.Module):
 
     Parameters are named as the chain's layers (``conv1.weight``), so that files and attacks
     share one set of names. With `statistics`, norms keep a running mean and variance (momentum
-    0.1) in training and use them in evaluation; without, they always use the batch's own.
+    0.1) in training and use them in evaluation; without, they always use the batch's own. A
+    client's key is a buffer, ``conv1_key``, which is not trained.
     """
 
     def __init__(self, chain: Chain, *, statistics: bool = False) -> None:
@@ -58,7 +61,9 @@ class ChainModule(nn.Module):
                     padding_mode=layer.padding_mode,
                     bias=layer.bias,
                 )
-                self._add_norm(layer, layer.name, statistics)
+                self._add_norm(layer, layer.name, statistics, locked=layer.lock is not None)
+                if layer.lock is not None:
+                    self._add_lock(layer.lock, layer)
                 if layer.projection is not None:
                     self.add_module(f"{layer.name}_skip", _projection(layer.projection))
                     self._add_norm(layer, f"{layer.name}_skip", statistics)
@@ -67,10 +72,20 @@ class ChainModule(nn.Module):
             self.add_module(layer.name, module)
         self.activations = nn.ModuleList(activation_module(a.activation) for a in chain.layers)
 
-    def _add_norm(self, layer: ConvLayer, name: str, statistics: bool) -> None:
+    def _add_norm(
+        self, layer: ConvLayer, name: str, statistics: bool, *, locked: bool = False
+    ) -> None:
         if layer.norm != "none":
-            norm = nn.BatchNorm2d(layer.shape.filters, track_running_stats=statistics)
+            norm = nn.BatchNorm2d(
+                layer.shape.filters, affine=not locked, track_running_stats=statistics
+            )
             self.add_module(f"{name}_norm", norm)
+
+    def _add_lock(self, lock: Lock, layer: ConvLayer) -> None:
+        """Both fully connected layers, and the place of the key."""
+        for name in names_of(layer.name).values():
+            self.add_module(name, nn.Linear(lock.key, layer.shape.filters))
+        self.register_buffer(f"{layer.name}{KEY}", torch.zeros(lock.key))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Output of the last activation for images (B, C, H, W)."""
@@ -92,7 +107,23 @@ class ChainModule(nn.Module):
     def _linear(self, layer: ConvLayer, name: str, x: torch.Tensor) -> torch.Tensor:
         """Convolution `name` and its norm."""
         z: torch.Tensor = self.get_submodule(name)(x)
-        return z if layer.norm == "none" else self.get_submodule(f"{name}_norm")(z)
+        if layer.norm == "none":
+            return z
+        z = self.get_submodule(f"{name}_norm")(z)
+        if layer.lock is None or name != layer.name:
+            return z
+        scale, shift = self.unlocked(layer)
+        return torch.addcmul(shift[:, None, None], scale[:, None, None], z)
+
+    def unlocked(self, layer: ConvLayer) -> tuple[torch.Tensor, torch.Tensor]:
+        """γ and β (O,) that the key makes of a locked layer (FedKL eq. 37)."""
+        assert layer.lock is not None
+        key = self.get_buffer(f"{layer.name}{KEY}")
+        activation = activation_module(layer.lock.activation)
+        scale, shift = (
+            activation(self.get_submodule(name)(key)) for name in names_of(layer.name).values()
+        )
+        return scale, shift
 
     def classify(self, x: torch.Tensor) -> torch.Tensor:
         """Output of the last activation for what the convolutions give (B, n)."""
@@ -117,12 +148,13 @@ STATISTICS = (("running_mean", np.zeros), ("running_var", np.ones))
 def with_statistics(chain: Chain, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Weights of a chain, with running statistics of norms that have not been trained: 0 and 1."""
     out = dict(weights)
-    for name, value in weights.items():
-        if name.endswith("_norm.weight"):
+    for layer in chain.convolutions:
+        if layer.norm == "none":
+            continue
+        names = [layer.name] if layer.projection is None else [layer.name, f"{layer.name}_skip"]
+        for name in names:
             for part, start in STATISTICS:
-                out.setdefault(
-                    f"{name.removesuffix('weight')}{part}", start(len(value), np.float32)
-                )
+                out.setdefault(f"{name}_norm.{part}", start(layer.shape.filters, np.float32))
     return out
 
 
@@ -138,7 +170,13 @@ def load(
     """Module of `chain` in evaluation mode with the given weights.
 
     Without a `copy` it shares memory with them, and must not be trained.
+
+    Raises
+    ------
+    ConfigError
+        If the chain is locked, and a key is missing or of another length.
     """
+    check_keys(chain, weights)
     # No initial weights are drawn: for VGG-16 that would take a second.
     statistics = any(name.endswith(".running_mean") for name in weights)
     with torch.device("meta"):
@@ -149,3 +187,26 @@ def load(
         own |= {name: torch.zeros_like(value, device="cpu") for name, value in counts.items()}
     module.load_state_dict(own, assign=True)
     return module.eval()
+
+
+def check_keys(chain: Chain, weights: Mapping[str, np.ndarray]) -> None:
+    """Refuse weights of a locked chain without a key, or with one of another length.
+
+    Raises
+    ------
+    ConfigError
+        Naming the layer and what to do.
+    """
+    for layer in chain.locked:
+        assert layer.lock is not None
+        key = weights.get(f"{layer.name}{KEY}")
+        if key is None:
+            raise ConfigError(
+                f"{chain.name}: {layer.name} is locked, but no key is given; add the client's own, "
+                f"{layer.name}{KEY}."
+            )
+        if key.shape != (layer.lock.key,):
+            raise ConfigError(
+                f"{chain.name}: the lock of {layer.name} takes a key of {layer.lock.key} values, "
+                f"but the one given has {key.size}; give the key that belongs to this model."
+            )

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
+from gradleak.models.locks import Lock
 from gradleak.operators.structure import ConvShape
 
 IDENTITY = Activation("identity")
@@ -31,7 +32,8 @@ class ConvLayer:
     activation gives, ``max3`` the largest of 3x3 windows at stride 2, padded by 1, ``global`` the
     mean of all positions. `norm` is ``none``, or ``batch``: the
     linear output is normalised, then scaled and shifted by ``{name}_norm``; in training with the
-    batch's own statistics, in evaluation with those that training left.
+    batch's own statistics, in evaluation with those that training left. With a `lock`, scale and
+    shift are made from a client's key instead.
     """
 
     name: str
@@ -44,6 +46,7 @@ class ConvLayer:
     padding_mode: PaddingMode = "zeros"
     norm: str = "none"
     projection: ConvShape | None = None
+    lock: Lock | None = None
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -108,6 +111,7 @@ class ConvSpec:
     padding_mode: PaddingMode = "zeros"
     norm: str = "none"
     projection: bool = False
+    lock: Lock | None = None
 
 
 @dataclass(frozen=True)
@@ -196,6 +200,7 @@ class Chain:
             spec.padding_mode,
             spec.norm,
             projection,
+            spec.lock,
         )
 
     def _linear(self, spec: LinearSpec, number: int, inputs: int) -> LinearLayer:
@@ -299,6 +304,9 @@ class Chain:
             if entry["kind"] == "conv":
                 for key in ("kernel", "stride", "padding"):
                     fields[key] = tuple(fields[key])
+                if fields.get("lock"):
+                    lock = fields["lock"]
+                    fields["lock"] = Lock(lock["key"], Activation(**lock["activation"]))
                 specs.append(ConvSpec(**fields))
             else:
                 specs.append(LinearSpec(**fields))
@@ -326,6 +334,11 @@ class Chain:
         return any(layer.norm != "none" for layer in self.convolutions)
 
     @property
+    def locked(self) -> tuple[ConvLayer, ...]:
+        """The convolutions whose norm a key scales and shifts."""
+        return tuple(layer for layer in self.convolutions if layer.lock is not None)
+
+    @property
     def has_dropout(self) -> bool:
         """Whether a client's pass is random."""
         return any(isinstance(layer, LinearLayer) and layer.dropout for layer in self.layers)
@@ -346,12 +359,8 @@ class Chain:
     def parameters(self) -> int:
         """Weights and biases of all layers."""
         return sum(
-            layer.shape.filters
-            * (
-                layer.shape.channels * prod(layer.shape.kernel)
-                + layer.bias
-                + 2 * (layer.norm != "none")
-            )
+            layer.shape.filters * (layer.shape.channels * prod(layer.shape.kernel) + layer.bias)
+            + _scaling(layer)
             + _projected(layer)
             if isinstance(layer, ConvLayer)
             else layer.outputs * (layer.inputs + layer.bias)
@@ -364,6 +373,13 @@ class Chain:
         last = self.layers[-1]
         assert isinstance(last, LinearLayer)
         return last.outputs
+
+
+def _scaling(layer: ConvLayer) -> int:
+    """Parameters of a norm, or of the lock in their place."""
+    if layer.lock is not None:
+        return layer.lock.parameters(layer.shape.filters)
+    return 2 * layer.shape.filters * (layer.norm != "none")
 
 
 def _projected(layer: ConvLayer) -> int:

@@ -7,6 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from gradleak.models.chain import Chain, ConvLayer
+from gradleak.models.locks import KEY, names_of
+
+# What lock weights and keys are drawn by, beside the seed.
+LOCKS, KEYS = 1, 2
 
 
 def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
@@ -31,13 +35,43 @@ def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
         limit = chain.spread or 1.0 / np.sqrt(np.prod(size[1:]))
         weight = layer.gain * generator.uniform(-limit, limit, size)
         out[f"{layer.name}.weight"] = weight.astype(np.float32)
-        if isinstance(layer, ConvLayer) and layer.norm != "none":
+        if isinstance(layer, ConvLayer) and layer.norm != "none" and layer.lock is None:
             out[f"{layer.name}_norm.weight"] = np.ones(layer.shape.filters, np.float32)
             out[f"{layer.name}_norm.bias"] = np.zeros(layer.shape.filters, np.float32)
         if layer.bias:
             out[f"{layer.name}.bias"] = generator.uniform(-limit, limit, size[0]).astype(np.float32)
         if isinstance(layer, ConvLayer) and layer.projection is not None:
             out |= _projection(layer, chain.spread, generator)
+    return out | _locks(chain, seed)
+
+
+def _locks(chain: Chain, seed: int) -> dict[str, np.ndarray]:
+    """Lock weights that the server starts its clients with: uniform in ±1/sqrt(S).
+
+    They have a generator of their own, so that a network has the same other weights with a lock
+    and without, and no `spread`: keys are long, and would saturate the lock's activation.
+    """
+    generator = np.random.default_rng((seed, LOCKS))
+    out = {}
+    for layer in chain.locked:
+        assert layer.lock is not None
+        limit = 1.0 / np.sqrt(layer.lock.key)
+        for name in names_of(layer.name).values():
+            for part, size in (("weight", (layer.shape.filters, layer.lock.key)), ("bias", None)):
+                values = generator.uniform(-limit, limit, size or layer.shape.filters)
+                out[f"{name}.{part}"] = values.astype(np.float32)
+    return out
+
+
+def draw_key(chain: Chain, client: int, seed: int) -> dict[str, np.ndarray]:
+    """Private keys ``{layer}_key`` (S,) of one client: uniform in [0, 1) (FedKL section IV-A)."""
+    generator = np.random.default_rng((seed, KEYS, client))
+    out = {}
+    for layer in chain.locked:
+        assert layer.lock is not None
+        # Below 1 in float32 as well.
+        values = generator.random(layer.lock.key, np.float32)
+        out[f"{layer.name}{KEY}"] = values
     return out
 
 

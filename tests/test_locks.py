@@ -1,0 +1,190 @@
+"""The key-lock of a convolution: FedKL eq. (37), what it counts, and what never leaves a client."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gradleak.errors import ConfigError
+from gradleak.models import resnet, vgg16
+from gradleak.models.activations import Activation
+from gradleak.models.build import ChainModule, load, with_statistics
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from gradleak.models.initial import draw_key, initial_weights
+from gradleak.models.locking import with_lock
+from gradleak.models.locks import Lock, is_private, private, public
+
+SIGMOID = Activation("sigmoid")
+RELU = Lock(1024, Activation("relu"))
+
+
+def dlg_lenet(classes=10):
+    """DLG's LeNet, which FedKL's authors lock."""
+    specs = [ConvSpec(12, (5, 5), (stride, stride), (2, 2), True, SIGMOID) for stride in (2, 2, 1)]
+    return (*specs, LinearSpec(classes))
+
+
+def locked(specs, size=(3, 32, 32), lock=RELU, layers=("conv1",), **more):
+    return Chain("net", size, with_lock(specs, layers, lock), **more)
+
+
+def client(chain, seed=0):
+    return initial_weights(chain, seed) | draw_key(chain, 0, seed)
+
+
+@pytest.mark.parametrize(
+    ("specs", "size", "gave_way", "whole"),
+    [
+        # The authors' nets (FACTS), residual ones with 100 classes; LeNet has no norm to give way.
+        (dlg_lenet(), 32, 0, 40_426),
+        (resnet.specs("resnet20", 16, 100), 32, 32, 311_092),
+        (resnet.specs("resnet32", 16, 100), 32, 32, 505_524),
+        (resnet.specs("resnet18", 64, 100, "large"), 224, 128, None),
+        (vgg16.specs(100), 224, 0, None),
+    ],
+)
+def test_parameters_are_those_of_the_authors(specs, size, gave_way, whole):
+    plain, chain = Chain("net", (3, size, size), specs), locked(specs, (3, size, size))
+    lock = 2 * chain.convolutions[0].shape.filters * 1025
+    assert chain.parameters == plain.parameters - gave_way + lock
+    assert whole is None or chain.parameters == whole
+    with torch.device("meta"):
+        module = ChainModule(chain)
+    assert sum(value.numel() for value in module.parameters()) == chain.parameters
+
+
+@given(st.sampled_from(["identity", "relu", "sigmoid"]), st.integers(1, 50), st.integers(0, 5))
+@settings(deadline=None, max_examples=20)
+def test_forward_is_equation_37(activation, length, seed):
+    chain = locked(dlg_lenet(), lock=Lock(length, Activation(activation)))
+    weights = client(chain, seed)
+    module = load(chain, weights, torch.float64)
+    images = torch.rand(4, 3, 32, 32, dtype=torch.float64)
+    module(images)
+
+    key = weights["conv1_key"].astype(np.float64)
+    act = {
+        "identity": lambda v: v,
+        "relu": lambda v: np.maximum(v, 0),
+        "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
+    }
+    scale, shift = (
+        act[activation](
+            weights[f"conv1_lock_{kind}.weight"].astype(np.float64) @ key
+            + weights[f"conv1_lock_{kind}.bias"]
+        )
+        for kind in ("scale", "shift")
+    )
+    convolved = torch.nn.functional.conv2d(
+        images,
+        torch.from_numpy(weights["conv1.weight"]).double(),
+        torch.from_numpy(weights["conv1.bias"]).double(),
+        2,
+        2,
+    )
+    normed = torch.nn.functional.batch_norm(convolved, None, None, training=True)
+    expected = scale[:, None, None] * normed.numpy() + shift[:, None, None]
+    got = module._linear(chain.convolutions[0], "conv1", images)
+    np.testing.assert_allclose(got.detach().numpy(), expected, rtol=1e-10, atol=1e-12)
+
+
+def test_any_named_convolution_of_any_model_can_be_locked():
+    chain = locked(
+        resnet.specs("resnet20", 4, 10), lock=Lock(7, SIGMOID), layers=("conv2", "conv9", "conv14")
+    )
+    assert [layer.name for layer in chain.locked] == ["conv2", "conv9", "conv14"]
+    weights = client(chain)
+    assert {name for name in weights if name.endswith("_key")} == {
+        "conv2_key",
+        "conv9_key",
+        "conv14_key",
+    }
+    out = load(chain, with_statistics(chain, weights), torch.float32)(torch.rand(2, 3, 32, 32))
+    assert out.shape == (2, 10)
+    # The projection beside conv9 keeps a norm of its own.
+    assert "conv9_skip_norm.weight" in weights
+    assert not any(name.startswith("conv9_norm") for name in weights)
+
+
+def test_the_lock_changes_no_other_weight_of_a_seed():
+    specs = resnet.specs("resnet20", 4, 10)
+    plain = initial_weights(Chain("net", (3, 32, 32), specs), 3)
+    with_it = initial_weights(locked(specs), 3)
+    same = public(with_it)
+    assert set(plain) - set(same) == {"conv1_norm.weight", "conv1_norm.bias"}
+    for name, value in same.items():
+        np.testing.assert_array_equal(value, plain[name])
+    assert set(with_it) - set(same) == {
+        f"conv1_lock_{kind}.{part}" for kind in ("scale", "shift") for part in ("weight", "bias")
+    }
+
+
+def test_lock_weights_do_not_follow_the_spread_of_a_chain():
+    chain = locked(dlg_lenet(), spread=0.5)
+    weights = initial_weights(chain, 0)
+    assert np.abs(weights["conv1.weight"]).max() > 0.4
+    assert np.abs(weights["conv1_lock_scale.weight"]).max() <= 1 / 32
+
+
+def test_keys_differ_between_clients_and_seeds_and_lie_in_range():
+    chain = locked(dlg_lenet())
+    keys = {
+        (number, seed): draw_key(chain, number, seed)["conv1_key"]
+        for number in range(3)
+        for seed in range(2)
+    }
+    assert len({key.tobytes() for key in keys.values()}) == 6
+    for key in keys.values():
+        assert key.dtype == np.float32 and key.shape == (1024,)
+        assert key.min() >= 0 and key.max() < 1
+    again = draw_key(chain, 1, 0)["conv1_key"]
+    np.testing.assert_array_equal(again, keys[1, 0])
+
+
+def test_what_is_private_is_told_by_its_name():
+    weights = client(locked(dlg_lenet()))
+    kept = private(weights)
+    assert set(kept) == {
+        "conv1_key",
+        "conv1_lock_scale.weight",
+        "conv1_lock_scale.bias",
+        "conv1_lock_shift.weight",
+        "conv1_lock_shift.bias",
+    }
+    assert not any(is_private(name) for name in public(weights))
+    assert {**kept, **public(weights)}.keys() == weights.keys()
+
+
+def test_description_brings_the_lock_back():
+    chain = locked(dlg_lenet(), lock=Lock(5, SIGMOID), layers=("conv1", "conv3"))
+    again = Chain.from_description(chain.describe())
+    assert again == chain and [layer.lock for layer in again.locked] == [Lock(5, SIGMOID)] * 2
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (None, "conv1 is locked, but no key is given; add the client's own, conv1_key"),
+        (np.zeros(9, np.float32), "takes a key of 1024 values, but the one given has 9"),
+    ],
+)
+def test_a_key_that_is_missing_or_of_another_length_is_refused(key, words):
+    chain = locked(dlg_lenet())
+    weights = initial_weights(chain, 0)
+    if key is not None:
+        weights["conv1_key"] = key
+    with pytest.raises(ConfigError, match=words):
+        load(chain, weights, torch.float32)
+
+
+def test_a_name_that_is_no_convolution_is_refused():
+    with pytest.raises(ConfigError, match="conv4 is no convolution here; there are conv1 to conv3"):
+        locked(dlg_lenet(), layers=("conv4",))
+
+
+def test_statistics_of_locked_norms_and_projections():
+    chain = locked(resnet.specs("resnet20", 4, 10))
+    held = with_statistics(chain, initial_weights(chain, 0))
+    assert held["conv1_norm.running_mean"].shape == (4,)
+    assert held["conv9_skip_norm.running_var"].tolist() == [1.0] * 8
