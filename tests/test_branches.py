@@ -24,7 +24,9 @@ from gradleak.models import files
 from gradleak.models.activations import Activation
 from gradleak.models.build import load
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
-from gradleak.models.initial import initial_weights
+from gradleak.models.initial import draw_key, initial_weights
+from gradleak.models.locking import with_lock
+from gradleak.models.locks import Lock, is_private, private
 from gradleak.models.resnet import specs
 from test_matching import plain_loss
 
@@ -84,7 +86,14 @@ def skips(classes=CLASSES):
     )
 
 
+def locked(chain, layers, activation, key=5):
+    lock = Lock(key, Activation(activation))
+    return Chain("locked", chain.input, with_lock(chain.specs, layers, lock))
+
+
 CHAINS = {
+    "locked": locked(bottleneck(), ("conv1", "conv4", "conv6"), "sigmoid"),
+    "lenet_locked": locked(lenet(), ("conv1",), "relu"),
     "resnet18": resnet(),
     "cut": resnet(cut=(3, 4)),
     "large": resnet(side=64, stem="large"),
@@ -101,10 +110,18 @@ def drawn_weights(chain, seed, statistics=True):
     for name in [name for name in out if "_norm." in name]:
         out[name] = draw.uniform(0.5, 1.5, out[name].shape) * (1 if "weight" in name else 0.2)
         if statistics and name.endswith(".weight"):
-            base = name.removesuffix("weight")
-            out[f"{base}running_mean"] = draw.uniform(-0.3, 0.3, out[name].shape)
-            out[f"{base}running_var"] = draw.uniform(0.1, 2.0, out[name].shape)
+            out |= running(name.removesuffix(".weight"), len(out[name]), draw)
+    for layer in chain.locked:
+        out |= running(f"{layer.name}_norm", layer.shape.filters, draw) if statistics else {}
+    out |= draw_key(chain, 0, seed)
     return {name: np.asarray(value, np.float32) for name, value in out.items()}
+
+
+def running(norm, filters, draw):
+    return {
+        f"{norm}.running_mean": draw.uniform(-0.3, 0.3, filters),
+        f"{norm}.running_var": draw.uniform(0.1, 2.0, filters),
+    }
 
 
 def reference(chain, weights, mode, images, labels, loss="cross_entropy"):
@@ -205,6 +222,70 @@ def test_every_loss_and_dummy_labels(loss, granted):
     assert (in_logits is None) == granted
     if in_logits is not None:
         close(in_logits, slopes[1])
+
+
+@pytest.mark.parametrize("mode", ["training", "evaluation"])
+@pytest.mark.parametrize("name", ["locked", "lenet_locked"])
+def test_scale_and_shift_can_be_searched_for_instead_of_a_key(name, mode):
+    """With γ and β given, none of the lock is known, and the distance moves with them."""
+    chain, _, images, labels, keyed = case(name, mode, 2, own=True)
+    free = Chain(
+        "free",
+        chain.input,
+        tuple(
+            dataclasses.replace(spec, lock=None) if isinstance(spec, ConvSpec) else spec
+            for spec in chain.specs
+        ),
+    )
+    sets = [drawn_weights(free, m, mode == "evaluation") for m in range(MEMBERS)]
+    shared = [name for name in keyed.names if not is_private(name)]
+    network = BranchGradients(
+        chain, stack(sets), "cross_entropy", mode=mode, dtype=torch.float64, shared=shared
+    )
+    assert network.names == tuple(shared)
+    draw = torch.Generator().manual_seed(2)
+    targets = [
+        torch.randn(value.shape, dtype=value.dtype, generator=draw)
+        for value in network(images, labels)
+    ]
+    images.requires_grad_()
+    norms = [f"{layer.name}_norm.{kind}" for layer in chain.locked for kind in ("weight", "bias")]
+    scaling = torch.stack(
+        [torch.cat([torch.from_numpy(own[norm]).double() for norm in norms]) for own in sets]
+    )
+    torch.testing.assert_close(network.scaling, scaling)
+    theirs, in_scaling = [], []
+    for m, own in enumerate(sets):
+        module = load(free, own, torch.float64).train(mode == "training")
+        value = plain_loss("cross_entropy", module(images[m]), labels[m])
+        parameters = dict(module.named_parameters())
+        found = torch.autograd.grad(value, list(parameters.values()), create_graph=True)
+        known = dict(zip(parameters, found, strict=True))
+        one = cosine(known, targets, m, network.names, "")
+        in_scaling.append(
+            torch.cat(torch.autograd.grad(one, [parameters[n] for n in norms], retain_graph=True))
+        )
+        theirs.append(one)
+    whole = torch.stack(theirs)
+    matched = Cosine(targets, [True] * len(targets))
+    value, down, _, moved = network.descend_scaling(images.detach(), labels, matched)
+    close(value, whole.detach())
+    close(down, torch.autograd.grad(whole.sum(), images)[0])
+    close(moved, torch.stack(in_scaling))
+    again = network.with_scaling(scaling + 0.1)
+    assert (again.descend(images.detach(), labels, matched)[0] - value).abs().min() > 1e-6
+    close(again.with_scaling(scaling).descend(images.detach(), labels, matched)[0], value)
+    close(keyed.select(slice(1, 2)).with_scaling(scaling[1:2]).scaling, scaling[1:2])
+
+
+def test_a_key_makes_scale_and_shift():
+    chain, sets, *_, network = case("lenet_locked", "training", 1, own=True)
+    module = load(chain, sets[1], torch.float64)
+    expected = torch.cat(module.unlocked(chain.convolutions[0]))
+    close(network.scaling[1], expected.detach())
+    assert {name for name in network.names if is_private(name)} == {
+        name for name in private(sets[1]) if name != "conv1_key"
+    }
 
 
 def test_the_bend_of_a_norm_counts_its_epsilon():

@@ -31,6 +31,8 @@ class Passed:
         dℓ/du, u = W x.
     moved
         The tangent of u, where the norm bends.
+    turned, scaling
+        In a locked layer the tangent of û, and gradients (M, 2 O) in γ and β of the second pass.
     """
 
     x: torch.Tensor
@@ -38,6 +40,8 @@ class Passed:
     scaled: torch.Tensor | None = None
     left: torch.Tensor | None = None
     moved: torch.Tensor | None = None
+    turned: torch.Tensor | None = None
+    scaling: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,8 @@ class Branch:
         Whether it has a bias, and a norm ``{name}_norm``.
     training
         Whether the norm takes the statistics of each member's images.
+    locked
+        Whether gradients in the norm's scale and shift are wanted too.
     """
 
     name: str
@@ -64,6 +70,7 @@ class Branch:
     bias: bool
     normed: bool
     training: bool
+    locked: bool = False
 
     @property
     def norm(self) -> str:
@@ -119,7 +126,10 @@ class Branch:
             return u
         if self.training:
             passed.moved = u.clone()
-        found = passed.normed.along(u).mul_(weights[f"{self.norm}.weight"])
+        found = passed.normed.along(u)
+        if self.locked:
+            passed.turned = found.clone()
+        found = found.mul_(weights[f"{self.norm}.weight"])
         found = found.addcmul_(passed.normed.values, moves[f"{self.norm}.weight"])
         return found.add_(moves[f"{self.norm}.bias"])
 
@@ -144,6 +154,9 @@ class Branch:
         """
         u = delta
         if passed.normed is not None:
+            if passed.turned is not None:
+                in_scale = (delta * passed.normed.values).addcmul_(known, passed.turned)
+                passed.scaling = torch.cat((in_scale.sum(PLACES), delta.sum(PLACES)), 1)
             u = delta * weights[f"{self.norm}.weight"]
             u = passed.normed.along(u.addcmul_(known, moves[f"{self.norm}.weight"]))
             if passed.scaled is not None and passed.moved is not None:
@@ -157,7 +170,8 @@ class Branch:
 def branches_of(layer: ConvLayer, *, training: bool) -> list[Branch]:
     """The convolution of `layer`, and that of its skip."""
     normed = layer.norm != "none"
-    out = [Branch(layer.name, 1, Convolution(layer.shape), layer.bias, normed, training)]
+    locked = layer.lock is not None
+    out = [Branch(layer.name, 1, Convolution(layer.shape), layer.bias, normed, training, locked)]
     if layer.projection is not None:
         name, sizes = f"{layer.name}_skip", Convolution(layer.projection)
         out.append(Branch(name, layer.skip, sizes, False, normed, training))

@@ -8,13 +8,14 @@ back for the gradients, and another with tangents. No graph is kept.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
 
 from gradleak.errors import ConfigError
 from gradleak.losses import LOSSES
+from gradleak.matching import branch_locks
 from gradleak.matching.branch_layers import EPSILON, Pooled
 from gradleak.matching.branch_steps import Step, Waiting, branches_of
 from gradleak.matching.descent import rows_times, times
@@ -23,6 +24,7 @@ from gradleak.matching.output import output_bend, output_gradient
 from gradleak.matching.placed import Placed
 from gradleak.models.build import ChainModule
 from gradleak.models.chain import Chain, LinearLayer
+from gradleak.models.locks import is_private
 
 MODES = ("training", "evaluation")
 # Images at once on a CPU, where their members' gradients and activations take no more bytes than
@@ -43,7 +45,8 @@ class BranchGradients(Placed):
         Architecture.
     weights
         ``{parameter: array}`` of the parameter's shape if members share it, else (M, ...); with
-        running statistics, if there are any.
+        running statistics, if there are any. Of a locked layer its lock weights and key, or γ and β
+        (`gradleak.matching.branch_locks`).
     loss
         One of `gradleak.losses.LOSSES`.
     mode
@@ -51,6 +54,8 @@ class BranchGradients(Placed):
         the running ones, mean 0 and variance 1 where there are none.
     device, dtype
         Where and in what precision everything is computed.
+    shared
+        Parameters whose gradients are computed; all by default.
     """
 
     def __init__(
@@ -62,6 +67,7 @@ class BranchGradients(Placed):
         mode: str = "training",
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
+        shared: Collection[str] | None = None,
     ) -> None:
         for what, value, known in (("loss", loss, LOSSES), ("mode", mode, MODES)):
             if value not in known:
@@ -75,13 +81,18 @@ class BranchGradients(Placed):
         with torch.device("meta"):
             module = ChainModule(chain)
         self.shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
-        self.names = tuple(self.shapes)
+        self.names = tuple(name for name in self.shapes if shared is None or name in shared)
         self._branches = [
             branches_of(layer, training=mode == "training") for layer in chain.convolutions
         ]
         self._weights = {
-            name: self._parameter(name, self.tensor(weights[name])) for name in self.names
+            name: self._parameter(name, self.tensor(weights[name]))
+            for name in self.shapes
+            if not is_private(name)
         }
+        for layer in chain.locked:
+            own = {n: self.tensor(v) for n, v in weights.items() if n.startswith(f"{layer.name}_")}
+            self._weights |= branch_locks.opened(layer, own)
         for branch in (branch for several in self._branches for branch in several):
             if branch.normed and not branch.training:
                 self._statistics(branch.norm, weights)
@@ -98,12 +109,11 @@ class BranchGradients(Placed):
 
     def _statistics(self, norm: str, weights: Mapping[str, np.ndarray | torch.Tensor]) -> None:
         """Keep mean and 1/σ of evaluation beside the weights."""
-        name = f"{norm}.weight"
-        like = self._weights[name][:1]
+        like = self._weights[f"{norm}.weight"][:1]
         mean, variance = torch.zeros_like(like), torch.ones_like(like)
         if f"{norm}.running_mean" in weights:
             mean, variance = (
-                self._parameter(name, self.tensor(weights[f"{norm}.{kind}"]))
+                branch_locks.spread(self.tensor(weights[f"{norm}.{kind}"]))
                 for kind in ("running_mean", "running_var")
             )
         self._weights[f"{norm}.mean"] = mean
@@ -166,22 +176,77 @@ class BranchGradients(Placed):
         distance
             See `gradleak.matching.distances`.
         """
+        return self.descend_scaling(images, labels, distance, scale)[:3]
+
+    @torch.no_grad()
+    def descend_scaling(
+        self,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        distance: Distance,
+        scale: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """As `descend`, and the gradients (M, 2 Σ O) in γ and β of locked layers."""
         steps = self._forward(images)
         found = self._backward(steps, labels, scale)
         value, residuals, factor = distance(self._listed(found))
-        moves = {
-            name: self._parameter(name, value)
-            for name, value in zip(self.names, residuals, strict=True)
-        }
+        moves = self._moves(dict(zip(self.names, residuals, strict=True)))
         moved = self._along(steps, moves)
         bend, in_logits = output_bend(self.loss, steps[-1].output, labels, scale, moved)
         down = self._down(steps, moves, bend).transpose(0, 1)
         if in_logits is not None:
             in_logits = in_logits * factor[:, None, None]
-        return value, down * factor[:, None, None, None, None], in_logits
+        pairs = zip(self.chain.convolutions, steps, strict=False)
+        scaling = [step.branches[0].scaling for layer, step in pairs if layer.lock is not None]
+        parts = [part for part in scaling if part is not None]
+        in_scaling = torch.cat(parts, 1) if parts else factor.new_zeros((len(factor), 0))
+        down = down * factor[:, None, None, None, None]
+        return value, down, in_logits, in_scaling * factor[:, None]
+
+    @property
+    def scaling(self) -> torch.Tensor:
+        """γ and β of locked layers, one after the other (M or 1, 2 Σ O)."""
+        parts = [self._weights[name].flatten(1) for name in self._scaled]
+        most = max(len(part) for part in parts)
+        return torch.cat([part.expand(most, -1) for part in parts], 1)
+
+    def with_scaling(self, scaling: torch.Tensor) -> BranchGradients:
+        """The same with γ and β (M, 2 Σ O) of each member's own, whatever the key."""
+        out = object.__new__(BranchGradients)
+        out.__dict__.update(self.__dict__)
+        sizes = [self._weights[name].shape[1] for name in self._scaled]
+        parts = zip(self._scaled, scaling.split(sizes, 1), strict=True)
+        out._weights = self._weights | {name: branch_locks.spread(part) for name, part in parts}
+        return out
+
+    @property
+    def _scaled(self) -> list[str]:
+        """Names of γ and β of locked layers."""
+        return [
+            branch_locks.norm_part(layer.name, kind)
+            for layer in self.chain.locked
+            for kind in ("weight", "bias")
+        ]
+
+    def _moves(self, residuals: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """How weights move along residuals; those that are not compared stay."""
+        out = {
+            name: self._parameter(name, residuals[name])
+            if name in residuals
+            else torch.zeros_like(self._weights[name])
+            for name in self.shapes
+            if not is_private(name)
+        }
+        for layer in self.chain.locked:
+            out |= branch_locks.moves(layer, residuals, self._weights)
+        return out
 
     def _listed(self, found: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
-        return [found[name] for name in self.names]
+        known = dict(found)
+        for layer in self.chain.locked:
+            if any(name in self.names for name in branch_locks.parameters_of(layer)):
+                known |= branch_locks.gradients(layer, found, self._weights)
+        return [known[name] for name in self.names]
 
     def _forward(self, images: torch.Tensor) -> list[Step]:
         """Pass forward: images (M, K, C, H, W)."""

@@ -1,0 +1,89 @@
+"""Key-locks for many members at once: γ, β and the gradients of what makes them (FedKL eq. 37).
+
+γ = a(p), p = W k + b, so ∂ℓ/∂b = ∂ℓ/∂γ ∘ a'(p) and ∂ℓ/∂W = ∂ℓ/∂b kᵀ (FedKL eqs. 34, 35, where a
+is the identity), and γ moves by a'(p) ∘ (Ẇ k + ḃ). β likewise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from gradleak.matching.chain_gradients import activate, derivative_of
+from gradleak.models.chain import ConvLayer
+from gradleak.models.locks import KEY, names_of
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def norm_part(layer: str, kind: str) -> str:
+    """Name under which γ (``weight``) or β (``bias``) of a layer is kept."""
+    return f"{layer}_norm.{kind}"
+
+
+def parameters_of(layer: ConvLayer) -> tuple[str, ...]:
+    """Names of the parameters of a layer's lock."""
+    return tuple(
+        f"{name}.{part}" for name in names_of(layer.name).values() for part in ("weight", "bias")
+    )
+
+
+def opened(layer: ConvLayer, weights: Tensors) -> dict[str, torch.Tensor]:
+    """γ and β as a norm's parameters (M or 1, O, 1, 1), their slopes a'(p) (M or 1, O), the key.
+
+    Parameters
+    ----------
+    layer
+        A locked convolution.
+    weights
+        Lock weights and key by name, each shared or with members first. Or γ and β themselves,
+        (O,) or (M, O), as `norm_part` names them: then they depend on no key.
+    """
+    assert layer.lock is not None
+    given = norm_part(layer.name, "weight")
+    if given in weights:
+        return {
+            norm_part(layer.name, kind): spread(weights[norm_part(layer.name, kind)])
+            for kind in ("weight", "bias")
+        }
+    key = weights[f"{layer.name}{KEY}"].reshape(-1, layer.lock.key)
+    out = {f"{layer.name}{KEY}": key}
+    for kind, name in names_of(layer.name).items():
+        matrix = weights[f"{name}.weight"].reshape(-1, layer.shape.filters, layer.lock.key)
+        bias = weights[f"{name}.bias"].reshape(-1, layer.shape.filters)
+        before = (matrix @ key[..., None]).squeeze(2) + bias
+        value = activate(layer.lock.activation, before)
+        slope = derivative_of(layer.lock.activation, before, value)
+        out[norm_part(layer.name, kind)] = spread(value)
+        out[f"{name}.slope"] = torch.ones_like(value) if slope is None else slope
+    return out
+
+
+def spread(value: torch.Tensor) -> torch.Tensor:
+    """(O,) or (M, O) as it scales images: (M or 1, O, 1, 1)."""
+    return value.reshape(-1, value.shape[-1], 1, 1)
+
+
+def gradients(layer: ConvLayer, found: Tensors, weights: Tensors) -> dict[str, torch.Tensor]:
+    """Gradients of the lock's parameters, from those (M, O) in γ and β; `weights` of `opened`."""
+    key, out = weights[f"{layer.name}{KEY}"], {}
+    for kind, name in names_of(layer.name).items():
+        bias = found[norm_part(layer.name, kind)] * weights[f"{name}.slope"]
+        out[f"{name}.bias"] = bias
+        out[f"{name}.weight"] = bias[:, :, None] * key[:, None, :]
+    return out
+
+
+def moves(layer: ConvLayer, moving: Tensors, weights: Tensors) -> dict[str, torch.Tensor]:
+    """How γ and β (M, O, 1, 1) move as the lock's parameters move; 0 where they do not."""
+    out = {}
+    for kind, name in names_of(layer.name).items():
+        part = norm_part(layer.name, kind)
+        if f"{name}.weight" not in moving:
+            out[part] = torch.zeros_like(weights[part])
+            continue
+        matrix, bias = moving[f"{name}.weight"], moving[f"{name}.bias"]
+        move = (matrix @ weights[f"{layer.name}{KEY}"][..., None]).squeeze(2) + bias
+        out[part] = spread(move * weights[f"{name}.slope"])
+    return out
