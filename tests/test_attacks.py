@@ -73,6 +73,7 @@ def test_contract(method):
         "secret",
         "fingerprint",
         "mode",
+        "keys",
     }
 
 

@@ -403,7 +403,10 @@ def test_a_gradient_file_tells_the_mode(tmp_path, mode):
     results = attack_all(model, gradient, settings)
     (expected,) = InvertingGradients(iterations=2, precision="float64").run_many([view], [0])
     assert results.runs[0]["loss"] == pytest.approx(expected.loss, rel=1e-9)
-    assert attack_all(model, gradient, {"method": "dlg"}).runs[0]["status"] == "not_applicable"
+    (distance,) = Dlg(iterations=3).run_many([view], [0])
+    assert attack_all(model, gradient, {"method": "dlg", "iterations": 3}).runs[0]["loss"] == (
+        pytest.approx(distance.loss, rel=1e-9)
+    )
 
 
 def test_as_many_members_at_once_as_memory_holds(monkeypatch):
@@ -418,12 +421,10 @@ def test_what_searches_refuse_is_said_in_a_sentence():
     attack = InvertingGradients()
     for chain in (*CHAINS.values(), pooled, NARROW):
         assert attack.applies(chain) is None
-    assert Dlg().applies(plain) is None
-    for chain in (NARROW, pooled, CHAINS["skips"]):
-        assert Dlg().applies(chain) == (
-            f"{chain.name} has a norm, a projection, or a global or max3 pool, which this search "
-            "does not follow; use inverting_gradients."
-        )
+    for chain in (plain, NARROW, pooled, CHAINS["skips"]):
+        assert Dlg().applies(chain) is None
+        no_lock = f"{chain.name} has no lock to fit; set lock: guess, or lock it."
+        assert Dlg(lock="fit").applies(chain) == no_lock
     assert "mixes the image with others" in ClassFishing().applies(NARROW)
     assert ClassFishing().applies(NARROW, "evaluation") is None
     drops = Chain("drops", (3, 8, 8), (LinearSpec(3, dropout=0.5), FC))

@@ -70,7 +70,13 @@ class Judged(Optimised):
     failure_range: PositiveFloat = 1.0
 
 
-class DlgConfig(Judged):
+class Unlocking(Optimised):
+    """Attacks that can search for a lock's scale and shift beside the image."""
+
+    lock: Literal["guess", "fit"] = "guess"
+
+
+class DlgConfig(Judged, Unlocking):
     """DLG and iDLG."""
 
     method: Literal["dlg"]
@@ -109,7 +115,7 @@ class Cosine(Optimised):
     failure_loss: PositiveFloat = 1.0
 
 
-class InvertingConfig(Cosine):
+class InvertingConfig(Cosine, Unlocking):
     """Inverting Gradients."""
 
     method: Literal["inverting_gradients"]

@@ -30,6 +30,7 @@ def check_weights(config: Config, name: str) -> None:
     """
     _check_server(config, name)
     _check_training(config, name)
+    _check_lock(config, name)
 
 
 def check_experiment(config: Config, name: str, attacks: Iterable[str]) -> None:
@@ -117,6 +118,24 @@ def _check_training(config: Config, name: str) -> None:
         raise ConfigError(
             f"{where}: {families[0]} is a family of random networks, which is not trained; list "
             "models, or take training out."
+        )
+
+
+def _check_lock(config: Config, name: str) -> None:
+    """Refuse locks that a server of its own weights would have to hold, and grants of no lock."""
+    experiment = config.experiments[name]
+    where = f"config.yaml: experiments.{name}"
+    members = [m for model in experiment.models for m in config.members(model)]
+    locked = [m for m in members if m in config.models and config.models[m].lock is not None]
+    if locked and config.servers[experiment.server].method != "honest":
+        raise ConfigError(
+            f"{where}: {locked[0]} has a lock, whose weights stay with a client, but server: "
+            f"{experiment.server} sends all weights; set server: honest, or list other models."
+        )
+    if experiment.lock != "withheld" and not locked:
+        raise ConfigError(
+            f"{where}: lock: {experiment.lock} grants something of a lock, but none of its models "
+            "has one; list a model with lock, or take the key out."
         )
 
 

@@ -18,6 +18,7 @@ from gradleak.models.files import ModelFile, fingerprint, runs
 from gradleak.models.locks import is_key
 from gradleak.models.passes import margin_label
 from gradleak.models.silent import drop_silent, live_channels, with_silent
+from gradleak.sharing import Private, of_lock, own_lock
 from gradleak.targets import Images, TargetSet
 from gradleak.usable import check_gradient
 
@@ -246,14 +247,17 @@ def capture_all(
     labels: str = "dataset",
     kept: str = "all",
     mode: str = "training",
+    client: Private | None = None,
+    lock: str = "withheld",
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Gradients of every chain, seed and batch, as tensors and metadata of a gradient file.
 
     Keys are ``{chain}/{parameter}``, shape (seeds, batches, ...). If labels are granted,
     ``{chain}/label`` (seeds, batches, K) are those of the loss and ``{chain}/class`` those of the
-    data set. No image is among them. A gradient that no attack can use is stored as NaN, and
-    ``unusable`` in the metadata says why: records of chain, seed, batch and reason.
-    ``fingerprints`` tells which weights each gradient was taken with.
+    data set. No image is among them. Locked networks run with the key and lock weights of `client`;
+    `lock` says what of these is shared (`gradleak.sharing`). A gradient that no attack can use is
+    stored as NaN, and ``unusable`` in the metadata says why: records of chain, seed, batch and
+    reason. ``fingerprints`` tells which weights each gradient was taken with.
 
     Raises
     ------
@@ -267,6 +271,8 @@ def capture_all(
     known = _Features(targets, precision, chosen, mode) if kept == "classifier" else None
     for chain, seed, batch in runs(models.chains, seeds, batches):
         weights, true = models.of(chain, seed), targets.labels[batch]
+        own = own_lock(chain, seed, client)
+        weights |= own
         if loss in BINARY:
             true = signs(chain, weights, targets.inputs(batch), labels)
         try:
@@ -288,6 +294,7 @@ def capture_all(
             unusable.append(
                 {"chain": chain.name, "seed": seed, "batch": batch, "reason": str(error)}
             )
+        shared = of_lock(shared, own, lock)
         if granted:
             shared |= {"label": true, "class": targets.labels[batch]}
         for name, value in shared.items():
@@ -305,6 +312,7 @@ def capture_all(
         "loss": loss,
         "labels": labels,
         "precision": precision,
+        "lock": lock,
     }
     return slots, metadata
 

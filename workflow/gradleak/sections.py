@@ -304,6 +304,7 @@ class Experiment(Section):
     mode: Literal["training", "evaluation"] = "training"
     training: Identifier | None = None
     server: Identifier = "honest"
+    lock: Literal["withheld", "key", "gradient", "both"] = "withheld"
     conditions: AmountOrName | None = None
 
     @model_validator(mode="after")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
@@ -39,6 +39,8 @@ class AttackerView:
         Of the weights that the gradient was taken with.
     mode
         How the client's norms and dropout ran: ``training`` or ``evaluation``.
+    keys
+        Keys of locked layers ``{layer}_key``, where they were granted.
     """
 
     chain: Chain
@@ -53,6 +55,7 @@ class AttackerView:
     secret: Secret | None = None
     fingerprint: str = ""
     mode: str = "training"
+    keys: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def label(self) -> int | None:

@@ -11,7 +11,9 @@ import torch
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.search import Search, moments
 from gradleak.losses import OF_CLASSES
+from gradleak.matching.branches import BranchGradients
 from gradleak.matching.descent import Descent
+from gradleak.matching.distances import Squared
 from gradleak.matching.lbfgs import Settings, minimise
 from gradleak.matching.members import Members
 from gradleak.models.chain import Chain
@@ -24,6 +26,8 @@ DEAD = 1e-6
 @dataclass(frozen=True)
 class Dlg(Search):
     """Minimise Σ_l ||∇W_l' − ∇W_l||² over the image, and over the label where it is unknown.
+
+    γ and β of a lock join the image where they are to be fitted.
 
     The distance is relative: both gradients are divided by the norm of the shared one. A search
     is held for a failure, judged without the original, if its distance stays at `failure_loss` or
@@ -60,10 +64,12 @@ class Dlg(Search):
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`."""
-        chain, shape = members.gradients.chain, members.starts.shape
+        chain, shape = members.network.chain, members.starts.shape
         start = members.starts.flatten(1)
         if members.labels is None:
             start = torch.cat((start, members.logits.flatten(1)), 1)
+        if members.scaling is not None:
+            start = torch.cat((start, members.scaling), 1)
         settings = Settings(
             evaluations=self.iterations,
             history=self.history,
@@ -77,7 +83,9 @@ class Dlg(Search):
         images = found.x[:, :pixels].reshape(shape).double().cpu().numpy()
         labels = members.labels
         if labels is None:
-            labels = _told(found.x[:, pixels:].reshape(members.logits.shape), views[0].loss)
+            told = members.logits.shape[1:].numel()
+            logits = found.x[:, pixels : pixels + told].reshape(members.logits.shape)
+            labels = _told(logits, views[0].loss)
         return [
             Reconstruction(
                 images[m],
@@ -139,15 +147,27 @@ class _Distance:
 
     @staticmethod
     def _part(x: torch.Tensor, members: Members) -> tuple[torch.Tensor, torch.Tensor]:
-        size = members.starts.shape
-        pixels = size[1:].numel()
-        images, labels = x[:, :pixels].reshape(size), members.labels
+        size, outputs = members.starts.shape, members.logits.shape
+        pixels, labels = size[1:].numel(), members.labels
+        told = 0 if labels is not None else outputs[1:].numel()
+        images, logits, scaling = x.split((pixels, told, x.shape[1] - pixels - told), 1)
         if labels is None:
-            labels = x[:, pixels:].reshape(members.logits.shape)
-        descent = Descent(members.gradients, members.targets, members.scale)
-        value, down, in_logits = descent(images, labels)
-        down = down.flatten(1)
+            labels = logits.reshape(outputs)
+        images = images.reshape(size)
+        network = members.network
+        if isinstance(network, BranchGradients):
+            network = network.with_scaling(scaling) if members.scaling is not None else network
+            value, down, in_logits, in_scaling = network.descend_scaling(
+                images, labels, Squared(members.targets), members.scale
+            )
+        else:
+            descent = Descent(network, members.targets, members.scale)
+            value, down, in_logits = descent(images, labels)
+            in_scaling = scaling
+        parts = [down.flatten(1)]
         if in_logits is not None:
-            down = torch.cat((down, in_logits.flatten(1)), 1)
+            parts.append(in_logits.flatten(1))
+        if members.scaling is not None:
+            parts.append(in_scaling)
         dead = (value - 1.0).abs() <= DEAD
-        return torch.where(dead, torch.inf, value), down
+        return torch.where(dead, torch.inf, value), torch.cat(parts, 1)

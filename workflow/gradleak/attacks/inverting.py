@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -17,9 +16,10 @@ from gradleak.matching.branches import BranchGradients
 from gradleak.matching.distances import Cosine
 from gradleak.matching.members import Members
 
-# Distance (M,), what is minimised (M,) and its gradient, of images (M, K, C, H, W).
-Value = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
-Objective = Callable[[torch.Tensor], Value]
+# Distance (M,), what is minimised (M,), and its gradients in images (M, K, C, H, W) and in a lock's
+# γ and β, if these are searched for.
+Value = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
+Objective = Callable[[torch.Tensor, torch.Tensor | None], Value]
 # The rate falls to a tenth at these shares of the iterations.
 MILESTONES = (3 / 8, 5 / 8, 7 / 8)
 FACTOR = 0.1
@@ -31,6 +31,7 @@ class InvertingGradients(Search):
 
     TV is anisotropic: mean absolute differences of neighbours, down and across. Adam walks on the
     sign of the gradient; each step is projected to the range. The best point on the way counts.
+    γ and β of a lock that are searched for take the same steps, without bounds.
     A search has failed if its distance never became finite, or stays at `failure_loss` or above;
     at 1 its gradient has no component along the shared one.
 
@@ -53,7 +54,6 @@ class InvertingGradients(Search):
     tv: float = 1e-4
     failure_loss: float = 1.0
     ignored: tuple[str, ...] = ()
-    knows_branches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -75,12 +75,15 @@ class InvertingGradients(Search):
         bounds = np.array([(view.low, view.high) for view in views])
         low, high = (members.network.tensor(side)[:, None, None, None, None] for side in bounds.T)
         state = torch.zeros_like(x), torch.zeros_like(x), torch.zeros(())
+        scaling = None if members.scaling is None else members.scaling.clone()
+        lock = [] if scaling is None else [scaling.clone().zero_() for _ in range(2)]
+        lock.append(torch.zeros(()))
         rate, lowered = self.rate, [int(share * self.iterations) for share in MILESTONES]
         objective = self._objective(members)
         best, least = x.detach().clone(), torch.full_like(members.scale, torch.inf)
         distance, trace = torch.full_like(least, torch.inf), []
         for step in range(self.iterations):
-            cosine, value, slope = objective(x)
+            cosine, value, slope, in_scaling = objective(x, scaling)
             better = value < least
             best = torch.where(better[:, None, None, None, None], x.detach(), best)
             least = torch.where(better, value, least)
@@ -90,6 +93,8 @@ class InvertingGradients(Search):
             with torch.no_grad():
                 adam_step(x, slope.sign(), state, rate)
                 x.copy_(torch.minimum(torch.maximum(x, low), high))
+                if scaling is not None and in_scaling is not None:
+                    adam_step(scaling, in_scaling.sign(), lock, rate)
         return self._answers(members, best, least, distance, np.array(trace))
 
     def _answers(
@@ -130,15 +135,19 @@ class InvertingGradients(Search):
         """What each member minimises."""
         network, labels = members.network, members.labels
         if not isinstance(network, BranchGradients):
-            return lambda x: self._differentiated(x, members)
+            return lambda x, _: self._differentiated(x, members)
         assert labels is not None
         compared = [name not in self.ignored for name in network.names]
         matched = Cosine(members.targets, compared)
 
-        def written(x: torch.Tensor) -> Value:
-            cosine, down, _ = network.descend(x.detach(), labels, matched, members.scale)
+        def written(x: torch.Tensor, scaling: torch.Tensor | None) -> Value:
+            known = network if scaling is None else network.with_scaling(scaling)
+            cosine, down, _, moved = known.descend_scaling(
+                x.detach(), labels, matched, members.scale
+            )
             rough = self.tv * _variation(x)
-            return cosine, cosine + rough.detach(), down + torch.autograd.grad(rough.sum(), x)[0]
+            slope = down + torch.autograd.grad(rough.sum(), x)[0]
+            return cosine, cosine + rough.detach(), slope, moved
 
         return written
 
@@ -146,7 +155,7 @@ class InvertingGradients(Search):
         """As of `Objective`, by automatic derivatives."""
         cosine = self._distance(x, members)
         value = cosine + self.tv * _variation(x)
-        return cosine.detach(), value.detach(), torch.autograd.grad(value.sum(), x)[0]
+        return cosine.detach(), value.detach(), torch.autograd.grad(value.sum(), x)[0], None
 
     def _distance(self, x: torch.Tensor, members: Members) -> torch.Tensor:
         """1 − cosine of each member (M,); the shared gradients have norm 1."""
@@ -165,7 +174,7 @@ class InvertingGradients(Search):
 
 
 def adam_step(
-    x: torch.Tensor, slope: torch.Tensor, state: tuple[torch.Tensor, ...], rate: float
+    x: torch.Tensor, slope: torch.Tensor, state: Sequence[torch.Tensor], rate: float
 ) -> None:
     """One step in place, with the settings that torch.optim.Adam has by default.
 

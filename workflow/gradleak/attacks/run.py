@@ -19,6 +19,7 @@ from gradleak.attacks.base import Attack, AttackerView, ManyAttack, Reconstructi
 from gradleak.attacks.starts import Starts
 from gradleak.errors import NumericsError
 from gradleak.models import files
+from gradleak.models.locks import is_key
 from gradleak.servers.secret import Secrets
 
 # Attacks are looked up by name, not imported here: the code hash of a rule then holds the one
@@ -99,6 +100,7 @@ class Views:
             gradients = files.select(self._gradients, chain.name, seed, batch)
             labels = gradients.pop("label", None)
             classes = gradients.pop("class", None)
+            keys = {name: gradients.pop(name) for name in list(gradients) if is_key(name)}
             view = AttackerView(
                 chain,
                 self._models.of(chain, seed),
@@ -112,6 +114,7 @@ class Views:
                 None if self._secrets is None else self._secrets.of(chain.name, seed),
                 marks[chain.name][seed] if chain.name in marks else "",
                 modes.get(chain.name, "training"),
+                keys,
             )
             yield view, seed, batch
 

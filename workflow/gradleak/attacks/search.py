@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 import torch
 
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.labels import class_of, contradiction
+from gradleak.attacks.locks import Opening, check_mode, open_lock
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.gradients import DTYPES, pick_device
 from gradleak.losses import BINARY
@@ -51,6 +51,8 @@ class Search(ABC):
         auto | cpu | cuda; mps has no float64, so there the search runs on the CPU.
     chunk
         Searches at a time, to bound memory.
+    lock
+        ``guess`` or ``fit`` what is not known of a key-lock; see `gradleak.attacks.locks`.
     """
 
     starts: int = 1
@@ -60,10 +62,10 @@ class Search(ABC):
     precision: str = "float32"
     device: str = "cpu"
     chunk: int = 32
-    # Whether the attack takes networks that only `BranchGradients` knows.
-    knows_branches: ClassVar[bool] = False
+    lock: str = "guess"
 
     def __post_init__(self) -> None:
+        check_mode(self.lock)
         for name, known in (("start", STARTS), ("label", LABELS), ("precision", tuple(DTYPES))):
             if getattr(self, name) not in known:
                 raise ConfigError(
@@ -77,16 +79,13 @@ class Search(ABC):
                 f"{chain.name} has dropout, which is at work in training and which a search does "
                 "not follow; take it out, or use mkor."
             )
-        if is_branched(chain) and not self.knows_branches:
-            return (
-                f"{chain.name} has a norm, a projection, or a global or max3 pool, which this "
-                "search does not follow; use inverting_gradients."
-            )
         if is_branched(chain) and not follows(chain):
             return (
                 f"{chain.name} has replicated padding beside a norm, a projection, or a global or "
                 "max3 pool, which no search follows; set padding_mode: zeros."
             )
+        if self.lock == "fit" and not chain.locked:
+            return f"{chain.name} has no lock to fit; set lock: guess, or lock it."
         return None
 
     @abstractmethod
@@ -115,14 +114,18 @@ class Search(ABC):
         return [out[i] for i in range(len(views))]
 
     def _chunks(self, ready: Mapping[int, Ready]) -> list[list[int]]:
-        """Views in groups of no more than `chunk` searches, but at least one view."""
+        """Views in groups of no more than `chunk` searches, but at least one view.
+
+        All of a group search for a lock's γ and β, or none does.
+        """
         out: list[list[int]] = []
-        count = 0
+        count, fitting = 0, False
         for i, prepared in ready.items():
             count += len(prepared.images)
-            if not out or count > self.chunk:
+            fits = prepared.opening.scaling is not None
+            if not out or count > self.chunk or fits != fitting:
                 out.append([])
-                count = len(prepared.images)
+                count, fitting = len(prepared.images), fits
             out[-1].append(i)
         return out
 
@@ -162,7 +165,7 @@ class Search(ABC):
                 size_of_start = float(np.sqrt(np.mean(begin**2)))
                 images[i] = begin + self.start_noise * size_of_start * images[i]
             logits[i] = draw.standard_normal(logits.shape[1:])
-        return Ready(labels, images, logits)
+        return Ready(labels, images, logits, open_lock(view, self.lock, seed, count))
 
     def _members(self, views: Sequence[AttackerView], ready: Sequence[Ready]) -> Members:
         """Searches of several views, one after the other."""
@@ -172,13 +175,16 @@ class Search(ABC):
         dtype = DTYPES[self.precision]
         counts = torch.tensor([len(prepared.images) for prepared in ready])
         owner = torch.repeat_interleave(torch.arange(len(views)), counts).to(device)
-        network = _network(views, device, dtype).select(owner)
-        scales = [1.0 / _norm(view.gradients) for view in views]
+        opened = [prepared.opening for prepared in ready]
+        network = _network(views[0], opened, device, dtype).select(owner)
+        scales = [1.0 / _norm(opening.shared) for opening in opened]
         scaled = [
-            {name: scale * value.astype(np.float64) for name, value in view.gradients.items()}
-            for view, scale in zip(views, scales, strict=True)
+            {name: scale * value.astype(np.float64) for name, value in opening.shared.items()}
+            for opening, scale in zip(opened, scales, strict=True)
         ]
         labels = [prepared.labels for prepared in ready if prepared.labels is not None]
+        starts = [opening.scaling for opening in opened if opening.scaling is not None]
+        fitted = np.concatenate(starts) if starts else None
         return Members(
             network,
             [target[owner] for target in network.targets(scaled)],
@@ -186,16 +192,18 @@ class Search(ABC):
             torch.tensor(labels, device=device)[owner] if labels else None,
             network.tensor(np.concatenate([prepared.images for prepared in ready])),
             network.tensor(np.concatenate([prepared.logits for prepared in ready])),
+            None if fitted is None else network.tensor(fitted),
         )
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Labels (K,), starts (S, K, C, H, W) and dummy logits (S, K, outputs) of one view."""
+    """Labels (K,), starts (S, K, C, H, W), dummy logits (S, K, outputs) and lock of one view."""
 
     labels: tuple[int, ...] | None
     images: np.ndarray
     logits: np.ndarray
+    opening: Opening
 
 
 def known_labels(view: AttackerView) -> tuple[int, ...]:
@@ -245,15 +253,21 @@ def _norm(gradients: Mapping[str, np.ndarray]) -> float:
 
 
 def _network(
-    views: Sequence[AttackerView], device: torch.device, dtype: torch.dtype
+    view: AttackerView, opened: Sequence[Opening], device: torch.device, dtype: torch.dtype
 ) -> ChainGradients | BranchGradients:
-    """Gradients of views that can be searched together, a member for each."""
-    first, weights = views[0], stack([view.weights for view in views])
-    if is_branched(first.chain):
+    """Gradients of views like `view` that are searched together, a member for each opening."""
+    chain, weights = view.chain, stack([opening.weights for opening in opened])
+    if is_branched(chain):
         return BranchGradients(
-            first.chain, weights, first.loss, mode=first.mode, device=device, dtype=dtype
+            chain,
+            weights,
+            view.loss,
+            mode=view.mode,
+            device=device,
+            dtype=dtype,
+            shared=opened[0].shared,
         )
-    return ChainGradients(first.chain, weights, first.loss, device=device, dtype=dtype)
+    return ChainGradients(chain, weights, view.loss, device=device, dtype=dtype)
 
 
 def _alike(views: Sequence[AttackerView], *, together: bool) -> list[list[int]]:

@@ -9,7 +9,12 @@ import numpy as np
 
 from gradleak.defences.base import Client, Defence
 from gradleak.models.files import ModelFile, runs, select
+from gradleak.models.locks import is_key
+from gradleak.sharing import Private, own_lock
 from gradleak.targets import TargetSet
+
+# What a gradient file tells beside gradients; a lock's key too is no gradient.
+TOLD = ("label", "class")
 
 
 def defend_all(
@@ -18,6 +23,7 @@ def defend_all(
     tensors: dict[str, np.ndarray],
     metadata: Mapping[str, Any],
     defence: Defence,
+    client: Private | None = None,
 ) -> None:
     """Put what a defence makes of each gradient in its place.
 
@@ -29,16 +35,19 @@ def defend_all(
         What `capture_all` gave; `tensors` is changed.
     defence
         The defence.
+    client
+        Key and lock weights of locked networks.
     """
     broken = {(entry["chain"], entry["seed"], entry["batch"]) for entry in metadata["unusable"]}
     for chain, seed, batch in runs(models.chains, metadata["seeds"], metadata["images"]):
         if (chain.name, seed, batch) in broken:
             continue
         shared = select(tensors, chain.name, seed, batch)
-        known = {key: shared.pop(key) for key in ("label", "class") if key in shared}
+        known = {key: shared.pop(key) for key in list(shared) if key in TOLD or is_key(key)}
         true = known.get("label", targets.labels[batch])
-        client = Client(chain, models.of(chain, seed), targets.batch(batch), true)
-        for name, value in defence.apply(client, shared, noise_seed(seed, batch)).items():
+        weights = models.of(chain, seed) | own_lock(chain, seed, client)
+        sharing = Client(chain, weights, targets.batch(batch), true)
+        for name, value in defence.apply(sharing, shared, noise_seed(seed, batch)).items():
             tensors[f"{chain.name}/{name}"][seed, batch] = value
 
 

@@ -29,14 +29,17 @@ CACHE = 8 * 2**20
 
 
 def stack(members: Sequence[Arrays]) -> dict[str, np.ndarray]:
-    """``{parameter: array (M, ...)}``, or the one set of arrays if all members share it."""
+    """``{parameter: array (M, ...)}``, or the one array of those that all members share."""
     first = members[0]
-    if all(
-        other is first or all(np.array_equal(other[name], first[name]) for name in first)
-        for other in members[1:]
-    ):
-        return dict(first)
-    return {name: np.stack([member[name] for member in members]) for name in first}
+    return {
+        name: value
+        if all(
+            other is first or np.array_equal(other[name], value, equal_nan=True)
+            for other in members[1:]
+        )
+        else np.stack([member[name] for member in members])
+        for name, value in first.items()
+    }
 
 
 def members_at_once(chain: Chain, batch: int, dtype: torch.dtype, device: torch.device) -> int:

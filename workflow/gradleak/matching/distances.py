@@ -15,6 +15,28 @@ Distance = Callable[[list[torch.Tensor]], tuple[torch.Tensor, list[torch.Tensor]
 PART = 2**17
 
 
+class Squared:
+    """Σ ||g − t||² of each member, over all parameters (DLG; R-GAP eq. 1).
+
+    Parameters
+    ----------
+    targets
+        t, (M, ...) of each parameter.
+    """
+
+    def __init__(self, targets: Sequence[torch.Tensor]) -> None:
+        self._targets = targets
+
+    def __call__(
+        self, found: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+        """See `Distance`: r = g − t, with the factor 2."""
+        residuals = [g.sub_(t) for g, t in zip(found, self._targets, strict=True)]
+        norms = [torch.linalg.vector_norm(r.flatten(1), dim=1) for r in residuals]
+        value = torch.stack(norms).square().sum(0)
+        return value, residuals, torch.full_like(value, 2.0)
+
+
 class Cosine:
     """1 − <g, t> / |g| of each member, over all parameters that are compared (Geiping et al. 2020).
 

@@ -28,6 +28,8 @@ class Members:
         (M, K, C, H, W).
     logits
         Dummy logits (M, K, outputs) that unknown labels start from.
+    scaling
+        γ and β of locked layers (M, 2 Σ O) that a search for them starts from, None for no search.
     """
 
     network: ChainGradients | BranchGradients
@@ -36,6 +38,7 @@ class Members:
     labels: torch.Tensor | None
     starts: torch.Tensor
     logits: torch.Tensor
+    scaling: torch.Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.starts)
@@ -55,6 +58,7 @@ class Members:
             None if self.labels is None else self.labels[index],
             self.starts[index],
             self.logits[index],
+            None if self.scaling is None else self.scaling[index],
         )
 
     def parts(self) -> list[slice]:

@@ -1,0 +1,133 @@
+"""What an attacker puts in the place of a client's key-lock (FedKL sections III-B, IV-E)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradleak.attacks.base import AttackerView
+from gradleak.errors import ConfigError
+from gradleak.models.build import check_keys
+from gradleak.models.chain import Chain, ConvLayer
+from gradleak.models.locks import KEY, is_private, names_of
+
+LOCKS = ("guess", "fit")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A locked network as the attacker runs it.
+
+    Attributes
+    ----------
+    weights
+        What the server sent, with a key beside its lock weights; or with γ and β, named as
+        parameters of a norm, in place of both.
+    shared
+        Gradients that the attacker can compute, and so compare.
+    scaling
+        γ and β of locked layers, one after the other (S, 2 Σ O), that a search for them starts
+        from; None where they follow from the key.
+    """
+
+    weights: dict[str, np.ndarray]
+    shared: dict[str, np.ndarray]
+    scaling: np.ndarray | None = None
+
+
+def open_lock(view: AttackerView, mode: str, seed: int, starts: int = 1) -> Opening:
+    """Run a locked network without the client's lock.
+
+    Parameters
+    ----------
+    view
+        What the attacker knows. A key that was granted is used.
+    mode
+        ``guess``: without it, a key of the attacker's own, under the lock weights that the server
+        sent. ``fit``: the key follows from the lock's gradient, where that was shared (see
+        `key_of`); else γ and β are searched for, from what keys of the attacker's own make of them.
+    seed, starts
+        Of keys of the attacker's own; how many starts of γ and β.
+
+    Raises
+    ------
+    ConfigError
+        If a granted key has another length than the lock's.
+    """
+    chain, shared = view.chain, dict(view.gradients)
+    if not chain.locked:
+        return Opening(dict(view.weights), shared)
+    keys = dict(view.keys)
+    if mode == "fit" and not keys:
+        found = {layer.name: key_of(layer, shared) for layer in chain.locked}
+        keys = {f"{name}{KEY}": key for name, key in found.items() if key is not None}
+        if len(keys) < len(chain.locked):
+            scaling = np.stack(
+                [_scaling(chain, view.weights, _own(chain, seed, i)) for i in range(starts)]
+            )
+            return Opening(
+                _without_lock(chain, view.weights, scaling[0]),
+                {name: value for name, value in shared.items() if not is_private(name)},
+                scaling,
+            )
+    weights = {**view.weights, **(keys or _own(chain, seed, 0))}
+    check_keys(chain, weights)
+    return Opening(weights, shared)
+
+
+def key_of(layer: ConvLayer, shared: Mapping[str, np.ndarray]) -> np.ndarray | None:
+    """Key of a locked layer from the gradient of its lock; None where that was not shared.
+
+    ∂ℓ/∂W = ∂ℓ/∂b kᵀ has rank one (FedKL eqs. 34, 35), so k = Σ_o b_o W_o / Σ_o b_o² over the rows
+    of both gradients. None too where these are zero.
+    """
+    if f"{layer.name}_lock_scale.weight" not in shared:
+        return None
+    names = names_of(layer.name).values()
+    rows = np.concatenate([shared[f"{name}.weight"] for name in names]).astype(np.float64)
+    biases = np.concatenate([shared[f"{name}.bias"] for name in names]).astype(np.float64)
+    square = float(biases @ biases)
+    return biases @ rows / square if square > 0.0 else None
+
+
+def _own(chain: Chain, seed: int, start: int) -> dict[str, np.ndarray]:
+    """Keys that the attacker draws, uniform in [0, 1)."""
+    draw = np.random.default_rng((seed, start, *b"key"))
+    return {
+        f"{layer.name}{KEY}": draw.random(layer.lock.key)
+        for layer in chain.locked
+        if layer.lock is not None
+    }
+
+
+def _scaling(
+    chain: Chain, weights: Mapping[str, np.ndarray], keys: Mapping[str, np.ndarray]
+) -> np.ndarray:
+    """γ and β of locked layers (2 Σ O) under some lock weights and keys."""
+    out = []
+    for layer in chain.locked:
+        assert layer.lock is not None
+        for name in names_of(layer.name).values():
+            before = weights[f"{name}.weight"] @ keys[f"{layer.name}{KEY}"]
+            out.append(layer.lock.activation.forward(before + weights[f"{name}.bias"]))
+    return np.concatenate(out)
+
+
+def _without_lock(
+    chain: Chain, weights: Mapping[str, np.ndarray], scaling: np.ndarray
+) -> dict[str, np.ndarray]:
+    """Weights with γ and β in place of lock weights."""
+    out = {name: value for name, value in weights.items() if not is_private(name)}
+    parts = np.split(
+        scaling, np.cumsum([n for layer in chain.locked for n in 2 * [layer.shape.filters]])[:-1]
+    )
+    names = [f"{layer.name}_norm.{kind}" for layer in chain.locked for kind in ("weight", "bias")]
+    return out | dict(zip(names, parts, strict=True))
+
+
+def check_mode(mode: str) -> None:
+    """Refuse what is no way to treat a lock."""
+    if mode not in LOCKS:
+        raise ConfigError(f"lock: {mode} is not known; choose one of {', '.join(LOCKS)}.")

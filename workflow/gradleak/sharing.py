@@ -1,0 +1,63 @@
+"""What a client of a locked network shares of its lock (FedKL section IV-E)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import numpy as np
+
+from gradleak.errors import ConfigError
+from gradleak.models.chain import Chain
+from gradleak.models.locks import is_key, private, public
+
+# Nothing; the key; the gradient of the lock's weights; or both.
+LOCK = ("withheld", "key", "gradient", "both")
+
+
+class Private(Protocol):
+    """Keys and lock weights of one client."""
+
+    def of(self, chain: Chain, seed: int) -> dict[str, np.ndarray]:
+        """Those of a network under one draw of its weights."""
+
+
+def own_lock(chain: Chain, seed: int, client: Private | None) -> dict[str, np.ndarray]:
+    """Key and lock weights that a client runs a network with; empty without a lock.
+
+    Raises
+    ------
+    ConfigError
+        If the network is locked and there is no client.
+    """
+    if not chain.locked:
+        return {}
+    if client is None:
+        raise ConfigError(
+            f"{chain.name} is locked, but no client is given to run it; give one that has a key."
+        )
+    return client.of(chain, seed)
+
+
+def of_lock(
+    gradients: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray], lock: str
+) -> dict[str, np.ndarray]:
+    """Gradients as they are shared: without the lock's, but with what `lock` grants of it.
+
+    Parameters
+    ----------
+    gradients
+        Of all parameters.
+    own
+        Key and lock weights of the client.
+    lock
+        One of `LOCK`. Lock weights themselves are never shared.
+    """
+    if lock not in LOCK:
+        raise ConfigError(f"lock: '{lock}' is not known; choose one of {', '.join(LOCK)}.")
+    out = public(gradients)
+    if lock in ("gradient", "both"):
+        out |= private(gradients)
+    if lock in ("key", "both"):
+        out |= {name: value for name, value in own.items() if is_key(name)}
+    return out
