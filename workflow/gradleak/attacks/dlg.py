@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -14,20 +14,23 @@ from gradleak.losses import OF_CLASSES
 from gradleak.matching.branches import BranchGradients
 from gradleak.matching.descent import Descent
 from gradleak.matching.distances import Squared
-from gradleak.matching.lbfgs import Settings, minimise
+from gradleak.matching.lbfgs import Minimum, Settings, minimise
 from gradleak.matching.members import Members
 from gradleak.models.chain import Chain
 
 # Where a dummy's own gradient vanishes, its distance to a gradient of norm 1 is 1: a saturated
 # output, from which no step leads away.
 DEAD = 1e-6
+# Share of the evaluations before a lock's γ and β move.
+LEAD = 0.25
 
 
 @dataclass(frozen=True)
 class Dlg(Search):
     """Minimise Σ_l ||∇W_l' − ∇W_l||² over the image, and over the label where it is unknown.
 
-    γ and β of a lock join the image where they are to be fitted.
+    γ and β of a lock that are to be fitted join the image after the first `LEAD` of the
+    evaluations: from the start on, they run away to a saturated lock.
 
     The distance is relative: both gradients are divided by the norm of the shared one. A search
     is held for a failure, judged without the original, if its distance stays at `failure_loss` or
@@ -65,11 +68,6 @@ class Dlg(Search):
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`."""
         chain, shape = members.network.chain, members.starts.shape
-        start = members.starts.flatten(1)
-        if members.labels is None:
-            start = torch.cat((start, members.logits.flatten(1)), 1)
-        if members.scaling is not None:
-            start = torch.cat((start, members.scaling), 1)
         settings = Settings(
             evaluations=self.iterations,
             history=self.history,
@@ -78,7 +76,7 @@ class Dlg(Search):
             window=self.window,
             slack=slack_of(chain) if self.slack is None else self.slack,
         )
-        found = minimise(_Distance(members), start, settings)
+        found = _searched(members, settings)
         pixels = shape[1:].numel()
         images = found.x[:, :pixels].reshape(shape).double().cpu().numpy()
         labels = members.labels
@@ -130,6 +128,20 @@ def _told(logits: torch.Tensor, loss: str) -> torch.Tensor:
     return torch.where(logits[:, :, 0] > 0, 1, -1)
 
 
+def _searched(members: Members, settings: Settings) -> Minimum:
+    """Images (M, ·), labels if unknown, and γ and β of a lock if they are to be fitted."""
+    start, distance = members.starts.flatten(1), _Distance(members)
+    if members.labels is None:
+        start = torch.cat((start, members.logits.flatten(1)), 1)
+    if members.scaling is None:
+        return minimise(distance, start, settings)
+    count = max(1, int(LEAD * settings.evaluations))
+    lead = minimise(distance, start, replace(settings, evaluations=count))
+    start = torch.cat((lead.x, members.scaling), 1)
+    rest = replace(settings, evaluations=max(1, settings.evaluations - count))
+    return lead.then(minimise(distance, start, rest))
+
+
 class _Distance:
     """Relative distance of gradients and its derivative, as `minimise` wants them."""
 
@@ -156,18 +168,20 @@ class _Distance:
         images = images.reshape(size)
         network = members.network
         if isinstance(network, BranchGradients):
-            network = network.with_scaling(scaling) if members.scaling is not None else network
+            fits = scaling.shape[1] > 0
+            if members.scaling is not None:
+                network = network.with_scaling(scaling if fits else members.scaling)
             value, down, in_logits, in_scaling = network.descend_scaling(
                 images, labels, Squared(members.targets), members.scale
             )
         else:
             descent = Descent(network, members.targets, members.scale)
             value, down, in_logits = descent(images, labels)
-            in_scaling = scaling
+            fits, in_scaling = False, scaling
         parts = [down.flatten(1)]
         if in_logits is not None:
             parts.append(in_logits.flatten(1))
-        if members.scaling is not None:
+        if fits:
             parts.append(in_scaling)
         dead = (value - 1.0).abs() <= DEAD
         return torch.where(dead, torch.inf, value), torch.cat(parts, 1)

@@ -90,6 +90,15 @@ class Minimum:
     stop: list[str]
     trace: np.ndarray
 
+    def then(self, later: Minimum) -> Minimum:
+        """A search that went on from here: where it ended, after the evaluations of both."""
+        evaluations = self.evaluations + later.evaluations
+        trace = np.full((len(evaluations), evaluations.max()), np.nan)
+        for m, (one, other) in enumerate(zip(self.evaluations, later.evaluations, strict=True)):
+            trace[m, :one] = self.trace[m, :one]
+            trace[m, one : one + other] = later.trace[m, :other]
+        return Minimum(later.x, later.value, evaluations, later.stop, trace)
+
 
 def minimise(objective: Objective, start: torch.Tensor, settings: Settings) -> Minimum:
     """Minimise M functions of n variables at once.
