@@ -9,6 +9,7 @@ import numpy as np
 
 from gradleak.artifacts import read_tensors, write_tensors
 from gradleak.data.arrays import Dataset
+from gradleak.enlarging import bilinear, fit
 from gradleak.errors import DataError
 
 # Batches of more images are named by their number, not by their images.
@@ -215,29 +216,11 @@ def _drawn(data: Dataset, settings: dict[str, Any], count: int, size: int) -> li
 
 
 def _resized(images: np.ndarray, size: int | None, how: str) -> tuple[np.ndarray, int]:
-    """Images (n, C, H, W) cropped at the centre to `size`, and how often to repeat each pixel."""
+    """Images (n, C, H, W) brought to `size`, but how often each pixel is to be repeated."""
     height, width = images.shape[2:]
-    if size is None:
-        return images, 1
-    if min(height, width) >= size:
-        top, left = (height - size) // 2, (width - size) // 2
-        return images[:, :, top : top + size, left : left + size], 1
-    if how == "bilinear" and height == width:
-        return np.stack([_bilinear(image, size) for image in images]), 1
-    if height != width or size % height:
-        raise DataError(
-            f"targets: images of {height}x{width} cannot be enlarged to size: {size} by repeating "
-            f"each pixel; choose a multiple of {height}, or resize: bilinear for square images."
-        )
-    return images, size // height
-
-
-def _bilinear(image: np.ndarray, size: int) -> np.ndarray:
-    """One image (C, H, W), uint8, enlarged to `size` and rounded."""
-    from skimage.transform import resize
-
-    found = resize(image, (len(image), size, size), order=1, mode="edge", preserve_range=True)
-    return np.asarray(np.rint(found), dtype=np.uint8)
+    plan = fit((height, width), size, how, "targets")
+    images = images[:, :, plan.rows, plan.columns]
+    return images if plan.side is None else bilinear(images, plan.side), plan.repeat
 
 
 def save(path: str, targets: TargetSet, provenance: dict[str, Any]) -> None:

@@ -1,16 +1,20 @@
-"""Images of a training, held on the device as bytes, and cropped and mirrored there in batches."""
+"""Images of a training, held on the device as bytes; moved and enlarged there in batches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch.nn import functional
 
 from gradleak.data.arrays import Dataset
+from gradleak.enlarging import AS_IT_IS, Fit, fit, taps
 from gradleak.errors import DataError
+
+# Images that are enlarged at once.
+ENLARGED = 16
 
 
 @dataclass(frozen=True)
@@ -25,12 +29,15 @@ class Images:
         int64 (N,).
     offset, std
         A network is fed with (pixels / 255 + offset) / std.
+    size
+        How a batch of pixels is brought to the network's size; their margins are already cropped.
     """
 
     pixels: torch.Tensor
     labels: torch.Tensor
     offset: float = 0.0
     std: float = 1.0
+    size: Fit = AS_IT_IS
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -40,10 +47,24 @@ class Images:
         """Where they are."""
         return self.labels.device
 
+    def part(self, chosen: np.ndarray) -> Images:
+        """Those of some places (n,)."""
+        places = torch.from_numpy(chosen).to(self.device)
+        return replace(self, pixels=self.pixels[places], labels=self.labels[places])
+
     def inputs(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels (B, H, W, C) as inputs (B, C, H, W), channels last in memory."""
-        scaled = pixels.to(torch.float32).div_(255.0).add_(self.offset).div_(self.std)
+        """Pixels (B, H, W, C) as inputs (B, C, S, S), channels last in memory."""
+        scaled = self._sized(pixels).to(torch.float32).div_(255.0).add_(self.offset).div_(self.std)
         return scaled.permute(0, 3, 1, 2)
+
+    def _sized(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels (B, H, W, C) in the network's size (B, S, S, C), uint8."""
+        if self.size.side is not None:
+            return bilinear(pixels, self.size.side)
+        if self.size.repeat > 1:
+            tall = pixels.repeat_interleave(self.size.repeat, 1)
+            return tall.repeat_interleave(self.size.repeat, 2)
+        return pixels
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs and labels in order, as they are."""
@@ -89,6 +110,28 @@ def _moved(pixels: torch.Tensor, crop: int, flip: bool, generator: torch.Generat
     return padded[images, rows, columns]
 
 
+def bilinear(pixels: torch.Tensor, size: int) -> torch.Tensor:
+    """Pixels (B, H, H, C), uint8, enlarged to (B, S, S, C) by `gradleak.enlarging.bilinear`.
+
+    Products and sums are those of that function, one by one, so that the bytes are the same.
+    """
+    out = pixels.new_empty((len(pixels), size, size, pixels.shape[3]))
+    first, second, share = (
+        torch.from_numpy(x).to(pixels.device) for x in taps(len(pixels[0]), size)
+    )
+    rest = 1.0 - share
+    for start in range(0, len(pixels), ENLARGED):
+        part = slice(start, start + ENLARGED)
+        above = pixels[part, first] * rest[:, None, None]
+        below = pixels[part, second] * share[:, None, None]
+        total = above[:, :, first].mul_(rest[:, None])
+        total += above[:, :, second].mul_(share[:, None])
+        total += below[:, :, first].mul_(rest[:, None])
+        total += below[:, :, second].mul_(share[:, None])
+        out[part] = total.round_()
+    return out
+
+
 @dataclass(frozen=True)
 class Split:
     """Images to train on, to choose the best epoch by, and to report: none is in two of them."""
@@ -115,6 +158,8 @@ def divide(
     offset: float,
     std: float,
     device: torch.device,
+    size: int | None = None,
+    resize: str = "repeat",
 ) -> Split:
     """Split a data set at random into the parts of `Split`.
 
@@ -129,29 +174,35 @@ def divide(
         Of the order in which images are dealt out.
     offset, std, device
         See `Images`.
+    size, resize
+        See `gradleak.enlarging.fit`.
 
     Raises
     ------
     DataError
-        If a part would be empty.
+        If a part would be empty, or images cannot be brought to `size`.
     """
+    height, width = data.images.shape[2:]
+    plan = fit((height, width), size, resize, "trainings")
     there, wanted = len(data.labels), sum(counts.values())
     share = min(1.0, there / wanted)
     order = np.random.default_rng(seed).permutation(there)
     parts, first = {}, 0
     for name, count in counts.items():
-        size = int(share * count)
-        if not size:
+        taken = int(share * count)
+        if not taken:
             raise DataError(
                 f"{data.dataset}-{data.split} has {there} images, too few for {count} of {wanted} "
                 f"to {name}; lower the other numbers, or take a larger data set."
             )
-        chosen = np.sort(order[first : first + size])
-        first += size
+        chosen = np.sort(order[first : first + taken])
+        first += taken
+        pixels = data.images[chosen][:, :, plan.rows, plan.columns]
         parts[name] = Images(
-            torch.from_numpy(data.images[chosen]).permute(0, 2, 3, 1).contiguous().to(device),
+            torch.from_numpy(pixels).permute(0, 2, 3, 1).contiguous().to(device),
             torch.from_numpy(data.labels[chosen]).to(device),
             offset,
             std,
+            plan,
         )
     return Split(**parts)
