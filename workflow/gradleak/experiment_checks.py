@@ -101,8 +101,11 @@ def _check_training(config: Config, name: str) -> None:
     )
     training = config.trainings[experiment.training]
     targets = config.targets[experiment.targets]
-    for key in ("dataset", "offset", "std"):
-        ours, theirs = getattr(training, key), getattr(targets, key)
+    for key in ("dataset", "offset", "std", "size", "resize"):
+        ours, theirs = (
+            config.amount(value) if key == "size" and value is not None else value
+            for value in (getattr(training, key), getattr(targets, key))
+        )
         if ours != theirs:
             raise ConfigError(
                 f"{where}: its networks are trained on {key}: {ours}, but targets "

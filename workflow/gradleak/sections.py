@@ -35,6 +35,7 @@ from gradleak.section import (
     Section,
 )
 from gradleak.server_sections import HonestServer, ServerConfig
+from gradleak.training_sections import TrainingConfig
 
 
 class Data(Section):
@@ -242,47 +243,6 @@ class ClippingConfig(Section):
 DefenceConfig = Annotated[
     NoDefence | GaussianNoiseConfig | ClippingConfig | SoteriaConfig, Field(discriminator="method")
 ]
-
-
-class TrainingConfig(Section):
-    """How networks are trained, and on which images.
-
-    `train`, `validation` and `test` are numbers of images, all of `split`, and none in two of them;
-    where a data set has fewer, each part shrinks alike. Defaults are those of
-    `gradleak.training.recipe.Recipe`.
-    """
-
-    dataset: DatasetName
-    split: Literal["train", "test", "val"] = "train"
-    train: AmountOrName
-    validation: AmountOrName
-    test: AmountOrName
-    seed: NonNegativeInt = 0
-    offset: float = 0.0
-    std: PositiveFloat = 1.0
-    epochs: AmountOrName
-    batch: AmountOrName = 128
-    rate: PositiveFloat = 0.1
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    nesterov: bool = True
-    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
-    schedule: Literal["step", "cosine", "constant"] = "cosine"
-    milestones: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.5, 0.75])
-    factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    crop: NonNegativeInt = 4
-    flip: bool = True
-    precision: Literal["auto", "mixed", "float32"] = "auto"
-    checkpoint: PositiveInt = 5
-
-    @model_validator(mode="after")
-    def _settings_fit(self) -> TrainingConfig:
-        if self.nesterov and not self.momentum:
-            raise ValueError("nesterov: true needs momentum; set it above 0, or nesterov: false")
-        given = {"milestones", "factor"} & self.model_fields_set
-        if self.schedule != "step" and given:
-            raise ValueError(f"{min(given)} goes with schedule: step; take it out")
-        return self
 
 
 class Experiment(Section):

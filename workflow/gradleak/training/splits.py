@@ -1,0 +1,73 @@
+"""Which client of a federated training has which images."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gradleak.errors import DataError
+from gradleak.training.participation import Federated
+
+# What splits are drawn by, beside the seed.
+SPLIT = 3
+
+
+def split(labels: np.ndarray, settings: Federated, seed: int) -> list[np.ndarray]:
+    """Places of each client's images; each place is one client's, and all are given out.
+
+    Parameters
+    ----------
+    labels
+        Of all images (N,).
+    settings
+        ``iid``: random parts, whose sizes differ by one at most. ``dirichlet``: see `dirichlet`.
+    seed
+        Of the draw.
+
+    Returns
+    -------
+    list
+        For each client int64 (n,), ascending.
+
+    Raises
+    ------
+    DataError
+        If a client would have no image.
+    """
+    if len(labels) < settings.clients:
+        raise DataError(
+            f"trainings: {settings.clients} clients cannot share {len(labels)} images; lower "
+            "federated.clients, or raise train."
+        )
+    generator = np.random.default_rng((seed, SPLIT))
+    if settings.split == "iid":
+        parts = np.array_split(generator.permutation(len(labels)), settings.clients)
+    else:
+        parts = dirichlet(labels, settings.clients, settings.alpha, generator)
+    for client, part in enumerate(parts):
+        if not len(part):
+            raise DataError(
+                f"trainings: the split ({settings.split}, alpha: {settings.alpha:g}, seed: {seed}) "
+                f"leaves client {client} of {settings.clients} without an image; raise alpha or "
+                "train, lower federated.clients, or choose another seed."
+            )
+    return [np.sort(part) for part in parts]
+
+
+def dirichlet(
+    labels: np.ndarray, clients: int, alpha: float, generator: np.random.Generator
+) -> list[np.ndarray]:
+    """Each class is dealt out in shares of its own, drawn from Dir(alpha, …, alpha).
+
+    Small `alpha` leave a class to few clients, large ones come near equal shares. Hsu et al. (2019)
+    draw a client's shares of the classes and keep clients equally large; drawing a class's shares
+    of the clients (Yurochkin et al. 2019) gives out each image once, and clients differ in size.
+    """
+    parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
+    for label in np.unique(labels):
+        places = generator.permutation(np.flatnonzero(labels == label))
+        shares = generator.dirichlet(np.full(clients, alpha))
+        # Rounded sums, so that sizes add up to the class's.
+        ends = np.rint(np.cumsum(shares)[:-1] * len(places)).astype(np.int64)
+        for part, found in zip(parts, np.split(places, ends), strict=True):
+            part.append(found)
+    return [np.concatenate(part) for part in parts]

@@ -1,0 +1,85 @@
+"""Sections of config.yaml that say how networks are trained."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+
+from gradleak.section import AmountOrName, DatasetName, Section
+from gradleak.training.participation import chosen_number
+
+
+class FederatedConfig(Section):
+    """Clients that train a network together (FedAvg; FedKL where the network is locked).
+
+    In each round a part `share` of the `clients` is chosen at random, and each of them answers with
+    probability `answering`. One that answers has passed its images `local_epochs` times. The
+    training images are split ``iid`` or, with concentration `alpha`, by ``dirichlet``.
+    """
+
+    clients: PositiveInt = 3
+    share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    local_epochs: PositiveInt = 1
+    split: Literal["iid", "dirichlet"] = "iid"
+    alpha: PositiveFloat = 0.5
+    answering: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+    @model_validator(mode="after")
+    def _settings_fit(self) -> FederatedConfig:
+        if self.split != "dirichlet" and "alpha" in self.model_fields_set:
+            raise ValueError("alpha goes with split: dirichlet; take it out")
+        if not chosen_number(self.share, self.clients):
+            raise ValueError(
+                f"share: {self.share:g} of {self.clients} clients is none of them; raise it to "
+                f"{1 / self.clients:.2g} at least, or take more clients"
+            )
+        return self
+
+
+class TrainingConfig(Section):
+    """How networks are trained, and on which images.
+
+    `train`, `validation` and `test` are numbers of images, all of `split`, and none in two of them;
+    where a data set has fewer, each part shrinks alike. `size` is the side that images are cropped
+    or enlarged to, `resize` says how, as in ``targets``. With `federated`, `epochs` counts rounds,
+    and `milestones` and `checkpoint` are of them. Defaults are those of
+    `gradleak.training.recipe.Recipe`.
+    """
+
+    dataset: DatasetName
+    split: Literal["train", "test", "val"] = "train"
+    train: AmountOrName
+    validation: AmountOrName
+    test: AmountOrName
+    seed: NonNegativeInt = 0
+    size: AmountOrName | None = None
+    resize: Literal["repeat", "bilinear"] = "repeat"
+    offset: float = 0.0
+    std: PositiveFloat = 1.0
+    epochs: AmountOrName
+    batch: AmountOrName = 128
+    rate: PositiveFloat = 0.1
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    nesterov: bool = True
+    weight_decay: Annotated[float, Field(ge=0)] = 5e-4
+    schedule: Literal["step", "cosine", "constant"] = "cosine"
+    milestones: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.5, 0.75])
+    factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    crop: NonNegativeInt = 4
+    flip: bool = True
+    precision: Literal["auto", "mixed", "float32"] = "auto"
+    checkpoint: PositiveInt = 5
+    federated: FederatedConfig | None = None
+
+    @model_validator(mode="after")
+    def _settings_fit(self) -> TrainingConfig:
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov: true needs momentum; set it above 0, or nesterov: false")
+        given = {"milestones", "factor"} & self.model_fields_set
+        if self.schedule != "step" and given:
+            raise ValueError(f"{min(given)} goes with schedule: step; take it out")
+        if self.resize != "repeat" and self.size is None:
+            raise ValueError(f"resize: {self.resize} goes with size; give it or take resize out")
+        return self
