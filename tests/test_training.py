@@ -23,7 +23,7 @@ from gradleak.models.activations import Activation
 from gradleak.models.build import load, with_statistics
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
-from gradleak.training import engine, memory
+from gradleak.training import learner, memory
 from gradleak.training.data import Images, divide
 from gradleak.training.engine import Trainer
 from gradleak.training.recipe import Recipe, arithmetic
@@ -142,7 +142,7 @@ def test_engine_does_what_a_plain_loop_does():
     )
     train = split().train
     for epoch in range(3):
-        generator = torch.Generator().manual_seed(engine.seed_of(0, epoch))
+        generator = torch.Generator().manual_seed(learner.seed_of(0, epoch))
         order = torch.randperm(60, generator=generator)
         for step in range(3):
             for group in optimiser.param_groups:

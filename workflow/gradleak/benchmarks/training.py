@@ -26,7 +26,8 @@ from gradleak.models import files
 from gradleak.models.build import ChainModule, load, with_statistics
 from gradleak.models.chain import Chain
 from gradleak.training.data import Images, Split, divide
-from gradleak.training.engine import EVALUATED, Trainer, seed_of
+from gradleak.training.engine import Trainer
+from gradleak.training.learner import EVALUATED, seed_of
 from gradleak.training.recipe import Recipe
 from gradleak.training.run import PARTS, recipe_of
 

@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
-import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 from tqdm import tqdm
 
-from gradleak.errors import ConfigError, NumericsError
-from gradleak.models.build import load, with_statistics
+from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
-from gradleak.models.files import fingerprint
 from gradleak.training import checkpoint
-from gradleak.training.checkpoint import Arrays, Identity, State
-from gradleak.training.data import Images, Split
-from gradleak.training.memory import bytes_kept, largest_batch
-from gradleak.training.recipe import Recipe, arithmetic, autocast
+from gradleak.training.checkpoint import Arrays, State
+from gradleak.training.data import Split
+from gradleak.training.learner import Learner
+from gradleak.training.recipe import Recipe
 
 LOG = logging.getLogger("gradleak")
-# Images that pass at once where nothing is kept for a pass back.
-EVALUATED = 500
-# Seconds between two updates of the progress bar's numbers, which wait for the device.
-SHOWN = 1.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +49,7 @@ class Trained:
     rows: list[dict[str, Any]]
 
 
-class Trainer:
+class Trainer(Learner):
     """Trains one network; a run that was killed goes on at its last checkpoint.
 
     The order of images and their augmentation follow from (seed, epoch) alone, so on a CPU with
@@ -91,25 +81,10 @@ class Trainer:
         source: Mapping[str, Any] | None = None,
         code: str = "",
     ) -> None:
-        self.chain, self.split, self.recipe, self.seed = chain, split, recipe, seed
-        self.device = split.train.device
-        self.kind = arithmetic(recipe.precision, self.device)
-        self.module = load(chain, with_statistics(chain, weights), torch.float32)
-        self.module.to(self.device).to(memory_format=torch.channels_last)
-        self.optimiser = recipe.optimiser(self.module)
-        described = json.dumps([chain.describe(), fingerprint(weights)], sort_keys=True)
-        self._evaluated = EVALUATED
-        self.identity = Identity(
-            {"name": chain.name, "hash": hashlib.sha256(described.encode()).hexdigest()[:16]},
-            {**(source or {}), **split.sizes},
-            {
-                **json.loads(json.dumps(asdict(recipe))),
-                "seed": seed,
-                "arithmetic": self.kind,
-                "device": self.device.type,
-                "code": code,
-            },
-        )
+        super().__init__(chain, weights, recipe, seed, split.train.device)
+        self.split = split
+        data = {**(source or {}), **split.sizes}
+        self.identity = self._identity(weights, data, code=code)
 
     def run(
         self,
@@ -138,13 +113,8 @@ class Trainer:
         if state.epoch:
             self._restore(state)
             LOG.info("%s goes on after epoch %d, from %s", self.chain.name, state.epoch, path)
-        try:
-            self._check_memory()
+        with self.within_memory(self.split.train):
             return self._run(state, path, on_epoch)
-        except (MemoryError, RuntimeError) as error:
-            if not _out_of_memory(error):
-                raise
-            raise self._too_large(None) from error
 
     def _run(
         self,
@@ -196,71 +166,20 @@ class Trainer:
         """One pass over the training images, then the validation images."""
         recipe, images = self.recipe, self.split.train
         steps = images.steps(recipe.batch)
-        generator = torch.Generator(self.device).manual_seed(seed_of(self.seed, epoch))
-        # Dropout draws from PyTorch's own generator.
-        torch.manual_seed(seed_of(self.seed, epoch))
-        self.module.train()
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        seen, shown = 0, time.monotonic()
-        batches = images.augmented(recipe.batch, recipe.crop, recipe.flip, generator)
-        for step, (inputs, labels) in enumerate(batches):
-            rate = recipe.rate_at(epoch * steps + step, recipe.epochs * steps)
-            sums += self._step(inputs, labels, rate)
-            seen += len(labels)
-            bar.update()
-            if not bar.disable and time.monotonic() - shown > SHOWN:
-                loss, right = (sums / seen).tolist()
-                bar.set_postfix(epoch=epoch + 1, loss=f"{loss:.3f}", accuracy=f"{right:.1%}")
-                shown = time.monotonic()
-        loss, right = (sums / seen).tolist()
+
+        def rate(step: int) -> float:
+            return recipe.rate_at(epoch * steps + step, recipe.epochs * steps)
+
+        passed = self.one_pass(images, epoch, rate, bar)
         validation_loss, validation = self.evaluate(self.split.validation)
-        self._check_finite(epoch, (loss, validation_loss), path, state)
+        self._check_finite(epoch, (passed.loss, validation_loss), path, state)
         return {
             "epoch": epoch + 1,
-            "rate": rate,
-            "train_loss": loss,
-            "train_accuracy": right,
+            "rate": passed.rate,
+            "train_loss": passed.loss,
+            "train_accuracy": passed.accuracy,
             "validation_loss": validation_loss,
             "validation_accuracy": validation,
-        }
-
-    def _step(self, inputs: torch.Tensor, labels: torch.Tensor, rate: float) -> torch.Tensor:
-        """One step of SGD; sums of losses and of right answers (2,)."""
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        output, loss = self._forward(inputs, labels)
-        self.optimiser.zero_grad()
-        loss.backward()
-        self.optimiser.step()
-        right = (output.detach().argmax(1) == labels).sum()
-        return torch.stack([loss.detach().double() * len(labels), right.double()])
-
-    def _forward(
-        self, inputs: torch.Tensor, labels: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        with autocast(self.kind, self.device):
-            output = self.module(inputs)
-        output = output.float()
-        return output, functional.cross_entropy(output, labels)
-
-    @torch.no_grad()
-    def evaluate(self, images: Images) -> tuple[float, float]:
-        """Mean loss and share of right answers, norms with their running statistics."""
-        self.module.eval()
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        for inputs, labels in images.batches(self._evaluated):
-            output, loss = self._forward(inputs, labels)
-            sums[0] += loss * len(labels)
-            sums[1] += (output.argmax(1) == labels).sum()
-        loss_, right = (sums / len(images)).tolist()
-        return loss_, right
-
-    def weights(self) -> Arrays:
-        """Parameters and running statistics as they are now, copied."""
-        return {
-            name: value.detach().contiguous().cpu().numpy().copy()
-            for name, value in self.module.state_dict().items()
-            if not name.endswith("num_batches_tracked")
         }
 
     def _momentum(self) -> Arrays:
@@ -270,13 +189,6 @@ class Trainer:
             for name, parameter in self.module.named_parameters()
             if held[parameter].get("momentum_buffer") is not None
         }
-
-    def _put(self, weights: Arrays) -> None:
-        """Copy weights into the network."""
-        there = self.module.state_dict()
-        with torch.no_grad():
-            for name, value in weights.items():
-                there[name].copy_(torch.from_numpy(value))
 
     def _restore(self, state: State) -> None:
         self._put(state.weights)
@@ -290,8 +202,7 @@ class Trainer:
         self, epoch: int, losses: tuple[float, float], path: Path | None, state: State
     ) -> None:
         """Refuse losses, weights and running statistics that are not finite."""
-        finite = all(bool(torch.isfinite(v).all()) for v in self.module.state_dict().values())
-        if np.isfinite(losses).all() and finite:
+        if np.isfinite(losses).all() and self.is_finite():
             return
         kept = state.epoch - state.epoch % self.recipe.checkpoint
         left = (
@@ -303,44 +214,3 @@ class Trainer:
             f"{self.chain.name}: training diverged in epoch {epoch + 1} (loss {losses[0]:g}, on "
             f"validation {losses[1]:g}); {left}; lower rate: {self.recipe.rate:g}."
         )
-
-    def _check_memory(self) -> None:
-        """Refuse a batch that will not fit, by what a few images keep for the pass back."""
-        images = self.split.train
-        # In evaluation mode no running statistics move.
-        self.module.eval()
-
-        def kept(count: int) -> int:
-            inputs = images.inputs(images.pixels[:count])
-            return bytes_kept(lambda: self._forward(inputs, images.labels[:count])[1])
-
-        weights = sum(value.nbytes for value in self.module.parameters())
-        # What one image more keeps, since weights are kept whatever their number; beside the batch
-        # there are gradients, momentum and the best weights.
-        most = largest_batch(kept(2) - kept(1), 3 * weights, self.device)
-        if most < self.recipe.batch and most < len(images):
-            raise self._too_large(most)
-        # Once, since later an accelerator's memory is reserved, though it could be used again.
-        self._evaluated = max(1, min(EVALUATED, most))
-
-    def _too_large(self, fits: int | None) -> ConfigError:
-        if fits is None:
-            remedy = f"try batch: {max(1, self.recipe.batch // 2)}"
-        elif fits:
-            remedy = f"{fits} would fit: set batch to that"
-        else:
-            remedy = "not even one image would fit"
-        return ConfigError(
-            f"{self.chain.name}: batch: {self.recipe.batch} does not fit in the memory of "
-            f"{self.device.type}; {remedy}, or free memory."
-        )
-
-
-def seed_of(seed: int, epoch: int) -> int:
-    """What an epoch's order and augmentation are drawn from."""
-    return int(np.random.SeedSequence((seed, epoch)).generate_state(1, np.uint64)[0] >> 1)
-
-
-def _out_of_memory(error: MemoryError | RuntimeError) -> bool:
-    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    return known or "not enough memory" in str(error).lower()

@@ -1,0 +1,243 @@
+"""One network on a device: passes over images, what they cost in memory, and what they leave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from gradleak.errors import ConfigError
+from gradleak.models.build import load, with_statistics
+from gradleak.models.chain import Chain
+from gradleak.models.files import fingerprint
+from gradleak.training.checkpoint import Arrays, Identity
+from gradleak.training.data import Images
+from gradleak.training.memory import bytes_kept, largest_batch
+from gradleak.training.recipe import Recipe, arithmetic, autocast
+
+# Images that pass at once where nothing is kept for a pass back.
+EVALUATED = 500
+# Seconds between two updates of the progress bar's numbers, which wait for the device.
+SHOWN = 1.0
+
+
+class Passed(NamedTuple):
+    """What a pass over images found on the way.
+
+    Attributes
+    ----------
+    loss, accuracy
+        Means over its images, each under the weights of its own step.
+    rate
+        Of the last step.
+    """
+
+    loss: float
+    accuracy: float
+    rate: float
+
+
+class Learner:
+    """A network that learns by SGD.
+
+    Parameters
+    ----------
+    chain, weights
+        The network and where it starts.
+    recipe
+        Settings.
+    seed
+        Of order and augmentation.
+    device
+        Where it learns.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        weights: Mapping[str, np.ndarray],
+        recipe: Recipe,
+        seed: int,
+        device: torch.device,
+    ) -> None:
+        self.chain, self.recipe, self.seed, self.device = chain, recipe, seed, device
+        self.kind = arithmetic(recipe.precision, device)
+        self.module = load(chain, with_statistics(chain, weights), torch.float32)
+        self.module.to(device).to(memory_format=torch.channels_last)
+        self.optimiser = recipe.optimiser(self.module)
+        self._evaluated = EVALUATED
+
+    def _identity(
+        self, weights: Mapping[str, np.ndarray], data: Mapping[str, Any], **more: Any
+    ) -> Identity:
+        """What its checkpoints say of where it starts, its images and its settings."""
+        described = json.dumps([self.chain.describe(), fingerprint(weights)], sort_keys=True)
+        return Identity(
+            {"name": self.chain.name, "hash": hashlib.sha256(described.encode()).hexdigest()[:16]},
+            dict(data),
+            {
+                **json.loads(json.dumps(asdict(self.recipe))),
+                "seed": self.seed,
+                "arithmetic": self.kind,
+                "device": self.device.type,
+                **more,
+            },
+        )
+
+    def one_pass(
+        self,
+        images: Images,
+        number: int,
+        rate: Callable[[int], float],
+        bar: Any,
+        client: int = 0,
+    ) -> Passed:
+        """Pass images once in random order, moved at random.
+
+        Parameters
+        ----------
+        images
+            To learn from.
+        number, client
+            What order and augmentation follow from, beside the seed.
+        rate
+            Learning rate of each step, from 0.
+        bar
+            Of tqdm.
+        """
+        recipe = self.recipe
+        drawn = seed_of(self.seed, number, client)
+        generator = torch.Generator(self.device).manual_seed(drawn)
+        # Dropout draws from PyTorch's own generator.
+        torch.manual_seed(drawn)
+        self.module.train()
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        seen, shown = 0, time.monotonic()
+        batches = images.augmented(recipe.batch, recipe.crop, recipe.flip, generator)
+        for step, (inputs, labels) in enumerate(batches):
+            last = rate(step)
+            sums += self._step(inputs, labels, last)
+            seen += len(labels)
+            bar.update()
+            if not bar.disable and time.monotonic() - shown > SHOWN:
+                loss, right = (sums / seen).tolist()
+                bar.set_postfix(epoch=number + 1, loss=f"{loss:.3f}", accuracy=f"{right:.1%}")
+                shown = time.monotonic()
+        loss, right = (sums / seen).tolist()
+        return Passed(loss, right, last)
+
+    def _step(self, inputs: torch.Tensor, labels: torch.Tensor, rate: float) -> torch.Tensor:
+        """One step of SGD; sums of losses and of right answers (2,)."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        output, loss = self._forward(inputs, labels)
+        self.optimiser.zero_grad()
+        loss.backward()
+        self.optimiser.step()
+        right = (output.detach().argmax(1) == labels).sum()
+        return torch.stack([loss.detach().double() * len(labels), right.double()])
+
+    def _forward(
+        self, inputs: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        with autocast(self.kind, self.device):
+            output = self.module(inputs)
+        output = output.float()
+        return output, functional.cross_entropy(output, labels)
+
+    @torch.no_grad()
+    def evaluate(self, images: Images) -> tuple[float, float]:
+        """Mean loss and share of right answers, norms with their running statistics."""
+        self.module.eval()
+        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
+        for inputs, labels in images.batches(self._evaluated):
+            output, loss = self._forward(inputs, labels)
+            sums[0] += loss * len(labels)
+            sums[1] += (output.argmax(1) == labels).sum()
+        loss_, right = (sums / len(images)).tolist()
+        return loss_, right
+
+    def weights(self) -> Arrays:
+        """Parameters, running statistics and keys as they are now, copied."""
+        return {
+            name: value.detach().contiguous().cpu().numpy().copy()
+            for name, value in self.module.state_dict().items()
+            if not name.endswith("num_batches_tracked")
+        }
+
+    def _put(self, weights: Mapping[str, np.ndarray]) -> None:
+        """Copy weights into the network."""
+        there = self.module.state_dict()
+        with torch.no_grad():
+            for name, value in weights.items():
+                there[name].copy_(torch.from_numpy(value))
+
+    def is_finite(self) -> bool:
+        """Whether all weights and running statistics are finite."""
+        return all(bool(torch.isfinite(v).all()) for v in self.module.state_dict().values())
+
+    @contextmanager
+    def within_memory(self, images: Images) -> Iterator[None]:
+        """Refuse a batch of `images` that will not fit, before any pass and on the way.
+
+        Raises
+        ------
+        ConfigError
+            Naming the batch that fits.
+        """
+        try:
+            self._check_memory(images)
+            yield
+        except (MemoryError, RuntimeError) as error:
+            if not _out_of_memory(error):
+                raise
+            raise self._too_large(None) from error
+
+    def _check_memory(self, images: Images) -> None:
+        """Refuse a batch by what a few images keep for the pass back."""
+        # In evaluation mode no running statistics move.
+        self.module.eval()
+
+        def kept(count: int) -> int:
+            inputs = images.inputs(images.pixels[:count])
+            return bytes_kept(lambda: self._forward(inputs, images.labels[:count])[1])
+
+        weights = sum(value.nbytes for value in self.module.parameters())
+        # What one image more keeps, since weights are kept whatever their number; beside the batch
+        # there are gradients, momentum and the best weights.
+        most = largest_batch(kept(2) - kept(1), 3 * weights, self.device)
+        if most < self.recipe.batch and most < len(images):
+            raise self._too_large(most)
+        # Once, since later an accelerator's memory is reserved, though it could be used again.
+        self._evaluated = max(1, min(EVALUATED, most))
+
+    def _too_large(self, fits: int | None) -> ConfigError:
+        if fits is None:
+            remedy = f"try batch: {max(1, self.recipe.batch // 2)}"
+        elif fits:
+            remedy = f"{fits} would fit: set batch to that"
+        else:
+            remedy = "not even one image would fit"
+        return ConfigError(
+            f"{self.chain.name}: batch: {self.recipe.batch} does not fit in the memory of "
+            f"{self.device.type}; {remedy}, or free memory."
+        )
+
+
+def seed_of(seed: int, number: int, client: int = 0) -> int:
+    """What order and augmentation of a pass are drawn from; a training alone is client 0."""
+    entropy = (seed, number, client) if client else (seed, number)
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _out_of_memory(error: MemoryError | RuntimeError) -> bool:
+    known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    return known or "not enough memory" in str(error).lower()
