@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from gradleak.artifacts import read_tensors, write_tensors
 from gradleak.errors import ArtifactError
 
 Arrays = dict[str, np.ndarray]
+Found = TypeVar("Found")
 GROUPS = ("weights", "momentum", "best")
 
 
@@ -68,19 +70,37 @@ class Identity:
 WORDS = {"network": "another network", "data": "another data set", "recipe": "other settings"}
 
 
-def save(path: Path, identity: Identity, state: State) -> None:
-    """Write a checkpoint; an earlier one stays until the new one is whole."""
+def write(
+    path: Path, identity: Identity, groups: Mapping[str, Arrays], record: Mapping[str, Any]
+) -> None:
+    """Write a checkpoint; an earlier one stays until the new one is whole.
+
+    Parameters
+    ----------
+    path, identity
+        The file, and whose it is.
+    groups
+        Arrays by group and name.
+    record
+        What JSON can hold, beside them.
+    """
     tensors = {
-        f"{group}/{name}": value
-        for group in GROUPS
-        for name, value in getattr(state, group).items()
+        f"{group}/{name}": value for group, named in groups.items() for name, value in named.items()
     }
-    metadata = {"identity": identity.record(), "epoch": state.epoch, "rows": state.rows}
-    write_tensors(path, tensors, metadata)
+    write_tensors(path, tensors, {"identity": identity.record(), **record})
 
 
-def load(path: Path, identity: Identity) -> State:
-    """Read a checkpoint; a fresh state where there is none.
+def read(
+    path: Path, identity: Identity, unpack: Callable[[dict[str, Arrays], dict[str, Any]], Found]
+) -> Found | None:
+    """Read a checkpoint; None where there is none.
+
+    Parameters
+    ----------
+    path, identity
+        The file, and whose it must be.
+    unpack
+        Makes a state of groups and record. A key that it misses counts as damage.
 
     Raises
     ------
@@ -88,14 +108,14 @@ def load(path: Path, identity: Identity) -> State:
         If the file is damaged, or of another network, data set or recipe.
     """
     if not path.exists():
-        return State()
+        return None
     try:
         tensors, metadata = read_tensors(path)
-        groups: dict[str, Arrays] = {group: {} for group in GROUPS}
+        groups: dict[str, Arrays] = defaultdict(dict)
         for key, value in tensors.items():
             group, name = key.split("/", 1)
             groups[group][name] = value
-        state = State(int(metadata["epoch"]), rows=metadata["rows"], **groups)
+        found = unpack(groups, metadata)
         theirs = {part: dict(metadata["identity"][part]) for part in WORDS}
     except (ArtifactError, KeyError, ValueError, TypeError, AttributeError) as error:
         raise ArtifactError(
@@ -108,7 +128,30 @@ def load(path: Path, identity: Identity) -> State:
                 f"The checkpoint {path} is of {WORDS[part]} ({difference}); delete it, and "
                 "training starts anew."
             )
-    return state
+    return found
+
+
+def save(path: Path, identity: Identity, state: State) -> None:
+    """Write the checkpoint of a training."""
+    groups = {group: getattr(state, group) for group in GROUPS}
+    write(path, identity, groups, {"epoch": state.epoch, "rows": state.rows})
+
+
+def load(path: Path, identity: Identity) -> State:
+    """Read the checkpoint of a training; a fresh state where there is none.
+
+    Raises
+    ------
+    ArtifactError
+        See `read`.
+    """
+
+    def unpack(groups: dict[str, Arrays], record: dict[str, Any]) -> State:
+        return State(
+            int(record["epoch"]), rows=record["rows"], **{group: groups[group] for group in GROUPS}
+        )
+
+    return read(path, identity, unpack) or State()
 
 
 def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
