@@ -119,6 +119,8 @@ def test_rows_hold_times_memory_and_errors(stored):
         "seed": 0,
         "offset": -0.5,
         "std": 0.25,
+        "size": None,
+        "resize": "repeat",
         "crop": 2,
         "precision": "auto",
     }

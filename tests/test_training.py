@@ -412,6 +412,8 @@ SETTINGS = {
     "seed": 0,
     "offset": -0.5,
     "std": 0.25,
+    "size": None,
+    "resize": "repeat",
     "epochs": 2,
     "batch": 16,
     "milestones": [0.5],
@@ -461,6 +463,9 @@ def test_every_network_and_seed_of_a_file_is_trained(tmp_path):
         ("narrow", 1),
     ]
     assert (summary[["train", "validation", "test"]] == [60, 20, 20]).all(axis=None)
+    assert (summary[["regime", "dropped"]] == ["central", 0]).all(axis=None)
+    assert summary["client"].isna().all()
+    assert curve["client"].isna().all()
     assert not Path(paths["checkpoints"]).exists()
     trained = files.read(paths["weights"])
     own = trained.of(SMALL, 1)

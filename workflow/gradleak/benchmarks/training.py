@@ -25,11 +25,11 @@ from gradleak.memory import keep_freed_memory
 from gradleak.models import files
 from gradleak.models.build import ChainModule, load, with_statistics
 from gradleak.models.chain import Chain
-from gradleak.training.data import Images, Split, divide
+from gradleak.training.data import Images, Split
 from gradleak.training.engine import Trainer
 from gradleak.training.learner import EVALUATED, seed_of
+from gradleak.training.outputs import recipe_of, split_of
 from gradleak.training.recipe import Recipe
-from gradleak.training.run import PARTS, recipe_of
 
 # Processes that load images for the plain loop: what it may choose from.
 WORKERS = (0, 2)
@@ -269,14 +269,7 @@ def _measured(job: dict[str, Any]) -> dict[str, Any]:
     settings, device = job["settings"], pick_device(job["device"])
     models = files.read(job["model"])
     chain, recipe = models.chains[0], recipe_of(settings)
-    split = divide(
-        arrays.load(job["dataset"], *job["source"]),
-        {part: settings[part] for part in PARTS},
-        seed=settings["seed"],
-        offset=settings["offset"],
-        std=settings["std"],
-        device=device,
-    )
+    split = split_of(arrays.load(job["dataset"], *job["source"]), settings, device)
     case = (chain, models.of(chain, 0), split, recipe)
     workers = job["workers"]
     found = asdict(ours(*case) if workers is None else plain(*case, workers=workers))

@@ -47,6 +47,14 @@ class Images:
         """Where they are."""
         return self.labels.device
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, S, S) of what a network is fed with."""
+        height, width, channels = self.pixels.shape[1:]
+        if self.size.side is not None:
+            return channels, self.size.side, self.size.side
+        return channels, self.size.repeat * height, self.size.repeat * width
+
     def part(self, chosen: np.ndarray) -> Images:
         """Those of some places (n,)."""
         places = torch.from_numpy(chosen).to(self.device)

@@ -1,0 +1,137 @@
+"""What a client of a federation keeps: keys of locked layers, and their locks' weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gradleak.artifacts import read_tensors, write_tensors
+from gradleak.errors import ArtifactError
+from gradleak.models.chain import Chain, ConvLayer
+from gradleak.models.files import ModelFile, select
+from gradleak.models.initial import draw_key
+from gradleak.models.locks import KEY, names_of, private
+from gradleak.provenance import record
+
+AGAIN = "delete it and ask Snakemake for it again"
+
+
+@dataclass(frozen=True)
+class ClientFile:
+    """The private part of one client, for all networks and draws of a model file.
+
+    Attributes
+    ----------
+    client
+        Its number, from 0.
+    models
+        Names of the networks.
+    weights
+        ``{chain}/{layer}_key`` (seeds, S) and ``{chain}/{layer}_lock_*`` (seeds, ...).
+    path
+        Where it lies.
+    """
+
+    client: int
+    models: tuple[str, ...]
+    weights: Mapping[str, np.ndarray]
+    path: str
+
+    def of(self, chain: Chain, seed: int) -> dict[str, np.ndarray]:
+        """Private part of one network under one draw, by name.
+
+        Raises
+        ------
+        ArtifactError
+            If the file is of another model, or a key or a lock's weights are missing, of another
+            size, or of fewer draws.
+        """
+        if chain.name not in self.models:
+            raise ArtifactError(
+                f"{self.path} is of {', '.join(self.models)}, not of {chain.name}; give the client "
+                "its file of that model."
+            )
+        for layer in chain.locked:
+            self._check(chain, layer, seed)
+        return private(select(dict(self.weights), chain.name, seed))
+
+    def _check(self, chain: Chain, layer: ConvLayer, seed: int) -> None:
+        """Refuse what does not fit a locked layer."""
+        assert layer.lock is not None
+        size, filters = layer.lock.key, layer.shape.filters
+        key = self.weights.get(f"{chain.name}/{layer.name}{KEY}")
+        if key is None:
+            raise ArtifactError(
+                f"{self.path}: client {self.client} has no key for {layer.name} of {chain.name}; "
+                f"{AGAIN}."
+            )
+        if key.shape[1:] != (size,):
+            raise ArtifactError(
+                f"{self.path}: the key of client {self.client} for {layer.name} of {chain.name} "
+                f"has {key[0].size} values, but the lock takes {size}; {AGAIN}, or set lock.key: "
+                f"{key[0].size}."
+            )
+        shapes = {"weight": (filters, size), "bias": (filters,)}
+        for name in names_of(layer.name).values():
+            for part, shape in shapes.items():
+                found = self.weights.get(f"{chain.name}/{name}.{part}")
+                if found is None or found.shape[1:] != shape:
+                    what = "none" if found is None else f"of shape {found.shape[1:]}"
+                    raise ArtifactError(
+                        f"{self.path}: client {self.client} should have {name}.{part} of "
+                        f"{chain.name} of shape {shape}, but it is {what}; {AGAIN}."
+                    )
+        if seed >= len(key):
+            raise ArtifactError(
+                f"{self.path} has {len(key)} draws of {chain.name}, but draw {seed} is asked for; "
+                f"{AGAIN}."
+            )
+
+    def save(self, provenance: dict[str, Any]) -> None:
+        """Write the file."""
+        metadata = {
+            "client": self.client,
+            "models": list(self.models),
+            "provenance": provenance,
+        }
+        write_tensors(self.path, self.weights, metadata)
+
+
+def read(path: str) -> ClientFile:
+    """Read a client's file.
+
+    Raises
+    ------
+    ArtifactError
+        If it is missing, damaged, or something else.
+    """
+    weights, metadata = read_tensors(path)
+    if "client" not in metadata:
+        raise ArtifactError(f"{path} is no client's file; give one of results/clients.")
+    return ClientFile(int(metadata["client"]), tuple(metadata["models"]), weights, path)
+
+
+def create(path: str, client: int, models: ModelFile, code: str) -> None:
+    """Write the file with which a client starts: keys of its own, lock weights from the server.
+
+    Parameters
+    ----------
+    path, client
+        The file, and the client's number.
+    models
+        The server's model file; its draws become the client's.
+    code
+        Hash of the code, for provenance.
+    """
+    weights: dict[str, np.ndarray] = {}
+    for chain in models.chains:
+        own = select(models.weights, chain.name)
+        draws = range(len(next(iter(own.values()))))
+        keys = [draw_key(chain, client, seed) for seed in draws]
+        drawn = {name: np.stack([key[name] for key in keys]) for name in keys[0]}
+        weights |= {f"{chain.name}/{name}": v for name, v in (private(own) | drawn).items()}
+    names = tuple(chain.name for chain in models.chains)
+    ClientFile(client, names, weights, path).save(record({"client": client}, code))

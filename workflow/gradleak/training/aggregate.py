@@ -1,0 +1,62 @@
+"""What a server makes of its clients' weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gradleak.errors import ConfigError
+
+
+class Aggregate:
+    """Mean of clients' weights, by numbers of images (FedAvg, McMahan et al. 2017).
+
+    Σ_k n_k w_k / Σ_k n_k over parameters and running statistics alike, summed in float64 in the
+    order in which clients are added.
+
+    Parameters
+    ----------
+    like
+        The server's weights, whose names and shapes clients' must have.
+    """
+
+    def __init__(self, like: Mapping[str, np.ndarray]) -> None:
+        self._like = like
+        self._sums = {name: np.zeros(value.shape) for name, value in like.items()}
+        self._images = 0
+
+    def add(self, client: int, weights: Mapping[str, np.ndarray], images: int) -> None:
+        """Add the weights of one client.
+
+        Raises
+        ------
+        ConfigError
+            If they are of another model than the server's; nothing is added then.
+        """
+        for name in sorted(self._like.keys() ^ weights.keys()):
+            which = "lacks" if name in self._like else "has"
+            other = "has" if name in self._like else "lacks"
+            raise ConfigError(
+                f"Client {client} {which} {name}, which the server's model {other}; weights of "
+                "unlike models have no mean, so give every client the server's model."
+            )
+        for name, value in self._like.items():
+            if weights[name].shape != value.shape:
+                raise ConfigError(
+                    f"Client {client} has {name} of shape {weights[name].shape}, the server's "
+                    f"model of {value.shape}; weights of unlike models have no mean, so give every "
+                    "client the server's model."
+                )
+        for name, total in self._sums.items():
+            total += images * weights[name].astype(np.float64)
+        self._images += images
+
+    def mean(self) -> dict[str, np.ndarray]:
+        """The mean, in the server's arithmetic; the server's own weights if none was added."""
+        if not self._images:
+            return dict(self._like)
+        return {
+            name: (total / self._images).astype(self._like[name].dtype)
+            for name, total in self._sums.items()
+        }

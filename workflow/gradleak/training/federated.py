@@ -1,0 +1,323 @@
+"""Federated training: FedAvg, and FedKL where layers are locked by clients' keys."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from gradleak.errors import ConfigError, NumericsError
+from gradleak.models.build import with_statistics
+from gradleak.models.chain import Chain
+from gradleak.models.initial import draw_key
+from gradleak.models.locks import private, public
+from gradleak.training import checkpoint
+from gradleak.training.aggregate import Aggregate
+from gradleak.training.checkpoint import Arrays
+from gradleak.training.data import Images, Split
+from gradleak.training.learner import Learner, Passed
+from gradleak.training.participation import Federated, chosen_number
+from gradleak.training.recipe import Recipe
+
+LOG = logging.getLogger("gradleak")
+# Whose accuracies these are, beside those of clients by number.
+SERVER, RANDOM = "server", "random"
+# Number by which the random key is drawn; no client has it.
+NOBODY = 2**31
+
+
+@dataclass
+class Best:
+    """The round of the best validation accuracy of one client, from 1; the first of equals."""
+
+    round: int = 0
+    validation_accuracy: float = -1.0
+    test_accuracy: float = float("nan")
+
+
+@dataclass
+class Rounds:
+    """A federation after some rounds: all that the next one depends on.
+
+    Attributes
+    ----------
+    done
+        Rounds.
+    public
+        The server's weights.
+    private
+        Key and lock's weights of each client; empty where nothing is locked.
+    kept, kept_private
+        Both after the round of the best mean validation accuracy, which is `mean`.
+    best
+        By client, or ``server`` and ``random``.
+    dropped
+        Rounds in which each client was chosen and did not answer.
+    answers
+        How many have been averaged so far.
+    rows
+        What the curve's CSV holds.
+    """
+
+    public: Arrays
+    private: list[Arrays]
+    kept: Arrays
+    kept_private: list[Arrays]
+    done: int = 0
+    mean: float = -1.0
+    best: dict[str, Best] = field(default_factory=dict)
+    dropped: list[int] = field(default_factory=list)
+    answers: int = 0
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def groups(self) -> dict[str, Arrays]:
+        """Arrays as a checkpoint holds them."""
+        named = {"public": self.public, "kept": self.kept}
+        for client, (own, kept) in enumerate(zip(self.private, self.kept_private, strict=True)):
+            named |= {f"private{client}": own, f"kept{client}": kept}
+        return named
+
+    def record(self) -> dict[str, Any]:
+        """The rest, as JSON holds it."""
+        best = {who: asdict(one) for who, one in self.best.items()}
+        keys = ("done", "mean", "dropped", "answers", "rows")
+        return {"best": best, **{key: getattr(self, key) for key in keys}}
+
+    @staticmethod
+    def unpack(groups: Mapping[str, Arrays], record: Mapping[str, Any]) -> Rounds:
+        """What `groups` and `record` gave."""
+        clients = range(len(record["dropped"]))
+        return Rounds(
+            groups["public"],
+            [groups[f"private{client}"] for client in clients],
+            groups["kept"],
+            [groups[f"kept{client}"] for client in clients],
+            int(record["done"]),
+            float(record["mean"]),
+            {who: Best(**one) for who, one in record["best"].items()},
+            list(record["dropped"]),
+            int(record["answers"]),
+            record["rows"],
+        )
+
+
+class Federation(Learner):
+    """Clients that train one network together; a run that was killed goes on between rounds.
+
+    In each round the server sends its weights; each chosen client puts its own key and lock beside
+    them, passes its images `local_epochs` times with momentum that starts at 0, and sends its
+    weights back, running statistics of norms included, but neither key nor lock. The server takes
+    the mean of those that answered. The rate of a round is that of the schedule at this round.
+
+    A client that does not answer, or whose weights are not finite, is left out of the round and
+    goes on from the lock that it had before. What is random in a round follows from (seed, round)
+    alone.
+
+    Parameters
+    ----------
+    chain, weights
+        The network, and the server's weights: those of locks are what each lock starts from.
+    clients
+        Key and lock's weights of each client; empty dictionaries where nothing is locked.
+    parts
+        Each client's images, on the device that trains.
+    split
+        Whose validation and test images judge all of them.
+    recipe
+        Settings; epochs are rounds.
+    federated
+        Who takes part.
+    seed
+        Of order, augmentation, choices of clients and answers.
+    source, code
+        See `gradleak.training.engine.Trainer`.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        weights: Mapping[str, np.ndarray],
+        clients: Sequence[Mapping[str, np.ndarray]],
+        parts: Sequence[Images],
+        split: Split,
+        recipe: Recipe,
+        federated: Federated,
+        seed: int,
+        source: Mapping[str, Any] | None = None,
+        code: str = "",
+    ) -> None:
+        counts = {len(clients), len(parts), federated.clients}
+        if len(counts) > 1:
+            raise ConfigError(
+                f"{chain.name}: {federated.clients} clients are to train it, but {len(clients)} "
+                f"have a private part and {len(parts)} have images; give each client both."
+            )
+        super().__init__(chain, {**weights, **clients[0]}, recipe, seed, split.train.device)
+        self.split, self.parts, self.federated = split, parts, federated
+        self._weights, self._private = with_statistics(chain, weights), clients
+        self._random: Arrays | None = None
+        if chain.locked:
+            self._random = draw_key(chain, NOBODY, seed) | private(self._weights)
+        everything = {
+            f"{client}/{k}": v for client, own in enumerate(clients) for k, v in own.items()
+        }
+        data = {**(source or {}), **split.sizes, "clients": [len(part) for part in parts]}
+        settings = {f"federated.{key}": value for key, value in asdict(federated).items()}
+        self.identity = self._identity({**weights, **everything}, data, code=code, **settings)
+
+    def run(
+        self,
+        path: Path | None = None,
+        on_round: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
+    ) -> Rounds:
+        """Train to the end.
+
+        Parameters
+        ----------
+        path
+            The checkpoint; none is kept without.
+        on_round
+            Called with the curve so far after each round.
+
+        Raises
+        ------
+        NumericsError
+            If no client answered in any round.
+        ConfigError
+            If a batch does not fit in memory.
+        ArtifactError
+            If the checkpoint is damaged or another training's.
+        """
+        state = None if path is None else checkpoint.read(path, self.identity, Rounds.unpack)
+        if state is None:
+            state = self._begin()
+        else:
+            LOG.info("%s goes on after round %d, from %s", self.chain.name, state.done, path)
+        rounds = self.recipe.epochs
+        with self.within_memory(max(self.parts, key=len)), self._bar(state) as bar:
+            for number in range(state.done, rounds):
+                passed = self._round(number, state, bar)
+                self._judge(number, state, passed)
+                state.done = number + 1
+                on_round(state.rows)
+                last = state.done == rounds
+                if path is not None and (state.done % self.recipe.checkpoint == 0 or last):
+                    checkpoint.write(path, self.identity, state.groups(), state.record())
+        if not state.answers:
+            raise NumericsError(
+                f"{self.chain.name}: no client answered in any of {rounds} rounds, so nothing was "
+                f"trained; lower rate: {self.recipe.rate:g}, or raise federated.answering."
+            )
+        return state
+
+    def _begin(self) -> Rounds:
+        """Nothing done yet."""
+        clients = [dict(own) for own in self._private]
+        start = Rounds(public(self._weights), clients, {}, [{} for _ in clients])
+        start.dropped = [0] * len(clients)
+        return start
+
+    def _bar(self, state: Rounds) -> tqdm[Any]:
+        """A bar on a terminal, nothing in a log file; its end holds for clients alike."""
+        settings = self.federated
+        part = chosen_number(settings.share, settings.clients) / settings.clients
+        steps = sum(images.steps(self.recipe.batch) for images in self.parts)
+        each = round(settings.local_epochs * part * steps)
+        return tqdm(
+            total=self.recipe.epochs * each,
+            initial=state.done * each,
+            disable=None,
+            desc=f"{self.chain.name}, seed {self.seed}",
+            unit="step",
+        )
+
+    def _round(self, number: int, state: Rounds, bar: Any) -> dict[int, Passed]:
+        """Let the clients of a round train, and take the mean; what those that answered found."""
+        silent = self.federated.silent(self.seed, number)
+        total, passed = Aggregate(state.public), dict[int, Passed]()
+        for client in self.federated.chosen(self.seed, number):
+            found = None
+            if client in silent:
+                self._drop(number, client, state, "did not answer")
+            else:
+                found = self._locally(number, client, state, bar)
+            if found is None:
+                continue
+            weights, passed[client] = found
+            state.private[client] = private(weights)
+            total.add(client, public(weights), len(self.parts[client]))
+        state.answers += len(passed)
+        if not passed:
+            LOG.warning(
+                "%s, round %d: no client answered; the server's weights stay as they were",
+                self.chain.name,
+                number + 1,
+            )
+        state.public = total.mean()
+        return passed
+
+    def _drop(self, number: int, client: int, state: Rounds, why: str) -> None:
+        state.dropped[client] += 1
+        LOG.warning(
+            "%s, round %d: client %d %s; the round goes on without it",
+            self.chain.name,
+            number + 1,
+            client,
+            why,
+        )
+
+    def _locally(
+        self, number: int, client: int, state: Rounds, bar: Any
+    ) -> tuple[Arrays, Passed] | None:
+        """Weights of a client after its passes, and what the last found; None if not finite."""
+        self._put({**state.public, **state.private[client]})
+        self.optimiser = self.recipe.optimiser(self.module)
+        rate = self.recipe.rate_at(number, self.recipe.epochs)
+        epochs = self.federated.local_epochs
+        for epoch in range(number * epochs, (number + 1) * epochs):
+            passed = self.one_pass(self.parts[client], epoch, lambda step: rate, bar, client)
+        if not np.isfinite(passed.loss) or not self.is_finite():
+            self._drop(number, client, state, f"diverged (loss {passed.loss:g})")
+            return None
+        return self.weights(), passed
+
+    def _judge(self, number: int, state: Rounds, passed: Mapping[int, Passed]) -> None:
+        """Accuracies with the server's new weights: whose are best so far, and the curve's rows."""
+        views: dict[str, Arrays] = {SERVER: {}}
+        if self._random is not None:
+            views = {str(client): own for client, own in enumerate(state.private)}
+            views[RANDOM] = self._random
+        found = {}
+        for who, own in views.items():
+            self._put({**state.public, **own})
+            loss, accuracy = self.evaluate(self.split.validation)
+            best = state.best.setdefault(who, Best())
+            if accuracy > best.validation_accuracy:
+                # At once, so that no copy of the weights has to be kept for each client.
+                tested = self.evaluate(self.split.test)[1]
+                state.best[who] = Best(number + 1, accuracy, tested)
+            found[who] = accuracy
+            row = {"client": who, "epoch": number + 1}
+            row["rate"] = self.recipe.rate_at(number, self.recipe.epochs)
+            row |= self._trained(who, passed)
+            state.rows.append(row | {"validation_loss": loss, "validation_accuracy": accuracy})
+        mean = float(np.mean([value for who, value in found.items() if who != RANDOM]))
+        if mean > state.mean:
+            state.mean, state.kept = mean, state.public
+            state.kept_private = list(state.private)
+
+    def _trained(self, who: str, passed: Mapping[int, Passed]) -> dict[str, float | None]:
+        """Loss and accuracy of a client's last pass; for the server the mean over images."""
+        own = {c: one for c, one in passed.items() if who in (SERVER, str(c))}
+        images = sum(len(self.parts[client]) for client in own)
+
+        def mean(name: str) -> float | None:
+            sums = (len(self.parts[c]) * getattr(one, name) for c, one in own.items())
+            return sum(sums) / images if images else None
+
+        return {"train_loss": mean("loss"), "train_accuracy": mean("accuracy")}
