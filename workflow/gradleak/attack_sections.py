@@ -18,6 +18,12 @@ class RGapConfig(Section):
     rows: Literal["plain", "balanced"] = "plain"
 
 
+class UnlockConfig(Section):
+    """The closed form that opens a key-lock by moments of what lies behind it."""
+
+    method: Literal["unlock"]
+
+
 class CopaConfig(Section):
     """COPA."""
 
@@ -148,6 +154,7 @@ def _check_start(start: str, of: str | None) -> None:
 
 AttackConfig = Annotated[
     RGapConfig
+    | UnlockConfig
     | CopaConfig
     | TotalVariationConfig
     | HybridConfig

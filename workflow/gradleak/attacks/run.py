@@ -32,6 +32,7 @@ ATTACKS = {
     "inverting_gradients": ("gradleak.attacks.inverting", "InvertingGradients"),
     "mkor": ("gradleak.attacks.mkor", "Mkor"),
     "class_fishing": ("gradleak.attacks.class_fishing", "ClassFishing"),
+    "unlock": ("gradleak.attacks.unlock", "Unlock"),
     "gauss_newton": ("gradleak.attacks.gauss_newton", "GaussNewton"),
 }
 # Settings that tell the pipeline which files an attack gets, not the attack what to do.
