@@ -38,6 +38,8 @@ TARGETS = f"results/targets/{CASE}/{{targets}}.safetensors"
 MODEL = f"results/models/{CONFIG.scale}/{{model}}.safetensors"
 CELL = f"{CASE}/{{experiment}}/{{model}}"
 TRAINED = f"results/training/{CASE}/{{training}}/{{model}}.safetensors"
+CLIENTS = TRAINED.replace(".safetensors", ".clients")
+CLIENT = f"results/clients/{CONFIG.scale}/{{model}}/{{client}}.safetensors"
 SENT = f"results/servers/{CONFIG.scale}/{{server}}/{{model}}.safetensors"
 SECRET = SENT.replace(".safetensors", ".secret.safetensors")
 GRADIENT = f"results/gradients/{CELL}/{{defence}}.safetensors"
@@ -55,6 +57,16 @@ FIRST = [name for name, entry in CONFIG.attacks.items() if entry.method in ATTAC
 ON_DEVICE = ("dlg", "inverting_gradients", "gauss_newton", "class_fishing")
 SECRET_READERS = experiment_checks.SECRET
 LATER = [name for name in CONFIG.attacks if name not in FIRST]
+
+# Models with a layer that a client's key locks, one by one and in groups; trainings by clients.
+LOCKED = [
+    name
+    for name in [*CONFIG.models, *CONFIG.groups]
+    if CONFIG.chain(CONFIG.members(name)[0]).locked
+]
+OPEN = [name for name in [*CONFIG.models, *CONFIG.families, *CONFIG.groups] if name not in LOCKED]
+FEDERATED = [name for name, entry in CONFIG.trainings.items() if entry.federated]
+CENTRAL = [name for name in CONFIG.trainings if name not in FEDERATED]
 
 # Parameters from which on a network is worth two threads: VGG-16 with all its nodes.
 LARGE_MODEL = 30_000_000
@@ -78,6 +90,7 @@ wildcard_constraints:
     experiment=ids(CONFIG.experiments),
     model=ids([*CONFIG.models, *CONFIG.families, *CONFIG.groups]),
     targets=ids(CONFIG.targets),
+    client=r"\d+",
     server=ids(CONFIG.servers),
     training=ids(CONFIG.trainings),
     defence=ids(CONFIG.defences),

@@ -86,6 +86,18 @@ def training_dataset(wildcards):
     return dataset_of(wildcards.training)
 
 
+def training_clients(wildcards):
+    """Files of the clients that train a locked network: one alone, or all of a federation."""
+    federated = CONFIG.trainings[wildcards.training].federated
+    number = federated.clients if federated else 1
+    return expand(CLIENT, model=wildcards.model, client=range(number))
+
+
+def training_memory(wildcards):
+    """MiB: images, weights, gradients, momentum, and copies of weights and of clients' sums."""
+    return 4000 + 8 * 4 * parameters_of(wildcards.model) // 2**20
+
+
 def dataset_of(training):
     """The same of an entry of `trainings`."""
     chosen = CONFIG.trainings[training]

@@ -1,4 +1,4 @@
-# Target sets and models: what is attacked.
+# Target sets and models: what is attacked; keys and locks, which clients keep.
 
 
 rule targets:
@@ -45,3 +45,26 @@ rule model:
         code=code("gradleak.models.create"),
     script:
         "../scripts/model.py"
+
+
+rule client:
+    input:
+        MODEL,
+    output:
+        CLIENT,
+    log:
+        beside(CLIENT, "logs", ".log"),
+    benchmark:
+        beside(CLIENT, "benchmarks", ".tsv")
+    wildcard_constraints:
+        model=ids(LOCKED),
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=model_memory,
+        runtime=5,
+    params:
+        code=code("gradleak.clients"),
+    script:
+        "../scripts/client.py"

@@ -1,4 +1,15 @@
-# Training: from initial weights to those of the best epoch.
+# Training: from initial weights to those of the best epoch, by one alone or by clients together.
+# For a locked network clients' keys and locks come in, and go out into files of their own.
+CURVE = TRAINED.replace(".safetensors", ".curve.csv")
+SUMMARY = TRAINED.replace(".safetensors", ".csv")
+TRAINING_PARAMS = {
+    "settings": training_settings,
+    "seeds": training_seeds,
+    "device": CONFIG.device,
+    "images": CONFIG.images,
+    # Not an output: what a killed job leaves there is where the next one goes on.
+    "checkpoints": TRAINED.replace(".safetensors", ".checkpoints"),
+}
 
 
 # One thread, so that the weights do not depend on how many cores there are.
@@ -8,27 +19,58 @@ rule train:
         dataset=training_dataset,
     output:
         weights=TRAINED,
-        curve=TRAINED.replace(".safetensors", ".curve.csv"),
-        summary=TRAINED.replace(".safetensors", ".csv"),
+        curve=CURVE,
+        summary=SUMMARY,
     log:
         beside(TRAINED, "logs", ".log"),
     benchmark:
         beside(TRAINED, "benchmarks", ".tsv")
+    wildcard_constraints:
+        model=ids(OPEN),
+        training=ids(CENTRAL),
     # Trainings take longest and attacks wait for them.
     priority: 1
     conda:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=4000,
+        mem_mb=training_memory,
         runtime=600,
     params:
-        settings=training_settings,
-        seeds=training_seeds,
-        device=CONFIG.device,
-        images=CONFIG.images,
-        # Not an output: what a killed job leaves there is where the next one goes on.
-        checkpoints=TRAINED.replace(".safetensors", ".checkpoints"),
+        **TRAINING_PARAMS,
         code=code("gradleak.training.run"),
     script:
         "../scripts/train.py"
+
+
+use rule train as train_locked with:
+    input:
+        model=MODEL,
+        dataset=training_dataset,
+        clients=training_clients,
+    output:
+        weights=TRAINED,
+        curve=CURVE,
+        summary=SUMMARY,
+        clients=directory(CLIENTS),
+    wildcard_constraints:
+        model=ids(LOCKED),
+        training=ids(CENTRAL),
+
+
+use rule train as train_federated with:
+    wildcard_constraints:
+        model=ids(OPEN),
+        training=ids(FEDERATED),
+    params:
+        **TRAINING_PARAMS,
+        code=code("gradleak.training.run_federated"),
+
+
+use rule train_locked as train_federated_locked with:
+    wildcard_constraints:
+        model=ids(LOCKED),
+        training=ids(FEDERATED),
+    params:
+        **TRAINING_PARAMS,
+        code=code("gradleak.training.run_federated"),

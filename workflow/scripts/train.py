@@ -1,18 +1,20 @@
-"""Writes trained networks: weights of the best epoch, curves, accuracies."""
+"""Writes trained networks: weights of the best epoch, curves, accuracies, clients' own parts."""
 
 from pathlib import Path
 
 import _package
+from gradleak import clients
 from gradleak.data import arrays, catalogue
 from gradleak.models import files
 from gradleak.provenance import record
 from gradleak.script import job
-from gradleak.training.run import train_all
+from gradleak.training import run, run_federated
 
 with job(snakemake) as log:
     params, output = snakemake.params, snakemake.output
     settings = params.settings
     dataset = catalogue.resolve(settings["dataset"], params.images)
+    train_all = (run_federated if settings["federated"] else run).train_all
     train_all(
         files.read(snakemake.input.model),
         arrays.load(snakemake.input.dataset, dataset, settings["split"]),
@@ -24,8 +26,10 @@ with job(snakemake) as log:
             "curve": output.curve,
             "summary": output.summary,
             "checkpoints": params.checkpoints,
+            "clients": output.get("clients", ""),
         },
         images=params.images,
         provenance=record(settings, params.code, seeds=params.seeds),
+        clients=[clients.read(path) for path in snakemake.input.get("clients", [])],
     )
     log.info("%s", Path(output.summary).read_text(encoding="utf-8"))
