@@ -168,11 +168,6 @@ REFUSED = [
         64,
         ["trained on size: 64, but targets", "have None; give both the same"],
     ),
-    (
-        "models.rgap_lenet.lock",
-        {"key": 8},
-        ["groups.rgap_lenets: rgap_lenet is locked and rgap_lenet_leaky is not"],
-    ),
     ("experiments.rgap_fig4.training", "rgap_resnet81", ["rgap_fig4.training", "'rgap_resnet18'"]),
     ("experiments.rgap_fig4.mode", "eval", ["rgap_fig4.mode", "'eval'", "'evaluation'"]),
     ("targets.rgap_resnet.std", 1.0, ["rgap_fig4", "trained on std: 0.25", "have 1.0"]),

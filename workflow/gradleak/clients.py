@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,6 +113,20 @@ def read(path: str) -> ClientFile:
     if "client" not in metadata:
         raise ArtifactError(f"{path} is no client's file; give one of results/clients.")
     return ClientFile(int(metadata["client"]), tuple(metadata["models"]), weights, path)
+
+
+def sharing(paths: Sequence[str] | None) -> ClientFile | None:
+    """The client that shares a gradient: of a file, or the first of a folder; None without either.
+
+    Raises
+    ------
+    ArtifactError
+        See `read`.
+    """
+    if not paths:
+        return None
+    path = Path(paths[0])
+    return read(str(path / "0.safetensors" if path.is_dir() else path))
 
 
 def create(path: str, client: int, models: ModelFile, code: str) -> None:

@@ -56,7 +56,6 @@ def load(raw: dict[str, Any]) -> Config:
     _check_ids(config)
     for name in config.models:
         _ = config.chain(name).layers
-    _check_groups(config)
     for name, experiment in config.experiments.items():
         check_experiment(config, name, _run_in(config, experiment))
     return config
@@ -100,18 +99,6 @@ def _check_ids(config: Config) -> None:
     for name, family in config.families.items():
         _amounts_known(f"families.{name}", family, config)
     _check_attacks(config)
-
-
-def _check_groups(config: Config) -> None:
-    """Refuse locked networks in one file with others: only a locked one has clients' files."""
-    for name, members in config.groups.items():
-        locked = [member for member in members if config.chain(member).locked]
-        others = [member for member in members if member not in locked]
-        if locked and others:
-            raise ConfigError(
-                f"config.yaml: groups.{name}: {locked[0]} is locked and {others[0]} is not; make "
-                "two groups of them."
-            )
 
 
 def _check_attacks(config: Config) -> None:

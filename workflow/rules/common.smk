@@ -58,11 +58,11 @@ ON_DEVICE = ("dlg", "inverting_gradients", "gauss_newton", "class_fishing")
 SECRET_READERS = experiment_checks.SECRET
 LATER = [name for name in CONFIG.attacks if name not in FIRST]
 
-# Models with a layer that a client's key locks, one by one and in groups; trainings by clients.
+# Models with a layer that a client's key locks, and groups with such a model; trainings by clients.
 LOCKED = [
     name
     for name in [*CONFIG.models, *CONFIG.groups]
-    if CONFIG.chain(CONFIG.members(name)[0]).locked
+    if any(CONFIG.chain(member).locked for member in CONFIG.members(name))
 ]
 OPEN = [name for name in [*CONFIG.models, *CONFIG.families, *CONFIG.groups] if name not in LOCKED]
 FEDERATED = [name for name, entry in CONFIG.trainings.items() if entry.federated]

@@ -5,6 +5,7 @@ rule gradient:
     input:
         model=sent_model,
         targets=experiment_targets,
+        client=sharing_client,
     output:
         GRADIENT,
     log:
@@ -33,6 +34,7 @@ rule defended_gradient:
         model=sent_model,
         targets=experiment_targets,
         gradient=undefended_gradient,
+        client=sharing_client,
     output:
         GRADIENT,
     log:

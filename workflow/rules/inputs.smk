@@ -146,6 +146,7 @@ def experiment_settings(wildcards):
         "labels": entry.labels,
         "kept": entry.kept,
         "mode": entry.mode,
+        "lock": entry.lock,
     }
 
 
@@ -158,6 +159,16 @@ def sent_model(wildcards):
     if CONFIG.servers[server].method == "honest":
         return MODEL.format(model=wildcards.model)
     return SENT.format(server=server, model=wildcards.model)
+
+
+def sharing_client(wildcards):
+    """What the client under attack, the first, keeps of a locked network; nothing of others."""
+    if wildcards.model not in LOCKED:
+        return []
+    training = CONFIG.experiments[wildcards.experiment].training
+    if training is not None:
+        return [CLIENTS.format(training=training, model=wildcards.model)]
+    return [CLIENT.format(model=wildcards.model, client=0)]
 
 
 def undefended_gradient(wildcards):

@@ -1,7 +1,7 @@
 """Writes what clients share after a defence."""
 
 import _package
-from gradleak import targets
+from gradleak import clients, targets
 from gradleak.artifacts import read_tensors, write_tensors
 from gradleak.defences import apply
 from gradleak.defences import base as defences
@@ -18,6 +18,7 @@ with job(snakemake):
         tensors,
         metadata,
         defences.build(params.defence),
+        clients.sharing(snakemake.input.get("client")),
     )
     settings = metadata["provenance"]["settings"] | {"defence": params.defence}
     metadata["provenance"] = record(settings, params.code)

@@ -1,7 +1,7 @@
 """Writes what clients share: gradients, and the label if it is granted."""
 
 import _package
-from gradleak import gradients, targets
+from gradleak import clients, gradients, targets
 from gradleak.artifacts import write_tensors
 from gradleak.models import files
 from gradleak.provenance import record
@@ -13,6 +13,7 @@ with job(snakemake):
         files.read(snakemake.input.model),
         targets.read(snakemake.input.targets),
         device=params.device,
+        client=clients.sharing(snakemake.input.get("client")),
         **params.experiment,
     )
     metadata["provenance"] = record({"experiment": params.experiment}, params.code)
