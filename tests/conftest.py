@@ -1,8 +1,10 @@
-"""Shared fixtures: small networks, a copy of the tree to run the pipeline in."""
+"""Shared fixtures: a copy of the tree to run the pipeline in, a server of files."""
 
 import shutil
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -42,3 +44,55 @@ def snakemake():
         return done
 
     return run
+
+
+class Server:
+    """Serves `files`; `cuts` says after how many bytes each of the next replies breaks off."""
+
+    def __init__(self):
+        self.files, self.cuts, self.requests, self.ranges = {}, [], [], True
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                outer.reply(self)
+
+            def log_message(self, *arguments):
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.http.server_port}/files"
+        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
+        self.thread.start()
+
+    def reply(self, handler):
+        name, wanted = handler.path.rpartition("/")[2], handler.headers.get("Range")
+        self.requests.append((name, wanted))
+        if name not in self.files:
+            handler.send_error(404)
+            return
+        content, start = self.files[name], 0
+        if self.ranges and wanted:
+            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+        if start >= len(content):
+            handler.send_error(416)
+            return
+        handler.send_response(206 if start else 200)
+        if start:
+            handler.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
+        handler.send_header("Content-Length", str(len(content) - start))
+        handler.end_headers()
+        end = start + self.cuts.pop(0) if self.cuts else len(content)
+        handler.wfile.write(content[start:end])
+
+    def close(self):
+        self.http.shutdown()
+        self.http.server_close()
+        self.thread.join()
+
+
+@pytest.fixture
+def server():
+    running = Server()
+    yield running
+    running.close()

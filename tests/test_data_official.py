@@ -6,8 +6,6 @@ import io
 import pickle
 import struct
 import tarfile
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
@@ -22,61 +20,10 @@ def md5(content):
     return hashlib.md5(content).hexdigest()
 
 
-class Server:
-    """Serves `files`; `cuts` says after how many bytes each of the next replies breaks off."""
-
-    def __init__(self):
-        self.files, self.cuts, self.requests, self.ranges = {}, [], [], True
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                outer.reply(self)
-
-            def log_message(self, *arguments):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/files"
-        self.thread = threading.Thread(target=self.http.serve_forever, args=(0.01,))
-        self.thread.start()
-
-    def reply(self, handler):
-        name, wanted = handler.path.rpartition("/")[2], handler.headers.get("Range")
-        self.requests.append((name, wanted))
-        if name not in self.files:
-            handler.send_error(404)
-            return
-        content, start = self.files[name], 0
-        if self.ranges and wanted:
-            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
-        if start >= len(content):
-            handler.send_error(416)
-            return
-        handler.send_response(206 if start else 200)
-        if start:
-            handler.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
-        handler.send_header("Content-Length", str(len(content) - start))
-        handler.end_headers()
-        end = start + self.cuts.pop(0) if self.cuts else len(content)
-        handler.wfile.write(content[start:end])
-
-    def close(self):
-        self.http.shutdown()
-        self.http.server_close()
-        self.thread.join()
-
-
-@pytest.fixture
-def server():
-    running = Server()
-    yield running
-    running.close()
-
-
-def remote(server, content=b"0123456789" * 1000, name="file.bin"):
+def remote(server, content=b"0123456789" * 1000, name="file.bin", **more):
     server.files[name] = content
-    return download.RemoteFile(name, (f"{server.url}/{name}",), md5(content))
+    more = {"digest": md5(content), "instead": official.INSTEAD, **more}
+    return download.RemoteFile(name, (f"{server.url}/{name}",), **more)
 
 
 def sentence(error, *parts):
@@ -149,9 +96,9 @@ def install(monkeypatch, server, small, files):
 
 def test_the_official_addresses_and_checksums_are_torchvisions():
     (cifar10,) = official.remote_files("cifar10")
-    assert cifar10.urls == (datasets.CIFAR10.url,) and cifar10.md5 == datasets.CIFAR10.tgz_md5
+    assert cifar10.urls == (datasets.CIFAR10.url,) and cifar10.digest == datasets.CIFAR10.tgz_md5
     files = official.remote_files("mnist")
-    assert [(file.name, file.md5) for file in files] == datasets.MNIST.resources
+    assert [(file.name, file.digest) for file in files] == datasets.MNIST.resources
     assert files[0].urls == tuple(base + files[0].name for base in datasets.MNIST.mirrors)
     (mirrored,) = official.remote_files("cifar100", "http://localhost/x")
     assert mirrored.urls == (f"http://localhost/x/{datasets.CIFAR100.filename}",)
@@ -274,8 +221,19 @@ def test_an_altered_download_is_refused_and_not_kept(tmp_path, server):
     server.files["file.bin"] = b"z" + server.files["file.bin"][1:]
     with pytest.raises(DataError) as error:
         download.fetch(file, tmp_path)
-    sentence(error, "file.bin", md5(server.files["file.bin"]), file.md5, "try again")
+    sentence(error, "file.bin", md5(server.files["file.bin"]), file.digest, "try again")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_first_digits_of_a_checksum_are_enough(tmp_path, server):
+    digest = hashlib.sha256(b"weights").hexdigest()[:8]
+    file = remote(server, b"weights", "weights.pth", digest=digest, algorithm="sha256")
+    assert download.fetch(file, tmp_path).read_bytes() == b"weights"
+    (tmp_path / "weights.pth").write_bytes(b"heights")
+    with pytest.raises(DataError) as error:
+        download.fetch(file, tmp_path)
+    found = hashlib.sha256(b"heights").hexdigest()[:8]
+    sentence(error, f"its SHA-256 begins with {found} where {digest} is expected", "delete it")
 
 
 @pytest.mark.parametrize("harmed", [b"0123456789" * 999, b"1" + b"0123456789" * 1000])
@@ -284,7 +242,7 @@ def test_a_harmed_file_in_the_folder_is_refused(tmp_path, server, harmed):
     (tmp_path / "file.bin").write_bytes(harmed)
     with pytest.raises(DataError) as error:
         download.fetch(file, tmp_path)
-    sentence(error, tmp_path / "file.bin", md5(harmed), file.md5, "delete it")
+    sentence(error, tmp_path / "file.bin", md5(harmed), file.digest, "delete it")
     assert server.requests == []
 
 
@@ -300,7 +258,7 @@ def test_a_file_that_the_server_lacks_is_named(tmp_path, server):
 def test_a_second_address_is_tried(tmp_path, server):
     file = remote(server)
     urls = (f"{server.url}/absent.bin", *file.urls)
-    path = download.fetch(download.RemoteFile(file.name, urls, file.md5), tmp_path)
+    path = download.fetch(download.RemoteFile(file.name, urls, file.digest), tmp_path)
     assert path.read_bytes() == server.files["file.bin"]
 
 

@@ -17,15 +17,43 @@ if TYPE_CHECKING:
 CHUNK = 1 << 16
 TIMEOUT = (10.0, 60.0)
 ATTEMPTS = 3
+CHECKSUMS = {"md5": "MD5", "sha256": "SHA-256"}
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to fetch: its name, the addresses that serve it, and its MD5 checksum."""
+    """A file to fetch, and what its bytes must be.
+
+    Attributes
+    ----------
+    name, urls
+        Its name, and the addresses that serve it.
+    digest, algorithm
+        Its checksum, or the first digits of it: hexadecimal, of ``md5`` or ``sha256``.
+    instead
+        What else can be done where no address can be reached.
+    """
 
     name: str
     urls: tuple[str, ...]
-    md5: str
+    digest: str
+    algorithm: str = "md5"
+    instead: str = ""
+
+    def mismatch(self, path: Path) -> str:
+        """Say in words how the checksum of `path` differs; empty where it does not.
+
+        Raises
+        ------
+        DataError
+            If the file cannot be read.
+        """
+        whole = checksum(path, self.algorithm)
+        found = whole[: len(self.digest)]
+        if found == self.digest:
+            return ""
+        verb = "is" if found == whole else "begins with"
+        return f"its {CHECKSUMS[self.algorithm]} {verb} {found} where {self.digest} is expected"
 
 
 class _Cut(Exception):
@@ -60,7 +88,7 @@ def fetch(remote: RemoteFile, folder: Path, attempts: int = ATTEMPTS) -> Path:
     """
     target = folder / remote.name
     if target.is_file():
-        check(target, remote.md5)
+        check(target, remote)
         return target
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -74,8 +102,10 @@ def fetch(remote: RemoteFile, folder: Path, attempts: int = ATTEMPTS) -> Path:
     return target
 
 
-def check(path: Path, md5: str, remedy: str = "delete it and ask Snakemake for it again") -> None:
-    """Compare a file with its official MD5 checksum.
+def check(
+    path: Path, remote: RemoteFile, remedy: str = "delete it and ask Snakemake for it again"
+) -> None:
+    """Compare a file with the official checksum.
 
     Raises
     ------
@@ -83,13 +113,13 @@ def check(path: Path, md5: str, remedy: str = "delete it and ask Snakemake for i
         If it is missing or differs; the sentence ends with `remedy`.
     """
     if not path.is_file():
-        raise DataError(f"{path} is missing where a file with MD5 {md5} is expected; {remedy}.")
-    found = checksum(path, "md5")
-    if found != md5:
+        kind = CHECKSUMS[remote.algorithm]
         raise DataError(
-            f"{path} was truncated or altered: its MD5 is {found} where {md5} is expected; "
-            f"{remedy}."
+            f"{path} is missing where a file with {kind} {remote.digest} is expected; {remedy}."
         )
+    wrong = remote.mismatch(path)
+    if wrong:
+        raise DataError(f"{path} was truncated or altered: {wrong}; {remedy}.")
 
 
 def _fetch_part(remote: RemoteFile, target: Path, attempts: int) -> None:
@@ -108,22 +138,21 @@ def _fetch_part(remote: RemoteFile, target: Path, attempts: int) -> None:
             except requests.RequestException as error:
                 reasons.append(f"{url}: {_reason(error)}")
                 break
-            found = checksum(part, "md5")
-            if found == remote.md5:
+            wrong = remote.mismatch(part)
+            if not wrong:
                 return
             part.unlink()
             if not resumed:
                 raise DataError(
-                    f"{url} sent a truncated or altered {remote.name}: its MD5 is {found} where "
-                    f"{remote.md5} is expected; it was deleted, so try again, or set data.mirrors "
-                    f"to another address."
+                    f"{url} sent a truncated or altered {remote.name}: {wrong}; it was deleted, so "
+                    f"try again, or set data.mirrors to another address."
                 )
             reasons.append(
                 f"{url}: the part that an earlier run left did not fit, so it was deleted"
             )
     raise DataError(
         f"Cannot download {remote.name} ({'; '.join(dict.fromkeys(reasons))}); run again to "
-        f"resume, put the file into {target.parent} by hand, or put the arrays into data_root."
+        f"resume, put the file into {target.parent} by hand{remote.instead}."
     )
 
 

@@ -25,6 +25,7 @@ from gradleak.errors import ConfigError, DataError
 from gradleak.provenance import record
 
 CLASSES = {"mnist": "MNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}
+INSTEAD = ", or put the arrays into data_root"
 UNREADABLE = (
     RuntimeError,
     ValueError,
@@ -74,7 +75,10 @@ def remote_files(dataset: str, mirror: str | None = None) -> list[RemoteFile]:
         )
     if mirror:
         bases = [mirror.rstrip("/") + "/"]
-    return [RemoteFile(name, tuple(base + name for base in bases), md5) for name, md5 in named]
+    return [
+        RemoteFile(name, tuple(base + name for base in bases), md5, instead=INSTEAD)
+        for name, md5 in named
+    ]
 
 
 def download(marker: str | os.PathLike[str], dataset: str, mirror: str | None = None) -> None:
@@ -92,7 +96,7 @@ def download(marker: str | os.PathLike[str], dataset: str, mirror: str | None = 
     for remote in remotes:
         fetch(remote, Path(marker).parent)
     with atomic(marker) as temporary:
-        lines = [f"{remote.md5}  {remote.name}\n" for remote in remotes]
+        lines = [f"{remote.digest}  {remote.name}\n" for remote in remotes]
         temporary.write_text("".join(lines), encoding="utf-8")
 
 
@@ -117,10 +121,10 @@ def unpack(
     remotes = remote_files(dataset)
     files = [Path(folder) / remote.name for remote in remotes]
     for file, remote in zip(files, remotes, strict=True):
-        check(file, remote.md5, f"delete the folder {folder} and ask Snakemake for it again")
+        check(file, remote, f"delete the folder {folder} and ask Snakemake for it again")
     data = read(files, dataset, split)
     settings = {"dataset": dataset, "split": split}
-    sources = {remote.name: remote.md5 for remote in remotes}
+    sources = {remote.name: remote.digest for remote in remotes}
     arrays.save(path, data, record(settings, code, sources=sources))
 
 
