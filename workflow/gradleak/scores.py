@@ -79,17 +79,16 @@ def score(
     for record in records:
         batch, seed, model = record["batch"], record["seed"], record["model"]
         chain, weights = chains[model], models.of(chains[model], seed)
-        random = chain.is_normalised or chain.has_dropout
-        own = {**case, "mode": case["mode"] if random else ""}
+        own = own_case(case, chain)
         size = targets.images.shape[1]
         values = [dict.fromkeys(METRICS, np.nan) for _ in range(size)]
         if record["status"] == "ok":
-            found = images[f"{model}/images"][seed, batch, record["answer"]]
             if record.get("classes"):
+                found = images[f"{model}/images"][seed, batch, record["answer"]]
                 by_class = ByClass(targets, batch, chain, record)
                 rows += by_class.rows(found[: len(record["classes"])], own)
                 continue
-            found = found[np.isfinite(found).all(axis=(1, 2, 3))]
+            found = answer(images, record)
             values = _image_metrics(targets, batch, found)
             values[0] |= _facts(record, targets, batch, weights, chain, task)
             if record["answer"] == 0 and f"{model}/fc_input" in images:
@@ -101,11 +100,31 @@ def score(
                 if run_of not in twins:
                     twins[run_of] = _Twin.of(chain, weights, targets.inputs(batch)[0], task)
                 values[0] |= twins[run_of].metrics(found[0])
-        rows += _rows(values, record, targets, own)
+        rows += tidy(values, record, targets, own)
     return rows
 
 
-def _rows(
+def own_case(case: dict[str, Any], chain: Chain) -> dict[str, Any]:
+    """Columns of a network's rows; without norm and dropout both modes are the same: none."""
+    random = chain.is_normalised or chain.has_dropout
+    return {**case, "mode": case["mode"] if random else ""}
+
+
+def answer(images: Mapping[str, np.ndarray], record: Mapping[str, Any]) -> np.ndarray:
+    """Images (K', C, H, W) of one answer, those left out that are not finite."""
+    key = f"{record['model']}/images"
+    found: np.ndarray = images[key][record["seed"], record["batch"], record["answer"]]
+    return found[np.isfinite(found).all(axis=(1, 2, 3))]
+
+
+def matched(originals: np.ndarray, found: np.ndarray) -> np.ndarray:
+    """What stands for each original (K, C, H, W); one image may stand for all."""
+    if len(found) == len(originals):
+        return found[assignment(originals, found)]
+    return found[np.zeros(len(originals), dtype=int)]
+
+
+def tidy(
     values: list[dict[str, float]],
     record: Mapping[str, Any],
     targets: TargetSet,
@@ -137,12 +156,8 @@ def _rows(
 def _image_metrics(targets: TargetSet, batch: int, found: np.ndarray) -> list[dict[str, float]]:
     """Metrics of each image of a batch; `found` (K', C, H, W), K' = K or 1."""
     originals = targets.inputs(batch)
-    if len(found) == len(originals):
-        order = assignment(originals, found)
-    else:
-        order = np.zeros(len(originals), dtype=int)
     out = []
-    for original, reconstruction in zip(originals, found[order], strict=True):
+    for original, reconstruction in zip(originals, matched(originals, found), strict=True):
         clipped = (targets.pixels(original), np.clip(targets.pixels(reconstruction), 0.0, 1.0))
         pair = (original * targets.std, reconstruction * targets.std)
         out.append({n: m(*clipped) if n == "ssim" else m(*pair) for n, m in METRICS.items()})

@@ -16,6 +16,8 @@ from pydantic import (
 
 ActivationName = Literal["identity", "tanh", "sigmoid", "leaky_relu", "relu"]
 DatasetName = Literal["mnist", "cifar10", "cifar100", "imagenet"]
+# What `data.mirrors` may name: data sets, and the networks of LPIPS.
+MirrorName = Literal[DatasetName, "lpips"]
 Precision = Literal["float32", "float64"]
 Identifier = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$")]
 AmountOrName = PositiveInt | Identifier

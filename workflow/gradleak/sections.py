@@ -30,6 +30,7 @@ from gradleak.section import (
     Identifier,
     Identifiers,
     InputSize,
+    MirrorName,
     Precision,
     ScaledInputSize,
     Section,
@@ -39,11 +40,11 @@ from gradleak.training_sections import TrainingConfig
 
 
 class Data(Section):
-    """Where data sets lie."""
+    """Where data sets lie, and addresses that replace the official ones."""
 
     root: Annotated[str, Field(min_length=1)] = "data"
     imagenet: str | None = None
-    mirrors: dict[DatasetName, str] = Field(default={})
+    mirrors: dict[MirrorName, str] = Field(default={})
 
 
 class Amount(Section):

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 from gradleak import config as gradleak_config
 from gradleak import experiment_checks
 from gradleak.attacks.run import ATTACKS
+from gradleak.data import backbones
 from gradleak.data.arrays import is_by_hand
 from gradleak.data.catalogue import pairs, pairs_pattern, resolve
 from gradleak.defences.base import DEFENCES
@@ -31,6 +32,7 @@ for folder in ("results", "figures"):
 DATA_ROOT = CONFIG.data.root
 ARRAYS = f"{DATA_ROOT}/{{dataset}}-{{split}}.safetensors"
 MARKER = f"{DATA_ROOT}/raw/{{dataset}}/MD5SUMS"
+LPIPS = f"{DATA_ROOT}/{backbones.FOLDER}"
 
 # Intermediate files carry the image source and the scale, so that switching loses nothing.
 CASE = f"{CONFIG.images}-{CONFIG.scale}"

@@ -294,6 +294,21 @@ def score_task(wildcards):
     return {"loss": entry.loss, "labels": entry.labels}
 
 
+def has_lpips(wildcards):
+    """Whether an experiment is scored by LPIPS too: FedKL's are."""
+    return CONFIG.experiments[wildcards.experiment].paper == "fedkl"
+
+
+def lpips_weights(wildcards):
+    """Weights that are there for LPIPS; new ones rerun the scores that they are for, no others."""
+    return backbones.present(LPIPS) if has_lpips(wildcards) else []
+
+
+def score_code(wildcards):
+    """Code of the scores that a job computes."""
+    return code("gradleak.scores_fedkl" if has_lpips(wildcards) else "gradleak.scores")
+
+
 def scores_of(*experiments, attacks=None, models=None):
     """Score files of experiments, of some attacks and models or of all."""
     return [

@@ -6,6 +6,7 @@ rule score:
         reconstruction=RECONSTRUCTION,
         targets=experiment_targets,
         model=sent_model,
+        lpips=lpips_weights,
     output:
         SCORE,
     log:
@@ -19,7 +20,7 @@ rule score:
     params:
         case=score_case,
         task=score_task,
-        code=code("gradleak.scores"),
+        code=score_code,
     script:
         "../scripts/score.py"
 

@@ -29,6 +29,13 @@ OF_IMAGES = (
     "psnr_scaled",
     "psnr_class_mean",
     "ssim",
+    "rmse_255",
+    "psnr_rmse",
+    "lpips_alex",
+    "lpips_squeeze",
+    "lpips_vgg",
+    "lpips_alex_255",
+    "lpips_vgg_255",
     "coefficient",
     "duplicates",
 )
@@ -37,9 +44,11 @@ OF_IMAGES = (
 OF_CLASSES = "count"
 NOT_THERE = ("absent", "phantom")
 MISSED = "missed"
+# A metric that could not be computed, of an answer that is there: no run failed.
+NOT_AVAILABLE = "not_available"
 # What a score file of an attack with one answer may leave out.
 ONE_ANSWER = {"answer": "0", "kind": "answer"}
-STATUSES = ("ok", "failed", "not_applicable", MISSED, *NOT_THERE)
+STATUSES = ("ok", "failed", "not_applicable", NOT_AVAILABLE, MISSED, *NOT_THERE)
 PSNR_PEAKS = {"psnr": 1.0, "psnr_255": 255.0, "psnr_scaled": 1.0, "psnr_class_mean": 1.0}
 Paths = Iterable[str | os.PathLike[str]]
 
@@ -231,7 +240,8 @@ def runs(
     Raises
     ------
     NotJudged
-        If nothing is there, or a listed model, attack or result has no run.
+        If nothing is there, a listed model, attack or result has no run, or the metric needs
+        weights of a network that are not there.
     ArtifactError
         If a run is there twice.
     """
@@ -251,6 +261,9 @@ def runs(
                 )
     if found.empty:
         raise NotJudged(f"data: no {metric} on {images} images")
+    lacking = found[found["status"] == NOT_AVAILABLE]
+    if not lacking.empty:
+        raise NotJudged(f"weights: {str(lacking['reason'].iloc[0]).rstrip('.')}")
     _once(found, metric)
     ok = found["status"] == "ok"
     value = found["value"].where(ok)
@@ -282,7 +295,8 @@ def _with_failures(frame: pd.DataFrame, metric: str, one_attack: bool) -> pd.Dat
     class that was missed is no failure of an image, nor an image that was missed one of its batch.
     """
     found = frame[frame["metric"] == metric]
-    failed = frame[(frame["status"] != "ok") & (frame["metric"] != OF_CLASSES)]
+    worked = frame["status"].isin(("ok", NOT_AVAILABLE))
+    failed = frame[~worked & (frame["metric"] != OF_CLASSES)]
     if metric not in OF_IMAGES:
         failed = failed[failed["status"] != MISSED]
     if failed.empty:

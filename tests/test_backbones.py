@@ -1,0 +1,289 @@
+"""Files of the networks that LPIPS looks through: read, refused, downloaded, made by their rule."""
+
+import hashlib
+import pickle
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torchvision
+import yaml
+from safetensors.torch import save_file
+
+from backbone_files import tensors, write
+from gradleak.artifacts import read_tensors
+from gradleak.data import backbones
+from gradleak.errors import DataError
+
+ROOT = Path(__file__).resolve().parents[1]
+NETWORKS = tuple(backbones.BACKBONES)
+
+
+def sentence(error, *parts):
+    text = str(error.value)
+    assert text.endswith(".") and "\n" not in text and ". " not in text.replace("1.1 ", "")
+    for part in parts:
+        assert str(part) in text
+
+
+# --- Reading -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_torchvisions_files_and_ours_are_read_alike(network, tmp_path):
+    expected = tensors(network)
+    (ours,) = write(tmp_path, network)
+    theirs, alone = (tmp_path / name for name in backbones.file_names(network)[1:])
+    torch.save({**expected, "classifier.1.weight": torch.ones(2, 2)}, theirs)
+    torch.save(expected, alone)
+    for path in (ours, theirs, alone):
+        found = backbones.read(path, network)
+        assert found.keys() == expected.keys()
+        assert all(np.array_equal(found[key], expected[key].numpy()) for key in expected)
+
+
+def test_files_are_found_under_their_names_ours_first(tmp_path):
+    folder = tmp_path / "lpips"
+    assert backbones.present(folder) == []
+    write(folder, "alex")
+    for name in ("alexnet-owt-7be5be79.pth", "squeezenet1_1_features.pth", "alex.pth"):
+        (folder / name).write_bytes(b"")
+    found = backbones.present(folder)
+    ours = {"alex": "alex.safetensors", "squeeze": "squeezenet1_1_features.pth"}
+    assert found == [str(folder / name) for name in ours.values()]
+    assert backbones.by_network(found) == {k: str(folder / name) for k, name in ours.items()}
+
+
+def test_what_is_missing_says_how_to_get_it(tmp_path):
+    words = backbones.missing("vgg")
+    assert "vgg16-397923af.pth" in words and "lpips/vgg.safetensors in data.root" in words
+    with pytest.raises(DataError) as error:
+        backbones.read(tmp_path / "vgg.safetensors", "vgg")
+    sentence(error, tmp_path / "vgg.safetensors", "is missing", "lpips/vgg.safetensors")
+
+
+class Harm:
+    """A pickle that would run code."""
+
+    def __reduce__(self):
+        return Path.touch, (Path("harmed"),)
+
+
+def damaged(path, kind):
+    if kind == "truncated":
+        (whole,) = write(path.parent, "alex")
+        path.write_bytes(Path(whole).read_bytes()[:5000])
+    elif kind == "no pickle":
+        path.write_bytes(b"<html>Not found</html>" * 100)
+    elif kind == "code":
+        path.write_bytes(pickle.dumps(Harm(), protocol=2))
+    elif kind == "half a pickle":
+        torch.save(tensors("alex"), path)
+        path.write_bytes(path.read_bytes()[:100_000])
+    else:
+        torch.save(torch.zeros(3), path)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("alex.safetensors", "truncated"),
+        ("alex.safetensors", "no pickle"),
+        ("alexnet_features.pth", "no pickle"),
+        ("alexnet_features.pth", "code"),
+        ("alexnet_features.pth", "half a pickle"),
+        ("alexnet_features.pth", "no names"),
+    ],
+)
+def test_a_damaged_file_is_refused(name, kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "lpips" / name
+    path.parent.mkdir()
+    damaged(path, kind)
+    with pytest.raises(DataError) as error:
+        backbones.read(path, "alex")
+    sentence(error, path, "AlexNet", "damaged or holds something else", "delete it")
+    assert not Path("harmed").exists()
+
+
+def changed(kind):
+    found = tensors("alex")
+    key = "features.3.weight"
+    if kind == "another network":
+        return tensors("vgg"), "features.0.weight has shape (64, 3, 3, 3) where (64, 3, 11, 11)"
+    if kind == "half":
+        return {**found, key: found[key].half()}, f"{key} has type float16 where float32"
+    if kind == "nan":
+        found[key][0, 0, 0, 0] = float("nan")
+        return found, f"{key} holds NaN"
+    del found[key]
+    return found, f"{key} is missing"
+
+
+@pytest.mark.parametrize("kind", ["another network", "half", "nan", "incomplete"])
+def test_a_file_of_something_else_is_refused(kind, tmp_path):
+    path = tmp_path / "alex.safetensors"
+    weights, words = changed(kind)
+    save_file(weights, path)
+    with pytest.raises(DataError) as error:
+        backbones.read(path, "alex")
+    sentence(error, path, "does not hold the weights of AlexNet", words, "delete it")
+
+
+# --- Downloading ---------------------------------------------------------------------------------
+
+
+def test_files_and_checksums_are_torchvisions():
+    for network, kind in (("alex", "AlexNet"), ("squeeze", "SqueezeNet1_1"), ("vgg", "VGG16")):
+        weights = getattr(torchvision.models, f"{kind}_Weights").IMAGENET1K_V1
+        remote = backbones.BACKBONES[network].remote()
+        assert remote.urls == (weights.url,)
+        assert remote.name == weights.url.rpartition("/")[2]
+        assert remote.name.endswith(f"-{remote.digest}.pth") and len(remote.digest) == 8
+        assert remote.algorithm == "sha256"
+
+
+@pytest.fixture
+def served(server, tmp_path, monkeypatch):
+    """A server that has an untrained AlexNet under a name with its checksum."""
+    path = tmp_path / "made.pth"
+    torch.save({**tensors("alex"), "classifier.1.weight": torch.ones(2, 2)}, path)
+    content = path.read_bytes()
+    name = f"alexnet-owt-{hashlib.sha256(content).hexdigest()[:8]}.pth"
+    server.files[name] = content
+    own = replace(backbones.BACKBONES["alex"], file=name)
+    monkeypatch.setitem(backbones.BACKBONES, "alex", own)
+    return server
+
+
+def test_a_network_from_server_to_safetensors(served, tmp_path):
+    path = tmp_path / "lpips" / "alex.safetensors"
+    backbones.make(path, "alex", served.url, "code")
+    assert [each.name for each in path.parent.iterdir()] == ["alex.safetensors"]
+    found, metadata = read_tensors(path)
+    assert found.keys() == tensors("alex").keys() == backbones.read(path, "alex").keys()
+    name, content = next(iter(served.files.items()))
+    sha256 = hashlib.sha256(content).hexdigest()
+    assert metadata["provenance"]["sources"] == {name: sha256}
+    before = path.read_bytes()
+    backbones.make(path, "alex", served.url, "code")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("features", [False, True])
+def test_a_file_put_there_by_hand_is_taken_and_kept(features, served, tmp_path):
+    folder = tmp_path / "lpips"
+    folder.mkdir()
+    by_hand = folder / backbones.file_names("alex")[2 if features else 1]
+    by_hand.write_bytes(next(iter(served.files.values())))
+    backbones.make(folder / "alex.safetensors", "alex", served.url, "code")
+    assert served.requests == []
+    assert sorted(each.name for each in folder.iterdir()) == ["alex.safetensors", by_hand.name]
+
+
+def test_an_altered_official_file_is_refused(served, tmp_path):
+    name, content = next(iter(served.files.items()))
+    (tmp_path / name).write_bytes(content[:-1])
+    with pytest.raises(DataError) as error:
+        backbones.make(tmp_path / "alex.safetensors", "alex", served.url, "code")
+    sentence(error, name, "SHA-256 begins with", "delete it")
+    (tmp_path / name).unlink()
+    served.files[name] = content[:-1]
+    with pytest.raises(DataError) as error:
+        backbones.make(tmp_path / "alex.safetensors", "alex", served.url, "code")
+    sentence(error, served.url, name, "truncated or altered", "data.mirrors")
+    assert not (tmp_path / "alex.safetensors").exists()
+
+
+def test_without_a_server_it_says_where_the_file_belongs(served, tmp_path):
+    served.files.clear()
+    with pytest.raises(DataError) as error:
+        backbones.make(tmp_path / "lpips" / "alex.safetensors", "alex", served.url, "code")
+    folder = tmp_path / "lpips"
+    sentence(error, served.url, "HTTP 404", f"put the file into {folder} by hand")
+    assert "arrays" not in str(error.value)
+
+
+# --- The rules -----------------------------------------------------------------------------------
+
+SNAKEFILE = """
+configfile: "config.yaml"
+include: "workflow/rules/common.smk"
+include: "workflow/rules/inputs.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/lpips.smk"
+include: "workflow/rules/models.smk"
+include: "workflow/rules/training.smk"
+include: "workflow/rules/servers.smk"
+include: "workflow/rules/gradients.smk"
+include: "workflow/rules/attacks.smk"
+include: "workflow/rules/scores.smk"
+"""
+SCORES = "results/scores/embedded-smoke/{}/cnn3_v1_tanh/none/rgap.csv"
+
+
+@pytest.fixture(scope="module")
+def workflow(tmp_path_factory):
+    """The rules up to scores, with one and the same experiment for two papers."""
+    folder = tmp_path_factory.mktemp("workflow")
+    shutil.copytree(
+        ROOT / "workflow", folder / "workflow", ignore=shutil.ignore_patterns("__pycache__")
+    )
+    (folder / "envs").mkdir()
+    (folder / "envs" / "gradleak.yaml").write_text("dependencies: []\n")
+    (folder / "Snakefile").write_text(SNAKEFILE)
+    settings = yaml.safe_load((ROOT / "config.yaml").read_text())
+    settings["scale"] = "smoke"
+    pair = settings["experiments"]["copa_pair"]
+    settings["experiments"]["fedkl_pair"] = {**pair, "paper": "fedkl"}
+    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
+    return folder
+
+
+def dry_run(folder, *targets):
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "--dry-run", "--cores", "1", *targets],
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def inputs(output, target):
+    """Input files of the job that makes `target`, as a dry run prints them."""
+    found = re.search(rf"input: ([^\n]*)\n +output: {re.escape(target)}\n", output)
+    assert found is not None, output
+    return found[1].split(", ")
+
+
+def networks_made(output):
+    """How many networks a dry run would download."""
+    found = re.search(r"^lpips_network +(\d+)$", output, re.MULTILINE)
+    return 0 if found is None else int(found[1])
+
+
+def test_what_is_there_is_an_input_of_fedkls_scores_and_made_by_no_rule(workflow):
+    folder = workflow / "data" / "lpips"
+    made = [f"data/lpips/{network}.safetensors" for network in NETWORKS]
+    scores = {paper: SCORES.format(f"{paper}_pair") for paper in ("fedkl", "copa")}
+    without = dry_run(workflow, *made, *scores.values())
+    assert networks_made(without) == 3
+    before = {paper: inputs(without, target) for paper, target in scores.items()}
+    folder.mkdir(parents=True)
+    (folder / "alex.safetensors").write_bytes(b"")
+    (folder / "vgg16-397923af.pth").write_bytes(b"")
+    have = dry_run(workflow, *scores.values())
+    assert networks_made(have) == 0
+    weights = ["data/lpips/alex.safetensors", "data/lpips/vgg16-397923af.pth"]
+    assert inputs(have, scores["fedkl"]) == [*before["fedkl"], *weights]
+    assert inputs(have, scores["copa"]) == before["copa"]

@@ -1,0 +1,208 @@
+"""Weights of the networks whose features LPIPS compares: their files, read, fetched and checked.
+
+The files lie in the folder ``lpips`` of ``data.root``. They are of torchvision's networks, trained
+on ImageNet; only the convolutions (``features.*``) are used.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from gradleak.artifacts import write_tensors
+from gradleak.data.arrays import checksum
+from gradleak.data.download import RemoteFile, check, fetch
+from gradleak.errors import DataError
+from gradleak.provenance import record
+
+if TYPE_CHECKING:
+    import torch
+
+FOLDER = "lpips"
+ADDRESS = "https://download.pytorch.org/models"
+PREFIX = "features."
+UNREADABLE = (
+    SafetensorError,
+    pickle.UnpicklingError,
+    RuntimeError,
+    ValueError,
+    TypeError,
+    KeyError,
+    EOFError,
+    OSError,
+)
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A network that LPIPS is defined on.
+
+    Attributes
+    ----------
+    words
+        What it is called.
+    function
+        Its name in ``torchvision.models``.
+    file
+        torchvision's file of its weights; the name ends in the first digits of its SHA-256.
+    """
+
+    words: str
+    function: str
+    file: str
+
+    def remote(self, mirror: str | None = None) -> RemoteFile:
+        """The file to fetch, from torchvision's address or from `mirror`."""
+        url = f"{(mirror or ADDRESS).rstrip('/')}/{self.file}"
+        digest = Path(self.file).stem.rpartition("-")[2]
+        return RemoteFile(self.file, (url,), digest, "sha256")
+
+
+BACKBONES = {
+    "alex": Backbone("AlexNet", "alexnet", "alexnet-owt-7be5be79.pth"),
+    "squeeze": Backbone("SqueezeNet 1.1", "squeezenet1_1", "squeezenet1_1-b8a52dc0.pth"),
+    "vgg": Backbone("VGG-16", "vgg16", "vgg16-397923af.pth"),
+}
+
+
+def file_names(network: str) -> tuple[str, str, str]:
+    """Names under which weights are looked for: ours, torchvision's, its convolutions alone."""
+    backbone = BACKBONES[network]
+    return f"{network}.safetensors", backbone.file, f"{backbone.function}_features.pth"
+
+
+def present(folder: str | os.PathLike[str]) -> list[str]:
+    """Files of weights in `folder`, the first of `file_names` for each network that has one."""
+    places = ([Path(folder) / name for name in file_names(network)] for network in BACKBONES)
+    found = (next((place for place in each if place.is_file()), None) for each in places)
+    return [str(place) for place in found if place is not None]
+
+
+def by_network(paths: Iterable[str]) -> dict[str, str]:
+    """Which network each of the files is of, by its name."""
+    return {
+        network: path
+        for network in BACKBONES
+        for path in paths
+        if Path(path).name in file_names(network)
+    }
+
+
+def missing(network: str) -> str:
+    """Say that there are no weights, and how to get them."""
+    backbone = BACKBONES[network]
+    return (
+        f"The weights of {backbone.words} are missing: ask Snakemake for "
+        f"{FOLDER}/{network}.safetensors in data.root (data/{FOLDER}/{network}.safetensors by "
+        f"default), or put torchvision's {backbone.file} into that folder."
+    )
+
+
+def empty(network: str) -> torch.nn.Sequential:
+    """Convolutions of a network, without memory for its weights."""
+    import torch
+    import torchvision
+
+    with torch.device("meta"):
+        whole = getattr(torchvision.models, BACKBONES[network].function)(weights=None)
+    features: torch.nn.Sequential = whole.features
+    return features
+
+
+def read(path: str | os.PathLike[str], network: str) -> dict[str, np.ndarray]:
+    """Weights and biases of the convolutions, float32, under torchvision's names.
+
+    Parameters
+    ----------
+    path
+        A safetensors file, or one of torchvision's, which is read without running what is in it.
+    network
+        One of `BACKBONES`.
+
+    Raises
+    ------
+    DataError
+        If the file is missing, damaged or of another network.
+    """
+    source, words = Path(path), BACKBONES[network].words
+    if not source.is_file():
+        raise DataError(
+            f"{source} is missing; ask Snakemake for {FOLDER}/{network}.safetensors in data.root."
+        )
+    try:
+        found = _safetensors(source) if source.suffix == ".safetensors" else _torch(source)
+    except UNREADABLE as error:
+        raise DataError(
+            f"{source} cannot be read as weights of {words}: it is damaged or holds something "
+            f"else; replace it, or delete it and ask Snakemake for {FOLDER}/{network}.safetensors."
+        ) from error
+    weights = {}
+    for name, expected in empty(network).state_dict().items():
+        key = PREFIX + name
+        wrong = _difference(found.get(key), tuple(expected.shape))
+        if wrong:
+            raise DataError(
+                f"{source} does not hold the weights of {words}: {key} {wrong}; put the right "
+                f"file there, or delete it and ask Snakemake for {FOLDER}/{network}.safetensors."
+            )
+        weights[key] = found[key]
+    return weights
+
+
+def make(path: str | os.PathLike[str], network: str, mirror: str | None, code: str) -> None:
+    """Write the safetensors file of a network, from torchvision's.
+
+    A file of torchvision's that lies in the folder is taken; else the official one is downloaded,
+    and deleted when the convolutions have been taken out of it, since VGG-16's has 528 MB.
+
+    Raises
+    ------
+    DataError
+        If the official file cannot be fetched or was altered, or a file in the folder is of
+        another network.
+    ArtifactError
+        If `path` cannot be written.
+    """
+    target, remote = Path(path), BACKBONES[network].remote(mirror)
+    _, official, features = (target.parent / name for name in file_names(network))
+    by_hand = next((place for place in (official, features) if place.is_file()), None)
+    source = by_hand or fetch(remote, target.parent)
+    if source == official:
+        check(official, remote)
+    sources = {source.name: checksum(source)}
+    provenance = record({"network": network}, code, sources=sources)
+    write_tensors(target, read(source, network), {"kind": "backbone", "provenance": provenance})
+    if by_hand is None:
+        source.unlink()
+
+
+def _safetensors(path: Path) -> dict[str, np.ndarray]:
+    with safe_open(path, framework="numpy") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+
+
+def _torch(path: Path) -> dict[str, np.ndarray]:
+    import torch
+
+    found = torch.load(path, map_location="cpu", weights_only=True)
+    if not isinstance(found, dict):
+        raise TypeError(f"{type(found).__name__} instead of named tensors")
+    return {key: value.numpy() for key, value in found.items() if key.startswith(PREFIX)}
+
+
+def _difference(found: np.ndarray | None, shape: tuple[int, ...]) -> str:
+    """How an array differs from what is expected, in words; empty where it does not."""
+    if found is None:
+        return "is missing"
+    if found.shape != shape:
+        return f"has shape {found.shape} where {shape} is expected"
+    if found.dtype != np.float32:
+        return f"has type {found.dtype} where float32 is expected"
+    return "" if np.isfinite(found).all() else "holds NaN or infinity"

@@ -1,0 +1,27 @@
+# Networks that LPIPS looks through: {DATA_ROOT}/lpips/{network}.safetensors, downloaded only when
+# asked for. One that is there is made by no rule, so nothing overwrites or outdates it.
+
+
+rule lpips_network:
+    output:
+        f"{LPIPS}/{{network}}.safetensors",
+    log:
+        "results/logs/lpips_network/{network}.log",
+    benchmark:
+        "results/benchmarks/lpips_network/{network}.tsv"
+    wildcard_constraints:
+        network=ids(
+            name for name in backbones.BACKBONES if not Path(LPIPS, f"{name}.safetensors").exists()
+        ),
+    localrule: True
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=60,
+    params:
+        mirror=CONFIG.data.mirrors.get("lpips"),
+        code=code("gradleak.data.backbones"),
+    script:
+        "../scripts/lpips_network.py"
