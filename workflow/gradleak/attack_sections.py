@@ -147,6 +147,22 @@ class GaussNewtonConfig(Judged):
         return self
 
 
+class GglConfig(Section):
+    """GGL: CMA-ES over the latent vectors of a generator."""
+
+    method: Literal["ggl"]
+    generator: Identifier
+    generations: AmountOrName = 500
+    population: Annotated[int, Field(ge=2)] = 50
+    starts: AmountOrName = 1
+    images: AmountOrName | None = None
+    sigma: PositiveFloat = 0.5
+    bound: PositiveFloat = 2.0
+    prior: Annotated[float, Field(ge=0)] = 0.01
+    precision: Precision = "float32"
+    failure_loss: PositiveFloat = 1.0
+
+
 def _check_start(start: str, of: str | None) -> None:
     if (start == "reconstruction") != (of is not None):
         raise ValueError("start: reconstruction needs of: ATTACK, and nothing else takes it")
@@ -163,6 +179,7 @@ AttackConfig = Annotated[
     | InvertingConfig
     | ClassFishingConfig
     | MkorConfig
-    | GaussNewtonConfig,
+    | GaussNewtonConfig
+    | GglConfig,
     Field(discriminator="method"),
 ]

@@ -38,6 +38,7 @@ AMOUNTS = (
     "validation",
     "test",
     "epochs",
+    "generations",
 )
 
 
@@ -96,6 +97,8 @@ def _check_ids(config: Config) -> None:
         _amounts_known(f"targets.{name}", targets, config)
     for name, training in config.trainings.items():
         _amounts_known(f"trainings.{name}", training, config)
+    for name, generator in config.generators.items():
+        _amounts_known(f"generators.{name}", generator, config)
     for name, family in config.families.items():
         _amounts_known(f"families.{name}", family, config)
     _check_attacks(config)
@@ -116,6 +119,9 @@ def _check_attacks(config: Config) -> None:
                     f"{size}, but a search starts from single images; "
                     "choose targets without batch."
                 )
+        generator = getattr(entry, "generator", None)
+        if generator is not None:
+            check_known(f"{where}.generator", [generator], config.generators)
         choices = [
             other
             for other, e in config.attacks.items()

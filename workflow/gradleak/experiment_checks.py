@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from gradleak.data.catalogue import info, resolve
 from gradleak.errors import ConfigError
+from gradleak.generator_sections import BigGanConfig
 from gradleak.losses import BINARY
 from gradleak.models.activations import INVERTIBLE
 from gradleak.models.chain import Chain
@@ -15,7 +16,7 @@ from gradleak.wording import check_known
 # Attacks that need the inverse of every activation.
 INVERTING = ("copa",)
 # Attacks that search for an image under known labels, which they do not find by themselves.
-SEARCHES = ("dlg", "inverting_gradients", "gauss_newton")
+SEARCHES = ("dlg", "inverting_gradients", "gauss_newton", "ggl")
 # Attacks that read the secret of a server of the same method.
 SECRET = ("mkor", "class_fishing")
 
@@ -56,6 +57,7 @@ def check_experiment(config: Config, name: str, attacks: Iterable[str]) -> None:
     for attack in attacks:
         _check_labels(config, name, attack)
         _check_own_images(config, name, attack)
+        _check_generator(config, name, attack)
 
 
 def _check_server(config: Config, name: str) -> None:
@@ -204,6 +206,52 @@ def _check_own_images(config: Config, name: str, attack: str) -> None:
         )
 
 
+def _check_generator(config: Config, name: str, attack: str) -> None:
+    """Refuse a generator of other images than those under attack, or that was trained on them."""
+    chosen = getattr(config.attacks[attack], "generator", None)
+    if chosen is None:
+        return
+    entry, targets = config.generators[chosen], config.targets[config.experiments[name].targets]
+    where = f"config.yaml: experiments.{name}: attack {attack} "
+    batch = config.amount(targets.batch)
+    if batch > 1:
+        raise ConfigError(
+            f"{where}searches for single images, but its targets have batches of {batch}; choose "
+            "targets without batch, or take the attack out."
+        )
+    ours = "imagenet" if isinstance(entry, BigGanConfig) else entry.dataset
+    if ours != targets.dataset:
+        raise ConfigError(
+            f"{where}searches generator {chosen} of {ours}'s classes, but its targets are of "
+            f"{targets.dataset}; choose another generator or target set."
+        )
+    sides = [_shape(config, one.size, targets.dataset) for one in (entry, targets)]
+    if sides[0] != sides[1]:
+        raise ConfigError(
+            f"{where}searches generator {chosen} of images of {list(sides[0])}, but its targets "
+            f"have {list(sides[1])}; give both the same size."
+        )
+    if isinstance(entry, BigGanConfig) or entry.split != targets.split:
+        return
+    used = range(entry.first, entry.first + config.amount(entry.images))
+    drawn = targets.draw != "consecutive"
+    shared = sorted(set(used) & set(_indices(config, targets)))
+    if drawn or shared:
+        which = "drawn images" if drawn else f"image {shared[0]}"
+        raise ConfigError(
+            f"{where}searches generator {chosen}, which is trained on {which} of "
+            f"{entry.dataset}-{entry.split} that may be under attack; give it another split, "
+            "first or number of images."
+        )
+
+
+def _shape(config: Config, size: int | str | None, dataset: str) -> tuple[int, int, int]:
+    """(C, H, W) of a data set's images at a size."""
+    channels, height, width = info(resolve(dataset, config.images)).shape
+    side = None if size is None else config.amount(size)
+    return channels, side or height, side or width
+
+
 def _indices(config: Config, targets: Targets) -> list[int]:
     """Positions of a target set in its split."""
     if targets.indices is not None:
@@ -220,9 +268,7 @@ def _check_pair(config: Config, name: str, model: str) -> None:
     dataset = resolve(targets.dataset, config.images)
     for member in config.members(model):
         own = config.chain(member) if member in config.models else config.families[member]
-        channels, height, width = info(dataset).shape
-        size = None if targets.size is None else config.amount(targets.size)
-        shape = (channels, size or height, size or width)
+        shape = _shape(config, targets.size, targets.dataset)
         if own.input != shape:
             raise ConfigError(
                 f"config.yaml: experiments.{name}: {member} takes images of {list(own.input)}, "

@@ -16,6 +16,7 @@ from pydantic import (
 
 from gradleak.attack_sections import AttackConfig
 from gradleak.errors import ConfigError
+from gradleak.generator_sections import GeneratorConfig
 from gradleak.layers import specs
 from gradleak.losses import OF_CLASSES
 from gradleak.models import resnet, vgg16
@@ -294,6 +295,7 @@ class Config(Section):
         default={"honest": HonestServer(method="honest")}
     )
     trainings: dict[Identifier, TrainingConfig] = Field(default={})
+    generators: dict[Identifier, GeneratorConfig] = Field(default={})
     defences: dict[Identifier, DefenceConfig]
     attacks: dict[Identifier, AttackConfig]
     experiments: dict[Identifier, Experiment]

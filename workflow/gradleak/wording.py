@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 
 from gradleak.errors import ConfigError
 
-# Sections whose entries are a union told apart by `method`, and keys that are one themselves.
-UNIONS = ("attacks", "defences", "servers")
+# Sections whose entries are a union, told apart by `method` or `kind`, and keys that are one.
+UNIONS = ("attacks", "defences", "servers", "generators")
 UNION_KEYS = ("architecture",)
 # Ids that a sentence lists; the nearest one is named anyway.
 MOST_CHOICES = 10

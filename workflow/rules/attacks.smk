@@ -8,6 +8,7 @@ rule attack:
         first=first_reconstructions,
         own_images=own_target_set,
         secret=secret,
+        generator=generator_of,
     output:
         images=RECONSTRUCTION,
         timing=RECONSTRUCTION.replace(".safetensors", ".seconds.json"),

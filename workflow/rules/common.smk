@@ -42,6 +42,7 @@ CELL = f"{CASE}/{{experiment}}/{{model}}"
 TRAINED = f"results/training/{CASE}/{{training}}/{{model}}.safetensors"
 CLIENTS = TRAINED.replace(".safetensors", ".clients")
 CLIENT = f"results/clients/{CONFIG.scale}/{{model}}/{{client}}.safetensors"
+GENERATOR = f"results/generators/{CASE}/{{generator}}.safetensors"
 SENT = f"results/servers/{CONFIG.scale}/{{server}}/{{model}}.safetensors"
 SECRET = SENT.replace(".safetensors", ".secret.safetensors")
 GRADIENT = f"results/gradients/{CELL}/{{defence}}.safetensors"
@@ -56,7 +57,7 @@ UNDEFENDED = [name for name, entry in CONFIG.defences.items() if entry.method ==
 # Attacks on gradients, and those made of the reconstructions of others alone.
 FIRST = [name for name, entry in CONFIG.attacks.items() if entry.method in ATTACKS]
 # Methods that run on `device`; the closed forms and COPA run on the CPU.
-ON_DEVICE = ("dlg", "inverting_gradients", "gauss_newton", "class_fishing")
+ON_DEVICE = ("dlg", "inverting_gradients", "gauss_newton", "class_fishing", "ggl")
 SECRET_READERS = experiment_checks.SECRET
 LATER = [name for name in CONFIG.attacks if name not in FIRST]
 
@@ -95,5 +96,6 @@ wildcard_constraints:
     client=r"\d+",
     server=ids(CONFIG.servers),
     training=ids(CONFIG.trainings),
+    generator=ids(CONFIG.generators),
     defence=ids(CONFIG.defences),
     attack=ids(CONFIG.attacks),

@@ -213,6 +213,28 @@ def secret(wildcards):
     return [SECRET.format(server=server, model=wildcards.model)]
 
 
+def generator_settings(wildcards):
+    """Entry of `generators`, with its amounts at the current scale."""
+    return amounts_of("generators", wildcards.generator)
+
+
+def generator_source(wildcards):
+    """Arrays that a generator is trained on, or the user's own weights.
+
+    Where these are missing, the script says what to do.
+    """
+    chosen = CONFIG.generators[wildcards.generator]
+    if chosen.kind == "biggan":
+        return [chosen.weights] if Path(chosen.weights).exists() else []
+    return [f"{DATA_ROOT}/{resolve(chosen.dataset, CONFIG.images)}-{chosen.split}.safetensors"]
+
+
+def generator_of(wildcards):
+    """The generator that an attack searches, if it does."""
+    name = getattr(CONFIG.attacks[wildcards.attack], "generator", None)
+    return [] if name is None else [GENERATOR.format(generator=name)]
+
+
 def defence_settings(wildcards):
     """Entry of `defences`."""
     return settings("defences", wildcards.defence)

@@ -11,7 +11,7 @@ from gradleak.servers.secret import Secrets
 with job(snakemake) as log:
     params, settings = snakemake.params, snakemake.params.settings
     first, own_images = snakemake.input.get("first"), snakemake.input.get("own_images")
-    secret = snakemake.input.get("secret")
+    secret, generator = snakemake.input.get("secret"), snakemake.input.get("generator")
     begin = None
     if first:
         begin = starts.FromReconstruction(first[0], settings.get("answer", "answer"))
@@ -24,6 +24,7 @@ with job(snakemake) as log:
         device=params.device,
         starts=begin,
         secrets=Secrets.read(secret[0]) if secret else None,
+        generator=generator[0] if generator else None,
     )
     results.save(snakemake.output.images, snakemake.output.timing, record(settings, params.code))
     log.info("%s", results.summary())

@@ -34,13 +34,24 @@ ATTACKS = {
     "class_fishing": ("gradleak.attacks.class_fishing", "ClassFishing"),
     "unlock": ("gradleak.attacks.unlock", "Unlock"),
     "gauss_newton": ("gradleak.attacks.gauss_newton", "GaussNewton"),
+    "ggl": ("gradleak.attacks.ggl", "Ggl"),
 }
 # Settings that tell the pipeline which files an attack gets, not the attack what to do.
-PIPELINE_KEYS = ("method", "of", "answer", "own_images", "images")
+PIPELINE_KEYS = ("method", "of", "answer", "own_images", "images", "generator")
 
 
-def build(settings: dict[str, Any], device: str = "cpu") -> Attack | ManyAttack:
-    """Attack from an entry of ``attacks`` in config.yaml; `device` for those that use one."""
+def build(
+    settings: dict[str, Any], device: str = "cpu", generator: str | None = None
+) -> Attack | ManyAttack:
+    """Attack from an entry of ``attacks`` in config.yaml.
+
+    Parameters
+    ----------
+    settings
+        The entry.
+    device, generator
+        Device and generator file, for attacks that use one.
+    """
     module, name = ATTACKS[settings["method"]]
     kind = getattr(importlib.import_module(module), name)
     options = {key: value for key, value in settings.items() if key not in PIPELINE_KEYS}
@@ -48,6 +59,8 @@ def build(settings: dict[str, Any], device: str = "cpu") -> Attack | ManyAttack:
         options["start"] = "given"
     if "device" in {field.name for field in dataclasses.fields(kind)}:
         options["device"] = device
+    if generator is not None:
+        options["generator"] = generator
     attack: Attack | ManyAttack = kind(**options)
     return attack
 
@@ -138,6 +151,7 @@ def attack_all(
     device: str = "cpu",
     starts: Starts | None = None,
     secrets: Secrets | None = None,
+    generator: str | None = None,
 ) -> Results:
     """Attack every chain, seed and target.
 
@@ -145,7 +159,7 @@ def attack_all(
     ``not_applicable``, with NaN for an image.
     """
     todo = Views(model_path, gradient_path, None, settings.get("images"), starts, secrets)
-    attack = build(settings, device)
+    attack = build(settings, device, generator)
     out = Results({}, [], [])
     bar = tqdm(total=len(todo), disable=None, desc=settings["method"], unit="image")
     # The networks of one chain share their shapes, so an attack that can takes them at once.

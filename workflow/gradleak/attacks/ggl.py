@@ -1,0 +1,205 @@
+"""Generative gradient leakage: a generator's latent vector by CMA-ES (Li et al. 2022)."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.attacks.search import Ready, Search, moments
+from gradleak.errors import ConfigError, NumericsError
+from gradleak.generators import files
+from gradleak.generators.base import Generator
+from gradleak.matching.members import Members
+from gradleak.matching.population import Population
+from gradleak.models.chain import Chain
+
+SPENT = "evaluations spent"
+# Keeps log σ finite, where all numbers of a latent vector are the same.
+TINY = 1e-10
+
+
+@dataclass(frozen=True)
+class Ggl(Search):
+    """Minimise ||∇W' − ∇W||² / ||∇W||² + prior · KL(z) over latent vectors z of a generator.
+
+    ∇W' is the gradient for the generator's image of z and of the label, which is known or told by
+    the gradient's signs; the image is scaled to the range of inputs. With mean μ and standard
+    deviation σ of the numbers of z, KL(z) = ½ (μ² + σ² − 1 − log σ²), that of N(μ, σ²) from
+    N(0, 1): the authors' regulariser, which keeps z where the generator was trained. They leave
+    gradients absolute and divide by the number of tensors.
+
+    CMA-ES starts at z = 0, where the generator's prior is densest. The best z on the way counts. A
+    search has failed if its distance never became finite, or stays at `failure_loss` or above; at 1
+    it is as far as no gradient at all.
+
+    Parameters
+    ----------
+    generations, population
+        CMA-ES draws so many latent vectors so many times.
+    sigma
+        Its standard deviation at first.
+    bound
+        No number of z leaves −bound … bound; CMA-ES folds its draws back smoothly.
+    prior
+        See above.
+    failure_loss
+        See above.
+    generator
+        Path of a generator file.
+    """
+
+    generations: int = 500
+    population: int = 50
+    sigma: float = 0.5
+    bound: float = 2.0
+    prior: float = 0.01
+    failure_loss: float = 1.0
+    chunk: int = 1  # each search has a population of its own to fill a batch
+    generator: str = ""
+    knows_branches: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.label != "from_view":
+            raise ConfigError(f"label: {self.label} is not for ggl; use label: from_view.")
+        if not self.generator:
+            raise ConfigError("ggl searches a generator; set generator to one of generators.")
+
+    @cached_property
+    def _generator(self) -> Generator:
+        return files.read(self.generator)
+
+    def applies(self, chain: Chain, mode: str = "training") -> str | None:
+        """See `gradleak.attacks.base.ManyAttack`."""
+        generator = self._generator
+        if generator.shape != chain.input:
+            return (
+                f"{chain.name} takes images of {list(chain.input)}, but the generator draws "
+                f"{list(generator.shape)}; choose a generator of that size."
+            )
+        if generator.classes != chain.classes:
+            return (
+                f"{chain.name} has {chain.classes} outputs, but the generator knows "
+                f"{generator.classes} classes; choose a generator of the same data set."
+            )
+        return super().applies(chain, mode)
+
+    def _prepare(self, view: AttackerView, seed: int) -> Ready:
+        """As of `Search`, for a single image."""
+        if view.batch > 1:
+            raise NumericsError(
+                f"The gradient is of {view.batch} images, but ggl searches for a single one; "
+                "choose targets without batch."
+            )
+        return super()._prepare(view, seed)
+
+    def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
+        """See `Search.search`; one member after the other, each with its population at once."""
+        return [
+            self._run(members.select(slice(number, number + 1)), view)
+            for number, view in enumerate(views)
+        ]
+
+    def _run(self, member: Members, view: AttackerView) -> Reconstruction:
+        """Answer of one search."""
+        assert member.labels is not None
+        label = int(member.labels[0, 0])
+        images = _Images(self._generator, label, view, member.scale.device)
+        population = Population(member, self.population)
+        strategy = self._strategy(member)
+        best, least, reached = np.zeros(self._generator.latent), np.inf, np.inf
+        trace = []
+        while not strategy.stop():
+            drawn = np.array(strategy.ask())
+            distances = population.distances(images.of(drawn)).double().cpu().numpy()
+            values = distances + self.prior * divergence(drawn)
+            if np.nanmin(values, initial=np.inf) < least:
+                first = int(np.nanargmin(values))
+                best, least, reached = drawn[first], float(values[first]), float(distances[first])
+            strategy.tell(list(drawn), list(_ranked(values)))
+            trace.append(least)
+        return Reconstruction(
+            images.of(best[None])[0].double().cpu().numpy(),
+            stop=_reason(strategy.stop()),
+            label=label,
+            failure=self.failure(reached),
+            loss=least,
+            evaluations=self.population * len(trace),
+            trace=moments(np.array(trace)),
+        )
+
+    def _strategy(self, member: Members) -> Any:
+        """CMA-ES, with numbers of its own and without files or words.
+
+        A start has a start image (see `Search`), which is not used here, but whose numbers no other
+        has: they seed the draws.
+        """
+        # Only where it runs: the import takes most of a second.
+        from cma import CMAEvolutionStrategy
+
+        draw = np.random.default_rng(zlib.crc32(member.starts.cpu().numpy().tobytes()))
+        options = {
+            "popsize": self.population,
+            "maxiter": self.generations,
+            "bounds": [-self.bound, self.bound],
+            "randn": lambda *shape: draw.standard_normal(shape),
+            "seed": np.nan,  # else PyCMA seeds NumPy's own generator
+            "verbose": -9,
+            "verb_log": 0,
+            "signals_filename": "",
+        }
+        return CMAEvolutionStrategy(np.zeros(self._generator.latent), self.sigma, options)
+
+    def failure(self, distance: float) -> str:
+        """Why a search whose best image has this distance failed; empty if it did not."""
+        if not np.isfinite(distance):
+            return "The distance of gradients was never finite."
+        if distance >= self.failure_loss:
+            return (
+                f"The search ended at a relative squared distance of gradients of {distance:.2g}, "
+                f"not below failure_loss: {self.failure_loss:g}."
+            )
+        return ""
+
+
+class _Images:
+    """Images of a class, in the range of a network's input."""
+
+    def __init__(
+        self, generator: Generator, label: int, view: AttackerView, device: torch.device
+    ) -> None:
+        self._generator, self._label, self._device = generator.placed(device), label, device
+        self._low, self._high = view.low, view.high
+
+    def of(self, latents: np.ndarray) -> torch.Tensor:
+        """Images (P, 1, C, H, W) of latent vectors (P, n)."""
+        z = torch.from_numpy(latents).to(self._device, torch.float32)
+        labels = torch.full((len(latents),), self._label, device=self._device)
+        drawn = self._generator.images(z, labels)
+        return (self._low + (self._high - self._low) * drawn).unsqueeze(1)
+
+
+def divergence(latents: np.ndarray) -> np.ndarray:
+    """KL (P,) of N(μ, σ²) from N(0, 1), μ and σ those of each latent vector (P, n)'s numbers."""
+    mean, variance = latents.mean(1), latents.var(1)
+    found: np.ndarray = 0.5 * (mean**2 + variance - 1.0 - np.log(variance + TINY))
+    return found
+
+
+def _ranked(values: np.ndarray) -> np.ndarray:
+    """Values (P,) that CMA-ES can rank: those that are not finite come last."""
+    finite = np.isfinite(values)
+    worst = values[finite].max() if finite.any() else 0.0
+    return np.where(finite, values, worst + abs(worst) + 1.0)
+
+
+def _reason(stop: dict[str, Any]) -> str:
+    """Why CMA-ES stopped."""
+    return SPENT if "maxiter" in stop else f"cma: {', '.join(sorted(stop))}"

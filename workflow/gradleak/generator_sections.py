@@ -1,0 +1,50 @@
+"""Sections of config.yaml: generators, which attacks search for images in."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from gradleak.section import AmountOrName, DatasetName, Section
+
+
+class ConditionalVaeConfig(Section):
+    """A class-conditional variational autoencoder, trained on images that are not under attack.
+
+    It takes `images` of `split` from image `first` on, or as many as there are, cropped or enlarged
+    to `size` as those of targets. `latent` numbers make an image; `width` are channels at full
+    resolution. Defaults are those of `gradleak.generators.train.Recipe` and
+    `gradleak.generators.conditional_vae.Sizes`.
+    """
+
+    kind: Literal["conditional_vae"]
+    dataset: DatasetName
+    split: Literal["train", "test", "val"] = "train"
+    images: AmountOrName
+    first: NonNegativeInt = 0
+    size: AmountOrName | None = None
+    resize: Literal["repeat", "bilinear"] = "repeat"
+    epochs: AmountOrName
+    batch: AmountOrName = 64
+    latent: PositiveInt = 64
+    width: PositiveInt = 32
+    rate: PositiveFloat = 1e-3
+    seed: NonNegativeInt = 0
+    checkpoint: PositiveInt = 5
+
+
+class BigGanConfig(Section):
+    """BigGAN-deep-256 from weights of one's own, for ImageNet's classes.
+
+    `weights` is the published file (docs/generators.md says where it is); images are resized to
+    `size`. `truncation` chooses the statistics of the norms.
+    """
+
+    kind: Literal["biggan"]
+    weights: Annotated[str, Field(min_length=1)]
+    size: AmountOrName = 256
+    truncation: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+GeneratorConfig = Annotated[ConditionalVaeConfig | BigGanConfig, Field(discriminator="kind")]

@@ -1,0 +1,1 @@
+"""Generators of images: what an attacker knows of how such images look."""

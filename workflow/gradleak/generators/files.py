@@ -1,0 +1,82 @@
+"""Generator files: weights with all that is needed to draw images from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gradleak.artifacts import read_tensors, write_tensors
+from gradleak.errors import ArtifactError, ConfigError
+from gradleak.generators import biggan, conditional_vae
+from gradleak.generators.base import Generator
+
+KINDS = ("conditional_vae", "biggan")
+
+
+def save(
+    path: str,
+    kind: str,
+    sizes: conditional_vae.Sizes | biggan.Sizes,
+    weights: Mapping[str, np.ndarray],
+    facts: Mapping[str, Any],
+) -> None:
+    """Write a generator.
+
+    Parameters
+    ----------
+    path
+        Safetensors file to make.
+    kind
+        One of `KINDS`.
+    sizes
+        Of the network.
+    weights
+        Its state dict.
+    facts
+        What it was made from.
+    """
+    write_tensors(path, weights, {"kind": kind, "sizes": asdict(sizes), **facts})
+
+
+def read(path: str) -> Generator:
+    """Read a generator, on the CPU.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is missing, damaged or no generator's.
+    """
+    tensors, metadata = read_tensors(path)
+    if metadata.get("kind") not in KINDS:
+        raise ArtifactError(
+            f"{path} holds no generator (kind: {metadata.get('kind')}); delete it and ask "
+            "Snakemake for it again."
+        )
+    try:
+        return _built(metadata["kind"], metadata["sizes"], tensors)
+    except (KeyError, TypeError, RuntimeError, ConfigError) as error:
+        raise ArtifactError(
+            f"{path} is damaged ({error}); delete it and ask Snakemake for it again."
+        ) from error
+
+
+def _built(
+    kind: str, sizes: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+) -> conditional_vae.Decoder | biggan.BigGan:
+    """Generator with these weights."""
+    with torch.device("meta"):
+        module: conditional_vae.Decoder | biggan.BigGan
+        if kind == "biggan":
+            module = biggan.BigGan(biggan.Sizes.of(sizes))
+        else:
+            shape = tuple(sizes["shape"])
+            module = conditional_vae.Decoder(conditional_vae.Sizes(**{**sizes, "shape": shape}))
+    state = {name: torch.from_numpy(value) for name, value in tensors.items()}
+    nn.Module.load_state_dict(module, state, assign=True)
+    module.eval()
+    return module.requires_grad_(False)

@@ -1,0 +1,228 @@
+"""Training of the class-conditional autoencoder; a job that was killed goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.optim.adam import adam
+from tqdm import tqdm
+
+from gradleak.errors import NumericsError
+from gradleak.generators.conditional_vae import Autoencoder, Sizes, loss_of
+from gradleak.training import checkpoint
+from gradleak.training.checkpoint import Arrays, Identity, State
+from gradleak.training.data import Images
+from gradleak.training.engine import seed_of
+
+LOG = logging.getLogger("gradleak")
+CURVE = ("epoch", "rate", "loss", "mse", "kl")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of the training.
+
+    Parameters
+    ----------
+    epochs
+        Passes over the images.
+    batch
+        Images a step; the last, smaller batch of an epoch is left out if there is another.
+    rate
+        Adam's learning rate at the start; it falls to 0 as (1 + cos(π t)) / 2.
+    seed
+        Of initial weights, order and noise.
+    checkpoint
+        Epochs between checkpoints.
+    """
+
+    epochs: int
+    batch: int = 64
+    rate: float = 1e-3
+    seed: int = 0
+    checkpoint: int = 5
+
+
+class Trainer:
+    """Trains one autoencoder.
+
+    Order and noise follow from (seed, epoch) alone, so that on a CPU with the same number of
+    threads the same seed gives the same weights, interrupted or not.
+
+    Parameters
+    ----------
+    sizes
+        The network.
+    images
+        Images in [0, 1] with labels, on the device that trains.
+    recipe
+        Settings.
+    source
+        What the checkpoint says of the images.
+    code
+        Hash of the code.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        images: Images,
+        recipe: Recipe,
+        source: Mapping[str, Any] | None = None,
+        code: str = "",
+    ) -> None:
+        self.sizes, self.images, self.recipe = sizes, images, recipe
+        # Weights are drawn without a trace in PyTorch's own generator.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(recipe.seed)
+            self.module = Autoencoder(sizes)
+        self.module.to(images.device)
+        parameters = dict(self.module.named_parameters())
+        self._parameters = parameters
+        self._first = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        self._second = {name: torch.zeros_like(value) for name, value in parameters.items()}
+        described = json.dumps(asdict(sizes), sort_keys=True)
+        self.identity = Identity(
+            {
+                "name": "conditional_vae",
+                "hash": hashlib.sha256(described.encode()).hexdigest()[:16],
+            },
+            {**(source or {}), "images": len(images)},
+            {**asdict(recipe), "device": images.device.type, "code": code},
+        )
+
+    def run(
+        self,
+        path: Path | None = None,
+        on_epoch: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
+    ) -> list[dict[str, Any]]:
+        """Train to the end; the curve, a record of `CURVE` an epoch.
+
+        Parameters
+        ----------
+        path
+            The checkpoint; none is kept without.
+        on_epoch
+            Called with the curve so far after each epoch.
+
+        Raises
+        ------
+        NumericsError
+            If the loss is no longer finite; the last checkpoint stays.
+        ArtifactError
+            If the checkpoint is damaged or another training's.
+        """
+        state = State() if path is None else checkpoint.load(path, self.identity)
+        if state.epoch:
+            self._restore(state)
+            LOG.info("the generator goes on after epoch %d, from %s", state.epoch, path)
+        epochs, steps = self.recipe.epochs, self.images.steps(self.recipe.batch)
+        # `disable=None`: a bar on a terminal, nothing in a log file.
+        with tqdm(
+            total=epochs * steps,
+            initial=state.epoch * steps,
+            disable=None,
+            desc="generator",
+            unit="step",
+        ) as bar:
+            for epoch in range(state.epoch, epochs):
+                state.rows.append(self._epoch(epoch, bar))
+                state.epoch = epoch + 1
+                on_epoch(state.rows)
+                due = state.epoch % self.recipe.checkpoint == 0 or state.epoch == epochs
+                if path is not None and due:
+                    self._save(path, state)
+        return state.rows
+
+    def _epoch(self, epoch: int, bar: Any) -> dict[str, Any]:
+        """One pass over the images."""
+        images, recipe = self.images, self.recipe
+        steps = images.steps(recipe.batch)
+        generator = torch.Generator(images.device).manual_seed(seed_of(recipe.seed, epoch))
+        sums, seen, rate = torch.zeros(2, dtype=torch.float64, device=images.device), 0, 0.0
+        batches = images.augmented(recipe.batch, 0, False, generator)
+        for number, (inputs, labels) in enumerate(batches):
+            done = epoch * steps + number
+            rate = recipe.rate * (1.0 + math.cos(math.pi * done / (recipe.epochs * steps))) / 2.0
+            noise = torch.randn(
+                (len(labels), self.sizes.latent), generator=generator, device=images.device
+            )
+            sums += len(labels) * self._step(inputs, labels, noise, rate, done)
+            seen += len(labels)
+            bar.update()
+        error, divergence = (sums / seen).tolist()
+        if not math.isfinite(error + divergence):
+            raise NumericsError(
+                f"The generator's training diverged in epoch {epoch + 1} (mean squared error "
+                f"{error:g}, KL {divergence:g}); lower rate: {recipe.rate:g}."
+            )
+        numbers = math.prod(self.sizes.shape)
+        loss = 0.5 * numbers * math.log(error) + divergence
+        return {"epoch": epoch + 1, "rate": rate, "loss": loss, "mse": error, "kl": divergence}
+
+    def _step(
+        self,
+        inputs: torch.Tensor,
+        labels: torch.Tensor,
+        noise: torch.Tensor,
+        rate: float,
+        done: int,
+    ) -> torch.Tensor:
+        """One step of Adam; error and divergence (2,)."""
+        error, divergence = self.module(inputs.contiguous(), labels, noise)
+        loss = loss_of(error, divergence, math.prod(self.sizes.shape))
+        parameters: list[torch.Tensor] = list(self._parameters.values())
+        slopes = torch.autograd.grad(loss, parameters)
+        # torch.optim.Adam itself imports torch.compile, which takes seconds.
+        with torch.no_grad():
+            adam(
+                parameters,
+                list(slopes),
+                list(self._first.values()),
+                list(self._second.values()),
+                [],
+                [torch.tensor(float(done)) for _ in parameters],
+                amsgrad=False,
+                beta1=0.9,
+                beta2=0.999,
+                lr=rate,
+                weight_decay=0.0,
+                eps=1e-8,
+                maximize=False,
+            )
+        return torch.stack([error.detach().double(), divergence.detach().double()])
+
+    def weights(self) -> Arrays:
+        """Parameters of encoder and decoder, copied."""
+        return _arrays(self._parameters)
+
+    def _save(self, path: Path, state: State) -> None:
+        """Write a checkpoint; `momentum` holds both moments of Adam."""
+        state.weights = self.weights()
+        moments = {"first": self._first, "second": self._second}
+        state.momentum = {
+            f"{kind}.{name}": value
+            for kind, values in moments.items()
+            for name, value in _arrays(values).items()
+        }
+        checkpoint.save(path, self.identity, state)
+
+    @torch.no_grad()
+    def _restore(self, state: State) -> None:
+        for name, value in self._parameters.items():
+            value.copy_(torch.from_numpy(state.weights[name]))
+            self._first[name].copy_(torch.from_numpy(state.momentum[f"first.{name}"]))
+            self._second[name].copy_(torch.from_numpy(state.momentum[f"second.{name}"]))
+
+
+def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    return {name: value.detach().cpu().numpy().copy() for name, value in tensors.items()}

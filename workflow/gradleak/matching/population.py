@@ -1,0 +1,73 @@
+"""Distances of gradients for many candidate images of one search."""
+
+from __future__ import annotations
+
+import torch
+
+from gradleak.matching.branches import BranchGradients
+from gradleak.matching.chain_gradients import members_at_once
+from gradleak.matching.members import Members
+
+# Bytes of gradients that are held at once on an accelerator.
+MEMORY = 4 * 2**30
+
+
+class Population:
+    """||g − t||² of candidates for one member's image, over all parameters that are compared.
+
+    No more candidates' gradients are held at once than `Members.parts` computes at once, whatever
+    the population.
+
+    Parameters
+    ----------
+    member
+        One search (M = 1) with K = 1; its targets t have norm 1 over all parameters.
+    size
+        Candidates that are asked for at a time.
+    """
+
+    def __init__(self, member: Members, size: int) -> None:
+        at_once = _at_once(member, size)
+        parts = -(-size // at_once)
+        self._size = -(-size // parts)
+        # The one member again and again; weights that all share are not copied.
+        again = torch.zeros(self._size, dtype=torch.long, device=member.scale.device)
+        self._network = member.network.select(again)
+        assert member.labels is not None
+        self._labels, self._scale = member.labels[again], member.scale[again]
+        self._targets, self._compared = member.targets, compared_of(member)
+
+    @torch.no_grad()
+    def distances(self, images: torch.Tensor) -> torch.Tensor:
+        """Squared distances (P,) of candidates (P, 1, C, H, W)."""
+        return torch.cat([self._of(part) for part in images.split(self._size)])
+
+    def _of(self, images: torch.Tensor) -> torch.Tensor:
+        """The same of candidates that are computed at once."""
+        count = len(images)
+        network = self._network if count == self._size else self._network.select(slice(0, count))
+        images = images.to(self._scale)
+        found = network(images, self._labels[:count], self._scale[:count])
+        squares = [
+            torch.linalg.vector_norm(value.sub_(target).flatten(1), dim=1).square()
+            for value, target, used in zip(found, self._targets, self._compared, strict=True)
+            if used
+        ]
+        return torch.stack(squares).sum(0)
+
+
+def compared_of(member: Members) -> tuple[bool, ...]:
+    """Whether each parameter's gradient is compared: the attacker may lack some."""
+    given: tuple[bool, ...] = getattr(member, "compared", (True,) * len(member.network.names))
+    return given
+
+
+def _at_once(member: Members, size: int) -> int:
+    """How many candidates to compute at once."""
+    network = member.network
+    if network.device.type != "cpu":
+        bytes_each = 2 * network.chain.parameters * network.dtype.itemsize
+        return max(1, min(size, MEMORY // bytes_each))
+    if isinstance(network, BranchGradients):
+        return min(size, network.at_once(1))
+    return min(size, members_at_once(network.chain, 1, network.dtype, network.device))

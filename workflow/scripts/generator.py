@@ -1,0 +1,24 @@
+"""Writes a generator: trained on a data set, or from weights of a user's own."""
+
+import _package
+from gradleak.data import arrays, catalogue
+from gradleak.generators.make import convert_biggan, train_vae
+from gradleak.provenance import record
+from gradleak.script import job
+
+with job(snakemake) as log:
+    params, output, settings = snakemake.params, snakemake.output, snakemake.params.settings
+    provenance = record(settings, params.code)
+    if settings["kind"] == "biggan":
+        convert_biggan(settings, output.weights, provenance)
+    else:
+        dataset = catalogue.resolve(settings["dataset"], params.images)
+        paths = {"weights": output.weights, "curve": params.curve}
+        train_vae(
+            arrays.load(snakemake.input[0], dataset, settings["split"]),
+            settings,
+            device=params.device,
+            paths=paths | {"checkpoints": params.checkpoints},
+            provenance=provenance,
+        )
+    log.info("%s", output.weights)
