@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import pickle
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -69,7 +70,10 @@ def _read(path: str) -> Tensors:
             f"{path} is missing: BigGAN's weights are not downloaded by themselves; {REMEDY}."
         )
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            # What PyTorch thinks of a strange file is said by the error.
+            warnings.simplefilter("ignore")
+            state = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
         reason = str(error).strip().partition("\n")[0].rstrip(".:")
         raise DataError(f"{path} is no file of weights alone ({reason}); {REMEDY}.") from error

@@ -1,0 +1,300 @@
+"""BigGAN-deep: its network, the published file, and what is refused."""
+
+import dataclasses
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from chains import chain, conv, view
+from gradleak.artifacts import read_tensors
+from gradleak.attacks.ggl import Ggl
+from gradleak.errors import DataError
+from gradleak.generators import biggan_weights, files, make
+from gradleak.generators.biggan import DEEP_256, BigGan, Sizes
+
+TINY = Sizes(
+    blocks=((False, 16, 16), (True, 16, 8), (False, 8, 8), (True, 8, 1)),
+    attention=2,
+    latent=5,
+    embedding=3,
+    width=4,
+    classes=6,
+    statistics=5,
+    side=16,
+)
+
+
+def normed(state, key, shape, rng):
+    """A weight under spectral norm as PyTorch stores it: with both vectors of its largest value."""
+    rows = rng.normal(size=(shape[0], int(np.prod(shape[1:]))))
+    left, _, right = np.linalg.svd(rows, full_matrices=False)
+    for kind, value in (("orig", rows.reshape(shape)), ("u", left[:, 0]), ("v", right[0])):
+        state[f"{key}.weight_{kind}"] = torch.from_numpy(value.copy()).float()
+
+
+def published(sizes, seed=0):
+    """State dict with the keys of the published file, of random weights."""
+    rng = np.random.default_rng(seed)
+    state = {}
+
+    def draw(key, *shape, spread=1.0):
+        state[key] = torch.from_numpy(spread * rng.normal(size=shape)).float()
+
+    def statistics(key, channels):
+        draw(f"{key}.running_means", sizes.statistics, channels)
+        state[f"{key}.running_vars"] = torch.from_numpy(
+            rng.uniform(0.5, 2.0, (sizes.statistics, channels))
+        ).float()
+
+    condition, width = sizes.latent + sizes.embedding, sizes.width
+    draw("embeddings.weight", sizes.embedding, sizes.classes)
+    normed(state, "generator.gen_z", (256 * width, condition), rng)
+    draw("generator.gen_z.bias", 256 * width)
+    place = 0
+    for number, (_, entering, leaving) in enumerate(sizes.blocks):
+        entering, leaving = width * entering, width * leaving
+        if number == sizes.attention:
+            key = f"generator.layers.{place}"
+            for name, rows, columns in (
+                ("theta", entering // 8, entering),
+                ("phi", entering // 8, entering),
+                ("g", entering // 2, entering),
+                ("o_conv", entering, entering // 2),
+            ):
+                normed(state, f"{key}.snconv1x1_{name}", (rows, columns, 1, 1), rng)
+            draw(f"{key}.gamma", 1)
+            place += 1
+        key, inner = f"generator.layers.{place}", entering // 4
+        before, after = (entering, inner, inner, inner), (inner, inner, inner, leaving)
+        for k, side in enumerate((1, 3, 3, 1)):
+            statistics(f"{key}.bn_{k}", before[k])
+            for kind in ("scale", "offset"):
+                normed(state, f"{key}.bn_{k}.{kind}", (before[k], condition), rng)
+            normed(state, f"{key}.conv_{k}", (after[k], before[k], side, side), rng)
+            draw(f"{key}.conv_{k}.bias", after[k])
+        place += 1
+    statistics("generator.bn", width)
+    draw("generator.bn.weight", width)
+    draw("generator.bn.bias", width)
+    normed(state, "generator.conv_to_rgb", (width, width, 3, 3), rng)
+    draw("generator.conv_to_rgb.bias", width)
+    return state
+
+
+def weight(state, key):
+    """W divided by its spectral norm as PyTorch estimates it."""
+    rows = state[f"{key}.weight_orig"]
+    sigma = torch.dot(state[f"{key}.weight_u"], rows.flatten(1) @ state[f"{key}.weight_v"])
+    return rows / sigma
+
+
+def plainly(state, sizes, z, labels, row):
+    """Images in (−1, 1), straight from the file's tensors, with one row of its statistics."""
+
+    def convolved(x, key, padding=0, bias=True):
+        shift = state[f"{key}.bias"] if bias else None
+        return functional.conv2d(x, weight(state, key), shift, padding=padding)
+
+    def standard(x, key):
+        mean, variance = (state[f"{key}.running_{kind}"][row] for kind in ("means", "vars"))
+        return (x - mean[:, None, None]) / torch.sqrt(variance + 1e-4)[:, None, None]
+
+    def doubled(x):
+        return x.repeat_interleave(2, 2).repeat_interleave(2, 3)
+
+    steer = torch.cat([z, state["embeddings.weight"][:, labels].T], 1)
+    x = steer @ weight(state, "generator.gen_z").T + state["generator.gen_z.bias"]
+    x = x.view(len(z), 4, 4, 16 * sizes.width).permute(0, 3, 1, 2)
+    place = 0
+    for number, (grows, _, leaving) in enumerate(sizes.blocks):
+        if number == sizes.attention:
+            key, (batch, _, high, wide) = f"generator.layers.{place}", x.shape
+            query, keys, values = (
+                convolved(x, f"{key}.snconv1x1_{name}", bias=False)
+                for name in ("theta", "phi", "g")
+            )
+            keys, values = (functional.max_pool2d(v, 2).flatten(2) for v in (keys, values))
+            scores = torch.einsum("bcp,bcq->bpq", query.flatten(2), keys).softmax(-1)
+            mixed = torch.einsum("bpq,bcq->bcp", scores, values).view(batch, -1, high, wide)
+            x = x + state[f"{key}.gamma"] * convolved(mixed, f"{key}.snconv1x1_o_conv", bias=False)
+            place += 1
+        key, passed = f"generator.layers.{place}", x
+        for k in range(4):
+            x = standard(x, f"{key}.bn_{k}")
+            scale, offset = (
+                steer @ weight(state, f"{key}.bn_{k}.{kind}").T for kind in ("scale", "offset")
+            )
+            x = torch.relu(x * (1 + scale[..., None, None]) + offset[..., None, None])
+            if k == 1 and grows:
+                x = doubled(x)
+            x = convolved(x, f"{key}.conv_{k}", padding=1 if k in (1, 2) else 0)
+        passed = passed[:, : sizes.width * leaving]
+        x = x + (doubled(passed) if grows else passed)
+        place += 1
+    x = standard(x, "generator.bn") * state["generator.bn.weight"][:, None, None]
+    x = torch.relu(x + state["generator.bn.bias"][:, None, None])
+    return torch.tanh(convolved(x, "generator.conv_to_rgb", padding=1)[:, :3])
+
+
+@pytest.fixture(scope="module")
+def state():
+    return published(TINY)
+
+
+@pytest.fixture
+def weights(state, tmp_path):
+    path = tmp_path / "biggan.bin"
+    torch.save(state, path)
+    return str(path)
+
+
+def inputs(count=4):
+    z = torch.from_numpy(np.random.default_rng(1).normal(size=(count, TINY.latent))).float()
+    return z, torch.arange(count) % TINY.classes
+
+
+def made(weights, tmp_path, size=16, **more):
+    path = str(tmp_path / "generator.safetensors")
+    settings = {"kind": "biggan", "weights": weights, "size": size, "truncation": 1.0, **more}
+    make.convert_biggan(settings, path, {}, TINY)
+    return path
+
+
+def test_images_are_those_of_the_files_own_tensors(state, weights, tmp_path):
+    generator = files.read(made(weights, tmp_path))
+    assert (generator.latent, generator.classes, generator.shape) == (5, 6, (3, 16, 16))
+    z, labels = inputs()
+    expected = plainly(state, TINY, z, labels, row=4)
+    assert expected.std() > 0.05
+    # PyTorch's first file format, which the published file has, and today's.
+    old = tmp_path / "old.bin"
+    torch.save(state, old, _use_new_zipfile_serialization=False)
+    assert Path(made(str(old), tmp_path)).read_bytes() == Path(made(weights, tmp_path)).read_bytes()
+    torch.testing.assert_close(generator.images(z, labels), (expected + 1) / 2)
+    assert not torch.allclose(
+        generator.images(z, labels), generator.images(z, labels.roll(1)), atol=0.01
+    )
+
+
+def test_truncation_chooses_the_norms_statistics(state, weights, tmp_path):
+    z, labels = inputs()
+    half = files.read(made(weights, tmp_path, truncation=0.5)).images(z, labels)
+    torch.testing.assert_close(half, (plainly(state, TINY, z, labels, row=2) + 1) / 2)
+    between = biggan_weights.convert(weights, TINY, 0.9)["norm.mean"]
+    rows = state["generator.bn.running_means"].numpy()
+    np.testing.assert_allclose(between, 0.4 * rows[3] + 0.6 * rows[4], rtol=1e-5)
+
+
+def test_images_are_resized_by_means(weights, tmp_path):
+    z, labels = inputs()
+    full = files.read(made(weights, tmp_path)).images(z, labels)
+    small = files.read(made(weights, tmp_path, size=8)).images(z, labels)
+    torch.testing.assert_close(small, full.unflatten(3, (8, 2)).unflatten(2, (8, 2)).mean((3, 5)))
+
+
+def test_spectral_norm_is_pytorchs():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        layer = torch.nn.utils.spectral_norm(torch.nn.Conv2d(3, 4, 3), n_power_iterations=5)
+    layer(torch.zeros(1, 3, 5, 5))
+    layer.eval()(torch.zeros(1, 3, 5, 5))
+    found = biggan_weights._divided(
+        {f"conv.{name}": value for name, value in layer.state_dict().items()}, "conv.weight"
+    )
+    torch.testing.assert_close(found, layer.weight)
+
+
+def test_deep_256_has_the_sizes_of_the_paper():
+    with torch.device("meta"):
+        module = BigGan(DEEP_256)
+        image = module(torch.zeros(1, 128), torch.zeros(1, dtype=torch.long))
+    assert image.shape == (1, 3, 256, 256)
+    assert sum(value.numel() for value in module.parameters()) == 55_880_833
+
+
+def test_ggl_searches_it(weights, tmp_path):
+    path = made(weights, tmp_path)
+    network = chain(conv(4, 3, 2, 1, activation="relu"), channels=3, side=16, classes=6)
+    z, labels = inputs()
+    target = files.read(path).images(z, labels)[2].double().numpy() - 0.5
+    (found,) = Ggl(generator=path, generations=5, population=8).run_many(
+        [view(network, target, 2)], [0]
+    )
+    assert found.images.shape == (1, 3, 16, 16)
+    assert found.loss < found.trace[0]
+
+
+def test_a_missing_file_says_where_to_get_it(tmp_path):
+    with pytest.raises(DataError) as caught:
+        made(str(tmp_path / "none.bin"), tmp_path)
+    message = str(caught.value)
+    assert "none.bin is missing" in message
+    assert biggan_weights.PUBLISHED in message
+    assert "set generators: NAME: weights" in message
+    assert "\n" not in message
+    assert not (tmp_path / "generator.safetensors").exists()
+
+
+class Surprise:
+    """Unpickled carelessly, it would write a file."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_a_file_that_would_run_something_is_not_read(tmp_path):
+    harm = tmp_path / "harm"
+    whole, bare = tmp_path / "whole.bin", tmp_path / "bare.bin"
+    torch.save({"a": Surprise(harm)}, whole)
+    bare.write_bytes(pickle.dumps({"a": Surprise(harm)}))
+    for path in (whole, bare):
+        with pytest.raises(DataError, match="is no file of weights alone") as caught:
+            made(str(path), tmp_path)
+        assert "\n" not in str(caught.value)
+        assert not harm.exists()
+
+
+def test_other_files_are_refused(state, weights, tmp_path):
+    text = tmp_path / "text.bin"
+    text.write_text("not found")
+    with pytest.raises(DataError, match="is no file of weights alone"):
+        made(str(text), tmp_path)
+    cut = tmp_path / "cut.bin"
+    cut.write_bytes(Path(weights).read_bytes()[:5000])
+    with pytest.raises(DataError, match="is no file of weights alone"):
+        made(str(cut), tmp_path)
+    other = tmp_path / "other.bin"
+
+    def changed(**more):
+        torch.save({**state, **more}, other)
+        with pytest.raises(DataError) as caught:
+            made(str(other), tmp_path)
+        return str(caught.value)
+
+    key = "generator.layers.1.bn_2.running_vars"
+    assert f"has {key} of [3, 16] where [16] is expected" in changed(**{key: state[key][:3]})
+    assert "with NaN or infinity" in changed(**{key: state[key] * float("nan")})
+    bias = "generator.layers.4.conv_0.bias"
+    assert f"has {bias} of [2] where [8]" in changed(**{bias: torch.zeros(2)})
+    assert "holds something else" in changed(more=[1, 2])
+    turned = {"generator.gen_z.weight_u": torch.zeros(3)}
+    assert "has generator.gen_z.weight_orig of [0] where [1024, 8]" in changed(**turned)
+    torch.save({k: v for k, v in state.items() if k != "generator.layers.2.gamma"}, other)
+    with pytest.raises(DataError, match=r"lacks generator\.layers\.2\.gamma, so it is no BigGAN"):
+        made(str(other), tmp_path)
+
+
+def test_the_file_of_another_size_is_refused(weights, tmp_path):
+    sizes = dataclasses.replace(TINY, width=8)
+    with pytest.raises(DataError, match="so it is no BigGAN-deep-256"):
+        biggan_weights.convert(weights, sizes)
+    found = read_tensors(made(weights, tmp_path))[1]
+    assert found["kind"] == "biggan"
+    assert Sizes.of(found["sizes"]) == TINY
