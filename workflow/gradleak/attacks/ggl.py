@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -63,7 +63,6 @@ class Ggl(Search):
     failure_loss: float = 1.0
     chunk: int = 1  # each search has a population of its own to fill a batch
     generator: str = ""
-    knows_branches: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -21,7 +21,7 @@ from gradleak.generators.conditional_vae import Autoencoder, Sizes, loss_of
 from gradleak.training import checkpoint
 from gradleak.training.checkpoint import Arrays, Identity, State
 from gradleak.training.data import Images
-from gradleak.training.engine import seed_of
+from gradleak.training.learner import seed_of
 
 LOG = logging.getLogger("gradleak")
 CURVE = ("epoch", "rate", "loss", "mse", "kl")

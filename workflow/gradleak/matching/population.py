@@ -13,7 +13,7 @@ MEMORY = 4 * 2**30
 
 
 class Population:
-    """||g − t||² of candidates for one member's image, over all parameters that are compared.
+    """||g − t||² of candidates for one member's image, over all parameters that were shared.
 
     No more candidates' gradients are held at once than `Members.parts` computes at once, whatever
     the population.
@@ -35,7 +35,7 @@ class Population:
         self._network = member.network.select(again)
         assert member.labels is not None
         self._labels, self._scale = member.labels[again], member.scale[again]
-        self._targets, self._compared = member.targets, compared_of(member)
+        self._targets = member.targets
 
     @torch.no_grad()
     def distances(self, images: torch.Tensor) -> torch.Tensor:
@@ -50,16 +50,9 @@ class Population:
         found = network(images, self._labels[:count], self._scale[:count])
         squares = [
             torch.linalg.vector_norm(value.sub_(target).flatten(1), dim=1).square()
-            for value, target, used in zip(found, self._targets, self._compared, strict=True)
-            if used
+            for value, target in zip(found, self._targets, strict=True)
         ]
         return torch.stack(squares).sum(0)
-
-
-def compared_of(member: Members) -> tuple[bool, ...]:
-    """Whether each parameter's gradient is compared: the attacker may lack some."""
-    given: tuple[bool, ...] = getattr(member, "compared", (True,) * len(member.network.names))
-    return given
 
 
 def _at_once(member: Members, size: int) -> int:
