@@ -10,12 +10,12 @@ import torch
 
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.search import Search, moments
-from gradleak.losses import OF_CLASSES
 from gradleak.matching.branches import BranchGradients
 from gradleak.matching.descent import Descent
 from gradleak.matching.distances import Squared
 from gradleak.matching.lbfgs import Minimum, Settings, minimise
 from gradleak.matching.members import Members
+from gradleak.matching.output import told
 from gradleak.models.chain import Chain
 
 # Where a dummy's own gradient vanishes, its distance to a gradient of norm 1 is 1: a saturated
@@ -81,9 +81,8 @@ class Dlg(Search):
         images = found.x[:, :pixels].reshape(shape).double().cpu().numpy()
         labels = members.labels
         if labels is None:
-            told = members.logits.shape[1:].numel()
-            logits = found.x[:, pixels : pixels + told].reshape(members.logits.shape)
-            labels = _told(logits, views[0].loss)
+            end = pixels + members.logits.shape[1:].numel()
+            labels = told(found.x[:, pixels:end].reshape(members.logits.shape), views[0].loss)
         return [
             Reconstruction(
                 images[m],
@@ -119,13 +118,6 @@ class Dlg(Search):
 def slack_of(chain: Chain) -> float:
     """Default slack of a search under `chain`: 1 if an activation has a kink, else 0."""
     return float(chain.is_kinked)
-
-
-def _told(logits: torch.Tensor, loss: str) -> torch.Tensor:
-    """Labels (M, K) that dummy logits (M, K, outputs) ended at."""
-    if loss in OF_CLASSES:
-        return logits.argmax(2)
-    return torch.where(logits[:, :, 0] > 0, 1, -1)
 
 
 def _searched(members: Members, settings: Settings) -> Minimum:

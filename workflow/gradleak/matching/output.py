@@ -67,6 +67,13 @@ def output_bend(
     return found[0], found[1] if dummy else None
 
 
+def told(logits: torch.Tensor, loss: str) -> torch.Tensor:
+    """Labels (M, K) that dummy logits (M, K, m) stand for: classes, or −1 and 1."""
+    if loss in OF_CLASSES:
+        return logits.argmax(2)
+    return torch.where(logits[:, :, 0] > 0, 1, -1)
+
+
 def _margin_derivative(loss: str, mu: torch.Tensor) -> torch.Tensor:
     """dℓ/dμ, as `gradleak.losses.MarginLoss.derivative` in PyTorch."""
     if loss == "logistic":
