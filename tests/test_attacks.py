@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from chains import chain, conv, image, view
+from gradleak.attacks.base import ManyAttack
 from gradleak.attacks.copa import Copa
 from gradleak.attacks.fully_connected import from_delta, last_layer
 from gradleak.attacks.labels import recover_label
@@ -75,6 +76,28 @@ def test_contract(method):
         "mode",
         "keys",
     }
+
+
+@pytest.mark.parametrize("method", ["dlg", "inverting_gradients", "grnn"])
+def test_contract_of_searches(method):
+    network = DETERMINED["sigmoid"]
+    attack = build({"method": method, "iterations": 4})
+    assert isinstance(attack, ManyAttack)
+    assert attack.applies(network) is None
+    views = [view(network, image(network, seed), precision="float32") for seed in range(2)]
+    held = [array for seen in views for array in (*seen.weights.values(), *seen.gradients.values())]
+    before = [array.copy() for array in held]
+    first, second = (attack.run_many(views, [7, 8]) for _ in range(2))
+    for one, other in zip(first, second, strict=True):
+        assert one.images.shape == (1, *network.input)
+        np.testing.assert_array_equal(one.images, other.images)
+        assert one.evaluations == 4
+        assert one.stop
+    for array, value in zip(held, before, strict=True):
+        np.testing.assert_array_equal(array, value)
+    zero = {name: 0.0 * value for name, value in views[0].gradients.items()}
+    (why,) = attack.run_many([dataclasses.replace(views[0], gradients=zero)], [0])
+    assert isinstance(why, NumericsError)
 
 
 @pytest.mark.parametrize("name", ["plain", "bias", "padded", "sigmoid", "no fc bias"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, model_validator
+from pydantic import Field, PositiveFloat, PositiveInt, model_validator
 
 from gradleak.section import AmountOrName, Identifier, Identifiers, Precision, Section
 from gradleak.server_sections import MkorConfig
@@ -133,6 +133,21 @@ class ClassFishingConfig(Cosine):
     method: Literal["class_fishing"]
 
 
+class GrnnConfig(Optimised):
+    """GRNN."""
+
+    method: Literal["grnn"]
+    label: Literal["from_view", "unknown"] = "unknown"
+    rate: PositiveFloat = 1e-4
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    tv: Annotated[float, Field(ge=0)] = 1e-3
+    norm: Annotated[float, Field(ge=0)] = 1.0
+    wasserstein: Annotated[float, Field(ge=0)] = 0.0
+    latent: PositiveInt = 128
+    precision: Precision = "float32"
+    failure_loss: PositiveFloat = 0.5
+
+
 class GaussNewtonConfig(Judged):
     """Second-order attack on the gradient residual."""
 
@@ -179,6 +194,7 @@ AttackConfig = Annotated[
     | InvertingConfig
     | ClassFishingConfig
     | MkorConfig
+    | GrnnConfig
     | GaussNewtonConfig
     | GglConfig,
     Field(discriminator="method"),

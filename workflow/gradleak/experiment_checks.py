@@ -16,7 +16,7 @@ from gradleak.wording import check_known
 # Attacks that need the inverse of every activation.
 INVERTING = ("copa",)
 # Attacks that search for an image under known labels, which they do not find by themselves.
-SEARCHES = ("dlg", "inverting_gradients", "gauss_newton", "ggl")
+SEARCHES = ("dlg", "inverting_gradients", "gauss_newton", "ggl", "grnn")
 # Attacks that read the secret of a server of the same method.
 SECRET = ("mkor", "class_fishing")
 

@@ -57,7 +57,7 @@ UNDEFENDED = [name for name, entry in CONFIG.defences.items() if entry.method ==
 # Attacks on gradients, and those made of the reconstructions of others alone.
 FIRST = [name for name, entry in CONFIG.attacks.items() if entry.method in ATTACKS]
 # Methods that run on `device`; the closed forms and COPA run on the CPU.
-ON_DEVICE = ("dlg", "inverting_gradients", "gauss_newton", "class_fishing", "ggl")
+ON_DEVICE = ("dlg", "inverting_gradients", "gauss_newton", "class_fishing", "ggl", "grnn")
 SECRET_READERS = experiment_checks.SECRET
 LATER = [name for name in CONFIG.attacks if name not in FIRST]
 

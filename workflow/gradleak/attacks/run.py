@@ -33,6 +33,7 @@ ATTACKS = {
     "mkor": ("gradleak.attacks.mkor", "Mkor"),
     "class_fishing": ("gradleak.attacks.class_fishing", "ClassFishing"),
     "unlock": ("gradleak.attacks.unlock", "Unlock"),
+    "grnn": ("gradleak.attacks.grnn", "Grnn"),
     "gauss_newton": ("gradleak.attacks.gauss_newton", "GaussNewton"),
     "ggl": ("gradleak.attacks.ggl", "Ggl"),
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -63,6 +64,8 @@ class Search(ABC):
     device: str = "cpu"
     chunk: int = 32
     lock: str = "guess"
+    # Whether it computes with `BranchGradients` under every network.
+    only_branches: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_mode(self.lock)
@@ -165,7 +168,8 @@ class Search(ABC):
                 size_of_start = float(np.sqrt(np.mean(begin**2)))
                 images[i] = begin + self.start_noise * size_of_start * images[i]
             logits[i] = draw.standard_normal(logits.shape[1:])
-        return Ready(labels, images, logits, open_lock(view, self.lock, seed, count))
+        seeds = [(seed, i) for i in range(count)]
+        return Ready(labels, images, logits, seeds, open_lock(view, self.lock, seed, count))
 
     def _members(self, views: Sequence[AttackerView], ready: Sequence[Ready]) -> Members:
         """Searches of several views, one after the other."""
@@ -176,7 +180,8 @@ class Search(ABC):
         counts = torch.tensor([len(prepared.images) for prepared in ready])
         owner = torch.repeat_interleave(torch.arange(len(views)), counts).to(device)
         opened = [prepared.opening for prepared in ready]
-        network = _network(views[0], opened, device, dtype).select(owner)
+        network = _network(views[0], opened, device, dtype, branches=self.only_branches)
+        network = network.select(owner)
         scales = [1.0 / _norm(opening.shared) for opening in opened]
         scaled = [
             {name: scale * value.astype(np.float64) for name, value in opening.shared.items()}
@@ -192,17 +197,22 @@ class Search(ABC):
             torch.tensor(labels, device=device)[owner] if labels else None,
             network.tensor(np.concatenate([prepared.images for prepared in ready])),
             network.tensor(np.concatenate([prepared.logits for prepared in ready])),
+            torch.tensor([pair for prepared in ready for pair in prepared.seeds], device=device),
             None if fitted is None else network.tensor(fitted),
         )
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Labels (K,), starts (S, K, C, H, W), dummy logits (S, K, outputs) and lock of one view."""
+    """Labels (K,), starts (S, K, C, H, W), dummy logits (S, K, outputs) and lock of one view.
+
+    `seeds` holds the view's seed and the start's number, for each start.
+    """
 
     labels: tuple[int, ...] | None
     images: np.ndarray
     logits: np.ndarray
+    seeds: Sequence[tuple[int, int]]
     opening: Opening
 
 
@@ -253,11 +263,19 @@ def _norm(gradients: Mapping[str, np.ndarray]) -> float:
 
 
 def _network(
-    view: AttackerView, opened: Sequence[Opening], device: torch.device, dtype: torch.dtype
+    view: AttackerView,
+    opened: Sequence[Opening],
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    branches: bool,
 ) -> ChainGradients | BranchGradients:
-    """Gradients of views like `view` that are searched together, a member for each opening."""
+    """Gradients of views like `view` that are searched together, a member for each opening.
+
+    `branches`: by `BranchGradients` under a plain chain too.
+    """
     chain, weights = view.chain, stack([opening.weights for opening in opened])
-    if is_branched(chain):
+    if branches or is_branched(chain):
         return BranchGradients(
             chain,
             weights,

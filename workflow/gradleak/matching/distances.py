@@ -77,6 +77,59 @@ class Cosine:
         return 1.0 - inner / norm, residuals, -1.0 / norm
 
 
+class Regressed:
+    """|g − t|² + norm · |g − t| + transport · Σ_p W1(g_p, t_p) of each member (Ren et al. 2022).
+
+    W1(a, b) = mean |sort(a) − sort(b)| is the 1-D Wasserstein distance between the values of one
+    parameter's gradients; the norm is over all parameters.
+
+    Parameters
+    ----------
+    targets
+        t, (M, ...) of each parameter.
+    norm, transport
+        (M,), weights of each member.
+
+    Attributes
+    ----------
+    squared
+        |g − t|² (M,) of the last call.
+    """
+
+    def __init__(
+        self, targets: Sequence[torch.Tensor], norm: torch.Tensor, transport: torch.Tensor
+    ) -> None:
+        self._plain = Squared(targets)
+        self._norm, self._transport = norm, transport
+        self._sorted = [target.flatten(1).sort(1).values for target in targets]
+        if not transport.any():
+            self._sorted = []
+        self.squared = torch.full_like(norm, torch.nan)
+
+    def __call__(
+        self, found: list[torch.Tensor]
+    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+        """See `Distance`; where g = t the norm's derivative is taken for 0."""
+        moved = [_transported(g, t) for g, t in zip(found, self._sorted, strict=False)]
+        self.squared, residuals, factor = self._plain(found)
+        length = self.squared.sqrt()
+        factor = factor + self._norm / length.clamp(min=torch.finfo(length.dtype).tiny)
+        value = self.squared + self._norm * length
+        for r, (distance, sign) in zip(residuals, moved, strict=False):
+            value = value + self._transport * distance
+            share = self._transport / (factor * sign.shape[1])
+            r.add_((sign * share.unsqueeze(1)).view(r.shape))
+        return value, residuals, factor
+
+
+def _transported(found: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """W1 (M,) to sorted values (M, n), and n times its derivative (M, n)."""
+    values, places = found.flatten(1).sort(1)
+    offset = values - target
+    sign = torch.empty_like(offset).scatter_(1, places, offset.sign())
+    return offset.abs().mean(1), sign
+
+
 def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Inner products (M,) of rows (M, n)."""
     if a.device.type != "cpu":

@@ -28,6 +28,8 @@ class Members:
         (M, K, C, H, W).
     logits
         Dummy logits (M, K, outputs) that unknown labels start from.
+    seeds
+        (M, 2) integers: the run's seed and the start's number, for what else is drawn.
     scaling
         γ and β of locked layers (M, 2 Σ O) that a search for them starts from, None for no search.
     """
@@ -38,6 +40,7 @@ class Members:
     labels: torch.Tensor | None
     starts: torch.Tensor
     logits: torch.Tensor
+    seeds: torch.Tensor
     scaling: torch.Tensor | None = None
 
     def __len__(self) -> int:
@@ -58,6 +61,7 @@ class Members:
             None if self.labels is None else self.labels[index],
             self.starts[index],
             self.logits[index],
+            self.seeds[index],
             None if self.scaling is None else self.scaling[index],
         )
 

@@ -1,0 +1,287 @@
+"""GRNN: generators against PyTorch's own layers, its distance, and what the attack recovers."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from chains import chain, conv, image, view
+from gradleak.attacks.base import ManyAttack
+from gradleak.attacks.grnn import STREAM, Grnn
+from gradleak.attacks.run import build
+from gradleak.benchmarks.grnn import PlainGenerator, plain
+from gradleak.errors import ConfigError, NumericsError
+from gradleak.matching import generators
+from gradleak.matching.branches import BranchGradients
+from gradleak.matching.distances import Regressed, Squared
+from gradleak.matching.generators import Generators, Layout, at_once, draw, makes
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+
+# Wide enough to fix the image, and smooth.
+SMALL = chain(conv(12, 3, 2, 1, True, "sigmoid"), last="identity")
+FAST = {"iterations": 250, "rate": 1e-3, "momentum": 0.9, "latent": 32, "tv": 0.0}
+
+
+def pair(layout, batch, members=3):
+    """Generators side by side, and the same of PyTorch's layers."""
+    drawn = [draw(layout, batch, (seed, 1)) for seed in range(members)]
+    return Generators(layout, drawn, dtype=torch.float64), [
+        PlainGenerator(layout, one).double() for one in drawn
+    ]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("size", [(3, 32, 32), (2, 8, 8)])
+def test_generators_and_their_steps_are_those_of_pytorchs_layers(size, batch):
+    ours, theirs = pair(Layout(size, 5, 16), batch)
+    optimisers = [torch.optim.RMSprop(one.parameters(), lr=1e-3, momentum=0.9) for one in theirs]
+    weights = torch.randn(
+        3, batch, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
+    )
+    for _ in range(4):
+        pixels, logits = ours()
+        expected = [one() for one in theirs]
+        assert pixels.shape == (3, batch, *size)
+        assert 0.0 < float(pixels.detach().min()) < float(pixels.detach().max()) < 1.0
+        for found, value in zip((pixels, logits), zip(*expected, strict=True), strict=True):
+            # ε counts to first order alone.
+            torch.testing.assert_close(found, torch.stack(value), rtol=1e-4, atol=1e-6)
+        torch.autograd.backward([pixels, logits], [weights, torch.ones_like(logits)])
+        ours.step(1e-3, 0.9)
+        for (x, y), w, optimiser in zip(expected, weights, optimisers, strict=True):
+            optimiser.zero_grad()
+            ((x * w).sum() + y.sum()).backward()
+            optimiser.step()
+
+
+def test_widths_are_the_authors():
+    assert Layout((3, 32, 32), 10).widths == [128, 64, 32, 3]
+    assert Layout((3, 32, 32), 10).blocks == [(128, 128), (64, 64), (32, 6)]
+    assert Layout((1, 8, 8), 10).blocks == [(32, 2)]
+    assert Layout((3, 256, 256), 10).widths == [1024, 512, 256, 128, 64, 32, 3]
+    assert draw(Layout((3, 32, 32), 10), 1, (0,))["first.weight"].shape == (128, 256, 4, 4)
+
+
+def test_labels_that_are_known_leave_their_branch_alone():
+    ours, _ = pair(Layout((1, 8, 8), 3, 8), 1)
+    _, before = ours()
+    for _ in range(2):
+        pixels, logits = ours()
+        pixels.sum().backward()
+        ours.step(0.1, 0.9)
+    torch.testing.assert_close(logits, before)
+
+
+def test_steps_in_parts_are_those_of_the_whole(monkeypatch):
+    found = []
+    for part in (7, 2**15):
+        monkeypatch.setattr(generators, "PART", part)
+        ours, _ = pair(Layout((1, 8, 8), 3, 8), 2, members=2)
+        for _ in range(3):
+            pixels, logits = ours()
+            (pixels.square().sum() + logits.sum()).backward()
+            ours.step(0.01, 0.9)
+        found.append(ours()[0])
+    assert torch.equal(*found)
+
+
+def test_as_many_generators_at_once_as_memory_holds(monkeypatch):
+    small, large = Layout((3, 32, 32), 10), Layout((3, 256, 256), 10)
+    assert at_once(large, torch.float32) < 16 < at_once(small, torch.float32)
+    monkeypatch.setattr(generators, "MEMORY", 1)
+    assert at_once(small, torch.float32) == 1
+
+
+def gradients(seed):
+    generator = torch.Generator().manual_seed(seed)
+    sizes = ((3, 4, 2), (3, 5), (3, 2))
+    return [torch.randn(*size, dtype=torch.float64, generator=generator) for size in sizes]
+
+
+@pytest.mark.parametrize("transport", [0.0, 0.7])
+def test_distances_and_their_derivatives_equal_autograd(transport):
+    targets, found = gradients(0), [g.requires_grad_() for g in gradients(1)]
+    norm = torch.tensor([0.0, 0.5, 2.0], dtype=torch.float64)
+    ways = [g - t for g, t in zip(found, targets, strict=True)]
+    squared = sum(way.flatten(1).square().sum(1) for way in ways)
+    moved = sum(
+        (g.flatten(1).sort(1).values - t.flatten(1).sort(1).values).abs().mean(1)
+        for g, t in zip(found, targets, strict=True)
+    )
+    regressed = Regressed(targets, norm, torch.full_like(norm, transport))
+    for distance, expected in (
+        (Squared(targets), squared),
+        (regressed, squared + norm * squared.sqrt() + transport * moved),
+    ):
+        value, residuals, factor = distance([g.detach().clone() for g in found])
+        torch.testing.assert_close(value, expected.detach())
+        slopes = torch.autograd.grad(expected.sum(), found, retain_graph=True)
+        for residual, slope in zip(residuals, slopes, strict=True):
+            torch.testing.assert_close(residual * factor.view(-1, *[1] * (slope.ndim - 1)), slope)
+    torch.testing.assert_close(regressed.squared, squared.detach())
+
+
+def test_at_the_target_the_distance_and_its_derivative_are_zero():
+    targets = gradients(0)
+    ones = torch.ones(3, dtype=torch.float64)
+    value, residuals, factor = Regressed(targets, ones, ones)(gradients(0))
+    assert torch.equal(value, torch.zeros_like(value))
+    assert torch.isfinite(factor).all()
+    for residual in residuals:
+        assert torch.equal(residual, torch.zeros_like(residual))
+
+
+@pytest.mark.parametrize("low", [0.0, -2.0])
+def test_the_attack_walks_as_the_plain_loop(low):
+    seen = view(SMALL, image(SMALL, 0, low), low=low)
+    settings = {"iterations": 12, "latent": 16, "tv": 0.5}
+    (found,) = Grnn(precision="float64", **settings).run_many([seen], [3])
+    images, trace = plain(seen, 3, settings)
+    np.testing.assert_allclose(found.trace, trace, rtol=1e-5)
+    np.testing.assert_allclose(found.images, images, atol=1e-4)
+    assert found.loss == min(found.trace)
+    assert found.evaluations == 12
+
+
+def error(answer, target):
+    return float(np.mean((answer.images - target) ** 2))
+
+
+def test_grnn_recovers_images_and_their_labels():
+    targets = [image(SMALL, seed) for seed in range(3)]
+    views = [view(SMALL, target, label) for label, target in enumerate(targets)]
+    attack = Grnn(**FAST, starts=2)
+    assert isinstance(attack, ManyAttack)
+    together = attack.run_many(views, [0, 1, 2])
+    for label, (found, target) in enumerate(zip(together, targets, strict=True)):
+        assert found.label == label
+        assert not found.failure
+        assert error(found, target) < 0.2 * float(np.var(target))
+        assert found.loss <= found.others[0].loss
+        assert np.all(np.abs(found.images) <= 0.5)
+        assert len(found.trace) == 100
+    for number, found in enumerate(together):
+        assert found.trace[-1] < 0.1 * found.trace[0], number
+
+
+def test_no_member_sees_another(monkeypatch):
+    views = [view(SMALL, image(SMALL, seed), seed=seed) for seed in range(3)]
+    attack = Grnn(**FAST | {"iterations": 10, "precision": "float64"}, starts=2)
+    whole = attack.run_many(views, [0, 1, 2])
+    for number, found in enumerate(whole):
+        (alone,) = attack.run_many([views[number]], [number])
+        np.testing.assert_allclose(alone.images, found.images, atol=1e-9)
+        np.testing.assert_allclose(alone.trace, found.trace, rtol=1e-9)
+        (again,) = attack.run_many([views[number]], [number])
+        np.testing.assert_array_equal(alone.images, again.images)
+        (other,) = attack.run_many([views[number]], [number + 10])
+        assert not np.array_equal(other.images, found.images)
+    monkeypatch.setattr("gradleak.attacks.grnn.at_once", lambda *_: 2)
+    for one, part in zip(whole, attack.run_many(views, [0, 1, 2]), strict=True):
+        np.testing.assert_allclose(one.images, part.images, atol=1e-9)
+
+
+def test_a_known_label_is_not_searched_for():
+    seen = view(SMALL, image(SMALL), 2)
+    (found,) = Grnn(**FAST, label="from_view").run_many([seen], [0])
+    assert found.label == 2
+    assert error(found, image(SMALL)) < 0.2 * float(np.var(image(SMALL)))
+    batch = view(SMALL, np.stack([image(SMALL)] * 2), [0, 1], granted=False)
+    (refused,) = Grnn(label="from_view", iterations=1).run_many([batch], [0])
+    assert isinstance(refused, NumericsError)
+    (taken,) = Grnn(iterations=1).run_many([batch], [0])
+    assert taken.images.shape == (2, *SMALL.input)
+
+
+@pytest.mark.parametrize("loss", ["logistic", "exponential"])
+def test_a_sign_is_found_with_the_image(loss):
+    network = chain(conv(12, 3, 2, 1, True, "sigmoid"), classes=1, last="identity")
+    seen = view(network, image(network), -1, loss=loss, granted=False)
+    (found,) = Grnn(**FAST | {"iterations": 100}).run_many([seen], [0])
+    assert found.label == -1
+    assert found.loss < 0.1
+
+
+def test_the_batch_of_one_generator_is_recovered_up_to_its_order():
+    targets = np.stack([image(SMALL, 0), image(SMALL, 1)])
+    (found,) = Grnn(**FAST | {"iterations": 400}).run_many([view(SMALL, targets, [0, 2])], [0])
+    errors = [error(found, targets[list(order)]) for order in ((0, 1), (1, 0))]
+    assert min(errors) < 0.3 * float(np.var(targets))
+    assert found.label is None
+
+
+def test_under_batch_norm_of_its_own_statistics():
+    layer = conv(8, 3, 1, 1, activation="sigmoid", norm="batch")
+    network = chain(layer, conv(8, 3, 2, 1, True, "sigmoid"), last="identity", name="normed")
+    seen = view(network, image(network))
+    assert Grnn().applies(network) is None
+    (found,) = Grnn(**FAST | {"iterations": 150}).run_many([seen], [0])
+    assert not found.failure
+    assert found.loss < 0.1 * found.trace[0]
+
+
+def test_total_variation_smooths_and_the_wasserstein_term_counts():
+    seen = view(SMALL, image(SMALL))
+
+    def run(**settings):
+        return Grnn(**FAST | {"iterations": 60} | settings).run_many([seen], [0])[0]
+
+    rough, smooth = run(), run(tv=10.0)
+    variation = [np.abs(np.diff(found.images, axis=2)).mean() for found in (rough, smooth)]
+    assert variation[1] < 0.5 * variation[0]
+    one = run(iterations=1)
+    network = BranchGradients(SMALL, seen.weights, seen.loss, dtype=torch.float64)
+    drawn = draw(Layout(SMALL.input, 4, 32), 1, (0, 0, STREAM))
+    _, logits = Generators(Layout(SMALL.input, 4, 32), [drawn], dtype=torch.float64)()
+    ours = network(torch.from_numpy(one.images)[None], logits.detach())
+    shared = [seen.gradients[name] for name in network.names]
+    transport = sum(
+        np.abs(np.sort(a.numpy().ravel()) - np.sort(b.ravel())).mean()
+        for a, b in zip(ours, shared, strict=True)
+    )
+    square = sum(np.sum(b**2) for b in shared)
+    more = run(iterations=1, wasserstein=3.0)
+    assert more.loss - one.loss == pytest.approx(3.0 * transport / square, rel=1e-4)
+
+
+def test_failures_are_told_without_the_original():
+    attack = Grnn()
+    assert attack.failure(0.4) == ""
+    assert "failure_loss: 0.5" in attack.failure(0.5)
+    assert "never finite" in attack.failure(float("inf"))
+    seen = view(SMALL, image(SMALL))
+    settings = {"iterations": 2, "failure_loss": 1e-9, "precision": "float64"}
+    (found,) = Grnn(**settings).run_many([seen], [0])
+    assert "failure_loss: 1e-09" in found.failure
+    broken = dataclasses.replace(
+        seen, weights={name: np.full_like(w, 1e30) for name, w in seen.weights.items()}
+    )
+    good, bad = Grnn(**settings).run_many([seen, broken], [0, 1])
+    np.testing.assert_allclose(good.images, found.images, atol=1e-9)
+    assert bad.failure
+
+
+def test_what_grnn_refuses_is_said_in_a_sentence():
+    assert [makes((3, *size)) for size in ((32, 32), (8, 8), (4, 4), (28, 28), (32, 64))] == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
+    attack = Grnn()
+    assert attack.applies(chain(conv(2, 3), side=28)) == (
+        "small takes images of 28x28, but GRNN's generator makes squares whose side is a power of "
+        "two from 8 on; resize the images."
+    )
+    padded = Chain(
+        "padded", (3, 8, 8), (ConvSpec(2, (3, 3), padding_mode="replicate"), LinearSpec(4))
+    )
+    assert "padded has replicated padding" in attack.applies(padded)
+    drops = Chain("drops", (3, 8, 8), (LinearSpec(3, dropout=0.5), LinearSpec(4)))
+    assert "dropout" in attack.applies(drops)
+    assert attack.applies(drops, "evaluation") is None
+    with pytest.raises(ConfigError, match="start: uniform is not for grnn"):
+        Grnn(start="uniform")
+    assert build({"method": "grnn", "iterations": 3, "tv": 1e-6}) == Grnn(iterations=3, tv=1e-6)

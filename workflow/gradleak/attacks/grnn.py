@@ -1,0 +1,236 @@
+"""GRNN: a generator for each gradient is trained until its image matches (Ren et al. 2022)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.attacks.search import Search, moments
+from gradleak.errors import ConfigError
+from gradleak.matching.branches import BranchGradients, follows
+from gradleak.matching.distances import Regressed
+from gradleak.matching.generators import Generators, Layout, at_once, draw, makes
+from gradleak.matching.members import Members
+from gradleak.matching.output import told
+from gradleak.models.chain import Chain
+
+# Its generators' own stream of random numbers, beside those of the searches' starts.
+STREAM = 1
+
+
+@dataclass(frozen=True)
+class Grnn(Search):
+    """Minimise d² + norm · d + wasserstein · Σ_p W1(g_p, t_p) + tv · TV(x), d = ||∇W' − ∇W||.
+
+    The image x and, where it is unknown, the label's logits come from a generator of random
+    weights (`gradleak.matching.generators`), which RMSprop trains. The gradients are the raw ones,
+    not divided by the norm of the shared one, so that the weights of all terms are the authors'.
+    TV is twice the mean squared difference of neighbours, down and across, of images in 0..1.
+    W1 is the 1-D Wasserstein distance between the values of one parameter's gradients p. The
+    authors' "Wasserstein" term is d itself: their code takes the Euclidean norm, with weight 1.
+
+    The best point on the way counts; the authors take the last one. The loss that is told is the
+    objective divided by the squared norm of the shared gradient. A search has failed if its
+    objective never became finite, or its relative distance d² / ||∇W||² stays at `failure_loss`
+    or above.
+
+    Parameters
+    ----------
+    iterations
+        Steps.
+    rate, momentum
+        Of RMSprop, as PyTorch defines it.
+    tv, norm, wasserstein
+        Weights, see above; the authors take tv 1e-3 for LeNet and 1e-6 for ResNet-18.
+    latent
+        Values of the generator's fixed input.
+    failure_loss
+        See above.
+    """
+
+    label: str = "unknown"
+    iterations: int = 1000
+    rate: float = 1e-4
+    momentum: float = 0.99
+    tv: float = 1e-3
+    norm: float = 1.0
+    wasserstein: float = 0.0
+    latent: int = 128
+    failure_loss: float = 0.5
+    only_branches: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.start != "normal":
+            raise ConfigError(
+                f"start: {self.start} is not for grnn, whose image comes from a generator; leave "
+                "it out."
+            )
+
+    def applies(self, chain: Chain, mode: str = "training") -> str | None:
+        """See `gradleak.attacks.base.ManyAttack`."""
+        if not makes(chain.input):
+            return (
+                f"{chain.name} takes images of {chain.input[1]}x{chain.input[2]}, but GRNN's "
+                "generator makes squares whose side is a power of two from 8 on; resize the images."
+            )
+        if not follows(chain):
+            return (
+                f"{chain.name} has replicated padding, which this search does not follow; set "
+                "padding_mode: zeros."
+            )
+        return super().applies(chain, mode)
+
+    def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
+        """See `Search.search`."""
+        layout = Layout(members.network.chain.input, members.logits.shape[2], self.latent)
+        size = len(members)
+        if members.network.device.type == "cpu":
+            size = at_once(layout, members.network.dtype)
+        out: list[Reconstruction] = []
+        for part in members.parts():
+            for first in range(part.start, part.stop, size):
+                some = slice(first, min(first + size, part.stop))
+                out += self._part(layout, members.select(some), views[some])
+        return out
+
+    def _part(
+        self, layout: Layout, members: Members, views: Sequence[AttackerView]
+    ) -> list[Reconstruction]:
+        """Answers of members that are computed at once."""
+        network, batch = members.network, members.starts.shape[1]
+        drawn = [draw(layout, batch, (*pair, STREAM)) for pair in members.seeds.tolist()]
+        generators = Generators(layout, drawn, device=network.device, dtype=network.dtype)
+        objective = _Objective(self, members, views)
+        best = _Best(members)
+        trace = []
+        for _ in range(self.iterations):
+            pixels, logits = generators()
+            found = objective(pixels, logits.detach())
+            best.offer(found, pixels.detach(), logits.detach())
+            trace.append(found.value)
+            outputs = [pixels, found.rough]
+            slopes = [found.in_pixels, torch.ones_like(found.rough)]
+            if found.in_logits is not None:
+                outputs.append(logits)
+                slopes.append(found.in_logits)
+            torch.autograd.backward(outputs, slopes)
+            generators.step(self.rate, self.momentum)
+        values = torch.stack(trace).double().cpu().numpy()
+        images = objective.images(best.pixels).double().cpu().numpy()
+        labels = members.labels
+        if labels is None:
+            labels = told(best.logits, network.loss)
+        return [
+            Reconstruction(
+                images[m],
+                stop="iterations done",
+                label=int(labels[m, 0]) if batch == 1 else None,
+                failure=self.failure(float(best.distance[m])),
+                loss=float(best.value[m]),
+                evaluations=self.iterations,
+                trace=moments(values[:, m]),
+            )
+            for m in range(len(members))
+        ]
+
+    def failure(self, distance: float) -> str:
+        """Why a search whose best image has this relative distance failed; empty if it did not."""
+        if not np.isfinite(distance):
+            return "The distance of gradients was never finite."
+        if distance >= self.failure_loss:
+            return (
+                f"The search ended at a relative distance of gradients of {distance:.2g}, not "
+                f"below failure_loss: {self.failure_loss:g}."
+            )
+        return ""
+
+
+@dataclass(frozen=True)
+class _Point:
+    """What the objective says of images and labels.
+
+    Attributes
+    ----------
+    value
+        (M,), relative to the squared norm of the shared gradient.
+    distance
+        The relative distance of gradients (M,) in it.
+    rough
+        tv · TV (M,), with a graph; not relative.
+    in_pixels, in_logits
+        Gradients of the rest in pixels and in unknown labels' logits; not relative.
+    """
+
+    value: torch.Tensor
+    distance: torch.Tensor
+    rough: torch.Tensor
+    in_pixels: torch.Tensor
+    in_logits: torch.Tensor | None
+
+
+class _Objective:
+    """What each member minimises."""
+
+    def __init__(self, attack: Grnn, members: Members, views: Sequence[AttackerView]) -> None:
+        assert isinstance(members.network, BranchGradients)
+        self._network, self._members, self._tv = members.network, members, attack.tv
+        bounds = np.array([(view.low, view.high) for view in views])
+        self._low, self._width = (
+            self._network.tensor(side)[:, None, None, None, None]
+            for side in (bounds[:, 0], bounds[:, 1] - bounds[:, 0])
+        )
+        # s: the network computes s g against s t, and so s² d².
+        scale = members.scale
+        self._square = scale.square()
+        self._distance = Regressed(members.targets, attack.norm * scale, attack.wasserstein * scale)
+
+    def images(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels in 0..1 as the network is fed with them."""
+        return self._low + self._width * pixels
+
+    def __call__(self, pixels: torch.Tensor, logits: torch.Tensor) -> _Point:
+        """Of pixels (M, K, C, H, W) in 0..1, with a graph, and logits (M, K, outputs)."""
+        labels = logits if self._members.labels is None else self._members.labels
+        value, down, in_logits = self._network.descend(
+            self.images(pixels.detach()), labels, self._distance, self._members.scale
+        )
+        rough = self._tv * _variation(pixels)
+        if in_logits is not None:
+            in_logits = in_logits / self._square[:, None, None]
+        return _Point(
+            value + self._square * rough.detach(),
+            self._distance.squared,
+            rough,
+            down * (self._width / self._square[:, None, None, None, None]),
+            in_logits,
+        )
+
+
+class _Best:
+    """Each member's point of the least objective so far."""
+
+    def __init__(self, members: Members) -> None:
+        self.pixels = torch.full_like(members.starts, torch.nan)
+        self.logits = torch.zeros_like(members.logits)
+        self.value = torch.full_like(members.scale, torch.inf)
+        self.distance = self.value.clone()
+
+    def offer(self, found: _Point, pixels: torch.Tensor, logits: torch.Tensor) -> None:
+        """Keep what is better."""
+        better = found.value < self.value
+        self.value = torch.where(better, found.value, self.value)
+        self.distance = torch.where(better, found.distance, self.distance)
+        self.pixels = torch.where(better[:, None, None, None, None], pixels, self.pixels)
+        self.logits = torch.where(better[:, None, None], logits, self.logits)
+
+
+def _variation(pixels: torch.Tensor) -> torch.Tensor:
+    """Twice the mean squared differences of neighbours (M,) of pixels (M, K, C, H, W)."""
+    down, across = (pixels.diff(dim=d).square().flatten(1).mean(1) for d in (3, 4))
+    return 2.0 * (down + across)
