@@ -7,6 +7,7 @@ import torch
 from gradleak.artifacts import write_tensors
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.dlg import Dlg
+from gradleak.attacks.grnn import Grnn
 from gradleak.attacks.inverting import InvertingGradients
 from gradleak.attacks.locks import key_of, open_lock
 from gradleak.attacks.run import Views
@@ -267,6 +268,22 @@ def test_the_key_opens_the_lock_and_a_guess_does_not(attack):
     assert loss("both") == pytest.approx(least, abs=1e-12)
     assert loss("withheld") > least + 1e-4
     assert loss("gradient") > least + 1e-4
+
+
+def test_grnn_fits_a_lock_too():
+    """Its γ and β are trained beside the generator."""
+    seen = view()
+    many = {"precision": "float64", "rate": 1e-3, "tv": 0.0, "label": "from_view"}
+    (guessed,) = Grnn(iterations=1, **many).run_many([seen], [1])
+    (fitted,) = Grnn(iterations=1, lock="fit", **many).run_many([seen], [1])
+    (later,) = Grnn(iterations=40, lock="fit", **many).run_many([seen], [1])
+    assert fitted.loss == pytest.approx(guessed.loss, rel=0.5)
+    assert later.loss < 0.7 * fitted.loss
+    moving = Grnn(iterations=40, lock="fit", **many)
+    (again,) = moving.run_many([seen], [1])
+    (other,) = Grnn(iterations=40, **many).run_many([seen], [1])
+    np.testing.assert_array_equal(later.images, again.images)
+    assert not np.allclose(later.images, other.images, atol=1e-6)
 
 
 @pytest.mark.parametrize("attack", [Dlg, InvertingGradients])

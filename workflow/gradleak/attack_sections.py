@@ -133,7 +133,7 @@ class ClassFishingConfig(Cosine):
     method: Literal["class_fishing"]
 
 
-class GrnnConfig(Optimised):
+class GrnnConfig(Unlocking):
     """GRNN."""
 
     method: Literal["grnn"]

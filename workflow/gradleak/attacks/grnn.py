@@ -14,7 +14,15 @@ from gradleak.attacks.search import Search, moments
 from gradleak.errors import ConfigError
 from gradleak.matching.branches import BranchGradients, follows
 from gradleak.matching.distances import Regressed
-from gradleak.matching.generators import Generators, Layout, at_once, draw, makes
+from gradleak.matching.generators import (
+    Generators,
+    Layout,
+    State,
+    at_once,
+    draw,
+    makes,
+    rmsprop_step,
+)
 from gradleak.matching.members import Members
 from gradleak.matching.output import told
 from gradleak.models.chain import Chain
@@ -30,6 +38,7 @@ class Grnn(Search):
     The image x and, where it is unknown, the label's logits come from a generator of random
     weights (`gradleak.matching.generators`), which RMSprop trains. The gradients are the raw ones,
     not divided by the norm of the shared one, so that the weights of all terms are the authors'.
+    γ and β of a lock that are to be fitted take steps of RMSprop too.
     TV is twice the mean squared difference of neighbours, down and across, of images in 0..1.
     W1 is the 1-D Wasserstein distance between the values of one parameter's gradients p. The
     authors' "Wasserstein" term is d itself: their code takes the Euclidean norm, with weight 1.
@@ -108,10 +117,12 @@ class Grnn(Search):
         generators = Generators(layout, drawn, device=network.device, dtype=network.dtype)
         objective = _Objective(self, members, views)
         best = _Best(members)
+        scaling = None if members.scaling is None else members.scaling.clone()
+        state = None if scaling is None else State.of(scaling)
         trace = []
         for _ in range(self.iterations):
             pixels, logits = generators()
-            found = objective(pixels, logits.detach())
+            found = objective(pixels, logits.detach(), scaling)
             best.offer(found, pixels.detach(), logits.detach())
             trace.append(found.value)
             outputs = [pixels, found.rough]
@@ -121,6 +132,8 @@ class Grnn(Search):
                 slopes.append(found.in_logits)
             torch.autograd.backward(outputs, slopes)
             generators.step(self.rate, self.momentum)
+            if scaling is not None and state is not None:
+                rmsprop_step(scaling, found.in_scaling, state, self.rate, self.momentum)
         values = torch.stack(trace).double().cpu().numpy()
         images = objective.images(best.pixels).double().cpu().numpy()
         labels = members.labels
@@ -163,8 +176,9 @@ class _Point:
         The relative distance of gradients (M,) in it.
     rough
         tv · TV (M,), with a graph; not relative.
-    in_pixels, in_logits
-        Gradients of the rest in pixels and in unknown labels' logits; not relative.
+    in_pixels, in_logits, in_scaling
+        Gradients of the rest in pixels, in unknown labels' logits, and in a lock's γ and β; not
+        relative.
     """
 
     value: torch.Tensor
@@ -172,6 +186,7 @@ class _Point:
     rough: torch.Tensor
     in_pixels: torch.Tensor
     in_logits: torch.Tensor | None
+    in_scaling: torch.Tensor
 
 
 class _Objective:
@@ -194,10 +209,13 @@ class _Objective:
         """Pixels in 0..1 as the network is fed with them."""
         return self._low + self._width * pixels
 
-    def __call__(self, pixels: torch.Tensor, logits: torch.Tensor) -> _Point:
-        """Of pixels (M, K, C, H, W) in 0..1, with a graph, and logits (M, K, outputs)."""
+    def __call__(
+        self, pixels: torch.Tensor, logits: torch.Tensor, scaling: torch.Tensor | None
+    ) -> _Point:
+        """Of pixels (M, K, C, H, W) in 0..1, with a graph, logits (M, K, outputs), γ and β."""
         labels = logits if self._members.labels is None else self._members.labels
-        value, down, in_logits = self._network.descend(
+        network = self._network if scaling is None else self._network.with_scaling(scaling)
+        value, down, in_logits, in_scaling = network.descend_scaling(
             self.images(pixels.detach()), labels, self._distance, self._members.scale
         )
         rough = self._tv * _variation(pixels)
@@ -209,6 +227,7 @@ class _Objective:
             rough,
             down * (self._width / self._square[:, None, None, None, None]),
             in_logits,
+            in_scaling / self._square[:, None],
         )
 
 
