@@ -206,7 +206,7 @@ def test_without_a_server_it_says_where_the_file_belongs(served, tmp_path):
     with pytest.raises(DataError) as error:
         backbones.make(tmp_path / "lpips" / "alex.safetensors", "alex", served.url, "code")
     folder = tmp_path / "lpips"
-    sentence(error, served.url, "HTTP 404", f"put the file into {folder} by hand")
+    sentence(error, served.url, "HTTP 404", f"or put the file into {folder} by hand")
     assert "arrays" not in str(error.value)
 
 
@@ -284,6 +284,7 @@ def test_what_is_there_is_an_input_of_fedkls_scores_and_made_by_no_rule(workflow
     (folder / "vgg16-397923af.pth").write_bytes(b"")
     have = dry_run(workflow, *scores.values())
     assert networks_made(have) == 0
+    assert networks_made(dry_run(workflow, "lpips")) == 2
     weights = ["data/lpips/alex.safetensors", "data/lpips/vgg16-397923af.pth"]
     assert inputs(have, scores["fedkl"]) == [*before["fedkl"], *weights]
     assert inputs(have, scores["copa"]) == before["copa"]

@@ -25,3 +25,10 @@ rule lpips_network:
         code=code("gradleak.data.backbones"),
     script:
         "../scripts/lpips_network.py"
+
+
+# All three, for whoever does not want to think about which of them are there.
+rule lpips:
+    input:
+        expand(f"{LPIPS}/{{network}}.safetensors", network=backbones.BACKBONES),
+    localrule: True

@@ -150,9 +150,11 @@ def _fetch_part(remote: RemoteFile, target: Path, attempts: int) -> None:
             reasons.append(
                 f"{url}: the part that an earlier run left did not fit, so it was deleted"
             )
+    remedies = ["run again to resume", f"put the file into {target.parent} by hand"]
+    *most, last = [*remedies, remote.instead] if remote.instead else remedies
     raise DataError(
-        f"Cannot download {remote.name} ({'; '.join(dict.fromkeys(reasons))}); run again to "
-        f"resume, put the file into {target.parent} by hand{remote.instead}."
+        f"Cannot download {remote.name} ({'; '.join(dict.fromkeys(reasons))}); {', '.join(most)}, "
+        f"or {last}."
     )
 
 

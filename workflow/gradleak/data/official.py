@@ -25,7 +25,7 @@ from gradleak.errors import ConfigError, DataError
 from gradleak.provenance import record
 
 CLASSES = {"mnist": "MNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}
-INSTEAD = ", or put the arrays into data_root"
+INSTEAD = "put the arrays into data_root"
 UNREADABLE = (
     RuntimeError,
     ValueError,
