@@ -19,9 +19,9 @@ from gradleak.artifacts import write_csv, write_tensors
 from gradleak.errors import ArtifactError
 from gradleak.figures import (
     mkor_blocks,
-    mkor_files,
     mkor_singles,
     mkor_sweep,
+    panel_files,
     style,
 )
 from gradleak.metrics.image import psnr, ssim
@@ -260,7 +260,7 @@ def test_no_figure_needs_torch() -> None:
 
 def test_images_come_to_the_places_of_their_originals(tmp_path: Path) -> None:
     _, made = mnist(tmp_path)
-    mkor, search, fishing, failed = mkor_files.read(made.files, made.words)
+    mkor, search, fishing, failed = panel_files.read(made.files, made.words)
     inputs = mkor.targets.inputs(0)
     places = list(range(20))
     found = mkor.images(0, places)
@@ -285,24 +285,24 @@ def test_images_come_to_the_places_of_their_originals(tmp_path: Path) -> None:
 def test_pixels_keep_their_mean() -> None:
     image = np.random.default_rng(0).random((3, 28, 28))
     for side in (7, 14, 28, 40, 56):
-        small = mkor_files.shrunk(image, side)
+        small = panel_files.shrunk(image, side)
         assert small.shape == (3, side, side)
         np.testing.assert_allclose(small.mean(axis=(1, 2)), image.mean(axis=(1, 2)))
-    np.testing.assert_allclose(mkor_files.shrunk(image, 28), image)
+    np.testing.assert_allclose(panel_files.shrunk(image, 28), image)
     blocks = image.reshape(3, 14, 2, 14, 2).mean(axis=(2, 4))
-    np.testing.assert_allclose(mkor_files.shrunk(image, 14), blocks)
+    np.testing.assert_allclose(panel_files.shrunk(image, 14), blocks)
 
 
 def test_numbers_in_words() -> None:
-    assert mkor_files.decibel(-0.04) == "0.0 dB"
-    assert mkor_files.decibel(-3.25) == "\N{MINUS SIGN}3.2 dB"
-    assert mkor_files.similarity(1.0) == "1.00"
-    assert mkor_files.similarity(0.9973) == "0.9973"
-    assert mkor_files.similarity(0.99999) == ">\N{THIN SPACE}0.9999"
-    assert mkor_files.evenly(4, 100) == [0, 1, 2, 3]
-    picked = mkor_files.evenly(1000, 100)
+    assert panel_files.decibel(-0.04) == "0.0 dB"
+    assert panel_files.decibel(-3.25) == "\N{MINUS SIGN}3.2 dB"
+    assert panel_files.similarity(1.0) == "1.00"
+    assert panel_files.similarity(0.9973) == "0.9973"
+    assert panel_files.similarity(0.99999) == ">\N{THIN SPACE}0.9999"
+    assert panel_files.evenly(4, 100) == [0, 1, 2, 3]
+    picked = panel_files.evenly(1000, 100)
     assert len(set(picked)) == 100 and picked[0] == 0 and picked[-1] == 999
-    assert mkor_files.ranked([1.0, np.nan, 3.0, 3.0]) == [2, 3, 0]
+    assert panel_files.ranked([1.0, np.nan, 3.0, 3.0]) == [2, 3, 0]
 
 
 # --- One by one ----------------------------------------------------------------------------------
@@ -348,7 +348,7 @@ def test_many_photos_are_thinned_out(tmp_path: Path) -> None:
 
 def test_singles_are_best_median_and_worst(tmp_path: Path) -> None:
     module, made = singles(tmp_path)
-    panels = mkor_files.read(made.files, made.words)
+    panels = panel_files.read(made.files, made.words)
     scores = panels[0].values(0)["psnr"]
     samples = mkor_singles.picks(panels, 0)
     assert scores[samples["Best"]] == scores.max() and scores[samples["Worst"]] == scores.min()
@@ -386,7 +386,7 @@ def test_headings_of_singles_keep_to_their_columns(tmp_path: Path) -> None:
 
 def test_sweep_counts_images_alone_in_their_class(tmp_path: Path) -> None:
     module, made = sweep(tmp_path)
-    panels = mkor_files.read(made.files, made.words)
+    panels = panel_files.read(made.files, made.words)
     assert len(mkor_sweep.means(panels[0], "ssim")) == 2
     means = [float(mkor_sweep.means(panel, "psnr").mean()) for panel in panels]
     assert means[0] < means[1] < means[2]

@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def rules(overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Names of mkor_panels.smk, which is Python, under config.yaml."""
+    """Names of panels.smk and mkor_panels.smk, which are Python, under config.yaml."""
     raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
     loaded = config.load({**raw, **(overrides or {})})
     here: dict[str, Any] = {
@@ -26,7 +26,8 @@ def rules(overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
         "amounts_of_attack": lambda name: {"iterations": 7},
         "code": lambda name: name,
     }
-    exec((ROOT / "workflow/rules/mkor_panels.smk").read_text(encoding="utf-8"), here)
+    for name in ("panels", "mkor_panels"):
+        exec((ROOT / f"workflow/rules/{name}.smk").read_text(encoding="utf-8"), here)
     return here
 
 
@@ -35,7 +36,7 @@ def test_every_figure_finds_all_its_panels() -> None:
     assert sorted(here["MKOR_FIGURES"]) == list(range(3, 19))
     for number, figure in here["MKOR_FIGURES"].items():
         wildcards = SimpleNamespace(number=str(number))
-        assert here["mkor_there"](figure["panels"]) == figure["panels"], number
+        assert here["panels_there"](figure["panels"]) == figure["panels"], number
         inputs, words = here["mkor_inputs"](wildcards), here["mkor_words"](wildcards)
         assert {len(paths) for paths in inputs.values()} == {len(words["panels"])}
         assert f"(MKOR Figure {number})" in words["title"] and words["drawn"]

@@ -2,7 +2,7 @@
 FIGURES += [
     f"figures/mkor_fig{number}.pdf"
     for number, figure in sorted(MKOR_FIGURES.items())
-    if figure["panels"][0] in mkor_there(figure["panels"])
+    if figure["panels"][0] in panels_there(figure["panels"])
 ]
 if "mkor_mnist" in CONFIG.targets and "mkor_lenets" in CONFIG.groups:
     FIGURES += ["figures/mkor_leakage.pdf"]
@@ -31,7 +31,7 @@ rule mkor_figure:
         scale=CONFIG.scale,
         code=mkor_code,
     script:
-        "../scripts/figure_mkor.py"
+        "../scripts/figure.py"
 
 
 rule mkor_leakage:
@@ -77,4 +77,4 @@ rule mkor_leakage_figure:
         scale=CONFIG.scale,
         code=code("gradleak.figures.mkor_leakage"),
     script:
-        "../scripts/figure_mkor.py"
+        "../scripts/figure.py"

@@ -15,18 +15,6 @@ MKOR_NOTES = {
 MKOR_NOTES["mkor_vgg_untouched"] = MKOR_NOTES["mkor_lenet_untouched"]
 
 
-def mkor_panel(title, experiment, attack, model, defence="none", **more):
-    """One attack on one network under one defence, as a figure shows it."""
-    return {
-        "title": title,
-        "experiment": experiment,
-        "attack": attack,
-        "model": model,
-        "defence": defence,
-        **more,
-    }
-
-
 def mkor_mnist_panels(attacks, model="mkor_lenet", defence="none", kind="lenet"):
     """Panels of LeNet; `kind` is that of the experiments: lenet or soteria."""
     ours = "mkor_soteria_ours" if kind == "soteria" else "mkor_lenet"
@@ -38,7 +26,7 @@ def mkor_mnist_panels(attacks, model="mkor_lenet", defence="none", kind="lenet")
         "MKOR": (MKOR_CODE, f"mkor_{kind}_code", "mkor_average"),
         "ours": (MKOR_OURS, ours, "mkor_all_average"),
     }
-    return [mkor_panel(*known[name], model, defence) for name in attacks]
+    return [panel(*known[name], model, defence) for name in attacks]
 
 
 def mkor_cifar_panels(attacks, suffix=""):
@@ -62,12 +50,12 @@ def mkor_cifar_panels(attacks, suffix=""):
         ),
     }
     small = ("mkor_vgg16_100_searched",)
-    return [mkor_panel(*known[name], *(small if len(known[name]) == 3 else ())) for name in attacks]
+    return [panel(*known[name], *(small if len(known[name]) == 3 else ())) for name in attacks]
 
 
 # 1,000 photos: both networks, without and with noise.
 MKOR_PHOTO_PANELS = [
-    mkor_panel(f"MKOR, {name},\n{noise}", "mkor_photos_code", "mkor", model, defence)
+    panel(f"MKOR, {name},\n{noise}", "mkor_photos_code", "mkor", model, defence)
     for model, name in (
         ("mkor_vgg16_1000", "VGG-16"),
         ("mkor_vgg16_1000_strided", "VGG-16, strides for pools"),
@@ -76,48 +64,18 @@ MKOR_PHOTO_PANELS = [
 ]
 
 
-def mkor_there(panels):
-    """Those of `panels` that config.yaml has; all of them hang on the first."""
-    return [
-        panel
-        for panel in panels
-        if (entry := CONFIG.experiments.get(panel["experiment"])) is not None
-        and panel["attack"] in entry.attacks
-        and panel["defence"] in entry.defences
-        and any(panel["model"] in CONFIG.members(model) for model in entry.models)
-    ]
-
-
-def mkor_path(panel, pattern):
-    """File of a panel."""
-    entry = CONFIG.experiments[panel["experiment"]]
-    model = next(name for name in entry.models if panel["model"] in CONFIG.members(name))
-    return pattern.format(
-        experiment=panel["experiment"],
-        model=model,
-        defence=panel["defence"],
-        attack=panel["attack"],
-    )
-
-
 def mkor_inputs(wildcards):
     """Originals, reconstructions and scores of a figure's panels, a file of each for each."""
     panels = MKOR_FIGURES[int(wildcards.number)]["panels"]
-    if panels[0] not in mkor_there(panels):
+    if panels[0] not in panels_there(panels):
         return absent(panels[0]["experiment"])(wildcards)
-    there = mkor_there(panels)
-    sets = [CONFIG.experiments[panel["experiment"]].targets for panel in there]
-    return {
-        "targets": [TARGETS.format(targets=name) for name in sets],
-        "reconstructions": [mkor_path(panel, RECONSTRUCTION) for panel in there],
-        "scores": [mkor_path(panel, SCORE) for panel in there],
-    }
+    return panel_files(panels_there(panels))
 
 
 def mkor_words(wildcards):
     """Title, panels and notes of a figure."""
     figure = MKOR_FIGURES[int(wildcards.number)]
-    there = mkor_there(figure["panels"])
+    there = panels_there(figure["panels"])
     number = f"(MKOR Figure {wildcards.number})"
     return {
         "title": f"{figure['title']} {number}",
@@ -180,7 +138,7 @@ MKOR_BLOCKS = {
         "A batch of MNIST from the modified LeNet of the authors' code",
         [
             *mkor_mnist_panels(MKOR_ALL, "mkor_lenet_code"),
-            mkor_panel(
+            panel(
                 "MKOR, strides for pools,\nas the text has it",
                 "mkor_lenet_code",
                 "mkor_average",
@@ -196,7 +154,7 @@ MKOR_BLOCKS = {
         "A batch of MNIST from LeNet-5, Soteria with 30 % pruned",
         [
             *mkor_mnist_panels(MKOR_ALL, defence="soteria", kind="soteria"),
-            mkor_panel(
+            panel(
                 "MKOR, the modified LeNet\nof the authors' code",
                 "mkor_soteria_code",
                 "mkor_average",
@@ -212,7 +170,7 @@ MKOR_BLOCKS = {
         f"{PHOTOS} photos in one gradient",
         [
             *MKOR_PHOTO_PANELS,
-            mkor_panel(
+            panel(
                 "MKOR, ours: cross-entropy,\nstrides for pools",
                 "mkor_photos",
                 "mkor_all",
@@ -246,7 +204,7 @@ MKOR_FIGURES[10] = {
     "figure": "mkor_sweep",
     "title": "CIFAR-100 from VGG-16, batches of at most N classes",
     "panels": [
-        mkor_panel(f"N = {n}", f"mkor_sweep_{n}", "mkor", "mkor_vgg16_100", classes=n)
+        panel(f"N = {n}", f"mkor_sweep_{n}", "mkor", "mkor_vgg16_100", classes=n)
         for n in (1, 10, 25, 50, 75, 100)
     ],
     "batch": 0,

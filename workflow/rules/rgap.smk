@@ -47,7 +47,7 @@ rule rgap_fig1:
         scale=CONFIG.scale,
         code=code("gradleak.figures.rgap_fig1"),
     script:
-        "../scripts/figure_rgap.py"
+        "../scripts/figure.py"
 
 
 use rule rgap_fig1 as rgap_fig2 with:

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from gradleak.figures import mkor_files
-from gradleak.figures.mkor_files import Panel, decibel, similarity
+from gradleak.figures import panel_files
+from gradleak.figures.panel_files import Panel, decibel, similarity
 from gradleak.figures.pictures import TITLE, Page, draw_failed, frame, under
 from gradleak.figures.style import DPI, GREY, PAGE, styled
 from gradleak.targets import TargetSet
@@ -68,7 +68,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     Parameters
     ----------
     files
-        As `gradleak.figures.mkor_files.read` takes them.
+        As `gradleak.figures.panel_files.read` takes them.
     words
         ``title``, ``panels``, ``batch`` that is wanted, ``note``, ``drawn``.
     scale
@@ -79,10 +79,10 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     ArtifactError
         If a file lacks what the figure shows.
     """
-    panels = mkor_files.read(files, words)
+    panels = panel_files.read(files, words)
     originals = panels[0].targets
     wanted, batch = words["batch"], min(words["batch"], len(originals.images) - 1)
-    shown = mkor_files.evenly(originals.size, MOST)
+    shown = panel_files.evenly(originals.size, MOST)
     across = 3 if len(panels) <= 5 else 4
     width = (PAGE - 2 * MARGIN - (across - 1) * GAP) / across
     grid = Grid.fitting(len(shown), width)
@@ -136,7 +136,7 @@ def _block(axes: Axes, grid: Grid, images: Sequence[np.ndarray | None]) -> None:
             edges = (left - 0.5, left + grid.side - 0.5), (top - 0.5, top + grid.side - 0.5)
             strokes.append([(edges[0][0], edges[1][1]), (edges[0][1], edges[1][0])])
         else:
-            pixels = np.clip(mkor_files.shrunk(image, grid.side), 0.0, 1.0)
+            pixels = np.clip(panel_files.shrunk(image, grid.side), 0.0, 1.0)
             canvas[box] = np.moveaxis(pixels, 0, -1)  # one channel fills all three
     axes.imshow(canvas, interpolation="none", aspect="auto")
     axes.add_collection(LineCollection(strokes, colors=GREY, linewidths=0.3))
@@ -191,4 +191,4 @@ def _footer(
         "Below each block mean and best over all images of the batch that it gives; values are "
         "clipped to [0, 1] for display and for SSIM."
     )
-    return mkor_files.footer(words, panels, batch, scale, " ".join(said))
+    return panel_files.footer(words, panels, batch, scale, " ".join(said))

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from gradleak import targets
 from gradleak.errors import ArtifactError
-from gradleak.figures.mkor_files import describe
+from gradleak.figures.panel_files import describe
 from gradleak.figures.pictures import TITLE, Page
 from gradleak.figures.style import BLUE, GREY, ORANGE, PAGE, RED, styled
 from gradleak.targets import TargetSet

@@ -10,14 +10,13 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradleak.figures import mkor_files
-from gradleak.figures.mkor_files import Panel, decibel, similarity
+from gradleak.figures import panel_files
+from gradleak.figures.panel_files import Panel, decibel, displayed, shortened, similarity
 from gradleak.figures.pictures import TITLE, Page, draw_failed, draw_pixels, under
 from gradleak.figures.style import GREY, PAGE, styled
 
 LABEL, GAP, LINE, UNDER, WIDEST = 0.6, 0.06, 0.11, 0.3, 1.3  # inches
 PER_INCH = 17.5  # characters of a heading
-MOST_PIXELS = 224
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
@@ -26,7 +25,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     Parameters
     ----------
     files
-        As `gradleak.figures.mkor_files.read` takes them.
+        As `gradleak.figures.panel_files.read` takes them.
     words
         ``title``, ``panels`` (samples are chosen by the first), ``batch``, ``note``, ``drawn``.
     scale
@@ -37,7 +36,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     ArtifactError
         If a file lacks what the figure shows.
     """
-    panels = mkor_files.read(files, words)
+    panels = panel_files.read(files, words)
     originals = panels[0].targets
     batch = min(words["batch"], len(originals.images) - 1)
     samples = picks(panels, batch)
@@ -81,11 +80,11 @@ def picks(panels: Sequence[Panel], batch: int) -> dict[str, int]:
     The best, the median and the worst by the PSNR of the first panel; where another attack is
     after some classes alone, the best that it gives, for it gives none of the others.
     """
-    order = mkor_files.ranked(panels[0].values(batch)["psnr"])
+    order = panel_files.ranked(panels[0].values(batch)["psnr"])
     order = order or list(range(panels[0].targets.size))
     found = {"Best": order[0], "Median": order[len(order) // 2], "Worst": order[-1]}
     for panel in panels:
-        if panel.partial(batch) and (given := mkor_files.ranked(panel.values(batch)["psnr"])):
+        if panel.partial(batch) and (given := panel_files.ranked(panel.values(batch)["psnr"])):
             found["Fished"] = given[0]
     return found
 
@@ -102,12 +101,7 @@ def _original(frames: list[Axes], panel: Panel, batch: int, samples: list[int]) 
         others = f"1 of {same} of its class" if same > 1 else "alone in its class"
         if drawn:
             others = f"label drawn, {same} have it" if same > 1 else "label drawn, alone"
-        under(axes, _shortened(targets.words[int(labels[k])]), others)
-
-
-def _shortened(name: str, most: int = 18) -> str:
-    name = name.replace("_", " ")
-    return name if len(name) <= most else f"{name[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
+        under(axes, shortened(targets.words[int(labels[k])]), others)
 
 
 def _column(panel: Panel) -> Any:
@@ -126,18 +120,11 @@ def _column(panel: Panel) -> Any:
                     axes.plot((0, 1), (0, 1), color=GREY, lw=0.5, transform=axes.transAxes)
                     under(axes, "no image")
                 continue
-            draw_pixels(axes, _displayed(image))
+            draw_pixels(axes, displayed(image))
             psnr, ssim = (float(values[metric].iloc[k]) for metric in ("psnr", "ssim"))
             under(axes, decibel(psnr), f"SSIM {similarity(ssim)}")
 
     return draw
-
-
-def _displayed(image: np.ndarray) -> np.ndarray:
-    """The image itself, or a smaller one where it has more pixels than a page can show."""
-    if image.shape[-1] <= MOST_PIXELS:
-        return image
-    return mkor_files.shrunk(image, MOST_PIXELS)
 
 
 def _footer(
@@ -159,4 +146,4 @@ def _footer(
         "SSIM; grey with a stroke: no image of that class. Values are clipped to [0, 1] for "
         "display and for SSIM."
     )
-    return mkor_files.footer(words, panels, batch, scale, first)
+    return panel_files.footer(words, panels, batch, scale, first)

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradleak.figures import mkor_files
-from gradleak.figures.mkor_files import Panel, decibel
+from gradleak.figures import panel_files
+from gradleak.figures.panel_files import Panel, decibel
 from gradleak.figures.pictures import TITLE, Page, draw_failed, draw_pixels, under
 from gradleak.figures.style import BLUE, GREY, PAGE, RED, styled
 from gradleak.unique_samples import expected
@@ -26,7 +26,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     Parameters
     ----------
     files
-        As `gradleak.figures.mkor_files.read` takes them, a panel for each number of classes.
+        As `gradleak.figures.panel_files.read` takes them, a panel for each number of classes.
     words
         ``title``, ``panels`` with ``classes`` each, ``shown`` (numbers of classes with samples),
         ``note``, ``drawn``.
@@ -41,7 +41,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     panels = dict(
         zip(
             [int(entry["classes"]) for entry in words["panels"]],
-            mkor_files.read(files, words),
+            panel_files.read(files, words),
             strict=True,
         )
     )
@@ -134,8 +134,8 @@ def _to_mean(panel: Panel) -> str:
 def _samples(page: Page, panel: Panel, corner: tuple[float, float], side: float) -> None:
     """Originals over what MKOR gives, from the best PSNR to the worst, of the first batch."""
     values, reason = panel.values(0), panel.reason(0)
-    order = mkor_files.ranked(values["psnr"]) or list(range(panel.targets.size))
-    chosen = [order[k] for k in mkor_files.evenly(len(order), SAMPLES)]
+    order = panel_files.ranked(values["psnr"]) or list(range(panel.targets.size))
+    chosen = [order[k] for k in panel_files.evenly(len(order), SAMPLES)]
     for place, (k, image) in enumerate(zip(chosen, panel.images(0, chosen), strict=True)):
         left = corner[0] + place * (side + GAP)
         draw_pixels(page.picture(left, corner[1], side), panel.targets.images[0, k] / 255.0)
@@ -143,7 +143,7 @@ def _samples(page: Page, panel: Panel, corner: tuple[float, float], side: float)
         if image is None:
             draw_failed(axes, reason or "no image of its class")
             continue
-        draw_pixels(axes, mkor_files.shrunk(image, min(image.shape[-1], 112)))
+        draw_pixels(axes, panel_files.shrunk(image, min(image.shape[-1], 112)))
         under(axes, decibel(float(values["psnr"].iloc[k])))
 
 
@@ -161,4 +161,4 @@ def _footer(words: Mapping[str, Any], panels: Sequence[Panel], scale: str) -> st
         "the batch's images. Samples: of the first batch, evenly from the best PSNR (below each) "
         "to the worst; where images share a class, MKOR gives their mean."
     )
-    return mkor_files.footer(words, panels, None, scale, first)
+    return panel_files.footer(words, panels, None, scale, first)

@@ -1,4 +1,4 @@
-"""What the figures of MKOR show: a batch, and what each attack gives in the place of each image."""
+"""What figures of batches show: in the place of each image, what each attack gives."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ NONE = -1  # the place of an image that an attack does not give
 # Metrics that figures show; the last of attacks that go by class alone.
 SHOWN = ("psnr", "ssim", "psnr_class_mean")
 SEED, ANSWER = 0, 0
+MOST_PIXELS = 224  # of a side, beyond what a page can show
 # What an embedded data set stands in for.
 IN_PLACE_OF = {"photos10": "CIFAR-10", "photos100": "CIFAR-100", "photos224": "ImageNet"}
 NAMES = {**DATASETS, "imagenet": "ImageNet"}
@@ -262,6 +263,17 @@ def similarity(value: float) -> str:
     if value < 1 and text == "1.0000":
         text = ">\N{THIN SPACE}0.9999"
     return text.replace("-", "\N{MINUS SIGN}")
+
+
+def shortened(name: str, most: int = 18) -> str:
+    """Class in words, cut where it has more than `most` characters."""
+    name = name.replace("_", " ")
+    return name if len(name) <= most else f"{name[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def displayed(image: np.ndarray) -> np.ndarray:
+    """The image itself, or a smaller one where it has more pixels than a page can show."""
+    return image if image.shape[-1] <= MOST_PIXELS else shrunk(image, MOST_PIXELS)
 
 
 def shrunk(image: np.ndarray, side: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Writes a figure of MKOR."""
+"""Writes a figure of the module that the rule names."""
 
 from importlib import import_module
 
