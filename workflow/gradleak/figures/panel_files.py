@@ -25,7 +25,13 @@ SHOWN = ("psnr", "ssim", "psnr_class_mean")
 SEED, ANSWER = 0, 0
 MOST_PIXELS = 224  # of a side, beyond what a page can show
 # What an embedded data set stands in for.
-IN_PLACE_OF = {"photos10": "CIFAR-10", "photos100": "CIFAR-100", "photos224": "ImageNet"}
+IN_PLACE_OF = {
+    "digits": "MNIST",
+    "photos10": "CIFAR-10",
+    "photos100": "CIFAR-100",
+    "photos224": "ImageNet",
+}
+SPLITS = {"train": "training", "val": "validation"}
 NAMES = {**DATASETS, "imagenet": "ImageNet"}
 
 
@@ -115,6 +121,13 @@ class Panel:
         """Whether the attack gives an image for each class."""
         entry = self.record(batch)
         return entry is not None and bool(entry.get("classes"))
+
+    def kept(self, batch: int) -> np.ndarray | None:
+        """First image (C, H, W) that the file holds of a batch, even of a run that failed."""
+        if self.record(batch) is None:
+            return None
+        image = self.stored.images(self.model, batch, slice(0, 1))[0]
+        return self.targets.pixels(image) if np.isfinite(image).all() else None
 
     def images(self, batch: int, positions: Sequence[int]) -> list[np.ndarray | None]:
         """Image (C, H, W) in the place of each of these originals, in [0, 1] less rounding.
@@ -212,7 +225,7 @@ def describe(originals: TargetSet, batch: int | None, drawn: str) -> str:
         How its images and labels were chosen, such as ``drawn at random``.
     """
     dataset = originals.source["dataset"]
-    split = {"train": "training", "val": "validation"}.get(originals.source["split"], "test")
+    split = SPLITS.get(originals.source["split"], "test")
     said = f"{originals.size:,} {NAMES.get(dataset, dataset)} {split} images"
     said += " a batch" if batch is None else f" (batch {batch})"
     if originals.enlarged > 1:
@@ -224,6 +237,18 @@ def describe(originals: TargetSet, batch: int | None, drawn: str) -> str:
     crops = "crops of photos that ship with scikit-image and scikit-learn, in place of "
     stand_in = DIGITS if dataset == "digits" else crops + IN_PLACE_OF.get(dataset, "photos")
     return f"{said}; embedded {stand_in}"
+
+
+def describe_single(originals: TargetSet, batches: Sequence[int]) -> str:
+    """Which image each of these batches of one has, and what it stands in for, in words."""
+    indices = [int(originals.indices[batch, 0]) for batch in batches]
+    dataset = originals.source["dataset"]
+    split = SPLITS.get(originals.source["split"], "test")
+    numbers = ", ".join(map(str, indices))
+    said = f"{NAMES.get(dataset, dataset)} {split} image{'s' * (len(indices) > 1)} {numbers}"
+    if originals.enlarged > 1:
+        said += f", each pixel repeated {originals.enlarged} times along both sides"
+    return f"{said} (for {IN_PLACE_OF[dataset]})" if dataset in IN_PLACE_OF else said
 
 
 def footer(

@@ -100,11 +100,11 @@ def draw_pixels(axes: Axes, image: np.ndarray) -> None:
     axes.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
 
 
-def draw_failed(axes: Axes, reason: str) -> None:
-    """Cross out a frame and write why there is no image."""
+def draw_failed(axes: Axes, reason: str, most: int = REASON_LINES) -> None:
+    """Cross out a frame and write why there is no image, on `most` lines."""
     for y in ((0, 1), (1, 0)):
         axes.plot((0, 1), y, color="#BBBBBB", linewidth=0.6, transform=axes.transAxes, zorder=0)
-    lines = textwrap.wrap(reason, REASON_WIDTH, max_lines=REASON_LINES, placeholder=" …")
+    lines = textwrap.wrap(reason, REASON_WIDTH, max_lines=most, placeholder=" …")
     axes.text(
         0.5,
         0.5,

@@ -1,0 +1,138 @@
+"""Files as the pipeline writes them, with made-up answers, for the figures and tables of FedKL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gradleak import targets
+from gradleak.artifacts import write_csv, write_tensors
+from gradleak.metrics.image import mse, psnr, ssim
+from gradleak.targets import TargetSet
+
+REASON = "No start came below the distance that a success has."
+
+
+def originals(
+    dataset: str = "photos10", shape: tuple[int, int, int] = (3, 16, 16), batches: int = 2
+) -> TargetSet:
+    """Smooth random images, another set for each data set."""
+    rng = np.random.default_rng(sum(map(ord, dataset)))
+    small = rng.integers(0, 256, (batches, 1, shape[0], 4, 4), dtype=np.uint8)
+    return TargetSet(
+        small.repeat(shape[1] // 4, axis=-2).repeat(shape[2] // 4, axis=-1),
+        np.arange(batches).reshape(batches, 1),
+        30 + np.arange(batches).reshape(batches, 1),
+        0.0,
+        tuple(f"image {b}" for b in range(batches)),
+        {"dataset": dataset, "split": "test", "origin": "embedded"},
+        {k: f"class_{k}" for k in range(batches)},
+    )
+
+
+class Panels:
+    """Writes a target set, reconstructions and scores for each panel of a figure."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.words = folder, list[dict[str, Any]]()
+        self.files: dict[str, list[str]] = {"targets": [], "reconstructions": [], "scores": []}
+        self.rng = np.random.default_rng(0)
+
+    def add(
+        self,
+        target: TargetSet,
+        noise: float | Sequence[float | None] | None,
+        *,
+        keep: bool = False,
+        status: str = "failed",
+        **words: Any,
+    ) -> None:
+        """A panel whose answers are the originals with `noise`, one level for all or one each.
+
+        None is a run that failed; with `keep` the file has an image of it all the same.
+        """
+        count = len(target.images)
+        levels = list(noise) if isinstance(noise, Sequence) else [noise] * count
+        images = np.full((1, count, 1, 1, *target.shape), np.nan)
+        runs, rows = [], []
+        for batch, level in enumerate(levels):
+            original = target.inputs(batch)[0]
+            found = original + (level or 0.0) * self.rng.standard_normal(original.shape)
+            if level is not None or keep:
+                images[0, batch, 0, 0] = found
+            record = {
+                "model": words["model"],
+                "seed": 0,
+                "batch": batch,
+                "answer": 0,
+                "kind": "answer",
+                "status": status if level is None else "ok",
+                "reason": REASON if level is None else "",
+            }
+            runs.append(record)
+            rows += self._scores(target, record, original, None if level is None else found)
+        name = str(self.folder / f"panel-{len(self.words)}")
+        targets.save(f"{name}-targets.safetensors", target, {})
+        write_tensors(f"{name}.safetensors", {f"{words['model']}/images": images}, {"runs": runs})
+        write_csv(f"{name}.csv", pd.DataFrame(rows).assign(attack=words.get("attack", "")))
+        self.files["targets"].append(f"{name}-targets.safetensors")
+        self.files["reconstructions"].append(f"{name}.safetensors")
+        self.files["scores"].append(f"{name}.csv")
+        self.words.append({"title": "", "experiment": "e", "defence": "none", **words})
+
+    def _scores(
+        self,
+        target: TargetSet,
+        record: dict[str, Any],
+        original: np.ndarray,
+        found: np.ndarray | None,
+    ) -> list[dict[str, Any]]:
+        values: dict[str, float | str] = {"mse": "", "psnr": "", "ssim": ""}
+        if found is not None:
+            values = {
+                "mse": mse(original, found),
+                "psnr": psnr(original, found),
+                "ssim": ssim(original, np.clip(found, 0, 1)),
+                "lpips_alex": 0.5,
+            }
+        place = {"precision": "float32", "index": int(target.indices[record["batch"], 0])}
+        return [{**record, **place, "metric": m, "value": v} for m, v in values.items()]
+
+
+def texts(figure: Any) -> list[str]:
+    """All words of a figure."""
+    found = [text.get_text() for text in figure.texts]
+    for axes in figure.axes:
+        found += [axes.get_title(), axes.get_title(loc="left"), axes.get_xlabel()]
+        found += [axes.get_ylabel(), *(text.get_text() for text in axes.texts)]
+        found += [text.get_text() for text in axes.get_xticklabels()]
+        if axes.get_legend() is not None:
+            found += [text.get_text() for text in axes.get_legend().get_texts()]
+    return found
+
+
+def flat(figure: Any) -> str:
+    """All words of a figure in one line; a line may end at the hyphen of a word."""
+    return " ".join(" ".join(texts(figure)).split()).replace("- ", "-")
+
+
+def outside(figure: Any) -> list[str]:
+    """Words that leave the page."""
+    renderer, (width, height) = figure.canvas.get_renderer(), figure.bbox.size
+    found = []
+    for text in [*figure.texts, *(text for axes in figure.axes for text in axes.texts)]:
+        box = text.get_window_extent(renderer)
+        if text.get_text() and not (
+            box.x0 > -2 and box.y0 > -2 and box.x1 < width + 2 and box.y1 < height + 2
+        ):
+            found.append(text.get_text())
+    return found
+
+
+def pictures(figure: Any) -> list[np.ndarray]:
+    """Pixels of all pictures, in the order in which they were drawn."""
+    return [np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images]

@@ -1,0 +1,161 @@
+"""FedKL's grids of pictures from synthetic files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedkl_files import REASON, Panels, flat, originals, outside, pictures, texts
+from gradleak.errors import ArtifactError
+from gradleak.figures import fedkl_pictures, style
+
+ROWS = [
+    {"name": "True", "group": "DLG", "original": True},
+    {"name": "w/o KL", "group": "DLG"},
+    {"name": "w/ BN", "group": "DLG"},
+    {"name": "w/ KL", "group": "DLG"},
+    {"name": "True", "group": "IG", "original": True},
+    {"name": "w/o KL", "group": "IG"},
+    {"name": "w/ KL", "group": "IG"},
+]
+COLUMNS = [
+    {"name": "MNIST", "group": "LeNet"},
+    {"name": "C-10", "group": "LeNet"},
+    {"name": "C-10", "group": "ResNet-18"},
+]
+SETS = [originals("digits", (1, 16, 16)), originals("photos10"), originals("photos10", batches=3)]
+NOISE = {1: 0.01, 2: 0.3, 3: None, 5: 0.1, 6: 0.4}
+
+
+def table4(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Failed runs with and without an image; DLG with a norm on LeNet alone."""
+    made = Panels(folder)
+    for column, target in enumerate(SETS):
+        for row, noise in NOISE.items():
+            if column == 2 and row == 2:
+                continue
+            made.add(target, noise, keep=column == 1, model="net", row=row, column=column)
+    words = {"title": "Grid", "note": "A note.", "rows": ROWS, "columns": COLUMNS}
+    return made.files, {**words, "panels": made.words}
+
+
+def table5(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A row for each of three images; the second was not run with the lock."""
+    made, target = Panels(folder), originals("photos224", (3, 64, 64), 3)
+    made.add(target, 0.1, model="plain", column=1)
+    made.add(target, [0.3, None, 0.4], status="not_applicable", model="locked", column=2)
+    columns = [{"name": "True", "original": True}, {"name": "w/o KL"}, {"name": "w/ KL"}]
+    words = {"title": "By image", "note": "A note.", "columns": columns, "panels": made.words}
+    return made.files, words
+
+
+ALL = [table4, table5]
+
+
+@pytest.mark.parametrize("build", ALL)
+def test_facts_of_the_runs_are_shown_and_words_stay_on_the_page(build: Any, tmp_path: Path) -> None:
+    figure = fedkl_pictures.make(*build(tmp_path), "smoke")
+    found = flat(figure)
+    for fact in ("A note.", "Scale smoke", "float32", "PSNR", "embedded, in place of"):
+        assert fact in found
+    assert outside(figure) == []
+
+
+@pytest.mark.parametrize("build", ALL)
+def test_equal_files_give_equal_bytes_and_vector_text(build: Any, tmp_path: Path) -> None:
+    files, words = build(tmp_path)
+    for name in ("a", "b"):
+        style.save(fedkl_pictures.make(files, words, "smoke"), tmp_path / name / "figure.pdf")
+    for suffix in ("pdf", "png"):
+        one, other = (tmp_path / name / f"figure.{suffix}" for name in ("a", "b"))
+        assert one.read_bytes() == other.read_bytes()
+    pdf = (tmp_path / "a" / "figure.pdf").read_bytes()
+    assert b"/CIDFontType2" in pdf and b"/Type3" not in pdf
+
+
+def test_each_answer_lands_in_its_cell(tmp_path: Path) -> None:
+    files, words = table4(tmp_path)
+    figure = fedkl_pictures.make(files, words, "smoke")
+    frames = [axes for axes in figure.axes if axes.get_aspect() == 1 or axes.texts]
+    assert len(frames) == len(ROWS) * len(COLUMNS)
+    for place, axes in enumerate(frames):
+        row, column = divmod(place, len(COLUMNS))
+        original = SETS[column].images[0, 0].transpose(1, 2, 0) / 255.0
+        said = [text.get_text() for text in axes.texts]
+        if ROWS[row].get("original"):
+            shown = np.asarray(axes.images[0].get_array()).reshape(original.shape)
+            np.testing.assert_allclose(shown, original)
+            assert said == ["class 0"]
+        elif NOISE[row] is None:
+            assert ("failed" in said) and ("×" in said)
+            # The picture of a failed run is shown where there is one.
+            assert bool(axes.images) == (column == 1)
+            if column != 1:
+                assert any(REASON.startswith(words.split()[0]) for words in said)
+        elif (row, column) == (2, 2):
+            assert said == ["–"] and not axes.images
+        else:
+            shown = np.asarray(axes.images[0].get_array()).reshape(original.shape)
+            spread = float(np.std(shown - original))
+            assert spread == pytest.approx(NOISE[row], rel=0.5)
+            psnr = float(said[0].removesuffix(" dB").replace("−", "-"))
+            assert psnr == pytest.approx(-20 * np.log10(NOISE[row]), abs=0.6)
+            assert said[1].startswith("SSIM ")
+
+
+def test_columns_say_what_stands_in(tmp_path: Path) -> None:
+    found = texts(fedkl_pictures.make(*table4(tmp_path), "smoke"))
+    assert found.count("here digits") == 1 and found.count("here photos10") == 2
+    assert found.count("LeNet") == 1 and found.count("DLG") == 1
+    joined = " ".join(" ".join(found).split())
+    assert "digits test image 30 (for MNIST); photos10 test image 30 (for CIFAR-10)" in joined
+    assert "–: not among the experiments" in joined
+
+
+def test_rows_and_columns_without_panels_are_left_out(tmp_path: Path) -> None:
+    files, words = table4(tmp_path)
+    kept = [k for k, panel in enumerate(words["panels"]) if panel["row"] < 4 and panel["column"]]
+    files = {name: [paths[k] for k in kept] for name, paths in files.items()}
+    words = {**words, "panels": [words["panels"][k] for k in kept]}
+    found = texts(fedkl_pictures.make(files, words, "smoke"))
+    assert "MNIST" not in found and "IG" not in found and found.count("True") == 1
+    assert found.count("w/ KL") == 1 and found.count("ResNet-18") == 1
+
+
+def test_each_image_has_a_row(tmp_path: Path) -> None:
+    files, words = table5(tmp_path)
+    figure = fedkl_pictures.make(files, words, "smoke")
+    found = texts(figure)
+    assert [word for word in found if word.startswith("class")] == ["class 0", "class 1", "class 2"]
+    assert found.count("not applicable") == 1
+    target = originals("photos224", (3, 64, 64), 3)
+    shown = pictures(figure)
+    assert len(shown) == 3 + 3 + 2
+    for row, place in enumerate((0, 3, 5)):
+        np.testing.assert_allclose(shown[place], target.images[row, 0].transpose(1, 2, 0) / 255)
+    assert "photos224 test images 30, 31, 32 (for ImageNet)" in flat(figure)
+
+
+def test_images_that_an_attack_was_not_run_on_are_said(tmp_path: Path) -> None:
+    made, target = Panels(tmp_path), originals("photos224", (3, 64, 64), 3)
+    made.add(target, 0.1, model="plain", column=1)
+    made.add(originals("photos224", (3, 64, 64), 3), [0.1], model="locked", column=2)
+    _, words = table5(tmp_path / "words")
+    figure = fedkl_pictures.make(made.files, {**words, "panels": made.words}, "smoke")
+    assert texts(figure).count("not run") == 2
+
+
+def test_panels_of_another_image_are_refused(tmp_path: Path) -> None:
+    files, words = table4(tmp_path)
+    files["targets"][1] = files["targets"][5]
+    with pytest.raises(ArtifactError, match=r"is of another image .* same targets in config"):
+        fedkl_pictures.make(files, words, "smoke")
+
+
+def test_nothing_to_draw_is_one_sentence(tmp_path: Path) -> None:
+    files, words = table4(tmp_path)
+    with pytest.raises(ArtifactError, match=r"Nothing to draw; .*config\.yaml"):
+        fedkl_pictures.make(files, {**words, "panels": []}, "smoke")
