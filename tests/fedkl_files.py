@@ -103,6 +103,37 @@ class Panels:
         return [{**record, **place, "metric": m, "value": v} for m, v in values.items()]
 
 
+def training(
+    folder: Path,
+    model: str,
+    accuracy: float,
+    *,
+    epochs: int = 12,
+    seeds: int = 1,
+    client: bool = True,
+) -> tuple[str, str]:
+    """Curve and summary of a central training that comes to `accuracy`; a client's rows beside."""
+    rows, last = [], []
+    for seed in range(seeds):
+        for epoch in range(1, epochs + 1):
+            reached = accuracy * (1 - 0.5**epoch) + 0.01 * seed
+            one = {"model": model, "seed": seed, "epoch": epoch, "rate": 0.1}
+            one |= {"train_loss": 1.0, "train_accuracy": 0.9, "validation_loss": 2 - 2 * reached}
+            rows.append({**one, "validation_accuracy": reached})
+        sizes = {"train": 1000, "validation": 100, "test": 200}
+        best = {"best_epoch": epochs, "test_accuracy": accuracy + 0.01 * seed, "images": "embedded"}
+        last.append({"model": model, "seed": seed, "epochs": epochs, **best, **sizes})
+    made = []
+    for name, found in (("curve", rows), ("summary", last)):
+        table = pd.DataFrame(found)
+        if client:
+            wrong = table.assign(client="0", **{table.columns[-1]: 0})
+            table = pd.concat([table.assign(client=""), wrong])
+        made.append(str(folder / f"{model}.{name}.csv"))
+        write_csv(made[-1], table)
+    return made[0], made[1]
+
+
 def texts(figure: Any) -> list[str]:
     """All words of a figure."""
     found = [text.get_text() for text in figure.texts]

@@ -1,0 +1,118 @@
+"""Accuracy and loss of trained networks over epochs, as figures read and draw them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
+
+from gradleak.errors import ArtifactError
+from gradleak.figures.style import BLUE, RED
+
+# How curves are drawn and called, by whether the network has a key-lock; as in the paper.
+LOOKS: dict[bool, dict[str, Any]] = {
+    False: {"color": BLUE, "linestyle": (0, (4, 1.5))},
+    True: {"color": RED, "linestyle": "-"},
+}
+NAMES = {False: "w/o KL", True: "w/ KL"}
+PARTS = ("train", "validation", "test")
+FEW = 15  # epochs up to which each is marked
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One network trained under all its seeds.
+
+    Attributes
+    ----------
+    epochs
+        A row for each seed and epoch, as ``gradleak.training`` writes them.
+    summary
+        A row for each seed.
+    lock
+        Whether the network has a key-lock.
+    """
+
+    epochs: pd.DataFrame
+    summary: pd.DataFrame
+    lock: bool
+
+    @property
+    def tested(self) -> float:
+        """Accuracy on the test images, mean over seeds."""
+        return float(self.summary["test_accuracy"].mean())
+
+    def mean(self, metric: str) -> pd.Series:
+        """A metric by epoch, mean over seeds."""
+        return self.epochs.groupby("epoch")[metric].mean()
+
+    def draw(self, axes: Axes, metric: str, factor: float = 1.0) -> None:
+        """Draw a metric times `factor` over epochs: each seed thin, their mean above."""
+        look, mean = LOOKS[self.lock], factor * self.mean(metric)
+        seeds = self.epochs.groupby("seed")
+        if len(seeds) > 1:
+            for _, one in seeds:
+                axes.plot(one["epoch"], factor * one[metric], **look, alpha=0.35, linewidth=0.5)
+        marker = "." if len(mean) <= FEW else ""
+        axes.plot(mean.index, mean, **look, marker=marker, markersize=3)
+
+
+def read(files: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list[Curve]:
+    """Curves of networks that were trained in one place.
+
+    Parameters
+    ----------
+    files
+        ``curves`` and ``summaries``: one file of each for each entry.
+    entries
+        ``model`` and ``lock`` of each.
+
+    Raises
+    ------
+    ArtifactError
+        If there are no entries, or a file lacks its network.
+    """
+    if not entries:
+        raise ArtifactError(
+            "Nothing to draw; name trainings and models of the figure in config.yaml."
+        )
+    each = zip(entries, files["curves"], files["summaries"], strict=True)
+    return [
+        Curve(_central(curve, entry["model"]), _central(summary, entry["model"]), entry["lock"])
+        for entry, curve, summary in each
+    ]
+
+
+def _central(path: str, model: str) -> pd.DataFrame:
+    """Rows of a network that no client trained alone."""
+    table = pd.read_csv(path)
+    if "client" in table:
+        table = table[table["client"].isna()]
+    found = table[table["model"] == model]
+    if found.empty:
+        raise ArtifactError(
+            f"{path} has no rows of {model}; delete it and ask Snakemake for it again."
+        )
+    return found
+
+
+def whole_epochs(axes: Axes, most: int = 4) -> None:
+    """At most `most` ticks, at whole epochs."""
+    axes.xaxis.set_major_locator(MaxNLocator(most, integer=True, min_n_ticks=1))
+
+
+def describe(curves: Sequence[Curve]) -> str:
+    """On how many images networks were trained, chosen and tested, in words."""
+
+    def span(values: Sequence[int]) -> str:
+        low, high = min(values), max(values)
+        return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+    sizes = ", ".join(span([int(c.summary[part].iloc[0]) for c in curves]) for part in PARTS)
+    seeds = [len(curve.summary) for curve in curves]
+    draws = "one draw" if max(seeds) == 1 else f"means over {span(seeds)} draws"
+    return f"{sizes} to train, choose the epoch and test; {draws} of the initial weights"

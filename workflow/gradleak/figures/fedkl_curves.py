@@ -1,0 +1,177 @@
+"""FedKL Table II: accuracy and loss over epochs, with and without key-lock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from gradleak.figures import curves
+from gradleak.figures.curves import LOOKS, NAMES, Curve
+from gradleak.figures.pictures import SMALL, TITLE, Page
+from gradleak.figures.style import GREY, PAGE, styled
+
+# Inches: the left margin, gaps, headings, heights of panels, and what is below the last ones.
+LEFT, GAP, HEAD, HIGH, BETWEEN, TICKS = 0.52, 0.1, 0.5, 0.86, 0.12, 0.2
+# Metric of the curves, its factor, its name with the unit.
+METRICS = (
+    ("validation_accuracy", 100.0, "accuracy, %"),
+    ("validation_loss", 1.0, "loss"),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """Curves of one network on one data set."""
+
+    row: int
+    column: int
+    curve: Curve
+
+
+def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+    """Figure from files.
+
+    Parameters
+    ----------
+    files
+        As `gradleak.figures.curves.read` takes them.
+    words
+        ``title``, ``note``; ``rows`` (data sets) and ``columns`` (networks) with ``name`` and
+        ``below`` of each; ``curves`` with ``model``, ``lock`` and the numbers of ``row`` and
+        ``column``. Rows and columns without curves are left out.
+    scale
+        Scale of the run.
+
+    Raises
+    ------
+    ArtifactError
+        If a file lacks what the figure shows.
+    """
+    found = curves.read(files, words["curves"])
+    cells = [
+        Cell(entry["row"], entry["column"], curve)
+        for entry, curve in zip(words["curves"], found, strict=True)
+    ]
+    rows = sorted({cell.row for cell in cells})
+    columns = sorted({cell.column for cell in cells})
+    lines = [(row, metric) for row in rows for metric in METRICS]
+    width = (PAGE - LEFT - 0.06) / max(len(columns), 3) - GAP
+    with styled():
+        page = Page.new(
+            words["title"],
+            _footer(words, found, scale),
+            HEAD + len(lines) * (HIGH + BETWEEN) + TICKS,
+        )
+        _legend(page)
+        for place, column in enumerate(columns):
+            middle = LEFT + place * (width + GAP) + width / 2
+            entry = words["columns"][column]
+            page.text(middle, TITLE + HEAD - 0.16, entry["name"], ha="center", weight="bold")
+            below = entry.get("below", "")
+            page.text(middle, TITLE + HEAD - 0.06, below, ha="center", fontsize=SMALL, color=GREY)
+        for line, (row, metric) in enumerate(lines):
+            top = TITLE + HEAD + line * (HIGH + BETWEEN)
+            drawn = [
+                page.axes(LEFT + place * (width + GAP), top, width, HIGH)
+                for place in range(len(columns))
+            ]
+            own = [
+                [c.curve for c in cells if (c.row, c.column) == (row, column)] for column in columns
+            ]
+            name = f"{words['rows'][row]['name']}\n{metric[2]}"
+            _line(drawn, own, metric, name, last=line == len(lines) - 1)
+    return page.figure
+
+
+def _legend(page: Page) -> None:
+    """Which line is which."""
+    for place, lock in enumerate((True, False)):
+        left = LEFT + 0.85 * place
+        axes = page.axes(left, TITLE + 0.03, 0.28, 0.1)
+        axes.plot((0, 1), (0.5, 0.5), **LOOKS[lock])
+        axes.set(ylim=(0, 1))
+        axes.axis("off")
+        page.text(left + 0.33, TITLE + 0.08, NAMES[lock], va="center", fontsize=6.5)
+
+
+def _line(
+    drawn: Sequence[Axes],
+    own: Sequence[Sequence[Curve]],
+    metric: tuple[str, float, str],
+    name: str,
+    *,
+    last: bool,
+) -> None:
+    """One metric on one data set: a panel for each network, all with the same limits."""
+    key, factor, _ = metric
+    limits = _limits([factor * curve.mean(key) for each in own for curve in each], key)
+    for place, (axes, each) in enumerate(zip(drawn, own, strict=True)):
+        if not each:
+            axes.text(0.5, 0.5, "\N{EN DASH}", transform=axes.transAxes, ha="center", color=GREY)
+            axes.set_axis_off()
+            continue
+        for curve in each:
+            curve.draw(axes, key, factor)
+        axes.set(ylim=limits)
+        axes.margins(x=0.04)
+        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.tick_params(axis="y", labelleft=place == 0, length=2, pad=2)
+        axes.tick_params(axis="x", labelbottom=last, length=2, pad=2)
+        curves.whole_epochs(axes)
+        if last:
+            axes.set_xlabel("epoch", labelpad=1)
+        _numbers(axes, each, key)
+    drawn[0].set_ylabel(name, labelpad=2)
+
+
+def _limits(found: Sequence[Any], key: str) -> tuple[float, float]:
+    """Range of all curves of a line; that of a loss begins at 0."""
+    values = np.concatenate([np.asarray(one, dtype=float) for one in found])
+    values = values[np.isfinite(values)]
+    if not len(values):
+        return 0.0, 1.0
+    low, high = float(values.min()), float(values.max())
+    room = 0.06 * (high - low) or 0.5
+    return (low - room if "accuracy" in key else 0.0), high + room
+
+
+def _numbers(axes: Axes, each: Sequence[Curve], key: str) -> None:
+    """Accuracy on the test images, or the loss at the epoch that it belongs to, of each network."""
+    accuracy = "accuracy" in key
+    for place, curve in enumerate(sorted(each, key=lambda one: one.lock, reverse=accuracy)):
+        said = f"{100 * curve.tested:.1f} %" if accuracy else f"{_at_best(curve, key):.2f}"
+        y = 0.05 + 0.13 * place if accuracy else 0.95 - 0.13 * place
+        axes.text(
+            0.97,
+            y,
+            f"{NAMES[curve.lock]} {said}",
+            transform=axes.transAxes,
+            ha="right",
+            va="bottom" if accuracy else "top",
+            fontsize=SMALL,
+            color=LOOKS[curve.lock]["color"],
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.75},
+        )
+
+
+def _at_best(curve: Curve, key: str) -> float:
+    """A metric at each seed's best epoch, mean over seeds."""
+    chosen = curve.summary[["seed", "best_epoch"]].rename(columns={"best_epoch": "epoch"})
+    return float(chosen.merge(curve.epochs, on=["seed", "epoch"])[key].mean())
+
+
+def _footer(words: Mapping[str, Any], found: Sequence[Curve], scale: str) -> str:
+    """How the figure is read, and which runs it shows."""
+    rows = [words["rows"][row] for row in sorted({entry["row"] for entry in words["curves"]})]
+    images = "; ".join(" ".join(filter(None, [row["name"], row.get("below")])) for row in rows)
+    return (
+        f"{words.get('note', '')} Curves: accuracy and loss on the images that choose the epoch. "
+        "Numbers: accuracy at that epoch on test images, which chose nothing, and the loss of the "
+        f"curve at that epoch. Images: {images}; {curves.describe(found)}. Scale {scale}."
+    )
