@@ -1,0 +1,119 @@
+"""FedKL Figure 4 from synthetic files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.patches import StepPatch
+
+from fedkl_files import flat, outside, texts, training
+from gradleak.artifacts import write_csv
+from gradleak.errors import ArtifactError
+from gradleak.figures import fedkl_fig4, style
+from gradleak.figures.style import BLUE, GREEN, ORANGE, RED
+
+ROWS = ["ResNet-20, CIFAR-10", "ResNet-20, CIFAR-100", "ResNet-18, CIFAR-10"]
+# Mean and standard deviation of each distribution; the last is too narrow for the axis.
+NORMAL = {"reference": (0.0, 1.0), "w/o KL": (0.5, 1.2), "w/ KL": (-0.3, 0.1)}
+
+
+def table(rows: list[str]) -> pd.DataFrame:
+    edges = np.arange(-8, 8.01, 0.25)
+    found = []
+    for row in rows:
+        for column, (mean, sd) in NORMAL.items():
+            head = {"row": row, "column": column, "n": 70, "images": "embedded", "scale": "smoke"}
+            facts = {"mean": mean, "sd": sd, "skewness": 0.0, "wasserstein": abs(mean)}
+            if column != "reference":
+                facts["zero_scale"] = 0.25
+            found += [{**head, "metric": m, "ours": v} for m, v in facts.items()]
+            density = np.exp(-((edges[:-1] - mean) ** 2) / 2 / sd**2) / sd / np.sqrt(2 * np.pi)
+            for left, right, value in zip(edges, edges[1:], density, strict=False):
+                place = {"left": left, "right": right, "metric": "density"}
+                found.append({**head, **place, "ours": value})
+    return pd.DataFrame(found)
+
+
+def build(folder: Path, rows: list[str] = ROWS) -> tuple[dict[str, Any], dict[str, Any]]:
+    files: dict[str, Any] = {"table": str(folder / "table.csv"), "curves": [], "summaries": []}
+    write_csv(files["table"], table(rows))
+    entries = []
+    for panel in range(len(rows)):
+        for lock in (False, True):
+            model = f"net{panel}{lock}"
+            curve, summary = training(folder, model, 0.5 + 0.1 * panel + 0.05 * lock)
+            files["curves"].append(curve)
+            files["summaries"].append(summary)
+            entries.append({"model": model, "lock": lock, "panel": panel})
+    panels = [{"row": row, "images": "CIFAR-10 (here photos10)"} for row in rows]
+    return files, {"title": "Distributions", "note": "A note.", "panels": panels, "curves": entries}
+
+
+def frames(figure: Any) -> list[tuple[Any, Any]]:
+    """Axes of the densities and of the accuracies of each panel."""
+    large = [axes for axes in figure.axes if axes.get_position().height > 0.1]
+    return list(zip(large[::2], large[1::2], strict=True))
+
+
+def test_each_panel_has_its_distributions_and_accuracies(tmp_path: Path) -> None:
+    figure = fedkl_fig4.make(*build(tmp_path), "smoke")
+    drawn = frames(figure)
+    assert len(drawn) == len(ROWS)
+    for place, (below, above) in enumerate(drawn):
+        steps = [patch for patch in below.patches if isinstance(patch, StepPatch)]
+        lines = [patch for patch in steps if not patch.get_fill()]
+        colours = [style.mpl.colors.to_hex(patch.get_edgecolor()).upper() for patch in lines]
+        assert colours == [BLUE, ORANGE, GREEN]
+        for patch, (mean, _) in zip(lines, NORMAL.values(), strict=True):
+            values, edges, _ = patch.get_data()
+            assert edges[np.argmax(values)] == pytest.approx(mean, abs=0.26)
+        # The narrow peak is cut at 2.2 times the reference's.
+        assert below.get_ylim()[1] == pytest.approx(2.2 / np.sqrt(2 * np.pi), rel=1e-3)
+        last = [line.get_ydata()[-1] for line in above.lines]
+        np.testing.assert_allclose(last, [50 + 10 * place, 55 + 10 * place], rtol=1e-3)
+        assert [line.get_color() for line in above.lines] == [BLUE, RED]
+        assert [line.get_linestyle() for line in above.lines] == ["--", "-"]
+        assert above.get_position().bounds == below.get_position().bounds
+
+
+def test_numbers_stand_below_each_panel(tmp_path: Path) -> None:
+    found = texts(fedkl_fig4.make(*build(tmp_path), "smoke"))
+    assert found.count("0.50") == 2 * len(ROWS) and found.count("−0.30") == len(ROWS)
+    assert found.count("25%") == 2 * len(ROWS) and found.count("highest") == len(ROWS)
+    assert [word for word in found if word in ROWS] == ROWS
+
+
+def test_facts_of_the_runs_are_shown_and_words_stay_on_the_page(tmp_path: Path) -> None:
+    figure = fedkl_fig4.make(*build(tmp_path), "smoke")
+    found = flat(figure)
+    for fact in ("A note.", "Scale smoke", "bins of 0.25", "images (70)", "photos10", "accuracy"):
+        assert fact in found
+    assert outside(figure) == []
+
+
+def test_one_panel_alone(tmp_path: Path) -> None:
+    figure = fedkl_fig4.make(*build(tmp_path, ROWS[:1]), "smoke")
+    assert len(frames(figure)) == 1 and outside(figure) == []
+
+
+def test_equal_files_give_equal_bytes(tmp_path: Path) -> None:
+    files, words = build(tmp_path)
+    for name in ("a", "b"):
+        style.save(fedkl_fig4.make(files, words, "smoke"), tmp_path / name / "figure.pdf")
+    for suffix in ("pdf", "png"):
+        one, other = (tmp_path / name / f"figure.{suffix}" for name in ("a", "b"))
+        assert one.read_bytes() == other.read_bytes()
+
+
+def test_what_is_missing_is_one_sentence(tmp_path: Path) -> None:
+    files, words = build(tmp_path)
+    with pytest.raises(ArtifactError, match="Nothing to draw"):
+        fedkl_fig4.make(files, {**words, "curves": []}, "smoke")
+    full = table(ROWS)
+    write_csv(files["table"], full[full["column"] != "w/ KL"])
+    with pytest.raises(ArtifactError, match="holds no 'w/ KL' of ResNet-20, CIFAR-10; delete it"):
+        fedkl_fig4.make(files, words, "smoke")

@@ -1,0 +1,233 @@
+"""FedKL Figure 4: what leaves the first norm, with and without key-lock, and accuracy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from gradleak.errors import ArtifactError
+from gradleak.figures import curves
+from gradleak.figures.curves import LOOKS, NAMES, Curve
+from gradleak.figures.pictures import SMALL, TITLE, Page
+from gradleak.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, styled
+
+# Inches: margins for both axes' ticks, headings, heights of panels, and what is below them.
+LEFT, RIGHT, GAP, LEGEND, HEAD, HIGH, TICKS = 0.42, 0.42, 0.24, 0.28, 0.42, 1.5, 0.9
+LINE = 0.1  # of the numbers below a panel
+ACROSS = 2
+# Column of the table: its colour, how much it is filled, and its name.
+SHOWN = {
+    "reference": (BLUE, 0.3, "reference: normalised, before scale and shift"),
+    "w/o KL": (ORANGE, 0.0, "scaled and shifted, w/o KL"),
+    "w/ KL": (GREEN, 0.3, "scaled and shifted, w/ KL"),
+}
+# Share of the values that may lie beside the axis on either side, per distribution.
+TAIL = 0.002
+# Peaks above this multiple of the reference's are cut.
+TALLEST = 2.2
+# Metric of the table: its heading, and its format.
+FACTS = {
+    "mean": ("mean", "{:.2f}"),
+    "sd": ("sd", "{:.2f}"),
+    "skewness": ("skew", "{:.2f}"),
+    "wasserstein": ("W₁", "{:.2f}"),
+    "highest": ("highest", "{:.2f}"),
+    "zero_scale": ("γ = 0", "{:.0%}"),
+}
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """Density of one distribution in bins, and its numbers."""
+
+    edges: np.ndarray
+    density: np.ndarray
+    facts: Mapping[str, float]
+
+    @property
+    def range(self) -> tuple[float, float]:
+        """Between which values all but `TAIL` on either side lie."""
+        share = np.cumsum(self.density * np.diff(self.edges))
+        low = int(np.searchsorted(share, TAIL))
+        high = int(np.searchsorted(share, share[-1] - TAIL))
+        return float(self.edges[low]), float(self.edges[min(high + 1, len(share))])
+
+
+def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+    """Figure from files.
+
+    Parameters
+    ----------
+    files
+        ``table``, as `gradleak.distributions.table` writes it; ``curves`` and ``summaries`` as
+        `gradleak.figures.curves.read` takes them.
+    words
+        ``title``, ``note``; ``panels``: the ``row`` of the table that each shows, and its
+        ``images`` in words; ``curves`` with ``model``, ``lock`` and the number of their ``panel``.
+    scale
+        Scale of the run.
+
+    Raises
+    ------
+    ArtifactError
+        If a file lacks what the figure shows.
+    """
+    found = curves.read(files, words["curves"])
+    table = pd.read_csv(files["table"])
+    panels = words["panels"]
+    across = min(ACROSS, len(panels))
+    width = (PAGE - ACROSS * (LEFT + RIGHT) - (ACROSS - 1) * GAP) / ACROSS
+    step = HEAD + HIGH + TICKS
+    rows = -(-len(panels) // across)
+    with styled():
+        page = Page.new(words["title"], _footer(words, table, found, scale), LEGEND + rows * step)
+        _legend(page)
+        for place, panel in enumerate(panels):
+            row, column = divmod(place, across)
+            left = LEFT + column * (width + LEFT + RIGHT + GAP)
+            top = TITLE + LEGEND + row * step
+            page.text(left, top + 0.1, panel["row"], weight="bold", fontsize=7)
+            own = [
+                curve
+                for entry, curve in zip(words["curves"], found, strict=True)
+                if entry["panel"] == place
+            ]
+            spreads = {column: _read(table, panel["row"], column) for column in SHOWN}
+            box = (left, top + HEAD, width, HIGH)
+            below = page.axes(*box)
+            _densities(below, spreads)
+            _accuracies(below, page.axes(*box), own)
+            _numbers(page, left, top + HEAD + HIGH + 0.42, spreads)
+    return page.figure
+
+
+def _read(table: pd.DataFrame, row: str, column: str) -> Distribution:
+    """One distribution of the table."""
+    own = table[(table["row"] == row) & (table["column"] == column)]
+    bins = own[own["metric"] == "density"].sort_values("left")
+    rest = own[own["metric"] != "density"]
+    facts = {str(m): float(v) for m, v in zip(rest["metric"], rest["ours"], strict=True)}
+    if bins.empty or not facts:
+        raise ArtifactError(
+            f"The table holds no '{column}' of {row}; delete it and ask Snakemake for it again."
+        )
+    edges = np.append(bins["left"], bins["right"].iloc[-1])
+    density = bins["ours"].to_numpy(dtype=float)
+    return Distribution(edges, density, {**facts, "highest": float(density.max())})
+
+
+def _legend(page: Page) -> None:
+    """What colours and lines are, in the figure's first line."""
+    places = dict(zip(SHOWN, (0.06, 2.37, 3.87), strict=True))
+    for column, left in places.items():
+        colour, fill, name = SHOWN[column]
+        axes = _swatch(page, left, name)
+        axes.fill_between((0, 1), 0, 1, color=colour, alpha=fill, linewidth=0)
+        axes.plot((0, 1), (0.96, 0.96), color=colour)
+    for lock, left in ((False, 5.26), (True, 6.12)):
+        _swatch(page, left, f"accuracy {NAMES[lock]}").plot((0, 1), (0.5, 0.5), **LOOKS[lock])
+
+
+def _swatch(page: Page, left: float, name: str) -> Axes:
+    """Small empty axes with a name on their right."""
+    axes = page.axes(left, TITLE + 0.04, 0.16, 0.1)
+    axes.set(xlim=(0, 1), ylim=(0, 1))
+    axes.axis("off")
+    page.text(left + 0.2, TITLE + 0.09, name, va="center", fontsize=SMALL)
+    return axes
+
+
+def _densities(axes: Axes, spreads: Mapping[str, Distribution]) -> None:
+    """Steps of all distributions."""
+    low = min(spread.range[0] for spread in spreads.values())
+    high = max(spread.range[1] for spread in spreads.values())
+    for column, spread in spreads.items():
+        colour, fill, _ = SHOWN[column]
+        if fill:
+            axes.stairs(spread.density, spread.edges, fill=True, color=colour, alpha=fill)
+        axes.stairs(spread.density, spread.edges, color=colour, linewidth=0.8)
+    axes.set(xlim=(low, high), ylim=(0, _top(spreads)))
+    axes.set_xlabel("value", labelpad=1)
+    axes.set_ylabel("density", labelpad=2)
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.tick_params(length=2, pad=2)
+    axes.grid(False)
+
+
+def _top(spreads: Mapping[str, Distribution]) -> float:
+    """Upper end of the densities' axis; higher peaks are cut."""
+    tallest = max(spread.density.max() for spread in spreads.values())
+    return float(min(TALLEST * spreads["reference"].density.max(), 1.08 * tallest))
+
+
+def _numbers(page: Page, left: float, top: float, spreads: Mapping[str, Distribution]) -> None:
+    """A small table of the distributions' numbers."""
+    lefts = [left + 0.78 + 0.42 * place for place in range(len(FACTS))]
+    for x, (heading, _) in zip(lefts, FACTS.values(), strict=True):
+        page.text(x, top, heading, ha="right", fontsize=SMALL, color=GREY)
+    for line, (column, spread) in enumerate(spreads.items(), start=1):
+        y = top + LINE * line
+        page.text(left - 0.1, y, "\N{BLACK SQUARE}", fontsize=SMALL, color=SHOWN[column][0])
+        page.text(left + 0.02, y, column, fontsize=SMALL)
+        for x, (fact, (_, form)) in zip(lefts, FACTS.items(), strict=True):
+            if fact in spread.facts:
+                page.text(x, y, _signed(spread.facts[fact], form), ha="right", fontsize=SMALL)
+
+
+def _signed(value: float, form: str) -> str:
+    """A number; what rounds to nothing has no sign."""
+    return form.format(round(value, 2) + 0.0).replace("-", "\N{MINUS SIGN}")
+
+
+def _accuracies(below: Axes, axes: Axes, own: Sequence[Curve]) -> None:
+    """Accuracy over epochs above the distributions, on axes at the top and on the right."""
+    axes.patch.set_alpha(0.0)
+    axes.set_zorder(below.get_zorder() + 1)
+    axes.xaxis.tick_top()
+    axes.yaxis.tick_right()
+    axes.xaxis.set_label_position("top")
+    axes.yaxis.set_label_position("right")
+    axes.grid(False)
+    for name, spine in axes.spines.items():
+        spine.set_visible(name in ("top", "right"))
+    for curve in own:
+        curve.draw(axes, "validation_accuracy", 100.0)
+    axes.set(ylim=(0, 100))
+    axes.margins(x=0.03)
+    axes.set_xlabel("epoch", labelpad=1, color=GREY)
+    axes.set_ylabel("accuracy, %", labelpad=2, color=GREY)
+    axes.tick_params(length=2, pad=2, colors=GREY)
+    curves.whole_epochs(axes, 6)
+
+
+def _footer(
+    words: Mapping[str, Any], table: pd.DataFrame, found: Sequence[Curve], scale: str
+) -> str:
+    """How the figure is read, and which runs it shows."""
+    counts = sorted({int(n) for n in table["n"]})
+    images = "; ".join(dict.fromkeys(panel["images"] for panel in words["panels"]))
+    return (
+        "Caption and text of the paper differ on the reference. Here: u = (z − mean) / sqrt("
+        "variance + ε) behind the first convolution of the network without key-lock, with its "
+        "running statistics. Scaled and shifted: γ·u + β of that network; with key-lock, u of the "
+        "locked network with γ and β that its client's key and lock give. All validation images "
+        f"({' or '.join(f'{n:,}' for n in counts)}), channels and positions, in bins of "
+        f"{_width(table):g}; sd: standard deviation; W₁: 1-Wasserstein distance to the reference; "
+        "highest: density in the highest bin, which the axis may cut; γ = 0: share of channels "
+        f"that this scale turns off. {words.get('note', '')} Accuracy: on the images that choose "
+        "the epoch. "
+        f"Images: {images}; {curves.describe(found)}. Scale {scale}."
+    )
+
+
+def _width(table: pd.DataFrame) -> float:
+    """Width of the bins."""
+    bins = table[table["metric"] == "density"]
+    return float((bins["right"] - bins["left"]).iloc[0])
