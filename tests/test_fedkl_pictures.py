@@ -136,7 +136,7 @@ def test_each_image_has_a_row(tmp_path: Path) -> None:
     assert len(shown) == 3 + 3 + 2
     for row, place in enumerate((0, 3, 5)):
         np.testing.assert_allclose(shown[place], target.images[row, 0].transpose(1, 2, 0) / 255)
-    assert "photos224 test images 30, 31, 32 (for ImageNet)" in flat(figure)
+    assert "photos224 test images 30 to 32 (for ImageNet)" in flat(figure)
 
 
 def test_images_that_an_attack_was_not_run_on_are_said(tmp_path: Path) -> None:

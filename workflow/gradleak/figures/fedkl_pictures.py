@@ -223,10 +223,10 @@ def _cell(axes: Axes, grid: Grid, row: int, column: int, side: float) -> None:
         axes.set_axis_off()
         axes.text(0.5, 0.5, "\N{EN DASH}", ha="center", va="center", color=GREY)
         return
-    _answer(axes, panel, batch)
+    answer(axes, panel, batch)
 
 
-def _answer(axes: Axes, panel: Panel, batch: int) -> None:
+def answer(axes: Axes, panel: Panel, batch: int) -> None:
     """What an attack made of an image, with PSNR and SSIM; a failed run is marked."""
     record, image = panel.record(batch), panel.kept(batch)
     if record is None:

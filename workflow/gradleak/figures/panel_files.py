@@ -245,6 +245,8 @@ def describe_single(originals: TargetSet, batches: Sequence[int]) -> str:
     dataset = originals.source["dataset"]
     split = SPLITS.get(originals.source["split"], "test")
     numbers = ", ".join(map(str, indices))
+    if len(indices) > 2 and indices == list(range(indices[0], indices[-1] + 1)):
+        numbers = f"{indices[0]} to {indices[-1]}"
     said = f"{NAMES.get(dataset, dataset)} {split} image{'s' * (len(indices) > 1)} {numbers}"
     if originals.enlarged > 1:
         said += f", each pixel repeated {originals.enlarged} times along both sides"
