@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gradleak.artifacts import write_csv, write_tensors
+from gradleak import clients
+from gradleak.artifacts import write_csv
+from gradleak.clients import ClientFile
 from gradleak.data import arrays
 from gradleak.data.arrays import Dataset
 from gradleak.distributions import COARSE, FINE, REACH, SPAN, Spread, first_norm, table
@@ -35,6 +37,7 @@ SPECS = (
 PLAIN = Chain("plain", (3, 32, 32), SPECS)
 LOCKED = Chain("locked", (3, 32, 32), with_lock(SPECS, ["conv1"], Lock(8, RELU)))
 TRAINING = {"train": 20, "validation": 7, "test": 5, "seed": 3, "offset": -0.5, "std": 0.25}
+TRAINING |= {"size": None, "resize": "repeat"}
 
 
 def weights_of(chain: Chain) -> dict[str, np.ndarray]:
@@ -185,7 +188,7 @@ def case(folder: Path) -> dict[str, Any]:
             if kept is public:
                 files.save(made[path], [chain], stacked, {})
             else:
-                write_tensors(made[path], stacked, {})
+                ClientFile(0, (chain.name,), stacked, made[path]).save({})
     return made
 
 
@@ -224,8 +227,10 @@ def test_equal_files_give_equal_bytes(tmp_path: Path) -> None:
 
 def test_a_client_that_lost_its_key_is_one_sentence(tmp_path: Path) -> None:
     made = case(tmp_path)
-    with pytest.raises(ConfigError, match="locked: conv1 is locked, but no key is given"):
-        table([{**made, "client": None}], "embedded", "smoke")
+    kept = {k: v for k, v in clients.read(made["client"]).weights.items() if "key" not in k}
+    ClientFile(0, ("locked",), kept, made["client"]).save({})
+    with pytest.raises(ArtifactError, match="client 0 has no key for conv1 of locked; delete it"):
+        table([made], "embedded", "smoke")
     Path(made["client"]).unlink()
     with pytest.raises(ArtifactError, match=r"client\.safetensors is missing"):
         table([made], "embedded", "smoke")

@@ -11,21 +11,21 @@ import pandas as pd
 import torch
 from torch.nn import functional
 
-from gradleak.artifacts import read_tensors
+from gradleak import clients
 from gradleak.columns import TABLES
 from gradleak.data import arrays
 from gradleak.errors import ArtifactError, ConfigError
 from gradleak.models import files
 from gradleak.models.build import load
 from gradleak.models.chain import Chain
-from gradleak.training.data import Images, divide
+from gradleak.training.data import Images
+from gradleak.training.outputs import split_of
 
 COLUMNS = [*TABLES, "left", "right", "model"]
 # Values are counted in bins of 1/FINE between ±REACH; tables give the density in bins of 1/COARSE
 # between ±SPAN. All are powers of two, so that edges are exact.
 FINE, REACH, COARSE, SPAN = 1024, 64, 16, 16
 BATCH = 16  # images at once: 800,000 values each behind ResNet-18's first layer
-PARTS = ("train", "validation", "test")
 # What distributions are called: û of the plain network, γ·û + β of either, û of the locked one.
 REFERENCE, WITHOUT, WITH, OWN = "reference", "w/o KL", "w/ KL", "reference, w/ KL"
 
@@ -214,21 +214,12 @@ def _validation(case: Mapping[str, Any]) -> Images:
     """Images that chose the epoch of a training."""
     settings = case["settings"]
     data = arrays.load(case["data"], case["dataset"], settings["split"])
-    sized = {key: settings[key] for key in ("size", "resize") if key in settings}
-    return divide(
-        data,
-        {part: settings[part] for part in PARTS},
-        seed=settings["seed"],
-        offset=settings["offset"],
-        std=settings["std"],
-        device=torch.device("cpu"),
-        **sized,
-    ).validation
+    return split_of(data, settings, torch.device("cpu")).validation
 
 
 def _network(path: str, client: str | None = None) -> tuple[Chain, dict[str, np.ndarray]]:
     """Chain of a model file and its first draw of weights, with what a client kept."""
     found = files.read(path)
     chain = found.chains[0]
-    kept = {} if client is None else files.select(read_tensors(client)[0], chain.name, 0)
+    kept = {} if client is None else clients.read(client).of(chain, 0)
     return chain, {**found.of(chain, 0), **kept}

@@ -1,0 +1,126 @@
+# FedKL's figures, and the tables behind those that claims read too.
+FIGURES += [f"figures/fedkl_{name}.pdf" for name in FEDKL_GRIDS]
+if FEDKL_TABLE2:
+    FIGURES += ["figures/fedkl_table2.pdf"]
+if FEDKL_FIG4:
+    FIGURES += ["figures/fedkl_fig4.pdf"]
+    TABLES += ["results/tables/fedkl_fig4.csv"]
+if FEDKL_ATTACKERS:
+    FIGURES += ["figures/fedkl_adaptive.pdf"]
+    TABLES += ["results/tables/fedkl_adaptive.csv"]
+
+
+rule fedkl_table2:
+    input:
+        unpack(curve_files(FEDKL_TABLE2)),
+    output:
+        pdf="figures/fedkl_table2.pdf",
+        png="figures/fedkl_table2.png",
+    log:
+        "results/logs/figures/fedkl_table2.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        figure="fedkl_curves",
+        words=fedkl_table2_words(),
+        scale=CONFIG.scale,
+        code=code("gradleak.figures.fedkl_curves"),
+    script:
+        "../scripts/figure.py"
+
+
+use rule fedkl_table2 as fedkl_pictures with:
+    input:
+        unpack(fedkl_grid_files),
+    output:
+        pdf="figures/fedkl_{grid}.pdf",
+        png="figures/fedkl_{grid}.png",
+    log:
+        "results/logs/figures/fedkl_{grid}.log",
+    wildcard_constraints:
+        grid=ids(FEDKL_TITLES),
+    params:
+        figure="fedkl_pictures",
+        words=fedkl_grid_words,
+        scale=CONFIG.scale,
+        code=code("gradleak.figures.fedkl_pictures"),
+
+
+rule fedkl_fig4_table:
+    input:
+        unpack(fedkl_fig4_files),
+    output:
+        "results/tables/fedkl_fig4.csv",
+    log:
+        "results/logs/tables/fedkl_fig4.log",
+    benchmark:
+        "results/benchmarks/tables/fedkl_fig4.tsv"
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=3000,
+        runtime=60,
+    params:
+        cases=fedkl_fig4_cases(),
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.distributions"),
+    script:
+        "../scripts/distributions.py"
+
+
+use rule fedkl_table2 as fedkl_fig4 with:
+    input:
+        unpack(curve_files(FEDKL_FIG4_CURVES)),
+        table="results/tables/fedkl_fig4.csv",
+    output:
+        pdf="figures/fedkl_fig4.pdf",
+        png="figures/fedkl_fig4.png",
+    log:
+        "results/logs/figures/fedkl_fig4.log",
+    params:
+        figure="fedkl_fig4",
+        words=fedkl_fig4_words(),
+        scale=CONFIG.scale,
+        code=code("gradleak.figures.fedkl_fig4"),
+
+
+rule fedkl_adaptive_table:
+    input:
+        unpack(fedkl_adaptive_files),
+    output:
+        "results/tables/fedkl_adaptive.csv",
+    log:
+        "results/logs/tables/fedkl_adaptive.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=5,
+    params:
+        panels=FEDKL_ATTACKERS,
+        base=next(iter(FEDKL_CASES)),
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.tables.fedkl_adaptive"),
+    script:
+        "../scripts/table_adaptive.py"
+
+
+use rule fedkl_table2 as fedkl_adaptive with:
+    input:
+        unpack(fedkl_adaptive_files),
+    output:
+        pdf="figures/fedkl_adaptive.pdf",
+        png="figures/fedkl_adaptive.png",
+    log:
+        "results/logs/figures/fedkl_adaptive.log",
+    params:
+        figure="fedkl_adaptive",
+        words=FEDKL_ADAPTIVE_WORDS,
+        scale=CONFIG.scale,
+        code=code("gradleak.figures.fedkl_adaptive"),
