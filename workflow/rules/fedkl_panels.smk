@@ -146,14 +146,11 @@ FEDKL_TITLES = {
     "table5": "GGL on ResNet-18 (FedKL Table V)",
     "table7": "What a client shares of its key-lock (FedKL Table VII)",
 }
+FEDKL_WANTED = {"table4": fedkl_table4(), "table5": fedkl_table5(), "table7": fedkl_table7()}
 # What the config has of these.
 FEDKL_GRIDS = {
     name: {**grid, "title": FEDKL_TITLES[name], "panels": there}
-    for name, grid in (
-        ("table4", fedkl_table4()),
-        ("table5", fedkl_table5()),
-        ("table7", fedkl_table7()),
-    )
+    for name, grid in FEDKL_WANTED.items()
     if (there := panels_there(grid["panels"]))
 }
 FEDKL_ATTACKERS = panels_there(fedkl_adaptive())
@@ -297,7 +294,7 @@ def curve_files(entries):
 def fedkl_grid_files(wildcards):
     """Originals, reconstructions and scores of a grid of pictures."""
     if wildcards.grid not in FEDKL_GRIDS:
-        return absent("fedkl_resnet18_imagenet")(wildcards)
+        return absent(FEDKL_WANTED[wildcards.grid]["panels"][0]["experiment"])(wildcards)
     return panel_files(FEDKL_GRIDS[wildcards.grid]["panels"])
 
 
@@ -309,7 +306,7 @@ def fedkl_grid_words(wildcards):
 def fedkl_adaptive_files(wildcards):
     """Originals, reconstructions and scores of attackers who know the lock or fit it."""
     if not FEDKL_ATTACKERS:
-        return absent("fedkl_lenet_mnist")(wildcards)
+        return absent(fedkl_adaptive()[0]["experiment"])(wildcards)
     return panel_files(FEDKL_ATTACKERS)
 
 
