@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedkl_files import flat, outside, texts, training
+from gradleak.artifacts import write_csv
 from gradleak.errors import ArtifactError
 from gradleak.figures import curves, fedkl_curves, style
 from gradleak.figures.style import BLUE, RED
@@ -107,6 +109,17 @@ def test_seeds_are_thin_lines_below_their_mean(tmp_path: Path) -> None:
 def test_one_epoch_is_marked(tmp_path: Path) -> None:
     axes = panels(fedkl_curves.make(*build(tmp_path, epochs=1), "smoke"))[0, 0]
     assert {line.get_marker() for line in axes.lines} == {"."}
+
+
+def test_a_loss_that_dwarfs_the_others_makes_the_axis_logarithmic(tmp_path: Path) -> None:
+    files, words = build(tmp_path)
+    rows = pd.read_csv(files["curves"][0])
+    rows.loc[rows["epoch"] == 1, "validation_loss"] = 600
+    write_csv(files["curves"][0], rows)
+    drawn = panels(fedkl_curves.make(files, words, "smoke"))
+    scales = {(line, drawn[line, 0].get_yscale()) for line in range(4)}
+    assert scales == {(0, "linear"), (1, "log"), (2, "linear"), (3, "linear")}
+    assert drawn[1, 0].get_ylim() == drawn[1, 1].get_ylim() and drawn[1, 0].get_ylim()[1] > 600
 
 
 def test_equal_files_give_equal_bytes(tmp_path: Path) -> None:

@@ -203,7 +203,7 @@ def test_figure4_reads_networks_and_what_the_client_kept() -> None:
     place = "fedkl_central_cifar100_large/fedkl_trained_resnet18_cifar100"
     assert files["plain"][3] == f"{place}.safetensors"
     assert files["locked"][3] == f"{place}_kl.safetensors"
-    assert files["client"][3] == f"{place}_kl.clients/0.safetensors"
+    assert files["clients"][3] == f"{place}_kl.clients"
     assert files["data"][3] == "data of fedkl_central_cifar100_large"
 
 

@@ -255,7 +255,7 @@ def fedkl_fig4_cases():
 
 
 def fedkl_fig4_files(wildcards):
-    """Data, networks and the first client's key and lock of each panel of Figure 4."""
+    """Data, networks and what clients kept, a folder, of each panel of Figure 4."""
     if not FEDKL_FIG4:
         return missing_training("fedkl_central_cifar10")
     plain, locked = (
@@ -265,7 +265,7 @@ def fedkl_fig4_files(wildcards):
         "data": [dataset_of(entry["training"]) for entry in plain],
         "plain": [trained_file(entry) for entry in plain],
         "locked": [trained_file(entry) for entry in locked],
-        "client": [trained_file(entry, ".clients/0.safetensors") for entry in locked],
+        "clients": [trained_file(entry, ".clients") for entry in locked],
     }
 
 

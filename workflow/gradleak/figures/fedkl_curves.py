@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from gradleak.figures import curves
 from gradleak.figures.curves import LOOKS, NAMES, Curve
@@ -18,6 +18,7 @@ from gradleak.figures.style import GREY, PAGE, styled
 
 # Inches: the left margin, gaps, headings, heights of panels, and what is below the last ones.
 LEFT, GAP, HEAD, HIGH, BETWEEN, TICKS = 0.52, 0.1, 0.5, 0.86, 0.12, 0.2
+DWARFED = 30.0  # ratio of losses from which on their axis is logarithmic
 # Metric of the curves, its factor, its name with the unit.
 METRICS = (
     ("validation_accuracy", 100.0, "accuracy, %"),
@@ -110,7 +111,8 @@ def _line(
 ) -> None:
     """One metric on one data set: a panel for each network, all with the same limits."""
     key, factor, _ = metric
-    limits = _limits([factor * curve.mean(key) for each in own for curve in each], key)
+    means = [factor * curve.mean(key) for each in own for curve in each]
+    low, high, log = _limits(np.concatenate(means), key)
     for place, (axes, each) in enumerate(zip(drawn, own, strict=True)):
         if not each:
             axes.text(0.5, 0.5, "\N{EN DASH}", transform=axes.transAxes, ha="center", color=GREY)
@@ -118,9 +120,10 @@ def _line(
             continue
         for curve in each:
             curve.draw(axes, key, factor)
-        axes.set(ylim=limits)
+        axes.set(yscale="log" if log else "linear", ylim=(low, high))
         axes.margins(x=0.04)
-        axes.yaxis.set_major_locator(MaxNLocator(4))
+        axes.yaxis.set_major_locator(LogLocator(numticks=4) if log else MaxNLocator(4))
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.tick_params(axis="y", labelleft=place == 0, length=2, pad=2)
         axes.tick_params(axis="x", labelbottom=last, length=2, pad=2)
         curves.whole_epochs(axes)
@@ -130,15 +133,21 @@ def _line(
     drawn[0].set_ylabel(name, labelpad=2)
 
 
-def _limits(found: Sequence[Any], key: str) -> tuple[float, float]:
-    """Range of all curves of a line; that of a loss begins at 0."""
-    values = np.concatenate([np.asarray(one, dtype=float) for one in found])
-    values = values[np.isfinite(values)]
+def _limits(found: np.ndarray, key: str) -> tuple[float, float, bool]:
+    """Range of all values of a line, and whether it is logarithmic.
+
+    That of a loss begins at 0; where the first epochs dwarf the others, it is logarithmic.
+    """
+    values = found[np.isfinite(found)]
     if not len(values):
-        return 0.0, 1.0
+        return 0.0, 1.0, False
     low, high = float(values.min()), float(values.max())
     room = 0.06 * (high - low) or 0.5
-    return (low - room if "accuracy" in key else 0.0), high + room
+    if "accuracy" in key:
+        return low - room, high + room, False
+    if low > 0 and high > DWARFED * low:
+        return low / 1.5, high * 1.5, True
+    return 0.0, high + room, False
 
 
 def _numbers(axes: Axes, each: Sequence[Curve], key: str) -> None:

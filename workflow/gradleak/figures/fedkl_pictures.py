@@ -24,7 +24,6 @@ WIDEST = 0.92  # inches of a picture's side
 MOST = 8  # images where each has a row
 REASON_LINES = 5  # in the frame of a failed run
 LABEL_WIDTH = 11  # characters of a row's name
-NARROW = 4  # columns up to which a figure is as wide as a column of text
 PER_INCH = 17  # characters under a picture
 
 
@@ -122,7 +121,8 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     panels = panel_files.read(files, words)
     grid = Grid.of(words, panels)
     _check(grid)
-    width = COLUMN if len(grid.columns) <= NARROW else PAGE
+    # Images have a row each where columns are few: then a column of text is wide enough.
+    width = COLUMN if grid.by_image else PAGE
     lefts, side = _lefts(grid.columns, width)
     embedded = any(is_embedded(panel.targets) for panel in panels) and not grid.by_image
     head = 0.06 + LINE * (1 + any(c.group for c in grid.columns) + embedded)
