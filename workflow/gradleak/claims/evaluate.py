@@ -8,7 +8,7 @@ from typing import Any
 
 import pandas as pd
 
-from gradleak.claims import batches, orders, paper, values
+from gradleak.claims import arithmetic, batches, estimates, orders, paper, values
 from gradleak.claims.evidence import Evidence, NotJudged
 from gradleak.claims.model import Claim, Claims
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, NOT_JUDGED, REFUTED, Outcome, holds
@@ -56,6 +56,8 @@ def _from_evidence(claim: Claim, claims: Claims, evidence: Evidence, images: str
                 return values.judge_column(claim, tolerance, evidence)
             case "columns":
                 return values.judge_columns(claim, evidence)
+            case "estimates":
+                return estimates.judge_estimates(claim, tolerance, evidence)
             case "compare":
                 return orders.judge_compare(claim, tolerance, evidence, images)
             case "close":
@@ -72,6 +74,10 @@ def _from_evidence(claim: Claim, claims: Claims, evidence: Evidence, images: str
                 return orders.judge_effect(claim, tolerance, evidence, images)
             case "printed":
                 return _printed(claim, claims)
+            case "arithmetic":
+                return arithmetic.judge_arithmetic(claim, claims)
+            case "range":
+                return arithmetic.judge_range(claim, tolerance, claims)
             case "loss":
                 return values.judge_loss(claim, tolerance)
             case "elsewhere":

@@ -38,6 +38,13 @@ OF_IMAGES = (
     "lpips_vgg_255",
     "coefficient",
     "duplicates",
+    "rmse_255",
+    "psnr_rmse",
+    "lpips_alex",
+    "lpips_squeeze",
+    "lpips_vgg",
+    "lpips_alex_255",
+    "lpips_vgg_255",
 )
 # The metric that each class of a batch has, and what its rows say of classes that nobody missed:
 # not in the batch and not answered, or answered for nothing.
@@ -50,6 +57,8 @@ NOT_AVAILABLE = "not_available"
 ONE_ANSWER = {"answer": "0", "kind": "answer"}
 STATUSES = ("ok", "failed", "not_applicable", NOT_AVAILABLE, MISSED, *NOT_THERE)
 PSNR_PEAKS = {"psnr": 1.0, "psnr_255": 255.0, "psnr_scaled": 1.0, "psnr_class_mean": 1.0}
+# FedKL's PSNR takes an RMSE on 0 to 255 for an MSE; that of an MSE of 1e-30 is 255e-15.
+PSNR_PEAKS["psnr_rmse"] = float(np.sqrt(255e-15))
 Paths = Iterable[str | os.PathLike[str]]
 
 
@@ -252,6 +261,9 @@ def runs(
         where = {**where, "answer": "0"}
     kept = (frame["images"] == images) & ~frame["status"].isin(NOT_THERE)
     frame = frame[_mask(frame, where) & kept]
+    lacking = frame[(frame["metric"] == metric) & (frame["status"] == NOT_AVAILABLE)]
+    if len(lacking):
+        raise NotJudged(f"weights: {lacking['reason'].iloc[0]}")
     found = _with_failures(frame, metric, "attack" in where)
     for key, wanted in where.items():
         for item in wanted if isinstance(wanted, list) else [wanted]:

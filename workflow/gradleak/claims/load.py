@@ -44,8 +44,8 @@ class GridRow(Closed):
     A value is a number, or text such as ``1.9e-4 ± 7.0e-5``, which also says how it is rounded.
     With `like` the row is ours alone, beside the values of that row. `columns` names the columns
     that the row has, all by default, and `answers` goes into their queries. What `where` says
-    counts before what a column's says. `tolerance` stands for the columns' own. `elsewhere` is the
-    reason why none of its cells is judged; such a row needs no `where`.
+    counts before what a column's says. `tolerance` and `needs` stand for the columns' own.
+    `elsewhere` is the reason why none of its cells is judged; such a row needs no `where`.
     """
 
     id: str
@@ -56,6 +56,7 @@ class GridRow(Closed):
     columns: list[str] | None = None
     answers: Answers | None = None
     tolerance: str | None = None
+    needs: Needs | None = None
     elsewhere: str | None = None
 
 
@@ -165,7 +166,7 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
                 **number,
                 "query": query,
                 "tolerance": tolerances.pop(name, row.tolerance or column.tolerance),
-                "needs": (column.needs or grid.needs).model_dump(),
+                "needs": (row.needs or column.needs or grid.needs).model_dump(),
                 "reading": "ours" if ours else "paper",
                 "cell": {"grid": grid.id, "table": grid.table, **cell},
             }

@@ -6,19 +6,24 @@ import math
 
 import pandas as pd
 
+from gradleak.claims import arithmetic
 from gradleak.claims.model import Claim, Claims
 from gradleak.claims.queries import (
+    Arithmetic,
     Close,
     Column,
     Columns,
     Compare,
     Equal,
+    Estimates,
     Limit,
     Printed,
+    Range,
     Runs,
     Side,
     Where,
 )
+from gradleak.claims.values import HIGHER_IS_BETTER
 
 IGNORED = ("result",)
 METRIC = "mse"
@@ -33,14 +38,18 @@ def _key(where: Where) -> dict[str, str | list[str]]:
     }
 
 
-def printed_runs(claims: Claims) -> pd.DataFrame:
-    """List the paper's printed MSEs: a row per cell, its selection, `value`, `cell`, `text`."""
+def printed_runs(claims: Claims, metric: str = METRIC) -> pd.DataFrame:
+    """List the paper's printed values of a metric: a row per cell with its selection.
+
+    `value`, `cell` and `text` stand beside it. What a cell says of a batch (its best image, say)
+    is no such value.
+    """
     rows = []
     for claim in claims.claims:
         query = claim.query
         if claim.cell is None or claim.paper_value is None or not isinstance(query, Runs):
             continue
-        if query.metric == METRIC and claim.reading == "paper":
+        if query.metric == metric and query.of != "batches" and claim.reading == "paper":
             text = f"{claim.cell.row}, {claim.cell.column}: {claim.shown}"
             rows.append(
                 {**_key(query.where), "value": claim.paper_value, "cell": claim.id, "text": text}
@@ -81,8 +90,9 @@ def _compare(query: Compare, printed: pd.DataFrame) -> list[str]:
     for pair in query.comparisons:
         better = _per_image(_select(printed, {**query.where, **pair.better}))
         than = _per_image(_select(printed, {**query.where, **pair.than}))
+        sign = -1 if query.metric in HIGHER_IS_BETTER else 1
         for name in sorted(better.keys() & than.keys()):
-            if better[name][0] > than[name][0]:
+            if sign * better[name][0] > sign * than[name][0]:
                 wrong.append(f"{better[name][1]} against {than[name][1]}")
     return wrong
 
@@ -104,7 +114,9 @@ def _close(query: Close, amount: float, printed: pd.DataFrame) -> list[str]:
 def _limit(query: Limit, rule: str, amount: float, printed: pd.DataFrame) -> list[str]:
     found = _select(printed, query.where)
     if query.best_of == "attack":
-        found = found.loc[found.groupby([found["model"], _names(found)])["value"].idxmin()]
+        groups = found.groupby([found["model"], _names(found)])["value"]
+        higher = query.metric in HIGHER_IS_BETTER
+        found = found.loc[groups.idxmax() if higher else groups.idxmin()]
     wrong = found["value"] > amount if rule == "at_most" else found["value"] < amount
     return list(found.loc[wrong, "text"])
 
@@ -131,6 +143,18 @@ def _columns(query: Columns, claims: Claims) -> list[str]:
         gap = other.paper_value - one.paper_value
         if gap != 0 if equal else gap <= 0:
             wrong.append(f"{one.statement} {other.statement}")
+    return wrong
+
+
+def _estimates(query: Estimates, amount: float, claims: Claims) -> list[str]:
+    """Comparisons whose printed numbers differ by less than `amount`."""
+    wrong = []
+    for pair in query.comparisons:
+        less, more = (_side(side, claims) for side in (pair.less, pair.more))
+        if less is None or more is None or less.paper_value is None or more.paper_value is None:
+            continue
+        if more.paper_value - less.paper_value < amount:
+            wrong.append(f"{more.statement} {less.statement}")
     return wrong
 
 
@@ -169,7 +193,7 @@ def contradictions(claim: Claim, claims: Claims) -> list[str]:
     ----------
     claim
         A claim of any form; cells without `contradicted_by`, our own readings and forms without a
-        counterpart in a table give an empty list.
+        counterpart in a table give an empty list, and so do sentences about other runs.
     claims
         The file it comes from, with the paper's tables as grids.
     """
@@ -177,19 +201,26 @@ def contradictions(claim: Claim, claims: Claims) -> list[str]:
         return []
     if claim.contradicted_by:
         return [claim.contradicted_by]
-    if claim.cell is not None:
+    if claim.cell is not None or claim.apart:
         return []
     query, tolerance = claim.query, claims.tolerances[claim.tolerance]
     if isinstance(query, Columns):
         return _columns(query, claims)
+    if isinstance(query, Estimates):
+        return _estimates(query, tolerance.amount or 0.0, claims)
     if isinstance(query, Printed):
         return psnr_mismatches(claims, query.grid)[0]
-    printed = printed_runs(claims)
-    if printed.empty or getattr(query, "metric", METRIC) != METRIC:
+    if isinstance(query, Arithmetic):
+        return arithmetic.mismatches(query, claim, claims)[0]
+    if isinstance(query, Range):
+        return arithmetic.outside(query, claim, tolerance, claims)[0]
+    metric = getattr(query, "metric", METRIC)
+    printed = printed_runs(claims, metric)
+    if printed.empty:
         return []
     if isinstance(query, Compare):
         return _compare(query, printed)
-    if isinstance(query, Close):
+    if isinstance(query, Close) and metric not in HIGHER_IS_BETTER:
         assert tolerance.amount is not None
         return _close(query, tolerance.amount, printed)
     if isinstance(query, Limit):

@@ -104,6 +104,17 @@ class Columns(Closed):
     comparisons: list[Less | Equal] = Field(min_length=1)
 
 
+class Estimates(Closed):
+    """Estimates with a standard error, such as accuracies, compared; all must hold.
+
+    A side names one row of a table of ours, whose column ``error`` has the standard error. `less`
+    is below `more`, or `more` is at least the tolerance's amount above it.
+    """
+
+    form: Literal["estimates"]
+    comparisons: list[Less] = Field(min_length=1)
+
+
 class Better(Closed):
     """`better` beats `than`; several models on one side are averaged per seed and image."""
 
@@ -236,6 +247,36 @@ class Printed(Closed):
     grid: str
 
 
+class Relation(Closed):
+    """What numbers that the paper prints come to, and what it should be.
+
+    `cells` are ids of claims, * for any part of one. `of`: their ``value`` (one cell), their
+    ``mean``, the first less the second (``difference``), by how many percent the second exceeds
+    the first (``increase``), or their number (``count``). It equals the number of the claim
+    `equals`, or without one the claim's own.
+    """
+
+    of: Literal["value", "mean", "difference", "increase", "count"]
+    cells: list[str] = Field(min_length=1)
+    equals: str | None = None
+
+
+class Arithmetic(Closed):
+    """Printed numbers follow from others, within their rounding; all relations must hold."""
+
+    form: Literal["arithmetic"]
+    relations: list[Relation] = Field(min_length=1)
+
+
+class Range(Closed):
+    """Printed numbers lie from `low` to `high`: as many of `cells` as the tolerance says."""
+
+    form: Literal["range"]
+    cells: list[str] = Field(min_length=1)
+    low: float
+    high: float
+
+
 class Loss(Closed):
     """A fact about the margin losses themselves (R-GAP Figure 1); see `gradleak.claims.margin`."""
 
@@ -268,6 +309,7 @@ Query = Annotated[
     Runs
     | Column
     | Columns
+    | Estimates
     | Compare
     | Close
     | Limit
@@ -276,6 +318,8 @@ Query = Annotated[
     | Trend
     | Effect
     | Printed
+    | Arithmetic
+    | Range
     | Loss
     | Elsewhere,
     Field(discriminator="form"),
@@ -285,6 +329,7 @@ RULES: dict[str, tuple[str, ...]] = {
     "runs": ("prediction", "mean", "factor", "absolute", "at_most", "at_least"),
     "column": ("prediction", "absolute", "at_most", "at_least"),
     "columns": ("absolute",),
+    "estimates": ("alpha", "at_least"),
     "compare": ("alpha",),
     "close": ("equivalence",),
     "limit": ("at_most", "at_least"),
@@ -293,6 +338,8 @@ RULES: dict[str, tuple[str, ...]] = {
     "trend": ("alpha",),
     "effect": ("alpha",),
     "printed": ("absolute",),
+    "arithmetic": ("absolute",),
+    "range": ("at_least",),
     "loss": ("absolute",),
     "elsewhere": get_args(Rule),
 }

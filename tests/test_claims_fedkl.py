@@ -1,0 +1,371 @@
+"""Claims of FedKL: its tables, its sentences against them, accuracies, arithmetic, weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from claims_rgap import ROOT
+from gradleak.claims import Claims, Evidence, evaluate, load, table
+from gradleak.claims.model import Claim
+from gradleak.claims.queries import Column, Estimates, Runs
+from gradleak.errors import ConfigError
+
+FILE = ROOT / "workflow" / "claims" / "fedkl.yaml"
+IMAGES = 5
+ERROR = 0.02
+NETWORKS = ("lenet", "resnet20", "resnet18")
+DATASETS = ("mnist", "cifar10", "cifar100", "imagenet")
+
+
+def _score(where: dict[str, Any], index: int, metric: str, value: Any, **changes: Any) -> dict:
+    row = {"paper": "fedkl", "defence": "none", "images": "real", "targets": "t", "seed": 0}
+    row |= {key: where[key] for key in ("result", "attack", "model")}
+    row |= {"batch": index, "index": index, "label": "x", "metric": metric, "value": value}
+    return {**row, "status": "ok", "reason": "", **changes}
+
+
+def _read(folder: Path, scores: list[dict], **tables: list[dict]) -> Evidence:
+    for name, found in {"scores": scores, **tables}.items():
+        pd.DataFrame(found).to_csv(folder / f"{name}.csv", index=False)
+    return Evidence.read(
+        scores=[folder / "scores.csv"] if scores else [],
+        tables=[folder / f"{name}.csv" for name in tables],
+    )
+
+
+def _file(folder: Path, claims: list[dict], **more: Any) -> Claims:
+    """A claims file of a test."""
+    rules: dict[str, dict] = {
+        "above": {"rule": "alpha"},
+        "close": {"rule": "at_least", "amount": -3},
+        "same": {"rule": "absolute", "amount": 0},
+        "half": {"rule": "at_least", "amount": 0.5},
+        "mean": {"rule": "mean", "factor": 2},
+        "test": {"rule": "alpha"},
+    }
+    tolerances = {name: {**rule, "reason": "A test."} for name, rule in rules.items()}
+    path = folder / "claims.yaml"
+    content = {"paper": "fedkl", "tolerances": tolerances, "claims": claims, **more}
+    path.write_text(yaml.safe_dump(content))
+    return load(path)
+
+
+def _claim(name: str, query: dict, tolerance: str, **more: Any) -> dict:
+    head = {"id": name, "locator": "x", "kind": "order", "statement": f"{name}."}
+    return {**head, "query": query, "tolerance": tolerance, **more}
+
+
+# --- The paper's file ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def claims() -> Claims:
+    return load(FILE)
+
+
+def _cells(claims: Claims) -> list[Claim]:
+    return [
+        claim
+        for claim in claims.claims
+        if claim.cell is not None and claim.paper_value is not None and claim.reading == "paper"
+    ]
+
+
+@pytest.fixture(scope="module")
+def world(claims: Claims, tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+    """Results that are those of the paper's tables, accuracies known to 0.02 points."""
+    scores: list[dict] = []
+    tables: dict[str, list[dict]] = {"fedkl_accuracy": [], "fedkl_parameters": []}
+    for claim in _cells(claims):
+        query = claim.query
+        if isinstance(query, Column):
+            row = {**query.where, "ours": claim.paper_value, "error": ERROR}
+            if row not in tables[query.table]:
+                tables[query.table].append(row)
+        elif isinstance(query, Runs):
+            assert claim.paper_value is not None
+            for index in range(IMAGES):
+                value = claim.paper_value * (1 + 0.001 * (index - (IMAGES - 1) / 2))
+                scores.append(_score(query.where, index, query.metric, value))
+    return _read(tmp_path_factory.mktemp("fedkl"), scores, **tables)
+
+
+@pytest.fixture(scope="module")
+def judged(claims: Claims, world: Evidence) -> pd.DataFrame:
+    return evaluate(claims, world, "real", "paper").set_index("id")
+
+
+def test_every_number_of_the_tables_is_there(claims: Claims) -> None:
+    tables = [claim.cell.table for claim in _cells(claims) if claim.cell is not None]
+    counts = {name: tables.count(f"fedkl_table{name}") for name in (1, 3, 6)}
+    # 44 models and three references; five nets of five keys, two numbers, two data sets, LeNet of
+    # one, and six shares; 22 rows of ten numbers.
+    assert counts == {1: 44 + 3, 3: 5 * 5 * 2 * 2 + 5 * 2 + 6, 6: 22 * 10}
+    by_id = {claim.id: claim for claim in claims.claims}
+    share = by_id["fedkl.table3.vgg16.share"]
+    assert (share.paper_value, share.decimals) == (0.097, 3)
+    assert by_id["fedkl.table6.dlg_lenet_mnist_kl.ssim_with"].paper_value == -0.003
+    assert by_id["fedkl.table1.reference.lenet_mnist"].paper_value == 99.05
+
+
+def test_the_papers_own_world_reproduces_its_tables(claims: Claims, judged: pd.DataFrame) -> None:
+    cells = judged.loc[[claim.id for claim in _cells(claims)]]
+    judgeable = cells[~cells.index.str.contains("reference")]
+    assert len(judgeable) == 44 + 116 + 220
+    assert (judgeable["verdict"] == "reproduced").all()
+    references = cells[cells.index.str.contains("reference")]
+    assert references["reason"].str.startswith("data: numbers of other papers").all()
+
+
+REFUTED_BY_TABLES = {
+    "fedkl.best.overall.lenet_mnist.without",
+    "fedkl.best.small.lenet_mnist",
+    "fedkl.text.gain_vgg16",
+    "fedkl.text.fedavg_vgg16",
+    "fedkl.random.vgg16_cifar10",
+    "fedkl.narrows.cifar10.resnet20",
+    "fedkl.worse.ig_resnet20_mnist.lpips_alex_255",
+    "fedkl.worse.ig_resnet18_cifar10.ssim",
+    "fedkl.worse.ig_resnet18_cifar100.ssim",
+    "fedkl.worse.ig_resnet18_imagenet.ssim",
+    "fedkl.infeasible.resnet18_cifar10",
+    "fedkl.infeasible.resnet18_cifar100",
+    "fedkl.psnr.with",
+}
+
+
+def test_what_the_papers_tables_refute(claims: Claims, judged: pd.DataFrame) -> None:
+    refuted = set(judged[judged["verdict"] == "refuted"].index)
+    averages = {name for name in judged.index if name.startswith("fedkl.average.")}
+    stated = {claim.id for claim in claims.claims if claim.contradicted_by}
+    assert len(averages) == 11
+    assert refuted == REFUTED_BY_TABLES | averages | stated
+    assert "is 97.8133, not 97.45" in judged.loc["fedkl.average.lenet_mnist", "reason"]
+    assert judged.loc["fedkl.text.gain_vgg16", "ours"] == pytest.approx(18.01, abs=0.005)
+    ours = judged.loc["fedkl.narrows.cifar10.resnet20"]
+    assert "ours: differs" in ours["reason"] and ours["ours"] == pytest.approx(-4.1)
+
+
+def test_the_papers_other_sentences_hold_in_its_own_world(
+    claims: Claims, judged: pd.DataFrame
+) -> None:
+    forms = {claim.id: claim.query for claim in claims.claims}
+    orders = judged[judged["kind"] == "order"]
+    compared = orders[[isinstance(forms[name], Estimates) for name in orders.index]]
+    # Changes stand in no table, so nothing tells of them here.
+    wrong = set(compared[~compared["verdict"].isin(["reproduced", "refuted"])].index)
+    assert wrong == {"fedkl.most_gained"}
+    assert (orders.loc["fedkl.worse.grnn_lenet_mnist.rmse_255", "verdict"]) == "reproduced"
+    assert (orders.loc["fedkl.grnn_best.resnet18_imagenet.ig", "verdict"]) == "reproduced"
+    assert (orders.loc["fedkl.classes.vgg16", "verdict"]) == "reproduced"
+
+
+def test_without_results_nothing_but_the_papers_arithmetic_is_judged(claims: Claims) -> None:
+    found = evaluate(claims, Evidence(), "embedded", "smoke").set_index("id")
+    judged = found[found["verdict"] == "reproduced"]
+    texts = {"models", "text.gain_resnet20", "text.dlg_mnist", "text.grnn_mnist", "psnr.without"}
+    gaps = {name for name in found.index if name.startswith("fedkl.gap.")}
+    assert set(judged.index) == {f"fedkl.{name}" for name in texts} | gaps
+    assert set(found["verdict"]) == {"reproduced", "refuted", "not judged"}
+    waiting = found[found["verdict"] == "not judged"]["reason"]
+    assert waiting.str.match(r"(data|scale|time|weights): ").all()
+
+
+def test_names_are_those_of_networks_and_data_sets(claims: Claims) -> None:
+    looked_at = 0
+    for claim in claims.claims:
+        where = getattr(claim.query, "where", {})
+        if "result" not in where or "{" in str(where["result"]):
+            continue
+        looked_at += 1
+        parts = str(where["result"]).split("_")
+        assert parts[0] == "fedkl" and parts[1] in NETWORKS and parts[2] in DATASETS
+        assert parts[3:] in ([], ["key"], ["gradient"], ["both"])
+        if "model" in where:
+            kind = str(where["model"]).removeprefix("_".join(parts[:3]))
+            assert kind in ("", "_bn", "_kl")
+            assert kind == "_kl" or not parts[3:]
+    assert looked_at > 200
+
+
+def test_tables_show_the_papers_numbers_beside_ours(claims: Claims, world: Evidence) -> None:
+    shown = table(claims, world, "fedkl_table6", "real", "laptop")
+    cell = shown.set_index(["row", "column", "metric"]).loc[
+        ("DLG, LeNet (32*32), MNIST", "w/", "rmse_255")
+    ]
+    assert (cell["paper"], cell["verdict"]) == (140.87, "reproduced")
+    assert cell["ours"] == pytest.approx(140.87)
+    shown = table(claims, world, "fedkl_table3", "real", "laptop").set_index(["row", "column"])
+    assert shown.loc[("LeNet (32*32)", "Parameter Proportion"), "paper"] == 22.43
+    few = shown.loc[("VGG-16 (224*224), Average", "C-10")]
+    assert (few["note"] == "scale: needs at least paper, this is laptop").all()
+
+
+# --- Estimates -----------------------------------------------------------------------------------
+
+
+def _accuracies(**values: tuple[float, float]) -> list[dict]:
+    return [{"name": name, "ours": v, "error": e} for name, (v, e) in values.items()]
+
+
+def _less(less: str, more: str) -> dict:
+    sides = {"less": less, "more": more}
+    return {
+        key: {"table": "acc", "column": "ours", "where": {"name": name}}
+        for key, name in sides.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "pairs", "verdict"),
+    [
+        ("above", [("low", "high")], "reproduced"),
+        ("above", [("high", "low")], "differs"),
+        ("above", [("low", "near")], "not judged"),
+        ("above", [("low", "near"), ("high", "low")], "differs"),
+        ("above", [("low", "high"), ("low", "near")], "not judged"),
+        ("close", [("near", "low")], "reproduced"),
+        ("close", [("high", "low")], "differs"),
+        ("close", [("rough", "low")], "not judged"),
+    ],
+)
+def test_estimates_are_told_apart_or_not(
+    tmp_path: Path, tolerance: str, pairs: list[tuple[str, str]], verdict: str
+) -> None:
+    rows = _accuracies(low=(80, 0.5), near=(81, 0.5), high=(90, 0.5), rough=(82, 2))
+    query = {"form": "estimates", "comparisons": [_less(*pair) for pair in pairs]}
+    claims = _file(tmp_path, [_claim("c", query, tolerance)])
+    found = evaluate(claims, _read(tmp_path, [], acc=rows), "real", "laptop").iloc[0]
+    assert found["verdict"] == verdict
+    if verdict == "not judged":
+        assert found["reason"].startswith("scale: not told apart")
+    if len(pairs) == 1:
+        by = {row["name"]: row["ours"] for row in rows}
+        assert found["ours"] == by[pairs[0][1]] - by[pairs[0][0]]
+        assert found["low"] < found["ours"] < found["high"]
+
+
+def test_an_interval_is_that_of_a_difference(tmp_path: Path) -> None:
+    query = {"form": "estimates", "comparisons": [_less("a", "b")]}
+    claims = _file(tmp_path, [_claim("c", query, "above")])
+    evidence = _read(tmp_path, [], acc=_accuracies(a=(80, 0.3), b=(81, 0.4)))
+    found = evaluate(claims, evidence, "real", "laptop").iloc[0]
+    assert found["high"] - found["ours"] == pytest.approx(1.959964 * 0.5)
+
+
+def test_an_estimate_is_one_row(tmp_path: Path) -> None:
+    query = {"form": "estimates", "comparisons": [_less("a", "b")]}
+    claims = _file(tmp_path, [_claim("c", query, "above")])
+    evidence = _read(tmp_path, [], acc=_accuracies(a=(1, 1), b=(2, 1)) * 2)
+    with pytest.raises(ConfigError, match=r"claim 'c': table acc has 2 rows for name a"):
+        evaluate(claims, evidence, "real", "laptop")
+
+
+# --- Numbers of the text against those of the tables ---------------------------------------------
+
+
+def _grid(values: list[float]) -> dict:
+    column = {"id": "v", "column": "V", "metric": "mse", "decimals": 1, "tolerance": "mean"}
+    column["query"] = {"form": "runs", "metric": "mse", "where": {"attack": "a"}}
+    rows = [
+        {"id": f"r{k}", "row": f"R{k}", "where": {"model": f"m{k}"}, "values": [value]}
+        for k, value in enumerate(values)
+    ]
+    head = {"id": "g", "table": "t", "locator": "x", "kind": "value"}
+    return {**head, "statement": "{row}: {value}.", "columns": [column], "rows": rows}
+
+
+def _related(folder: Path, relation: dict, **more: Any) -> pd.Series:
+    query = {"form": "arithmetic", "relations": [relation]}
+    claims = _file(folder, [_claim("c", query, "same", **more)], grids=[_grid([10, 30, 20.1])])
+    return evaluate(claims, Evidence(), "real", "laptop").set_index("id").loc["c"]
+
+
+@pytest.mark.parametrize(
+    ("relation", "more", "ours", "verdict"),
+    [
+        ({"of": "increase", "cells": ["g.r0.v", "g.r1.v"]}, {"paper_value": 200}, 200, True),
+        ({"of": "increase", "cells": ["g.r0.v", "g.r1.v"]}, {"paper_value": 190}, 200, False),
+        ({"of": "mean", "cells": ["g.r0.v", "g.r1.v"], "equals": "g.r2.v"}, {}, 20, True),
+        ({"of": "mean", "cells": ["g.*.v"], "equals": "g.r1.v"}, {}, 60.1 / 3, False),
+        ({"of": "difference", "cells": ["g.r1.v", "g.r2.v"]}, {"paper_value": 9.8}, 9.9, True),
+        ({"of": "difference", "cells": ["g.r1.v", "g.r2.v"]}, {"paper_value": 9.7}, 9.9, False),
+        ({"of": "value", "cells": ["g.r2.v"]}, {"paper_value": 20.5, "decimals": 0}, 20.1, True),
+        ({"of": "value", "cells": ["g.r2.v"]}, {"paper_value": 20.5}, 20.1, False),
+        ({"of": "count", "cells": ["g.*"]}, {"paper_value": 3}, 3, True),
+    ],
+)
+def test_printed_numbers_follow_from_others_within_rounding(
+    tmp_path: Path, relation: dict, more: dict, ours: float, verdict: bool
+) -> None:
+    found = _related(tmp_path, relation, **more)
+    assert found["ours"] == pytest.approx(ours)
+    assert found["verdict"] == ("reproduced" if verdict else "refuted")
+    assert verdict or "the paper's own table" in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("relation", "more", "words"),
+    [
+        ({"of": "value", "cells": ["g.r9.v"]}, {"paper_value": 1}, "is called 'g.r9.v'"),
+        ({"of": "value", "cells": ["g.*"]}, {"paper_value": 1}, "value is of 1 numbers, but"),
+        ({"of": "value", "cells": ["g.r0.v"]}, {}, "give equals or paper_value"),
+    ],
+)
+def test_relations_that_cannot_be_are_refused(
+    tmp_path: Path, relation: dict, more: dict, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        _related(tmp_path, relation, **more)
+
+
+@pytest.mark.parametrize(("high", "verdict"), [(25, "reproduced"), (15, "refuted")])
+def test_numbers_in_a_range(tmp_path: Path, high: float, verdict: str) -> None:
+    query = {"form": "range", "cells": ["g.*"], "low": 5, "high": high}
+    claims = _file(tmp_path, [_claim("c", query, "half")], grids=[_grid([10, 30, 20])])
+    found = evaluate(claims, Evidence(), "real", "laptop").set_index("id").loc["c"]
+    assert (found["verdict"], found["n"]) == (verdict, 3)
+    assert found["ours"] == pytest.approx(2 / 3 if high == 25 else 1 / 3)
+
+
+# --- Metrics -------------------------------------------------------------------------------------
+
+WHERE = {"result": "r", "model": "m", "attack": "a"}
+
+
+def test_a_metric_without_weights_is_not_judged(tmp_path: Path) -> None:
+    rows = [_score(WHERE, k, "ssim", 0.5) for k in range(3)]
+    lacking = {"status": "not_available", "reason": "VGG-16 is missing; put it there"}
+    rows += [_score(WHERE, k, "lpips_vgg", None, **lacking) for k in range(3)]
+    rows += [_score(WHERE, 3, "ssim", None, status="failed", reason="diverged")]
+    query = {"form": "runs", "where": WHERE}
+    entries = [
+        _claim(name, {**query, "metric": name}, "mean", kind="value", paper_value=0.5)
+        for name in ("lpips_vgg", "ssim", "lpips_alex")
+    ]
+    claims = _file(tmp_path, entries)
+    found = evaluate(claims, _read(tmp_path, rows), "real", "laptop").set_index("id")
+    assert found.loc["lpips_vgg", "verdict"] == "not judged"
+    assert found.loc["lpips_vgg", "reason"] == "weights: VGG-16 is missing; put it there"
+    assert tuple(found.loc["ssim", ["n", "n_ok"]]) == (4, 3)
+
+
+def test_printed_values_of_any_metric_are_held_against_sentences(tmp_path: Path) -> None:
+    grid = _grid([0.2, 0.6])
+    grid["columns"][0] |= {"metric": "ssim"}
+    grid["columns"][0]["query"] |= {"metric": "ssim"}
+    sides = [{"better": {"model": one}, "than": {"model": two}} for one, two in (("m0", "m1"),)]
+    query = {"form": "compare", "metric": "ssim", "unit": "image", "where": {"attack": "a"}}
+    worse = _claim("worse", {**query, "comparisons": sides}, "test")
+    turned = [{"better": sides[0]["than"], "than": sides[0]["better"]}]
+    better = _claim("better", {**query, "comparisons": turned}, "test")
+    apart = {**worse, "id": "apart", "apart": True}
+    claims = _file(tmp_path, [worse, better, apart], grids=[grid])
+    found = evaluate(claims, Evidence(), "real", "laptop").set_index("id")
+    assert found.loc["worse", "verdict"] == "refuted"
+    assert found.loc["better", "verdict"] == found.loc["apart", "verdict"] == "not judged"
