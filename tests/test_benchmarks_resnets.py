@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradleak.benchmarks import inverting, measure, speed, training
+from gradleak.benchmarks import inverting, lock, measure, speed, training
 from gradleak.data import arrays
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ArtifactError
@@ -144,6 +144,22 @@ def test_rows_hold_times_memory_and_errors(stored):
     np.testing.assert_allclose(found["ratio"], found["reference_s"] / found["ours_s"])
     assert "2 epochs of 32 images in batches of 16" in found["note"][0]
     assert "16 images, 1 iterations" in found["note"][1]
+
+
+def test_a_lock_is_timed_against_the_same_network_without():
+    rows = lock.lock_rows(device="cpu", threads=1, steps=2, width=2)
+    assert [entry["what"] for entry in rows] == [
+        "training step resnet20 with a lock, float32",
+        "training step resnet20 with a lock, auto",
+    ]
+    assert "float32, cpu, 1 threads" in rows[0]["note"]
+    for entry in rows:
+        assert entry["ours_s"] > 0
+        assert entry["ratio"] == entry["reference_s"] / entry["ours_s"]
+        assert "a step with the lock takes" in entry["note"]
+    plain, locked = lock.networks("resnet20", 16).values()
+    # FedKL's authors' own count of the lock: 32,800.
+    assert locked.parameters - plain.parameters == 32_800 - 2 * 16
 
 
 def test_jobs_take_turns_and_the_fastest_counts(monkeypatch):

@@ -46,6 +46,7 @@ rule speed:
         },
         training=timed_training,
         inverting=timed_inversions,
+        lock_steps=3 if CONFIG.scale == "smoke" else 100,
         images=CONFIG.images,
         device=CONFIG.device,
         rounds=1 if CONFIG.scale == "smoke" else 2,
@@ -55,6 +56,7 @@ rule speed:
             "gradleak.benchmarks.dlg",
             "gradleak.benchmarks.mkor",
             "gradleak.benchmarks.training",
+            "gradleak.benchmarks.lock",
             "gradleak.benchmarks.inverting",
         ),
     script:

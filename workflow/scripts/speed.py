@@ -6,7 +6,7 @@ from pathlib import Path
 import _package
 from gradleak import targets
 from gradleak.artifacts import write_csv
-from gradleak.benchmarks import case, dlg, inverting, mkor, pipeline, speed, training
+from gradleak.benchmarks import case, dlg, inverting, lock, mkor, pipeline, speed, training
 from gradleak.data import catalogue
 from gradleak.models import files
 from gradleak.provenance import ROOT
@@ -70,6 +70,7 @@ with job(snakemake) as log, tempfile.TemporaryDirectory(prefix="gradleak-speed-"
             rounds=params.rounds,
         )
     )
+    rows += lock.lock_rows(device=params.device, threads=threads, steps=params.lock_steps)
     log.info("%s", speed.summary(rows))
     for model, iterations in zip((given.resnet, given.deep), params.inverting, strict=True):
         rows.append(
