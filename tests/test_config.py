@@ -157,7 +157,7 @@ REFUSED = [
     (
         "trainings.rgap_resnet18.federated",
         {"clients": 3, "share": 0.1},
-        ["share: 0.1 of 3 clients is none of them; raise it to 0.33 at least"],
+        ["share: 0.1 of 3 clients is none of them; raise it, to 0.33 for one"],
     ),
     ("trainings.rgap_resnet18.federated", {"clients": 0}, ["federated.clients", "greater than 0"]),
     ("trainings.rgap_resnet18.federated", {"client": 3}, ["federated.client", "'clients'"]),

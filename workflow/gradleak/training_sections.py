@@ -31,8 +31,8 @@ class FederatedConfig(Section):
             raise ValueError("alpha goes with split: dirichlet; take it out")
         if not chosen_number(self.share, self.clients):
             raise ValueError(
-                f"share: {self.share:g} of {self.clients} clients is none of them; raise it to "
-                f"{1 / self.clients:.2g} at least, or take more clients"
+                f"share: {self.share:g} of {self.clients} clients is none of them; raise it, to "
+                f"{1 / self.clients:.2g} for one, or take more clients"
             )
         return self
 
