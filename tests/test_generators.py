@@ -1,6 +1,7 @@
 """Generators: the autoencoder's training, its files, and what config refuses."""
 
 import copy
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from gradleak import config
 from gradleak.artifacts import read_tensors, write_tensors
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ArtifactError, ConfigError, DataError, NumericsError
+from gradleak.generator_sections import ConditionalVaeConfig
 from gradleak.generators import conditional_vae, files, make, train
 from gradleak.generators.conditional_vae import Autoencoder, Decoder, Sizes
 
@@ -258,6 +260,14 @@ def test_a_generator_of_other_images_is_taken(raw):
     loaded = config.load(raw)
     assert loaded.generators["small"].latent == 64
     assert loaded.attacks["searching"].population == 50
+
+
+def test_defaults_are_those_of_the_code():
+    section = ConditionalVaeConfig.model_fields
+    for kind in (train.Recipe, Sizes):
+        for field in dataclasses.fields(kind):
+            if field.default is not dataclasses.MISSING:
+                assert section[field.name].default == field.default, field.name
 
 
 def refused(raw, path, value):

@@ -173,9 +173,9 @@ class GglConfig(Section):
     images: AmountOrName | None = None
     sigma: PositiveFloat = 0.5
     bound: PositiveFloat = 2.0
-    prior: Annotated[float, Field(ge=0)] = 0.01
+    prior: Annotated[float, Field(ge=0)] = 0.001
     precision: Precision = "float32"
-    failure_loss: PositiveFloat = 1.0
+    failure_loss: PositiveFloat = 2.0
 
 
 def _check_start(start: str, of: str | None) -> None:

@@ -36,8 +36,8 @@ class Ggl(Search):
     gradients absolute and divide by the number of tensors.
 
     CMA-ES starts at z = 0, where the generator's prior is densest. The best z on the way counts. A
-    search has failed if its distance never became finite, or stays at `failure_loss` or above; at 1
-    it is as far as no gradient at all.
+    search has failed if its distance never became finite, or stays at `failure_loss` or above; at 2
+    it is as far as an unrelated gradient of the same norm.
 
     Parameters
     ----------
@@ -59,8 +59,8 @@ class Ggl(Search):
     population: int = 50
     sigma: float = 0.5
     bound: float = 2.0
-    prior: float = 0.01
-    failure_loss: float = 1.0
+    prior: float = 0.001
+    failure_loss: float = 2.0
     chunk: int = 1  # each search has a population of its own to fill a batch
     generator: str = ""
 

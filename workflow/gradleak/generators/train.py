@@ -85,7 +85,7 @@ class Trainer:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
             self.module = Autoencoder(sizes)
-        self.module.to(images.device)
+        self.module.to(images.device).to(memory_format=torch.channels_last)
         parameters = dict(self.module.named_parameters())
         self._parameters = parameters
         self._first = {name: torch.zeros_like(value) for name, value in parameters.items()}
@@ -178,7 +178,7 @@ class Trainer:
         done: int,
     ) -> torch.Tensor:
         """One step of Adam; error and divergence (2,)."""
-        error, divergence = self.module(inputs.contiguous(), labels, noise)
+        error, divergence = self.module(inputs, labels, noise)
         loss = loss_of(error, divergence, math.prod(self.sizes.shape))
         parameters: list[torch.Tensor] = list(self._parameters.values())
         slopes = torch.autograd.grad(loss, parameters)
