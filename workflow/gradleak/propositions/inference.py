@@ -1,0 +1,154 @@
+"""What an attacker computes from weights and gradients alone, layer by layer (FedKL III-A)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradleak.attacks.fully_connected import from_delta
+from gradleak.models.chain import ConvLayer
+from gradleak.operators.convolution import Convolution
+from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.system import LayerSystem
+
+Arrays = Mapping[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Regression:
+    """Input and target of a linear regression (eq. 3).
+
+    Attributes
+    ----------
+    input
+        x (n,).
+    target
+        y; NaN where the scale of x, and with it y, is left open.
+    """
+
+    input: np.ndarray
+    target: float
+
+
+def regression(
+    theta: np.ndarray,
+    gradient: np.ndarray,
+    *,
+    bias: float = 0.0,
+    bias_gradient: float | None = None,
+    output: float | None = None,
+) -> Regression:
+    """Invert eq. (3) for one sample: ∂L/∂θ = c x with c = 2 (ŷ − y).
+
+    Parameters
+    ----------
+    theta, gradient
+        θ and ∂L/∂θ (n,).
+    bias, bias_gradient
+        b and ∂L/∂b = c, where the model has one.
+    output
+        ŷ = θ·x + b, where it is known; then θ·(∂L/∂θ) / c + b = ŷ gives c.
+
+    Returns
+    -------
+    Regression
+        Without `bias_gradient` and `output` the gradient itself, which is x up to the factor c:
+        each c gives an x and a y that fit.
+    """
+    if bias_gradient is None and output is None:
+        return Regression(gradient, float("nan"))
+    if bias_gradient is not None:
+        factor = bias_gradient
+    else:
+        assert output is not None
+        factor = float(theta @ gradient) / (output - bias)
+    found = gradient / factor
+    return Regression(found, float(theta @ found) + bias - factor / 2)
+
+
+@dataclass(frozen=True)
+class Head:
+    """What the last layer's gradient tells (eq. 7, 8).
+
+    Attributes
+    ----------
+    label
+        Class whose entry of ∂L/∂b is the least.
+    negative
+        How many entries of ∂L/∂b are negative.
+    residual
+        ŷ − y (classes,), which is ∂L/∂b.
+    features
+        a' (n,), the layer's input.
+    back
+        ∂L/∂a' (n,), by the layer's weights.
+    """
+
+    label: int
+    negative: int
+    residual: np.ndarray
+    features: np.ndarray
+    back: np.ndarray
+
+    @property
+    def probabilities(self) -> np.ndarray:
+        """ŷ (classes,)."""
+        out = self.residual.copy()
+        out[self.label] += 1.0
+        return out
+
+
+def head(weights: Arrays, gradients: Arrays, layer: str) -> Head:
+    """Label, probabilities and input of the last layer, which has a bias."""
+    residual = gradients[f"{layer}.bias"].astype(np.float64)
+    weight = weights[f"{layer}.weight"].astype(np.float64)
+    return Head(
+        int(np.argmin(residual)),
+        int((residual < 0).sum()),
+        residual,
+        from_delta(gradients[f"{layer}.weight"].astype(np.float64), residual),
+        weight.T @ residual,
+    )
+
+
+@dataclass(frozen=True)
+class Input:
+    """Input of a convolution as far as a linear system gives it.
+
+    Attributes
+    ----------
+    x
+        (n,); None where unknowns are left free.
+    delta
+        ∂L/∂u (O, P).
+    free
+        Unknowns less the rank of the system.
+    """
+
+    x: np.ndarray | None
+    delta: np.ndarray
+    free: int
+
+
+def through_convolution(layer: ConvLayer, weights: Arrays, gradients: Arrays, found: Head) -> Input:
+    """Input of conv, activation and the last layer (eq. 18 to 23): W x = u − b and K x = ∂L/∂θ.
+
+    W has the rows whose u the activation shows (where ReLU is open), K is that of
+    `gradleak.operators.gradient`, made of ∂L/∂u = ∂L/∂a' ⊙ a'(u).
+    """
+    opened = layer.activation.open(found.features)
+    delta = found.back * layer.activation.derivative(opened.z)
+    shape = layer.shape
+    convolution = Convolution(weights[f"{layer.name}.weight"], shape)
+    constraint = GradientConstraint(delta.reshape(shape.filters, *shape.output), shape)
+    bias = np.repeat(weights[f"{layer.name}.bias"].astype(np.float64), shape.positions)
+    shown = (opened.z - bias)[slice(None) if opened.known is None else opened.known]
+    gradient = gradients[f"{layer.name}.weight"].astype(np.float64).ravel()
+    system, values = LayerSystem(convolution, constraint, opened.known).balance(
+        np.concatenate([shown, gradient])
+    )
+    free = shape.unknowns - system.rank
+    x = None if free else system.solve(values).x
+    return Input(x, delta.reshape(shape.filters, -1), free)
