@@ -17,6 +17,7 @@ from gradleak.matching.branches import BranchGradients
 from gradleak.matching.distances import Regressed, Squared
 from gradleak.matching.generators import Generators, Layout, at_once, draw, makes
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from test_locked_attacks import view as locked_view
 
 # Wide enough to fix the image, and smooth.
 SMALL = chain(conv(12, 3, 2, 1, True, "sigmoid"), last="identity")
@@ -285,3 +286,11 @@ def test_what_grnn_refuses_is_said_in_a_sentence():
     with pytest.raises(ConfigError, match="start: uniform is not for grnn"):
         Grnn(start="uniform")
     assert build({"method": "grnn", "iterations": 3, "tv": 1e-6}) == Grnn(iterations=3, tv=1e-6)
+
+
+def test_a_lock_that_is_fitted_joins_the_search():
+    seen = locked_view("withheld", seed=1)
+    guess, fit = (
+        Grnn(**FAST, lock=lock).run_many([seen], [0])[0].loss for lock in ("guess", "fit")
+    )
+    assert fit < 0.7 * guess

@@ -47,6 +47,7 @@ rule speed:
         training=timed_training,
         inverting=timed_inversions,
         lock_steps=3 if CONFIG.scale == "smoke" else 100,
+        grnn=2 if CONFIG.scale == "smoke" else 100,
         images=CONFIG.images,
         device=CONFIG.device,
         rounds=1 if CONFIG.scale == "smoke" else 2,
@@ -58,6 +59,7 @@ rule speed:
             "gradleak.benchmarks.training",
             "gradleak.benchmarks.lock",
             "gradleak.benchmarks.inverting",
+            "gradleak.benchmarks.grnn",
         ),
     script:
         "../scripts/speed.py"

@@ -6,7 +6,7 @@ from pathlib import Path
 import _package
 from gradleak import targets
 from gradleak.artifacts import write_csv
-from gradleak.benchmarks import case, dlg, inverting, lock, mkor, pipeline, speed, training
+from gradleak.benchmarks import case, dlg, grnn, inverting, lock, mkor, pipeline, speed, training
 from gradleak.data import catalogue
 from gradleak.models import files
 from gradleak.provenance import ROOT
@@ -84,5 +84,15 @@ with job(snakemake) as log, tempfile.TemporaryDirectory(prefix="gradleak-speed-"
                 rounds=params.rounds,
             )
         )
+    rows.append(
+        grnn.grnn_row(
+            given.search_model,
+            given.dataset,
+            {"iterations": params.grnn},
+            source=source,
+            device=params.device,
+            rounds=params.rounds,
+        )
+    )
     log.info("%s", speed.summary(rows))
     write_csv(snakemake.output[0], speed.table([*rows, last]))

@@ -43,6 +43,8 @@ class Grnn(Search):
     W1 is the 1-D Wasserstein distance between the values of one parameter's gradients p. The
     authors' "Wasserstein" term is d itself: their code takes the Euclidean norm, with weight 1.
 
+    γ and β of a lock that are searched for take the same steps of RMSprop.
+
     The best point on the way counts; the authors take the last one. The loss that is told is the
     objective divided by the squared norm of the shared gradient. A search has failed if its
     objective never became finite, or its relative distance d² / ||∇W||² stays at `failure_loss`
@@ -177,8 +179,8 @@ class _Point:
     rough
         tv · TV (M,), with a graph; not relative.
     in_pixels, in_logits, in_scaling
-        Gradients of the rest in pixels, in unknown labels' logits, and in a lock's γ and β; not
-        relative.
+        Gradients of the rest in pixels, in unknown labels' logits, and in γ and β of locked layers
+        (M, 2 Σ O); not relative.
     """
 
     value: torch.Tensor
@@ -212,7 +214,10 @@ class _Objective:
     def __call__(
         self, pixels: torch.Tensor, logits: torch.Tensor, scaling: torch.Tensor | None
     ) -> _Point:
-        """Of pixels (M, K, C, H, W) in 0..1, with a graph, logits (M, K, outputs), γ and β."""
+        """Of pixels (M, K, C, H, W) in 0..1, with a graph, and logits (M, K, outputs).
+
+        `scaling` holds γ and β of locked layers where they are searched for.
+        """
         labels = logits if self._members.labels is None else self._members.labels
         network = self._network if scaling is None else self._network.with_scaling(scaling)
         value, down, in_logits, in_scaling = network.descend_scaling(
