@@ -115,7 +115,7 @@ class Grnn(Search):
     ) -> list[Reconstruction]:
         """Answers of members that are computed at once."""
         network, batch = members.network, members.starts.shape[1]
-        drawn = [draw(layout, batch, (*pair, STREAM)) for pair in members.seeds.tolist()]
+        drawn = (draw(layout, batch, (*pair, STREAM)) for pair in members.seeds.tolist())
         generators = Generators(layout, drawn, device=network.device, dtype=network.dtype)
         objective = _Objective(self, members, views)
         best = _Best(members)

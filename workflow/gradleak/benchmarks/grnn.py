@@ -173,6 +173,7 @@ def grnn_row(
     source: tuple[str, str],
     device: str = "cpu",
     rounds: int = ROUNDS,
+    images: int = IMAGES,
 ) -> dict[str, Any]:
     """Seconds for an iteration of one image, by the attack and by the plain loop.
 
@@ -183,7 +184,7 @@ def grnn_row(
     model
         Model file; its first draw is attacked in evaluation mode.
     dataset
-        Arrays of the images, of which `IMAGES` are attacked.
+        Arrays of the images.
     settings
         ``iterations`` and ``tv``.
     source
@@ -192,8 +193,11 @@ def grnn_row(
         auto | cpu | cuda | mps.
     rounds
         Runs of each side, of which the fastest counts.
+    images
+        How many are attacked.
     """
     shared: dict[str, Any] = {"model": model, "dataset": dataset, "source": source}
+    shared["images"] = images
     shared |= {"settings": dict(settings), "device": device}
     jobs = {side: shared | {"side": side} for side in ("ours", "reference")}
     found = alternately("gradleak.benchmarks.grnn", jobs, rounds=rounds, threads=OURS_THREADS)
@@ -222,8 +226,9 @@ def _measured(job: dict[str, Any]) -> dict[str, Any]:
     before = memory_mib("VmRSS")
     models, data = files.read(job["model"]), arrays.load(job["dataset"], *job["source"])
     chain = models.chains[0]
-    inputs = data.images[:IMAGES].astype(np.float32) / 255
-    case = make(chain, models.of(chain, 0), inputs, data.labels[:IMAGES], (0.0, 1.0))
+    inputs = data.images[: job["images"]].astype(np.float32) / 255
+    labels = data.labels[: job["images"]]
+    case = make(chain, models.of(chain, 0), inputs, labels, (0.0, 1.0))
     settings, run = job["settings"], ours if job["side"] == "ours" else reference
     device = pick_device(job["device"])
     # Kernels are chosen in the first iteration.

@@ -9,7 +9,7 @@ number, its GLU drops one half. The label's logits are a linear layer of z.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -116,7 +116,7 @@ class Generators:
     layout
         Their sizes.
     drawn
-        What `draw` gave for each.
+        What `draw` gave for each, one after the other.
     device, dtype
         Where and in what precision everything is computed.
     """
@@ -124,19 +124,26 @@ class Generators:
     def __init__(
         self,
         layout: Layout,
-        drawn: Sequence[dict[str, np.ndarray]],
+        drawn: Iterable[Mapping[str, np.ndarray]],
         *,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        kind: dict[str, Any] = {"device": device, "dtype": dtype}
         self._layout = layout
-        self._latents = torch.from_numpy(np.stack([one["latents"] for one in drawn])).to(**kind)
-        self._parameters: dict[str, torch.Tensor] = {}
-        for name in drawn[0]:
-            if name != "latents":
-                values = np.stack([_arranged(name, one) for one in drawn])
-                self._parameters[name] = torch.from_numpy(values).to(**kind).requires_grad_()
+        # The first layers of large images are larger than all that is kept: none waits for others.
+        members = [
+            {
+                name: torch.from_numpy(_arranged(name, one)).to(device=device, dtype=dtype)
+                for name in one
+            }
+            for one in drawn
+        ]
+        self._parameters = {
+            name: torch.stack([member[name] for member in members]).requires_grad_()
+            for name in members[0]
+            if name != "latents"
+        }
+        self._latents = torch.stack([member["latents"] for member in members])
         self._states: dict[str, State] = {}
 
     def __call__(self) -> tuple[torch.Tensor, torch.Tensor]:
@@ -152,9 +159,8 @@ class Generators:
                 rows, None, None, scale.flatten(), shift.flatten(), training=True
             ).view(z.shape)
             x = functional.glu(z, 1)
-        return torch.sigmoid(x).transpose(1, 2), self._linear("label") + given[
-            "label.bias"
-        ].unsqueeze(1)
+        logits = self._linear("label") + given["label.bias"].unsqueeze(1)
+        return torch.sigmoid(x).transpose(1, 2), logits
 
     def _linear(self, name: str) -> torch.Tensor:
         """A first layer without its bias (M, K, n)."""
@@ -188,7 +194,7 @@ def at_once(layout: Layout, dtype: torch.dtype) -> int:
     return max(1, MEMORY // (4 * layout.numbers * dtype.itemsize))
 
 
-def _arranged(name: str, drawn: dict[str, np.ndarray]) -> np.ndarray:
+def _arranged(name: str, drawn: Mapping[str, np.ndarray]) -> np.ndarray:
     """A parameter of `draw` as `Generators` keeps it: see `_linear` and `_upsampled`."""
     value, latents = drawn[name], drawn["latents"]
     if name.startswith("block") and name.endswith("weight"):
@@ -196,7 +202,7 @@ def _arranged(name: str, drawn: dict[str, np.ndarray]) -> np.ndarray:
     if name not in ("first.weight", "label.weight"):
         return value
     matrix = value.T if name == "label.weight" else value.reshape(len(value), -1)
-    return latents @ matrix if len(latents) == 1 else np.ascontiguousarray(matrix)
+    return latents @ matrix if len(latents) == 1 else matrix
 
 
 def _upsampled(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
