@@ -165,3 +165,11 @@ def test_wrong_architectures_are_refused_by_name(config, entry, message):
 def test_lenet_of_dlg_has_the_parameters_of_fedkls_without_its_lock(config):
     config["models"]["mine"] = config["models"]["dlg_lenet"]
     assert load_config(config).chain("mine").parameters == 40_426 - 24_600
+
+
+def test_every_activation_can_be_a_sigmoid():
+    smooth = specs("resnet20", 4, 10, activation="sigmoid")
+    plain = specs("resnet20", 4, 10)
+    assert {spec.activation.name for spec in smooth[:-1]} == {"sigmoid"}
+    assert {spec.activation.name for spec in plain[:-1]} == {"relu"}
+    assert smooth[-1] == plain[-1]

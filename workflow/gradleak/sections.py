@@ -130,6 +130,7 @@ class ResNetConfig(Section):
     classes: PositiveInt
     stem: Literal["small", "large"] = "small"
     cut: list[PositiveInt] = Field(default=[])
+    activation: Literal["relu", "sigmoid"] = "relu"
 
 
 class VggConfig(Section):
@@ -188,7 +189,9 @@ class Model(Section):
             return vgg16.specs(known.classes)
         assert known is not None
         try:
-            return resnet.specs(known.kind, known.width, known.classes, known.stem, known.cut)
+            return resnet.specs(
+                known.kind, known.width, known.classes, known.stem, known.cut, known.activation
+            )
         except ConfigError as error:
             raise ValueError(f"architecture: {str(error).rstrip('.')}") from error
 

@@ -38,7 +38,6 @@ class Grnn(Search):
     The image x and, where it is unknown, the label's logits come from a generator of random
     weights (`gradleak.matching.generators`), which RMSprop trains. The gradients are the raw ones,
     not divided by the norm of the shared one, so that the weights of all terms are the authors'.
-    γ and β of a lock that are to be fitted take steps of RMSprop too.
     TV is twice the mean squared difference of neighbours, down and across, of images in 0..1.
     W1 is the 1-D Wasserstein distance between the values of one parameter's gradients p. The
     authors' "Wasserstein" term is d itself: their code takes the Euclidean norm, with weight 1.

@@ -9,8 +9,6 @@ from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
 from gradleak.models.chain import ConvSpec, LinearSpec
 
-RELU = Activation("relu")
-
 
 @dataclass(frozen=True)
 class ResNet:
@@ -40,7 +38,12 @@ KINDS = {
 
 
 def specs(
-    kind: str, width: int, classes: int, stem: str = "small", cut: Collection[int] = ()
+    kind: str,
+    width: int,
+    classes: int,
+    stem: str = "small",
+    cut: Collection[int] = (),
+    activation: str = "relu",
 ) -> tuple[ConvSpec | LinearSpec, ...]:
     """Layers of a residual network.
 
@@ -57,6 +60,8 @@ def specs(
         3x3 at stride 2.
     cut
         Blocks, counted from 1 over all stages, whose skip is left out.
+    activation
+        Of every convolution; attacks that need smooth gradients take Sigmoid.
 
     Raises
     ------
@@ -73,6 +78,17 @@ def specs(
         raise ConfigError(
             f"cut: {missing[0]} is no block of {kind}, which has blocks 1 to {count}; correct it."
         )
+    layers = _layers(shape, width, classes, stem, cut)
+    chosen = Activation(activation)
+    return tuple(
+        replace(spec, activation=chosen) if isinstance(spec, ConvSpec) else spec for spec in layers
+    )
+
+
+def _layers(
+    shape: ResNet, width: int, classes: int, stem: str, cut: Collection[int]
+) -> tuple[ConvSpec | LinearSpec, ...]:
+    """Layers without activations."""
     first = _convolution(width, 3, 1) if stem == "small" else _convolution(width, 7, 2)
     layers: list[ConvSpec | LinearSpec] = [
         first if stem == "small" else replace(first, pool="max3")
@@ -113,7 +129,6 @@ def _convolution(
         (kernel, kernel),
         (stride, stride),
         (margin, margin),
-        activation=RELU,
         skip=skip,
         norm="batch",
         projection=projection,
