@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradleak.benchmarks import inverting, lock, measure, speed, training
+from gradleak.benchmarks import ggl, inverting, lock, measure, speed, training
 from gradleak.data import arrays
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ArtifactError
@@ -109,6 +109,16 @@ def test_both_ways_of_inverting_gradients_give_the_same_images(case):
     assert (plain.values < first.values).all()
 
 
+def test_all_ways_of_evaluating_a_population_give_the_same_distances(case, data):
+    view, device = case.views[0], torch.device("cpu")
+    images = torch.from_numpy(((data.images[10:17] / 255 - 0.5) / 0.25).astype(np.float32))[:, None]
+    plain = ggl.reference(view, device)(images)
+    assert plain.shape == (7,)
+    assert plain.std() > 0.0
+    for ours in (ggl.batched(view, 7, device), ggl.single(view, device)):
+        torch.testing.assert_close(ours(images), plain, rtol=1e-4, atol=0.0)
+
+
 def test_rows_hold_times_memory_and_errors(stored):
     model, dataset = stored
     settings = {
@@ -131,12 +141,14 @@ def test_rows_hold_times_memory_and_errors(stored):
         inverting.inverting_row(
             model, dataset, SETTINGS | {"iterations": 1}, scale=(-0.5, 0.25), **more
         ),
+        ggl.population_row(model, dataset, population=5, scale=(-0.5, 0.25), **more),
     ]
     found = speed.table(rows)
     assert list(found.columns) == speed.COLUMNS
     assert list(found["what"]) == [
         "training net, 1000 images",
         "Inverting Gradients net, an iteration",
+        "GGL net, a candidate",
     ]
     numbers = found.drop(columns=["what", "note"])
     assert np.isfinite(numbers.to_numpy(float)).all()
@@ -144,6 +156,7 @@ def test_rows_hold_times_memory_and_errors(stored):
     np.testing.assert_allclose(found["ratio"], found["reference_s"] / found["ours_s"])
     assert "2 epochs of 32 images in batches of 16" in found["note"][0]
     assert "16 images, 1 iterations" in found["note"][1]
+    assert float(found["note"][2].split("largest relative difference ")[1]) < 1e-4
 
 
 def test_a_lock_is_timed_against_the_same_network_without():

@@ -46,6 +46,7 @@ rule speed:
         },
         training=timed_training,
         inverting=timed_inversions,
+        population=timed_population,
         lock_steps=3 if CONFIG.scale == "smoke" else 100,
         grnn=2 if CONFIG.scale == "smoke" else 100,
         images=CONFIG.images,
@@ -60,6 +61,7 @@ rule speed:
             "gradleak.benchmarks.lock",
             "gradleak.benchmarks.inverting",
             "gradleak.benchmarks.grnn",
+            "gradleak.benchmarks.ggl",
         ),
     script:
         "../scripts/speed.py"

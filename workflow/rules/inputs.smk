@@ -425,6 +425,11 @@ def timed_inversions(wildcards):
     return (2, 1) if CONFIG.scale == "smoke" else (40, 8)
 
 
+def timed_population(wildcards):
+    """Candidates of GGL that are timed: the paper's number, or a few."""
+    return 6 if CONFIG.scale == "smoke" else 50
+
+
 def run_overrides(wildcards):
     """Keys of config.yaml as they hold in this run; real images are taken from where they are."""
     data = CONFIG.data.model_dump(mode="json")

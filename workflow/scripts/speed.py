@@ -6,7 +6,18 @@ from pathlib import Path
 import _package
 from gradleak import targets
 from gradleak.artifacts import write_csv
-from gradleak.benchmarks import case, dlg, grnn, inverting, lock, mkor, pipeline, speed, training
+from gradleak.benchmarks import (
+    case,
+    dlg,
+    ggl,
+    grnn,
+    inverting,
+    lock,
+    mkor,
+    pipeline,
+    speed,
+    training,
+)
 from gradleak.data import catalogue
 from gradleak.models import files
 from gradleak.provenance import ROOT
@@ -90,6 +101,17 @@ with job(snakemake) as log, tempfile.TemporaryDirectory(prefix="gradleak-speed-"
             given.dataset,
             {"iterations": params.grnn},
             source=source,
+            device=params.device,
+            rounds=params.rounds,
+        )
+    )
+    rows.append(
+        ggl.population_row(
+            given.resnet,
+            given.dataset,
+            population=params.population,
+            source=source,
+            scale=(settings["offset"], settings["std"]),
             device=params.device,
             rounds=params.rounds,
         )
