@@ -95,6 +95,18 @@ def test_pictures_are_of_the_attack_with_most_cases(tmp_path: Path) -> None:
     assert any(REASON.startswith(words.split("\n")[0]) for words in found if words)
 
 
+def test_of_attacks_with_as_many_cases_the_one_that_works_is_pictured(tmp_path: Path) -> None:
+    made, target = Panels(tmp_path), TARGETS["MNIST"]
+    for method, noise in (("DLG", None), ("IG", 0.1)):
+        for case in ("no lock", "guess"):
+            words = {"network": "LeNet", "dataset": "MNIST", "method": method, "case": case}
+            made.add(target, noise, model="net", attack=method, **words)
+    words = {"title": "Adaptive", "cases": CASES, "panels": made.words}
+    assert "Example:\nIG on\nLeNet,\nMNIST" in texts(
+        fedkl_adaptive.make(made.files, words, "smoke")
+    )
+
+
 def test_facts_of_the_runs_are_shown_and_words_stay_on_the_page(tmp_path: Path) -> None:
     figure = fedkl_adaptive.make(*build(tmp_path), "smoke")
     found = flat(figure)

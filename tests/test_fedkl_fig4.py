@@ -95,6 +95,15 @@ def test_facts_of_the_runs_are_shown_and_words_stay_on_the_page(tmp_path: Path) 
     assert outside(figure) == []
 
 
+def test_values_beyond_the_bins_are_said(tmp_path: Path) -> None:
+    files, words = build(tmp_path)
+    assert "beyond" not in flat(fedkl_fig4.make(files, words, "smoke"))
+    row = {"row": ROWS[0], "column": "w/ KL", "metric": "outside", "ours": 0.034, "n": 70}
+    write_csv(files["table"], pd.concat([table(ROWS), pd.DataFrame([row])]))
+    found = flat(fedkl_fig4.make(files, words, "smoke"))
+    assert "Up to 3.4% of the values lie beyond ±8." in found
+
+
 def test_one_panel_alone(tmp_path: Path) -> None:
     figure = fedkl_fig4.make(*build(tmp_path, ROWS[:1]), "smoke")
     assert len(frames(figure)) == 1 and outside(figure) == []

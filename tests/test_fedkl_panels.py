@@ -75,6 +75,7 @@ def rules(
         "RECONSTRUCTION": "{experiment}/{model}/{defence}/{attack}.safetensors",
         "SCORE": "{experiment}/{model}/{defence}/{attack}.csv",
         "TRAINED": "{training}/{model}.safetensors",
+        "CLIENTS": "{training}/{model}.clients",
         "WorkflowError": Refused,
         "absent": absent,
         "resolve": resolve,

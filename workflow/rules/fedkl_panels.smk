@@ -265,7 +265,9 @@ def fedkl_fig4_files(wildcards):
         "data": [dataset_of(entry["training"]) for entry in plain],
         "plain": [trained_file(entry) for entry in plain],
         "locked": [trained_file(entry) for entry in locked],
-        "clients": [trained_file(entry, ".clients") for entry in locked],
+        "clients": [
+            CLIENTS.format(training=entry["training"], model=entry["model"]) for entry in locked
+        ],
     }
 
 

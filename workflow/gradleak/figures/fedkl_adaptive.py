@@ -99,10 +99,10 @@ def _stand_in(panel: Panel) -> str:
 
 
 def _pictured(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells of the network, data set and attack that has most cases; of several the first."""
+    """Cells of one network, data set and attack: most cases, then most pictures; else the first."""
     places = list(dict.fromkeys((cell.row, cell.method) for cell in cells))
     found = [[c for c in cells if (c.row, c.method) == place] for place in places]
-    return max(found, key=len)
+    return max(found, key=lambda each: (len(each), sum(not c.panel.reason(0) for c in each)))
 
 
 def _points(
@@ -218,7 +218,7 @@ def _pictures(
         )
         axes = page.picture(left, top + ABOVE, side)
         if case:
-            fedkl_pictures.answer(axes, there[case].panel, panel_files.SEED)
+            fedkl_pictures.answer(axes, there[case].panel, 0)
         else:
             draw_pixels(axes, displayed(first.panel.targets.images[0, 0] / 255.0))
 

@@ -221,10 +221,17 @@ def _footer(
         f"({' or '.join(f'{n:,}' for n in counts)}), channels and positions, in bins of "
         f"{_width(table):g}; sd: standard deviation; W₁: 1-Wasserstein distance to the reference; "
         "highest: density in the highest bin, which the axis may cut; γ = 0: share of channels "
-        f"that this scale turns off. {words.get('note', '')} Accuracy: on the images that choose "
-        "the epoch. "
-        f"Images: {images}; {curves.describe(found)}. Scale {scale}."
+        f"that this scale turns off.{_beyond(table)} {words.get('note', '')} Accuracy: on the "
+        f"images that choose the epoch. Images: {images}; {curves.describe(found)}. Scale {scale}."
     )
+
+
+def _beyond(table: pd.DataFrame) -> str:
+    """How many values the table's bins leave out, in words, where they are not few."""
+    shown = table[(table["metric"] == "outside") & table["column"].isin(SHOWN)]
+    most = float(shown["ours"].max()) if len(shown) else 0.0
+    edge = table.loc[table["metric"] == "density", "right"].max()
+    return f" Up to {most:.1%} of the values lie beyond ±{edge:g}." if most > TAIL else ""
 
 
 def _width(table: pd.DataFrame) -> float:
