@@ -176,6 +176,7 @@ def case(folder: Path) -> dict[str, Any]:
     made: dict[str, Any] = {"row": "ResNet-20, CIFAR-10", "dataset": "photos10"}
     made |= {"data": str(folder / "data.safetensors")}
     made["settings"] = {**TRAINING, "split": "train"}
+    made["networks"] = [PLAIN.name, LOCKED.name]
     arrays.save(made["data"], data())
     for name, chain in (("plain", PLAIN), ("locked", LOCKED)):
         weights = weights_of(chain)
@@ -190,6 +191,11 @@ def case(folder: Path) -> dict[str, Any]:
             else:
                 ClientFile(0, (chain.name,), stacked, made[path]).save({})
     return made
+
+
+def test_a_network_that_a_file_lacks_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="has no other; delete it"):
+        table([{**case(tmp_path), "networks": ["other", LOCKED.name]}], "embedded", "smoke")
 
 
 def test_table_has_four_distributions_of_the_first_draw(tmp_path: Path) -> None:

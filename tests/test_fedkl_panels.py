@@ -33,6 +33,7 @@ def experiments() -> dict[str, Any]:
                 )
                 attacks = ["fedkl_dlg", "fedkl_grnn", "fedkl_ig"]
                 attacks += ["fedkl_ggl"] * (last == "imagenet") + ["fedkl_dlg_fit", "fedkl_ig_fit"]
+                attacks += ["fedkl_unlock"] * (network == "lenet" and not shared)
                 found[f"{name}{shared}"] = SimpleNamespace(
                     models=[f"{name}{lock}" for lock in locks],
                     attacks=attacks,
@@ -67,6 +68,10 @@ def rules(
             experiments=experiments() if kept is None else kept,
             models=dict.fromkeys(chosen),
             trainings=trainings,
+            groups={
+                "ours": chosen[:1],
+                "fedkl_large_cifar100_kl": ["fedkl_trained_resnet18_cifar100_kl"],
+            },
             images=images,
             members=lambda model: [model],
             chain=lambda model: SimpleNamespace(input=(3, 64 if "18" in model else 32, 32)),
@@ -139,7 +144,11 @@ def test_adaptive_attackers_have_their_cases() -> None:
     here = rules()
     panels = here["FEDKL_ADAPTIVE_WORDS"]["panels"]
     # Four networks and data sets; DLG and IG fit the lock, GRNN does not here.
-    assert len(panels) == 4 * (6 + 5 + 6)
+    # The closed form is tried on LeNet.
+    assert len(panels) == 4 * (6 + 5 + 6) + 2
+    assert [panel["case"] for panel in panels if panel["method"] == "closed form"] == 2 * [
+        "moments"
+    ]
     one = {
         panel["case"]: (panel["experiment"], panel["model"], panel["attack"])
         for panel in panels
@@ -184,6 +193,8 @@ def test_curves_are_of_central_trainings() -> None:
         dataset = words["rows"][entry["row"]]["name"].lower().replace("-", "")
         size = "" if network in ("resnet20", "resnet32") else "_large"
         model = f"fedkl_trained_{network}_{dataset}" + "_kl" * entry["lock"]
+        if model == "fedkl_trained_resnet18_cifar100_kl":
+            model = "fedkl_large_cifar100_kl"  # its group, which is trained together
         assert path == f"fedkl_central_{dataset}{size}/{model}.curve.csv"
     assert files["summaries"][0].endswith("cifar10.csv")
     assert words["columns"][2] == {"name": "ResNet-18", "below": "64×64"}
@@ -203,8 +214,12 @@ def test_figure4_reads_networks_and_what_the_client_kept() -> None:
     assert cases[3]["dataset"] == "cifar100"
     place = "fedkl_central_cifar100_large/fedkl_trained_resnet18_cifar100"
     assert files["plain"][3] == f"{place}.safetensors"
-    assert files["locked"][3] == f"{place}_kl.safetensors"
-    assert files["clients"][3] == f"{place}_kl.clients"
+    # Networks of a group are trained, and lie, together.
+    place = "fedkl_central_cifar100_large/fedkl_large_cifar100_kl"
+    assert files["locked"][3] == f"{place}.safetensors"
+    assert files["clients"][3] == f"{place}.clients"
+    name = "fedkl_trained_resnet18_cifar100"
+    assert cases[3]["networks"] == [name, f"{name}_kl"]
     assert files["data"][3] == "data of fedkl_central_cifar100_large"
 
 

@@ -156,7 +156,8 @@ def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.Dat
     cases
         ``row`` (its name); ``dataset`` (id), ``data`` (its file) and ``settings`` (the entry of
         ``trainings``, amounts as numbers), which say what the validation images are; ``plain`` and
-        ``locked``, model files, and ``client``, what the first client of the latter kept.
+        ``locked``, model files, and ``client``, what the first client of the latter kept;
+        ``networks``, the names of both networks in them.
     images, scale
         For the columns of these names.
 
@@ -177,8 +178,9 @@ def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.Dat
 
 def _rows(case: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     pictures = _validation(case)
-    chain, weights = _network(case["plain"])
-    locked_chain, locked_weights = _network(case["locked"], case["client"])
+    name, locked_name = case["networks"]
+    chain, weights = _network(case["plain"], name)
+    locked_chain, locked_weights = _network(case["locked"], locked_name, case["client"])
     plain = first_norm(chain, weights, pictures)
     locked = first_norm(locked_chain, locked_weights, pictures)
     head = {"row": case["row"], "n": len(pictures), "n_ok": len(pictures)}
@@ -217,9 +219,13 @@ def _validation(case: Mapping[str, Any]) -> Images:
     return split_of(data, settings, torch.device("cpu")).validation
 
 
-def _network(path: str, client: str | None = None) -> tuple[Chain, dict[str, np.ndarray]]:
+def _network(
+    path: str, name: str, client: str | None = None
+) -> tuple[Chain, dict[str, np.ndarray]]:
     """Chain of a model file and its first draw of weights, with what a client kept."""
     found = files.read(path)
-    chain = found.chains[0]
+    chain = next((chain for chain in found.chains if chain.name == name), None)
+    if chain is None:
+        raise ArtifactError(f"{path} has no {name}; delete it and ask Snakemake for it again.")
     kept = {} if client is None else clients.read(client).of(chain, 0)
     return chain, {**found.of(chain, 0), **kept}

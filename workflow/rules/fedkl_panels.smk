@@ -14,7 +14,13 @@ FEDKL_DATASETS = {
     "cifar100": "CIFAR-100",
     "imagenet": "ILSVRC",
 }
-FEDKL_METHODS = {"dlg": "DLG", "grnn": "GRNN", "ig": "IG", "ggl": "GGL"}
+FEDKL_METHODS = {
+    "dlg": "DLG",
+    "grnn": "GRNN",
+    "ig": "IG",
+    "ggl": "GGL",
+    "unlock": "closed form",
+}
 FEDKL_LOCKS = {"": "w/o KL", "_bn": "w/ BN", "_kl": "w/ KL"}  # by the end of a model's id
 FEDKL_ATTACKED = [  # columns of Table IV
     *(("lenet", dataset) for dataset in ("mnist", "cifar10", "cifar100")),
@@ -36,6 +42,7 @@ FEDKL_CASES = {
     "no lock": ("no\nlock", "", "", ""),
     "guess": ("guess", "", "_kl", ""),
     "fit": ("fit\nγ, β", "", "_kl", "_fit"),
+    "moments": ("moments", "", "_kl", ""),
     "key": ("key", "_key", "_kl", ""),
     "gradient": ("lock's\ngradient", "_gradient", "_kl", ""),
     "both": ("both", "_both", "_kl", ""),
@@ -136,8 +143,10 @@ def fedkl_adaptive():
             case=case,
         )
         for network, dataset in FEDKL_ADAPTIVE
-        for method in ("dlg", "grnn", "ig")
+        for method in ("dlg", "grnn", "ig", "unlock")
         for case, (_, *ends) in FEDKL_CASES.items()
+        # The closed form needs nothing of the lock, and has no other case.
+        if (method == "unlock") == (case == "moments")
     ]
 
 
@@ -200,9 +209,15 @@ def fedkl_side(model):
     return f"{side}×{side}"
 
 
+def trained_with(model):
+    """The group that a network is trained in, one job for all of it; itself where there is none."""
+    groups = [group for group, members in CONFIG.groups.items() if model in members]
+    return next((group for group in groups if group.startswith("fedkl_")), model)
+
+
 def trained_file(entry, end=".safetensors"):
     """A file of a training: weights, or what else has their name."""
-    path = TRAINED.format(training=entry["training"], model=entry["model"])
+    path = TRAINED.format(training=entry["training"], model=trained_with(entry["model"]))
     return path.removesuffix(".safetensors") + end
 
 
@@ -249,6 +264,7 @@ def fedkl_fig4_cases():
             "row": f"{FEDKL_NETWORKS[network]}, {FEDKL_DATASETS[dataset]}",
             "dataset": resolve(CONFIG.trainings[entry["training"]].dataset, CONFIG.images),
             "settings": amounts_of("trainings", entry["training"]),
+            "networks": [entry["model"], f"{entry['model']}_kl"],
         }
         for (network, dataset, _), entry in zip(FEDKL_FIG4, plain, strict=True)
     ]
@@ -266,7 +282,8 @@ def fedkl_fig4_files(wildcards):
         "plain": [trained_file(entry) for entry in plain],
         "locked": [trained_file(entry) for entry in locked],
         "clients": [
-            CLIENTS.format(training=entry["training"], model=entry["model"]) for entry in locked
+            CLIENTS.format(training=entry["training"], model=trained_with(entry["model"]))
+            for entry in locked
         ],
     }
 
@@ -317,7 +334,8 @@ FEDKL_ADAPTIVE_WORDS = {
     "note": (
         "no lock: plain network. With the key-lock on the first convolution, what the attacker has "
         "of it: guess: nothing, so he takes a key of his own and the server's initial lock weights; "
-        "fit: nothing, but he searches for the lock's γ and β together with the image; key, lock's "
+        "fit: nothing, but he searches for the lock's γ and β together with the image; moments: nothing, "
+        "but a closed form takes γ and β from what the layers behind the lock give away; key, lock's "
         "gradient, both: what the client shared."
     ),
     "cases": {case: words for case, (words, *_) in FEDKL_CASES.items()},
