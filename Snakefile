@@ -31,6 +31,8 @@ include: "workflow/rules/mkor.smk"
 include: "workflow/rules/mkor_tables.smk"
 include: "workflow/rules/fedkl_panels.smk"
 include: "workflow/rules/fedkl_figures.smk"
+include: "workflow/rules/fedkl_inputs.smk"
+include: "workflow/rules/fedkl_tables.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/benchmarks.smk"
 

@@ -15,7 +15,7 @@ rule claims_table:
         security=security_of("copa_pair"),
         rank=rank_of(*RANKED),
         index=[path for path in TABLES if path.endswith("_index.csv")],
-        tables=[*EXTRA_TABLES, *TRAINED_TABLES],
+        tables=[*EXTRA_TABLES, *TRAINED_TABLES, *FEDKL_READ],
     output:
         "results/claims.csv",
     log:

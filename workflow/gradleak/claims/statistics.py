@@ -87,6 +87,19 @@ def bootstrap_mean(
     return float(low), float(high)
 
 
+def z_value(level: float) -> float:
+    """How many standard errors an interval of that coverage reaches to either side."""
+    return float(stats.norm.ppf((1 + level) / 2))
+
+
+def wilson(share: float, n: int, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's interval of a share of n."""
+    z = z_value(level)
+    middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
+    half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
+    return middle - half, middle + half
+
+
 def p_below_zero(differences: Iterable[float]) -> float:
     """One-sided p-value that paired differences lie below 0 (Wilcoxon's signed ranks).
 

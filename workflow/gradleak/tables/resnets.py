@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
-from gradleak.claims.statistics import bootstrap_mean
+from gradleak.claims.statistics import bootstrap_mean, wilson, z_value
 from gradleak.columns import TABLES as TABLE_COLUMNS
 
 LEVEL = 0.95
@@ -102,7 +101,9 @@ def _accuracies(trained: pd.DataFrame, networks: Mapping[str, str]) -> Iterator[
             "high": high,
             "note": told,
         }
-        width = _z() * np.sqrt(sum(p * (1 - p) / n for p, n in (base, (accuracy, tested))))
+        width = z_value(LEVEL) * np.sqrt(
+            sum(p * (1 - p) / n for p, n in (base, (accuracy, tested)))
+        )
         change = accuracy - base[0]
         yield {
             **head,
@@ -112,18 +113,6 @@ def _accuracies(trained: pd.DataFrame, networks: Mapping[str, str]) -> Iterator[
             "high": change + width,
             "note": f"against the first network; {told}",
         }
-
-
-def _z() -> float:
-    return float(stats.norm.ppf((1 + LEVEL) / 2))
-
-
-def wilson(share: float, n: int) -> tuple[float, float]:
-    """Wilson's 95 % interval of a share of n."""
-    z2 = _z() ** 2
-    middle = (share + z2 / (2 * n)) / (1 + z2 / n)
-    half = _z() / (1 + z2 / n) * np.sqrt(share * (1 - share) / n + z2 / (4 * n**2))
-    return float(middle - half), float(middle + half)
 
 
 def _errors(

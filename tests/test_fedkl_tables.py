@@ -1,0 +1,226 @@
+"""FedKL's tables of parameters and of accuracies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from gradleak.claims import load as load_claims
+from gradleak.errors import ArtifactError
+from gradleak.models import resnet, vgg16
+from gradleak.models.activations import Activation
+from gradleak.models.build import ChainModule
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from gradleak.models.locking import with_lock
+from gradleak.models.locks import Lock, is_private
+from gradleak.tables import fedkl_accuracy, fedkl_parameters
+from gradleak.training.outputs import CURVE, SUMMARY
+
+CLAIMS = Path(__file__).parents[1] / "workflow" / "claims" / "fedkl.yaml"
+RELU = Activation("relu")
+
+
+def _locked(network: str) -> Chain:
+    """The network of that name with a lock on its first convolution, 10 classes."""
+    if network == "lenet":
+        convolutions = tuple(
+            ConvSpec(12, (5, 5), (stride, stride), (2, 2), bias=True, activation=RELU)
+            for stride in (2, 2, 1)
+        )
+        size, specs = (3, 32, 32), (*convolutions, LinearSpec(10))
+    elif network == "vgg16":
+        size, specs = (3, 224, 224), vgg16.specs(10)
+    elif network in ("resnet20", "resnet32"):
+        size, specs = (3, 32, 32), resnet.specs(network, 16, 10)
+    else:
+        size, specs = (3, 224, 224), resnet.specs(network, 64, 10, "large")
+    return Chain(network, size, with_lock(specs, ["conv1"], Lock(1024, RELU)))
+
+
+def _case(network: str, **more: Any) -> dict[str, Any]:
+    chain = _locked(network).describe()
+    return {"network": network, "row": network, "chain": chain, **more}
+
+
+NETWORKS = ("lenet", "resnet20", "resnet32", "resnet18", "resnet34", "vgg16")
+
+
+@pytest.fixture(scope="module")
+def parameters() -> pd.Series:
+    frame = fedkl_parameters.table([_case(name) for name in NETWORKS], "embedded", "smoke")
+    assert list(frame.columns) == fedkl_parameters.COLUMNS
+    return frame.set_index(["network", "classes", "metric"])["ours"]
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+def test_the_papers_shares_are_those_of_100_classes(parameters: pd.Series, network: str) -> None:
+    claim = next(c for c in load_claims(CLAIMS).claims if c.id == f"fedkl.table3.{network}.share")
+    assert claim.paper_value is not None
+    assert abs(parameters[network, 100, "share"] - claim.paper_value) <= claim.rounding
+
+
+def test_counts_of_the_authors_networks(parameters: pd.Series) -> None:
+    # LeNet with ten classes; the residual networks with a hundred.
+    assert parameters["lenet", 10, "parameters"] == 40426
+    assert parameters["lenet", 10, "lock"] == 24600
+    assert parameters["lenet", 10, "share"] == pytest.approx(60.8, abs=0.1)
+    assert parameters["resnet20", 100, "parameters"] == 311092
+    assert parameters["resnet20", 10, "lock"] == 32800
+    assert parameters["resnet32", 100, "parameters"] == 505524
+    assert parameters["resnet18", 100, "lock"] == 131200
+    assert parameters["vgg16", 100, "key"] == 1024
+    assert parameters["resnet34", 10, "channels"] == 64
+
+
+@pytest.mark.parametrize("network", ["lenet", "resnet20"])
+def test_counts_are_those_of_the_module(parameters: pd.Series, network: str) -> None:
+    with torch.device("meta"):
+        module = ChainModule(_locked(network), statistics=True)
+    sizes = {name: value.numel() for name, value in module.named_parameters()}
+    assert parameters[network, 10, "parameters"] == sum(sizes.values())
+    assert parameters[network, 10, "lock"] == sum(
+        n for name, n in sizes.items() if is_private(name)
+    )
+    kept = {name: value.numel() for name, value in module.named_buffers()}
+    running = sum(n for name, n in kept.items() if "running" in name)
+    assert parameters[network, 10, "statistics"] == running
+
+
+def test_another_input_changes_what_it_says() -> None:
+    cases = [_case("lenet"), _case("lenet", input=[1, 28, 28])]
+    frame = fedkl_parameters.table(cases, "embedded", "smoke")
+    counted = frame[(frame["metric"] == "parameters") & (frame["classes"] == 10)]
+    assert list(counted["input"]) == ["3x32x32", "1x28x28"]
+    # Two channels of 300 weights less, and 49 of 64 features of each of 12 channels.
+    assert counted["ours"].diff().iloc[1] == -600 - 12 * (64 - 49) * 10
+
+
+# --- Accuracies ----------------------------------------------------------------------------------
+
+
+def _row(model: str, client: str, regime: str, accuracy: Any, **more: Any) -> dict[str, Any]:
+    row: dict[str, Any] = dict.fromkeys(SUMMARY, "")
+    row |= {"model": model, "seed": 0, "epochs": 10, "test": 1000, "dropped": 0}
+    return {**row, "client": client, "regime": regime, "test_accuracy": accuracy, **more}
+
+
+def _curve(model: str, values: list[float], **more: Any) -> list[dict[str, Any]]:
+    return [
+        {**dict.fromkeys(CURVE, ""), "model": model, "seed": 0, "epoch": k + 1}
+        | {"validation_accuracy": value, "client": ""}
+        | more
+        for k, value in enumerate(values)
+    ]
+
+
+def _training(
+    folder: Path, training: str, lock: str, rows: list[dict], curve: list[dict]
+) -> dict[str, Any]:
+    """A case of the table, its files written."""
+    model = f"net{'_kl' if lock == 'with' else ''}"
+    path = folder / f"{training}-{model}"
+    pd.DataFrame(rows).to_csv(f"{path}.csv", index=False)
+    pd.DataFrame(curve or _curve("other", [0.1])).to_csv(f"{path}.curve.csv", index=False)
+    case = {"summary": f"{path}.csv", "curve": f"{path}.curve.csv", "column": "Net, C-10"}
+    case |= {"model": model, "training": training, "network": "net", "dataset": "cifar10"}
+    return {**case, "split": "train", "lock": lock}
+
+
+def _cases(folder: Path) -> list[dict[str, Any]]:
+    clients = [_row("net_kl", str(k), "fedkl", 0.8 + 0.01 * k, dropped=k) for k in range(3)]
+    return [
+        _training(
+            folder,
+            "central",
+            "without",
+            [_row("net", "", "central", 0.9)],
+            _curve("net", [0.2, 0.5, 0.6]),
+        ),
+        _training(
+            folder,
+            "central",
+            "with",
+            [_row("net_kl", "", "central", 0.85)],
+            _curve("net_kl", [0.1, 0.4, 0.7]),
+        ),
+        _training(folder, "fed", "without", [_row("net", "server", "fedavg", 0.7)], []),
+        _training(folder, "fed", "with", [*clients, _row("net_kl", "random", "fedkl", 0.3)], []),
+    ]
+
+
+@pytest.fixture
+def accuracies(tmp_path: Path) -> pd.DataFrame:
+    frame = fedkl_accuracy.table(_cases(tmp_path), "real", "laptop")
+    assert list(frame.columns) == fedkl_accuracy.COLUMNS
+    return frame.set_index(["metric", "lock", "client"]).sort_index()
+
+
+def test_accuracies_are_percentages_with_binomial_intervals(accuracies: pd.DataFrame) -> None:
+    plain = accuracies.loc["accuracy", "without", "central"]
+    assert (plain["ours"], plain["row"], plain["tested"]) == (90, "Centralized w/o KL", 1000)
+    assert (plain["low"], plain["high"]) == pytest.approx((87.99, 91.71), abs=0.01)
+    assert plain["error"] == pytest.approx((plain["high"] - plain["low"]) / 2 / 1.959964)
+    assert accuracies.loc[("accuracy", "without", "server"), "row"] == "FedAvg"
+    client = accuracies.loc["accuracy", "with", "2"]
+    assert client["row"] == "FedKL, Client 2" and "did not answer in 2 rounds" in client["note"]
+    mean = accuracies.loc["accuracy", "with", "mean"]
+    assert mean["ours"] == pytest.approx(81) and tuple(mean[["n", "n_ok"]]) == (3, 3)
+    # Three clients are tested on the same images, so their mean is known no better.
+    assert mean["error"] == pytest.approx(client["error"], rel=0.05)
+
+
+def test_gaps_and_changes_are_differences(accuracies: pd.DataFrame) -> None:
+    gap = accuracies.loc["gap", "with", "mean"]
+    parts = accuracies.loc["accuracy", "with", "mean"], accuracies.loc["accuracy", "with", "random"]
+    assert gap["ours"] == pytest.approx(51)
+    assert gap["error"] == pytest.approx(np.hypot(*(part["error"] for part in parts)))
+    own = accuracies.loc["gap", "with", "random"]
+    assert tuple(own[["ours", "low", "high", "error"]]) == (0, 0, 0, 0)
+    assert accuracies.loc[("change", "with", "central"), "ours"] == pytest.approx(-5)
+    change = accuracies.loc["change", "with", "mean"]
+    assert change["ours"] == pytest.approx(11) and change["note"] == "against FedAvg"
+    assert len(accuracies.loc["change"]) == 2
+
+
+def test_curves_are_compared_epoch_by_epoch(accuracies: pd.DataFrame) -> None:
+    found = accuracies.loc["curve_correlation", "with", "central"]
+    assert found["ours"] == pytest.approx(np.corrcoef([2, 5, 6], [1, 4, 7])[0, 1])
+    above = accuracies.loc["epochs_above", "with", "central"]
+    assert above["ours"] == pytest.approx(1 / 3) and "3 epochs" in above["note"]
+
+
+def test_one_epoch_has_no_correlation(tmp_path: Path) -> None:
+    cases = _cases(tmp_path)[:2]
+    for case in cases:
+        pd.DataFrame(_curve(case["model"], [0.5])).to_csv(case["curve"], index=False)
+    frame = fedkl_accuracy.table(cases, "real", "smoke").set_index("metric")
+    assert np.isnan(frame.loc["curve_correlation", "ours"])
+    assert frame.loc["epochs_above", "ours"] == 0
+
+
+def test_a_failed_training_leaves_no_mean(tmp_path: Path) -> None:
+    rows = [_row("net", "", "central", 0.9), _row("net", "", "central", "", seed=1)]
+    case = _training(tmp_path, "central", "without", rows, [])
+    found = fedkl_accuracy.table([case], "real", "laptop").iloc[0]
+    assert np.isnan(found["ours"]) and tuple(found[["n", "n_ok"]]) == (2, 1)
+    assert "1 of 2 trainings failed" in found["note"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([_row("other", "", "central", 0.9)], "has no row of net"),
+        ([_row("net", "", "central", 0.9)] * 2, "two rows of one client and draw of net"),
+    ],
+)
+def test_summaries_that_do_not_fit_are_refused(
+    tmp_path: Path, rows: list[dict], words: str
+) -> None:
+    case = _training(tmp_path, "central", "without", rows, [])
+    with pytest.raises(ArtifactError, match=words):
+        fedkl_accuracy.table([case], "real", "laptop")

@@ -1,0 +1,259 @@
+"""Accuracies with and without a key-lock, of each client and under another key (FedKL I, III)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gradleak.claims.statistics import wilson, z_value
+from gradleak.columns import TABLES
+from gradleak.errors import ArtifactError
+
+KEYS = ["model", "training", "network", "dataset", "split", "lock", "client"]
+COLUMNS = [*TABLES, *KEYS, "error", "tested"]
+LEVEL = 0.95
+# What a client is called here: the only network of a central training, the server's, the mean over
+# clients, and a key that is none of the clients'.
+CENTRAL, SERVER, MEAN, RANDOM = "central", "server", "mean", "random"
+# Epochs from which on two curves have a correlation worth the name.
+FEWEST = 3
+Row = dict[str, Any]
+
+
+def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.DataFrame:
+    """Tidy table: rows are regimes and keys as in Tables I and III, columns networks on data sets.
+
+    Parameters
+    ----------
+    cases
+        For each training of each network: ``summary`` and ``curve``, its files, ``column``, what
+        to call the network and its data, and ``model``, ``training``, ``network``, ``dataset``,
+        ``split`` and ``lock`` (``with`` or ``without``).
+    images, scale
+        For the columns of these names.
+
+    Returns
+    -------
+    pandas.DataFrame
+        In percent: ``accuracy`` on `tested` images that neither trained the network nor chose its
+        epoch, the mean over draws of the weights (and over clients for ``mean``); ``gap``, that
+        less the random key's; ``change``, with the lock less without it, in the same regime.
+        ``low`` and ``high`` are 95 % binomial intervals (Wilson; of a difference, of independent
+        shares), ``error`` half of that over z: all networks are tested on the same few images,
+        so neither draws nor clients make it smaller. ``curve_correlation`` is that of the
+        accuracies of two central trainings over the epochs, and ``epochs_above`` the share of the
+        epochs in which the lock is above. `n` counts trainings, of which `n_ok` gave a number;
+        one that failed leaves none.
+
+    Raises
+    ------
+    ArtifactError
+        If a summary has no row of its network, or two of one client and draw.
+    """
+    found = [_Case(case) for case in cases]
+    rows = [row for case in found for row in [*case.accuracies(), *case.gaps()]]
+    rows += _changes(rows)
+    rows += [row for pair in _pairs(found) for row in _curves(*pair)]
+    frame = pd.DataFrame(rows).assign(images=images, scale=scale).reindex(columns=COLUMNS)
+    return frame.astype({"n": "Int64", "n_ok": "Int64", "tested": "Int64"})
+
+
+class _Case:
+    """A network of one training: its clients' accuracies over draws of the weights."""
+
+    def __init__(self, case: Mapping[str, Any]) -> None:
+        self.case = case
+        self.central = False
+        summary = _read(case["summary"], case["model"])
+        self.clients = {
+            self._called(str(row["client"]), str(row["regime"])): own
+            for (row, own) in _by_client(summary)
+        }
+        if len(self.clients) != summary.groupby(["regime", "client"]).ngroups or any(
+            own.duplicated("seed").any() for own in self.clients.values()
+        ):
+            raise ArtifactError(
+                f"{case['summary']} has two rows of one client and draw of {case['model']}; delete "
+                f"it and ask Snakemake for it again."
+            )
+
+    def _called(self, client: str, regime: str) -> str:
+        """What a client of the summary is called here."""
+        if regime == CENTRAL:
+            self.central = True
+            return CENTRAL if client == "" else f"{CENTRAL}_{client}"
+        return client
+
+    @property
+    def numbered(self) -> list[str]:
+        """Clients with a key of their own."""
+        return sorted((name for name in self.clients if name.isdigit()), key=int)
+
+    def head(self, client: str) -> Row:
+        """Columns that say which network this is."""
+        keys = {key: self.case[key] for key in KEYS if key != "client"}
+        return {"row": _words(self.case["lock"], client), "column": self.case["column"]} | {
+            **keys,
+            "client": client,
+        }
+
+    def accuracies(self) -> Iterator[Row]:
+        """Rows ``accuracy`` of each client, and of the mean over those with a key of their own."""
+        for client, own in self.clients.items():
+            yield {**self.head(client), "metric": "accuracy", **_share(own)}
+        if self.numbered:
+            every = pd.concat([self.clients[name] for name in self.numbered])
+            note = f"mean over {len(self.numbered)} clients; "
+            mean = _share(every)
+            yield {
+                **self.head(MEAN),
+                "metric": "accuracy",
+                **mean,
+                "note": note + mean["note"],
+            }
+
+    def gaps(self) -> Iterator[Row]:
+        """Rows ``gap``: accuracies less that of the random key."""
+        if RANDOM not in self.clients or not self.numbered:
+            return
+        rows = {row["client"]: row for row in self.accuracies()}
+        base = rows[RANDOM]
+        for client in [*self.numbered, MEAN]:
+            yield {
+                **self.head(client),
+                "metric": "gap",
+                **_difference(rows[client], base),
+                "note": "accuracy less that of the random key",
+            }
+        yield {
+            **self.head(RANDOM),
+            "metric": "gap",
+            **{key: base[key] for key in ("n", "n_ok", "tested")},
+            **dict.fromkeys(("ours", "low", "high", "error"), 0.0),
+            "note": "the random key itself",
+        }
+
+
+def _read(path: str, model: str) -> pd.DataFrame:
+    """Rows of a network in a summary, clients as text, accuracies as numbers."""
+    text = pd.read_csv(path, dtype=str, keep_default_na=False)
+    own = text[text["model"] == model]
+    if own.empty:
+        raise ArtifactError(
+            f"{path} has no row of {model}; delete it and ask Snakemake for it again."
+        )
+    numbers = pd.to_numeric(own["test_accuracy"], errors="coerce")
+    return own.assign(test_accuracy=numbers, test=own["test"].astype(int))
+
+
+def _by_client(summary: pd.DataFrame) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
+    for _, own in summary.groupby(["regime", "client"], sort=False):
+        yield own.iloc[0], own
+
+
+def _words(lock: str, client: str) -> str:
+    """A row as Tables I and III call it."""
+    if client.startswith(CENTRAL):
+        other = client.removeprefix(CENTRAL).replace("_", ", ")
+        return f"Centralized {'w/ KL' if lock == 'with' else 'w/o KL'}{other}"
+    if lock == "without":
+        return "FedAvg" if client == SERVER else f"FedAvg, {client}"
+    name = {MEAN: "Average", RANDOM: "Random", SERVER: "Server"}.get(client, f"Client {client}")
+    return f"FedKL, {name}"
+
+
+def _share(own: pd.DataFrame) -> Row:
+    """Accuracy in percent, a mean over trainings, with its binomial interval."""
+    tested, missing = int(own["test"].iloc[0]), int(own["test_accuracy"].isna().sum())
+    out: Row = {"n": len(own), "n_ok": len(own) - missing, "tested": tested}
+    out["note"] = f"{tested} test images, best epoch or round of {own['epochs'].iloc[0]}"
+    dropped = pd.to_numeric(own.get("dropped", pd.Series(dtype=str)), errors="coerce").sum()
+    if dropped:
+        out["note"] += f"; a client did not answer in {int(dropped)} rounds"
+    if missing:
+        out["note"] += f"; {missing} of {len(own)} trainings failed, so there is none"
+        return out | dict.fromkeys(("ours", "low", "high", "error"), np.nan)
+    share = float(own["test_accuracy"].mean())
+    low, high = (100 * end for end in wilson(share, tested, LEVEL))
+    error = (high - low) / (2 * z_value(LEVEL))
+    return {**out, "ours": 100 * share, "low": low, "high": high, "error": error}
+
+
+def _difference(one: Row, other: Row) -> Row:
+    """`one` less `other`, as of independent shares."""
+    gap = one["ours"] - other["ours"]
+    error = float(np.hypot(one["error"], other["error"]))
+    half = z_value(LEVEL) * error
+    counted = {key: one[key] + other[key] for key in ("n", "n_ok")}
+    ends = {"ours": gap, "low": gap - half, "high": gap + half, "error": error}
+    return {**counted, "tested": one["tested"], **ends}
+
+
+def _changes(rows: Sequence[Row]) -> list[Row]:
+    """Rows ``change``: accuracy with the lock less without it, central or in a federation."""
+    places = {
+        (row["network"], row["dataset"], row["split"], row["lock"], row["client"]): row
+        for row in rows
+        if row["metric"] == "accuracy"
+    }
+    out = []
+    for (network, dataset, split, lock, client), row in places.items():
+        beside = {CENTRAL: CENTRAL, MEAN: SERVER}.get(client)
+        plain = places.get((network, dataset, split, "without", beside))
+        if lock == "with" and plain is not None:
+            note = f"against {plain['row']}"
+            out.append({**row, "metric": "change", **_difference(row, plain), "note": note})
+    return out
+
+
+def _pairs(cases: Sequence[_Case]) -> Iterator[tuple[_Case, _Case]]:
+    """Central trainings of a network without and with the lock."""
+    for locked in cases:
+        if not locked.central or locked.case["lock"] != "with":
+            continue
+        for plain in cases:
+            same = all(
+                plain.case[key] == locked.case[key]
+                for key in ("network", "dataset", "split", "training")
+            )
+            if same and plain.case["lock"] == "without":
+                yield plain, locked
+
+
+def _curves(plain: _Case, locked: _Case) -> Iterator[Row]:
+    """How the accuracies of two trainings go over the epochs, draw by draw."""
+    one, other = (_curve(case.case) for case in (plain, locked))
+    both = one.merge(other, on=["seed", "epoch"], suffixes=("_without", "_with"))
+    pairs = [
+        (own["accuracy_without"].to_numpy(), own["accuracy_with"].to_numpy())
+        for _, own in both.groupby("seed")
+    ]
+    long = [pair for pair in pairs if len(pair[0]) >= FEWEST and all(np.ptp(v) > 0 for v in pair)]
+    correlations = [float(np.corrcoef(*pair)[0, 1]) for pair in long]
+    epochs = int(both["epoch"].nunique())
+    for metric, values, words in (
+        ("curve_correlation", correlations, "correlation with the training without the lock"),
+        ("epochs_above", [float((w > p).mean()) for p, w in pairs], "share of epochs above it"),
+    ):
+        yield {
+            **locked.head(CENTRAL),
+            "metric": metric,
+            "ours": float(np.mean(values)) if values else np.nan,
+            "low": min(values, default=np.nan),
+            "high": max(values, default=np.nan),
+            "n": len(pairs),
+            "n_ok": len(values),
+            "note": f"{words}, {epochs} epochs, validation images",
+        }
+
+
+def _curve(case: Mapping[str, Any]) -> pd.DataFrame:
+    """Validation accuracy by draw and epoch."""
+    text = pd.read_csv(case["curve"], dtype=str, keep_default_na=False)
+    own = text[(text["model"] == case["model"]) & (text.get("client", "") == "")]
+    accuracy = pd.to_numeric(own["validation_accuracy"], errors="coerce")
+    kept = own.assign(accuracy=accuracy, epoch=own["epoch"].astype(int))
+    return kept[["seed", "epoch", "accuracy"]].dropna()

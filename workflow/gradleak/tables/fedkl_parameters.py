@@ -1,0 +1,90 @@
+"""How many of a network's parameters are its lock's (FedKL Table III)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from gradleak.columns import TABLES
+from gradleak.models.chain import Chain, LinearSpec
+
+COLUMNS = [*TABLES, "network", "classes", "input"]
+# Table III's shares are those of networks with 100 classes, its accuracies on MNIST and CIFAR-10
+# of such with 10.
+CLASSES = (10, 100)
+
+
+def statistics(chain: Chain) -> int:
+    """Running means and variances of all norms."""
+    return 2 * sum(
+        layer.shape.filters + (layer.projection.filters if layer.projection else 0)
+        for layer in chain.convolutions
+        if layer.norm != "none"
+    )
+
+
+def counts(chain: Chain) -> dict[str, tuple[float, str]]:
+    """Numbers of a locked network, each with what it counts.
+
+    ``share`` is lock / (parameters + running statistics), in percent.
+    """
+    lock = sum(layer.lock.parameters(layer.shape.filters) for layer in chain.locked if layer.lock)
+    kept = statistics(chain)
+    first = chain.locked[0]
+    assert first.lock is not None
+    return {
+        "parameters": (chain.parameters, "weights and biases, with the lock's"),
+        "lock": (lock, "weights and biases of the lock"),
+        "statistics": (kept, "running means and variances of all norms"),
+        "share": (
+            100 * lock / (chain.parameters + kept),
+            "percent: the lock's of all parameters and running statistics",
+        ),
+        "channels": (first.shape.filters, "channels of the locked convolution"),
+        "key": (first.lock.key, "values of the key"),
+    }
+
+
+def with_classes(chain: Chain, classes: int) -> Chain:
+    """The same network with so many outputs."""
+    last = chain.specs[-1]
+    assert isinstance(last, LinearSpec)
+    return replace(chain, specs=(*chain.specs[:-1], replace(last, outputs=classes)))
+
+
+def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.DataFrame:
+    """Tidy table: rows are networks, columns numbers of classes.
+
+    Parameters
+    ----------
+    cases
+        ``network``, what to call it (``row``), its ``chain`` with a lock (a description), and an
+        ``input`` (C, H, W) where that of the chain is not meant.
+    images, scale
+        For the columns of these names; nothing here depends on them.
+    """
+    frame = pd.DataFrame(_rows(cases)).assign(images=images, scale=scale)
+    frame = frame.reindex(columns=COLUMNS)
+    return frame.astype({"n": "Int64", "n_ok": "Int64"})
+
+
+def _rows(cases: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    for case in cases:
+        chain = Chain.from_description(case["chain"])
+        channels, height, width = case.get("input") or chain.input
+        chain = replace(chain, input=(channels, height, width))
+        for classes in CLASSES:
+            for metric, (value, note) in counts(with_classes(chain, classes)).items():
+                yield {
+                    "row": case["row"],
+                    "column": f"{classes} classes",
+                    "metric": metric,
+                    "ours": value,
+                    "note": note,
+                    "network": case["network"],
+                    "classes": classes,
+                    "input": "x".join(map(str, (channels, height, width))),
+                }

@@ -1,0 +1,114 @@
+# FedKL's tables with our numbers beside, and those that claims read.
+FEDKL_MEASURED = {
+    "fedkl_accuracy": bool(FEDKL_ACCURACIES),
+    "fedkl_table1": bool(FEDKL_ACCURACIES),
+    "fedkl_table3": bool(FEDKL_ACCURACIES),
+    "fedkl_table6": any(name in CONFIG.experiments for name in FEDKL_TABLE6),
+    "fedkl_parameters": bool(FEDKL_ACCURACIES),
+    "fedkl_propositions": any(e.paper == "fedkl" for e in CONFIG.experiments.values()),
+}
+TABLES += [f"results/tables/{name}.csv" for name, there in FEDKL_MEASURED.items() if there]
+# Tables that claims read beside scores, those that this config makes.
+FEDKL_READ = [
+    path
+    for name in ("accuracy", "parameters", "propositions", "fig4")
+    if (path := f"results/tables/fedkl_{name}.csv") in TABLES
+]
+
+
+rule fedkl_accuracy:
+    input:
+        unpack(fedkl_accuracy_files),
+    output:
+        "results/tables/fedkl_accuracy.csv",
+    log:
+        "results/logs/tables/fedkl_accuracy.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=500,
+        runtime=5,
+    params:
+        table="accuracy",
+        cases=FEDKL_ACCURACIES,
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.tables.fedkl_accuracy"),
+    script:
+        "../scripts/table_fedkl.py"
+
+
+use rule fedkl_accuracy as fedkl_parameters with:
+    input:
+        [],
+    output:
+        "results/tables/fedkl_parameters.csv",
+    log:
+        "results/logs/tables/fedkl_parameters.log",
+    params:
+        table="parameters",
+        cases=fedkl_chains(),
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.tables.fedkl_parameters"),
+
+
+use rule fedkl_accuracy as fedkl_propositions with:
+    input:
+        dataset=f"{DATA_ROOT}/{FEDKL_COLOUR_IMAGES}-test.safetensors",
+    output:
+        "results/tables/fedkl_propositions.csv",
+    log:
+        "results/logs/tables/fedkl_propositions.log",
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        table="propositions",
+        dataset=FEDKL_COLOUR_IMAGES,
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.propositions.table"),
+
+
+use rule copa_table1 as fedkl_table1 with:
+    input:
+        claims="workflow/claims/fedkl.yaml",
+        tables=["results/tables/fedkl_accuracy.csv"],
+    output:
+        "results/tables/fedkl_table1.csv",
+    log:
+        "results/logs/tables/fedkl_table1.log",
+    params:
+        name="fedkl_table1",
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.claims"),
+
+
+use rule copa_table1 as fedkl_table3 with:
+    input:
+        claims="workflow/claims/fedkl.yaml",
+        tables=["results/tables/fedkl_accuracy.csv", "results/tables/fedkl_parameters.csv"],
+    output:
+        "results/tables/fedkl_table3.csv",
+    log:
+        "results/logs/tables/fedkl_table3.log",
+    params:
+        name="fedkl_table3",
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.claims"),
+
+
+use rule copa_table1 as fedkl_table6 with:
+    input:
+        claims="workflow/claims/fedkl.yaml",
+        scores=scores_of(*FEDKL_TABLE6, attacks=FEDKL_TABLE6_ATTACKS),
+    output:
+        "results/tables/fedkl_table6.csv",
+    log:
+        "results/logs/tables/fedkl_table6.log",
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        name="fedkl_table6",
+        case={"images": CONFIG.images, "scale": CONFIG.scale},
+        code=code("gradleak.claims"),
