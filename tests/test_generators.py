@@ -240,7 +240,7 @@ def test_files_that_are_no_generators_are_refused(made, tmp_path):
 def raw():
     """config.yaml with a generator, an attack that searches it, and an experiment."""
     found = copy.deepcopy(yaml.safe_load((ROOT / "config.yaml").read_text()))
-    found["generators"] = {
+    found["generators"] |= {
         "small": {"kind": "conditional_vae", "dataset": "cifar10", "images": 100, "epochs": 2},
         "big": {"kind": "biggan", "weights": "biggan.bin", "size": 224},
     }

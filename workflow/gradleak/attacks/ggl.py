@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -135,15 +134,11 @@ class Ggl(Search):
         )
 
     def _strategy(self, member: Members) -> Any:
-        """CMA-ES, with numbers of its own and without files or words.
-
-        A start has a start image (see `Search`), which is not used here, but whose numbers no other
-        has: they seed the draws.
-        """
+        """CMA-ES, with numbers of its own and without files or words."""
         # Only where it runs: the import takes most of a second.
         from cma import CMAEvolutionStrategy
 
-        draw = np.random.default_rng(zlib.crc32(member.starts.cpu().numpy().tobytes()))
+        draw = np.random.default_rng(member.seeds[0].tolist())
         options = {
             "popsize": self.population,
             "maxiter": self.generations,

@@ -77,7 +77,7 @@ def _member(view: AttackerView, device: torch.device) -> Members:
         torch.tensor([view.labels], device=device),
         start,
         network.tensor(np.zeros((1, 1, view.chain.classes))),
-        torch.zeros((1, 2), dtype=torch.long),
+        torch.zeros((1, 2), dtype=torch.long, device=device),
     )
 
 
