@@ -32,7 +32,7 @@ def experiments() -> dict[str, Any]:
                     [""] * (not shared) + ["_kl"] + ["_bn"] * (network == "lenet" and not shared)
                 )
                 attacks = ["fedkl_dlg", "fedkl_grnn", "fedkl_ig"]
-                attacks += ["fedkl_ggl"] * (last == "imagenet") + ["fedkl_dlg_fit", "fedkl_ig_fit"]
+                attacks += ["fedkl_dlg_fit", "fedkl_ig_fit"]
                 attacks += ["fedkl_unlock"] * (network == "lenet" and not shared)
                 found[f"{name}{shared}"] = SimpleNamespace(
                     models=[f"{name}{lock}" for lock in locks],
@@ -40,6 +40,14 @@ def experiments() -> dict[str, Any]:
                     defences=["none"],
                     targets=f"of_{name}",
                 )
+    for dataset, shared in [("imagenet", shared) for shared in SHARED] + [("cifar10", "")]:
+        name = f"fedkl_resnet18_{dataset}"
+        found[f"fedkl_ggl_{dataset}{shared}"] = SimpleNamespace(
+            models=[f"{name}{lock}" for lock in [""] * (not shared) + ["_kl"]],
+            attacks=["fedkl_ggl" if dataset == "imagenet" else f"fedkl_ggl_{dataset}"],
+            defences=["none"],
+            targets=f"of_{name}",
+        )
     return found
 
 
@@ -119,12 +127,16 @@ def test_table4_has_a_panel_for_each_attack_network_and_lock() -> None:
 
 def test_table5_compares_ggl_with_and_without_lock() -> None:
     words, files = grid(rules(), "table5")
-    assert "rows" not in words and [p["column"] for p in words["panels"]] == [1, 2]
-    assert [Path(path).parts[1] for path in files["scores"]] == [
-        "fedkl_resnet18_imagenet",
-        "fedkl_resnet18_imagenet_kl",
+    assert "rows" not in words and [p["column"] for p in words["panels"]] == [1, 2, 4, 5]
+    assert [Path(path).parts[:2] for path in files["scores"]] == [
+        (f"fedkl_ggl_{dataset}", f"fedkl_resnet18_{dataset}{lock}")
+        for dataset in ("imagenet", "cifar10")
+        for lock in ("", "_kl")
     ]
-    assert {Path(path).stem for path in files["scores"]} == {"fedkl_ggl"}
+    assert [Path(path).stem for path in files["scores"]] == ["fedkl_ggl"] * 2 + [
+        "fedkl_ggl_cifar10"
+    ] * 2
+    assert [head["original"] for head in words["columns"]] == [True, False, False] * 2
 
 
 def test_table7_has_a_row_for_what_is_shared() -> None:
@@ -135,7 +147,8 @@ def test_table7_has_a_row_for_what_is_shared() -> None:
     for panel, path in zip(words["panels"], files["scores"], strict=True):
         experiment, model, _, attack = Path(path).parts
         assert model.endswith("_kl")
-        assert experiment == model.removesuffix("_kl") + ends[panel["row"]]
+        usual = model.removesuffix("_kl") if panel["column"] < 6 else "fedkl_ggl_imagenet"
+        assert experiment == usual + ends[panel["row"]]
         assert attack == ("fedkl_ggl.csv" if panel["column"] == 6 else "fedkl_grnn.csv")
     assert words["columns"][6] == {"name": "ILSVRC", "group": "ResNet-18, GGL"}
 
@@ -224,14 +237,18 @@ def test_figure4_reads_networks_and_what_the_client_kept() -> None:
 
 
 def test_what_was_taken_out_of_config_leaves_its_targets_out() -> None:
-    kept = {k: v for k, v in experiments().items() if "resnet18" not in k and "_key" not in k}
+    kept = {
+        k: v
+        for k, v in experiments().items()
+        if "resnet18" not in k and "_key" not in k and "ggl" not in k
+    }
     here = rules(kept, trained=["fedkl_trained_resnet20_cifar10"])
     assert sorted(here["FEDKL_GRIDS"]) == ["table4", "table7"]
     words, _ = grid(here, "table4")
     assert max(panel["column"] for panel in words["panels"]) == 5
     assert "key" not in {panel["case"] for panel in here["FEDKL_ATTACKERS"]}
     assert len(here["FEDKL_TABLE2"]) == 1 and here["FEDKL_FIG4"] == []
-    with pytest.raises(Refused, match="fedkl_resnet18_imagenet"):
+    with pytest.raises(Refused, match="fedkl_ggl_imagenet"):
         grid(here, "table5")
     with pytest.raises(Refused, match=r"config\.yaml: trainings\.fedkl_central_cifar10 or its mod"):
         here["fedkl_fig4_files"](None)

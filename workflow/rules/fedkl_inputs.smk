@@ -79,7 +79,10 @@ def fedkl_chains():
 
 
 # Experiments and attacks of Table VI.
-FEDKL_TABLE6 = [f"fedkl_{network}_{dataset}" for network, dataset in FEDKL_ATTACKED]
+FEDKL_TABLE6 = [
+    *(f"fedkl_{network}_{dataset}" for network, dataset in FEDKL_ATTACKED),
+    "fedkl_ggl_imagenet",
+]
 FEDKL_TABLE6_ATTACKS = [
     "fedkl_dlg",
     "fedkl_grnn",
