@@ -126,7 +126,7 @@ class ResNetConfig(Section):
     """A residual network (He et al. 2016), with the skips of the blocks in `cut` left out."""
 
     kind: Literal["resnet18", "resnet20", "resnet32", "resnet34", "resnet101"]
-    width: PositiveInt
+    width: AmountOrName
     classes: PositiveInt
     stem: Literal["small", "large"] = "small"
     cut: list[PositiveInt] = Field(default=[])
@@ -189,8 +189,9 @@ class Model(Section):
             return vgg16.specs(known.classes)
         assert known is not None
         try:
+            width = amount(known.width)
             return resnet.specs(
-                known.kind, known.width, known.classes, known.stem, known.cut, known.activation
+                known.kind, width, known.classes, known.stem, known.cut, known.activation
             )
         except ConfigError as error:
             raise ValueError(f"architecture: {str(error).rstrip('.')}") from error
@@ -198,7 +199,9 @@ class Model(Section):
     @property
     def amounts(self) -> list[str]:
         """Names of ``scales`` that layers and sides use."""
-        widths = (raw.get("fc") for raw in self.layers or ())
+        widths = [raw.get("fc") for raw in self.layers or ()]
+        if isinstance(self.architecture, ResNetConfig):
+            widths.append(self.architecture.width)
         return [value for value in (*self.input, *widths) if isinstance(value, str)]
 
 
