@@ -53,7 +53,9 @@ def test_points_and_medians_are_those_of_the_scores(tmp_path: Path) -> None:
     found = table(words["panels"], files["scores"], "no lock", "embedded", "smoke")
     for panel, path in zip(words["panels"], files["scores"], strict=True):
         place = list(TARGETS).index(panel["dataset"]), ["DLG", "GRNN"].index(panel["method"])
-        axes, x = drawn[place], list(CASES).index(panel["case"])
+        # GRNN, which does not fit, has no place for that.
+        there = [c for c in CASES if c != "fit" or panel["method"] == "DLG"]
+        axes, x = drawn[place], there.index(panel["case"])
         values = runs(path, "net")["psnr"].dropna().clip(*fedkl_adaptive.SPAN)
         points = [line for line in axes.lines if line.get_linestyle() == "None"]
         points = [line for line in points if len(line.get_xdata())]
@@ -72,11 +74,17 @@ def test_points_and_medians_are_those_of_the_scores(tmp_path: Path) -> None:
 
 
 def test_failed_runs_and_missing_cases_are_marked(tmp_path: Path) -> None:
-    figure = fedkl_adaptive.make(*build(tmp_path), "smoke")
+    files, words = build(tmp_path)
+    # One data set lacks what is tried on the other.
+    last = len(words["panels"]) - 1
+    words["panels"] = words["panels"][:last]
+    files = {name: some[:last] if len(some) > last else some for name, some in files.items()}
+    figure = fedkl_adaptive.make(files, words, "smoke")
     drawn = frames(figure)
+    assert [text.get_text() for text in drawn[1, 1].texts].count("–") == 1
     dlg, grnn = ([text.get_text() for text in drawn[0, k].texts] for k in (0, 1))
     assert dlg.count("× 1") == 2 and dlg.count("n 3") == 4 and "–" not in dlg
-    assert "× 3" in grnn and "failed" in grnn and grnn.count("–") == 1
+    assert "× 3" in grnn and "failed" in grnn and "–" not in grnn
     found = flat(figure)
     assert "–: not among the experiments" in found and "×: failed runs" in found
     assert "Values beyond −10 and 80 dB are drawn there" in found

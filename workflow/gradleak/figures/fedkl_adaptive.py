@@ -15,14 +15,22 @@ from matplotlib.ticker import MaxNLocator
 from gradleak.figures import fedkl_pictures, panel_files
 from gradleak.figures.panel_files import Panel, displayed
 from gradleak.figures.pictures import SMALL, TITLE, Page, draw_pixels, is_embedded
-from gradleak.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, PINK, RED, styled
+from gradleak.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, PINK, RED, SKY, styled
 from gradleak.tables.fedkl_adaptive import median, runs
 
 # Inches: margins, gaps, headings, heights of panels, ticks below, and the row of pictures.
 LEFT, GAP, HEAD, HIGH, BETWEEN, TICKS = 1.1, 0.12, 0.2, 1.05, 0.1, 0.22
 ABOVE, UNDER, WIDEST = 0.26, 0.26, 0.8
 # Colour and mark of each case, in their order.
-LOOKS = ((BLUE, "o"), (GREY, "s"), (RED, "D"), (GREEN, "^"), (PINK, "v"), (ORANGE, "P"))
+LOOKS = (
+    (BLUE, "o"),
+    (GREY, "s"),
+    (RED, "D"),
+    (SKY, "X"),
+    (GREEN, "^"),
+    (PINK, "v"),
+    (ORANGE, "P"),
+)
 METRIC = "psnr"
 SPAN = (-10.0, 80.0)  # dB that are shown; what lies beyond is drawn at the edge
 MINUS = "\N{MINUS SIGN}"
@@ -99,10 +107,16 @@ def _stand_in(panel: Panel) -> str:
 
 
 def _pictured(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells of one network, data set and attack: most cases, then most pictures; else the first."""
+    """Cells of one network, data set and attack: most cases, most pictures, clearly the best."""
     places = list(dict.fromkeys((cell.row, cell.method) for cell in cells))
     found = [[c for c in cells if (c.row, c.method) == place] for place in places]
-    return max(found, key=lambda each: (len(each), sum(not c.panel.reason(0) for c in each)))
+
+    def rank(each: Sequence[Cell]) -> tuple[int, int, float]:
+        values = np.concatenate([cell.values for cell in each])
+        middle = float(np.nanmedian(values)) if np.isfinite(values).any() else SPAN[0]
+        return len(each), sum(not c.panel.reason(0) for c in each), round(middle, -1)
+
+    return max(found, key=rank)
 
 
 def _points(
@@ -112,24 +126,34 @@ def _points(
     methods: Sequence[str],
     cases: Mapping[str, str],
 ) -> None:
-    """A panel for each attack and each network and data set, a column in it for each case."""
-    width = (PAGE - LEFT - 0.06) / max(len(methods), 2) - GAP
+    """A panel for each attack and each network and data set, a column in it for each case tried."""
+    tried = {
+        method: {
+            case: said
+            for case, said in cases.items()
+            if any((cell.method, cell.case) == (method, case) for cell in cells)
+        }
+        for method in methods
+    }
+    columns = max(sum(map(len, tried.values())), len(cases))
+    width = (PAGE - LEFT - 0.06 - GAP * len(methods)) / columns
+    looks = dict(zip(cases, LOOKS, strict=False))
     for line, row in enumerate(rows):
         top = TITLE + HEAD + line * (HIGH + BETWEEN)
         own = [cell for cell in cells if cell.row == row]
         _label(page, top + HIGH / 2, *row)
-        limits = _limits(own)
-        for place, method in enumerate(methods):
-            axes = page.axes(LEFT + place * (width + GAP), top, width, HIGH)
+        limits, left, last = _limits(own), LEFT, line == len(rows) - 1
+        for place, (method, shown) in enumerate(tried.items()):
+            axes = page.axes(left, top, width * len(shown), HIGH)
+            left += width * len(shown) + GAP
             here = [cell for cell in own if cell.method == method]
-            _panel(axes, here, cases, limits)
+            _panel(axes, here, list(shown), looks, limits)
             if not line:
                 axes.set_title(method, pad=3, weight="bold")
             axes.tick_params(axis="y", labelleft=not place, length=2, pad=2)
             if not place:
                 axes.set_ylabel("PSNR, dB", labelpad=2)
-            last = line == len(rows) - 1
-            axes.set_xticks(range(len(cases)), list(cases.values()) if last else [])
+            axes.set_xticks(range(len(shown)), list(shown.values()) if last else [])
             axes.tick_params(axis="x", length=0, labelsize=SMALL, pad=2)
 
 
@@ -148,16 +172,20 @@ def _limits(cells: Sequence[Cell]) -> tuple[float, float]:
 
 
 def _panel(
-    axes: Axes, here: Sequence[Cell], cases: Mapping[str, str], limits: tuple[float, float]
+    axes: Axes,
+    here: Sequence[Cell],
+    names: Sequence[str],
+    looks: Mapping[str, tuple[str, str]],
+    limits: tuple[float, float],
 ) -> None:
-    """Points and medians of each case; failed runs as a cross with their number."""
-    axes.set(xlim=(-0.5, len(cases) - 0.5), ylim=limits)
+    """Points and medians of each case in `names`; failed runs as a cross with their number."""
+    base = next(iter(looks))
+    axes.set(xlim=(-0.5, len(names) - 0.5), ylim=limits)
     axes.grid(False, axis="x")
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    names = list(cases)
     for cell in here:
         x = names.index(cell.case)
-        colour, marker = LOOKS[x % len(LOOKS)]
+        colour, marker = looks[cell.case]
         works = cell.values.dropna()
         spread = x + 0.22 * (np.linspace(-1, 1, len(works)) if len(works) > 1 else np.zeros(1))
         axes.plot(
@@ -174,7 +202,7 @@ def _panel(
         if np.isfinite(middle):
             shown = float(np.clip(middle, *SPAN))
             axes.plot((x - 0.3, x + 0.3), (shown, shown), color="black", linewidth=1.2)
-            if x == 0:
+            if cell.case == base:
                 axes.axhline(shown, color=colour, linewidth=0.6, linestyle=(0, (2, 2)), zorder=0)
         _counts(axes, x, cell, middle, colour)
     for x, case in enumerate(names):
@@ -236,11 +264,8 @@ def _footer(words: Mapping[str, Any], cells: Sequence[Cell], scale: str) -> str:
     failed = any(cell.values.isna().any() for cell in cells)
     beyond = any(((c.values < SPAN[0]) | (c.values > SPAN[1])).any() for c in cells)
     edge = f" Values beyond {SPAN[0]:g} and {SPAN[1]:g} dB are drawn there.".replace("-", MINUS)
-    names = {(cell.row, cell.method, cell.case) for cell in cells}
-    places = {(cell.row, cell.method) for cell in cells}
-    dash = " \N{EN DASH}: not among the experiments." * (
-        len(names) < len(places) * len(words["cases"])
-    )
+    tried = {(cell.method, cell.case) for cell in cells}
+    dash = " \N{EN DASH}: not among the experiments." * (len(cells) < len(tried) * len(sets))
     cross = (
         " \N{MULTIPLICATION SIGN}: failed runs with their number, as far as the attacker can tell; "
         "they count as worst."
