@@ -11,7 +11,7 @@ from gradleak.attacks.base import AttackerView
 from gradleak.errors import ConfigError
 from gradleak.models.build import check_keys
 from gradleak.models.chain import Chain, ConvLayer
-from gradleak.models.locks import KEY, is_private, names_of
+from gradleak.models.locks import KEY, names_of, public
 
 LOCKS = ("guess", "fit")
 
@@ -48,6 +48,8 @@ def open_lock(view: AttackerView, mode: str, seed: int, starts: int = 1) -> Open
         ``guess``: without it, a key of the attacker's own, under the lock weights that the server
         sent. ``fit``: the key follows from the lock's gradient, where that was shared (see
         `key_of`); else γ and β are searched for, from what keys of the attacker's own make of them.
+        The lock's gradient itself is not compared then: it is the gradient in γ and β times a long
+        key, and drowns the others.
     seed, starts
         Of keys of the attacker's own; how many starts of γ and β.
 
@@ -60,18 +62,16 @@ def open_lock(view: AttackerView, mode: str, seed: int, starts: int = 1) -> Open
     if not chain.locked:
         return Opening(dict(view.weights), shared)
     keys = dict(view.keys)
-    if mode == "fit" and not keys:
-        found = {layer.name: key_of(layer, shared) for layer in chain.locked}
-        keys = {f"{name}{KEY}": key for name, key in found.items() if key is not None}
+    if mode == "fit":
+        if not keys:
+            found = {layer.name: key_of(layer, shared) for layer in chain.locked}
+            keys = {f"{name}{KEY}": key for name, key in found.items() if key is not None}
+        shared = public(shared)
         if len(keys) < len(chain.locked):
             scaling = np.stack(
                 [_scaling(chain, view.weights, _own(chain, seed, i)) for i in range(starts)]
             )
-            return Opening(
-                _without_lock(chain, view.weights, scaling[0]),
-                {name: value for name, value in shared.items() if not is_private(name)},
-                scaling,
-            )
+            return Opening(_without_lock(chain, view.weights, scaling[0]), shared, scaling)
     weights = {**view.weights, **(keys or _own(chain, seed, 0))}
     check_keys(chain, weights)
     return Opening(weights, shared)
@@ -119,7 +119,7 @@ def _without_lock(
     chain: Chain, weights: Mapping[str, np.ndarray], scaling: np.ndarray
 ) -> dict[str, np.ndarray]:
     """Weights with γ and β in place of lock weights."""
-    out = {name: value for name, value in weights.items() if not is_private(name)}
+    out = public(weights)
     parts = np.split(
         scaling, np.cumsum([n for layer in chain.locked for n in 2 * [layer.shape.filters]])[:-1]
     )
