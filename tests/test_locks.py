@@ -142,6 +142,21 @@ def test_keys_differ_between_clients_and_seeds_and_lie_in_range():
     np.testing.assert_array_equal(again, keys[1, 0])
 
 
+@pytest.mark.parametrize("seed", [0, 1, 3])
+def test_locks_and_keys_share_no_stream_with_searches(seed):
+    """NumPy pads a seed with zeros, and GRNN's start i draws by (seed, i, 1)."""
+    chain = locked(dlg_lenet(), lock=RELU)
+    bound = 1 / np.sqrt(1024)
+    scale = initial_weights(chain, seed)["conv1_lock_scale.weight"].ravel()
+    keys = [draw_key(chain, number, seed)["conv1_key"] for number in range(3)]
+    for others in [(seed, i) for i in range(5)] + [(seed, i, 1) for i in range(5)]:
+        same = np.random.default_rng(others).uniform(-bound, bound, scale.size)
+        assert not np.isclose(same, scale, atol=1e-6).mean() > 0.01
+        for key in keys:
+            same = np.random.default_rng(others).random(1024, np.float32)
+            assert not np.isclose(same, key, atol=1e-6).mean() > 0.01
+
+
 def test_what_is_private_is_told_by_its_name():
     weights = client(locked(dlg_lenet()))
     kept = private(weights)

@@ -9,8 +9,9 @@ import numpy as np
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.models.locks import KEY, names_of
 
-# What lock weights and keys are drawn by, beside the seed.
-LOCKS, KEYS = 1, 2
+# What lock weights and keys are drawn by, beside the seed. Words, since NumPy pads a short seed with
+# zeros and would give small numbers the streams that searches and trainings draw by.
+LOCKS, KEYS = b"locks", b"keys"
 
 
 def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
@@ -51,7 +52,7 @@ def _locks(chain: Chain, seed: int) -> dict[str, np.ndarray]:
     They have a generator of their own, so that a network has the same other weights with a lock
     and without, and no `spread`: keys are long, and would saturate the lock's activation.
     """
-    generator = np.random.default_rng((seed, LOCKS))
+    generator = np.random.default_rng((seed, *LOCKS))
     out = {}
     for layer in chain.locked:
         assert layer.lock is not None
@@ -65,7 +66,7 @@ def _locks(chain: Chain, seed: int) -> dict[str, np.ndarray]:
 
 def draw_key(chain: Chain, client: int, seed: int) -> dict[str, np.ndarray]:
     """Private keys ``{layer}_key`` (S,) of one client: uniform in [0, 1) (FedKL section IV-A)."""
-    generator = np.random.default_rng((seed, KEYS, client))
+    generator = np.random.default_rng((seed, *KEYS, client))
     out = {}
     for layer in chain.locked:
         assert layer.lock is not None
