@@ -43,10 +43,11 @@ def split(labels: np.ndarray, settings: Federated, seed: int) -> list[np.ndarray
         parts = np.array_split(generator.permutation(len(labels)), settings.clients)
     else:
         parts = dirichlet(labels, settings.clients, settings.alpha, generator)
+    # Only of dirichlet: equal parts of as many images as clients, or more, are never empty.
     for client, part in enumerate(parts):
         if not len(part):
             raise DataError(
-                f"trainings: the split ({settings.split}, alpha: {settings.alpha:g}, seed: {seed}) "
+                f"trainings: the split (dirichlet, alpha: {settings.alpha:g}, seed: {seed}) "
                 f"leaves client {client} of {settings.clients} without an image; raise alpha or "
                 "train, lower federated.clients, or choose another seed."
             )
