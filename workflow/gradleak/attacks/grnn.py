@@ -56,9 +56,11 @@ class Grnn(Search):
     rate, momentum
         Of RMSprop, as PyTorch defines it.
     tv, norm, wasserstein
-        Weights, see above; the authors take tv 1e-3 for LeNet and 1e-6 for ResNet-18.
+        Weights, see above. The code of GRNN's authors takes tv 1e-3 for LeNet and 1e-6 for
+        ResNet-18, that of FedKL's 1e-6 for all networks.
     latent
-        Values of the generator's fixed input.
+        Values of the generator's fixed input: 128 in the code of GRNN's authors, 1,024 in that of
+        FedKL's.
     failure_loss
         See above.
     """
