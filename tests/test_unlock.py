@@ -94,6 +94,8 @@ def test_where_it_does_not_apply_it_says_why():
     bare = Chain("bare", SIZE, (plain, *chain().specs[1:]))
     assert "bare has no lock on its first convolution alone" in attack.applies(bare)
     assert "followed by 'relu', which hides" in attack.applies(chain(activation="relu"))
+    assert "'identity' may make γ negative, whose sign" in attack.applies(chain("identity"))
+    assert attack.applies(chain("relu")) is None
     alone = Chain("alone", SIZE, (chain().specs[0], LinearSpec(CLASSES)))
     assert "alone has no convolution behind its lock" in attack.applies(alone)
     pooled = dataclasses.replace(chain().specs[1], pool="max")

@@ -3,7 +3,7 @@
 FedKL's Proposition 2 holds that without γ and β the input cannot be inferred. But the layers behind
 the lock share their gradients, and R-GAP's walk solves them for the features a(s), s = γ û + β. As
 û has mean 0 and variance 1 in each channel, β is the mean of s and γ its deviation, whatever key
-made them.
+made them. A deviation has no sign, so the lock's activation must not make γ negative.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ FIRST = "conv1"
 CONDITION = 1e-7
 # Relative deviation below which a channel counts as constant: errors of its features pass for one.
 CONSTANT = 1e-4
+# Activations of a lock that give no negative γ.
+POSITIVE = ("relu", "sigmoid")
 
 
 @dataclass
@@ -65,6 +67,12 @@ class Unlock:
             return (
                 f"{chain.name}: {FIRST} is followed by '{first.activation.name}', which hides what "
                 "the moments need; use dlg with lock: fit."
+            )
+        assert first.lock is not None
+        if first.lock.activation.name not in POSITIVE:
+            return (
+                f"{chain.name}: its lock's activation '{first.lock.activation.name}' may make γ "
+                "negative, whose sign the moments do not tell; lock with relu or sigmoid."
             )
         if chain.layers[1:] and isinstance(chain.layers[1], ConvLayer):
             return inapplicable(tail_of(chain), NAMES)

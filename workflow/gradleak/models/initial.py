@@ -9,7 +9,7 @@ import numpy as np
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.models.locks import KEY, names_of
 
-# What lock weights and keys are drawn by, beside the seed. Words, since NumPy pads a short seed with
+# What lock weights and keys are drawn by, beside the seed. Words, as NumPy pads short seeds with
 # zeros and would give small numbers the streams that searches and trainings draw by.
 LOCKS, KEYS = b"locks", b"keys"
 
