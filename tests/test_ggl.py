@@ -9,7 +9,7 @@ import torch
 
 from chains import chain, conv, view
 from gradleak.attacks.base import ManyAttack
-from gradleak.attacks.ggl import Ggl, divergence
+from gradleak.attacks.ggl import Ggl, divergence, indistinct
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.generators import conditional_vae, files
 from gradleak.matching.population import Population
@@ -192,8 +192,41 @@ def test_a_search_that_ends_far_away_has_failed(path):
     assert Ggl(generator=path).failure(2.0)
 
 
+@pytest.mark.parametrize("precision", ["float32", "float64"])
+@pytest.mark.parametrize("prior", [0.0, 0.001])
+def test_a_gradient_that_says_nothing_of_the_image_fails(path, precision, prior):
+    """Sigmoid after Sigmoid of small weights: what reaches the last layer is the same for all."""
+    layers = [conv(4, 3, 1, 1, **SMOOTH) for _ in range(3)]
+    network = chain(*layers, channels=1, classes=3, last="identity")
+    attack = Ggl(generator=path, generations=4, population=6, precision=precision, prior=prior)
+    blank, telling = (
+        attack.run_many([view_of(path, network=dataclasses.replace(network, spread=size))], [0])[0]
+        for size in (1e-3, 0.5)
+    )
+    assert "6 first candidates" in blank.failure
+    assert "says nothing of the image" in blank.failure
+    assert (blank.stop, blank.evaluations) == ("candidates not told apart", 6)
+    assert np.isfinite(blank.images).all()
+    assert not telling.failure
+    assert telling.evaluations == 24
+
+
+def test_rounding_is_told_by_the_size_of_the_difference_not_by_its_share():
+    assert indistinct(np.array([1e-14, 4e-14]))
+    assert indistinct(np.array([1.0, 1.0 + 1e-7, np.nan]))
+    assert not indistinct(np.array([1e-14, 4e-12]))
+    assert not indistinct(np.array([1.0, 1.0 + 1e-5]))
+    assert not indistinct(np.array([np.nan, np.inf]))
+
+
 def test_an_early_end_is_told_in_pycmas_words(path, monkeypatch):
-    monkeypatch.setattr(Population, "distances", lambda self, images: 3.0 * torch.ones(len(images)))
+    steps = iter([0.1])
+
+    def level(self, images):
+        """Different candidates at first, then all alike."""
+        return 3.0 + next(steps, 0.0) * torch.arange(len(images))
+
+    monkeypatch.setattr(Population, "distances", level)
     (found,) = Ggl(generator=path, population=8, prior=0.0).run_many([view_of(path)], [0])
     assert found.stop.startswith("cma: tolf")
     assert found.evaluations < 8 * 100

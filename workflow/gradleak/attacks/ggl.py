@@ -19,7 +19,10 @@ from gradleak.matching.members import Members
 from gradleak.matching.population import Population
 from gradleak.models.chain import Chain
 
-SPENT = "evaluations spent"
+SPENT, BLANK = "evaluations spent", "candidates not told apart"
+# What rounding changes ‖∇W' − ∇W‖ by, relative to ‖∇W‖: shared gradients are float32, and that of
+# the true image itself is 1e-7 away (measured, ResNet-18); some units more in deeper networks.
+ROUNDING = 1e-6
 # Keeps log σ finite, where all numbers of a latent vector are the same.
 TINY = 1e-10
 
@@ -37,6 +40,10 @@ class Ggl(Search):
     CMA-ES starts at z = 0, where the generator's prior is densest. The best z on the way counts. A
     search has failed if its distance never became finite, or stays at `failure_loss` or above; at 2
     it is as far as an unrelated gradient of the same norm.
+
+    It fails too, after its first generation, if ||∇W' − ∇W|| / ||∇W|| differs by no more than
+    `ROUNDING` between all candidates: by the triangle inequality, rounding by that much makes such
+    differences. The gradient then says nothing of the image, and CMA-ES would minimise the prior.
 
     Parameters
     ----------
@@ -113,8 +120,9 @@ class Ggl(Search):
         population = Population(member, self.population)
         strategy = self._strategy(member)
         best, least, reached = np.zeros(self._generator.latent), np.inf, np.inf
-        trace = []
-        while not strategy.stop():
+        trace: list[float] = []
+        blank = ""
+        while not blank and not strategy.stop():
             drawn = np.array(strategy.ask())
             distances = population.distances(images.of(drawn)).double().cpu().numpy()
             values = distances + self.prior * divergence(drawn)
@@ -122,12 +130,13 @@ class Ggl(Search):
                 first = int(np.nanargmin(values))
                 best, least, reached = drawn[first], float(values[first]), float(distances[first])
             strategy.tell(list(drawn), list(_ranked(values)))
+            blank = "" if trace else indistinct(distances)
             trace.append(least)
         return Reconstruction(
             images.of(best[None])[0].double().cpu().numpy(),
-            stop=_reason(strategy.stop()),
+            stop=BLANK if blank else _reason(strategy.stop()),
             label=label,
-            failure=self.failure(reached),
+            failure=blank or self.failure(reached),
             loss=least,
             evaluations=self.population * len(trace),
             trace=moments(np.array(trace)),
@@ -185,6 +194,19 @@ def divergence(latents: np.ndarray) -> np.ndarray:
     mean, variance = latents.mean(1), latents.var(1)
     found: np.ndarray = 0.5 * (mean**2 + variance - 1.0 - np.log(variance + TINY))
     return found
+
+
+def indistinct(distances: np.ndarray) -> str:
+    """Why nothing can be told from relative squared distances (P,); empty if something can."""
+    roots = np.sqrt(distances[np.isfinite(distances)])
+    if len(roots) < 2 or np.ptp(roots) > ROUNDING:
+        return ""
+    return (
+        f"The gradients of all {len(roots)} first candidates are {roots.min():.2g} to "
+        f"{roots.max():.2g} of its norm away from the shared one, which differ by no more than "
+        f"rounding ({ROUNDING:g}): this gradient says nothing of the image; use a network whose "
+        "gradient does."
+    )
 
 
 def _ranked(values: np.ndarray) -> np.ndarray:
