@@ -60,3 +60,5 @@ def test_the_row_holds_times_memory_and_errors(tmp_path, data):
     assert found["ratio"] == found["reference_s"] / found["ours_s"]
     assert found["ours_error"] == pytest.approx(found["reference_error"], rel=1e-3)
     assert "2 images, 1 iterations" in found["note"]
+    said = f"{1 / found['ours_s']:.3g} iterations times images per second and core of ours"
+    assert f"{said}, the authors' code makes 37" in found["note"]
