@@ -175,6 +175,23 @@ def test_a_lock_is_timed_against_the_same_network_without():
     assert locked.parameters - plain.parameters == 32_800 - 2 * 16
 
 
+def test_a_lock_of_lenet_is_timed_against_a_norm_and_against_neither():
+    rows = lock.lock_rows(device="cpu", threads=1, steps=2, kind="lenet", width=2)
+    assert [entry["what"] for entry in rows] == [
+        "training step lenet with a lock, float32",
+        "training step lenet with a lock, auto",
+    ]
+    for entry in rows:
+        assert entry["ratio"] == entry["reference_s"] / entry["ours_s"]
+        assert "norm and lock against neither" in entry["note"]
+    nets = lock.networks("lenet", 12)
+    # The count of the LeNet that FedKL's authors lock, less two channels of the input and 24,600.
+    assert nets["bare"].parameters == 40_426 - 24_600 - 2 * 12 * 25
+    assert nets["plain"].parameters == nets["bare"].parameters + 2 * 12
+    assert nets["locked"].parameters == nets["bare"].parameters + 24_600
+    assert 24_600 / nets["locked"].parameters == pytest.approx(0.61, abs=0.01)
+
+
 def test_jobs_take_turns_and_the_fastest_counts(monkeypatch):
     seconds, called = iter([3.0, 1.0, 2.0, 4.0]), []
 

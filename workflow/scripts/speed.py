@@ -81,7 +81,10 @@ with job(snakemake) as log, tempfile.TemporaryDirectory(prefix="gradleak-speed-"
             rounds=params.rounds,
         )
     )
-    rows += lock.lock_rows(device=params.device, threads=threads, steps=params.lock_steps)
+    shared = {"device": params.device, "threads": threads}
+    rows += lock.lock_rows(**shared, steps=params.lock_steps)
+    # LeNet's steps are short.
+    rows += lock.lock_rows(**shared, steps=10 * params.lock_steps, kind="lenet", width=12)
     log.info("%s", speed.summary(rows))
     for model, iterations in zip((given.resnet, given.deep), params.inverting, strict=True):
         rows.append(

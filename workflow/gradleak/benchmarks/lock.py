@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from gradleak.gradients import pick_device
 from gradleak.memory import keep_freed_memory
 from gradleak.models import resnet
 from gradleak.models.activations import Activation
-from gradleak.models.chain import Chain
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import draw_key, initial_weights
 from gradleak.models.locking import with_lock
 from gradleak.models.locks import Lock
@@ -33,13 +34,29 @@ WARM = 3
 
 
 def networks(kind: str, width: int) -> dict[str, Chain]:
-    """One residual network for CIFAR-10, without a lock and with one."""
-    specs = resnet.specs(kind, width, 10)
-    shape = (3, 32, 32)
-    return {
+    """DLG's LeNet for MNIST, or a residual network for CIFAR-10: without a lock and with one.
+
+    Both have a norm where the lock is; LeNet has it for the lock's sake, so ``bare`` is without.
+    """
+    shape: tuple[int, int, int]
+    if kind == "lenet":
+        specs, shape = _lenet(width, "batch"), (1, 32, 32)
+        more = {"bare": Chain(f"{kind}_bare", shape, _lenet(width, "none"))}
+    else:
+        specs, shape, more = resnet.specs(kind, width, 10), (3, 32, 32), {}
+    return more | {
         "plain": Chain(kind, shape, specs),
         "locked": Chain(f"{kind}_kl", shape, with_lock(specs, ["conv1"], LOCK)),
     }
+
+
+def _lenet(width: int, norm: str) -> tuple[ConvSpec | LinearSpec, ...]:
+    """DLG's LeNet of `width` filters as FedKL trains it, with ReLU, and a first norm."""
+    relu = Activation("relu")
+    first, second, third = (
+        ConvSpec(width, (5, 5), (stride, stride), (2, 2), True, relu) for stride in (2, 2, 1)
+    )
+    return replace(first, norm=norm), second, third, LinearSpec(10)
 
 
 def learners(chains: dict[str, Chain], precision: str, device: torch.device) -> dict[str, Learner]:
@@ -54,9 +71,10 @@ def learners(chains: dict[str, Chain], precision: str, device: torch.device) -> 
 
 def seconds(learning: dict[str, Learner], steps: int, batch: int) -> dict[str, np.ndarray]:
     """Seconds of each step, `steps` of each network on one batch, in turns."""
-    device = next(iter(learning.values())).device
+    first = next(iter(learning.values()))
+    device = first.device
     generator = torch.Generator().manual_seed(0)
-    images = torch.randn((batch, 3, 32, 32), generator=generator)
+    images = torch.randn((batch, *first.chain.input), generator=generator)
     inputs = images.to(device).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(10, (batch,), generator=generator).to(device)
     spent: dict[str, list[float]] = {name: [] for name in learning}
@@ -87,7 +105,7 @@ def lock_rows(
     steps
         Of each network.
     kind, width
-        The network, as in `gradleak.models.resnet.specs`.
+        The network: as in `gradleak.models.resnet.specs`, or ``lenet`` and its filters.
     """
     out = []
     for precision in PRECISIONS:
@@ -102,10 +120,21 @@ def lock_rows(
                 f"against the same network without; median of {steps} steps of each in turns, "
                 f"batch {BATCH}, {found['arithmetic']}, {found['device']}, {threads} threads; key "
                 f"of {LOCK.key} values at the first convolution; a step with the lock takes "
-                f"{100 * (found['quotient'] - 1):+.1f} %",
+                f"{_percent(found['quotient'])}{_beside(found)}",
             )
         )
     return out
+
+
+def _percent(quotient: float) -> str:
+    return f"{100 * (quotient - 1):+.1f} %"
+
+
+def _beside(found: dict[str, Any]) -> str:
+    """What norm and lock together take, where the network has no norm of its own."""
+    if "norm and lock" not in found:
+        return ""
+    return f", norm and lock against neither {_percent(found['norm and lock'])}"
 
 
 def _measured(arguments: Sequence[str]) -> dict[str, Any]:
@@ -114,7 +143,9 @@ def _measured(arguments: Sequence[str]) -> dict[str, Any]:
     device = pick_device(job["device"])
     learning = learners(networks(job["kind"], job["width"]), job["precision"], device)
     spent = seconds(learning, job["steps"], BATCH)
-    return {
+    bare = spent.pop("bare", None)
+    beside = {} if bare is None else {"norm and lock": float(np.median(spent["locked"] / bare))}
+    return beside | {
         **{name: float(np.median(values)) for name, values in spent.items()},
         "quotient": float(np.median(spent["locked"] / spent["plain"])),
         "arithmetic": learning["plain"].kind,
