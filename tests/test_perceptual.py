@@ -8,13 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from skimage.metrics import structural_similarity
 from torchvision.transforms.functional import to_pil_image
 
 from backbone_files import untrained, write
 from gradleak.data import arrays, backbones
 from gradleak.errors import DataError
 from gradleak.metrics import perceptual
-from gradleak.metrics.image import overflowed, psnr, psnr_rmse, rmse_255
+from gradleak.metrics.image import overflowed, psnr, psnr_rmse, rmse_255, ssim, ssim_255
 from gradleak.metrics.perceptual import Lpips, as_stored, standard
 
 NETWORKS = tuple(backbones.BACKBONES)
@@ -57,6 +58,22 @@ def test_values_out_of_range_come_out_as_in_the_authors_files():
     assert ours[0, 0, :4] == pytest.approx([0.0, 255.0, 255.0, 0.0])
     inside = pictures(3)
     assert np.array_equal(overflowed(inside), 255.0 * inside)
+
+
+def test_the_papers_ssim_is_the_usual_one_of_what_its_files_hold():
+    original, found = pictures(4)[:2]
+    assert ssim_255(original, found) == pytest.approx(ssim(original, found))
+    stored = [overflowed(image) for image in (original, found + 20.0)]
+    expected = structural_similarity(*stored, data_range=255.0, channel_axis=0)
+    assert ssim_255(original, found + 20.0) == pytest.approx(expected)
+
+
+def test_the_papers_ssim_sees_a_picture_that_clipping_makes():
+    original = (pictures(5, 1)[0] > 0.5).astype(float)
+    far = 30.0 * (original - 0.5) + np.random.default_rng(6).normal(0.0, 3.0, original.shape)
+    assert psnr(original, far) < -20
+    assert ssim(original, np.clip(far, 0.0, 1.0)) > 0.9
+    assert abs(ssim_255(original, far)) < 0.2
 
 
 # --- LPIPS --------------------------------------------------------------------------------------

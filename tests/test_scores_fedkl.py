@@ -16,7 +16,7 @@ from gradleak import scores, scores_fedkl
 from gradleak.artifacts import write_rows, write_tensors
 from gradleak.claims import Evidence, evaluate, load
 from gradleak.errors import DataError
-from gradleak.metrics.image import psnr_rmse, rmse_255
+from gradleak.metrics.image import psnr_rmse, rmse_255, ssim_255
 from gradleak.metrics.perceptual import Lpips, as_stored, standard
 from gradleak.models import files
 from gradleak.models.initial import family_weights
@@ -97,6 +97,7 @@ def test_one_row_per_image_and_metric(made, weights, tmp_path):
     expected = {
         "rmse_255": rmse_255(original, pixels),
         "psnr_rmse": psnr_rmse(original, pixels),
+        "ssim_255": ssim_255(original, pixels),
         "lpips_alex": alex(standard([original]), standard([pixels]))[0],
         "lpips_alex_255": alex(as_stored([original]), as_stored([pixels]))[0],
         "lpips_squeeze": Lpips("squeeze", weights[1])(standard([original]), standard([pixels]))[0],
@@ -111,6 +112,7 @@ def test_an_exact_and_a_failed_reconstruction(made, weights, tmp_path):
     exact = found[(found["batch"] == "1") & (found["status"] == "ok")].set_index("metric")["value"]
     assert float(exact["lpips_alex"]) == 0.0
     assert float(exact["rmse_255"]) < 1e-10 and float(exact["psnr_rmse"]) > 120
+    assert float(exact["ssim_255"]) == pytest.approx(1.0)
     failed = found[found["batch"] == "2"]
     assert set(failed["status"]) == {"failed"} and set(failed["value"]) == {""}
     assert set(failed["reason"]) == {"The gradient holds NaN."}
@@ -126,7 +128,7 @@ def test_without_weights_rows_stay_empty_and_say_how_to_get_them(made, weights, 
     lacking = none[none["status"] == "not_available"]
     assert set(lacking["metric"]) == NEEDS_WEIGHTS and set(lacking["value"]) == {""}
     ok = none[none["status"] == "ok"]
-    assert set(ok["metric"]) == {"rmse_255", "psnr_rmse"} and len(ok) == 4
+    assert set(ok["metric"]) == {"rmse_255", "psnr_rmse", "ssim_255"} and len(ok) == 6
 
 
 def test_a_damaged_file_of_weights_stops_the_job(made, weights):
@@ -191,7 +193,8 @@ def test_a_claim_that_needs_missing_weights_is_not_judged(metric, evidence, tmp_
 
 
 @pytest.mark.parametrize(
-    ("metric", "n"), [("mse", 2), ("rmse_255", 2), ("lpips_alex", 2), ("label_correct", 1)]
+    ("metric", "n"),
+    [("mse", 2), ("rmse_255", 2), ("ssim_255", 2), ("lpips_alex", 2), ("label_correct", 1)],
 )
 def test_missing_weights_are_no_failed_run_of_another_metric(metric, n, evidence, tmp_path):
     found = judge(tmp_path, evidence, metric)

@@ -52,8 +52,8 @@ def score(
         an empty value, status `NOT_AVAILABLE` and a reason that says how to get them. Answers that
         failed keep their rows; those that an attack gives by class have none.
 
-        ``rmse_255``, ``psnr_rmse``
-            What the paper calls MSE and PSNR.
+        ``rmse_255``, ``psnr_rmse``, ``ssim_255``
+            What the paper calls MSE, PSNR and SSIM.
         ``lpips_alex``, ``lpips_squeeze``, ``lpips_vgg``
             LPIPS, of pixels clipped to [0, 1].
         ``lpips_alex_255``, ``lpips_vgg_255``

@@ -31,6 +31,7 @@ OF_IMAGES = (
     "ssim",
     "rmse_255",
     "psnr_rmse",
+    "ssim_255",
     "lpips_alex",
     "lpips_squeeze",
     "lpips_vgg",

@@ -76,6 +76,20 @@ def ssim(original: np.ndarray, reconstruction: np.ndarray) -> float:
     return float(structural_similarity(original, reconstruction, data_range=1.0, channel_axis=0))
 
 
+def ssim_255(original: np.ndarray, reconstruction: np.ndarray) -> float:
+    """Structural similarity of pixels on 0..255 as FedKL's files hold them: its Table VI's SSIM.
+
+    `ssim` of the `overflowed` pixels over 255. Where a search ends far out of [0, 1], clipping
+    leaves a picture of few values that may look like the original; the authors' cast leaves noise.
+
+    Parameters
+    ----------
+    original, reconstruction
+        Pixels in [0, 1] (C, H, W); where they are not, see `overflowed`.
+    """
+    return ssim(overflowed(original) / 255.0, overflowed(reconstruction) / 255.0)
+
+
 def combination(images: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, float]:
     """Least-squares weights of `images` (K, C, H, W) in `found` (C, H, W), and their R².
 
@@ -116,8 +130,9 @@ METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "psnr_255": psnr_255,
     "ssim": ssim,
 }
-# What FedKL's authors call MSE and PSNR; of pixels in [0, 1].
+# What FedKL's authors call MSE, PSNR and SSIM; of pixels in [0, 1], or out of it.
 FEDKL: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
     "rmse_255": rmse_255,
     "psnr_rmse": psnr_rmse,
+    "ssim_255": ssim_255,
 }
