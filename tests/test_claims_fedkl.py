@@ -187,11 +187,30 @@ def test_names_are_those_of_networks_and_data_sets(claims: Claims) -> None:
         assert parts[0] == "fedkl" and parts[1] in NETWORKS and parts[2] in DATASETS
         assert parts[3:] in ([], ["key"], ["gradient"], ["both"])
         if "model" in where:
-            usual = "_".join(parts[:3]).replace("_ggl_", "_resnet18_")
-            kind = str(where["model"]).removeprefix(usual)
+            kind = str(where["model"]).removeprefix("_".join(parts[:3]))
             assert kind in ("", "_bn", "_kl")
             assert kind == "_kl" or not parts[3:]
     assert looked_at > 200
+
+
+def test_orders_that_few_rounds_or_one_image_cannot_answer_need_the_papers_amounts(
+    claims: Claims,
+) -> None:
+    needs: dict[str, set[str]] = {}
+    for claim in claims.claims:
+        if claim.kind != "order":
+            continue
+        said = str(claim.query.model_dump())
+        if isinstance(claim.query, Estimates):
+            deep = [net for net in ("resnet", "vgg") if net in said]
+            needs.setdefault("trained" if deep else "digits", set()).add(str(claim.needs.scale))
+        elif "attack" in said:
+            net = next(net for net in ("resnet18", "resnet20", "lenet", "ggl") if net in said)
+            needs.setdefault(net, set()).add(str(claim.needs.scale))
+    assert needs["trained"] == needs["resnet18"] == {"paper"}
+    assert needs["digits"] == needs["lenet"] == needs["resnet20"] == {"laptop"}
+    # Whether a label is told takes no test; the other orders on GGL's network do.
+    assert needs["ggl"] == {"laptop", "paper"}
 
 
 def test_tables_show_the_papers_numbers_beside_ours(claims: Claims, world: Evidence) -> None:
