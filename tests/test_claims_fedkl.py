@@ -213,6 +213,20 @@ def test_orders_that_few_rounds_or_one_image_cannot_answer_need_the_papers_amoun
     assert needs["ggl"] == {"laptop", "paper"}
 
 
+@pytest.mark.parametrize(("locked", "verdict"), [(-0.9, "reproduced"), (0.2, "differs")])
+def test_an_asymmetry_has_no_sign(
+    claims: Claims, tmp_path: Path, locked: float, verdict: str
+) -> None:
+    rows = [
+        {"row": "ResNet-20, CIFAR-10", "column": column, "metric": metric, "ours": value}
+        for column, skewness in (("w/o KL", 0.5), ("w/ KL", locked))
+        for metric, value in (("skewness", skewness), ("asymmetry", abs(skewness)))
+    ]
+    found = evaluate(claims, _read(tmp_path, [], fedkl_fig4=rows), "real", "laptop")
+    asked = found.set_index("id").loc["fedkl.fig4.asymmetric.resnet20_cifar10"]
+    assert asked["verdict"] == verdict
+
+
 def test_tables_show_the_papers_numbers_beside_ours(claims: Claims, world: Evidence) -> None:
     shown = table(claims, world, "fedkl_table6", "real", "laptop")
     cell = shown.set_index(["row", "column", "metric"]).loc[

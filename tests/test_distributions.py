@@ -212,6 +212,9 @@ def test_table_has_four_distributions_of_the_first_draw(tmp_path: Path) -> None:
         said = rows[rows["metric"] != "density"].set_index("metric")["ours"]
         assert said["mean"] == pytest.approx(true.mean(), abs=1e-5)
         assert said["sd"] == pytest.approx(true.std(), rel=1e-5)
+        skewness = stats.skew(true.ravel())
+        assert said["skewness"] == pytest.approx(skewness, rel=1e-3, abs=1e-4)
+        assert said["asymmetry"] == pytest.approx(abs(skewness), rel=1e-3, abs=1e-4)
         distance = stats.wasserstein_distance(true.ravel(), values["reference"].ravel())
         assert said["wasserstein"] == pytest.approx(distance, abs=2 / FINE)
         assert ("zero_scale" in said) == column.startswith("w/")

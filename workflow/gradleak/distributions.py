@@ -166,9 +166,10 @@ def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.Dat
     pandas.DataFrame
         Columns ``reference`` (û of the plain network), ``w/o KL`` (its γ·û + β), ``w/ KL`` (the
         same of the locked one with its client's γ and β) and ``reference, w/ KL`` (û of the locked
-        one). Metrics: ``mean``, ``sd``, ``skewness``; ``wasserstein``, the 1-Wasserstein distance
-        to the reference; ``zero_scale``, the share of channels whose γ is 0; ``outside``, the share
-        of values beyond ±16; ``density`` in bins of 1/16 from ``left`` to ``right``. ``n`` counts
+        one). Metrics: ``mean``, ``sd``, ``skewness``; ``asymmetry``, the skewness without its sign;
+        ``wasserstein``, the 1-Wasserstein distance to the reference; ``zero_scale``, the share of
+        channels whose γ is 0; ``outside``, the share of values beyond ±16; ``density`` in bins of
+        1/16 from ``left`` to ``right``. ``n`` counts
         images; the first draw of the weights is taken.
     """
     rows = [row for case in cases for row in _rows(case)]
@@ -200,6 +201,7 @@ def _facts(spread: Spread, reference: Spread, off: float | None) -> Iterator[dic
         "mean": (spread.mean, "over images, channels and positions"),
         "sd": (spread.sd, "standard deviation"),
         "skewness": (spread.skewness, "third central moment over sd cubed"),
+        "asymmetry": (abs(spread.skewness), "skewness without its sign"),
         "wasserstein": (spread.distance(reference), "1-Wasserstein distance to the reference"),
         "outside": (spread.outside / spread.sums[0], f"share of values beyond ±{SPAN}"),
     }
