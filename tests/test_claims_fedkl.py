@@ -188,9 +188,21 @@ def test_names_are_those_of_networks_and_data_sets(claims: Claims) -> None:
         assert parts[3:] in ([], ["key"], ["gradient"], ["both"])
         if "model" in where:
             kind = str(where["model"]).removeprefix("_".join(parts[:3]))
-            assert kind in ("", "_bn", "_kl")
+            assert kind in ("", "_bn", "_kl", "_kls")
             assert kind == "_kl" or not parts[3:]
     assert looked_at > 200
+
+
+def test_what_fits_or_opens_a_lock_is_asked_for_both_of_lenets(claims: Claims) -> None:
+    by_id = {claim.id: claim for claim in claims.claims}
+    for case in ("lenet_mnist", "lenet_cifar10"):
+        for lock, words, kind in (("relu", "ReLU", "kl"), ("sigmoid", "Sigmoid", "kls")):
+            names = [f"{said}.{case}.{lock}" for said in ("adaptive", "unlocked")]
+            names += [f"fitted.{case}.{lock}.{attack}" for attack in ("dlg", "grnn", "ig")]
+            for name in names:
+                claim = by_id[f"fedkl.{name}"]
+                assert getattr(claim.query, "where", {})["model"] == f"fedkl_{case}_{kind}"
+                assert f"{words} in the lock" in claim.statement
 
 
 def test_orders_that_few_rounds_or_one_image_cannot_answer_need_the_papers_amounts(
