@@ -239,6 +239,36 @@ def test_an_asymmetry_has_no_sign(
     assert asked["verdict"] == verdict
 
 
+@pytest.mark.parametrize(("read", "alike"), [(0.9, True), (0.7, False)])
+def test_a_key_that_is_read_is_held_against_one_that_is_shared(
+    claims: Claims, tmp_path: Path, read: float, alike: bool
+) -> None:
+    model = {"model": "fedkl_lenet_mnist_kl"}
+    rows = []
+    for index in range(IMAGES):
+        off = 0.001 * index
+        for shared, attack, ssim in (
+            ("gradient", "fedkl_grnn_fit", read + off),
+            ("gradient", "fedkl_grnn", 0.1),
+            ("key", "fedkl_grnn", 0.92),
+            ("both", "fedkl_grnn", 0.91),
+        ):
+            where = {**model, "result": f"fedkl_lenet_mnist_{shared}", "attack": attack}
+            rows += [
+                _score(where, index, "ssim_255", ssim),
+                _score(where, index, "rmse_255", 100 * (1 - ssim) + off),
+            ]
+    found = evaluate(claims, _read(tmp_path, rows), "real", "laptop").set_index("id")
+    verdicts = found["verdict"].filter(like="fedkl.key_read").filter(like="lenet_mnist")
+    assert verdicts.pop("fedkl.key_read.beats.lenet_mnist") == "reproduced"
+    assert verdicts.pop("fedkl.key_read.lenet_mnist") == "reproduced"
+    assert verdicts.to_dict() == {
+        f"fedkl.key_read.lenet_mnist.as_{what}": "reproduced" if alike else "differs"
+        for what in ("key", "both")
+    }
+    assert found.loc["fedkl.gradient_only.lenet_mnist", "verdict"] == "reproduced"
+
+
 def test_tables_show_the_papers_numbers_beside_ours(claims: Claims, world: Evidence) -> None:
     shown = table(claims, world, "fedkl_table6", "real", "laptop")
     cell = shown.set_index(["row", "column", "metric"]).loc[
