@@ -269,6 +269,15 @@ def test_a_key_that_is_read_is_held_against_one_that_is_shared(
     assert found.loc["fedkl.gradient_only.lenet_mnist", "verdict"] == "reproduced"
 
 
+def test_a_gain_with_the_lock_is_explained_by_the_authors_networks(claims: Claims) -> None:
+    found = evaluate(claims, Evidence(), "real", "laptop").set_index("id")
+    assert found.loc["fedkl.capacity", "verdict"] == "refuted"
+    assert "lack the max-pool" in found.loc["fedkl.capacity", "explanation"]
+    explained = {c.id for c in claims.claims if "max-pool" in (c.explanation or "")}
+    gains = {c.id for c in claims.claims if c.id.startswith("fedkl.large.")}
+    assert explained == gains | {"fedkl.capacity", "fedkl.most_gained"} and len(gains) == 12
+
+
 def test_tables_show_the_papers_numbers_beside_ours(claims: Claims, world: Evidence) -> None:
     shown = table(claims, world, "fedkl_table6", "real", "laptop")
     cell = shown.set_index(["row", "column", "metric"]).loc[
