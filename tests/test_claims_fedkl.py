@@ -1,66 +1,23 @@
-"""Claims of FedKL: its tables, its sentences against them, accuracies, arithmetic, weights."""
+"""Claims of FedKL: its tables, and its sentences against them and against made-up results."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 
+from claims_fedkl import read, score
 from claims_rgap import ROOT
 from gradleak.claims import Claims, Evidence, evaluate, load, table
 from gradleak.claims.model import Claim
 from gradleak.claims.queries import Column, Estimates, Runs
-from gradleak.errors import ConfigError
 
 FILE = ROOT / "workflow" / "claims" / "fedkl.yaml"
 IMAGES = 5
 ERROR = 0.02
 NETWORKS = ("lenet", "resnet20", "resnet18", "ggl")  # GGL has experiments of its own
 DATASETS = ("mnist", "cifar10", "cifar100", "imagenet")
-
-
-def _score(where: dict[str, Any], index: int, metric: str, value: Any, **changes: Any) -> dict:
-    row = {"paper": "fedkl", "defence": "none", "images": "real", "targets": "t", "seed": 0}
-    row |= {key: where[key] for key in ("result", "attack", "model")}
-    row |= {"batch": index, "index": index, "label": "x", "metric": metric, "value": value}
-    return {**row, "status": "ok", "reason": "", **changes}
-
-
-def _read(folder: Path, scores: list[dict], **tables: list[dict]) -> Evidence:
-    for name, found in {"scores": scores, **tables}.items():
-        pd.DataFrame(found).to_csv(folder / f"{name}.csv", index=False)
-    return Evidence.read(
-        scores=[folder / "scores.csv"] if scores else [],
-        tables=[folder / f"{name}.csv" for name in tables],
-    )
-
-
-def _file(folder: Path, claims: list[dict], **more: Any) -> Claims:
-    """A claims file of a test."""
-    rules: dict[str, dict] = {
-        "above": {"rule": "alpha"},
-        "close": {"rule": "at_least", "amount": -3},
-        "same": {"rule": "absolute", "amount": 0},
-        "half": {"rule": "at_least", "amount": 0.5},
-        "mean": {"rule": "mean", "factor": 2},
-        "test": {"rule": "alpha"},
-    }
-    tolerances = {name: {**rule, "reason": "A test."} for name, rule in rules.items()}
-    path = folder / "claims.yaml"
-    content = {"paper": "fedkl", "tolerances": tolerances, "claims": claims, **more}
-    path.write_text(yaml.safe_dump(content))
-    return load(path)
-
-
-def _claim(name: str, query: dict, tolerance: str, **more: Any) -> dict:
-    head = {"id": name, "locator": "x", "kind": "order", "statement": f"{name}."}
-    return {**head, "query": query, "tolerance": tolerance, **more}
-
-
-# --- The paper's file ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +48,8 @@ def world(claims: Claims, tmp_path_factory: pytest.TempPathFactory) -> Evidence:
             assert claim.paper_value is not None
             for index in range(IMAGES):
                 value = claim.paper_value * (1 + 0.001 * (index - (IMAGES - 1) / 2))
-                scores.append(_score(query.where, index, query.metric, value))
-    return _read(tmp_path_factory.mktemp("fedkl"), scores, **tables)
+                scores.append(score(query.where, index, query.metric, value))
+    return read(tmp_path_factory.mktemp("fedkl"), scores, **tables)
 
 
 @pytest.fixture(scope="module")
@@ -234,31 +191,31 @@ def test_an_asymmetry_has_no_sign(
         for column, skewness in (("w/o KL", 0.5), ("w/ KL", locked))
         for metric, value in (("skewness", skewness), ("asymmetry", abs(skewness)))
     ]
-    found = evaluate(claims, _read(tmp_path, [], fedkl_fig4=rows), "real", "laptop")
+    found = evaluate(claims, read(tmp_path, [], fedkl_fig4=rows), "real", "laptop")
     asked = found.set_index("id").loc["fedkl.fig4.asymmetric.resnet20_cifar10"]
     assert asked["verdict"] == verdict
 
 
-@pytest.mark.parametrize(("read", "alike"), [(0.9, True), (0.7, False)])
+@pytest.mark.parametrize(("found_ssim", "alike"), [(0.9, True), (0.7, False)])
 def test_a_key_that_is_read_is_held_against_one_that_is_shared(
-    claims: Claims, tmp_path: Path, read: float, alike: bool
+    claims: Claims, tmp_path: Path, found_ssim: float, alike: bool
 ) -> None:
     model = {"model": "fedkl_lenet_mnist_kl"}
     rows = []
     for index in range(IMAGES):
         off = 0.001 * index
         for shared, attack, ssim in (
-            ("gradient", "fedkl_grnn_fit", read + off),
+            ("gradient", "fedkl_grnn_fit", found_ssim + off),
             ("gradient", "fedkl_grnn", 0.1),
             ("key", "fedkl_grnn", 0.92),
             ("both", "fedkl_grnn", 0.91),
         ):
             where = {**model, "result": f"fedkl_lenet_mnist_{shared}", "attack": attack}
             rows += [
-                _score(where, index, "ssim_255", ssim),
-                _score(where, index, "rmse_255", 100 * (1 - ssim) + off),
+                score(where, index, "ssim_255", ssim),
+                score(where, index, "rmse_255", 100 * (1 - ssim) + off),
             ]
-    found = evaluate(claims, _read(tmp_path, rows), "real", "laptop").set_index("id")
+    found = evaluate(claims, read(tmp_path, rows), "real", "laptop").set_index("id")
     verdicts = found["verdict"].filter(like="fedkl.key_read").filter(like="lenet_mnist")
     assert verdicts.pop("fedkl.key_read.beats.lenet_mnist") == "reproduced"
     assert verdicts.pop("fedkl.key_read.lenet_mnist") == "reproduced"
@@ -289,168 +246,3 @@ def test_tables_show_the_papers_numbers_beside_ours(claims: Claims, world: Evide
     assert shown.loc[("LeNet (32*32)", "Parameter Proportion"), "paper"] == 22.43
     few = shown.loc[("VGG-16 (224*224), Average", "C-10")]
     assert (few["note"] == "scale: needs at least paper, this is laptop").all()
-
-
-# --- Estimates -----------------------------------------------------------------------------------
-
-
-def _accuracies(**values: tuple[float, float]) -> list[dict]:
-    return [{"name": name, "ours": v, "error": e} for name, (v, e) in values.items()]
-
-
-def _less(less: str, more: str) -> dict:
-    sides = {"less": less, "more": more}
-    return {
-        key: {"table": "acc", "column": "ours", "where": {"name": name}}
-        for key, name in sides.items()
-    }
-
-
-@pytest.mark.parametrize(
-    ("tolerance", "pairs", "verdict"),
-    [
-        ("above", [("low", "high")], "reproduced"),
-        ("above", [("high", "low")], "differs"),
-        ("above", [("low", "near")], "not judged"),
-        ("above", [("low", "near"), ("high", "low")], "differs"),
-        ("above", [("low", "high"), ("low", "near")], "not judged"),
-        ("close", [("near", "low")], "reproduced"),
-        ("close", [("high", "low")], "differs"),
-        ("close", [("rough", "low")], "not judged"),
-    ],
-)
-def test_estimates_are_told_apart_or_not(
-    tmp_path: Path, tolerance: str, pairs: list[tuple[str, str]], verdict: str
-) -> None:
-    rows = _accuracies(low=(80, 0.5), near=(81, 0.5), high=(90, 0.5), rough=(82, 2))
-    query = {"form": "estimates", "comparisons": [_less(*pair) for pair in pairs]}
-    claims = _file(tmp_path, [_claim("c", query, tolerance)])
-    found = evaluate(claims, _read(tmp_path, [], acc=rows), "real", "laptop").iloc[0]
-    assert found["verdict"] == verdict
-    if verdict == "not judged":
-        assert found["reason"].startswith("scale: not told apart")
-    if len(pairs) == 1:
-        by = {row["name"]: row["ours"] for row in rows}
-        assert found["ours"] == by[pairs[0][1]] - by[pairs[0][0]]
-        assert found["low"] < found["ours"] < found["high"]
-
-
-def test_an_interval_is_that_of_a_difference(tmp_path: Path) -> None:
-    query = {"form": "estimates", "comparisons": [_less("a", "b")]}
-    claims = _file(tmp_path, [_claim("c", query, "above")])
-    evidence = _read(tmp_path, [], acc=_accuracies(a=(80, 0.3), b=(81, 0.4)))
-    found = evaluate(claims, evidence, "real", "laptop").iloc[0]
-    assert found["high"] - found["ours"] == pytest.approx(1.959964 * 0.5)
-
-
-def test_an_estimate_is_one_row(tmp_path: Path) -> None:
-    query = {"form": "estimates", "comparisons": [_less("a", "b")]}
-    claims = _file(tmp_path, [_claim("c", query, "above")])
-    evidence = _read(tmp_path, [], acc=_accuracies(a=(1, 1), b=(2, 1)) * 2)
-    with pytest.raises(ConfigError, match=r"claim 'c': table acc has 2 rows for name a"):
-        evaluate(claims, evidence, "real", "laptop")
-
-
-# --- Numbers of the text against those of the tables ---------------------------------------------
-
-
-def _grid(values: list[float]) -> dict:
-    column = {"id": "v", "column": "V", "metric": "mse", "decimals": 1, "tolerance": "mean"}
-    column["query"] = {"form": "runs", "metric": "mse", "where": {"attack": "a"}}
-    rows = [
-        {"id": f"r{k}", "row": f"R{k}", "where": {"model": f"m{k}"}, "values": [value]}
-        for k, value in enumerate(values)
-    ]
-    head = {"id": "g", "table": "t", "locator": "x", "kind": "value"}
-    return {**head, "statement": "{row}: {value}.", "columns": [column], "rows": rows}
-
-
-def _related(folder: Path, relation: dict, **more: Any) -> pd.Series:
-    query = {"form": "arithmetic", "relations": [relation]}
-    claims = _file(folder, [_claim("c", query, "same", **more)], grids=[_grid([10, 30, 20.1])])
-    return evaluate(claims, Evidence(), "real", "laptop").set_index("id").loc["c"]
-
-
-@pytest.mark.parametrize(
-    ("relation", "more", "ours", "verdict"),
-    [
-        ({"of": "increase", "cells": ["g.r0.v", "g.r1.v"]}, {"paper_value": 200}, 200, True),
-        ({"of": "increase", "cells": ["g.r0.v", "g.r1.v"]}, {"paper_value": 190}, 200, False),
-        ({"of": "mean", "cells": ["g.r0.v", "g.r1.v"], "equals": "g.r2.v"}, {}, 20, True),
-        ({"of": "mean", "cells": ["g.*.v"], "equals": "g.r1.v"}, {}, 60.1 / 3, False),
-        ({"of": "difference", "cells": ["g.r1.v", "g.r2.v"]}, {"paper_value": 9.8}, 9.9, True),
-        ({"of": "difference", "cells": ["g.r1.v", "g.r2.v"]}, {"paper_value": 9.7}, 9.9, False),
-        ({"of": "value", "cells": ["g.r2.v"]}, {"paper_value": 20.5, "decimals": 0}, 20.1, True),
-        ({"of": "value", "cells": ["g.r2.v"]}, {"paper_value": 20.5}, 20.1, False),
-        ({"of": "count", "cells": ["g.*"]}, {"paper_value": 3}, 3, True),
-    ],
-)
-def test_printed_numbers_follow_from_others_within_rounding(
-    tmp_path: Path, relation: dict, more: dict, ours: float, verdict: bool
-) -> None:
-    found = _related(tmp_path, relation, **more)
-    assert found["ours"] == pytest.approx(ours)
-    assert found["verdict"] == ("reproduced" if verdict else "refuted")
-    assert verdict or "the paper's own table" in found["reason"]
-
-
-@pytest.mark.parametrize(
-    ("relation", "more", "words"),
-    [
-        ({"of": "value", "cells": ["g.r9.v"]}, {"paper_value": 1}, "is called 'g.r9.v'"),
-        ({"of": "value", "cells": ["g.*"]}, {"paper_value": 1}, "value is of 1 numbers, but"),
-        ({"of": "value", "cells": ["g.r0.v"]}, {}, "give equals or paper_value"),
-    ],
-)
-def test_relations_that_cannot_be_are_refused(
-    tmp_path: Path, relation: dict, more: dict, words: str
-) -> None:
-    with pytest.raises(ConfigError, match=words):
-        _related(tmp_path, relation, **more)
-
-
-@pytest.mark.parametrize(("high", "verdict"), [(25, "reproduced"), (15, "refuted")])
-def test_numbers_in_a_range(tmp_path: Path, high: float, verdict: str) -> None:
-    query = {"form": "range", "cells": ["g.*"], "low": 5, "high": high}
-    claims = _file(tmp_path, [_claim("c", query, "half")], grids=[_grid([10, 30, 20])])
-    found = evaluate(claims, Evidence(), "real", "laptop").set_index("id").loc["c"]
-    assert (found["verdict"], found["n"]) == (verdict, 3)
-    assert found["ours"] == pytest.approx(2 / 3 if high == 25 else 1 / 3)
-
-
-# --- Metrics -------------------------------------------------------------------------------------
-
-WHERE = {"result": "r", "model": "m", "attack": "a"}
-
-
-def test_a_metric_without_weights_is_not_judged(tmp_path: Path) -> None:
-    rows = [_score(WHERE, k, "ssim", 0.5) for k in range(3)]
-    lacking = {"status": "not_available", "reason": "VGG-16 is missing; put it there"}
-    rows += [_score(WHERE, k, "lpips_vgg", None, **lacking) for k in range(3)]
-    rows += [_score(WHERE, 3, "ssim", None, status="failed", reason="diverged")]
-    query = {"form": "runs", "where": WHERE}
-    entries = [
-        _claim(name, {**query, "metric": name}, "mean", kind="value", paper_value=0.5)
-        for name in ("lpips_vgg", "ssim", "lpips_alex")
-    ]
-    claims = _file(tmp_path, entries)
-    found = evaluate(claims, _read(tmp_path, rows), "real", "laptop").set_index("id")
-    assert found.loc["lpips_vgg", "verdict"] == "not judged"
-    assert found.loc["lpips_vgg", "reason"] == "weights: VGG-16 is missing; put it there"
-    assert tuple(found.loc["ssim", ["n", "n_ok"]]) == (4, 3)
-
-
-def test_printed_values_of_any_metric_are_held_against_sentences(tmp_path: Path) -> None:
-    grid = _grid([0.2, 0.6])
-    grid["columns"][0] |= {"metric": "ssim"}
-    grid["columns"][0]["query"] |= {"metric": "ssim"}
-    sides = [{"better": {"model": one}, "than": {"model": two}} for one, two in (("m0", "m1"),)]
-    query = {"form": "compare", "metric": "ssim", "unit": "image", "where": {"attack": "a"}}
-    worse = _claim("worse", {**query, "comparisons": sides}, "test")
-    turned = [{"better": sides[0]["than"], "than": sides[0]["better"]}]
-    better = _claim("better", {**query, "comparisons": turned}, "test")
-    apart = {**worse, "id": "apart", "apart": True}
-    claims = _file(tmp_path, [worse, better, apart], grids=[grid])
-    found = evaluate(claims, Evidence(), "real", "laptop").set_index("id")
-    assert found.loc["worse", "verdict"] == "refuted"
-    assert found.loc["better", "verdict"] == found.loc["apart", "verdict"] == "not judged"

@@ -1,0 +1,177 @@
+"""Forms of claims that FedKL needs: estimates, arithmetic on cells, metrics without weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from claims_fedkl import claim, claims_file, read, score
+from gradleak.claims import Evidence, evaluate
+from gradleak.errors import ConfigError
+
+# --- Estimates -----------------------------------------------------------------------------------
+
+
+def _accuracies(**values: tuple[float, float]) -> list[dict]:
+    return [{"name": name, "ours": v, "error": e} for name, (v, e) in values.items()]
+
+
+def _less(less: str, more: str) -> dict:
+    sides = {"less": less, "more": more}
+    return {
+        key: {"table": "acc", "column": "ours", "where": {"name": name}}
+        for key, name in sides.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "pairs", "verdict"),
+    [
+        ("above", [("low", "high")], "reproduced"),
+        ("above", [("high", "low")], "differs"),
+        ("above", [("low", "near")], "not judged"),
+        ("above", [("low", "near"), ("high", "low")], "differs"),
+        ("above", [("low", "high"), ("low", "near")], "not judged"),
+        ("close", [("near", "low")], "reproduced"),
+        ("close", [("high", "low")], "differs"),
+        ("close", [("rough", "low")], "not judged"),
+    ],
+)
+def test_estimates_are_told_apart_or_not(
+    tmp_path: Path, tolerance: str, pairs: list[tuple[str, str]], verdict: str
+) -> None:
+    rows = _accuracies(low=(80, 0.5), near=(81, 0.5), high=(90, 0.5), rough=(82, 2))
+    query = {"form": "estimates", "comparisons": [_less(*pair) for pair in pairs]}
+    claims = claims_file(tmp_path, [claim("c", query, tolerance)])
+    found = evaluate(claims, read(tmp_path, [], acc=rows), "real", "laptop").iloc[0]
+    assert found["verdict"] == verdict
+    if verdict == "not judged":
+        assert found["reason"].startswith("scale: not told apart")
+    if len(pairs) == 1:
+        by = {row["name"]: row["ours"] for row in rows}
+        assert found["ours"] == by[pairs[0][1]] - by[pairs[0][0]]
+        assert found["low"] < found["ours"] < found["high"]
+
+
+def test_an_interval_is_that_of_a_difference(tmp_path: Path) -> None:
+    query = {"form": "estimates", "comparisons": [_less("a", "b")]}
+    claims = claims_file(tmp_path, [claim("c", query, "above")])
+    evidence = read(tmp_path, [], acc=_accuracies(a=(80, 0.3), b=(81, 0.4)))
+    found = evaluate(claims, evidence, "real", "laptop").iloc[0]
+    assert found["high"] - found["ours"] == pytest.approx(1.959964 * 0.5)
+
+
+def test_an_estimate_is_one_row(tmp_path: Path) -> None:
+    query = {"form": "estimates", "comparisons": [_less("a", "b")]}
+    claims = claims_file(tmp_path, [claim("c", query, "above")])
+    evidence = read(tmp_path, [], acc=_accuracies(a=(1, 1), b=(2, 1)) * 2)
+    with pytest.raises(ConfigError, match=r"claim 'c': table acc has 2 rows for name a"):
+        evaluate(claims, evidence, "real", "laptop")
+
+
+# --- Numbers of the text against those of the tables ---------------------------------------------
+
+
+def _grid(values: list[float]) -> dict:
+    column = {"id": "v", "column": "V", "metric": "mse", "decimals": 1, "tolerance": "mean"}
+    column["query"] = {"form": "runs", "metric": "mse", "where": {"attack": "a"}}
+    rows = [
+        {"id": f"r{k}", "row": f"R{k}", "where": {"model": f"m{k}"}, "values": [value]}
+        for k, value in enumerate(values)
+    ]
+    head = {"id": "g", "table": "t", "locator": "x", "kind": "value"}
+    return {**head, "statement": "{row}: {value}.", "columns": [column], "rows": rows}
+
+
+def _related(folder: Path, relation: dict, **more: Any) -> pd.Series:
+    query = {"form": "arithmetic", "relations": [relation]}
+    claims = claims_file(folder, [claim("c", query, "same", **more)], grids=[_grid([10, 30, 20.1])])
+    return evaluate(claims, Evidence(), "real", "laptop").set_index("id").loc["c"]
+
+
+@pytest.mark.parametrize(
+    ("relation", "more", "ours", "verdict"),
+    [
+        ({"of": "increase", "cells": ["g.r0.v", "g.r1.v"]}, {"paper_value": 200}, 200, True),
+        ({"of": "increase", "cells": ["g.r0.v", "g.r1.v"]}, {"paper_value": 190}, 200, False),
+        ({"of": "mean", "cells": ["g.r0.v", "g.r1.v"], "equals": "g.r2.v"}, {}, 20, True),
+        ({"of": "mean", "cells": ["g.*.v"], "equals": "g.r1.v"}, {}, 60.1 / 3, False),
+        ({"of": "difference", "cells": ["g.r1.v", "g.r2.v"]}, {"paper_value": 9.8}, 9.9, True),
+        ({"of": "difference", "cells": ["g.r1.v", "g.r2.v"]}, {"paper_value": 9.7}, 9.9, False),
+        ({"of": "value", "cells": ["g.r2.v"]}, {"paper_value": 20.5, "decimals": 0}, 20.1, True),
+        ({"of": "value", "cells": ["g.r2.v"]}, {"paper_value": 20.5}, 20.1, False),
+        ({"of": "count", "cells": ["g.*"]}, {"paper_value": 3}, 3, True),
+    ],
+)
+def test_printed_numbers_follow_from_others_within_rounding(
+    tmp_path: Path, relation: dict, more: dict, ours: float, verdict: bool
+) -> None:
+    found = _related(tmp_path, relation, **more)
+    assert found["ours"] == pytest.approx(ours)
+    assert found["verdict"] == ("reproduced" if verdict else "refuted")
+    assert verdict or "the paper's own table" in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("relation", "more", "words"),
+    [
+        ({"of": "value", "cells": ["g.r9.v"]}, {"paper_value": 1}, "is called 'g.r9.v'"),
+        ({"of": "value", "cells": ["g.*"]}, {"paper_value": 1}, "value is of 1 numbers, but"),
+        ({"of": "value", "cells": ["g.r0.v"]}, {}, "give equals or paper_value"),
+    ],
+)
+def test_relations_that_cannot_be_are_refused(
+    tmp_path: Path, relation: dict, more: dict, words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        _related(tmp_path, relation, **more)
+
+
+@pytest.mark.parametrize(("high", "verdict"), [(25, "reproduced"), (15, "refuted")])
+def test_numbers_in_a_range(tmp_path: Path, high: float, verdict: str) -> None:
+    query = {"form": "range", "cells": ["g.*"], "low": 5, "high": high}
+    claims = claims_file(tmp_path, [claim("c", query, "half")], grids=[_grid([10, 30, 20])])
+    found = evaluate(claims, Evidence(), "real", "laptop").set_index("id").loc["c"]
+    assert (found["verdict"], found["n"]) == (verdict, 3)
+    assert found["ours"] == pytest.approx(2 / 3 if high == 25 else 1 / 3)
+
+
+# --- Metrics -------------------------------------------------------------------------------------
+
+WHERE = {"result": "r", "model": "m", "attack": "a"}
+
+
+def test_a_metric_without_weights_is_not_judged(tmp_path: Path) -> None:
+    rows = [score(WHERE, k, "ssim", 0.5) for k in range(3)]
+    lacking = {"status": "not_available", "reason": "VGG-16 is missing; put it there"}
+    rows += [score(WHERE, k, "lpips_vgg", None, **lacking) for k in range(3)]
+    rows += [score(WHERE, 3, "ssim", None, status="failed", reason="diverged")]
+    query = {"form": "runs", "where": WHERE}
+    entries = [
+        claim(name, {**query, "metric": name}, "mean", kind="value", paper_value=0.5)
+        for name in ("lpips_vgg", "ssim", "lpips_alex")
+    ]
+    claims = claims_file(tmp_path, entries)
+    found = evaluate(claims, read(tmp_path, rows), "real", "laptop").set_index("id")
+    assert found.loc["lpips_vgg", "verdict"] == "not judged"
+    assert found.loc["lpips_vgg", "reason"] == "weights: VGG-16 is missing; put it there"
+    assert tuple(found.loc["ssim", ["n", "n_ok"]]) == (4, 3)
+
+
+def test_printed_values_of_any_metric_are_held_against_sentences(tmp_path: Path) -> None:
+    grid = _grid([0.2, 0.6])
+    grid["columns"][0] |= {"metric": "ssim"}
+    grid["columns"][0]["query"] |= {"metric": "ssim"}
+    sides = [{"better": {"model": one}, "than": {"model": two}} for one, two in (("m0", "m1"),)]
+    query = {"form": "compare", "metric": "ssim", "unit": "image", "where": {"attack": "a"}}
+    worse = claim("worse", {**query, "comparisons": sides}, "test")
+    turned = [{"better": sides[0]["than"], "than": sides[0]["better"]}]
+    better = claim("better", {**query, "comparisons": turned}, "test")
+    apart = {**worse, "id": "apart", "apart": True}
+    claims = claims_file(tmp_path, [worse, better, apart], grids=[grid])
+    found = evaluate(claims, Evidence(), "real", "laptop").set_index("id")
+    assert found.loc["worse", "verdict"] == "refuted"
+    assert found.loc["better", "verdict"] == found.loc["apart", "verdict"] == "not judged"
