@@ -34,18 +34,28 @@ FEDKL_SHARING = [  # and its columns
     *(("resnet18", dataset, "grnn") for dataset in ("cifar10", "cifar100", "imagenet")),
     ("resnet18", "imagenet", "ggl"),
 ]
-FEDKL_ADAPTIVE = [  # lines of the figure of attackers who know the lock
-    (network, dataset) for network in ("lenet", "resnet20") for dataset in ("mnist", "cifar10")
+FEDKL_ADAPTIVE = [  # lines of the figure of attackers who know the lock: network, data set, model, lock
+    *(
+        (words, dataset, f"lenet_{dataset}", f"lenet_{dataset}", lock)
+        for words, lock in (("LeNet, ReLU lock", "_kl"), ("LeNet, Sigmoid lock", "_kls"))
+        for dataset in ("mnist", "cifar10")
+    ),
+    ("LeNet, trained, ReLU lock", "mnist", "lenet_trained", "trained_lenet", "_kl"),
+    *(
+        ("ResNet-20, Sigmoid lock", dataset, f"resnet20_{dataset}", f"resnet20_{dataset}", "_kl")
+        for dataset in ("mnist", "cifar10")
+    ),
 ]
-# What such an attacker has: words on the axis, ends of the ids of experiment, model and attack.
+# What such an attacker has: words on the axis, ends of the ids of experiment and attack.
 FEDKL_CASES = {
-    "no lock": ("no\nlock", "", "", ""),
-    "guess": ("guess", "", "_kl", ""),
-    "fit": ("fit\nγ, β", "", "_kl", "_fit"),
-    "moments": ("moments", "", "_kl", ""),
-    "key": ("key", "_key", "_kl", ""),
-    "gradient": ("lock's\ngradient", "_gradient", "_kl", ""),
-    "both": ("both", "_both", "_kl", ""),
+    "no lock": ("no\nlock", "", ""),
+    "guess": ("guess", "", ""),
+    "fit": ("fit\nγ, β", "", "_fit"),
+    "moments": ("mo-\nments", "", ""),
+    "key": ("key", "_key", ""),
+    "gradient": ("lock's\ngradi-\nent", "_gradient", ""),
+    "read": ("key\nread", "_gradient", "_fit"),
+    "both": ("both", "_both", ""),
 }
 FEDKL_NOTE = (
     "w/o KL: plain network; w/ KL: with the key-lock on its first convolution, of which the "
@@ -53,27 +63,24 @@ FEDKL_NOTE = (
 )
 
 
-def fedkl_panel(network, dataset, method, /, shared="", lock="", end="", **more):
-    """An attack on a network: `shared`, `lock` and `end` end the ids of experiment, model, attack.
+def fedkl_attack(experiment, method, end=""):
+    """Id of an attack in an experiment: of settings for one network, where there are such."""
+    network = experiment.split("_")[1]
+    own = f"fedkl_{method}_{network}{end}"
+    entry = CONFIG.experiments.get(experiment)
+    return own if entry and own in entry.attacks else f"fedkl_{method}{end}"
 
-    An experiment of the adaptive attacker stands in where the usual one is not there, and settings
-    for one network where an attack has no others. GGL has experiments of its own, in evaluation mode.
+
+def fedkl_panel(network, dataset, method, /, shared="", lock="", **more):
+    """An attack on a network: `shared` and `lock` end the ids of experiment and model.
+
+    GGL has experiments and networks of its own.
     """
-    if method == "ggl":
-        return panel(
-            "",
-            f"fedkl_ggl_{dataset}{shared}",
-            "fedkl_ggl" if dataset == "imagenet" else f"fedkl_ggl_{dataset}",
-            f"fedkl_{network}_{dataset}{lock}",
-            **more,
-        )
-    model = f"fedkl_{network}_{dataset}{lock}"
-    known = [
-        panel("", f"fedkl_{kind}{network}_{dataset}{shared}", attack, model, **more)
-        for kind in ("", "adaptive_")
-        for attack in (f"fedkl_{method}{end}", f"fedkl_{method}_{network}{end}")
-    ]
-    return (panels_there(known) or known)[0]
+    network = "ggl" if method == "ggl" else network
+    experiment = f"fedkl_{network}_{dataset}{shared}"
+    end = f"_{dataset}" if (method, dataset) == ("ggl", "cifar10") else ""
+    attack = fedkl_attack(experiment, method, end)
+    return panel("", experiment, attack, f"fedkl_{network}_{dataset}{lock}", **more)
 
 
 def fedkl_heading(dataset):
@@ -150,21 +157,22 @@ def fedkl_table7():
 def fedkl_adaptive():
     """Panels of attackers who know something of the lock, or fit what it does."""
     return [
-        fedkl_panel(
-            network,
-            dataset,
-            method,
-            *ends,
-            network=FEDKL_NETWORKS[network],
+        panel(
+            "",
+            experiment,
+            fedkl_attack(experiment, method, end),
+            f"fedkl_{model}{'' if case == 'no lock' else lock}",
+            network=words,
             dataset=FEDKL_DATASETS[dataset],
             method=FEDKL_METHODS[method],
             case=case,
         )
-        for network, dataset in FEDKL_ADAPTIVE
+        for words, dataset, run, model, lock in FEDKL_ADAPTIVE
         for method in ("dlg", "grnn", "ig", "unlock")
-        for case, (_, *ends) in FEDKL_CASES.items()
+        for case, (_, shared, end) in FEDKL_CASES.items()
+        if (experiment := f"fedkl_{run}{shared}")
         # The closed form needs nothing of the lock, and has no other case.
-        if (method == "unlock") == (case == "moments")
+        and (method == "unlock") == (case == "moments")
     ]
 
 
@@ -351,10 +359,11 @@ FEDKL_ADAPTIVE_WORDS = {
     "title": "Attackers who know the key-lock, or fit what it does",
     "note": (
         "no lock: plain network. With the key-lock on the first convolution, what the attacker has "
-        "of it: guess: nothing, so he takes a key of his own and the server's initial lock weights; "
-        "fit: nothing, but he searches for the lock's γ and β together with the image; moments: nothing, "
-        "but a closed form takes γ and β from what the layers behind the lock give away; key, lock's "
-        "gradient, both: what the client shared."
+        "of it: guess: the lock weights that the server sent, and a key of his own; fit: γ and β are "
+        "searched for from there, together with the image; moments: nothing, a closed form takes γ and "
+        "β from what the layers behind the lock give away; key, lock's gradient, both: what the "
+        "client shared, under a guessed key where it is not; key read: the lock's gradient, from "
+        "which the key follows."
     ),
     "cases": {case: words for case, (words, *_) in FEDKL_CASES.items()},
     "panels": FEDKL_ATTACKERS,

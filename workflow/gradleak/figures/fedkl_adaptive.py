@@ -15,7 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from gradleak.figures import fedkl_pictures, panel_files
 from gradleak.figures.panel_files import Panel, displayed
 from gradleak.figures.pictures import SMALL, TITLE, Page, draw_pixels, is_embedded
-from gradleak.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, PINK, RED, SKY, styled
+from gradleak.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, PINK, RED, SKY, YELLOW, styled
 from gradleak.tables.fedkl_adaptive import median, runs
 
 # Inches: margins, gaps, headings, heights of panels, ticks below, and the row of pictures.
@@ -30,6 +30,7 @@ LOOKS = (
     (GREEN, "^"),
     (PINK, "v"),
     (ORANGE, "P"),
+    (YELLOW, "*"),
 )
 METRIC = "psnr"
 SPAN = (-10.0, 80.0)  # dB that are shown; what lies beyond is drawn at the edge
@@ -79,7 +80,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     """
     cells = [
         Cell(
-            (f"{entry['network']},\n{entry['dataset']}", _stand_in(panel)),
+            (f"{entry['network']}, {entry['dataset']}".replace(", ", ",\n"), _stand_in(panel)),
             entry["method"],
             entry["case"],
             runs(path, entry["model"])[METRIC],
