@@ -10,6 +10,7 @@ configfile: "config.yaml"
 
 include: "workflow/rules/common.smk"
 include: "workflow/rules/inputs.smk"
+include: "workflow/rules/training_inputs.smk"
 include: "workflow/rules/data.smk"
 include: "workflow/rules/lpips.smk"
 include: "workflow/rules/models.smk"
