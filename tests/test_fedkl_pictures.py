@@ -139,6 +139,28 @@ def test_each_image_has_a_row(tmp_path: Path) -> None:
     assert "photos224 test images 30 to 32 (for ImageNet)" in flat(figure)
 
 
+def test_each_group_of_columns_has_originals_of_its_own(tmp_path: Path) -> None:
+    made = Panels(tmp_path)
+    sets = [originals("photos224", (3, 64, 64), 2), originals("photos10", batches=3)]
+    for group, target in enumerate(sets):
+        made.add(target, 0.1, model="plain", column=2 * group + 1)
+    columns = [
+        {"name": name, "original": name == "True", "group": group}
+        for group in ("one", "other")
+        for name in ("True", "w/o KL")
+    ]
+    words = {"title": "By image", "columns": columns, "panels": made.words}
+    figure = fedkl_pictures.make(made.files, words, "smoke")
+    shown = pictures(figure)
+    # As many rows as both have images.
+    assert len(shown) == 2 * 4
+    for row in range(2):
+        for group, target in enumerate(sets):
+            original = target.images[row, 0].transpose(1, 2, 0) / 255
+            np.testing.assert_allclose(shown[4 * row + 2 * group], original)
+    assert "class 0 / class 0" in texts(figure)
+
+
 def test_images_that_an_attack_was_not_run_on_are_said(tmp_path: Path) -> None:
     made, target = Panels(tmp_path), originals("photos224", (3, 64, 64), 3)
     made.add(target, 0.1, model="plain", column=1)

@@ -46,7 +46,8 @@ class Line:
 class Grid:
     """Rows, columns and the panel of each cell by (row, column), where there is one.
 
-    The original of a column is the same in all rows, unless `by_image`: then each row has its own.
+    The original of a column is the same in all rows, unless `by_image`: then each row has its own
+    in each group of columns.
     """
 
     rows: Sequence[Line]
@@ -56,9 +57,14 @@ class Grid:
 
     def original(self, row: int, column: int) -> Panel:
         """Panel that has the original of a row and column."""
-        along = 0 if self.by_image else 1
-        wanted = (row, column)[along]
-        return next(panel for place, panel in self.panels.items() if place[along] == wanted)
+        group = self.columns[column].group
+
+        def stands_for(place: tuple[int, int]) -> bool:
+            if not self.by_image:
+                return place[1] == column
+            return place[0] == row and self.columns[place[1]].group == group
+
+        return next(panel for place, panel in self.panels.items() if stands_for(place))
 
     @staticmethod
     def of(words: Mapping[str, Any], panels: Sequence[Panel]) -> Grid:
@@ -67,10 +73,10 @@ class Grid:
         by_image = "rows" not in words
         columns = [Line.of(entry) for entry in words["columns"]]
         if by_image:
-            first = panels[0].targets
+            sets = {columns[entry["column"]].group: panel.targets for entry, panel in placed}
             rows = [
-                Line(first.classes(batch)[0], batch=batch)
-                for batch in range(min(len(first.images), MOST))
+                Line(" / ".join(each.classes(batch)[0] for each in sets.values()), batch=batch)
+                for batch in range(min(MOST, *(len(each.images) for each in sets.values())))
             ]
             found = {(row, e["column"]): panel for row in range(len(rows)) for e, panel in placed}
         else:
