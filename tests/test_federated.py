@@ -641,6 +641,52 @@ def test_a_locked_network_is_trained_alone_by_one_client(tmp_path):
         assert right == pytest.approx(summary["test_accuracy"][seed])
 
 
+def test_a_group_of_locked_and_plain_networks_trains_centrally(tmp_path):
+    """Each as it does by itself; only the locked one has anything to keep."""
+    models = model_file(tmp_path, LOCKED, SMALL, seeds=1)
+    clients = made_clients(tmp_path, models, 1)
+    paths, summary, _ = train(tmp_path, models, clients, seeds=1, central=True)
+    assert list(summary["model"]) == ["locked", SMALL.name]
+    assert set(summary["regime"]) == {"central"}
+    own = client_files.read(f"{paths['clients']}/0.safetensors")
+    assert {name.split("/")[0] for name in own.weights} == {"locked"}
+    held = files.read(paths["weights"])
+    for chain in (LOCKED, SMALL):
+        folder = tmp_path / chain.name
+        folder.mkdir()
+        single = model_file(folder, chain, seeds=1)
+        its = made_clients(folder, single, 1) if chain.locked else []
+        alone_paths, alone_summary, _ = train(folder, single, its, seeds=1, central=True)
+        assert equal(held.of(chain, 0), files.read(alone_paths["weights"]).of(chain, 0))
+        row = summary[summary["model"] == chain.name].iloc[0]
+        assert row["test_accuracy"] == alone_summary["test_accuracy"][0]
+
+
+def test_a_group_of_locked_and_plain_networks_trains_together(tmp_path):
+    """The locked one by FedKL, the plain one by FedAvg, each as it does by itself."""
+    models = model_file(tmp_path, SMALL, LOCKED, seeds=1)
+    paths, summary, curve = train(tmp_path, models, made_clients(tmp_path, models), seeds=1)
+    rows = list(zip(summary["model"], summary["regime"], summary["client"], strict=True))
+    everyone = ["0", "1", "2", "random"]
+    expected = [(SMALL.name, "fedavg", "server")]
+    assert rows == expected + [("locked", "fedkl", client) for client in everyone]
+    assert set(curve["model"]) == {SMALL.name, "locked"}
+    held = files.read(paths["weights"])
+    kept = sorted(Path(paths["clients"]).iterdir())
+    assert [path.stem for path in kept] == ["0", "1", "2"]
+    for chain in (SMALL, LOCKED):
+        folder = tmp_path / chain.name
+        folder.mkdir()
+        single = model_file(folder, chain, seeds=1)
+        its = made_clients(folder, single) if chain.locked else []
+        alone_paths, _, _ = train(folder, single, its, seeds=1)
+        assert equal(held.of(chain, 0), files.read(alone_paths["weights"]).of(chain, 0))
+        if chain.locked:
+            for path in kept:
+                other = client_files.read(f"{alone_paths['clients']}/{path.name}")
+                assert equal(client_files.read(str(path)).of(chain, 0), other.of(chain, 0))
+
+
 def test_clients_that_are_missing_are_named(tmp_path):
     models = model_file(tmp_path, LOCKED, seeds=1)
     clients = made_clients(tmp_path, models)
