@@ -158,7 +158,7 @@ def test_each_group_of_columns_has_originals_of_its_own(tmp_path: Path) -> None:
         for group, target in enumerate(sets):
             original = target.images[row, 0].transpose(1, 2, 0) / 255
             np.testing.assert_allclose(shown[4 * row + 2 * group], original)
-    assert "class 0 / class 0" in texts(figure)
+    assert "class 0 / class 0" in flat(figure)
 
 
 def test_images_that_an_attack_was_not_run_on_are_said(tmp_path: Path) -> None:

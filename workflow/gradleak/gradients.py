@@ -12,8 +12,14 @@ from torch import nn
 from gradleak.defences.apply import noise_seed
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.losses import BINARY, RAW
-from gradleak.models.build import ChainModule, load, with_statistics, without_statistics
-from gradleak.models.chain import Chain, images_at_once
+from gradleak.models.build import (
+    ChainModule,
+    images_at_once,
+    load,
+    with_statistics,
+    without_statistics,
+)
+from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile, fingerprint, runs
 from gradleak.models.locks import is_key
 from gradleak.models.passes import margin_label

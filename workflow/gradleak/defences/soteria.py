@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from gradleak.defences.base import Client
-from gradleak.models.build import load
-from gradleak.models.chain import POOL, Chain, LinearLayer, images_at_once
+from gradleak.models.build import images_at_once, load
+from gradleak.models.chain import POOL, Chain, LinearLayer
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 import numpy as np
@@ -14,6 +15,9 @@ from gradleak.models.activations import Activation
 from gradleak.models.chain import POOL, Chain, ConvLayer, LinearLayer
 from gradleak.models.locks import KEY, Lock, names_of
 from gradleak.operators.structure import ConvShape
+
+# Values that a part of a batch leaves behind for the pass back: 1 GiB in float32.
+ACTIVATIONS = 2**28
 
 
 def activation_module(activation: Activation) -> nn.Module:
@@ -223,3 +227,14 @@ def check_keys(chain: Chain, weights: Mapping[str, np.ndarray]) -> None:
                 f"{chain.name}: the lock of {layer.name} takes a key of {layer.lock.key} values, "
                 f"but the one given has {key.size}; give the key that belongs to this model."
             )
+
+
+def images_at_once(chain: Chain) -> int:
+    """Images that pass at once, so that what they leave behind stays within `ACTIVATIONS`.
+
+    A batch that is normalised passes whole.
+    """
+    if chain.is_normalised:
+        return sys.maxsize
+    values = sum(3 * layer.shape.filters * layer.shape.positions for layer in chain.convolutions)
+    return max(1, ACTIVATIONS // max(1, values))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
@@ -17,8 +16,6 @@ IDENTITY = Activation("identity")
 # Side of a pool's blocks, and its stride.
 POOL = 2
 PaddingMode = Literal["zeros", "replicate"]
-# Values that a part of a batch leaves behind for the pass back: 1 GiB in float32.
-ACTIVATIONS = 2**28
 
 
 @dataclass(frozen=True)
@@ -386,17 +383,3 @@ def _projected(layer: ConvLayer) -> int:
     """Parameters of a skip's projection and its norm."""
     shape = layer.projection
     return shape.filters * (shape.channels + 2 * (layer.norm != "none")) if shape else 0
-
-
-def images_at_once(chain: Chain) -> int:
-    """Images that pass at once, so that what they leave behind stays within `ACTIVATIONS`.
-
-    A batch that is normalised passes whole.
-    """
-    if chain.is_normalised:
-        return sys.maxsize
-    values = sum(
-        3 * layer.shape.filters * layer.shape.positions if isinstance(layer, ConvLayer) else 0
-        for layer in chain.layers
-    )
-    return max(1, ACTIVATIONS // max(1, values))
