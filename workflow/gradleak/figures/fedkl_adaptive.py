@@ -19,7 +19,7 @@ from gradleak.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, PINK, RED, S
 from gradleak.tables.fedkl_adaptive import median, runs
 
 # Inches: margins, gaps, headings, heights of panels, ticks below, and the row of pictures.
-LEFT, GAP, HEAD, HIGH, BETWEEN, TICKS = 1.1, 0.12, 0.2, 1.05, 0.1, 0.22
+LEFT, GAP, HEAD, HIGH, BETWEEN, TICKS = 1.1, 0.12, 0.28, 1.05, 0.1, 0.3
 ABOVE, UNDER, WIDEST = 0.26, 0.26, 0.8
 # Colour and mark of each case, in their order.
 LOOKS = (
@@ -150,7 +150,9 @@ def _points(
             here = [cell for cell in own if cell.method == method]
             _panel(axes, here, list(shown), looks, limits)
             if not line:
-                axes.set_title(method, pad=3, weight="bold")
+                # Over a single case there is room for a word.
+                title = method if len(shown) > 1 else "\n".join(method.split())
+                axes.set_title(title, pad=3, weight="bold", linespacing=1.0)
             axes.tick_params(axis="y", labelleft=not place, length=2, pad=2)
             if not place:
                 axes.set_ylabel("PSNR, dB", labelpad=2)
@@ -241,7 +243,7 @@ def _pictures(
     shown = [case for case in headings if case in there or not case]
     for place, case in enumerate(shown):
         left = LEFT + place * step
-        heading = " ".join(headings[case].split())
+        heading = " ".join(headings[case].replace("-\n", "").split())
         page.text(
             left + side / 2, top + ABOVE - 0.04, heading, ha="center", va="bottom", fontsize=6.5
         )
