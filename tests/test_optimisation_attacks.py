@@ -11,12 +11,13 @@ from chains import chain, conv, image
 from gradleak.attacks.base import AttackerView, ManyAttack
 from gradleak.attacks.dlg import Dlg, slack_of
 from gradleak.attacks.gauss_newton import GaussNewton
-from gradleak.attacks.inverting import InvertingGradients, adam_step
+from gradleak.attacks.inverting import InvertingGradients
 from gradleak.attacks.search import known_labels
 from gradleak.benchmarks import dlg as benchmark
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.gradients import capture
 from gradleak.matching import lbfgs
+from gradleak.matching.adam import adam_step
 from gradleak.matching.chain_gradients import ChainGradients
 from gradleak.matching.lbfgs import Settings, minimise
 from gradleak.models.initial import initial_weights
@@ -358,11 +359,11 @@ def test_the_benchmark_counts_successes_of_both():
 
 def test_steps_of_inverting_gradients_are_those_of_adam():
     ours, theirs = (torch.linspace(-2.0, 2.0, 9, requires_grad=True) for _ in range(2))
-    state = torch.zeros(9), torch.zeros(9), torch.zeros(())
+    state = [[torch.zeros(9)], [torch.zeros(9)], [torch.zeros(())]]
     optimiser = torch.optim.Adam([theirs], lr=0.1)
     for _ in range(20):
         slope, theirs.grad = (torch.autograd.grad((x**4).sum(), x)[0] for x in (ours, theirs))
         with torch.no_grad():
-            adam_step(ours, slope, state, 0.1)
+            adam_step([ours], [slope], state, 0.1)
         optimiser.step()
     assert torch.equal(ours, theirs)

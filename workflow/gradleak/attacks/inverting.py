@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch.optim.adam import adam
 
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.search import Search, moments
 from gradleak.errors import ConfigError
+from gradleak.matching.adam import adam_step
 from gradleak.matching.branches import BranchGradients
 from gradleak.matching.distances import Cosine
 from gradleak.matching.members import Members
@@ -74,10 +74,10 @@ class InvertingGradients(Search):
         x = members.starts.clone().requires_grad_()
         bounds = np.array([(view.low, view.high) for view in views])
         low, high = (members.network.tensor(side)[:, None, None, None, None] for side in bounds.T)
-        state = torch.zeros_like(x), torch.zeros_like(x), torch.zeros(())
+        state = [[torch.zeros_like(x)], [torch.zeros_like(x)], [torch.zeros(())]]
         scaling = None if members.scaling is None else members.scaling.clone()
-        lock = [] if scaling is None else [scaling.clone().zero_() for _ in range(2)]
-        lock.append(torch.zeros(()))
+        lock = [[torch.zeros_like(s)] for s in (scaling, scaling) if s is not None]
+        lock.append([torch.zeros(())])
         rate, lowered = self.rate, [int(share * self.iterations) for share in MILESTONES]
         objective = self._objective(members)
         best, least = x.detach().clone(), torch.full_like(members.scale, torch.inf)
@@ -91,10 +91,10 @@ class InvertingGradients(Search):
             trace.append(value.double().cpu().numpy())
             rate *= FACTOR ** lowered.count(step)
             with torch.no_grad():
-                adam_step(x, slope.sign(), state, rate)
+                adam_step([x], [slope.sign()], state, rate)
                 x.copy_(torch.minimum(torch.maximum(x, low), high))
                 if scaling is not None and in_scaling is not None:
-                    adam_step(scaling, in_scaling.sign(), lock, rate)
+                    adam_step([scaling], [in_scaling.sign()], lock, rate)
         return self._answers(members, best, least, distance, np.array(trace))
 
     def _answers(
@@ -171,31 +171,6 @@ class InvertingGradients(Search):
         inner = torch.stack([(a * b).flatten(1).sum(1) for a, b in pairs]).sum(0)
         square = torch.stack([a.flatten(1).square().sum(1) for a, _ in pairs]).sum(0)
         return 1.0 - inner / square.sqrt()
-
-
-def adam_step(
-    x: torch.Tensor, slope: torch.Tensor, state: Sequence[torch.Tensor], rate: float
-) -> None:
-    """One step in place, with the settings that torch.optim.Adam has by default.
-
-    That class itself imports torch.compile, which takes 2.5 s of every job.
-    """
-    first, second, steps = ([value] for value in state)
-    adam(
-        [x],
-        [slope],
-        first,
-        second,
-        [],
-        steps,
-        amsgrad=False,
-        beta1=0.9,
-        beta2=0.999,
-        lr=rate,
-        weight_decay=0.0,
-        eps=1e-8,
-        maximize=False,
-    )
 
 
 def _variation(x: torch.Tensor) -> torch.Tensor:

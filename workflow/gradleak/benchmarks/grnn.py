@@ -15,12 +15,11 @@ from torch.nn import functional
 
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.grnn import STREAM, Grnn
-from gradleak.benchmarks.inverting import Case, Outcome, make
+from gradleak.benchmarks.inverting import Case, Outcome, make, searched
 from gradleak.benchmarks.measure import alternately
 from gradleak.benchmarks.speed import OURS_THREADS, row
 from gradleak.benchmarks.worker import memory_mib
 from gradleak.data import arrays
-from gradleak.errors import GradleakError
 from gradleak.gradients import DTYPES, pick_device
 from gradleak.matching.generators import FIRST, Layout, draw
 from gradleak.memory import keep_freed_memory
@@ -90,16 +89,7 @@ def ours(
     attack = Grnn(
         **settings, failure_loss=1e9, precision=precision, device=device, chunk=len(case.views)
     )
-    begin = time.perf_counter()
-    found = attack.run_many(case.views, range(len(case.views)))
-    seconds = time.perf_counter() - begin
-    images, values = [], []
-    for answer in found:
-        if isinstance(answer, GradleakError):
-            raise answer
-        images.append(answer.images)
-        values.append(answer.loss)
-    return Outcome(seconds, np.stack(images), np.array(values))
+    return searched(attack, case)
 
 
 def reference(

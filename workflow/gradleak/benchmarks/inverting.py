@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.inverting import FACTOR, MILESTONES, InvertingGradients
+from gradleak.attacks.search import Search
 from gradleak.benchmarks.measure import alternately
 from gradleak.benchmarks.speed import OURS_THREADS, row
 from gradleak.benchmarks.worker import memory_mib
@@ -126,6 +127,11 @@ def ours(
         device=device,
         chunk=len(case.views),
     )
+    return searched(attack, case)
+
+
+def searched(attack: Search, case: Case) -> Outcome:
+    """A search for all images of a case, timed."""
     begin = time.perf_counter()
     found = attack.run_many(case.views, range(len(case.views)))
     seconds = time.perf_counter() - begin

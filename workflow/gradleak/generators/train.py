@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.optim.adam import adam
 from tqdm import tqdm
 
 from gradleak.errors import NumericsError
 from gradleak.generators.conditional_vae import Autoencoder, Sizes, loss_of
+from gradleak.matching.adam import adam_step
 from gradleak.training import checkpoint
 from gradleak.training.checkpoint import Arrays, Identity, State
 from gradleak.training.data import Images
@@ -182,23 +182,10 @@ class Trainer:
         loss = loss_of(error, divergence, math.prod(self.sizes.shape))
         parameters: list[torch.Tensor] = list(self._parameters.values())
         slopes = torch.autograd.grad(loss, parameters)
-        # torch.optim.Adam itself imports torch.compile, which takes seconds.
+        moments = list(self._first.values()), list(self._second.values())
+        steps = [torch.tensor(float(done)) for _ in parameters]
         with torch.no_grad():
-            adam(
-                parameters,
-                list(slopes),
-                list(self._first.values()),
-                list(self._second.values()),
-                [],
-                [torch.tensor(float(done)) for _ in parameters],
-                amsgrad=False,
-                beta1=0.9,
-                beta2=0.999,
-                lr=rate,
-                weight_decay=0.0,
-                eps=1e-8,
-                maximize=False,
-            )
+            adam_step(parameters, slopes, (*moments, steps), rate)
         return torch.stack([error.detach().double(), divergence.detach().double()])
 
     def weights(self) -> Arrays:

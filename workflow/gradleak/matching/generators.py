@@ -228,6 +228,7 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def forward(_: Any, z: torch.Tensor) -> torch.Tensor:
+        """The sum, rows first; see above."""
         rows = z.new_empty(*z.shape[:1], *z.shape[2:5], 2, z.shape[5])
         above, middle, below = z.unbind(1)
         torch.add(middle, below, out=rows[..., 0, :])
@@ -245,6 +246,7 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+        """Its adjoint: each tap (M, 3, 3, O, h, w) gets what its value went to."""
         members, filters, height, width = gradient.shape
         even, odd = gradient.unflatten(3, (-1, 2)).unbind(4)
         rows = gradient.new_empty(members, 3, filters, height, width // 2)

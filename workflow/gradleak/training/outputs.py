@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ import torch
 from gradleak.artifacts import write_rows
 from gradleak.clients import ClientFile
 from gradleak.data.arrays import Dataset
-from gradleak.errors import ConfigError
+from gradleak.errors import ConfigError, GradleakError
 from gradleak.models import files
 from gradleak.models.chain import Chain
 from gradleak.models.locks import private, public
@@ -109,6 +109,24 @@ def check(chain: Chain, data: Dataset, split: Split) -> None:
         )
 
 
+class HasRows(Protocol):
+    """What a training gives."""
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Its curve."""
+
+
+Found = TypeVar("Found", bound=HasRows, covariant=True)
+
+
+class Runnable(Protocol[Found]):
+    """A training of one network."""
+
+    def run(self, path: Path | None, on_epoch: Callable[[list[dict[str, Any]]], None], /) -> Found:
+        """Train to the end; a checkpoint at `path`, the curve so far to `on_epoch`."""
+
+
 class Curve:
     """Rows of all networks so far, written anew with each epoch."""
 
@@ -163,9 +181,17 @@ class Results:
         """Checkpoint of one network."""
         return self._folder / f"{chain.name}-{seed}.safetensors"
 
-    def failed(self) -> None:
-        """Keep the curve: Snakemake removes the outputs of a job that fails."""
-        self.curve.write(self._folder / KEPT_CURVE)
+    def run(self, learner: Runnable[Found], chain: Chain, seed: int) -> Found:
+        """Train one network to the end, its curve written on the way."""
+        show = self.curve.begin({"model": chain.name, "seed": seed})
+        try:
+            found = learner.run(self.checkpoint(chain, seed), show)
+        except GradleakError:
+            # Snakemake removes the outputs of a job that fails; its curve tells why.
+            self.curve.write(self._folder / KEPT_CURVE)
+            raise
+        show(found.rows)
+        return found
 
     def keep(self, chain: Chain, seed: int, shared: Arrays, own: Sequence[Arrays]) -> None:
         """Keep what a network's clients share and what each of them has to itself."""

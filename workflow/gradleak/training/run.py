@@ -7,7 +7,7 @@ from typing import Any
 
 from gradleak.clients import ClientFile
 from gradleak.data.arrays import Dataset
-from gradleak.errors import ConfigError, GradleakError
+from gradleak.errors import ConfigError
 from gradleak.gradients import pick_device
 from gradleak.models import files
 from gradleak.models.chain import Chain
@@ -64,13 +64,7 @@ def train_all(
         check(chain, data, split)
         weights = models.of(chain, seed) | _private(chain, seed, clients)
         trainer = Trainer(chain, weights, split, recipe, seed, source, code)
-        show = results.curve.begin({"model": chain.name, "seed": seed})
-        try:
-            found = trainer.run(results.checkpoint(chain, seed), show)
-        except GradleakError:
-            results.failed()
-            raise
-        show(found.rows)
+        found = results.run(trainer, chain, seed)
         best = next(row for row in found.rows if row["epoch"] == found.epoch)
         results.tell(
             trainer,

@@ -7,7 +7,7 @@ from typing import Any
 
 from gradleak.clients import ClientFile
 from gradleak.data.arrays import Dataset
-from gradleak.errors import ConfigError, GradleakError
+from gradleak.errors import ConfigError
 from gradleak.gradients import pick_device
 from gradleak.models import files
 from gradleak.models.chain import Chain
@@ -72,13 +72,7 @@ def train_all(
             source,
             code,
         )
-        show = results.curve.begin({"model": chain.name, "seed": seed})
-        try:
-            found = federation.run(results.checkpoint(chain, seed), show)
-        except GradleakError:
-            results.failed()
-            raise
-        show(found.rows)
+        found = results.run(federation, chain, seed)
         _tell(results, federation, split, found)
         results.keep(chain, seed, found.kept, found.kept_private if chain.locked else [])
     results.save(provenance, clients)
