@@ -71,6 +71,7 @@ def test_what_padding_does_not_fix_is_counted():
     """Pixels that are never in a window with padding can be shifted together, in each channel."""
     found = Unlock().run(view("withheld", chain(first=(3, 3), padding=(1, 1))), 0)
     assert found.layers[-1].free == SIZE[0]
+    assert found.stop == "closed form; brightness is free; conv1 leaves 3 unknowns free"
     bare = view("withheld", chain(first=(4, 4), padding=(0, 0)))
     found = Unlock().run(bare, 0)
     assert found.layers[-1].free >= SIZE[0]

@@ -103,7 +103,8 @@ class Unlock:
         layers = tuple(replace(one, layer=_renamed(one.layer)) for one in behind.layers)
         return Reconstruction(
             image[None],
-            stop="closed form; brightness is free",
+            stop="closed form; brightness is free"
+            + (f"; {FIRST} leaves {free} unknowns free" if free else ""),
             layers=(*layers, facts),
             label=label,
             failure=self._failure((*layers, facts)),
