@@ -52,6 +52,8 @@ class ChainModule(nn.Module):
     def __init__(self, chain: Chain, *, statistics: bool = False) -> None:
         super().__init__()
         self.chain = chain
+        # Not of the network's own modules: they have no parameters.
+        self._unlock: dict[str, nn.Module] = {}
         for layer in chain.layers:
             module: nn.Module
             if isinstance(layer, ConvLayer):
@@ -90,6 +92,7 @@ class ChainModule(nn.Module):
         for name in names_of(layer.name).values():
             self.add_module(name, nn.Linear(lock.key, layer.shape.filters))
         self.register_buffer(f"{layer.name}{KEY}", torch.zeros(lock.key))
+        self._unlock[layer.name] = activation_module(lock.activation)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Output of the last activation for images (B, C, H, W)."""
@@ -132,13 +135,13 @@ class ChainModule(nn.Module):
 
     def unlocked(self, layer: ConvLayer) -> tuple[torch.Tensor, torch.Tensor]:
         """γ and β (O,) that the key makes of a locked layer (FedKL eq. 37)."""
-        assert layer.lock is not None
         key = self.get_buffer(f"{layer.name}{KEY}")
-        activation = activation_module(layer.lock.activation)
+        activation = self._unlock[layer.name]
         # In full precision, since a long key makes long sums.
         with torch.autocast(key.device.type, enabled=False):
             scale, shift = (
-                activation(self.get_submodule(name)(key)) for name in names_of(layer.name).values()
+                activation(_affine(self.get_submodule(name), key))
+                for name in names_of(layer.name).values()
             )
         return scale, shift
 
@@ -152,6 +155,12 @@ class ChainModule(nn.Module):
             x = activation(self.get_submodule(layer.name)(x))
             x = functional.dropout(x, layer.dropout, self.training) if layer.dropout else x
         return x
+
+
+def _affine(layer: nn.Module, key: torch.Tensor) -> torch.Tensor:
+    """W k + b in one step; as a layer of its own a vector takes three on the way back."""
+    assert isinstance(layer, nn.Linear)
+    return torch.addmv(layer.bias, layer.weight, key)
 
 
 def _projection(shape: ConvShape) -> nn.Conv2d:
