@@ -152,21 +152,28 @@ def _limits(found: np.ndarray, key: str) -> tuple[float, float, bool]:
 
 def _numbers(axes: Axes, each: Sequence[Curve], key: str) -> None:
     """Accuracy on the test images, or the loss at the epoch that it belongs to, of each network."""
-    accuracy = "accuracy" in key
-    for place, curve in enumerate(sorted(each, key=lambda one: one.lock, reverse=accuracy)):
+    accuracy, below = "accuracy" in key, _end_high(axes)
+    for place, curve in enumerate(sorted(each, key=lambda one: one.lock, reverse=below)):
         said = f"{100 * curve.tested:.1f} %" if accuracy else f"{_at_best(curve, key):.2f}"
-        y = 0.05 + 0.13 * place if accuracy else 0.95 - 0.13 * place
+        y = 0.05 + 0.13 * place if below else 0.95 - 0.13 * place
         axes.text(
             0.97,
             y,
             f"{NAMES[curve.lock]} {said}",
             transform=axes.transAxes,
             ha="right",
-            va="bottom" if accuracy else "top",
+            va="bottom" if below else "top",
             fontsize=SMALL,
             color=LOOKS[curve.lock]["color"],
             bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.75},
         )
+
+
+def _end_high(axes: Axes) -> bool:
+    """Whether the last points of a panel's curves lie in its upper half, so that below is room."""
+    ends = np.array([np.asarray(line.get_xydata())[-1] for line in axes.get_lines()])
+    heights = axes.transAxes.inverted().transform(axes.transData.transform(ends))[:, 1]
+    return bool(heights.mean() > 0.5)
 
 
 def _at_best(curve: Curve, key: str) -> float:
