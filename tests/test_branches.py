@@ -26,7 +26,7 @@ from gradleak.models.build import load
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import draw_key, initial_weights
 from gradleak.models.locking import with_lock
-from gradleak.models.locks import Lock, is_private, private
+from gradleak.models.locks import Lock, is_key, is_private, private
 from gradleak.models.resnet import specs
 from test_matching import plain_loss
 
@@ -94,6 +94,11 @@ def locked(chain, layers, activation, key=5):
 CHAINS = {
     "locked": locked(bottleneck(), ("conv1", "conv4", "conv6"), "sigmoid"),
     "lenet_locked": locked(lenet(), ("conv1",), "relu"),
+    "locked_skip": locked(bottleneck(), ("conv4_skip",), "sigmoid"),
+    "locked_both": locked(bottleneck(), ("conv1", "conv4", "conv4_skip"), "identity"),
+    # Without norms but those of the lock, from the image itself.
+    "skips_locked": locked(skips(), ("conv2_skip",), "sigmoid"),
+    "skips_beside": locked(skips(), ("conv2",), "sigmoid"),
     "resnet18": resnet(),
     "cut": resnet(cut=(3, 4)),
     "large": resnet(side=64, stem="large"),
@@ -112,7 +117,7 @@ def drawn_weights(chain, seed, statistics=True):
         if statistics and name.endswith(".weight"):
             out |= running(name.removesuffix(".weight"), len(out[name]), draw)
     for layer in chain.locked:
-        out |= running(f"{layer.name}_norm", layer.shape.filters, draw) if statistics else {}
+        out |= running(f"{layer.name}_norm", layer.filters, draw) if statistics else {}
     out |= draw_key(chain, 0, seed)
     return {name: np.asarray(value, np.float32) for name, value in out.items()}
 
@@ -225,7 +230,7 @@ def test_every_loss_and_dummy_labels(loss, granted):
 
 
 @pytest.mark.parametrize("mode", ["training", "evaluation"])
-@pytest.mark.parametrize("name", ["locked", "lenet_locked"])
+@pytest.mark.parametrize("name", ["locked", "lenet_locked", "locked_skip", "locked_both"])
 def test_scale_and_shift_can_be_searched_for_instead_of_a_key(name, mode):
     """With γ and β given, none of the lock is known, and the distance moves with them."""
     chain, _, images, labels, keyed = case(name, mode, 2, own=True)
@@ -233,7 +238,9 @@ def test_scale_and_shift_can_be_searched_for_instead_of_a_key(name, mode):
         "free",
         chain.input,
         tuple(
-            dataclasses.replace(spec, lock=None) if isinstance(spec, ConvSpec) else spec
+            dataclasses.replace(spec, lock=None, skip_lock=None)
+            if isinstance(spec, ConvSpec)
+            else spec
             for spec in chain.specs
         ),
     )
@@ -278,13 +285,14 @@ def test_scale_and_shift_can_be_searched_for_instead_of_a_key(name, mode):
     close(keyed.select(slice(1, 2)).with_scaling(scaling[1:2]).scaling, scaling[1:2])
 
 
-def test_a_key_makes_scale_and_shift():
-    chain, sets, *_, network = case("lenet_locked", "training", 1, own=True)
+@pytest.mark.parametrize("name", ["lenet_locked", "locked_both"])
+def test_a_key_makes_scale_and_shift(name):
+    chain, sets, *_, network = case(name, "training", 1, own=True)
     module = load(chain, sets[1], torch.float64)
-    expected = torch.cat(module.unlocked(chain.convolutions[0]))
+    expected = torch.cat([part for layer in chain.locked for part in module.unlocked(layer.name)])
     close(network.scaling[1], expected.detach())
     assert {name for name in network.names if is_private(name)} == {
-        name for name in private(sets[1]) if name != "conv1_key"
+        name for name in private(sets[1]) if not is_key(name)
     }
 
 

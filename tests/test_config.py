@@ -57,6 +57,11 @@ REFUSED = [
         {"layers": ["conv9"]},
         ["conv9 is no convolution", "conv1 to conv2"],
     ),
+    (
+        "models.fedkl_resnet20_cifar10.lock",
+        {"layers": ["conv9_skip", "conv2_skip"]},
+        ["conv2_skip is no convolution", "conv1 to conv19, conv9_skip and conv15_skip"],
+    ),
     ("models.cnn3_v1_tanh.lock", {"layers": ["fc1"]}, ["cnn3_v1_tanh.lock.layers", "'fc1'"]),
     ("models.cnn3_v1_tanh.lock", {"key": 0}, ["cnn3_v1_tanh.lock.key", "0", "greater than 0"]),
     (
@@ -198,6 +203,13 @@ def test_bad_values_are_refused_in_one_sentence(path, value, words):
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+def test_a_projection_can_be_locked():
+    lock = {"layers": ["conv1", "conv9_skip"]}
+    known = config.load(changed("models.fedkl_resnet20_cifar10.lock", lock))
+    locked = known.chain("fedkl_resnet20_cifar10").locked
+    assert [layer.name for layer in locked] == ["conv1", "conv9_skip"]
 
 
 def test_own_images_beside_those_under_attack_are_taken():

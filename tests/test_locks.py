@@ -1,5 +1,7 @@
 """The key-lock of a convolution: FedKL eq. (37), what it counts, and what never leaves a client."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -85,7 +87,7 @@ def test_forward_is_equation_37(activation, length, seed):
     )
     normed = torch.nn.functional.batch_norm(convolved, None, None, training=True)
     expected = scale[:, None, None] * normed.numpy() + shift[:, None, None]
-    got = module._linear(chain.convolutions[0], "conv1", images)
+    got = module._linear(chain.parts[0], images)
     np.testing.assert_allclose(got.detach().numpy(), expected, rtol=1e-10, atol=1e-12)
 
 
@@ -107,17 +109,80 @@ def test_any_named_convolution_of_any_model_can_be_locked():
     assert not any(name.startswith("conv9_norm") for name in weights)
 
 
-def test_the_lock_changes_no_other_weight_of_a_seed():
+@pytest.mark.parametrize("layers", [("conv1",), ("conv9_skip",), ("conv1", "conv9", "conv9_skip")])
+def test_the_lock_changes_no_other_weight_of_a_seed(layers):
     specs = resnet.specs("resnet20", 4, 10)
     plain = initial_weights(Chain("net", (3, 32, 32), specs), 3)
-    with_it = initial_weights(locked(specs), 3)
+    with_it = initial_weights(locked(specs, layers=layers), 3)
     same = public(with_it)
-    assert set(plain) - set(same) == {"conv1_norm.weight", "conv1_norm.bias"}
+    assert set(plain) - set(same) == {
+        f"{layer}_norm.{part}" for layer in layers for part in ("weight", "bias")
+    }
     for name, value in same.items():
         np.testing.assert_array_equal(value, plain[name])
     assert set(with_it) - set(same) == {
-        f"conv1_lock_{kind}.{part}" for kind in ("scale", "shift") for part in ("weight", "bias")
+        f"{layer}_lock_{kind}.{part}"
+        for layer in layers
+        for kind in ("scale", "shift")
+        for part in ("weight", "bias")
     }
+
+
+def test_a_locked_projection_is_one_whose_norm_has_what_the_key_makes():
+    """Output, gradients and running statistics, beside a locked convolution of the same layer."""
+    specs = resnet.specs("resnet20", 4, 10)
+    layers = ("conv1", "conv9", "conv9_skip")
+    chain = locked(specs, lock=Lock(7, SIGMOID), layers=layers)
+    assert [layer.name for layer in chain.locked] == list(layers)
+    assert [layer.filters for layer in chain.locked] == [4, 8, 8]
+    plain = Chain("net", (3, 32, 32), specs)
+    assert chain.parameters == plain.parameters + sum((4, 8, 8)) * (2 * 8 - 2)
+    own = with_statistics(chain, client(chain))
+    module = load(chain, own, torch.float64).train()
+    assert sum(value.numel() for value in module.parameters()) == chain.parameters
+
+    known = public(own)
+    for layer in layers:
+        for part, value in zip(("weight", "bias"), module.unlocked(layer), strict=True):
+            known[f"{layer}_norm.{part}"] = value.detach().numpy()
+    opened = load(plain, known, torch.float64).train()
+    images = torch.rand(2, 3, 32, 32, dtype=torch.float64)
+    ours, theirs = module(images), opened(images)
+    torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-12)
+    for one, out in ((module, ours), (opened, theirs)):
+        out[:, 3].sum().backward()
+        one.eval()
+    shared = dict(opened.named_parameters())
+    for name, value in module.named_parameters():
+        if not is_private(name):
+            torch.testing.assert_close(value.grad, shared[name].grad, rtol=1e-8, atol=1e-10)
+    # ∂ℓ/∂b of the shift's last layer is ∂ℓ/∂β times the slope.
+    in_shift = module.get_parameter("conv9_skip_lock_shift.bias").grad
+    shift = module.unlocked("conv9_skip")[1]
+    expected = shared["conv9_skip_norm.bias"].grad * shift * (1 - shift)
+    torch.testing.assert_close(in_shift, expected.detach(), rtol=1e-8, atol=1e-12)
+    torch.testing.assert_close(module(images), opened(images), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("layers", "normed"),
+    [(["conv2"], ["conv2"]), (["conv2_skip"], ["conv2_skip"]), (["conv2", "conv2_skip"],) * 2],
+)
+def test_without_norms_a_lock_brings_one_to_its_own_convolution_alone(layers, normed):
+    specs = (
+        ConvSpec(4, (3, 3), padding=(1, 1), bias=True, activation=SIGMOID),
+        ConvSpec(6, (3, 3), (2, 2), (1, 1), skip=1, projection=True),
+        LinearSpec(5),
+    )
+    chain = locked(specs, (3, 8, 8), Lock(3, SIGMOID), layers)
+    weights = with_statistics(chain, client(chain))
+    means = [name.removesuffix("_norm.running_mean") for name in weights if "running_mean" in name]
+    assert means == normed
+    assert not any(name.endswith("_norm.weight") for name in weights)
+    plain = Chain("net", (3, 8, 8), specs)
+    assert chain.parameters == plain.parameters + len(layers) * 2 * 6 * 4
+    assert chain.is_normalised and not chain.is_plain
+    assert load(chain, weights, torch.float32)(torch.rand(2, 3, 8, 8)).shape == (2, 5)
 
 
 def test_lock_weights_do_not_follow_the_spread_of_a_chain():
@@ -157,15 +222,18 @@ def test_locks_and_keys_share_no_stream_with_searches(seed):
             assert not np.isclose(same, key, atol=1e-6).mean() > 0.01
 
 
-def test_what_is_private_is_told_by_its_name():
-    weights = client(locked(dlg_lenet()))
+@pytest.mark.parametrize(
+    ("specs", "layer"), [(dlg_lenet(), "conv1"), (resnet.specs("resnet20", 4, 10), "conv9_skip")]
+)
+def test_what_is_private_is_told_by_its_name(specs, layer):
+    weights = client(locked(specs, layers=(layer,)))
     kept = private(weights)
     assert set(kept) == {
-        "conv1_key",
-        "conv1_lock_scale.weight",
-        "conv1_lock_scale.bias",
-        "conv1_lock_shift.weight",
-        "conv1_lock_shift.bias",
+        f"{layer}_key",
+        f"{layer}_lock_scale.weight",
+        f"{layer}_lock_scale.bias",
+        f"{layer}_lock_shift.weight",
+        f"{layer}_lock_shift.bias",
     }
     assert not any(is_private(name) for name in public(weights))
     assert {**kept, **public(weights)}.keys() == weights.keys()
@@ -175,6 +243,19 @@ def test_description_brings_the_lock_back():
     chain = locked(dlg_lenet(), lock=Lock(5, SIGMOID), layers=("conv1", "conv3"))
     again = Chain.from_description(chain.describe())
     assert again == chain and [layer.lock for layer in again.locked] == [Lock(5, SIGMOID)] * 2
+
+
+def test_description_brings_a_locked_projection_back_and_names_no_other():
+    specs = resnet.specs("resnet20", 4, 10)
+    chain = locked(specs, lock=Lock(5, SIGMOID), layers=("conv1", "conv15_skip"))
+    content = json.loads(json.dumps(chain.describe()))
+    again = Chain.from_description(content)
+    assert again == chain
+    assert [layer.name for layer in again.locked] == ["conv1", "conv15_skip"]
+    # Descriptions of other layers are what they were before skips could be locked.
+    assert [number for number, layer in enumerate(content["layers"]) if "skip_lock" in layer] == [
+        14
+    ]
 
 
 @pytest.mark.parametrize(
@@ -196,6 +277,21 @@ def test_a_key_that_is_missing_or_of_another_length_is_refused(key, words):
 def test_a_name_that_is_no_convolution_is_refused():
     with pytest.raises(ConfigError, match="conv4 is no convolution here; there are conv1 to conv3"):
         locked(dlg_lenet(), layers=("conv4",))
+    words = (
+        "lock.layers: conv8_skip is no convolution here; "
+        "there are conv1 to conv19, conv9_skip and conv15_skip."
+    )
+    with pytest.raises(ConfigError, match=words):
+        locked(resnet.specs("resnet20", 4, 10), layers=("conv8_skip",))
+    with pytest.raises(ConfigError, match=r"no convolution here; there are none\."):
+        locked((LinearSpec(3),))
+
+
+def test_a_lock_in_a_skip_without_a_projection_is_refused():
+    specs = (ConvSpec(3, (3, 3), padding=(1, 1), skip=1, skip_lock=RELU), LinearSpec(3))
+    words = "conv1 has a lock in its skip but no projection; give it projection: true"
+    with pytest.raises(ConfigError, match=words):
+        _ = Chain("net", (3, 8, 8), specs).layers
 
 
 def test_statistics_of_locked_norms_and_projections():
@@ -203,3 +299,15 @@ def test_statistics_of_locked_norms_and_projections():
     held = with_statistics(chain, initial_weights(chain, 0))
     assert held["conv1_norm.running_mean"].shape == (4,)
     assert held["conv9_skip_norm.running_var"].tolist() == [1.0] * 8
+    skipped = locked(resnet.specs("resnet20", 4, 10), layers=("conv9_skip",))
+    assert with_statistics(skipped, initial_weights(skipped, 0)).keys() >= {
+        f"conv9{end}_norm.running_mean" for end in ("", "_skip")
+    }
+
+
+def test_a_missing_key_of_a_projection_is_named():
+    chain = locked(resnet.specs("resnet20", 4, 10), layers=("conv1", "conv9_skip"))
+    weights = client(chain)
+    del weights["conv9_skip_key"]
+    with pytest.raises(ConfigError, match="conv9_skip is locked, but no key is given"):
+        load(chain, weights, torch.float32)

@@ -94,6 +94,12 @@ def test_where_it_does_not_apply_it_says_why():
     plain = dataclasses.replace(chain().specs[0], lock=None, norm="none")
     bare = Chain("bare", SIZE, (plain, *chain().specs[1:]))
     assert "bare has no lock on its first convolution alone" in attack.applies(bare)
+    _, second, last = chain().specs
+    second = dataclasses.replace(second, skip=2, projection=True)
+    for layers in (["conv2_skip"], ["conv1", "conv2_skip"]):
+        skipped = with_lock((plain, second, last), layers, Lock(LENGTH, SIGMOID))
+        refused = attack.applies(Chain("skipped", SIZE, skipped))
+        assert "skipped has no lock on its first convolution alone" in refused
     assert "followed by 'relu', which hides" in attack.applies(chain(activation="relu"))
     assert "'identity' may make γ negative, whose sign" in attack.applies(chain("identity"))
     assert attack.applies(chain("relu")) is None

@@ -11,10 +11,10 @@ import numpy as np
 
 from gradleak.artifacts import read_tensors, write_tensors
 from gradleak.errors import ArtifactError
-from gradleak.models.chain import Chain, ConvLayer
+from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile, select
 from gradleak.models.initial import draw_key
-from gradleak.models.locks import KEY, names_of, private
+from gradleak.models.locks import KEY, Locked, names_of, private
 from gradleak.provenance import record
 
 AGAIN = "delete it and ask Snakemake for it again"
@@ -59,10 +59,9 @@ class ClientFile:
             self._check(chain, layer, seed)
         return private(select(dict(self.weights), chain.name, seed))
 
-    def _check(self, chain: Chain, layer: ConvLayer, seed: int) -> None:
+    def _check(self, chain: Chain, layer: Locked, seed: int) -> None:
         """Refuse what does not fit a locked layer."""
-        assert layer.lock is not None
-        size, filters = layer.lock.key, layer.shape.filters
+        size, filters = layer.lock.key, layer.filters
         key = self.weights.get(f"{chain.name}/{layer.name}{KEY}")
         if key is None:
             raise ArtifactError(

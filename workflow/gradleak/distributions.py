@@ -126,7 +126,7 @@ def first_norm(chain: Chain, weights: Mapping[str, np.ndarray], images: Images) 
         If the network was not trained, so that there are no running statistics.
     """
     layer = chain.convolutions[0] if chain.convolutions else None
-    if layer is None or layer.norm == "none":
+    if layer is None or not layer.normed:
         raise ConfigError(
             f"models.{chain.name}: there is no norm behind the first convolution; choose a model "
             "with norm: batch or a lock there."
@@ -138,7 +138,7 @@ def first_norm(chain: Chain, weights: Mapping[str, np.ndarray], images: Images) 
     module = load(chain, weights, torch.float32).to(images.device)
     norm = module.get_submodule(f"{layer.name}_norm")
     assert isinstance(norm, torch.nn.BatchNorm2d)
-    scale, shift = (norm.weight, norm.bias) if layer.lock is None else module.unlocked(layer)
+    scale, shift = (norm.weight, norm.bias) if layer.lock is None else module.unlocked(layer.name)
     normalised, scaled = Spread(), Spread()
     for inputs, _ in images.batches(BATCH):
         z = module.get_submodule(layer.name)(inputs)

@@ -143,11 +143,12 @@ class VggConfig(Section):
 class LockConfig(Section):
     """Key-lock: scale and shift of the norm behind convolutions, made from a client's key (FedKL).
 
-    `layers` are the convolutions, ``conv1`` for the first; `key` is the key's length.
+    `layers` are the convolutions, ``conv1`` for the first, ``conv8_skip`` for the projection of the
+    skip that ends at the eighth; `key` is the key's length.
     """
 
     layers: Annotated[
-        list[Annotated[str, Field(pattern=r"^conv[1-9][0-9]*$")]], Field(min_length=1)
+        list[Annotated[str, Field(pattern=r"^conv[1-9][0-9]*(_skip)?$")]], Field(min_length=1)
     ] = Field(default=["conv1"])
     key: PositiveInt = 1024
     activation: Literal["identity", "relu", "sigmoid"] = "relu"

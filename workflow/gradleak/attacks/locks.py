@@ -10,8 +10,8 @@ import numpy as np
 from gradleak.attacks.base import AttackerView
 from gradleak.errors import ConfigError
 from gradleak.models.build import check_keys
-from gradleak.models.chain import Chain, ConvLayer
-from gradleak.models.locks import KEY, names_of, public
+from gradleak.models.chain import Chain
+from gradleak.models.locks import KEY, Locked, names_of, public
 
 LOCKS = ("guess", "fit")
 
@@ -77,7 +77,7 @@ def open_lock(view: AttackerView, mode: str, seed: int, starts: int = 1) -> Open
     return Opening(weights, shared)
 
 
-def key_of(layer: ConvLayer, shared: Mapping[str, np.ndarray]) -> np.ndarray | None:
+def key_of(layer: Locked, shared: Mapping[str, np.ndarray]) -> np.ndarray | None:
     """Key of a locked layer from the gradient of its lock; None where that was not shared.
 
     ∂ℓ/∂W = ∂ℓ/∂b kᵀ has rank one (FedKL eqs. 34, 35), so k = Σ_o b_o W_o / Σ_o b_o² over the rows
@@ -95,11 +95,7 @@ def key_of(layer: ConvLayer, shared: Mapping[str, np.ndarray]) -> np.ndarray | N
 def _own(chain: Chain, seed: int, start: int) -> dict[str, np.ndarray]:
     """Keys that the attacker draws, uniform in [0, 1)."""
     draw = np.random.default_rng((seed, start, *b"key"))
-    return {
-        f"{layer.name}{KEY}": draw.random(layer.lock.key)
-        for layer in chain.locked
-        if layer.lock is not None
-    }
+    return {f"{layer.name}{KEY}": draw.random(layer.lock.key) for layer in chain.locked}
 
 
 def _scaling(
@@ -108,7 +104,6 @@ def _scaling(
     """γ and β of locked layers (2 Σ O) under some lock weights and keys."""
     out = []
     for layer in chain.locked:
-        assert layer.lock is not None
         for name in names_of(layer.name).values():
             before = weights[f"{name}.weight"] @ keys[f"{layer.name}{KEY}"]
             out.append(layer.lock.activation.forward(before + weights[f"{name}.bias"]))
@@ -121,7 +116,7 @@ def _without_lock(
     """Weights with γ and β in place of lock weights."""
     out = public(weights)
     parts = np.split(
-        scaling, np.cumsum([n for layer in chain.locked for n in 2 * [layer.shape.filters]])[:-1]
+        scaling, np.cumsum([n for layer in chain.locked for n in 2 * [layer.filters]])[:-1]
     )
     names = [f"{layer.name}_norm.{kind}" for layer in chain.locked for kind in ("weight", "bias")]
     return out | dict(zip(names, parts, strict=True))

@@ -89,7 +89,7 @@ def _undone(
         weight = weights[f"{layer.name}.weight"][chosen, source, tap[:, 0], tap[:, 1]]
         bias = weights[f"{layer.name}.bias"][chosen] if layer.bias else np.zeros(len(chosen))
         values = _inverse(layer, values)
-        if layer.norm != "none":
+        if layer.normed:
             # The batch's own mean and deviation stay unknown: `stretched` makes up for them.
             scale, shift = (weights[f"{layer.name}_norm.{kind}"] for kind in ("weight", "bias"))
             values = (values - shift[chosen][:, None, None]) / scale[chosen][:, None, None]

@@ -11,25 +11,30 @@ from collections.abc import Mapping
 import torch
 
 from gradleak.matching.chain_gradients import activate, derivative_of
-from gradleak.models.chain import ConvLayer
-from gradleak.models.locks import KEY, names_of
+from gradleak.models.locks import KEY, Locked, names_of
 
 Tensors = Mapping[str, torch.Tensor]
 
 
 def norm_part(layer: str, kind: str) -> str:
-    """Name under which γ (``weight``) or β (``bias``) of a layer is kept."""
+    """Name under which γ (``weight``) or β (``bias``) of a convolution is kept."""
     return f"{layer}_norm.{kind}"
 
 
-def parameters_of(layer: ConvLayer) -> tuple[str, ...]:
-    """Names of the parameters of a layer's lock."""
+def parameters_of(layer: Locked) -> tuple[str, ...]:
+    """Names of the parameters of a convolution's lock."""
     return tuple(
         f"{name}.{part}" for name in names_of(layer.name).values() for part in ("weight", "bias")
     )
 
 
-def opened(layer: ConvLayer, weights: Tensors) -> dict[str, torch.Tensor]:
+def held_by(layer: Locked) -> tuple[str, ...]:
+    """Names of all that `opened` takes; there is a key and a lock, or γ and β."""
+    parts = (norm_part(layer.name, kind) for kind in ("weight", "bias"))
+    return (f"{layer.name}{KEY}", *parameters_of(layer), *parts)
+
+
+def opened(layer: Locked, weights: Tensors) -> dict[str, torch.Tensor]:
     """γ and β as a norm's parameters (M or 1, O, 1, 1), their slopes a'(p) (M or 1, O), the key.
 
     Parameters
@@ -40,7 +45,6 @@ def opened(layer: ConvLayer, weights: Tensors) -> dict[str, torch.Tensor]:
         Lock weights and key by name, each shared or with members first. Or γ and β themselves,
         (O,) or (M, O), as `norm_part` names them: then they depend on no key.
     """
-    assert layer.lock is not None
     given = norm_part(layer.name, "weight")
     if given in weights:
         return {
@@ -50,8 +54,8 @@ def opened(layer: ConvLayer, weights: Tensors) -> dict[str, torch.Tensor]:
     key = weights[f"{layer.name}{KEY}"].reshape(-1, layer.lock.key)
     out = {f"{layer.name}{KEY}": key}
     for kind, name in names_of(layer.name).items():
-        matrix = weights[f"{name}.weight"].reshape(-1, layer.shape.filters, layer.lock.key)
-        bias = weights[f"{name}.bias"].reshape(-1, layer.shape.filters)
+        matrix = weights[f"{name}.weight"].reshape(-1, layer.filters, layer.lock.key)
+        bias = weights[f"{name}.bias"].reshape(-1, layer.filters)
         before = (matrix @ key[..., None]).squeeze(2) + bias
         value = activate(layer.lock.activation, before)
         slope = derivative_of(layer.lock.activation, before, value)
@@ -65,7 +69,7 @@ def spread(value: torch.Tensor) -> torch.Tensor:
     return value.reshape(-1, value.shape[-1], 1, 1)
 
 
-def gradients(layer: ConvLayer, found: Tensors, weights: Tensors) -> dict[str, torch.Tensor]:
+def gradients(layer: Locked, found: Tensors, weights: Tensors) -> dict[str, torch.Tensor]:
     """Gradients of the lock's parameters, from those (M, O) in γ and β; `weights` of `opened`."""
     key, out = weights[f"{layer.name}{KEY}"], {}
     for kind, name in names_of(layer.name).items():
@@ -75,7 +79,7 @@ def gradients(layer: ConvLayer, found: Tensors, weights: Tensors) -> dict[str, t
     return out
 
 
-def moves(layer: ConvLayer, moving: Tensors, weights: Tensors) -> dict[str, torch.Tensor]:
+def moves(layer: Locked, moving: Tensors, weights: Tensors) -> dict[str, torch.Tensor]:
     """How γ and β (M, O, 1, 1) move as the lock's parameters move; 0 where they do not."""
     out = {}
     for kind, name in names_of(layer.name).items():

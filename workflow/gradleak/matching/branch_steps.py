@@ -32,7 +32,7 @@ class Passed:
     moved
         The tangent of u, where the norm bends.
     turned, scaling
-        In a locked layer the tangent of û, and gradients (M, 2 O) in γ and β of the second pass.
+        In a locked branch the tangent of û, and gradients (M, 2 O) in γ and β of the second pass.
     """
 
     x: torch.Tensor
@@ -169,13 +169,18 @@ class Branch:
 
 def branches_of(layer: ConvLayer, *, training: bool) -> list[Branch]:
     """The convolution of `layer`, and that of its skip."""
-    normed = layer.norm != "none"
-    locked = layer.lock is not None
-    out = [Branch(layer.name, 1, Convolution(layer.shape), layer.bias, normed, training, locked)]
-    if layer.projection is not None:
-        name, sizes = f"{layer.name}_skip", Convolution(layer.projection)
-        out.append(Branch(name, layer.skip, sizes, False, normed, training))
-    return out
+    return [
+        Branch(
+            part.name,
+            part.back,
+            Convolution(part.shape),
+            part.bias,
+            part.normed,
+            training,
+            part.lock is not None,
+        )
+        for part in layer.parts
+    ]
 
 
 @dataclass

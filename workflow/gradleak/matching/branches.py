@@ -91,7 +91,8 @@ class BranchGradients(Placed):
             if not is_private(name)
         }
         for layer in chain.locked:
-            own = {n: self.tensor(v) for n, v in weights.items() if n.startswith(f"{layer.name}_")}
+            held = branch_locks.held_by(layer)
+            own = {name: self.tensor(weights[name]) for name in held if name in weights}
             self._weights |= branch_locks.opened(layer, own)
         for branch in (branch for several in self._branches for branch in several):
             if branch.normed and not branch.training:
@@ -196,8 +197,7 @@ class BranchGradients(Placed):
         down = self._down(steps, moves, bend).transpose(0, 1)
         if in_logits is not None:
             in_logits = in_logits * factor[:, None, None]
-        pairs = zip(self.chain.convolutions, steps, strict=False)
-        scaling = [step.branches[0].scaling for layer, step in pairs if layer.lock is not None]
+        scaling = [passed.scaling for step in steps for passed in step.branches]
         parts = [part for part in scaling if part is not None]
         in_scaling = torch.cat(parts, 1) if parts else factor.new_zeros((len(factor), 0))
         down = down * factor[:, None, None, None, None]
@@ -374,7 +374,7 @@ class BranchGradients(Placed):
 def is_branched(chain: Chain) -> bool:
     """Whether `chain` has what `ChainGradients` does not: a norm, a projection, other pools."""
     return any(
-        layer.norm != "none" or layer.projection is not None or layer.pool in ("global", "max3")
+        layer.normed or layer.projection is not None or layer.pool in ("global", "max3")
         for layer in chain.convolutions
     )
 

@@ -14,7 +14,7 @@ from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
 from gradleak.models.chain import POOL, Chain, ConvLayer, LinearLayer
 from gradleak.models.locks import KEY, Lock, names_of
-from gradleak.operators.structure import ConvShape
+from gradleak.models.parts import ConvPart
 
 # Values that a part of a batch leaves behind for the pass back: 1 GiB in float32.
 ACTIVATIONS = 2**28
@@ -55,44 +55,34 @@ class ChainModule(nn.Module):
         # Not of the network's own modules: they have no parameters.
         self._unlock: dict[str, nn.Module] = {}
         for layer in chain.layers:
-            module: nn.Module
             if isinstance(layer, ConvLayer):
-                shape = layer.shape
-                module = nn.Conv2d(
-                    shape.channels,
-                    shape.filters,
-                    shape.kernel,
-                    stride=shape.stride,
-                    padding=shape.padding,
-                    padding_mode=layer.padding_mode,
-                    bias=layer.bias,
-                )
-                self._add_norm(layer, layer.name, statistics, locked=layer.lock is not None)
-                if layer.lock is not None:
-                    self._add_lock(layer.lock, layer)
-                if layer.projection is not None:
-                    self.add_module(f"{layer.name}_skip", _projection(layer.projection))
-                    self._add_norm(layer, f"{layer.name}_skip", statistics)
+                # Gradients are listed, and so summed up, in this order.
+                own, *projected = layer.parts
+                self._add_norm(own, statistics)
+                for part in projected:
+                    self.add_module(part.name, _convolution(part))
+                    self._add_norm(part, statistics)
+                self.add_module(own.name, _convolution(own))
             else:
-                module = nn.Linear(layer.inputs, layer.outputs, bias=layer.bias)
-            self.add_module(layer.name, module)
+                linear = nn.Linear(layer.inputs, layer.outputs, bias=layer.bias)
+                self.add_module(layer.name, linear)
         self.activations = nn.ModuleList(activation_module(a.activation) for a in chain.layers)
 
-    def _add_norm(
-        self, layer: ConvLayer, name: str, statistics: bool, *, locked: bool = False
-    ) -> None:
-        if layer.norm != "none":
-            norm = nn.BatchNorm2d(
-                layer.shape.filters, affine=not locked, track_running_stats=statistics
-            )
-            self.add_module(f"{name}_norm", norm)
+    def _add_norm(self, part: ConvPart, statistics: bool) -> None:
+        """A convolution's norm, if it has one, and its lock."""
+        if part.normed:
+            affine, filters = part.lock is None, part.shape.filters
+            norm = nn.BatchNorm2d(filters, affine=affine, track_running_stats=statistics)
+            self.add_module(part.norm, norm)
+        if part.lock is not None:
+            self._add_lock(part.lock, part)
 
-    def _add_lock(self, lock: Lock, layer: ConvLayer) -> None:
+    def _add_lock(self, lock: Lock, part: ConvPart) -> None:
         """Both fully connected layers, and the place of the key."""
-        for name in names_of(layer.name).values():
-            self.add_module(name, nn.Linear(lock.key, layer.shape.filters))
-        self.register_buffer(f"{layer.name}{KEY}", torch.zeros(lock.key))
-        self._unlock[layer.name] = activation_module(lock.activation)
+        for name in names_of(part.name).values():
+            self.add_module(name, nn.Linear(lock.key, part.shape.filters))
+        self.register_buffer(f"{part.name}{KEY}", torch.zeros(lock.key))
+        self._unlock[part.name] = activation_module(lock.activation)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Output of the last activation for images (B, C, H, W)."""
@@ -103,24 +93,22 @@ class ChainModule(nn.Module):
         inputs = []
         for layer, activation in zip(self.chain.convolutions, self.activations, strict=False):
             inputs.append(x)
-            z = self._linear(layer, layer.name, x)
+            z, *projected = (self._linear(part, inputs[-part.back]) for part in layer.parts)
             if layer.skip:
-                start = inputs[-layer.skip]
-                projected = layer.projection is not None
-                z = z + (self._linear(layer, f"{layer.name}_skip", start) if projected else start)
+                z = z + (projected[0] if projected else inputs[-layer.skip])
             x = pooled(activation(z), layer.pool)
         return x.flatten(1)
 
-    def _linear(self, layer: ConvLayer, name: str, x: torch.Tensor) -> torch.Tensor:
-        """Convolution `name` and its norm."""
-        z: torch.Tensor = self.get_submodule(name)(x)
-        if layer.norm == "none":
+    def _linear(self, part: ConvPart, x: torch.Tensor) -> torch.Tensor:
+        """A convolution and its norm."""
+        z: torch.Tensor = self.get_submodule(part.name)(x)
+        if not part.normed:
             return z
-        norm = self.get_submodule(f"{name}_norm")
-        if layer.lock is None or name != layer.name:
+        norm = self.get_submodule(part.norm)
+        if part.lock is None:
             return norm(z)
         assert isinstance(norm, nn.BatchNorm2d)
-        scale, shift = self.unlocked(layer)
+        scale, shift = self.unlocked(part.name)
         # At once, as a norm does with its own: another pass over z costs 2 % of ResNet-20's step.
         return functional.batch_norm(
             z,
@@ -133,15 +121,14 @@ class ChainModule(nn.Module):
             norm.eps,
         )
 
-    def unlocked(self, layer: ConvLayer) -> tuple[torch.Tensor, torch.Tensor]:
-        """γ and β (O,) that the key makes of a locked layer (FedKL eq. 37)."""
-        key = self.get_buffer(f"{layer.name}{KEY}")
-        activation = self._unlock[layer.name]
+    def unlocked(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
+        """γ and β (O,) that the key makes of the locked convolution `name` (FedKL eq. 37)."""
+        key = self.get_buffer(f"{name}{KEY}")
+        activation = self._unlock[name]
         # In full precision, since a long key makes long sums.
         with torch.autocast(key.device.type, enabled=False):
             scale, shift = (
-                activation(_affine(self.get_submodule(name), key))
-                for name in names_of(layer.name).values()
+                activation(_affine(self.get_submodule(own), key)) for own in names_of(name).values()
             )
         return scale, shift
 
@@ -163,9 +150,18 @@ def _affine(layer: nn.Module, key: torch.Tensor) -> torch.Tensor:
     return torch.addmv(layer.bias, layer.weight, key)
 
 
-def _projection(shape: ConvShape) -> nn.Conv2d:
-    """1x1 convolution without a bias."""
-    return nn.Conv2d(shape.channels, shape.filters, 1, stride=shape.stride, bias=False)
+def _convolution(part: ConvPart) -> nn.Conv2d:
+    """A convolution by itself."""
+    shape = part.shape
+    return nn.Conv2d(
+        shape.channels,
+        shape.filters,
+        shape.kernel,
+        stride=shape.stride,
+        padding=shape.padding,
+        padding_mode=part.padding_mode,
+        bias=part.bias,
+    )
 
 
 STATISTICS = (("running_mean", np.zeros), ("running_var", np.ones))
@@ -174,13 +170,10 @@ STATISTICS = (("running_mean", np.zeros), ("running_var", np.ones))
 def with_statistics(chain: Chain, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Weights of a chain, with running statistics of norms that have not been trained: 0 and 1."""
     out = dict(weights)
-    for layer in chain.convolutions:
-        if layer.norm == "none":
-            continue
-        names = [layer.name] if layer.projection is None else [layer.name, f"{layer.name}_skip"]
-        for name in names:
-            for part, start in STATISTICS:
-                out.setdefault(f"{name}_norm.{part}", start(layer.shape.filters, np.float32))
+    for part in chain.parts:
+        if part.normed:
+            for kind, start in STATISTICS:
+                out.setdefault(f"{part.norm}.{kind}", start(part.shape.filters, np.float32))
     return out
 
 
@@ -224,7 +217,6 @@ def check_keys(chain: Chain, weights: Mapping[str, np.ndarray]) -> None:
         Naming the layer and what to do.
     """
     for layer in chain.locked:
-        assert layer.lock is not None
         key = weights.get(f"{layer.name}{KEY}")
         if key is None:
             raise ConfigError(

@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
-from gradleak.models.locks import Lock
+from gradleak.models.locks import Lock, Locked
+from gradleak.models.parts import SKIP, ConvPart, PaddingMode
 from gradleak.operators.structure import ConvShape
 
 IDENTITY = Activation("identity")
 # Side of a pool's blocks, and its stride.
 POOL = 2
-PaddingMode = Literal["zeros", "replicate"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class ConvLayer:
     mean of all positions. `norm` is ``none``, or ``batch``: the
     linear output is normalised, then scaled and shifted by ``{name}_norm``; in training with the
     batch's own statistics, in evaluation with those that training left. With a `lock`, scale and
-    shift are made from a client's key instead.
+    shift are made from a client's key instead, with a `skip_lock` those of the projection's norm;
+    a convolution that is locked has a norm, whatever `norm` says.
     """
 
     name: str
@@ -44,6 +45,23 @@ class ConvLayer:
     norm: str = "none"
     projection: ConvShape | None = None
     lock: Lock | None = None
+    skip_lock: Lock | None = None
+
+    @cached_property
+    def parts(self) -> tuple[ConvPart, ...]:
+        """Its own convolution, then its projection."""
+        bias, gain, padding = self.bias, self.gain, self.padding_mode
+        own = ConvPart(self.name, 1, self.shape, bias, gain, padding, self.normed, self.lock)
+        if self.projection is None:
+            return (own,)
+        name, lock = f"{self.name}{SKIP}", self.skip_lock
+        normed = self.norm != "none" or lock is not None
+        return own, ConvPart(name, self.skip, self.projection, normed=normed, lock=lock)
+
+    @property
+    def normed(self) -> bool:
+        """Whether a norm follows its own convolution."""
+        return self.norm != "none" or self.lock is not None
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -67,7 +85,7 @@ class ConvLayer:
         return (
             self.pool == "none"
             and self.padding_mode == "zeros"
-            and self.norm == "none"
+            and not self.normed
             and self.projection is None
         )
 
@@ -93,7 +111,8 @@ class ConvSpec:
     """What config says of a convolution; sizes follow from the layer before.
 
     `skip` and `pool` are those of `ConvLayer`; `gain` multiplies the initial weights.
-    `padding_mode` is ``zeros`` or ``replicate``. `projection` puts a 1x1 convolution into the skip.
+    `padding_mode` is ``zeros`` or ``replicate``. `projection` puts a 1x1 convolution into the skip,
+    `skip_lock` a lock behind that.
     """
 
     filters: int
@@ -109,6 +128,7 @@ class ConvSpec:
     norm: str = "none"
     projection: bool = False
     lock: Lock | None = None
+    skip_lock: Lock | None = None
 
 
 @dataclass(frozen=True)
@@ -198,6 +218,7 @@ class Chain:
             spec.norm,
             projection,
             spec.lock,
+            spec.skip_lock,
         )
 
     def _linear(self, spec: LinearSpec, number: int, inputs: int) -> LinearLayer:
@@ -236,6 +257,11 @@ class Chain:
 
         `output` is the layer's linear output, `sizes` what entered all layers up to it.
         """
+        if spec.skip_lock is not None and not spec.projection:
+            raise ConfigError(
+                f"models.{self.name}: {name} has a lock in its skip but no projection; give it "
+                "projection: true."
+            )
         if not spec.skip:
             if spec.projection:
                 raise ConfigError(
@@ -284,6 +310,10 @@ class Chain:
             {"kind": "conv" if isinstance(spec, ConvSpec) else "fc", **asdict(spec)}
             for spec in self.specs
         ]
+        for entry in kinds:
+            # Left out, as descriptions were written before skips could be locked.
+            if entry.get("skip_lock") is None:
+                entry.pop("skip_lock", None)
         return {
             "name": self.name,
             "input": list(self.input),
@@ -301,9 +331,9 @@ class Chain:
             if entry["kind"] == "conv":
                 for key in ("kernel", "stride", "padding"):
                     fields[key] = tuple(fields[key])
-                if fields.get("lock"):
-                    lock = fields["lock"]
-                    fields["lock"] = Lock(lock["key"], Activation(**lock["activation"]))
+                for key in ("lock", "skip_lock"):
+                    if lock := fields.get(key):
+                        fields[key] = Lock(lock["key"], Activation(**lock["activation"]))
                 specs.append(ConvSpec(**fields))
             else:
                 specs.append(LinearSpec(**fields))
@@ -328,12 +358,21 @@ class Chain:
     @property
     def is_normalised(self) -> bool:
         """Whether a layer's output depends on the other images of the batch."""
-        return any(layer.norm != "none" for layer in self.convolutions)
+        return any(part.normed for part in self.parts)
 
     @property
-    def locked(self) -> tuple[ConvLayer, ...]:
+    def parts(self) -> tuple[ConvPart, ...]:
+        """The convolutions of all layers, a layer's projection behind its own."""
+        return tuple(part for layer in self.convolutions for part in layer.parts)
+
+    @property
+    def locked(self) -> tuple[Locked, ...]:
         """The convolutions whose norm a key scales and shifts."""
-        return tuple(layer for layer in self.convolutions if layer.lock is not None)
+        return tuple(
+            Locked(part.name, part.shape.filters, part.lock)
+            for part in self.parts
+            if part.lock is not None
+        )
 
     @property
     def has_dropout(self) -> bool:
@@ -355,13 +394,10 @@ class Chain:
     @property
     def parameters(self) -> int:
         """Weights and biases of all layers."""
-        return sum(
-            layer.shape.filters * (layer.shape.channels * prod(layer.shape.kernel) + layer.bias)
-            + _scaling(layer)
-            + _projected(layer)
-            if isinstance(layer, ConvLayer)
-            else layer.outputs * (layer.inputs + layer.bias)
+        return sum(part.parameters for part in self.parts) + sum(
+            layer.outputs * (layer.inputs + layer.bias)
             for layer in self.layers
+            if isinstance(layer, LinearLayer)
         )
 
     @property
@@ -370,16 +406,3 @@ class Chain:
         last = self.layers[-1]
         assert isinstance(last, LinearLayer)
         return last.outputs
-
-
-def _scaling(layer: ConvLayer) -> int:
-    """Parameters of a norm, or of the lock in their place."""
-    if layer.lock is not None:
-        return layer.lock.parameters(layer.shape.filters)
-    return 2 * layer.shape.filters * (layer.norm != "none")
-
-
-def _projected(layer: ConvLayer) -> int:
-    """Parameters of a skip's projection and its norm."""
-    shape = layer.projection
-    return shape.filters * (shape.channels + 2 * (layer.norm != "none")) if shape else 0

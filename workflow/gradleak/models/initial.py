@@ -6,8 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from gradleak.models.chain import Chain, ConvLayer
+from gradleak.models.chain import Chain, LinearLayer
 from gradleak.models.locks import KEY, names_of
+from gradleak.models.parts import ConvPart
 
 # What lock weights and keys are drawn by, beside the seed. Words, as NumPy pads short seeds with
 # zeros and would give small numbers the streams that searches and trainings draw by.
@@ -24,25 +25,22 @@ def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
     """
     generator = np.random.default_rng(seed)
     out: dict[str, np.ndarray] = {}
-    for layer in chain.layers:
-        if isinstance(layer, ConvLayer):
-            size: tuple[int, ...] = (
-                layer.shape.filters,
-                layer.shape.channels,
-                *layer.shape.kernel,
-            )
+    parts: list[ConvPart | LinearLayer] = [*chain.parts]
+    parts += [layer for layer in chain.layers if isinstance(layer, LinearLayer)]
+    for part in parts:
+        if isinstance(part, ConvPart):
+            shape = part.shape
+            size: tuple[int, ...] = (shape.filters, shape.channels, *shape.kernel)
         else:
-            size = (layer.outputs, layer.inputs)
+            size = (part.outputs, part.inputs)
         limit = chain.spread or 1.0 / np.sqrt(np.prod(size[1:]))
-        weight = layer.gain * generator.uniform(-limit, limit, size)
-        out[f"{layer.name}.weight"] = weight.astype(np.float32)
-        if isinstance(layer, ConvLayer) and layer.norm != "none" and layer.lock is None:
-            out[f"{layer.name}_norm.weight"] = np.ones(layer.shape.filters, np.float32)
-            out[f"{layer.name}_norm.bias"] = np.zeros(layer.shape.filters, np.float32)
-        if layer.bias:
-            out[f"{layer.name}.bias"] = generator.uniform(-limit, limit, size[0]).astype(np.float32)
-        if isinstance(layer, ConvLayer) and layer.projection is not None:
-            out |= _projection(layer, chain.spread, generator)
+        weight = part.gain * generator.uniform(-limit, limit, size)
+        out[f"{part.name}.weight"] = weight.astype(np.float32)
+        if isinstance(part, ConvPart) and part.normed and part.lock is None:
+            out[f"{part.norm}.weight"] = np.ones(size[0], np.float32)
+            out[f"{part.norm}.bias"] = np.zeros(size[0], np.float32)
+        if part.bias:
+            out[f"{part.name}.bias"] = generator.uniform(-limit, limit, size[0]).astype(np.float32)
     return out | _locks(chain, seed)
 
 
@@ -55,11 +53,10 @@ def _locks(chain: Chain, seed: int) -> dict[str, np.ndarray]:
     generator = np.random.default_rng((seed, *LOCKS))
     out = {}
     for layer in chain.locked:
-        assert layer.lock is not None
         limit = 1.0 / np.sqrt(layer.lock.key)
         for name in names_of(layer.name).values():
-            for part, size in (("weight", (layer.shape.filters, layer.lock.key)), ("bias", None)):
-                values = generator.uniform(-limit, limit, size or layer.shape.filters)
+            for part, size in (("weight", (layer.filters, layer.lock.key)), ("bias", None)):
+                values = generator.uniform(-limit, limit, size or layer.filters)
                 out[f"{name}.{part}"] = values.astype(np.float32)
     return out
 
@@ -69,25 +66,9 @@ def draw_key(chain: Chain, client: int, seed: int) -> dict[str, np.ndarray]:
     generator = np.random.default_rng((seed, *KEYS, client))
     out = {}
     for layer in chain.locked:
-        assert layer.lock is not None
         # Below 1 in float32 as well.
         values = generator.random(layer.lock.key, np.float32)
         out[f"{layer.name}{KEY}"] = values
-    return out
-
-
-def _projection(
-    layer: ConvLayer, spread: float | None, generator: np.random.Generator
-) -> dict[str, np.ndarray]:
-    """Weights of the 1x1 convolution of a skip, and of its norm."""
-    shape = layer.projection
-    assert shape is not None
-    limit = spread or 1.0 / np.sqrt(shape.channels)
-    weight = generator.uniform(-limit, limit, (shape.filters, shape.channels, 1, 1))
-    out = {f"{layer.name}_skip.weight": weight.astype(np.float32)}
-    if layer.norm != "none":
-        out[f"{layer.name}_skip_norm.weight"] = np.ones(shape.filters, np.float32)
-        out[f"{layer.name}_skip_norm.bias"] = np.zeros(shape.filters, np.float32)
     return out
 
 

@@ -8,21 +8,24 @@ from dataclasses import replace
 from gradleak.errors import ConfigError
 from gradleak.models.chain import ConvSpec, LinearSpec
 from gradleak.models.locks import Lock
+from gradleak.models.parts import SKIP
 
 
 def with_lock(
     specs: Sequence[ConvSpec | LinearSpec], layers: Sequence[str], lock: Lock
 ) -> tuple[ConvSpec | LinearSpec, ...]:
-    """Layers of a network, those named behind a norm whose scale and shift come from a key.
+    """Layers of a network, some convolutions with a norm whose scale and shift come from a key.
 
-    A norm that a convolution had before gives way; without one it gets one (FedKL Figure 2).
+    A norm that a convolution had before gives way; without one it gets one (FedKL Figure 2), and
+    no other does.
 
     Parameters
     ----------
     specs
         Layers from first to last.
     layers
-        Names of convolutions, ``conv1`` for the first.
+        Names of convolutions, ``conv1`` for the first; ``conv8_skip`` for the projection of the
+        skip that ends at the eighth.
     lock
         Of each of them, with weights and a key of its own.
 
@@ -31,14 +34,30 @@ def with_lock(
     ConfigError
         If a name is none of a convolution.
     """
-    known = [f"conv{number}" for number, spec in enumerate(specs, 1) if isinstance(spec, ConvSpec)]
+    named = {f"conv{n}": spec for n, spec in enumerate(specs, 1) if isinstance(spec, ConvSpec)}
+    own, skips = list(named), [f"{name}{SKIP}" for name, spec in named.items() if spec.projection]
     for name in layers:
-        if name not in known:
-            what = f"conv1 to {known[-1]}" if known else "none"
-            raise ConfigError(f"lock.layers: {name} is no convolution here; there are {what}.")
+        if name not in own + skips:
+            raise ConfigError(
+                f"lock.layers: {name} is no convolution here; there are {_listed(own, skips)}."
+            )
     return tuple(
-        replace(spec, norm="batch", lock=lock)
-        if isinstance(spec, ConvSpec) and f"conv{number}" in layers
-        else spec
+        _locked(f"conv{number}", spec, layers, lock) if isinstance(spec, ConvSpec) else spec
         for number, spec in enumerate(specs, 1)
     )
+
+
+def _locked(name: str, spec: ConvSpec, layers: Sequence[str], lock: Lock) -> ConvSpec:
+    """A convolution with the lock, if it is named, and its projection, if that is."""
+    if name in layers:
+        # `norm` would put one behind a projection too, which a lock does not need.
+        spec = replace(spec, norm=spec.norm if spec.projection else "batch", lock=lock)
+    return replace(spec, skip_lock=lock) if f"{name}{SKIP}" in layers else spec
+
+
+def _listed(own: Sequence[str], skips: Sequence[str]) -> str:
+    """Names of convolutions in words."""
+    if not own:
+        return "none"
+    *others, last = f"conv1 to {own[-1]}", *skips
+    return f"{', '.join(others)} and {last}" if others else last

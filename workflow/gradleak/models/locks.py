@@ -34,6 +34,15 @@ class Lock:
         return 2 * filters * (self.key + 1)
 
 
+@dataclass(frozen=True)
+class Locked:
+    """A convolution with a `lock`: the `name` of its parameters, and its number of `filters`."""
+
+    name: str
+    filters: int
+    lock: Lock
+
+
 def names_of(layer: str) -> dict[str, str]:
     """Names of both fully connected layers of a convolution's lock, by what they stand for."""
     return {"weight": f"{layer}{SCALE}", "bias": f"{layer}{SHIFT}"}

@@ -24,7 +24,7 @@ def unknown_keys(chain: Chain) -> str:
     ``norm: batch`` is one of them since it depends on the other images of a batch.
     """
     keys = {
-        "norm: batch": any(layer.norm != "none" for layer in chain.convolutions),
+        "norm: batch": chain.is_normalised,
         "projection: true": any(layer.projection is not None for layer in chain.convolutions),
     }
     keys |= {f"pool: {a.pool}": True for a in chain.convolutions if a.pool not in POOLS}

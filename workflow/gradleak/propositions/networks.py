@@ -142,7 +142,7 @@ def _affine(module: ChainModule) -> tuple[torch.Tensor, torch.Tensor]:
     """γ and β (O,) of the convolution's norm or lock."""
     layer = module.chain.convolutions[0]
     if layer.lock is not None:
-        return module.unlocked(layer)
+        return module.unlocked(layer.name)
     norm = module.get_submodule(f"{CONV}_norm")
     return norm.get_parameter("weight"), norm.get_parameter("bias")
 

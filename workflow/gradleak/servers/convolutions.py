@@ -104,7 +104,7 @@ class ConvolutionDesign:
             rows = weight[chosen]
             rows[:, sources] = noise
             weight[chosen] = rows
-        if layer.norm != "none":
+        if layer.normed:
             # Of a normalised value few are more than this many deviations from 0.
             norm = weights[f"{layer.name}_norm.bias"]
             norm[:] = -SHUT if self.spare == "silent" or self.naive else norm
@@ -134,7 +134,7 @@ def _silence(
     above; returned are the bounds of channels[1].
     """
     before, chosen = channels
-    if layer.norm != "none":
+    if layer.normed:
         return np.full(len(chosen), OPEN + SHUT)
     weight, bias = weights[f"{layer.name}.weight"], weights[f"{layer.name}.bias"]
     reach = np.maximum(weight[:, before], 0.0).sum(axis=(2, 3), dtype=np.float64) @ ceiling
@@ -152,7 +152,7 @@ def check_spare(chain: Chain, spare: str) -> None:
             f"spare: silent needs relu after every convolution, but {chain.name} has "
             f"'{other[0]}'; choose spare: noise."
         )
-    bare = [a.name for a in chain.convolutions if not a.bias and a.norm == "none"]
+    bare = [a.name for a in chain.convolutions if not a.bias and not a.normed]
     if spare == "silent" and bare:
         raise ConfigError(
             f"spare: silent lowers biases, but {bare[0]} of {chain.name} has none; give it bias: "

@@ -78,7 +78,7 @@ def references(chain: Chain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
 def _keeps_constant(layer: ConvLayer) -> bool:
     """Whether a layer makes constant maps of constant maps, whatever else is in the batch."""
     padded = any(layer.shape.padding) and layer.padding_mode != "replicate"
-    return not padded and not layer.skip and layer.norm == "none"
+    return not padded and not layer.skip and not layer.normed
 
 
 def _of_constant_maps(chain: Chain, weights: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -19,11 +19,7 @@ CLASSES = (10, 100)
 
 def statistics(chain: Chain) -> int:
     """Running means and variances of all norms."""
-    return 2 * sum(
-        layer.shape.filters + (layer.projection.filters if layer.projection else 0)
-        for layer in chain.convolutions
-        if layer.norm != "none"
-    )
+    return 2 * sum(part.shape.filters for part in chain.parts if part.normed)
 
 
 def counts(chain: Chain) -> dict[str, tuple[float, str]]:
@@ -31,10 +27,9 @@ def counts(chain: Chain) -> dict[str, tuple[float, str]]:
 
     ``share`` is lock / (parameters + running statistics), in percent.
     """
-    lock = sum(layer.lock.parameters(layer.shape.filters) for layer in chain.locked if layer.lock)
+    lock = sum(layer.lock.parameters(layer.filters) for layer in chain.locked)
     kept = statistics(chain)
     first = chain.locked[0]
-    assert first.lock is not None
     return {
         "parameters": (chain.parameters, "weights and biases, with the lock's"),
         "lock": (lock, "weights and biases of the lock"),
@@ -43,7 +38,7 @@ def counts(chain: Chain) -> dict[str, tuple[float, str]]:
             100 * lock / (chain.parameters + kept),
             "percent: the lock's of all parameters and running statistics",
         ),
-        "channels": (first.shape.filters, "channels of the locked convolution"),
+        "channels": (first.filters, "channels of the locked convolution"),
         "key": (first.lock.key, "values of the key"),
     }
 
