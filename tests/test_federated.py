@@ -42,6 +42,18 @@ def with_lock(key=64, name="locked"):
 
 
 LOCKED = with_lock()
+# With the projection of a skip locked too.
+SKIPPED = Chain(
+    "skipped",
+    SMALL.input,
+    (
+        LOCKED.specs[0],
+        dataclasses.replace(
+            SMALL.specs[1], filters=6, projection=True, skip_lock=Lock(16, Activation("relu"))
+        ),
+        *SMALL.specs[2:],
+    ),
+)
 
 
 def federation(chain=SMALL, parts=None, seed=0, recipe=None, **federated):
@@ -174,22 +186,28 @@ def test_only_a_share_of_the_clients_trains(monkeypatch):
     assert found.dropped == [0, 0, 0, 0]
 
 
-def test_locks_and_keys_stay_with_their_clients():
-    ours = federation(LOCKED)
+@pytest.mark.parametrize(
+    ("chain", "keys"),
+    [(LOCKED, {"conv1_key"}), (SKIPPED, {"conv1_key", "conv2_skip_key"})],
+    ids=["locked", "skipped"],
+)
+def test_locks_and_keys_stay_with_their_clients(chain, keys):
+    ours = federation(chain)
     start = ours._begin()
     found = ours.run()
     assert not any(is_private(name) for name in {**found.public, **found.kept})
-    keys = {"conv1_key"}
     for own, before in zip(found.private, start.private, strict=True):
         assert equal(private(own), own)
-        assert np.array_equal(own["conv1_key"], before["conv1_key"])
+        assert own.keys() == before.keys() and own.keys() > keys
+        assert all(np.array_equal(own[name], before[name]) for name in keys)
         assert all(not np.array_equal(own[name], before[name]) for name in own.keys() - keys)
     for name in found.private[0]:
         assert not np.array_equal(found.private[0][name], found.private[1][name])
 
 
-def test_clients_send_no_key_and_no_lock(monkeypatch):
-    ours = federation(LOCKED, recipe={"epochs": 1})
+@pytest.mark.parametrize(("chain", "norm"), [(LOCKED, "conv1_norm"), (SKIPPED, "conv2_skip_norm")])
+def test_clients_send_no_key_and_no_lock(monkeypatch, chain, norm):
+    ours = federation(chain, recipe={"epochs": 1})
     sent, add = [], Aggregate.add
 
     def note(self, client, weights, images):
@@ -200,7 +218,7 @@ def test_clients_send_no_key_and_no_lock(monkeypatch):
     ours.run()
     names = public(ours.weights()).keys()
     assert [weights.keys() for weights in sent] == [names] * 3
-    assert "conv1_norm.running_var" in names
+    assert f"{norm}.running_var" in names and f"{norm}.weight" not in names
     assert not any("lock" in name or "key" in name for name in names)
 
 
@@ -620,8 +638,9 @@ def test_files_of_fedavg_are_those_of_a_training_alone(tmp_path):
     assert files.read(paths["weights"]).of(SMALL, 1).keys() == alone().weights().keys()
 
 
-def test_a_locked_network_is_trained_alone_by_one_client(tmp_path):
-    models = model_file(tmp_path, LOCKED)
+@pytest.mark.parametrize(("chain", "layer"), [(LOCKED, "conv1"), (SKIPPED, "conv2_skip")])
+def test_a_locked_network_is_trained_alone_by_one_client(tmp_path, chain, layer):
+    models = model_file(tmp_path, chain)
     clients = made_clients(tmp_path, models, 1)
     paths, summary, _ = train(tmp_path, models, clients, central=True)
     assert list(summary["regime"]) == ["central", "central"]
@@ -629,13 +648,13 @@ def test_a_locked_network_is_trained_alone_by_one_client(tmp_path):
     held = files.read(paths["weights"])
     own = client_files.read(f"{paths['clients']}/0.safetensors")
     for seed in range(2):
-        assert "conv1_key" not in held.of(LOCKED, seed)
-        assert equal(private(held.of(LOCKED, seed)), private(models.of(LOCKED, seed)))
-        kept = own.of(LOCKED, seed)
-        assert not np.array_equal(
-            kept["conv1_lock_scale.weight"], held.of(LOCKED, seed)["conv1_lock_scale.weight"]
-        )
-        module = load(LOCKED, {**held.of(LOCKED, seed), **kept}, torch.float32)
+        assert f"{layer}_key" not in held.of(chain, seed)
+        assert equal(private(held.of(chain, seed)), private(models.of(chain, seed)))
+        kept = own.of(chain, seed)
+        assert f"{layer}_key" in kept
+        trained = f"{layer}_lock_scale.weight"
+        assert not np.array_equal(kept[trained], held.of(chain, seed)[trained])
+        module = load(chain, {**held.of(chain, seed), **kept}, torch.float32)
         test = split().test
         right = (module(test.inputs(test.pixels)).argmax(1) == test.labels).float().mean().item()
         assert right == pytest.approx(summary["test_accuracy"][seed])

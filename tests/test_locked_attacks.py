@@ -1,5 +1,7 @@
 """Gradients of locked networks: what is shared of a lock, and what attacks make of the rest."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -36,6 +38,14 @@ def chain(activation="sigmoid", layers=("conv1",)):
     )
     lock = Lock(LENGTH, Activation(activation))
     return Chain("net", SIZE, with_lock(specs, layers, lock), spread=0.5)
+
+
+def skipped(layers=("conv1", "conv2_skip")):
+    """With a projection, and norms behind the second layer's convolutions that are not locked."""
+    first, second, last = chain(layers=()).specs
+    second = dataclasses.replace(second, skip=2, projection=True, norm="batch")
+    lock = Lock(LENGTH, SIGMOID)
+    return Chain("net", SIZE, with_lock((first, second, last), layers, lock), spread=0.5)
 
 
 class Client:
@@ -123,6 +133,23 @@ def test_what_is_withheld_is_not_in_the_file(lock):
         )
 
 
+@pytest.mark.parametrize("lock", LOCK)
+def test_of_a_locked_projection_only_what_is_granted_is_in_the_file(lock):
+    tensors, _ = captured(skipped(["conv2_skip"]), lock=lock)
+    names = {name.removeprefix("net/") for name in tensors}
+    assert {name for name in names if is_private(name)} == {
+        *(["conv2_skip_key"] if lock in ("key", "both") else []),
+        *(
+            f"conv2_skip_lock_{kind}.{part}"
+            for kind in ("scale", "shift")
+            for part in ("weight", "bias")
+            if lock in ("gradient", "both")
+        ),
+    }
+    assert {"conv2_skip.weight", "conv2_norm.weight"} < names
+    assert "conv2_skip_norm.weight" not in names
+
+
 def test_a_client_computes_with_its_own_lock():
     moved = Client(0.3)
     with_own, _ = captured(chain(), lock="both", client=moved)
@@ -181,10 +208,14 @@ def test_a_defence_leaves_keys_alone():
         assert not np.array_equal(tensors[f"net/{name}"], before[f"net/{name}"])
 
 
-@pytest.mark.parametrize("activation", ["sigmoid", "relu", "identity"])
-def test_the_gradient_of_a_lock_is_the_key_times_a_vector(activation):
+@pytest.mark.parametrize(
+    "which",
+    [*(chain(name, ("conv1", "conv2")) for name in ("sigmoid", "relu", "identity")), skipped()],
+    ids=["sigmoid", "relu", "identity", "skipped"],
+)
+def test_the_gradient_of_a_lock_is_the_key_times_a_vector(which):
     """The paper holds that the key cannot be told from it; its rank of one says otherwise."""
-    which = chain(activation, ("conv1", "conv2"))
+    assert len(which.locked) == 2
     seen = view("gradient", which)
     assert not seen.keys
     for layer in which.locked:
@@ -238,6 +269,23 @@ def test_what_an_attacker_puts_in_the_place_of_a_lock(lock, mode, fits, knows):
         assert not np.array_equal(found, other) and found.min() >= 0.0 and found.max() < 1.0
 
 
+def test_an_attacker_of_a_locked_projection_fits_its_scale_and_shift_too():
+    which = skipped()
+    opening = open_lock(view(which=which), "fit", seed=5, starts=2)
+    assert opening.scaling.shape == (2, 2 * (8 + 12))
+    norms = [
+        f"{name}_norm.{kind}" for name in ("conv1", "conv2_skip") for kind in ("weight", "bias")
+    ]
+    found = np.concatenate([opening.weights[name] for name in norms])
+    np.testing.assert_array_equal(found, opening.scaling[0])
+    assert not any(is_private(name) for name in (*opening.weights, *opening.shared))
+    # A norm that is not locked is known.
+    np.testing.assert_array_equal(opening.weights["conv2_norm.weight"], np.ones(12))
+    known = open_lock(view("gradient", which), "fit", seed=5).weights
+    for name, key in draw_key(which, 0, 0).items():
+        np.testing.assert_allclose(known[name], key, rtol=1e-6)
+
+
 def test_a_granted_key_of_another_length_is_refused():
     seen = view("key")
     keys = {"conv1_key": np.zeros(3)}
@@ -250,15 +298,16 @@ def test_an_unknown_way_to_treat_a_lock_is_refused():
         Dlg(lock="break")
 
 
+@pytest.mark.parametrize("which", [chain(), skipped()], ids=["conv1", "skipped"])
 @pytest.mark.parametrize("attack", [Dlg, InvertingGradients])
-def test_the_key_opens_the_lock_and_a_guess_does_not(attack):
+def test_the_key_opens_the_lock_and_a_guess_does_not(attack, which):
     """Under the true γ and β the truth has a distance of 0, under guessed ones not."""
     truth = targets(1).inputs(0)
     many = {"precision": "float64", "start": "given"}
     search = attack(iterations=1, **many)
 
     def loss(lock):
-        seen = view(lock)
+        seen = view(lock, which)
         seen = AttackerView(**{**vars(seen), "starts": truth[None]})
         (found,) = search.run_many([seen], [0])
         return found.loss
@@ -287,9 +336,10 @@ def test_grnn_fits_a_lock_too():
     assert not np.allclose(later.images, other.images, atol=1e-6)
 
 
+@pytest.mark.parametrize("which", [chain(), skipped()], ids=["conv1", "skipped"])
 @pytest.mark.parametrize("attack", [Dlg, InvertingGradients])
-def test_fitting_the_lock_matches_better_than_guessing(attack):
-    seen = view()
+def test_fitting_the_lock_matches_better_than_guessing(attack, which):
+    seen = view(which=which)
     many = {"iterations": 150, "precision": "float64", "start": "uniform"}
     (guessed,) = attack(**many).run_many([seen], [1])
     (fitted,) = attack(lock="fit", **many).run_many([seen], [1])

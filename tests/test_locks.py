@@ -253,9 +253,8 @@ def test_description_brings_a_locked_projection_back_and_names_no_other():
     assert again == chain
     assert [layer.name for layer in again.locked] == ["conv1", "conv15_skip"]
     # Descriptions of other layers are what they were before skips could be locked.
-    assert [number for number, layer in enumerate(content["layers"]) if "skip_lock" in layer] == [
-        14
-    ]
+    held = [number for number, layer in enumerate(content["layers"], 1) if "skip_lock" in layer]
+    assert held == [15]
 
 
 @pytest.mark.parametrize(
