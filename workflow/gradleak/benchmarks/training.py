@@ -135,7 +135,12 @@ def plain(
     """
     device = split.train.device
     module = load(chain, with_statistics(chain, weights), torch.float32).to(device)
-    optimiser = recipe.optimiser(module)
+    optimiser = torch.optim.SGD(
+        module.parameters(),
+        momentum=recipe.momentum,
+        nesterov=recipe.nesterov,
+        weight_decay=recipe.weight_decay,
+    )
     order = torch.Generator()
     training = _loader(split.train, recipe, workers, order)
     validation = DataLoader(Pictures(split.validation, []), EVALUATED, **_with(workers, device))

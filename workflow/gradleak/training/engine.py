@@ -183,11 +183,11 @@ class Trainer(Learner):
         }
 
     def _momentum(self) -> Arrays:
-        held = self.optimiser.state
+        held = self.optimiser.buffers
         return {
-            name: held[parameter]["momentum_buffer"].contiguous().cpu().numpy().copy()
+            name: held[parameter].contiguous().cpu().numpy().copy()
             for name, parameter in self.module.named_parameters()
-            if held[parameter].get("momentum_buffer") is not None
+            if parameter in held
         }
 
     def _restore(self, state: State) -> None:
@@ -196,7 +196,7 @@ class Trainer(Learner):
         for name, value in state.momentum.items():
             like = parameters[name]
             buffer = torch.empty_like(like).copy_(torch.from_numpy(value))
-            self.optimiser.state[like]["momentum_buffer"] = buffer
+            self.optimiser.buffers[like] = buffer
 
     def _check_finite(
         self, epoch: int, losses: tuple[float, float], path: Path | None, state: State

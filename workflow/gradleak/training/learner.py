@@ -136,12 +136,10 @@ class Learner:
 
     def _step(self, inputs: torch.Tensor, labels: torch.Tensor, rate: float) -> torch.Tensor:
         """One step of SGD; sums of losses and of right answers (2,)."""
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
         output, loss = self._forward(inputs, labels)
-        self.optimiser.zero_grad()
+        self.optimiser.forget_gradients()
         loss.backward()
-        self.optimiser.step()
+        self.optimiser.step(rate)
         right = (output.detach().argmax(1) == labels).sum()
         return torch.stack([loss.detach().double() * len(labels), right.double()])
 

@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from gradleak.training.sgd import Sgd
+
 PRECISIONS = ("auto", "mixed", "float32")
 
 
@@ -71,11 +73,10 @@ class Recipe:
             share = self.factor ** sum(done >= place for place in self.milestones)
         return self.rate * rising * share
 
-    def optimiser(self, module: torch.nn.Module) -> torch.optim.SGD:
+    def optimiser(self, module: torch.nn.Module) -> Sgd:
         """SGD over all parameters of a network."""
-        return torch.optim.SGD(
+        return Sgd(
             module.parameters(),
-            lr=self.rate,
             momentum=self.momentum,
             nesterov=self.nesterov,
             weight_decay=self.weight_decay,
