@@ -69,12 +69,14 @@ def _built(
     kind: str, sizes: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
 ) -> conditional_vae.Decoder | biggan.BigGan:
     """Generator with these weights."""
-    with torch.device("meta"):
-        module: conditional_vae.Decoder | biggan.BigGan
-        if kind == "biggan":
+    module: conditional_vae.Decoder | biggan.BigGan
+    if kind == "biggan":
+        with torch.device("meta"):
             module = biggan.BigGan(biggan.Sizes.of(sizes))
-        else:
-            shape = tuple(sizes["shape"])
+    else:
+        shape = tuple(sizes["shape"])
+        # Small, and an embedding on "meta" imports torch.compile, which takes longer.
+        with torch.random.fork_rng(devices=[]):
             module = conditional_vae.Decoder(conditional_vae.Sizes(**{**sizes, "shape": shape}))
     state = {name: torch.from_numpy(value) for name, value in tensors.items()}
     nn.Module.load_state_dict(module, state, assign=True)
