@@ -18,6 +18,7 @@ from gradleak.errors import ConfigError, DataError, NumericsError
 from gradleak.metrics.image import METRICS, mse, psnr, psnr_255, ssim
 from gradleak.models import files
 from gradleak.models.build import load, with_statistics, without_statistics
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import family_weights, initial_weights
 
 NETWORK = chain(conv(4, 3), conv(6, 3), channels=3, side=12, classes=3)
@@ -458,3 +459,22 @@ def test_mode_is_empty_where_no_layer_depends_on_it(experiment, tmp_path):
     path = str(tmp_path / "answer.safetensors")
     found.save(path, str(tmp_path / "seconds.json"), {})
     assert set(score_table(experiment, path)["mode"].fillna("")) == {""}
+
+
+def test_a_norm_of_a_single_value_is_refused() -> None:
+    """Where a network is too deep for its images: what leaves the norm would be 0."""
+    specs = (
+        ConvSpec(2, (3, 3), (2, 2), (1, 1), norm="batch"),
+        ConvSpec(2, (3, 3), (2, 2), (1, 1), norm="batch"),
+        LinearSpec(3),
+    )
+    deep = Chain("deep", (1, 4, 4), specs)
+    weights = initial_weights(deep, 0)
+    images = np.random.default_rng(0).random((2, 1, 4, 4)).astype(np.float32)
+    how = {"precision": "float32", "device": torch.device("cpu")}
+    with pytest.raises(ConfigError, match="the norm of conv2 has one value a channel"):
+        gradients.capture(deep, weights, images[:1], np.zeros(1, dtype=np.int64), **how)
+    gradients.capture(deep, weights, images, np.zeros(2, dtype=np.int64), **how)
+    gradients.capture(
+        deep, weights, images[:1], np.zeros(1, dtype=np.int64), mode="evaluation", **how
+    )
