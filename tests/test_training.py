@@ -523,3 +523,11 @@ def test_a_residual_network_trains():
     found = trainer(chain=chain, parts=parts, epochs=8, crop=2).run()
     assert found.rows[-1]["train_loss"] < 0.8 * found.rows[0]["train_loss"]
     assert any(name.endswith("_skip_norm.running_var") for name in found.weights)
+
+
+def test_a_norm_of_a_single_value_is_refused():
+    """A batch of one image whose features are 1x1: what leaves the norm would be 0."""
+    deep = Chain("deep", (3, 8, 8), (ConvSpec(4, (8, 8), norm="batch"), LinearSpec(3)))
+    with pytest.raises(ConfigError, match="the norm of conv1 has one value a channel in a batch"):
+        trainer(chain=deep, batch=1).run()
+    trainer(chain=deep, batch=2, epochs=1).run()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +14,7 @@ from gradleak.errors import ConfigError, NumericsError
 from gradleak.losses import BINARY, RAW
 from gradleak.models.build import (
     ChainModule,
+    check_norms,
     images_at_once,
     load,
     with_statistics,
@@ -114,7 +114,7 @@ def capture(
         If a norm in training mode has a single value in each channel to normalise.
     """
     if mode == "training":
-        _check_norms(chain, len(images))
+        check_norms(chain, len(images))
     if kept == "classifier" and features is None:
         features = features_of(
             chain, weights, images, precision=precision, device=device, mode=mode
@@ -148,17 +148,6 @@ def capture(
     }
     check_gradient(chain, out)
     return out
-
-
-def _check_norms(chain: Chain, images: int) -> None:
-    for part in chain.parts:
-        if part.normed and images * math.prod(part.shape.output) == 1:
-            _, height, width = chain.input
-            raise ConfigError(
-                f"models.{chain.name}: the norm of {part.name} has one value a channel in a batch "
-                f"of one image of {height}x{width}, and would make it 0; take larger images, or "
-                "more in a batch, or mode: evaluation."
-            )
 
 
 def features_of(

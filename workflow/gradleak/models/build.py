@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from math import prod
 
 import numpy as np
 import torch
@@ -239,3 +240,21 @@ def images_at_once(chain: Chain) -> int:
         return sys.maxsize
     values = sum(3 * layer.shape.filters * layer.shape.positions for layer in chain.convolutions)
     return max(1, ACTIVATIONS // max(1, values))
+
+
+def check_norms(chain: Chain, images: int) -> None:
+    """Refuse a batch of `images` in training mode that leaves a norm one value a channel.
+
+    Raises
+    ------
+    ConfigError
+        Naming the norm.
+    """
+    for part in chain.parts:
+        if part.normed and images * prod(part.shape.output) == 1:
+            _, height, width = chain.input
+            raise ConfigError(
+                f"models.{chain.name}: the norm of {part.name} has one value a channel in a batch "
+                f"of one image of {height}x{width}, and would make it 0; take larger images, or "
+                "more in a batch (of a training, more images for each client)."
+            )

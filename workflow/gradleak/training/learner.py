@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional
 
 from gradleak.errors import ConfigError
-from gradleak.models.build import load, with_statistics
+from gradleak.models.build import check_norms, load, with_statistics
 from gradleak.models.chain import Chain
 from gradleak.models.files import fingerprint
 from gradleak.training.checkpoint import Arrays, Identity
@@ -112,8 +112,14 @@ class Learner:
             Learning rate of each step, from 0.
         bar
             Of tqdm.
+
+        Raises
+        ------
+        ConfigError
+            If a norm would have a single value in each channel to normalise.
         """
         recipe = self.recipe
+        check_norms(self.chain, min(len(images), recipe.batch))
         drawn = seed_of(self.seed, number, client)
         generator = torch.Generator(self.device).manual_seed(drawn)
         # Dropout draws from PyTorch's own generator.
