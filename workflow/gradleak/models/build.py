@@ -124,12 +124,13 @@ class ChainModule(nn.Module):
 
     def unlocked(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
         """γ and β (O,) that the key makes of the locked convolution `name` (FedKL eq. 37)."""
-        key = self.get_buffer(f"{name}{KEY}")
+        # By getattr, as get_submodule and get_buffer cost LeNet's step 1 %.
+        key = getattr(self, f"{name}{KEY}")
         activation = self._unlock[name]
         # In full precision, since a long key makes long sums.
         with torch.autocast(key.device.type, enabled=False):
             scale, shift = (
-                activation(_affine(self.get_submodule(own), key)) for own in names_of(name).values()
+                activation(_affine(getattr(self, own), key)) for own in names_of(name).values()
             )
         return scale, shift
 
