@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from gradleak import sidecars
 from gradleak.errors import GradleakError
 from gradleak.memory import keep_freed_memory
 
 
 @contextmanager
 def job(snakemake: Any) -> Iterator[logging.Logger]:
-    """Run a script's body with its log open.
+    """Run a script's body with its log open; write the sidecars of what it made.
 
     An error that the user can act on ends the script with status 1 and one sentence, on the
     terminal and in the log; any other error keeps its traceback.
@@ -36,6 +37,7 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
         logger.addHandler(handler)
     try:
         yield logger
+        sidecars.write(snakemake)
     except GradleakError as error:
         logger.error("%s", error)
         print(f"gradleak: {error}", file=sys.stderr)

@@ -1,0 +1,135 @@
+"""Sidecars: what made an artifact, and what that took.
+
+Artifacts hold what follows from config and code alone, so that equal inputs give equal bytes. What
+differs from run to run (commit, host, time, seconds, memory) stands in a sidecar of its own:
+`results/provenance/` mirrors the tree and has `{artifact}.json` for every file that a job wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import resource
+import socket
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gradleak.artifacts import write_json
+from gradleak.provenance import ROOT, versions
+
+FOLDER = Path("results/provenance")
+
+
+def path_of(artifact: str | os.PathLike[str]) -> Path:
+    """Path of the sidecar of an artifact.
+
+    `results/scores/a.csv` has `results/provenance/scores/a.csv.json`; what lies outside `results/`
+    keeps its own path, and what lies outside the working folder its last two parts.
+    """
+    path = Path(os.path.relpath(artifact))
+    if path.parts[0] == os.pardir:
+        path = Path(*Path(artifact).absolute().parts[-2:])
+    elif path.parts[0] == "results":
+        path = Path(*path.parts[1:])
+    return FOLDER / path.with_name(f"{path.name}.json")
+
+
+def checksum(path: str | os.PathLike[str]) -> str:
+    """SHA-256 (hex) of a file, or of the names and contents of all files of a folder."""
+    source = Path(path)
+    if source.is_dir():
+        digest = hashlib.sha256()
+        for file in sorted(source.rglob("*")):
+            if file.is_file():
+                digest.update(f"{file.relative_to(source)}:{checksum(file)};".encode())
+        return digest.hexdigest()
+    with source.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+@cache
+def commit() -> dict[str, Any]:
+    """Commit of the code, and whether tracked files differ from it; None where git cannot tell."""
+    found = _git("rev-parse", "HEAD")
+    if found is None:
+        return {"commit": None, "changed": None}
+    return {"commit": found, "changed": bool(_git("status", "--porcelain", "-uno"))}
+
+
+def peak_mib() -> float:
+    """Highest resident memory of this process so far, in MiB."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most / (2**20 if sys.platform == "darwin" else 2**10)
+    found = re.search(r"VmHWM:\s+(\d+)", status)
+    return int(found[1]) / 2**10 if found else float("nan")
+
+
+def measured() -> dict[str, float | int]:
+    """What this process took so far, from its start, imports and child processes included."""
+    times = os.times()
+    torch = sys.modules.get("torch")
+    return {
+        "seconds": round(time.time() - psutil.Process().create_time(), 3),
+        "cpu_seconds": round(
+            times.user + times.system + times.children_user + times.children_system, 3
+        ),
+        "peak_mib": round(peak_mib(), 1),
+        "torch_threads": torch.get_num_threads() if torch else 0,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """A parameter of a rule as JSON can hold it."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def write(snakemake: Any) -> None:
+    """Write the sidecar of each output of a job that has just succeeded.
+
+    Parameters
+    ----------
+    snakemake
+        The object that Snakemake hands to scripts.
+    """
+    took = measured()
+    shared = {
+        "rule": snakemake.rule,
+        "wildcards": dict(snakemake.wildcards.items()),
+        "input": sorted(str(path) for path in snakemake.input),
+        "params": {key: _plain(value) for key, value in snakemake.params.items()},
+        "threads": snakemake.threads,
+        "versions": {"python": platform.python_version(), **versions()},
+        **commit(),
+        "host": socket.gethostname(),
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        **took,
+    }
+    for path in snakemake.output:
+        content = {"artifact": str(path), "sha256": checksum(path), **shared}
+        write_json(path_of(path), content)
