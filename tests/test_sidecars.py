@@ -33,7 +33,7 @@ JOB = """
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from snakemake.io import Namedlist
+from snakemake.iocontainers import Namedlist
 from gradleak.script import job
 from gradleak.errors import DataError
 
