@@ -15,6 +15,9 @@ KEYS = {
     "artifact",
     "sha256",
     "rule",
+    "script",
+    "images",
+    "scale",
     "wildcards",
     "input",
     "params",
@@ -39,7 +42,8 @@ from gradleak.errors import DataError
 
 fails = sys.argv[1] == "fails"
 given = SimpleNamespace(
-    rule="toy", log=Namedlist(["toy.log"]), threads=1, input=Namedlist(["in.txt"]),
+    rule="toy", threads=1, config={"scale": "smoke", "images": "embedded"},
+    log=Namedlist(["toy.log"]), input=Namedlist(["in.txt"]),
     output=Namedlist(["results/a/x.csv", "figures/y.pdf"]),
     wildcards=Namedlist(fromdict={"model": "m"}),
     params=Namedlist(fromdict={"settings": {"steps": 3}, "path": Path("p"), "code": "c0de"}),
@@ -76,6 +80,7 @@ def test_each_output_of_a_job_has_a_sidecar(tmp_path):
         assert found["artifact"] == artifact
         assert found["sha256"] == hashlib.sha256(b"content").hexdigest()
         assert found["params"] == {"settings": {"steps": 3}, "path": "p", "code": "c0de"}
+        assert (found["scale"], found["images"]) == ("smoke", "embedded")
         assert found["wildcards"] == {"model": "m"}
         assert 0 < found["cpu_seconds"] <= found["seconds"] * 8
         assert 10 < found["peak_mib"] < 2000

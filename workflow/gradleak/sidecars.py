@@ -120,6 +120,10 @@ def write(snakemake: Any) -> None:
     took = measured()
     shared = {
         "rule": snakemake.rule,
+        # Snakemake runs a copy that it calls tmp….attack.py.
+        "script": Path(sys.argv[0]).stem.rpartition(".")[2],
+        "images": snakemake.config.get("images"),
+        "scale": snakemake.config.get("scale"),
         "wildcards": dict(snakemake.wildcards.items()),
         "input": sorted(str(path) for path in snakemake.input),
         "params": {key: _plain(value) for key, value in snakemake.params.items()},

@@ -22,8 +22,9 @@ rule attack:
         "../../envs/gradleak.yaml"
     threads: model_threads
     resources:
-        mem_mb=model_memory,
-        runtime=60,
+        mem_mb=memory("attack"),
+        runtime=minutes("attack"),
+        gpu=attack_gpu,
     params:
         settings=attack_settings,
         device=attack_device,
@@ -48,8 +49,8 @@ rule postprocess:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=10,
+        mem_mb=memory("postprocess"),
+        runtime=minutes("postprocess"),
     params:
         settings=attack_settings,
         code=code("gradleak.attacks.postprocess"),

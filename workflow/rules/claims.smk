@@ -24,8 +24,8 @@ rule claims_table:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=memory("claims"),
+        runtime=minutes("claims"),
     params:
         case={"images": CONFIG.images, "scale": CONFIG.scale},
         code=code("gradleak.claims"),

@@ -8,7 +8,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
 from gradleak import config as gradleak_config
-from gradleak import experiment_checks
+from gradleak import experiment_checks, resources
 from gradleak.attacks.run import ATTACKS
 from gradleak.data import backbones
 from gradleak.data.arrays import is_by_hand
@@ -71,8 +71,10 @@ OPEN = [name for name in [*CONFIG.models, *CONFIG.families, *CONFIG.groups] if n
 FEDERATED = [name for name, entry in CONFIG.trainings.items() if entry.federated]
 CENTRAL = [name for name in CONFIG.trainings if name not in FEDERATED]
 
-# Parameters from which on a network is worth two threads: VGG-16 with all its nodes.
-LARGE_MODEL = 30_000_000
+# GPUs that a job on `device` asks a scheduler for; `auto` takes what is there and asks for none.
+GPU = int(CONFIG.device == "cuda")
+# What measured jobs took.
+NEEDS = resources.Resources(CONFIG)
 
 # Each paper's rules add their targets.
 FIGURES = []

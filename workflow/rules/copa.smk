@@ -42,8 +42,8 @@ rule copa_fig1:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=5,
+        mem_mb=memory("figure_samples"),
+        runtime=minutes("figure_samples"),
     params:
         words={
             "title": "COPA and R-GAP on CNN3, Tanh after every layer (COPA Figure 1)",
@@ -91,8 +91,8 @@ rule copa_table1:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=500,
-        runtime=5,
+        mem_mb=memory("table_paper"),
+        runtime=minutes("table_paper"),
     params:
         name="copa_table1",
         case={"images": CONFIG.images, "scale": CONFIG.scale},
@@ -126,8 +126,8 @@ rule copa_images:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=500,
-        runtime=5,
+        mem_mb=memory("table_images"),
+        runtime=minutes("table_images"),
     params:
         rows={
             model: f"Figure {figure}, variant {model.split('_')[1].removeprefix('v')}"
@@ -153,8 +153,8 @@ rule copa_index:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=5,
+        mem_mb=memory("table_index"),
+        runtime=minutes("table_index"),
     params:
         case={"images": CONFIG.images, "scale": CONFIG.scale},
         code=code("gradleak.tables.network_index"),
@@ -175,8 +175,8 @@ rule copa_index_figure:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=5,
+        mem_mb=memory("figure_index"),
+        runtime=minutes("figure_index"),
     params:
         code=code("gradleak.figures.network_index"),
     script:

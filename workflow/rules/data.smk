@@ -16,8 +16,8 @@ rule embedded_dataset:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=500,
-        runtime=5,
+        mem_mb=memory("embedded_dataset"),
+        runtime=minutes("embedded_dataset"),
     params:
         code=code("gradleak.data.embedded"),
     script:

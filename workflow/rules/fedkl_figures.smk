@@ -22,8 +22,8 @@ rule fedkl_table2:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=memory("figure"),
+        runtime=minutes("figure"),
     params:
         figure="fedkl_curves",
         words=fedkl_table2_words(),
@@ -63,8 +63,8 @@ rule fedkl_fig4_table:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=3000,
-        runtime=60,
+        mem_mb=memory("distributions"),
+        runtime=minutes("distributions"),
     params:
         cases=fedkl_fig4_cases(),
         case={"images": CONFIG.images, "scale": CONFIG.scale},
@@ -100,8 +100,8 @@ rule fedkl_adaptive_table:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=5,
+        mem_mb=memory("table_adaptive"),
+        runtime=minutes("table_adaptive"),
     params:
         panels=FEDKL_ATTACKERS,
         base=next(iter(FEDKL_CASES)),

@@ -27,8 +27,8 @@ rule fedkl_accuracy:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=500,
-        runtime=5,
+        mem_mb=memory("table_fedkl"),
+        runtime=minutes("table_fedkl"),
     params:
         table="accuracy",
         cases=FEDKL_ACCURACIES,
@@ -59,9 +59,6 @@ use rule fedkl_accuracy as fedkl_propositions with:
         "results/tables/fedkl_propositions.csv",
     log:
         "results/logs/tables/fedkl_propositions.log",
-    resources:
-        mem_mb=2000,
-        runtime=10,
     params:
         table="propositions",
         dataset=FEDKL_COLOUR_IMAGES,
@@ -105,9 +102,6 @@ use rule copa_table1 as fedkl_table6 with:
         "results/tables/fedkl_table6.csv",
     log:
         "results/logs/tables/fedkl_table6.log",
-    resources:
-        mem_mb=1000,
-        runtime=10,
     params:
         name="fedkl_table6",
         case={"images": CONFIG.images, "scale": CONFIG.scale},

@@ -17,8 +17,9 @@ rule generator:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=600,
+        mem_mb=memory("generator"),
+        runtime=minutes("generator"),
+        gpu=GPU,
     params:
         settings=generator_settings,
         device=CONFIG.device,

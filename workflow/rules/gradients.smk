@@ -18,8 +18,9 @@ rule gradient:
         "../../envs/gradleak.yaml"
     threads: model_threads
     resources:
-        mem_mb=model_memory,
-        runtime=60,
+        mem_mb=memory("gradient"),
+        runtime=minutes("gradient"),
+        gpu=GPU,
     params:
         experiment=experiment_settings,
         device=CONFIG.device,
@@ -47,8 +48,8 @@ rule defended_gradient:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=model_memory,
-        runtime=60,
+        mem_mb=memory("defended_gradient"),
+        runtime=minutes("defended_gradient"),
     params:
         defence=defence_settings,
         code=defence_code,

@@ -124,21 +124,19 @@ def undefended_gradient(wildcards):
     )
 
 
-def parameters_of(model):
-    """Parameters of all networks in a model's file, for one draw of weights."""
-    members = [name for name in CONFIG.members(model) if name in CONFIG.models]
-    return sum(CONFIG.chain(member).parameters for member in members)
+def memory(script):
+    """MiB that a rule's jobs ask for, from measured ones; see gradleak.resources."""
+    return lambda wildcards, attempt: NEEDS.memory(script, dict(wildcards.items()), attempt)
+
+
+def minutes(script):
+    """Minutes that a rule's jobs ask for, from measured ones."""
+    return lambda wildcards, attempt: NEEDS.minutes(script, dict(wildcards.items()), attempt)
 
 
 def model_threads(wildcards):
     """Small networks are fastest on one thread; measured, VGG-16 gains 1.7 from two."""
-    return 2 if parameters_of(wildcards.model) > LARGE_MODEL else 1
-
-
-def model_memory(wildcards):
-    """MiB: weights, gradients and copies of both, and what a part of a batch leaves behind."""
-    copies = 6 * 4 * parameters_of(wildcards.model) // 2**20
-    return 2000 + copies + (2000 if copies > 1000 else 0)
+    return 2 if resources.parameters(CONFIG, wildcards.model) > resources.LARGE else 1
 
 
 def server_settings(wildcards):
@@ -197,6 +195,11 @@ def attack_code(wildcards):
 def attack_device(wildcards):
     """Device of attacks that use PyTorch; None for the others, so that it cannot rerun them."""
     return CONFIG.device if CONFIG.attacks[wildcards.attack].method in ON_DEVICE else None
+
+
+def attack_gpu(wildcards):
+    """GPUs that an attack asks for: closed forms and COPA run on the CPU."""
+    return GPU if CONFIG.attacks[wildcards.attack].method in ON_DEVICE else 0
 
 
 def first_reconstructions(wildcards):

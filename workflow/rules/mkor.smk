@@ -23,8 +23,8 @@ rule mkor_figure:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=memory("figure"),
+        runtime=minutes("figure"),
     params:
         figure=mkor_module,
         words=mkor_words,
@@ -46,8 +46,8 @@ rule mkor_leakage:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=memory("leakage"),
+        runtime=minutes("leakage"),
     params:
         model="mkor_lenet",
         draws=20000,
@@ -69,8 +69,8 @@ rule mkor_leakage_figure:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=5,
+        mem_mb=memory("figure"),
+        runtime=minutes("figure"),
     params:
         figure="mkor_leakage",
         words={},

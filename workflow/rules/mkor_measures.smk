@@ -25,8 +25,8 @@ rule inconspicuous:
         "../../envs/gradleak.yaml"
     threads: model_threads
     resources:
-        mem_mb=model_memory,
-        runtime=30,
+        mem_mb=memory("inconspicuous"),
+        runtime=minutes("inconspicuous"),
     params:
         servers=lambda wildcards: INCONSPICUOUS[wildcards.model],
         samples=CONFIG.amount("mkor_sampled"),
@@ -46,8 +46,8 @@ rule mkor_inconspicuous:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=500,
-        runtime=5,
+        mem_mb=memory("table_mkor"),
+        runtime=minutes("table_mkor"),
     params:
         table="joined",
         code=code("gradleak.artifacts"),
@@ -74,9 +74,6 @@ use rule mkor_inconspicuous as mkor_bound with:
         "results/tables/mkor_bound.csv",
     log:
         "results/logs/tables/mkor_bound.log",
-    resources:
-        mem_mb=2000,
-        runtime=10,
     params:
         table="low_pass",
         code=code("gradleak.low_pass"),

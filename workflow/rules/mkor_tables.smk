@@ -73,8 +73,8 @@ rule mkor_table:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=10,
+        mem_mb=memory("table_paper"),
+        runtime=minutes("table_paper"),
     params:
         name="mkor_table{number}",
         case={"images": CONFIG.images, "scale": CONFIG.scale},

@@ -14,8 +14,8 @@ rule targets:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=5,
+        mem_mb=memory("targets"),
+        runtime=minutes("targets"),
     params:
         settings=target_settings,
         number=target_count,
@@ -37,8 +37,8 @@ rule model:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=model_memory,
-        runtime=5,
+        mem_mb=memory("model"),
+        runtime=minutes("model"),
     params:
         settings=model_settings,
         seeds=model_seeds,
@@ -62,8 +62,8 @@ rule client:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=model_memory,
-        runtime=5,
+        mem_mb=memory("client"),
+        runtime=minutes("client"),
     params:
         code=code("gradleak.clients"),
     script:

@@ -39,8 +39,8 @@ rule rgap_fig1:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=5,
+        mem_mb=memory("figure"),
+        runtime=minutes("figure"),
     params:
         figure="rgap_fig1",
         words={},

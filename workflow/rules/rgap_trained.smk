@@ -24,8 +24,8 @@ rule rgap_fig4_table:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=5,
+        mem_mb=memory("table_resnets"),
+        runtime=minutes("table_resnets"),
     params:
         **RGAP_RESNETS.get("rgap_fig4", {}),
         case={"images": CONFIG.images, "scale": CONFIG.scale},

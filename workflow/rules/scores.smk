@@ -15,8 +15,8 @@ rule score:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=model_memory,
-        runtime=10,
+        mem_mb=memory("score"),
+        runtime=minutes("score"),
     params:
         case=score_case,
         task=score_task,
@@ -39,8 +39,8 @@ rule security:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=3000,
-        runtime=60,
+        mem_mb=memory("security"),
+        runtime=minutes("security"),
     params:
         seeds=security_seeds,
         code=code("gradleak.security"),
@@ -62,8 +62,8 @@ rule rank_analysis:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=60,
+        mem_mb=memory("rank_analysis"),
+        runtime=minutes("rank_analysis"),
     params:
         task=score_task,
         amounts=rank_amounts,

@@ -15,8 +15,8 @@ rule server:
         "../../envs/gradleak.yaml"
     threads: model_threads
     resources:
-        mem_mb=model_memory,
-        runtime=30,
+        mem_mb=memory("server"),
+        runtime=minutes("server"),
     params:
         settings=server_settings,
         code=server_code,

@@ -34,8 +34,9 @@ rule train:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=training_memory,
-        runtime=600,
+        mem_mb=memory("train"),
+        runtime=minutes("train"),
+        gpu=GPU,
     params:
         **TRAINING_PARAMS,
         code=code("gradleak.training.run"),

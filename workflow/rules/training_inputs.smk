@@ -24,11 +24,6 @@ def training_clients(wildcards):
     return expand(CLIENT, model=wildcards.model, client=range(number))
 
 
-def training_memory(wildcards):
-    """MiB: images, weights, gradients, momentum, and copies of weights and of clients' sums."""
-    return 4000 + 8 * 4 * parameters_of(wildcards.model) // 2**20
-
-
 def training_seeds(wildcards):
     """Draws that are trained: the most that any experiment on them asks for."""
     return max(

@@ -1,0 +1,135 @@
+"""What jobs ask of a scheduler: measured, by scale, by attempt, for every rule."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from conftest import ROOT
+from gradleak import config as gradleak_config
+from gradleak import resources
+from gradleak.errors import ArtifactError
+from gradleak.resources import Measured, Resources
+
+RAW = yaml.safe_load((ROOT / "config.yaml").read_text())
+
+
+def config(scale="laptop"):
+    return gradleak_config.load({**RAW, "scale": scale})
+
+
+def some_attack():
+    """Wildcards of an attack whose steps and images the scale changes, from config.yaml itself."""
+    loaded = config()
+    for name, entry in loaded.experiments.items():
+        count = loaded.targets[entry.targets].count
+        for attack in entry.attacks:
+            if isinstance(count, str) and isinstance(
+                getattr(loaded.attacks[attack], "iterations", None), str
+            ):
+                return {"experiment": name, "model": entry.models[0], "attack": attack}
+    raise AssertionError("config.yaml has no such experiment")
+
+
+def test_memory_and_time_double_with_each_attempt():
+    rows = [Measured("attack", "", "laptop", 3, 1000.0, 600.0)]
+    needs = Resources(config(), rows)
+    assert needs.memory("attack", {}) == 1700
+    assert [needs.memory("attack", {}, n) for n in (1, 2, 3)] == [1700, 3400, 6800]
+    assert [needs.minutes("attack", {}, n) for n in (1, 2, 3)] == [30, 60, 120]
+
+
+def test_short_jobs_get_minutes_all_the_same():
+    needs = Resources(config(), [Measured("figure", "", "laptop", 1, 150.0, 2.0)])
+    assert needs.minutes("figure", {}) == resources.LEAST_MINUTES
+
+
+def test_jobs_of_one_kind_are_told_from_others_of_the_script():
+    wildcards = some_attack()
+    key = resources.key_of(config(), wildcards)
+    rows = [
+        Measured("attack", key, "laptop", 1, 500.0, 60.0),
+        Measured("attack", "other large", "laptop", 1, 9000.0, 6000.0),
+    ]
+    assert Resources(config(), rows).memory("attack", wildcards) == 1100
+    # A kind that no run had yet gets the most that any job of the script took.
+    assert Resources(config(), rows[1:]).memory("attack", wildcards) > 9000
+
+
+def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
+    wildcards = some_attack()
+    at = {scale: config(scale) for scale in resources.SCALES}
+    key = resources.key_of(at["laptop"], wildcards)
+    rows = [Measured("attack", key, "laptop", 1, 500.0, 600.0)]
+    time, _ = resources.work(at["paper"], wildcards)
+    before, _ = resources.work(at["laptop"], wildcards)
+    assert time > before
+    laptop, paper = (Resources(at[scale], rows) for scale in ("laptop", "paper"))
+    ratio = paper.minutes("attack", wildcards) / laptop.minutes("attack", wildcards)
+    assert ratio == pytest.approx(time / before, rel=0.02)
+    # What is measured at the scale itself counts, whatever smaller scales say.
+    rows.append(Measured("attack", key, "paper", 1, 700.0, 900.0))
+    assert Resources(at["paper"], rows).minutes("attack", wildcards) == 45
+
+
+def test_work_grows_with_images_seeds_steps_and_sides():
+    wildcards = some_attack()
+    raw = yaml.safe_load(yaml.safe_dump(RAW))
+    count = raw["targets"][raw["experiments"][wildcards["experiment"]]["targets"]]["count"]
+    steps = raw["attacks"][wildcards["attack"]]["iterations"]
+    before = resources.work(config(), wildcards)
+    for name in (count, steps):
+        raw["scales"][name] = {**raw["scales"][name], "laptop": raw["scales"][name]["laptop"] * 3}
+    after = resources.work(gradleak_config.load({**raw, "scale": "laptop"}), wildcards)
+    assert (after[0] / before[0], after[1] / before[1]) == (9, 1)
+
+
+def sidecar(folder, name, **changes):
+    entry = {
+        "rule": "attack",
+        "script": "attack",
+        "scale": "laptop",
+        "wildcards": some_attack(),
+        "peak_mib": 300.0,
+        "cpu_seconds": 30.0,
+    }
+    (folder / f"{name}.json").write_text(json.dumps(entry | changes))
+
+
+def test_the_table_takes_the_most_of_each_kind_and_keeps_what_did_not_run(tmp_path):
+    folder, table = tmp_path / "provenance", tmp_path / "resources.csv"
+    folder.mkdir()
+    table.write_text(
+        "script,key,scale,jobs,mib,cpu_seconds\nattack,old,smoke,2,100,5\nfigure,,laptop,1,1,1\n"
+    )
+    sidecar(folder, "one")
+    sidecar(folder, "two", peak_mib=200.0)  # a second output of the same job
+    sidecar(folder, "three", rule="figure", script="figure", wildcards={}, peak_mib=90.0)
+    sidecar(folder, "four", rule="other", script="figure", wildcards={}, cpu_seconds=40.0)
+    sidecar(folder, "gone", wildcards={"model": "no_longer_there"})
+    assert resources.update(table, config(), folder) == 2
+    key = resources.key_of(config(), some_attack())
+    assert table.read_text().splitlines()[1:] == [
+        f"attack,{key},laptop,1,300,30",
+        "attack,old,smoke,2,100,5",
+        "figure,,laptop,2,300,40",
+    ]
+
+
+@pytest.mark.parametrize(
+    "line", ["attack,,huge,1,1,1", "attack,,smoke,1,x,1", "attack,,smoke,0,1,1", "attack,,smoke"]
+)
+def test_a_bad_table_is_named_with_its_line(tmp_path, line):
+    path = tmp_path / "resources.csv"
+    path.write_text(f"script,key,scale,jobs,mib,cpu_seconds\nfigure,,smoke,1,1,1\n{line}\n")
+    with pytest.raises(ArtifactError, match=r"resources\.csv, line 3: expected .*python -m"):
+        resources.read(path)
+
+
+def test_each_rule_asks_for_what_its_own_script_took():
+    for path in (ROOT / "workflow/rules").glob("*.smk"):
+        for block in re.split(r"(?m)^(?=(?:use )?rule )", path.read_text()):
+            asked = set(re.findall(r'(?:memory|minutes)\("(\w+)"\)', block))
+            script = re.search(r"scripts/(\w+)\.py", block)
+            assert asked <= {script[1] if script else None}, block

@@ -1,0 +1,274 @@
+"""What a job asks of a scheduler: memory and minutes, from measured jobs.
+
+`workflow/resources.csv` holds the most that jobs of each script took, by kind of job and scale. It
+is made from the sidecars of a run (`python -m gradleak.resources`). Where a scale was not measured,
+the next smaller one is taken and multiplied by what config.yaml says there is more to do. Memory
+and time double with each attempt, so that a job that was killed for want of either comes through
+when it is sent again.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gradleak import config as gradleak_config
+from gradleak import sidecars
+from gradleak.artifacts import write_rows
+from gradleak.errors import ArtifactError
+from gradleak.sections import Config
+
+TABLE = Path(__file__).resolve().parents[1] / "resources.csv"
+SCALES = ("smoke", "laptop", "paper")
+# Networks with more parameters: R-GAP's ResNets and VGG-16 in part; VGG-16 with all its nodes.
+MEDIUM, LARGE = 1_000_000, 30_000_000
+# Other machines, other loads: MiB on top (a scheduler counts Snakemake too), share, times seconds.
+MARGIN_MIB, MARGIN, PATIENCE = 400, 1.25, 3
+LEAST_MINUTES = 5
+# MiB and seconds of a script that no run has measured yet.
+UNMEASURED = 2000.0, 600.0
+# Of a job's memory, what it takes to import PyTorch, which does not grow with the work, MiB.
+IMPORTS_MIB = 350
+# Amounts of an entry of `attacks` that lengthen a job.
+STEPS = ("starts", "iterations", "generations", "images")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The most that jobs of one kind took.
+
+    Attributes
+    ----------
+    script
+        Script of `workflow/scripts/` that they run.
+    key
+        Method of an attack and size of its network, where a script has jobs of several kinds.
+    scale
+        Scale at which they ran.
+    jobs
+        How many were measured.
+    mib
+        Highest peak of resident memory, MiB.
+    cpu_seconds
+        Most CPU time, imports included: what a job takes on a core of its own, however busy the
+        machine was that it was measured on.
+    """
+
+    script: str
+    key: str
+    scale: str
+    jobs: int
+    mib: float
+    cpu_seconds: float
+
+
+def parameters(config: Config, model: str) -> int:
+    """Parameters of all networks in a model's file, for one draw of weights; 0 for families.
+
+    Raises
+    ------
+    KeyError
+        If config.yaml has no such id.
+    """
+    if model not in {**config.models, **config.families, **config.groups}:
+        raise KeyError(model)
+    members = [name for name in config.members(model) if name in config.models]
+    return sum(config.chain(member).parameters for member in members)
+
+
+def size_of(count: int) -> str:
+    """Size of a network in words: ``small``, ``medium`` or ``large``."""
+    return "large" if count > LARGE else "medium" if count > MEDIUM else "small"
+
+
+def key_of(config: Config, wildcards: Mapping[str, str]) -> str:
+    """Kind of a job: the method of its attack and the size of its network, if it has them."""
+    parts = []
+    if "attack" in wildcards:
+        parts.append(str(config.attacks[wildcards["attack"]].method))
+    if "model" in wildcards:
+        parts.append(size_of(parameters(config, wildcards["model"])))
+    return " ".join(parts)
+
+
+def _product(config: Config, entry: Any, names: Iterable[str]) -> int:
+    values = (getattr(entry, name, None) for name in names)
+    return math.prod(config.amount(value) for value in values if value is not None)
+
+
+def work(config: Config, wildcards: Mapping[str, str]) -> tuple[int, int]:
+    """How much a job does and holds at once, in units that only ratios have a meaning of.
+
+    Parameters
+    ----------
+    config
+        All settings, at the scale asked for.
+    wildcards
+        Of the job. Counted are images, seeds, steps and epochs (time), images that share a
+        gradient, pixels and parameters (both).
+
+    Returns
+    -------
+    tuple
+        Factors of time and of memory.
+    """
+    time = memory = 1
+    if "experiment" in wildcards:
+        experiment = config.experiments[wildcards["experiment"]]
+        chosen = config.targets[experiment.targets]
+        time *= _product(config, chosen, ["count"]) * config.amount(experiment.seeds)
+        memory *= config.amount(chosen.batch)
+    if "targets" in wildcards:
+        memory *= _product(config, config.targets[wildcards["targets"]], ["count", "batch"])
+        memory *= _product(config, config.targets[wildcards["targets"]], ["size"]) ** 2
+    if "attack" in wildcards:
+        time *= _product(config, config.attacks[wildcards["attack"]], STEPS)
+    if "training" in wildcards:
+        time *= _product(config, config.trainings[wildcards["training"]], ["train", "epochs"])
+    if "generator" in wildcards:
+        time *= _product(config, config.generators[wildcards["generator"]], ["images", "epochs"])
+    if "model" in wildcards:
+        members = [m for m in config.members(wildcards["model"]) if m in config.models]
+        pixels = sum(math.prod(config.chain(member).input) for member in members)
+        memory *= max(1, pixels) * max(1, parameters(config, wildcards["model"]))
+    return time * memory, memory
+
+
+class Resources:
+    """Memory and minutes of jobs, from a table of measured ones.
+
+    Parameters
+    ----------
+    config
+        All settings.
+    rows
+        Measured jobs; by default those of `workflow/resources.csv`.
+    """
+
+    def __init__(self, config: Config, rows: Iterable[Measured] | None = None) -> None:
+        self.scale = config.scale
+        self.at = {scale: config.model_copy(update={"scale": scale}) for scale in SCALES}
+        self.rows = list(read() if rows is None else rows)
+        self.known: dict[Any, tuple[float, float]] = {}
+
+    def _measured(self, script: str, wildcards: Mapping[str, str], scale: str) -> list[Measured]:
+        here = [row for row in self.rows if row.script == script and row.scale == scale]
+        key = key_of(self.at[scale], wildcards)
+        return [row for row in here if row.key == key] or here
+
+    def _found(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
+        """MiB and seconds that a job is expected to take."""
+        job = script, tuple(sorted(wildcards.items()))
+        if job not in self.known:
+            self.known[job] = self._find(script, wildcards)
+        return self.known[job]
+
+    def _find(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
+        for scale in reversed(SCALES[: SCALES.index(self.scale) + 1]):
+            rows = self._measured(script, wildcards, scale)
+            if rows:
+                now, then = work(self.at[self.scale], wildcards), work(self.at[scale], wildcards)
+                longer, larger = (max(1, one / other) for one, other in zip(now, then, strict=True))
+                mib, seconds = max(r.mib for r in rows), max(r.cpu_seconds for r in rows)
+                return mib + max(0, mib - IMPORTS_MIB) * (larger - 1), seconds * longer
+        return UNMEASURED
+
+    def memory(self, script: str, wildcards: Mapping[str, str], attempt: int = 1) -> int:
+        """MiB that a job asks for; twice as much at each further attempt."""
+        mib = MARGIN_MIB + MARGIN * self._found(script, wildcards)[0]
+        return math.ceil(mib / 100) * 100 * 2 ** (attempt - 1)
+
+    def minutes(self, script: str, wildcards: Mapping[str, str], attempt: int = 1) -> int:
+        """Minutes that a job asks for; twice as many at each further attempt."""
+        seconds = PATIENCE * self._found(script, wildcards)[1]
+        return max(LEAST_MINUTES, math.ceil(seconds / 60)) * int(2 ** (attempt - 1))
+
+
+@cache
+def read(path: Path = TABLE) -> tuple[Measured, ...]:
+    """Rows of a table of measured jobs.
+
+    Raises
+    ------
+    ArtifactError
+        If a row has no such columns or a scale that does not exist.
+    """
+    kinds = [field.name for field in fields(Measured)]
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = []
+    for number, row in enumerate(rows, start=2):
+        try:
+            amounts = int(row["jobs"]), float(row["mib"]), float(row["cpu_seconds"])
+            ok = list(row) == kinds and row["scale"] in SCALES and min(amounts) > 0
+        except (KeyError, TypeError, ValueError):
+            ok = False
+        if not ok:
+            raise ArtifactError(
+                f"{path}, line {number}: expected {', '.join(kinds)} with numbers above 0; write "
+                "the table with `python -m gradleak.resources`."
+            )
+        found.append(Measured(row["script"], row["key"], row["scale"], *amounts))
+    return tuple(found)
+
+
+def measured(config: Config, folder: Path) -> list[Measured]:
+    """The most that each kind of job took, by the sidecars in a folder."""
+    taken: dict[tuple[str, str, str], dict[Any, tuple[float, float]]] = {}
+    for path in folder.rglob("*.json"):
+        entry = json.loads(path.read_text(encoding="utf-8"))
+        at = config.model_copy(update={"scale": entry["scale"]})
+        try:
+            key = key_of(at, entry["wildcards"])
+        except KeyError:
+            continue  # of an id that config.yaml no longer has
+        jobs = taken.setdefault((entry["script"], key, entry["scale"]), {})
+        job = entry["rule"], tuple(sorted(entry["wildcards"].items()))
+        before = jobs.get(job, (0.0, 0.0))
+        jobs[job] = max(before[0], entry["peak_mib"]), max(before[1], entry["cpu_seconds"])
+    return [
+        Measured(
+            *kind, len(jobs), max(m for m, _ in jobs.values()), max(s for _, s in jobs.values())
+        )
+        for kind, jobs in taken.items()
+    ]
+
+
+def update(table: Path, config: Config, folder: Path) -> int:
+    """Put what a run took into a table; rows of kinds and scales that did not run stay.
+
+    Returns
+    -------
+    int
+        Number of rows that come from this run.
+    """
+    new = measured(config, folder)
+    kinds = {(row.script, row.key, row.scale) for row in new}
+    kept = read(table) if table.exists() else ()
+    rows = [row for row in kept if (row.script, row.key, row.scale) not in kinds] + new
+    rows.sort(key=lambda row: (row.script, row.key, SCALES.index(row.scale)))
+    names = [field.name for field in fields(Measured)]
+    write_rows(table, names, [dict(zip(names, astuple(row), strict=True)) for row in rows])
+    return len(new)
+
+
+def main() -> None:
+    """Update `workflow/resources.csv` from the sidecars in the working folder."""
+    if not sidecars.FOLDER.is_dir():
+        sys.exit(f"{sidecars.FOLDER} is missing; run `snakemake all` here first.")
+    raw = yaml.safe_load(Path("config.yaml").read_text(encoding="utf-8"))
+    number = update(TABLE, gradleak_config.load(raw), sidecars.FOLDER)
+    print(f"{number} kinds of jobs measured, written to {TABLE}")
+
+
+if __name__ == "__main__":
+    main()
