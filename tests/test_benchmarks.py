@@ -11,7 +11,7 @@ import torch
 
 from gradleak.artifacts import write_tensors
 from gradleak.attacks.rgap import RGap
-from gradleak.benchmarks import case, copa_settings, dense, measure, pipeline, speed, worker
+from gradleak.benchmarks import case, copa_settings, dense, measure, speed, worker
 from gradleak.errors import ArtifactError, NotApplicable
 from gradleak.gradients import capture
 from gradleak.models import files
@@ -234,34 +234,6 @@ def test_the_worker_sees_what_a_task_allocates(small_case, tmp_path):
 def test_a_worker_that_fails_is_one_sentence(tmp_path):
     with pytest.raises(ArtifactError, match=r"'ranks' ended with status 1 .*missing"):
         measure.measure("ranks", str(tmp_path / "none.safetensors"), repeats=1, threads=1)
-
-
-SNAKEFILE = """
-configfile: "config.yaml"
-
-rule amount:
-    output: "out.txt"
-    run:
-        assert config["amount"] == 7
-        open(output[0], "w").write("done")
-"""
-
-
-def test_wall_time_runs_in_a_copy_with_the_settings_of_this_run(tmp_path):
-    (tmp_path / "Snakefile").write_text(SNAKEFILE)
-    (tmp_path / "config.yaml").write_text("amount: 1\n")
-    found = pipeline.wall_time(str(tmp_path), "out.txt", {"amount": 7}, 1)
-    assert found["what"] == "pipeline out.txt"
-    assert found["ours_s"] > 0
-    assert found["reference_s"] > 0
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["Snakefile", "config.yaml"]
-
-
-def test_wall_time_of_a_pipeline_that_fails_is_refused(tmp_path):
-    (tmp_path / "Snakefile").write_text(SNAKEFILE)
-    (tmp_path / "config.yaml").write_text("amount: 1\n")
-    with pytest.raises(ArtifactError, match=r"could not make nothing\.txt"):
-        pipeline.wall_time(str(tmp_path), "nothing.txt", {}, 1)
 
 
 @pytest.fixture(scope="module")

@@ -93,6 +93,7 @@ def sidecar(folder, name, **changes):
         "wildcards": some_attack(),
         "peak_mib": 300.0,
         "cpu_seconds": 30.0,
+        "ended": "2026-11-22T10:00:00+00:00",
     }
     (folder / f"{name}.json").write_text(json.dumps(entry | changes))
 

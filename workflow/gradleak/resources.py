@@ -10,7 +10,6 @@ when it is sent again.
 from __future__ import annotations
 
 import csv
-import json
 import math
 import sys
 from collections.abc import Iterable, Mapping
@@ -223,24 +222,20 @@ def read(path: Path = TABLE) -> tuple[Measured, ...]:
 
 def measured(config: Config, folder: Path) -> list[Measured]:
     """The most that each kind of job took, by the sidecars in a folder."""
-    taken: dict[tuple[str, str, str], dict[Any, tuple[float, float]]] = {}
-    for path in folder.rglob("*.json"):
-        entry = json.loads(path.read_text(encoding="utf-8"))
-        at = config.model_copy(update={"scale": entry["scale"]})
+    taken: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for job in sidecars.jobs(folder):
+        at = config.model_copy(update={"scale": job["scale"]})
         try:
-            key = key_of(at, entry["wildcards"])
+            key = key_of(at, job["wildcards"])
         except KeyError:
             continue  # of an id that config.yaml no longer has
-        jobs = taken.setdefault((entry["script"], key, entry["scale"]), {})
-        job = entry["rule"], tuple(sorted(entry["wildcards"].items()))
-        before = jobs.get(job, (0.0, 0.0))
-        jobs[job] = max(before[0], entry["peak_mib"]), max(before[1], entry["cpu_seconds"])
-    return [
-        Measured(
-            *kind, len(jobs), max(m for m, _ in jobs.values()), max(s for _, s in jobs.values())
-        )
-        for kind, jobs in taken.items()
-    ]
+        took = job["peak_mib"], job["cpu_seconds"]
+        taken.setdefault((job["script"], key, job["scale"]), []).append(took)
+    found = []
+    for kind, jobs in taken.items():
+        mib, seconds = zip(*jobs, strict=True)
+        found.append(Measured(*kind, len(jobs), max(mib), max(seconds)))
+    return found
 
 
 def update(table: Path, config: Config, folder: Path) -> int:

@@ -8,6 +8,7 @@ differs from run to run (commit, host, time, seconds, memory) stands in a sideca
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import re
@@ -98,6 +99,23 @@ def measured() -> dict[str, float | int]:
         "peak_mib": round(peak_mib(), 1),
         "torch_threads": torch.get_num_threads() if torch else 0,
     }
+
+
+def read(path: Path) -> dict[str, Any]:
+    """A sidecar as it was written."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def jobs(folder: Path) -> list[dict[str, Any]]:
+    """One sidecar of each job whose sidecars lie in a folder: that of its output written last."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for path in sorted(folder.rglob("*.json")):
+        entry = read(path)
+        job = entry["rule"], entry["scale"], tuple(sorted(entry["wildcards"].items()))
+        if job not in found or entry["ended"] >= found[job]["ended"]:
+            found[job] = entry
+    return list(found.values())
 
 
 def _plain(value: Any) -> Any:

@@ -2,6 +2,29 @@
 # cores, so that nothing runs beside them, and are no part of `all`.
 SPEED_MODEL = "cnn3_v3_tanh"
 SPEED_TRAINING = "rgap_resnet18"
+SPEED_TARGET = "all"
+# One job of each kind.
+THREADED = [
+    SENT.format(server="mkor_code", model="mkor_vgg16_100"),
+    TRAINED.format(training="rgap_resnet18", model="rgap_resnet18"),
+    *(
+        path.format(experiment=experiment, model=model, defence="none", attack=attack)
+        for path, experiment, model, attack in (
+            (SECURITY, "copa_pair", "cnn3_v1_tanh", ""),
+            (RECONSTRUCTION, "copa_pair", "cnn3_v3_tanh", "copa"),
+            (RECONSTRUCTION, "rgap_cnn6", "rgap_cnn6s", "rgap_balanced"),
+            (RECONSTRUCTION, "rgap_cnn6", "rgap_cnn6s", "dlg"),
+            (RECONSTRUCTION, "rgap_cnn6", "rgap_cnn6s", "gauss_newton"),
+            (RECONSTRUCTION, "fedkl_lenet_mnist", "fedkl_lenet_mnist_nets", "fedkl_grnn"),
+            (RECONSTRUCTION, "fedkl_resnet20_cifar10", "fedkl_resnet20_cifar10_nets", "fedkl_ig"),
+            (RECONSTRUCTION, "fedkl_ggl_cifar10", "fedkl_ggl_cifar10_nets", "fedkl_ggl_cifar10"),
+            (RECONSTRUCTION, "mkor_lenet_honest", "mkor_searched_lenets", "mkor_gi"),
+            (GRADIENT, "mkor_cifar", "mkor_vgg16_100", ""),
+            (RECONSTRUCTION, "mkor_cifar", "mkor_vgg16_100", "mkor_all"),
+            (SCORE, "mkor_cifar", "mkor_vgg16_100", "mkor_all"),
+        )
+    ),
+]
 COPA_PAIR = "copa_pair"
 COPA_PAIR_MODELS = CONFIG.experiments[COPA_PAIR].models if COPA_PAIR in CONFIG.experiments else []
 
@@ -25,6 +48,7 @@ rule speed:
         resnet=MODEL.format(model="rgap_resnet18"),
         deep=MODEL.format(model="rgap_resnet101"),
         dataset=dataset_of(SPEED_TRAINING),
+        pipeline="results/benchmarks/speed_pipeline.csv",
     output:
         "results/benchmarks/speed.csv",
     log:
@@ -65,6 +89,45 @@ rule speed:
         ),
     script:
         "../scripts/speed.py"
+
+
+# Two whole runs: half an hour and more.
+rule speed_pipeline:
+    output:
+        "results/benchmarks/speed_pipeline.csv",
+    log:
+        "results/logs/benchmarks/speed_pipeline.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: workflow.cores
+    resources:
+        mem_mb=6000,
+        runtime=120,
+    params:
+        target=SPEED_TARGET,
+        overrides={"images": "embedded", "scale": "smoke", "device": CONFIG.device},
+        code=code("gradleak.benchmarks.pipeline"),
+    script:
+        "../scripts/speed_pipeline.py"
+
+
+rule threads:
+    output:
+        "results/benchmarks/threads.csv",
+    log:
+        "results/logs/benchmarks/threads.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: workflow.cores
+    resources:
+        mem_mb=12000,
+        runtime=120,
+    params:
+        artifacts=THREADED,
+        overrides=few_overrides,
+        code=code("gradleak.benchmarks.threads"),
+    script:
+        "../scripts/threads.py"
 
 
 rule copa_optimisers:

@@ -10,6 +10,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 from gradleak import config as gradleak_config
 from gradleak import experiment_checks, resources
 from gradleak.attacks.run import ATTACKS
+from gradleak.benchmarks.threads import shortened
 from gradleak.data import backbones
 from gradleak.data.arrays import is_by_hand
 from gradleak.data.catalogue import pairs, pairs_pattern, resolve

@@ -368,3 +368,8 @@ def run_overrides(wildcards):
         "device": CONFIG.device,
         "data": data,
     }
+
+
+def few_overrides(wildcards):
+    """The same, with few images and steps: enough to see what threads gain."""
+    return run_overrides(wildcards) | shortened(CONFIG.model_dump(mode="json", exclude_unset=True))

@@ -3,6 +3,8 @@
 import tempfile
 from pathlib import Path
 
+import pandas as pd
+
 import _package
 from gradleak import targets
 from gradleak.artifacts import write_csv
@@ -120,4 +122,5 @@ with job(snakemake) as log, tempfile.TemporaryDirectory(prefix="gradleak-speed-"
         )
     )
     log.info("%s", speed.summary(rows))
-    write_csv(snakemake.output[0], speed.table([*rows, last]))
+    overhead = pd.read_csv(given.pipeline).to_dict("records")
+    write_csv(snakemake.output[0], speed.table([*rows, last, *overhead]))

@@ -1,0 +1,105 @@
+"""The pipeline as a whole, measured in copies of its tree; no time is asserted."""
+
+import pytest
+import yaml
+
+from conftest import ROOT
+from gradleak import config as gradleak_config
+from gradleak.artifacts import write_rows
+from gradleak.benchmarks import pipeline, threads
+from gradleak.errors import ArtifactError
+
+SNAKEFILE = """
+configfile: "config.yaml"
+
+rule amount:
+    output: "out.txt"
+    run:
+        assert config["amount"] == 7
+        open(output[0], "w").write("done")
+"""
+
+
+def test_wall_time_runs_in_a_copy_with_the_settings_of_this_run(tmp_path):
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    (tmp_path / "config.yaml").write_text("amount: 1\n")
+    found = pipeline.wall_time(str(tmp_path), "out.txt", {"amount": 7}, 1)
+    assert found["what"] == "pipeline out.txt"
+    assert found["ours_s"] > 0
+    assert found["reference_s"] > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["Snakefile", "config.yaml"]
+
+
+def test_wall_time_of_a_pipeline_that_fails_is_refused(tmp_path):
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    (tmp_path / "config.yaml").write_text("amount: 1\n")
+    with pytest.raises(ArtifactError, match=r"could not make nothing\.txt"):
+        pipeline.wall_time(str(tmp_path), "nothing.txt", {}, 1)
+
+
+JOBS = """
+configfile: "config.yaml"
+
+rule all:
+    input: expand("results/{n}.csv", n=range(config["amount"]))
+
+rule one:
+    output: "results/{n}.csv"
+    threads: 1
+    script: "job.py"
+"""
+SCRIPT = """
+import time
+from pathlib import Path
+from gradleak.script import job
+
+with job(snakemake):
+    while time.process_time() < 1:
+        pass
+    Path(snakemake.output[0]).write_text("done")
+"""
+
+
+@pytest.fixture
+def toy(tmp_path):
+    (tmp_path / "Snakefile").write_text(JOBS)
+    (tmp_path / "workflow").mkdir()
+    (tmp_path / "Snakefile").write_text(JOBS.replace("job.py", "workflow/job.py"))
+    (tmp_path / "workflow/job.py").write_text(SCRIPT)
+    (tmp_path / "config.yaml").write_text("amount: 1\nscale: laptop\nimages: embedded\n")
+    return tmp_path
+
+
+def test_overhead_counts_the_jobs_of_each_run(toy):
+    over = {"amount": 3, "scale": "smoke"}
+    first, second = pipeline.overhead_rows(str(toy), "all", over)
+    assert first["what"] == "pipeline all, smoke"
+    assert first["note"].startswith("3 jobs from empty results on 2 cores")
+    # Three jobs of a second each, imports included, on two cores.
+    assert 1.3 < first["reference_s"] < 20
+    assert first["ratio"] == first["reference_s"] / first["ours_s"]
+    assert second["what"] == "pipeline all, smoke, cores"
+    assert second["ours_s"] == first["ours_s"]
+
+
+def test_a_job_is_made_on_one_thread_and_on_two(toy):
+    found = threads.compare(str(toy), {"amount": 1}, ["results/0.csv"])
+    assert [(row["artifact"], row["script"], row["declared"]) for row in found] == [
+        ("results/0.csv", "job", 1)
+    ]
+    assert found[0]["gain"] == found[0]["seconds_1"] / found[0]["seconds_2"]
+    assert found[0]["fastest"] == (2 if found[0]["gain"] >= threads.WORTH else 1)
+    write_rows(toy / "threads.csv", threads.COLUMNS, found)
+    with pytest.raises(ArtifactError, match=r"could not make results/none\.txt"):
+        threads.compare(str(toy), {}, ["results/none.txt"])
+
+
+def test_few_images_and_steps_make_a_config_that_is_accepted():
+    raw = yaml.safe_load((ROOT / "config.yaml").read_text())
+    plain = gradleak_config.load(raw).model_dump(mode="json", exclude_unset=True)
+    few = gradleak_config.load(raw | threads.shortened(plain))
+    assert max(few.amount(e.seeds) for e in few.experiments.values()) == 1
+    counts = [few.amount(t.count) for t in few.targets.values() if t.count is not None]
+    assert max(counts) == threads.FEW["count"]
+    assert few.attacks["dlg"].iterations == threads.FEW["iterations"]
+    assert few.models == gradleak_config.load(raw).models

@@ -1,0 +1,14 @@
+"""Writes what the pipeline adds to its jobs, and what a second core gains, as rows of speed.csv."""
+
+import pandas as pd
+
+import _package
+from gradleak.artifacts import write_csv
+from gradleak.benchmarks import pipeline
+from gradleak.provenance import ROOT
+from gradleak.script import job
+
+with job(snakemake):
+    params = snakemake.params
+    rows = pipeline.overhead_rows(str(ROOT.parents[1]), params.target, params.overrides)
+    write_csv(snakemake.output[0], pd.DataFrame(rows))
