@@ -7,11 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 import yaml
 
 from conftest import ROOT, TREE
+from gradleak.artifacts import read_tensors
 
 SMOKE = ("--config", "scale=smoke")
 
@@ -168,20 +170,75 @@ def test_switching_the_scale_loses_nothing(copy, snakemake):
     assert scheduled(snakemake, copy) == []
 
 
-def test_same_inputs_same_bytes(built, tmp_path, snakemake):
-    target = "results/scores/embedded-smoke/copa_pair/cnn3_v2_tanh/none/copa_tv.csv"
-    fresh = tmp_path / "tree"
-    fresh.mkdir()
+# Another home, time zone, language, hash seed and number of cores, as on somebody else's account.
+ELSEWHERE = {"TZ": "Asia/Tokyo", "LANG": "C", "LC_ALL": "C", "PYTHONHASHSEED": "7"}
+# An attack of each kind, a training with locks, a table and a figure.
+SOME = (
+    "figures/copa_fig1.pdf",
+    "results/tables/fedkl_parameters.csv",
+    "results/scores/embedded-smoke/rgap_cnn6/rgap_cnn6s/none/dlg.csv",
+    "results/scores/embedded-smoke/mkor_lenet_code/mkor_lenets/none/mkor_average.csv",
+    "results/scores/embedded-smoke/fedkl_lenet_trained/fedkl_trained_lenet_kl/none/fedkl_grnn.csv",
+)
+# What tells of the run, not of the result.
+ABOUT_THE_RUN = ("logs", "benchmarks", "provenance")
+
+
+def results_of(folder):
+    """Everything that equal inputs must make equal, with its bytes, by its path in the tree."""
+    found = {}
+    for top in ("results", "figures", "data"):
+        for path in (folder / top).rglob("*"):
+            parts = path.relative_to(folder).parts
+            if path.is_file() and parts[1] not in ABOUT_THE_RUN and ".seconds." not in path.name:
+                found["/".join(parts)] = path.read_bytes()
+    return found
+
+
+@pytest.mark.parametrize(
+    "targets", [SOME, pytest.param(("all",), marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_two_fresh_copies_make_the_same_bytes(built, tmp_path, snakemake, targets, monkeypatch):
+    fresh = tmp_path / "another" / "tree"
+    fresh.mkdir(parents=True)
     for name in TREE:
         source = ROOT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, fresh / name)
-    snakemake(fresh, *SMOKE, "--", target)
-    compared = 0
-    for path in fresh.rglob("results/**/*"):
-        if path.suffix in {".safetensors", ".csv"}:
-            assert path.read_bytes() == (built / path.relative_to(fresh)).read_bytes(), path
-            compared += 1
-    assert compared >= 6
+    for key, value in (ELSEWHERE | {"HOME": str(tmp_path)}).items():
+        monkeypatch.setenv(key, value)
+    snakemake(fresh, "--cores", 1, *SMOKE, "--", *targets)
+    expected, found = results_of(built), results_of(fresh)
+    kinds = {Path(name).suffix for name in found}
+    assert {".safetensors", ".csv", ".pdf", ".png"} <= kinds
+    assert len(found) >= 40
+    assert [name for name, content in found.items() if content != expected.get(name)] == []
+    if targets == ("all",):
+        assert found.keys() == expected.keys()
+
+
+# Largest difference between one thread and two, relative to the largest entry, as the docs say.
+TOLERANCES = {
+    "gradients/embedded-smoke/copa_pair/cnn3_v3_tanh/none": 1e-5,
+    "gradients/embedded-smoke/mkor_lenet_code/mkor_lenets/none": 1e-5,
+    "reconstructions/embedded-smoke/copa_pair/cnn3_v3_tanh/none/rgap": 1e-4,
+    "reconstructions/embedded-smoke/copa_pair/cnn3_v3_tanh/none/copa": 1e-4,
+    "reconstructions/embedded-smoke/mkor_lenet_code/mkor_lenets/none/mkor_average": 1e-4,
+    "training/embedded-smoke/fedkl_federated_mnist/fedkl_trained_lenet_kl": 1e-2,
+}
+
+
+def test_the_number_of_threads_changes_digits_within_the_stated_tolerance(built, tree, snakemake):
+    rules = ("attack", "gradient", "train_federated_locked")
+    threads = [f"{rule}=2" for rule in rules]
+    files = [f"results/{name}.safetensors" for name in TOLERANCES]
+    snakemake(tree, "--cores", 2, *SMOKE, "--set-threads", *threads, "--", *files)
+    for name, tolerance in TOLERANCES.items():
+        one, _ = read_tensors(built / f"results/{name}.safetensors")
+        two, _ = read_tensors(tree / f"results/{name}.safetensors")
+        for key, value in one.items():
+            if value.size:
+                most = np.abs(two[key].astype(float) - value).max() / (np.abs(value).max() or 1)
+                assert most <= tolerance, f"{name}, {key}: {most:.1e}"
 
 
 BAD = [

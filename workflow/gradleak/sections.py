@@ -11,6 +11,7 @@ from pydantic import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    PrivateAttr,
     model_validator,
 )
 
@@ -306,6 +307,7 @@ class Config(Section):
     defences: dict[Identifier, DefenceConfig]
     attacks: dict[Identifier, AttackConfig]
     experiments: dict[Identifier, Experiment]
+    _chains: dict[tuple[str, str], Chain] = PrivateAttr(default_factory=dict)
 
     def amount(self, value: int | str) -> int:
         """Resolve an amount: a number, or a name in `scales` at the current scale."""
@@ -315,10 +317,15 @@ class Config(Section):
 
     def chain(self, model: str) -> Chain:
         """Chain of one entry of `models`."""
-        entry = self.models[model]
-        channels, height, width = (self.amount(value) for value in entry.input)
-        size = channels, height, width
-        return Chain(model, size, entry.specs(self.amount), entry.spread)
+        # Rules ask thousands of times; a copy at another scale shares what is kept here.
+        known = self._chains.get((self.scale, model))
+        if known is None:
+            entry = self.models[model]
+            channels, height, width = (self.amount(value) for value in entry.input)
+            size = channels, height, width
+            known = Chain(model, size, entry.specs(self.amount), entry.spread)
+            self._chains[self.scale, model] = known
+        return known
 
     def members(self, model: str) -> list[str]:
         """Models in the file of an id: those of a group, or the model itself."""
