@@ -160,7 +160,7 @@ rule copa_starts:
         models=expand(MODEL, model=COPA_PAIR_MODELS),
         gradients=pair_gradients,
         targets=TARGETS.format(targets=COPA_PAIR),
-        claims="workflow/claims/copa.yaml",
+        claims=claims_of("copa"),
     output:
         "results/benchmarks/copa_starts.csv",
     log:

@@ -1,5 +1,5 @@
 # Claims: a verdict for every number and sentence of the papers.
-CLAIMS = sorted(str(path) for path in Path("workflow/claims").glob("*.yaml"))
+CLAIMS = sorted(claims_of(p.stem) for p in Path(workflow.basedir, "workflow/claims").glob("*.yaml"))
 # R-GAP's rank analysis is one of single images.
 RANKED = [
     name

@@ -87,6 +87,12 @@ def ids(names):
     return "|".join(sorted(names)) or "(?!)"
 
 
+def claims_of(paper):
+    """Claims file of a paper: beside the Snakefile, wherever Snakemake runs."""
+    source = Path(workflow.basedir)
+    return str((Path() if source.samefile(".") else source) / f"workflow/claims/{paper}.yaml")
+
+
 def beside(path, kind, suffix):
     """Log or benchmark file of the artifact `path`."""
     return str(Path(path.replace("results/", f"results/{kind}/", 1)).with_suffix(suffix))

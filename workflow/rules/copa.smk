@@ -81,7 +81,7 @@ use rule copa_fig1 as copa_fig2 with:
 
 rule copa_table1:
     input:
-        claims="workflow/claims/copa.yaml",
+        claims=claims_of("copa"),
         security=security_of("copa_pair", models=COPA_TANH),
     output:
         "results/tables/copa_table1.csv",
@@ -103,7 +103,7 @@ rule copa_table1:
 
 use rule copa_table1 as copa_table2 with:
     input:
-        claims="workflow/claims/copa.yaml",
+        claims=claims_of("copa"),
         scores=scores_of("copa_pair", attacks=COPA_CELLS, models=COPA_TANH + COPA_LEAKY),
     output:
         "results/tables/copa_table2.csv",

@@ -68,7 +68,7 @@ use rule fedkl_accuracy as fedkl_propositions with:
 
 use rule copa_table1 as fedkl_table1 with:
     input:
-        claims="workflow/claims/fedkl.yaml",
+        claims=claims_of("fedkl"),
         tables=["results/tables/fedkl_accuracy.csv"],
     output:
         "results/tables/fedkl_table1.csv",
@@ -82,7 +82,7 @@ use rule copa_table1 as fedkl_table1 with:
 
 use rule copa_table1 as fedkl_table3 with:
     input:
-        claims="workflow/claims/fedkl.yaml",
+        claims=claims_of("fedkl"),
         tables=["results/tables/fedkl_accuracy.csv", "results/tables/fedkl_parameters.csv"],
     output:
         "results/tables/fedkl_table3.csv",
@@ -96,7 +96,7 @@ use rule copa_table1 as fedkl_table3 with:
 
 use rule copa_table1 as fedkl_table6 with:
     input:
-        claims="workflow/claims/fedkl.yaml",
+        claims=claims_of("fedkl"),
         scores=scores_of(*FEDKL_TABLE6, attacks=FEDKL_TABLE6_ATTACKS),
     output:
         "results/tables/fedkl_table6.csv",

@@ -60,7 +60,7 @@ TABLES += [
 
 rule mkor_table:
     input:
-        claims="workflow/claims/mkor.yaml",
+        claims=claims_of("mkor"),
         scores=lambda wildcards: scores_of(*MKOR_TABLES[int(wildcards.number)]),
         tables=lambda wildcards: WEIGHTS if wildcards.number == "1" else [],
     output:

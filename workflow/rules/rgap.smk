@@ -173,7 +173,7 @@ use rule rgap_fig1 as rgap_fig9 with:
 
 use rule copa_table1 as rgap_table1 with:
     input:
-        claims="workflow/claims/rgap.yaml",
+        claims=claims_of("rgap"),
         scores=scores_of("rgap_cnn6", "rgap_cnn6_mnist"),
     output:
         "results/tables/rgap_table1.csv",
@@ -187,7 +187,7 @@ use rule copa_table1 as rgap_table1 with:
 
 use rule copa_table1 as rgap_table2 with:
     input:
-        claims="workflow/claims/rgap.yaml",
+        claims=claims_of("rgap"),
         scores=scores_of("rgap_lenet", "rgap_draws"),
         rank=rank_of("rgap_lenet", "rgap_draws"),
     output:
@@ -202,7 +202,7 @@ use rule copa_table1 as rgap_table2 with:
 
 use rule copa_table1 as rgap_table3 with:
     input:
-        claims="workflow/claims/rgap.yaml",
+        claims=claims_of("rgap"),
         scores=scores_of("rgap_fig2"),
         rank=rank_of("rgap_fig2"),
     output:

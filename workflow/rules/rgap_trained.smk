@@ -69,7 +69,7 @@ use rule rgap_fig4_table as rgap_resnet101_table with:
 
 use rule copa_table1 as rgap_table4 with:
     input:
-        claims="workflow/claims/rgap.yaml",
+        claims=claims_of("rgap"),
         scores=scores_of("rgap_table4"),
         rank=rank_of("rgap_table4"),
         tables=["results/tables/rgap_resnet101.csv"],
