@@ -202,7 +202,8 @@ def _receive(reply: requests.Response, part: Path, start: int) -> bool:
                 received += len(chunk)
                 bar.update(len(chunk))
         except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
-            raise _Cut(f"broke off after {received} bytes of {total or 'unknown'}") from error
+            verb = f"sent nothing for {TIMEOUT[1]:g} s" if _timed_out(error) else "broke off"
+            raise _Cut(f"{verb} after {received} bytes of {total or 'unknown'}") from error
     if total is not None and received < total:
         raise _Cut(f"broke off after {received} bytes of {total}")
     return resumed
@@ -217,10 +218,24 @@ def _continues_at(reply: requests.Response, start: int) -> bool:
     return True
 
 
+def _timed_out(error: BaseException) -> bool:
+    """Whether a time-out is among the causes: while bytes arrive, requests calls it otherwise."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, TimeoutError):
+        cause = cause.__cause__ or cause.__context__
+    return cause is not None
+
+
 def _reason(error: requests.RequestException) -> str:
     """Return the innermost cause in a few words: requests nests its errors three deep."""
+    import requests
+
     if error.response is not None:
         return f"HTTP {error.response.status_code} {error.response.reason}"
+    if isinstance(error, requests.ConnectTimeout):
+        return f"no answer within {TIMEOUT[0]:g} s"
+    if isinstance(error, requests.ReadTimeout):
+        return f"no answer within {TIMEOUT[1]:g} s"
     cause: BaseException = error
     while cause.__cause__ or cause.__context__:
         cause = cause.__cause__ or cause.__context__ or cause
