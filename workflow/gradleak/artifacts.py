@@ -1,15 +1,19 @@
 """Reading and writing the pipeline's files.
 
 Writers write to a temporary file in the same folder and rename it, so that a reader never
-meets half a file. Tensors are stored as safetensors with all metadata in one JSON string:
-the format's header does not keep the order of several keys, and equal inputs must give equal bytes.
+meets half a file, whatever ends the writer: a signal, a full disk, a loss of power. Tensors are
+stored as safetensors with all metadata in one JSON string: the format's header does not keep the
+order of several keys, and equal inputs must give equal bytes.
 """
 
 from __future__ import annotations
 
 import csv
+import errno
+import fcntl
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,9 +32,16 @@ if TYPE_CHECKING:
 METADATA_KEY = "gradleak"
 
 
+# What a full, read-only or forbidden disk says; the sentence then tells of space and folders.
+DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
+
+
 @contextmanager
 def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` when the block succeeds.
+
+    The content reaches the disk before the name does, so that after a loss of power the file is
+    whole or absent. What a killed writer of the same file left is removed first.
 
     Parameters
     ----------
@@ -45,17 +56,17 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     target = Path(path)
     temporary: Path | None = None
+    handle: int | None = None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(
-            dir=target.parent, prefix=f".{target.stem}.", suffix=target.suffix
-        )
-        os.close(handle)
-        temporary = Path(name)
+        remove_abandoned(target)
+        handle, temporary = _claimed(target)
         yield temporary
         umask = os.umask(0)
         os.umask(umask)
         temporary.chmod(0o666 & ~umask)
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
         temporary.replace(target)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -65,6 +76,57 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+        if handle is not None:
+            os.close(handle)
+
+
+def _claimed(target: Path) -> tuple[int, Path]:
+    """Make a temporary file for `target`, locked for as long as the handle is open."""
+    while True:
+        handle, name = tempfile.mkstemp(
+            dir=target.parent, prefix=f".{target.stem}.", suffix=target.suffix
+        )
+        # Another writer may have taken the file for an abandoned one before it was locked.
+        if not _lock(handle) or Path(name).exists():
+            return handle, Path(name)
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    """Lock an open file, unless a living process holds it or the file system has no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def remove_abandoned(target: Path) -> list[Path]:
+    """Remove the temporary files of writers of `target` that were killed.
+
+    A living writer holds a lock on its file. The lock of a dead one is free.
+
+    Returns
+    -------
+    list of Path
+        What was removed.
+    """
+    pattern = re.compile(rf"\.{re.escape(target.stem)}\.[a-z0-9_]{{8}}{re.escape(target.suffix)}")
+    removed = []
+    for path in sorted(target.parent.iterdir()):
+        if not pattern.fullmatch(path.name):
+            continue
+        try:
+            handle = os.open(path, os.O_RDWR)
+        except OSError:
+            continue
+        try:
+            if _lock(handle):
+                path.unlink(missing_ok=True)
+                removed.append(path)
+        finally:
+            os.close(handle)
+    return removed
 
 
 def write_tensors(
