@@ -20,6 +20,10 @@ class ArtifactError(GradleakError):
     """A file of the pipeline cannot be read or written."""
 
 
+class MemoryShortage(GradleakError):
+    """A job needs more memory than it may have."""
+
+
 class NumericsError(GradleakError):
     """A computation met NaN, an overflow or a zero where it needs a number."""
 

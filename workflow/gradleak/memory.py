@@ -1,13 +1,25 @@
-"""Memory that a search frees and takes again at every step stays with the process."""
+"""Memory: what a search frees and takes again stays with it; how a shortage shows."""
 
 from __future__ import annotations
 
 import ctypes
+import errno
 import sys
+
+import psutil
 
 # mallopt's names for its parameters, from glibc's malloc.h.
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
 KEPT = 2**30
+# How torch says, on CPU, CUDA and MPS, that there is none left; it raises no MemoryError.
+SHORTAGES = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "cannot allocate memory",
+    "std::bad_alloc",
+    "alloc_failed",
+)
 
 
 def keep_freed_memory() -> bool:
@@ -29,3 +41,17 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError):
         return False
     return bool(mallopt(MMAP_MAX, 0)) and bool(mallopt(TRIM_THRESHOLD, KEPT))
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error of Python, NumPy, torch or the system says that memory ran out."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    if isinstance(error, RuntimeError | ImportError):
+        return any(words in str(error).lower() for words in SHORTAGES)
+    return isinstance(error, MemoryError)
+
+
+def available_mib() -> float:
+    """Memory that is free on this machine, caches counted as free, in MiB."""
+    return float(psutil.virtual_memory().available) / 2**20

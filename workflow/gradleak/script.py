@@ -9,9 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gradleak import sidecars
-from gradleak.errors import GradleakError
-from gradleak.memory import keep_freed_memory
+from gradleak import lifetime, memory, sidecars
+from gradleak.artifacts import DISK
+from gradleak.errors import ArtifactError, GradleakError, MemoryShortage
+
+
+class Log(logging.FileHandler):
+    """A log that the disk no longer takes ends no job: its artifacts tell of it."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: D102
+        self.setLevel(logging.CRITICAL + 1)
 
 
 @contextmanager
@@ -19,29 +26,70 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
     """Run a script's body with its log open; write the sidecars of what it made.
 
     An error that the user can act on ends the script with status 1 and one sentence, on the
-    terminal and in the log; any other error keeps its traceback.
+    terminal and in the log; any other error keeps its traceback. A signal ends it with 128 and
+    the signal's number.
 
     Parameters
     ----------
     snakemake
         The object that Snakemake hands to scripts.
     """
-    keep_freed_memory()
+    memory.keep_freed_memory()
+    lifetime.clean_up_on_signals()
+    lifetime.end_with_snakemake()
     logger = logging.getLogger("gradleak")
     logger.setLevel(logging.INFO)
-    if snakemake.log:
-        path = Path(snakemake.log[0])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.FileHandler(path, mode="w", encoding="utf-8")
-        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-        logger.addHandler(handler)
     try:
+        if snakemake.log:
+            logger.addHandler(_handler(Path(snakemake.log[0])))
         yield logger
         sidecars.write(snakemake)
     except GradleakError as error:
-        logger.error("%s", error)
-        print(f"gradleak: {error}", file=sys.stderr)
-        sys.exit(1)
-    except Exception:
+        _end(logger, error)
+    except lifetime.Stopped as stopped:
+        logger.error("%s", stopped)
+        print(f"gradleak: {stopped}", file=sys.stderr)
+        raise
+    except Exception as error:
+        known = _known(snakemake, error)
+        if known is not None:
+            _end(logger, known)
         logger.exception("unexpected error")
         raise
+
+
+def _handler(path: Path) -> logging.Handler:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = Log(path, mode="w", encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    return handler
+
+
+def _end(logger: logging.Logger, error: GradleakError) -> None:
+    logger.error("%s", error)
+    print(f"gradleak: {error}", file=sys.stderr)
+    sys.exit(1)
+
+
+def _known(snakemake: Any, error: Exception) -> GradleakError | None:
+    """Say in one sentence what the machine lacks; None where the error is another one."""
+    if memory.is_shortage(error):
+        return MemoryShortage(_shortage(snakemake))
+    if isinstance(error, OSError) and error.errno in DISK:
+        return ArtifactError(
+            f"Cannot use {error.filename or 'a file of this job'}: {error.strerror}; free space or "
+            "choose a folder you may write to."
+        )
+    return None
+
+
+def _shortage(snakemake: Any) -> str:
+    """Which job lacked memory, what it had, what is left, and what can be done."""
+    wildcards = ", ".join(f"{key}={value}" for key, value in snakemake.wildcards.items())
+    of = f" ({wildcards})" if wildcards else ""
+    return (
+        f"The job {snakemake.rule}{of} ran out of memory: it held up to {sidecars.peak_mib():.0f} "
+        f"MiB, and {memory.available_mib():.0f} MiB of the machine's are free now; run fewer jobs "
+        f"at once (--cores 1, or --resources mem_mb=... as much as there is), take a smaller "
+        f"scale, or raise the limit that was set."
+    )

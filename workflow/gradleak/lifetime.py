@@ -1,0 +1,82 @@
+"""How a job ends before its time: a signal, or the end of the Snakemake that started it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+import psutil
+
+# What a person, a batch system or a closed terminal sends.
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# Seconds between two looks at Snakemake, and those that a job has to clean up after it is gone.
+INTERVAL = 1.0
+GRACE = 30.0
+
+
+class Stopped(SystemExit):
+    """A signal ended the job; what it was writing is removed on the way out."""
+
+    def __init__(self, number: int):
+        super().__init__(128 + number)
+        self.signal = signal.Signals(number)
+
+    def __str__(self) -> str:
+        return (
+            f"Stopped by {self.signal.name}; no half-written file is left, so ask Snakemake for "
+            "the same target to go on."
+        )
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(number)
+
+
+def clean_up_on_signals() -> None:
+    """Turn signals into `Stopped`, so that temporary files go; those that are ignored stay so."""
+    for number in SIGNALS:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _stop)
+
+
+def starter() -> psutil.Process | None:
+    """Find the Snakemake process that this one descends from; None where there is none in sight."""
+    for process in psutil.Process().parents():
+        try:
+            named = any(Path(word).name == "snakemake" for word in process.cmdline())
+        except psutil.Error:
+            continue
+        if named:
+            return process
+    return None
+
+
+def alive(process: psutil.Process) -> bool:
+    """Whether a process runs; one that was killed and not yet waited for does not."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _watch(process: psutil.Process) -> None:
+    while alive(process):
+        time.sleep(INTERVAL)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE)
+    os._exit(128 + signal.SIGKILL)
+
+
+def end_with_snakemake() -> None:
+    """End this job soon after the Snakemake that started it was killed.
+
+    Otherwise it would go on: nobody would use what it makes, since Snakemake makes the outputs of
+    interrupted jobs again, and the next run would have to share the cores and the memory with it.
+    """
+    process = starter()
+    if process is not None:
+        threading.Thread(target=_watch, args=(process,), name="lifetime", daemon=True).start()
