@@ -46,5 +46,6 @@ def test_other_systems_go_without():
 def test_every_job_keeps_it(monkeypatch):
     called = []
     monkeypatch.setattr(script, "keep_freed_memory", lambda: called.append(True))
+    monkeypatch.setattr(script.sidecars, "write", lambda given: None)
     with script.job(SimpleNamespace(log=[])):
         assert called

@@ -6,6 +6,8 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
@@ -36,11 +38,22 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped(number)
 
 
-def clean_up_on_signals() -> None:
+@contextmanager
+def clean_up_on_signals() -> Iterator[None]:
     """Turn signals into `Stopped`, so that temporary files go; those that are ignored stay so."""
-    for number in SIGNALS:
-        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, _stop)
+    found = {number: signal.getsignal(number) for number in SIGNALS}
+    changed = {
+        number: handler
+        for number, handler in found.items()
+        if handler in (signal.SIG_DFL, signal.default_int_handler)
+    }
+    for number in changed:
+        signal.signal(number, _stop)
+    try:
+        yield
+    finally:
+        for number, handler in changed.items():
+            signal.signal(number, handler)
 
 
 def starter() -> psutil.Process | None:

@@ -9,9 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gradleak import lifetime, memory, sidecars
+from gradleak import lifetime, sidecars
 from gradleak.artifacts import DISK
 from gradleak.errors import ArtifactError, GradleakError, MemoryShortage
+from gradleak.memory import available_mib, is_shortage, keep_freed_memory
 
 
 class Log(logging.FileHandler):
@@ -34,16 +35,16 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
     snakemake
         The object that Snakemake hands to scripts.
     """
-    memory.keep_freed_memory()
-    lifetime.clean_up_on_signals()
+    keep_freed_memory()
     lifetime.end_with_snakemake()
     logger = logging.getLogger("gradleak")
     logger.setLevel(logging.INFO)
     try:
         if snakemake.log:
             logger.addHandler(_handler(Path(snakemake.log[0])))
-        yield logger
-        sidecars.write(snakemake)
+        with lifetime.clean_up_on_signals():
+            yield logger
+            sidecars.write(snakemake)
     except GradleakError as error:
         _end(logger, error)
     except lifetime.Stopped as stopped:
@@ -59,8 +60,14 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
 
 
 def _handler(path: Path) -> logging.Handler:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handler = Log(path, mode="w", encoding="utf-8")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handler = Log(path, mode="w", encoding="utf-8")
+    except OSError as error:
+        raise ArtifactError(
+            f"Cannot write {path}: {error.strerror}; free space or choose a folder you may write "
+            f"to."
+        ) from error
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     return handler
 
@@ -73,7 +80,7 @@ def _end(logger: logging.Logger, error: GradleakError) -> None:
 
 def _known(snakemake: Any, error: Exception) -> GradleakError | None:
     """Say in one sentence what the machine lacks; None where the error is another one."""
-    if memory.is_shortage(error):
+    if is_shortage(error):
         return MemoryShortage(_shortage(snakemake))
     if isinstance(error, OSError) and error.errno in DISK:
         return ArtifactError(
@@ -89,7 +96,7 @@ def _shortage(snakemake: Any) -> str:
     of = f" ({wildcards})" if wildcards else ""
     return (
         f"The job {snakemake.rule}{of} ran out of memory: it held up to {sidecars.peak_mib():.0f} "
-        f"MiB, and {memory.available_mib():.0f} MiB of the machine's are free now; run fewer jobs "
+        f"MiB, and {available_mib():.0f} MiB of the machine's are free now; run fewer jobs "
         f"at once (--cores 1, or --resources mem_mb=... as much as there is), take a smaller "
         f"scale, or raise the limit that was set."
     )

@@ -24,6 +24,11 @@ try:
 except GradleakError as error:
     raise WorkflowError(str(error)) from None
 
+if not (Path("results").exists() or os.access(".", os.W_OK)):
+    raise WorkflowError(
+        f"{Path.cwd()} may not be written to; run Snakemake in a folder of your own, with "
+        f"--snakefile {workflow.main_snakefile}."
+    )
 for folder in ("results", "figures"):
     if Path(folder).exists() and not (Path(folder).is_dir() and os.access(folder, os.W_OK)):
         raise WorkflowError(
