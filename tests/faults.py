@@ -1,0 +1,249 @@
+"""Running the pipeline and getting in its way: processes, signals, mounts, what was left behind."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+from safetensors import safe_open
+
+from conftest import ROOT, TREE
+
+SMOKE = ("--config", "scale=smoke")
+# All of R-GAP on one network, and a training with a checkpoint: every kind of job, few of each.
+CELL = "embedded-smoke/copa_pair/cnn3_v2_tanh"
+SCORE = f"results/scores/{CELL}/none/rgap.csv"
+TRAINING = "results/training/embedded-smoke/rgap_resnet18/rgap_resnet18.csv"
+SMALL = (SCORE, TRAINING)
+FIGURE = "figures/copa_fig1.pdf"
+# What differs from run to run: times, hosts, seconds.
+VARYING = ("logs", "benchmarks", "provenance")
+TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.[a-z0-9]+")
+
+
+def copy_tree(folder):
+    """Copy the pipeline into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in TREE:
+        if (ROOT / name).is_dir():
+            ignored = shutil.ignore_patterns("__pycache__", ".snakemake")
+            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
+def command(*arguments):
+    return [sys.executable, "-m", "snakemake", *map(str, arguments)]
+
+
+def environment(**more):
+    """Ours, without a count of threads that a session may have set, and `more`."""
+    return {k: v for k, v in os.environ.items() if k != "OMP_NUM_THREADS"} | more
+
+
+def run(folder, *arguments, prefix=(), **more):
+    """Run Snakemake to its end; output and errors as one text."""
+    return subprocess.run(
+        [*prefix, *command(*arguments)],
+        cwd=folder,
+        env=environment(**more),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+
+
+def words(text):
+    """A text without Snakemake's line breaks."""
+    return " ".join(text.split())
+
+
+class Running:
+    """Snakemake at work, in a process group of its own."""
+
+    def __init__(self, folder, *arguments):
+        self.folder, self.log = folder, folder / "run.log"
+        with self.log.open("w") as log:
+            self.process = subprocess.Popen(
+                command(*arguments),
+                cwd=folder,
+                env=environment(),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        self.seen = {}
+
+    @property
+    def text(self):
+        return self.log.read_text()
+
+    def jobs(self):
+        """Living jobs: process by name of its script."""
+        found = {}
+        try:
+            children = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            children = []
+        for child in children:
+            try:
+                line = child.cmdline()
+            except psutil.Error:
+                continue
+            script = re.search(r"\.snakemake/scripts/tmp\w+\.(\w+)\.py", " ".join(line[-1:]))
+            if script and "python" in Path(line[0]).name:
+                found[child] = script[1]
+        self.seen.update(found)
+        return found
+
+    def wait_for_job(self, script="", seconds=120):
+        """Wait until a job of that script runs; its process."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.process.poll() is None:
+            for process, name in self.jobs().items():
+                if name.startswith(script):
+                    return process
+            time.sleep(0.02)
+        raise AssertionError(f"no job {script} began:\n{self.text}")
+
+    def wait_until(self, jobs, seconds=120):
+        """Wait until that many jobs have begun, or the run is over."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.process.poll() is None:
+            self.jobs()
+            if len(self.seen) >= jobs:
+                return
+            time.sleep(0.02)
+
+    @property
+    def planned(self):
+        """Jobs that Snakemake means to run; 0 before it says so."""
+        found = re.search(r"^total +(\d+)$", self.text, re.M)
+        return int(found[1]) if found else 0
+
+    def signal(self, number, group=False):
+        (os.killpg if group else os.kill)(self.process.pid, number)
+
+    def wait(self, seconds=300):
+        return self.process.wait(seconds)
+
+    def end(self):
+        """End what is left of it; how many jobs outlived Snakemake, and for how many seconds."""
+        orphans = [child for child in self.seen if child.is_running()]
+        start = time.monotonic()
+        _, living = psutil.wait_procs(orphans, timeout=40)
+        took = time.monotonic() - start
+        for child in living:
+            child.kill()
+        assert not living, f"jobs outlived Snakemake by {took:.0f} s: {living}"
+        return len(orphans), took
+
+    def stop(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+
+def artifacts(folder):
+    """Bytes of all files that equal inputs make equal, by path."""
+    found = {}
+    for top in ("results", "figures", "data"):
+        for path in sorted((folder / top).rglob("*")):
+            name = path.relative_to(folder)
+            varies = name.parts[1] in VARYING or name.name.endswith(".seconds.json")
+            if path.is_file() and not varies:
+                found[str(name)] = path.read_bytes()
+    return found
+
+
+def sidecar(path):
+    """Content of a file of results/provenance/."""
+    return json.loads(path.read_text())
+
+
+def temporaries(folder):
+    """Temporary files of writers."""
+    return [path for path in folder.rglob(".*") if TEMPORARY.fullmatch(path.name)]
+
+
+def read_whole(path):
+    """Read a file as what its name says; raises where it is cut off."""
+    if path.suffix == ".safetensors":
+        with safe_open(path, framework="numpy") as file:
+            for key in file.keys():  # noqa: SIM118
+                file.get_tensor(key)
+    elif path.suffix == ".json":
+        json.loads(path.read_text())
+    elif path.suffix == ".csv":
+        assert path.read_bytes().endswith(b"\n"), path
+        with path.open(newline="") as file:
+            rows = list(csv.reader(file))
+        assert len({len(row) for row in rows}) == 1, path
+    elif path.suffix == ".pdf":
+        assert path.read_bytes().rstrip().endswith(b"%%EOF"), path
+    elif path.suffix == ".png":
+        assert path.read_bytes().endswith(b"IEND\xaeB`\x82"), path
+
+
+def half_written(folder, reference):
+    """Files under their final name that cannot be read, or that no undisturbed run would make.
+
+    A curve of training grows epoch by epoch under its own name: it must parse, no more.
+    """
+    found = []
+    for name, content in artifacts(folder).items():
+        path = folder / name
+        if TEMPORARY.fullmatch(path.name) or ".checkpoints" in path.parent.suffix:
+            continue
+        try:
+            read_whole(path)
+        except Exception as error:
+            found.append((name, repr(error)))
+            continue
+        if content != reference[name] and not name.endswith(".curve.csv"):
+            found.append((name, "other bytes"))
+    for path in (folder / "results/provenance").rglob("*.json"):
+        if not TEMPORARY.fullmatch(path.name):
+            read_whole(path)
+    return found
+
+
+def unlock(folder, *targets):
+    """First half of what docs/faults.md tells to do after a kill; whether a lock was there."""
+    locked = any((folder / ".snakemake/locks").glob("*"))
+    if locked:
+        done = run(folder, *SMOKE, "--unlock", "--", *targets)
+        assert done.returncode == 0, done.stdout
+    return locked
+
+
+def resume(folder, *targets):
+    """What docs/faults.md tells to do after a kill: unlock, and the same command again."""
+    unlock(folder, *targets)
+    done = run(folder, *SMOKE, "--", *targets)
+    assert done.returncode == 0, done.stdout
+    return done
+
+
+def namespace(script):
+    """Command that runs a shell script with mounts of its own; None where that is not allowed."""
+    for options in (("-m",), ("-rm",)):
+        prefix = ["unshare", *options, "--propagation", "private", "bash", "-euc"]
+        try:
+            probe = subprocess.run(
+                [*prefix, "mount -t tmpfs none /mnt"], capture_output=True, check=False
+            )
+        except OSError:
+            return None
+        if probe.returncode == 0:
+            return [*prefix, script, "bash"]
+    return None

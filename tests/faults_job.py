@@ -1,0 +1,71 @@
+"""One job of a toy rule, as Snakemake would start it, in a process of its own."""
+
+import subprocess
+import sys
+import textwrap
+
+from conftest import ROOT
+
+BEGIN = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from snakemake.iocontainers import Namedlist
+from gradleak.artifacts import atomic
+from gradleak.script import job
+
+given = SimpleNamespace(
+    rule="toy", log=Namedlist(["results/logs/toy.log"]), threads=1, input=Namedlist([]),
+    output=Namedlist(["results/toy.csv"]), wildcards=Namedlist(fromdict={"model": "m"}),
+    params=Namedlist(fromdict={}),
+)
+with job(given) as log:
+"""
+# Writes half of the output, says so, and goes on only when told to.
+SLOW = """
+with atomic("results/toy.csv") as temporary:
+    temporary.write_text("half")
+    print("half", flush=True)
+    sys.stdin.readline()
+    temporary.write_text("whole")
+"""
+ENVIRONMENT = {"PYTHONPATH": str(ROOT / "workflow"), "PATH": "/usr/bin:/bin"}
+
+
+def code(body):
+    """The script of a job with that body."""
+    return BEGIN + textwrap.indent(textwrap.dedent(body), "    ")
+
+
+def run(folder, body, prefix=(), **more):
+    """Run a job to its end."""
+    return subprocess.run(
+        [*prefix, sys.executable, "-c", code(body)],
+        cwd=folder,
+        env=ENVIRONMENT | more,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def begin(folder, body=SLOW, prefix=(), **more):
+    """Start a job; returns when it has written half of its output."""
+    process = subprocess.Popen(
+        [*prefix, sys.executable, "-c", code(body)],
+        cwd=folder,
+        env=ENVIRONMENT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **more,
+    )
+    assert process.stdout.readline() == "half\n", process.stderr.read()
+    return process
+
+
+def finish(process):
+    """Let a job that waits go on to its end: status, and what it said to errors."""
+    _, errors = process.communicate("\n", timeout=60)
+    return process.returncode, errors

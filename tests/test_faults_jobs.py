@@ -1,0 +1,239 @@
+"""One job that is killed, stopped, orphaned, or short of memory; clocks; what stays behind."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+
+import faults_job
+from conftest import ROOT
+from gradleak import artifacts, memory, sidecars
+from gradleak.artifacts import atomic, write_json
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir() if path.is_file())
+
+
+def test_what_a_killed_writer_left_goes_with_the_next_one(tmp_path):
+    results = tmp_path / "results"
+    killed = faults_job.begin(tmp_path)
+    killed.kill()
+    killed.communicate()
+    (left,) = names(results)
+    assert left.startswith(".toy.") and left.endswith(".csv")
+    assert (results / left).read_text() == "half"
+    with atomic(results / "other.csv") as temporary:
+        temporary.write_text("other")
+    assert left in names(results)
+    with atomic(results / "toy.csv") as temporary:
+        temporary.write_text("whole")
+    assert names(results) == ["other.csv", "toy.csv"]
+
+
+def test_a_living_writers_file_is_left_alone(tmp_path):
+    living = faults_job.begin(tmp_path)
+    with atomic(tmp_path / "results/toy.csv") as temporary:
+        temporary.write_text("ours")
+    assert (tmp_path / "results/toy.csv").read_text() == "ours"
+    status, errors = faults_job.finish(living)
+    assert status == 0, errors
+    assert (tmp_path / "results/toy.csv").read_text() == "whole"
+    assert names(tmp_path / "results") == ["toy.csv"]
+
+
+def test_only_temporary_files_of_the_same_artifact_are_removed(tmp_path):
+    kept = [".toy.hand.csv", ".toys.abcdefgh.csv", ".toy.abcdefgh.json", "toy.abcdefgh.csv"]
+    for name in [*kept, ".toy.abcdefgh.csv"]:
+        (tmp_path / name).write_text("")
+    assert artifacts.remove_abandoned(tmp_path / "toy.csv") == [tmp_path / ".toy.abcdefgh.csv"]
+    assert names(tmp_path) == sorted(kept)
+
+
+def test_the_content_is_on_the_disk_before_the_name(tmp_path, monkeypatch):
+    told = []
+    sync, replace = os.fsync, type(tmp_path).replace
+    monkeypatch.setattr(os, "fsync", lambda handle: (told.append("sync"), sync(handle)))
+    monkeypatch.setattr(
+        type(tmp_path), "replace", lambda *paths: (told.append("rename"), replace(*paths))
+    )
+    write_json(tmp_path / "x.json", {})
+    assert told == ["sync", "rename"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+def test_a_signal_ends_a_job_with_one_sentence_and_nothing_half_written(tmp_path, number):
+    job = faults_job.begin(tmp_path)
+    job.send_signal(number)
+    _, errors = job.communicate(timeout=60)
+    assert job.returncode == 128 + number
+    assert errors.startswith(f"gradleak: Stopped by {signal.Signals(number).name}; ")
+    assert errors.count("\n") == 1
+    assert names(tmp_path / "results") == []
+    assert "Stopped by" in (tmp_path / "results/logs/toy.log").read_text()
+
+
+def test_a_signal_that_is_ignored_stays_so(tmp_path):
+    # As nohup does with SIGHUP.
+    prefix = ("bash", "-c", "trap '' HUP; exec \"$@\"", "bash")
+    job = faults_job.begin(tmp_path, prefix=prefix)
+    job.send_signal(signal.SIGHUP)
+    assert faults_job.finish(job) == (0, "")
+    assert (tmp_path / "results/toy.csv").read_text() == "whole"
+
+
+PARENT = """
+import subprocess, sys
+subprocess.Popen([sys.executable, "-c", {code!r}]).wait()
+"""
+ENDLESS = """
+import os
+with atomic("results/toy.csv") as temporary:
+    print(os.getpid(), flush=True)
+    while True:
+        time.sleep(0.1)
+"""
+
+
+@pytest.mark.parametrize("name", ["snakemake", "another"])
+def test_a_job_ends_soon_after_its_snakemake_and_no_other_parent(tmp_path, name):
+    """A process that is called like Snakemake starts a job and is killed."""
+    script = tmp_path / name
+    script.write_text(PARENT.format(code=faults_job.code(ENDLESS)))
+    with subprocess.Popen(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=faults_job.ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as parent:
+        job = psutil.Process(int(parent.stdout.readline()))
+        parent.kill()
+    ended, _ = psutil.wait_procs([job], timeout=20 if name == "snakemake" else 3)
+    if not ended:
+        job.kill()
+    if name == "snakemake":
+        assert ended
+        assert names(tmp_path / "results") == []
+        assert "Stopped by SIGTERM" in (tmp_path / "results/logs/toy.log").read_text()
+    else:
+        assert not ended
+
+
+SHORTAGES = {
+    "python": "[bytearray(2**26) for _ in range(64)]",
+    "numpy": "import numpy; numpy.ones(2**29)",
+    "torch": "import torch; limit(); torch.ones(2**29)",
+}
+LIMIT = """
+import resource, re
+def limit():
+    size = int(re.search(r"VmSize:\\s+(\\d+)", Path("/proc/self/status").read_text())[1])
+    resource.setrlimit(resource.RLIMIT_AS, ((size + 2**18) * 2**10,) * 2)
+"""
+
+
+@pytest.mark.parametrize("what", SHORTAGES)
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs a limit on addresses")
+def test_a_shortage_of_memory_is_one_sentence(tmp_path, what):
+    body = SHORTAGES[what] if "limit()" in SHORTAGES[what] else f"limit()\n{SHORTAGES[what]}"
+    done = faults_job.run(tmp_path, LIMIT + body)
+    assert done.returncode == 1
+    assert done.stderr.startswith("gradleak: The job toy (model=m) ran out of memory: it held up ")
+    assert "run fewer jobs at once (--cores 1, or --resources mem_mb=" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "ran out of memory" in (tmp_path / "results/logs/toy.log").read_text()
+    assert not (tmp_path / "results/toy.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "short"),
+    [
+        (RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."), True),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (OSError(12, "Cannot allocate memory"), True),
+        (OSError(2, "No such file or directory"), False),
+        (MemoryError(), True),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_which_errors_tell_of_memory(error, short):
+    assert memory.is_shortage(error) is short
+
+
+def test_torchs_own_error_of_cuda_tells_of_memory():
+    import torch
+
+    assert memory.is_shortage(torch.OutOfMemoryError("CUDA out of memory."))
+
+
+def test_another_error_keeps_its_traceback(tmp_path):
+    done = faults_job.run(tmp_path, "raise RuntimeError('a bug')")
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and "gradleak: " not in done.stderr
+
+
+def test_a_log_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/logs").write_text("")
+    done = faults_job.run(tmp_path, "pass")
+    assert done.returncode == 1
+    assert done.stderr.startswith("gradleak: Cannot write results/logs/toy.log: File exists")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_log_on_a_full_disk_ends_no_job(tmp_path):
+    (tmp_path / "results/logs").mkdir(parents=True)
+    (tmp_path / "results/logs/toy.log").symlink_to("/dev/full")
+    done = faults_job.run(tmp_path, "log.info('x')\nlog.info('y')\nPath('results/toy.csv').touch()")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "results/provenance/toy.csv.json").exists()
+
+
+def test_a_sidecar_that_cannot_be_written_fails_the_job(tmp_path):
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/provenance").write_text("")
+    done = faults_job.run(tmp_path, "Path('results/toy.csv').touch()")
+    assert done.returncode == 1
+    assert done.stderr.startswith("gradleak: Cannot write results/provenance/toy.csv.json: ")
+
+
+def test_seconds_do_not_follow_the_clock(monkeypatch):
+    before = sidecars.age()
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    after = sidecars.age()
+    assert 0 < before <= after < before + 60
+
+
+def test_seconds_are_those_since_the_process_began():
+    start = time.monotonic()
+    script = "import time; time.sleep(0.5); from gradleak import sidecars; print(sidecars.age())"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={"PYTHONPATH": str(ROOT / "workflow")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    # The start is known in ticks of 10 ms.
+    assert 0.5 <= float(done.stdout) <= time.monotonic() - start + 0.02
+
+
+def test_a_disk_that_cannot_lock_gets_its_file_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / ".toy.abcdefgh.csv").write_text("")
+
+    def refused(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(artifacts.fcntl, "flock", refused)
+    with atomic(tmp_path / "toy.csv") as temporary:
+        temporary.write_text("whole")
+    # Whether somebody still writes the other one cannot be told.
+    assert names(tmp_path) == [".toy.abcdefgh.csv", "toy.csv"]
