@@ -55,7 +55,7 @@ rule speed:
         "results/logs/benchmarks/speed.log",
     conda:
         "../../envs/gradleak.yaml"
-    threads: workflow.cores
+    threads: every_core
     resources:
         mem_mb=12000,
         runtime=60,
@@ -99,7 +99,7 @@ rule speed_pipeline:
         "results/logs/benchmarks/speed_pipeline.log",
     conda:
         "../../envs/gradleak.yaml"
-    threads: workflow.cores
+    threads: every_core
     resources:
         mem_mb=6000,
         runtime=120,
@@ -118,7 +118,7 @@ rule threads:
         "results/logs/benchmarks/threads.log",
     conda:
         "../../envs/gradleak.yaml"
-    threads: workflow.cores
+    threads: every_core
     resources:
         mem_mb=12000,
         runtime=120,
@@ -141,7 +141,7 @@ rule copa_optimisers:
         "results/logs/benchmarks/copa_optimisers.log",
     conda:
         "../../envs/gradleak.yaml"
-    threads: workflow.cores
+    threads: every_core
     resources:
         mem_mb=3000,
         runtime=120,
@@ -167,7 +167,7 @@ rule copa_starts:
         "results/logs/benchmarks/copa_starts.log",
     conda:
         "../../envs/gradleak.yaml"
-    threads: workflow.cores
+    threads: every_core
     resources:
         mem_mb=3000,
         runtime=120,

@@ -373,3 +373,8 @@ def run_overrides(wildcards):
 def few_overrides(wildcards):
     """The same, with few images and steps: enough to see what threads gain."""
     return run_overrides(wildcards) | shortened(CONFIG.model_dump(mode="json", exclude_unset=True))
+
+
+def every_core(wildcards):
+    """All cores; asked only when a benchmark runs, for profiles that submit jobs set no number."""
+    return workflow.cores
