@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: all figures tables claims setup lint test test-all FORCE
+.PHONY: all figures tables claims setup lint test test-all test-slurm slurm FORCE
 
 all figures tables claims: $(READY)
 	$(BIN)/snakemake $@
@@ -34,7 +34,14 @@ lint: $(READY)
 test: lint
 	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
 
-test-all: lint
+test-all: lint slurm
 	$(BIN)/pytest -n 2 --dist loadfile
+
+# On a real scheduler, on this machine alone; Debian's packages are installed where that may be.
+test-slurm: $(READY) slurm
+	$(BIN)/pytest -m slurm
+
+slurm:
+	@tests/slurm/setup.sh
 
 FORCE:

@@ -1,0 +1,222 @@
+"""The pipeline on a real scheduler: Slurm on this machine, asked what it ran.
+
+`make test-slurm` installs Slurm where it may and runs these tests; they take minutes.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from conftest import ROOT, TREE
+from slurm.cluster import Cluster, reason_to_skip
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.slurm,
+    pytest.mark.skipif(reason_to_skip() is not None, reason=f"Slurm {reason_to_skip()}"),
+]
+SMOKE = ("--config", "scale=smoke", "--")
+TRAINING = "results/training/embedded-smoke/fedkl_central_mnist/fedkl_trained_lenet"
+TARGETS = ("figures/copa_fig1.pdf", "results/tables/copa_table2.csv", f"{TRAINING}.safetensors")
+# The node has no database of jobs, so squeue is asked; jobs take seconds, so it is asked early.
+PLUGIN = (
+    "--slurm-status-command=squeue",
+    "--slurm-init-seconds-before-status-checks=4",
+    "--default-resources",
+    "slurm_partition=main",
+)
+RESULTS = {".safetensors", ".csv", ".pdf", ".png"}
+VARYING = {"benchmarks", "logs", "provenance"}
+
+
+def copy_of_tree(folder):
+    for name in TREE:
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
+        copy(ROOT / name, folder / name)
+    return folder
+
+
+def environment():
+    """Without what sets the number of threads for all, as a login shell has it."""
+    return {key: value for key, value in os.environ.items() if key != "OMP_NUM_THREADS"}
+
+
+def snakemake(*arguments):
+    return sys.executable, "-m", "snakemake", *arguments
+
+
+def locally(folder, *arguments):
+    done = subprocess.run(
+        snakemake(*arguments), cwd=folder, env=environment(), capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def submitted(cluster, folder, profile, *arguments):
+    command = snakemake("--workflow-profile", profile, *arguments)
+    done = cluster.run(*command, cwd=folder, env=environment())
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{cluster.logs()}"
+    return done.stdout + done.stderr
+
+
+def results(folder):
+    """Path -> bytes of everything that must be the same wherever it was made."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for top in ("data", "figures", "results")
+        for path in sorted((folder / top).rglob("*"))
+        if path.suffix in RESULTS and path.relative_to(folder).parts[1] not in VARYING
+    }
+
+
+def planned(folder, *targets):
+    """(rule and wildcards, cores, MB, minutes) of each job, as a dry run on this machine tells."""
+    out = locally(folder, "--dry-run", "--forceall", "--cores", "2", *SMOKE, *targets)
+    jobs = []
+    for block in re.split(r"\n(?=(?:local)?rule \w+:)", out.partition("Job stats")[2])[1:]:
+        told = dict(re.findall(r"^ {4}(\w+): (.*)$", block, re.MULTILINE))
+        resources = dict(part.split("=", 1) for part in told["resources"].split(", "))
+        wildcards = [
+            part.split("=", 1)[1] for part in told.get("wildcards", "").split(", ") if part
+        ]
+        name = re.match(r"(?:local)?rule (\w+)", block)[1]
+        comment = f"rule_{name}" + (f"_wildcards_{'_'.join(wildcards)}" if wildcards else "")
+        asked = int(told.get("threads", 1)), int(resources["mem_mb"]), int(resources["runtime"])
+        jobs.append((comment, *asked))
+    return jobs
+
+
+def asked(job):
+    return job["comment"], job["cpus"], job["memory_per_node"], job["time_limit"]
+
+
+def short(job):
+    """What a failure of these tests needs to show of a record."""
+    return {key: job[key] for key in ("job_id", "comment", "job_state", "time_limit")}
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    # A core more than there are: one job of these tests does nothing but sleep.
+    with Cluster((os.cpu_count() or 1) + 1) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def killed(cluster, tmp_path_factory):
+    """A run of killed.smk, beside the others, for it waits most of the time."""
+    folder = tmp_path_factory.mktemp("killed")
+    command = snakemake(
+        *("--snakefile", str(ROOT / "tests" / "slurm" / "killed.smk")),
+        *("--workflow-profile", str(ROOT / "profiles" / "slurm"), *PLUGIN),
+    )
+    done = []
+    thread = threading.Thread(
+        target=lambda: done.append(cluster.run(*command, cwd=folder, env=environment()))
+    )
+    thread.start()
+
+    def wait():
+        thread.join()
+        assert done[0].returncode == 0, f"{done[0].stdout}{done[0].stderr}\n{cluster.logs()}"
+        return folder
+
+    yield wait
+    thread.join()
+
+
+@pytest.fixture(scope="module")
+def here(tmp_path_factory):
+    """The targets, made without a scheduler."""
+    folder = copy_of_tree(tmp_path_factory.mktemp("here"))
+    locally(folder, "--cores", "2", *SMOKE, *TARGETS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def there(cluster, killed, tmp_path_factory):
+    """The targets, made by jobs of Slurm."""
+    folder = copy_of_tree(tmp_path_factory.mktemp("there"))
+    submitted(cluster, folder, "profiles/slurm", *PLUGIN, *SMOKE, *TARGETS)
+    return folder
+
+
+def test_slurm_ran_every_job_with_what_it_asked_for(cluster, there):
+    plan, jobs = planned(there, *TARGETS), cluster.jobs(there)
+    assert Counter(map(asked, jobs)) == Counter(plan)
+    assert len(plan) > 70
+    assert any(comment.startswith("rule_train_") for comment, *_ in plan)
+    records = cluster.completed()
+    for job in jobs:
+        record = records[job["job_id"]]
+        assert record["JobState"] == job["job_state"] == "COMPLETED", short(job)
+        assert record["NodeList"] == "localhost" and record["ExitCode"] == "0:0", record
+        assert not job["tres_per_job"] and not job["tres_per_node"], "a CPU job asks for a GPU"
+    print(f"{len(jobs)} jobs by the scheduler's own records, all completed on its node")
+
+
+def test_results_are_those_of_a_local_run(here, there):
+    expected, found = results(here), results(there)
+    assert sorted(found) == sorted(expected)
+    assert [name for name in expected if found[name] != expected[name]] == []
+    kinds = Counter(Path(name).suffix for name in expected)
+    assert set(kinds) == RESULTS
+    print(f"{len(expected)} files with equal bytes: {dict(kinds)}")
+
+
+def attempts(cluster, folder, rule):
+    jobs = [job for job in cluster.jobs(folder) if job["comment"] == f"rule_{rule}"]
+    return sorted(jobs, key=lambda job: job["job_id"])
+
+
+def test_a_job_out_of_time_comes_back_with_twice_as_much(cluster, killed):
+    folder = killed()
+    first, second = attempts(cluster, folder, "late")
+    assert (first["job_state"], second["job_state"]) == ("TIMEOUT", "COMPLETED"), short(first)
+    assert (first["time_limit"], second["time_limit"]) == (1, 2)
+    assert (folder / "late.txt").read_text().strip() == "2"
+    states = cluster.completed()
+    assert states[first["job_id"]]["JobState"] == "TIMEOUT"
+
+
+def test_a_job_out_of_memory_comes_back_with_twice_as_much(cluster, killed):
+    folder = killed()
+    first, second = attempts(cluster, folder, "large")
+    assert first["job_state"] not in ("COMPLETED", "TIMEOUT"), short(first)
+    assert second["job_state"] == "COMPLETED", short(second)
+    assert (first["memory_per_node"], second["memory_per_node"]) == (600, 1200)
+    assert (folder / "large.txt").read_text().strip() == "2"
+
+
+def test_a_job_that_asks_for_a_gpu_gets_one(cluster, killed):
+    folder = killed()
+    (job,) = attempts(cluster, folder, "gpu")
+    assert job["job_state"] == "COMPLETED" and job["tres_per_job"] == "gres:gpu:1", short(job)
+    assert (folder / "gpu.txt").read_text().strip() == "0"
+
+
+def test_any_batch_system_by_its_own_commands(cluster, here, tmp_path):
+    target = "results/tables/copa_table1.csv"
+    folder = copy_of_tree(tmp_path)
+    for top in ("data", "results/targets", "results/models"):
+        shutil.copytree(here / top, folder / top)
+    quiet = "--rerun-triggers", "mtime"
+    checks = "--seconds-between-status-checks", "3"
+    submitted(cluster, folder, "profiles/generic", *quiet, *checks, *SMOKE, target)
+    locally(here, "--cores", "2", *SMOKE, target)
+    assert (folder / target).read_bytes() == (here / target).read_bytes()
+    jobs, records = cluster.jobs(folder), cluster.completed()
+    assert jobs and {records[job["job_id"]]["JobState"] for job in jobs} == {"COMPLETED"}
+    plan = {comment.partition("_wildcards")[0]: rest for comment, *rest in planned(here, target)}
+    for job in jobs:
+        told = [job["cpus"], job["memory_per_node"], job["time_limit"]]
+        assert told == plan[f"rule_{job['name']}"], short(job)
+    print(f"{len(jobs)} jobs submitted by sbatch, followed by squeue")
