@@ -1,11 +1,14 @@
 # Set-up only: makes .venv from the lock, then hands over to snakemake or pytest.
 # `make figures/copa_fig1.pdf`, `make results/claims.csv`, `make all`, `make test`.
+# `make wheels WHEELS=folder` fetches what `make setup WHEELS=folder` installs without internet.
 
 PYTHON ?= python3
+WHEELS ?=
 BIN := .venv/bin
 READY := .venv/.ready
+PIP = $(BIN)/python -m pip install --quiet $(if $(WHEELS),--no-index --find-links "$(WHEELS)")
 
-.PHONY: all figures tables claims setup lint test test-all test-slurm slurm FORCE
+.PHONY: all figures tables claims setup wheels lint test test-all test-slurm slurm FORCE
 
 all figures tables claims: $(READY)
 	$(BIN)/snakemake $@
@@ -15,13 +18,24 @@ figures/% results/%: $(READY) FORCE
 
 setup: $(READY)
 
-# The marker is written last, so that an interrupted set-up is done again.
+# The marker is written last, so that an interrupted set-up is done again. What builds packages
+# without a wheel is installed first, so that pip need not fetch it unchecked.
 $(READY): requirements.lock
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("gradleak needs Python 3.11 or newer, not " + sys.version.split()[0] + "; set PYTHON=python3.11 or the like.")'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation -e .
+	$(PIP) --require-hashes -r envs/build.lock
+	$(PIP) --no-build-isolation --require-hashes -r requirements.lock
+	$(PIP) --no-deps --no-build-isolation -e .
 	touch $@
+
+# In an environment of its own, so that a machine that only fetches needs no other.
+wheels:
+	@test -n "$(WHEELS)" || { echo 'Say where to put them: make wheels WHEELS=folder' >&2; exit 1; }
+	$(PYTHON) -m venv .venv/fetch
+	.venv/fetch/bin/python -m pip install --quiet --require-hashes -r envs/build.lock
+	.venv/fetch/bin/python -m pip download --quiet --require-hashes -r envs/build.lock -d "$(WHEELS)"
+	.venv/fetch/bin/python -m pip download --quiet --no-build-isolation --require-hashes -r requirements.lock -d "$(WHEELS)"
+	rm -rf .venv/fetch
 
 lint: $(READY)
 	$(BIN)/ruff check .

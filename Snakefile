@@ -11,6 +11,10 @@ min_version("9.20")
 configfile: "config.yaml" if Path("config.yaml").exists() else f"{workflow.basedir}/config.yaml"
 
 
+# Used by `--sdm apptainer` alone; envs/README.md tells how to build it.
+container: "envs/gradleak.sif"
+
+
 include: "workflow/rules/common.smk"
 include: "workflow/rules/inputs.smk"
 include: "workflow/rules/training_inputs.smk"

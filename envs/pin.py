@@ -1,54 +1,98 @@
-"""Write envs/gradleak.yaml from requirements.lock: `python envs/pin.py`.
+"""Write what envs/ takes from requirements.lock: `python envs/pin.py`.
 
-Snakemake copies an environment file before it builds it, so the file cannot refer to the lock and
-must name the versions itself. A test compares the two.
+Snakemake copies an environment file before it builds it, so that file cannot refer to the lock and
+must hold the pins itself. A test compares all files with the lock.
 """
 
 import re
-import tomllib
 from pathlib import Path
 
-from packaging.requirements import Requirement
-
-ROOT = Path(__file__).resolve().parents[1]
+ENVS = Path(__file__).resolve().parent
+LOCK = ENVS.parent / "requirements.lock"
 PYTHON = "3.11"
-TARGET = {
-    "python_version": PYTHON,
-    "python_full_version": f"{PYTHON}.0",
-    "sys_platform": "linux",
-    "platform_machine": "x86_64",
-    "platform_system": "Linux",
-    "implementation_name": "cpython",
-    "platform_python_implementation": "CPython",
-}
-HEADER = """\
-# Environment of every rule for `--sdm conda`, written by `python envs/pin.py` from the lock.
-# Python packages come from the Python package index: conda channels lag behind torch.
-"""
+# What builds the packages of the lock that have no wheel.
+BUILDERS = ("setuptools",)
+WRITTEN = "written by `python envs/pin.py` from requirements.lock"
 
 
-def locked() -> dict[str, str]:
-    """Exact versions of the lock that hold for `TARGET`, by package name."""
-    out = {}
-    for line in (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines():
-        if re.match(r"[a-z0-9]", line):
-            requirement = Requirement(line.removesuffix("\\").strip())
-            if requirement.marker is None or requirement.marker.evaluate(TARGET):
-                out[requirement.name] = str(requirement.specifier)
-    return out
+def entries(text: str) -> dict[str, str]:
+    """Entries of a lock by package name and marker, each with its hashes on one line."""
+    joined = re.sub(r"\s*\\\n\s*", " ", text)
+    lines = (line.strip() for line in joined.splitlines() if re.match(r"[a-z0-9]", line))
+    return {line.split(" --hash")[0]: line for line in lines}
 
 
-def environment() -> str:
-    """Text of envs/gradleak.yaml."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    names = sorted(Requirement(entry).name for entry in project["dependencies"])
-    versions = locked()
-    pins = "".join(f"      - {name}{versions[name]}\n" for name in names)
+def build_lock(lock: str) -> str:
+    """Text of envs/build.lock: what must be there before the lock can be installed."""
+    kept = [line for key, line in entries(lock).items() if key.split("==")[0] in BUILDERS]
+    missing = len(BUILDERS) - len(kept)
+    if missing:
+        raise SystemExit(f"requirements.lock lacks {missing} of {', '.join(BUILDERS)}.")
+    broken = (line.replace(" --hash", " \\\n    --hash") for line in kept)
+    header = f"# Builds the packages that have no wheel, without an index; {WRITTEN}.\n"
+    return header + "".join(f"{line}\n" for line in broken)
+
+
+def conda(lock: str) -> str:
+    """Text of envs/gradleak.yaml. Conda hands the list `pip` to pip as a requirements file."""
+    pins = "".join(f'      - "{line}"\n' for line in entries(lock).values())
+    builders = "".join(f"  - {name}\n" for name in BUILDERS)
     return (
-        f"{HEADER}channels:\n  - conda-forge\n  - nodefaults\n"
-        f"dependencies:\n  - python={PYTHON}\n  - pip\n  - pip:\n{pins}"
+        f"# Environment of every rule for `--sdm conda`, {WRITTEN}.\n"
+        "# Python packages come from the Python package index: conda channels lag behind torch.\n"
+        "channels:\n  - conda-forge\n  - nodefaults\n"
+        f"dependencies:\n  - python={PYTHON}\n  - pip\n{builders}  - pip:\n{pins}"
     )
 
 
+STEPS = """\
+pip install --no-cache-dir --require-hashes -r /opt/gradleak/build.lock
+pip install --no-cache-dir --no-build-isolation --require-hashes -r /opt/gradleak/requirements.lock
+"""
+REBUILD = "# No result and no source is copied: jobs find the package in the checkout.\n"
+
+
+def containerfile() -> str:
+    """Text of envs/Containerfile, for docker, podman and buildah."""
+    first, second = STEPS.splitlines()
+    return (
+        f"# Environment of every rule as an image; {WRITTEN.replace(' from', ' for')}.\n"
+        f"{REBUILD}"
+        "# A tag, for no digest could be looked up where this was written; pin one by\n"
+        f"# --build-arg BASE=docker.io/library/python:{PYTHON}-slim@sha256:...\n"
+        f"ARG BASE=docker.io/library/python:{PYTHON}-slim\n"
+        "FROM ${BASE}\n"
+        "COPY requirements.lock envs/build.lock /opt/gradleak/\n"
+        f"RUN {first} \\\n && {second}\n"
+        "ENV PYTHONDONTWRITEBYTECODE=1 MPLCONFIGDIR=/tmp/matplotlib\n"
+    )
+
+
+def definition() -> str:
+    """Text of envs/gradleak.def, for Apptainer where no docker or podman is at hand."""
+    steps = "".join(f"    {line}\n" for line in STEPS.splitlines())
+    return (
+        f"# The same image for `apptainer build`; {WRITTEN.replace(' from', ' for')}.\n"
+        f"{REBUILD}"
+        f"Bootstrap: docker\nFrom: python:{PYTHON}-slim\n\n"
+        "%files\n    requirements.lock /opt/gradleak/requirements.lock\n"
+        "    envs/build.lock /opt/gradleak/build.lock\n\n"
+        f"%post\n    set -e\n{steps}\n"
+        "%environment\n    export PYTHONDONTWRITEBYTECODE=1 MPLCONFIGDIR=/tmp/matplotlib\n"
+    )
+
+
+def files() -> dict[str, str]:
+    """Texts of all files written here, by name."""
+    lock = LOCK.read_text(encoding="utf-8")
+    return {
+        "build.lock": build_lock(lock),
+        "gradleak.yaml": conda(lock),
+        "Containerfile": containerfile(),
+        "gradleak.def": definition(),
+    }
+
+
 if __name__ == "__main__":
-    (ROOT / "envs" / "gradleak.yaml").write_text(environment(), encoding="utf-8")
+    for name, text in files().items():
+        (ENVS / name).write_text(text, encoding="utf-8")

@@ -2,31 +2,181 @@
 
 import importlib.util
 import re
+import shutil
+import subprocess
+import sys
+import venv
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 ROOT = Path(__file__).resolve().parents[1]
+LOCK = ROOT / "requirements.lock"
+ENTRIES = re.split(r"\n(?=[a-z0-9])", LOCK.read_text(encoding="utf-8").strip())
 
 
-def test_conda_environment_equals_the_lock():
+def pin():
     spec = importlib.util.spec_from_file_location("pin", ROOT / "envs" / "pin.py")
-    pin = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(pin)
-    stored = (ROOT / "envs" / "gradleak.yaml").read_text()
-    assert stored == pin.environment(), "run `python envs/pin.py` and commit envs/gradleak.yaml"
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def pip_part():
+    """What conda writes to a requirements file and hands to pip."""
+    listed = yaml.safe_load((ROOT / "envs/gradleak.yaml").read_text())["dependencies"]
+    (part,) = [entry["pip"] for entry in listed if isinstance(entry, dict)]
+    return "\n".join(part)
+
+
+def requirements(text):
+    """Name, version and marker of each entry of a requirements file, with its hashes."""
+    joined = re.sub(r"\s*\\\n\s*", " ", text)
+    found = {}
+    for line in joined.splitlines():
+        if not line or line.lstrip().startswith("#"):
+            continue
+        wanted, *hashes = re.split(r" --hash=sha256:(?=[0-9a-f]{64}(?: |$))", line)
+        entry = Requirement(wanted)  # raises at anything that is left over
+        found[entry.name, str(entry.specifier), str(entry.marker or "")] = sorted(hashes)
+    return found
+
+
+@pytest.mark.parametrize("name", ["build.lock", "gradleak.yaml", "Containerfile", "gradleak.def"])
+def test_what_is_made_of_the_lock_equals_it(name):
+    stored = (ROOT / "envs" / name).read_text(encoding="utf-8")
+    assert stored == pin().files()[name], f"run `python envs/pin.py` and commit envs/{name}"
 
 
 def test_lock_has_hashes_and_no_addresses():
-    text = (ROOT / "requirements.lock").read_text()
-    assert "://" not in text
-    entries = re.split(r"\n(?=[a-z0-9])", text.strip())
-    assert len(entries) > 50
-    for entry in entries:
+    assert "://" not in LOCK.read_text(encoding="utf-8")
+    assert len(ENTRIES) > 50
+    for entry in ENTRIES:
         assert "--hash=sha256:" in entry, entry.split("\n")[0]
 
 
-def test_this_environment_has_the_locked_versions():
-    from importlib.metadata import version
+def test_conda_s_list_has_every_entry_of_the_lock_with_its_hashes():
+    found = requirements(pip_part())
+    assert len(found) == len(ENTRIES)
+    assert found == requirements(LOCK.read_text(encoding="utf-8"))
+    assert all(found.values())
 
-    text = (ROOT / "requirements.lock").read_text()
-    for name in ("torch", "snakemake", "safetensors", "scikit-image", "pandas"):
-        assert f"{name}=={version(name)}" in text, f"{name} differs from the lock; run `make setup`"
+
+def test_a_missing_hash_or_entry_is_seen():
+    """The comparison above can fail: one hash less, one entry less, a hash cut short."""
+    expected, text = requirements(LOCK.read_text(encoding="utf-8")), pip_part()
+    assert requirements(re.sub(r" --hash=sha256:\w+", "", text, count=1)) != expected
+    assert requirements("\n".join(text.splitlines()[1:])) != expected
+    assert requirements(text[:-1]) != expected
+
+
+def test_every_install_asks_for_hashes():
+    """Makefile, container files and CI: no `pip install` or `download` without them."""
+    places = ["Makefile", "envs/Containerfile", "envs/gradleak.def", ".ci/run"]
+    found = 0
+    for place in places:
+        for line in (ROOT / place).read_text(encoding="utf-8").splitlines():
+            command = line.strip()
+            if not re.search(r"pip (install|download)\b|\$\(PIP\)", command):
+                continue
+            if command.startswith(("#", "PIP =")):
+                continue
+            found += 1
+            own = command.endswith("--no-deps --no-build-isolation -e .")
+            assert own or "--require-hashes" in command, f"{place}: {command}"
+            fetches_all = "requirements.lock" in command
+            assert not fetches_all or "--no-build-isolation" in command, f"{place}: {command}"
+    assert found >= 9
+
+
+def test_builders_are_of_the_lock():
+    (entry,) = requirements((ROOT / "envs/build.lock").read_text(encoding="utf-8")).items()
+    assert entry in requirements(LOCK.read_text(encoding="utf-8")).items()
+    assert entry[0][0] == "setuptools"
+
+
+def test_the_container_takes_the_lock_and_nothing_else():
+    lines = (ROOT / "envs/Containerfile").read_text(encoding="utf-8").splitlines()
+    copied = [line.split()[1:-1] for line in lines if line.startswith(("COPY", "ADD"))]
+    assert copied == [["requirements.lock", "envs/build.lock"]]
+    context = (ROOT / "envs/Containerfile.dockerignore").read_text(encoding="utf-8").split()
+    assert context == ["*", "!requirements.lock", "!envs/build.lock"]
+    (base,) = [line for line in lines if line.startswith("ARG BASE=")]
+    assert base.endswith(f"python:{pin().PYTHON}-slim")
+    known = {"ARG", "FROM", "COPY", "RUN", "ENV"}
+    joined = "\n".join(lines).replace("\\\n", "")
+    words = [line.split()[0] for line in joined.splitlines() if not line.startswith("#")]
+    assert set(words) == known and words.index("FROM") > words.index("ARG")
+
+
+def test_this_environment_has_the_locked_versions():
+    checked = 0
+    for entry in ENTRIES:
+        wanted = Requirement(entry.split("\n")[0].removesuffix("\\").strip())
+        if wanted.marker is not None and not wanted.marker.evaluate():
+            continue
+        try:
+            found = version(canonicalize_name(wanted.name))
+        except PackageNotFoundError:
+            found = "absent"
+        assert found in wanted.specifier, (
+            f"{wanted.name} is {found} where the lock has {wanted.specifier}; run `make setup`"
+        )
+        checked += 1
+    assert checked > 100
+
+
+def pip(folder, *arguments, check=True):
+    done = subprocess.run(
+        [folder / "bin/python", "-m", "pip", "install", "--quiet", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0 or not check, done.stderr
+    return done
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    sys.version_info[:2] != (3, 11) or not sys.platform.startswith("linux"),
+    reason="images and conda's file are for Python 3.11 on Linux",
+)
+def test_the_steps_of_the_container_and_conda_s_list_resolve(tmp_path):
+    """In a fresh environment, with hashes; every wheel is fetched, none is installed."""
+    env, listed = tmp_path / "env", tmp_path / "condaenv.requirements.txt"
+    venv.create(env, with_pip=True)
+    pip(env, "--require-hashes", "-r", ROOT / "envs/build.lock")
+    listed.write_text(pip_part(), encoding="utf-8")
+    asked = ("--no-build-isolation", "--dry-run", "--ignore-installed")
+    found = []
+    # What conda runs (conda/env/installers/pip.py), and the second step of the image.
+    for path in (listed, LOCK):
+        report = tmp_path / "report.json"
+        pip(env, *asked, "--report", report, "-r", path)
+        found.append(sorted(re.findall(r'"sha256": "(\w+)"', report.read_text())))
+    assert found[0] == found[1]
+    assert len(found[0]) > 100
+    listed.write_text(re.sub(r"sha256:\w{9}", "sha256:012345678", pip_part()), encoding="utf-8")
+    done = pip(env, *asked, "-r", listed, check=False)
+    assert done.returncode != 0
+    assert "DO NOT MATCH THE HASHES" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_says_what_it_would_run_without_internet(tmp_path):
+    def commands(*arguments):
+        done = subprocess.run(
+            ["make", "-n", "-B", "-C", ROOT, *arguments], capture_output=True, text=True, check=True
+        )
+        return [line for line in done.stdout.splitlines() if " pip " in line]
+
+    offline = commands("setup", "WHEELS=a folder")
+    assert len(offline) == 3
+    assert all('--no-index --find-links "a folder"' in line for line in offline)
+    online = commands("setup")
+    assert len(online) == 3 and not any("--no-index" in line for line in online)
