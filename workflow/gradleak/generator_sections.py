@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from gradleak.section import AmountOrName, DatasetName, Section
+from gradleak.section import AmountOrName, DatasetName, OwnPath, Section
 
 
 class ConditionalVaeConfig(Section):
@@ -42,7 +42,7 @@ class BigGanConfig(Section):
     """
 
     kind: Literal["biggan"]
-    weights: Annotated[str, Field(min_length=1)]
+    weights: OwnPath
     size: AmountOrName = 256
     truncation: Annotated[float, Field(gt=0, le=1)] = 1.0
 

@@ -33,9 +33,11 @@ from gradleak.section import (
     Identifiers,
     InputSize,
     MirrorName,
+    OwnPath,
     Precision,
     ScaledInputSize,
     Section,
+    WebAddress,
 )
 from gradleak.server_sections import HonestServer, ServerConfig
 from gradleak.training_sections import TrainingConfig
@@ -44,9 +46,9 @@ from gradleak.training_sections import TrainingConfig
 class Data(Section):
     """Where data sets lie, and addresses that replace the official ones."""
 
-    root: Annotated[str, Field(min_length=1)] = "data"
-    imagenet: str | None = None
-    mirrors: dict[MirrorName, str] = Field(default={})
+    root: OwnPath = "data"
+    imagenet: OwnPath | None = None
+    mirrors: dict[MirrorName, WebAddress] = Field(default={})
 
 
 class Amount(Section):

@@ -38,7 +38,7 @@ def path_of(artifact: str | os.PathLike[str]) -> Path:
     """
     path = Path(os.path.relpath(artifact))
     if path.parts[0] == os.pardir:
-        path = Path(*Path(artifact).absolute().parts[-2:])
+        path = Path(*Path(os.path.normpath(Path(artifact).absolute())).parts[1:][-2:])
     elif path.parts[0] == "results":
         path = Path(*path.parts[1:])
     return FOLDER / path.with_name(f"{path.name}.json")

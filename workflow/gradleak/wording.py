@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from gradleak.errors import ConfigError
+from gradleak.section import ID_PATTERN
 
 # Sections whose entries are a union, told apart by `method` or `kind`, and keys that are one.
 UNIONS = ("attacks", "defences", "servers", "generators")
@@ -50,6 +51,10 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
             f"{path}.{_tag(first)}: '{method}' is not known{nearest(method, choices)}; "
             f"choose one of {', '.join(choices)}{more}."
         )
+    if kind == "string_pattern_mismatch" and first["ctx"]["pattern"] == ID_PATTERN:
+        where = path.removesuffix(".[key]").removesuffix(f".{value}")
+        rule = "use lower-case letters, digits and _, a letter first"
+        return f"{where}: {shown} is no id; {rule}{more}."
     message = first["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     at = f"{path}: " if path else ""

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from gradleak.artifacts import atomic
-from gradleak.data import arrays, catalogue
+from gradleak.data import arrays, catalogue, pickles
 from gradleak.data.arrays import Dataset
 from gradleak.data.download import RemoteFile, check, fetch
 from gradleak.errors import ConfigError, DataError
@@ -165,7 +165,10 @@ def _unpack_gzip(files: list[Path], folder: Path) -> None:
 
 
 def _unpack_tar(archive: Path, folder: Path, source: Any) -> None:
-    """Extract only the members that torchvision reads, under the names that it reads."""
+    """Extract only the members that torchvision reads, under the names that it reads.
+
+    torchvision unpickles them without restraint, so each is vetted first.
+    """
     names = [name for name, _ in (*source.train_list, *source.test_list)]
     (folder / source.base_folder).mkdir()
     with tarfile.open(archive) as tar:
@@ -174,4 +177,6 @@ def _unpack_tar(archive: Path, folder: Path, source: Any) -> None:
             content = tar.extractfile(member)
             if content is None:
                 raise ValueError(f"{member} is no file")
-            (folder / source.base_folder / name).write_bytes(content.read())
+            batch = content.read()
+            pickles.vet(batch, member)
+            (folder / source.base_folder / name).write_bytes(batch)

@@ -1,0 +1,284 @@
+"""What comes from outside: nothing in it is run, and nothing of it leads elsewhere."""
+
+import ast
+import copy
+import os
+import pickle
+import re
+import stat
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torchvision import datasets
+
+from gradleak import config, sidecars
+from gradleak.artifacts import atomic, read_tensors, write_json
+from gradleak.attack_sections import AttackConfig
+from gradleak.data import arrays, backbones, download, official, own_folder, pickles
+from gradleak.errors import ArtifactError, ConfigError, DataError, GradleakError
+from gradleak.generators import biggan_weights
+from gradleak.section import ID_PATTERN
+from gradleak.sections import Config
+from test_data_official import cifar, install, md5, tarred
+
+ROOT = Path(__file__).resolve().parents[1]
+RAW = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+CODE = sorted((ROOT / "workflow").rglob("*.py"))
+
+
+class Harm:
+    """Unpickled carelessly, it makes a file."""
+
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+# Every reader of a file that somebody else wrote, given a pickle.
+READERS = {
+    "LPIPS, safetensors": ("alex.safetensors", lambda p: backbones.read(p, "alex")),
+    "LPIPS, torch": ("alexnet_features.pth", lambda p: backbones.read(p, "alex")),
+    "BigGAN": ("biggan.bin", lambda p: biggan_weights.convert(str(p), None)),
+    "arrays": ("mnist-test.safetensors", lambda p: arrays.load(p, "mnist", "test")),
+    "artifacts": ("x.safetensors", read_tensors),
+    "archive of images": ("own.tar", lambda p: own_folder.read(p, "imagenet", "val")),
+    "a folder's image": ("own/a/b.png", lambda p: own_folder.read(p.parents[1], "imagenet", "val")),
+}
+
+
+@pytest.mark.parametrize("protocol", ["bare", "torch"])
+@pytest.mark.parametrize("reader", READERS)
+def test_no_reader_runs_a_pickle(tmp_path, reader, protocol):
+    name, read = READERS[reader]
+    path, harm = tmp_path / name, tmp_path / "harm"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if protocol == "torch":
+        torch.save({"a": Harm(harm)}, path)
+    else:
+        path.write_bytes(pickle.dumps({"a": Harm(harm)}, protocol=2))
+    with pytest.raises(GradleakError) as error:
+        read(path)
+    assert "\n" not in str(error.value) and path.name in str(error.value)
+    assert not harm.exists()
+
+
+def test_the_pickle_of_these_tests_would_do_harm(tmp_path):
+    pickle.loads(pickle.dumps(Harm(tmp_path / "harm"))).close()
+    assert (tmp_path / "harm").exists()
+
+
+@pytest.mark.parametrize("place", ["batch of the split", "another batch", "names of classes"])
+def test_cifar_s_batches_run_nothing(tmp_path, monkeypatch, server, place):
+    """Even where the archive has the official checksum: torchvision would unpickle it."""
+    small, _, _ = cifar(datasets.CIFAR10, "labels", [f"c{k}" for k in range(10)])
+    harm = tmp_path / "harm"
+    bad = pickle.dumps(Harm(harm))
+    meta = dict(small.meta)
+    names = [name for name, _ in (*small.train_list, *small.test_list)]
+    fine = pickle.dumps({"data": np.zeros((4, 3072), np.uint8), "labels": [0, 1, 2, 3]})
+    members = dict.fromkeys(names, fine)
+    members[meta["filename"]] = pickle.dumps({meta["key"]: [f"c{k}" for k in range(10)]})
+    target = {"batch of the split": "test_batch", "another batch": names[0]}
+    members[target.get(place, meta["filename"])] = bad
+    content = tarred(small.base_folder, members)
+    small.tgz_md5 = md5(content)
+    small.train_list = [[name, md5(members[name])] for name, _ in small.train_list]
+    small.test_list = [[name, md5(members[name])] for name, _ in small.test_list]
+    small.meta = {**meta, "md5": md5(members[meta["filename"]])}
+    install(monkeypatch, server, small, {small.filename: content})
+    official.download(tmp_path / "raw" / "MD5SUMS", "cifar10", server.url)
+    with pytest.raises(DataError, match="is refused: it asks for") as error:
+        official.unpack(tmp_path / "x.safetensors", tmp_path / "raw", "cifar10", "test", "code")
+    assert "\n" not in str(error.value)
+    assert not harm.exists() and not (tmp_path / "x.safetensors").exists()
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL))
+def test_arrays_and_labels_pass(protocol):
+    content = {"data": np.arange(6, dtype=np.uint8).reshape(2, 3), "labels": [1, 2], "x": b"\xff"}
+    pickles.vet(pickle.dumps(content, protocol=protocol), "batch")
+
+
+def test_numpy_1_s_pickles_of_python_2_pass():
+    """The form of the official batches: protocol 2, numpy.core."""
+    text = pickle.dumps({"data": np.arange(4, dtype=np.uint8)}, protocol=2)
+    old = text.replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
+    assert b"numpy.core.multiarray" in old
+    pickles.vet(old, "batch")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"\x80", b"<html>", b"\x80\x04K", pickle.dumps(os.getcwd), b"cos\nsystem\n(S'x'\ntR."],
+)
+def test_what_is_no_plain_pickle_is_refused(content):
+    with pytest.raises(pickle.UnpicklingError, match=r"batch is (refused|no whole pickle)"):
+        pickles.vet(content, "batch")
+
+
+SECTIONS = [
+    name for name, field in Config.model_fields.items() if str(field.annotation).startswith("dict[")
+]
+OUTSIDE = ["../../x", "/etc/x", "a{b}", "a\n", "..", "", "-rf"]
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+@pytest.mark.parametrize("word", OUTSIDE)
+def test_no_id_leads_elsewhere(section, word):
+    raw = copy.deepcopy(RAW)
+    entries = raw.setdefault(section, {})
+    entries[word] = next(iter(entries.values()))
+    with pytest.raises(ConfigError) as error:
+        config.load(raw)
+    text = str(error.value)
+    assert text.startswith(f"config.yaml: {section}: {word!r} is no id; use") and "\n" not in text
+
+
+def test_all_sections_with_ids_are_tried():
+    assert {"targets", "models", "attacks", "experiments", "scales"} <= set(SECTIONS)
+    assert len(SECTIONS) == 11
+
+
+@pytest.mark.parametrize("key", ["targets", "models", "defences", "attacks", "training", "server"])
+@pytest.mark.parametrize("word", ["../../x", "/etc/x", "a{b}"])
+def test_no_reference_leads_elsewhere(key, word):
+    raw = copy.deepcopy(RAW)
+    entry = raw["experiments"]["copa_pair"]
+    entry[key] = [word] if isinstance(entry.get(key), list) else word
+    with pytest.raises(ConfigError, match="is no id") as error:
+        config.load(raw)
+    assert "\n" not in str(error.value)
+
+
+def test_attacks_name_others_by_ids_alone():
+    """Keys of attacks that become paths: their types take ids."""
+    found = 0
+    for member in AttackConfig.__args__[0].__args__:
+        for key in {"of", "own_images", "generator"} & set(member.model_fields):
+            found += 1
+            assert ID_PATTERN in str(member.model_json_schema()["properties"][key]), key
+    assert found >= 5
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("root", "a{b}", "braces are wildcards"),
+        ("root", "a\nb", "line ends"),
+        ("imagenet", "{dataset}", "braces are wildcards"),
+        ("mirrors", {"cifar10": "file:///etc"}, "http:// or https://"),
+        ("mirrors", {"cifar10": "ftp://host/x"}, "http:// or https://"),
+        ("mirrors", {"lpips": "/etc"}, "http:// or https://"),
+    ],
+)
+def test_folders_and_addresses_of_config(key, value, words):
+    raw = copy.deepcopy(RAW)
+    raw["data"][key] = value
+    with pytest.raises(ConfigError, match=re.escape(words)) as error:
+        config.load(raw)
+    assert str(error.value).startswith(f"config.yaml: data.{key}")
+    raw["data"] = {
+        "root": "../my data",
+        "imagenet": "/far/away",
+        "mirrors": {"mnist": "http://x/y"},
+    }
+    assert config.load(raw).data.root == "../my data"
+
+
+@pytest.mark.parametrize("root", ["..", "../..", "../x/..", "/", "/tmp/../etc", "."])
+def test_no_sidecar_lies_outside_its_folder(root, tmp_path, monkeypatch):
+    (tmp_path / "a/b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a/b")
+    place = sidecars.path_of(f"{root}/cifar10-test.safetensors")
+    assert os.path.normpath(place).startswith("results/provenance/")
+
+
+def test_every_download_has_a_checksum():
+    files = [*official.remote_files("mnist"), *official.remote_files("cifar10")]
+    files += official.remote_files("cifar100")
+    files += [network.remote(None) for network in backbones.BACKBONES.values()]
+    assert len(files) == 9
+    for file in files:
+        assert len(file.digest) == 32 if file.algorithm == "md5" else len(file.digest) >= 8
+        # One of MNIST's addresses has no TLS; the checksum is what counts.
+        assert all(url.startswith(("https://", "http://yann.lecun.com/")) for url in file.urls)
+
+
+@pytest.mark.parametrize("algorithm", ["md5", "sha256"])
+def test_altered_bytes_of_any_download_are_refused(tmp_path, server, algorithm):
+    import hashlib
+
+    digest = hashlib.new(algorithm, b"official").hexdigest()
+    server.files["x"] = b"altered!"
+    remote = download.RemoteFile("x", (f"{server.url}/x",), digest, algorithm)
+    with pytest.raises(DataError, match="truncated or altered"):
+        download.fetch(remote, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["symlink", "hard link", "device", "absolute"])
+def test_an_archive_s_links_lead_nowhere(tmp_path, kind):
+    (tmp_path / "secret.png").write_bytes(b"secret")
+    archive = tmp_path / "own.tar"
+    with tarfile.open(archive, "w") as tar:
+        name = f"{tmp_path}/a/escaped.png" if kind == "absolute" else "a/escaped.png"
+        entry = tarfile.TarInfo(name)
+        entry.type = {
+            "symlink": tarfile.SYMTYPE,
+            "hard link": tarfile.LNKTYPE,
+            "device": tarfile.CHRTYPE,
+        }.get(kind, tarfile.REGTYPE)
+        entry.linkname = str(tmp_path / "secret.png")
+        tar.addfile(entry)
+    with pytest.raises(DataError):
+        own_folder.read(archive, "imagenet", "val")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["own.tar", "secret.png"]
+
+
+def calls(tree):
+    """Dotted names of what is called, with the keywords of each call."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), {k.arg: ast.unparse(k.value) for k in node.keywords}
+
+
+def test_the_code_calls_nothing_that_runs_what_it_reads():
+    forbidden = {"pickle.load", "pickle.loads", "marshal.loads", "joblib.load", "eval", "exec"}
+    forbidden |= {"yaml.load", "yaml.unsafe_load", "os.system", "os.popen", "shutil.unpack_archive"}
+    forbidden |= {"tar.extractall", "tar.extract", "zipped.extractall", "zipped.extract"}
+    loads = 0
+    for path in CODE:
+        for name, keywords in calls(ast.parse(path.read_text(encoding="utf-8"))):
+            assert name not in forbidden, f"{path}: {name}"
+            assert keywords.get("allow_pickle") in (None, "False"), path
+            assert keywords.get("shell") in (None, "False"), path
+            if name == "torch.load":
+                loads += 1
+                assert keywords["weights_only"] == "True", path
+    assert loads == 3
+
+
+@pytest.mark.parametrize("umask", [0o022, 0o077, 0o027])
+def test_files_are_readable_as_umask_says(tmp_path, umask):
+    before = os.umask(umask)
+    try:
+        with atomic(tmp_path / "a.txt") as temporary:
+            temporary.write_text("x")
+            assert stat.S_IMODE(temporary.stat().st_mode) == 0o600
+        write_json(tmp_path / "b.json", {})
+    finally:
+        os.umask(before)
+    for name in ("a.txt", "b.json"):
+        assert stat.S_IMODE((tmp_path / name).stat().st_mode) == 0o666 & ~umask
+
+
+def test_a_target_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match=r"Cannot write .*file/b\.json"):
+        write_json(tmp_path / "file" / "b.json", {})
