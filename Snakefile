@@ -11,10 +11,6 @@ min_version("9.20")
 configfile: "config.yaml" if Path("config.yaml").exists() else f"{workflow.basedir}/config.yaml"
 
 
-# Used by `--sdm apptainer` alone; envs/README.md tells how to build it.
-container: "envs/gradleak.sif"
-
-
 include: "workflow/rules/common.smk"
 include: "workflow/rules/inputs.smk"
 include: "workflow/rules/training_inputs.smk"
@@ -43,6 +39,7 @@ include: "workflow/rules/fedkl_inputs.smk"
 include: "workflow/rules/fedkl_tables.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/benchmarks.smk"
+include: "workflow/rules/provenance.smk"
 
 
 rule all:

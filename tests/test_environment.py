@@ -1,6 +1,7 @@
 """Environments agree with the lock; the lock names no address and has a hash for each file."""
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -180,3 +181,33 @@ def test_make_says_what_it_would_run_without_internet(tmp_path):
     assert all('--no-index --find-links "a folder"' in line for line in offline)
     online = commands("setup")
     assert len(online) == 3 and not any("--no-index" in line for line in online)
+
+
+APPTAINER = """#!/bin/sh
+# Stands in for apptainer: notes the image, and runs the command without it.
+if [ "$1" = --version ]; then echo "apptainer version 1.3.0"; exit; fi
+while [ "$1" != exec ]; do shift; done
+while [ "${1##*.}" != sif ]; do shift; done
+echo "$1" >> images.txt
+shift
+exec "$@"
+"""
+
+
+def test_apptainer_is_given_the_image_for_every_job(tree, snakemake, monkeypatch):
+    """No container runs here: what is tried is what Snakemake asks for."""
+    programs = tree / "programs"
+    programs.mkdir()
+    (programs / "apptainer").write_text(APPTAINER)
+    (programs / "apptainer").chmod(0o755)
+    (tree / "envs/gradleak.sif").write_text("")
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    target = "data/digits-test.safetensors"
+    snakemake(tree, "--sdm", "apptainer", "--", target)
+    assert (tree / target).is_file()
+    assert (tree / "images.txt").read_text().split() == ["envs/gradleak.sif"]
+
+
+def test_without_sdm_no_container_is_asked_for(tree, snakemake):
+    done = snakemake(tree, "-n", "--", "data/digits-test.safetensors")
+    assert "gradleak.sif" not in done.stdout + done.stderr

@@ -103,6 +103,10 @@ def beside(path, kind, suffix):
     return str(Path(path.replace("results/", f"results/{kind}/", 1)).with_suffix(suffix))
 
 
+# Used by `--sdm apptainer` alone; envs/README.md tells how to build it.
+container: "envs/gradleak.sif"
+
+
 wildcard_constraints:
     experiment=ids(CONFIG.experiments),
     model=ids([*CONFIG.models, *CONFIG.families, *CONFIG.groups]),

@@ -1,0 +1,94 @@
+"""Results as jobs leave them, each with its sidecar, without running any."""
+
+import hashlib
+import shutil
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import yaml
+from safetensors.numpy import save_file
+
+from conftest import ROOT
+from gradleak import config, sidecars
+from gradleak.artifacts import write_json
+from gradleak.data import catalogue
+from gradleak.provenance_chain import Layout
+
+LAYOUT = Layout(
+    data_root="data",
+    made=("results/", "figures/"),
+    pictured=("results/targets/", "results/reconstructions/", "results/generators/"),
+)
+
+
+@cache
+def settings(**changes):
+    """Settings of config.yaml, with some of them changed."""
+    raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    return config.load({**raw, **changes})
+
+
+def by_hand(path, dataset, split, count=2):
+    """Arrays that somebody put there."""
+    shape = (count, *catalogue.info(dataset).shape)
+    values = np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8)
+    tensors = {"images": values, "labels": np.arange(count, dtype=np.int64) % 10}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, path, metadata={"dataset": dataset, "split": split})
+
+
+def made(path, rule, inputs=(), content=None, **more):
+    """A file that a job wrote, with its sidecar."""
+    place = Path(path)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(content if content is not None else f"content of {path}")
+    entry = {
+        "artifact": path,
+        "sha256": hashlib.sha256(place.read_bytes()).hexdigest(),
+        "rule": rule,
+        "wildcards": {},
+        "input": sorted(inputs),
+        "params": {"code": "0123456789abcdef"},
+        "threads": 1,
+        "versions": {"python": "3.11.7"},
+        "commit": "c" * 40,
+        "changed": False,
+        "host": "node1",
+        "ended": "2026-01-02T03:04:05+00:00",
+        "seconds": 1.5,
+        "cpu_seconds": 1.0,
+        "peak_mib": 100.0,
+        "torch_threads": 0,
+        **more,
+    }
+    write_json(sidecars.path_of(path), entry)
+    return path
+
+
+def lay_out(case="real-smoke"):
+    """In the working folder: two data sets put there by hand, pictures and charts of both."""
+    for name in ("config.yaml", "requirements.lock"):
+        shutil.copy(ROOT / name, name)
+    shutil.copytree(ROOT / "workflow/claims", "workflow/claims")
+    results = []
+    for dataset, split in (("imagenet", "val"), ("mnist", "test")):
+        arrays = f"data/{dataset}-{split}.safetensors"
+        by_hand(Path(arrays), dataset, split)
+        targets = made(f"results/targets/{case}/{dataset}.safetensors", "targets", [arrays])
+        gradient = made(f"results/gradients/{case}/{dataset}.safetensors", "gradient", [targets])
+        found = made(f"results/reconstructions/{case}/{dataset}.safetensors", "attack", [gradient])
+        score = made(f"results/scores/{case}/{dataset}.csv", "score", [found, targets])
+        table = made(f"results/tables/{dataset}.csv", "table", [score, "workflow/claims/copa.yaml"])
+        results += [table]
+        for kind, inputs in (
+            ("pictures", [found, score]),
+            ("originals", [targets]),
+            ("chart", [table, score]),
+        ):
+            for suffix in ("pdf", "png"):
+                results.append(made(f"figures/{dataset}_{kind}.{suffix}", kind, inputs))
+    results.append(
+        made("results/claims.csv", "claims_table", [p for p in results if "tables" in p])
+    )
+    return results

@@ -1,0 +1,225 @@
+"""results/archive.zip: what goes in, what stays out and why, the same bytes each time."""
+
+import hashlib
+import json
+import os
+import zipfile
+from pathlib import Path
+
+import pytest
+import yaml
+
+from conftest import ROOT
+from gradleak import archive, provenance_record, sidecars
+from gradleak.artifacts import write_json
+from gradleak.errors import ArtifactError
+from provenance_files import LAYOUT, by_hand, lay_out, made, settings
+
+PROVENANCE = "results/provenance.json"
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return lay_out()
+
+
+def told(results, images="real"):
+    config = settings(images=images, scale="smoke")
+    write_json(PROVENANCE, provenance_record.make(results, config, LAYOUT))
+
+
+def packed(results, *more):
+    """Members of the archive of these results, by name, without its folder."""
+    archive.write("results/archive.zip", PROVENANCE, [*results, *more])
+    with zipfile.ZipFile("results/archive.zip") as found:
+        assert found.testzip() is None
+        assert {name.partition("/")[0] for name in found.namelist()} == {"gradleak"}
+        return {name.partition("/")[2]: found.read(name) for name in found.namelist()}
+
+
+def left_out(members):
+    listed = json.loads(members["manifest.json"])["left_out"]
+    return {entry["path"]: entry["reason"] for entry in listed}
+
+
+def test_pictures_of_restricted_images_stay_out_and_all_else_goes_in(results):
+    told(results)
+    members = packed(results, "config.yaml", "requirements.lock", "workflow/claims/copa.yaml")
+    restricted = {
+        f"figures/imagenet_{kind}.{suffix}"
+        for kind in ("pictures", "originals")
+        for suffix in ("pdf", "png")
+    }
+    assert set(left_out(members)) == restricted
+    own = {"README.md", "manifest.json", "config.resolved.json", PROVENANCE}
+    own |= {"config.yaml", "requirements.lock", "workflow/claims/copa.yaml"}
+    assert set(members) == (set(results) - restricted) | own
+    assert "figures/imagenet_chart.pdf" in members and "figures/mnist_pictures.png" in members
+    for path, reason in left_out(members).items():
+        assert "may show images of imagenet: its terms of access" in reason
+        assert f"- `{path}`: {reason}" in members["README.md"].decode()
+
+
+def test_no_byte_of_a_restricted_picture_is_in_the_archive(results):
+    told(results)
+    secret = "content of figures/imagenet_pictures.pdf"
+    assert Path("figures/imagenet_pictures.pdf").read_text() == secret
+    assert not any(secret.encode() in content for content in packed(results).values())
+
+
+def test_a_picture_of_both_kinds_stays_out(results):
+    both = ["results/reconstructions/real-smoke/mnist.safetensors", "data/imagenet-val.safetensors"]
+    results.append(made("figures/both.pdf", "both", both))
+    told(results)
+    assert "figures/both.pdf" in left_out(packed(results))
+
+
+def test_cifar_stays_out_as_it_has_no_licence(results):
+    by_hand(Path("data/cifar10-train.safetensors"), "cifar10", "train")
+    results.append(made("figures/cifar.pdf", "cifar", ["data/cifar10-train.safetensors"]))
+    told(results)
+    assert "no licence is given" in left_out(packed(results))["figures/cifar.pdf"]
+
+
+def test_what_cannot_be_told_stays_out_on_real_images_alone(results):
+    sidecars.path_of("results/gradients/real-smoke/mnist.safetensors").unlink()
+    sidecars.path_of("figures/mnist_chart.pdf").unlink()
+    told(results)
+    found = left_out(packed(results))
+    for path in ("figures/mnist_pictures.pdf", "figures/mnist_chart.pdf"):
+        assert "it cannot be told which images it shows" in found[path]
+    assert "results/gradients/real-smoke/mnist.safetensors" in found["figures/mnist_pictures.png"]
+    assert "figures/mnist_originals.pdf" not in found
+    told(results, images="embedded")
+    assert set(left_out(packed(results))) == {
+        f"figures/imagenet_{kind}.{suffix}"
+        for kind in ("pictures", "originals")
+        for suffix in ("pdf", "png")
+    }
+
+
+def test_equal_contents_give_equal_bytes(results):
+    told(results)
+    packed(results)
+    first = Path("results/archive.zip").read_bytes()
+    for number, path in enumerate(results):
+        os.utime(path, (10**9 + number, 10**9 + number))
+        Path(path).chmod(0o600 if number % 2 else 0o755)
+    packed(list(reversed(results)))
+    assert Path("results/archive.zip").read_bytes() == first
+    with zipfile.ZipFile("results/archive.zip") as found:
+        entries = found.infolist()
+    assert [entry.filename for entry in entries] == sorted(entry.filename for entry in entries)
+    assert {entry.date_time for entry in entries} == {archive.TIME}
+    assert {entry.external_attr >> 16 for entry in entries} == {0o100644}
+    Path("figures/mnist_chart.pdf").write_text("another")
+    packed(results)
+    assert Path("results/archive.zip").read_bytes() != first
+
+
+def test_the_manifest_has_the_checksum_of_every_member(results):
+    told(results)
+    members = packed(results)
+    listed = json.loads(members.pop("manifest.json"))["files"]
+    assert listed == {name: hashlib.sha256(text).hexdigest() for name, text in members.items()}
+
+
+def test_the_readme_says_what_it_is_and_how_to_make_it_again(results):
+    told(results)
+    members = packed(results, "config.yaml")
+    text = members["README.md"].decode()
+    commit = json.loads(Path(PROVENANCE).read_text())["commit"]
+    assert (commit or "unknown") in text
+    assert "--config images=real scale=smoke device=auto -- results/archive.zip" in text
+    assert "mnist (put there by hand): CC BY-SA 3.0" in text
+    assert "## Mind" in text and "c" * 40 in text  # the sidecars' commit is another one
+    assert "Changed after" not in text
+    resolved = json.loads(members["config.resolved.json"])
+    assert resolved["scale"] == "smoke" and resolved["images"] == "real"
+    assert yaml.safe_load(members["config.yaml"])["scale"] == "laptop"
+
+
+def test_changed_files_are_named_in_the_readme(results):
+    Path("figures/mnist_chart.pdf").write_text("by hand")
+    told(results)
+    text = packed(results)["README.md"].decode()
+    assert "Changed after the pipeline wrote them: `figures/mnist_chart.pdf`." in text
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc/hostname", "results/../../secret"])
+def test_nothing_outside_of_the_folder_goes_in(results, path):
+    told(results)
+    with pytest.raises(ArtifactError, match="lies outside the working folder"):
+        archive.write("results/archive.zip", PROVENANCE, [*results, path])
+    assert not Path("results/archive.zip").exists()
+
+
+def test_a_missing_result_is_named(results):
+    told(results)
+    Path("results/tables/mnist.csv").unlink()
+    with pytest.raises(ArtifactError, match=r"results/tables/mnist\.csv cannot be read \(No such"):
+        archive.write("results/archive.zip", PROVENANCE, results)
+
+
+def test_a_damaged_record_is_named(results):
+    Path(PROVENANCE).write_text("{")
+    with pytest.raises(ArtifactError, match=r"provenance\.json is damaged"):
+        archive.write("results/archive.zip", PROVENANCE, results)
+
+
+# One network of COPA's pair; of all figures and tables, one each.
+REDUCED = """
+FIGURES[:] = ["figures/copa_fig1.pdf"]
+TABLES[:] = ["results/tables/copa_table2.csv"]
+include: "workflow/rules/provenance.smk"
+"""
+
+
+def reduce(tree, images):
+    raw = yaml.safe_load((tree / "config.yaml").read_text())
+    pair = {**raw["experiments"]["copa_pair"], "models": ["cnn3_v3_tanh"]}
+    raw["experiments"] = {"copa_pair": {**pair, "attacks": ["rgap", "copa", "copa_tv"]}}
+    for kind in ("models", "trainings", "groups"):
+        kept = {k: v for k, v in raw[kind].items() if not k.startswith(("fedkl_", "mkor_"))}
+        raw[kind] = kept
+    for name in ("mkor_mnist", "mkor_photos"):
+        del raw["targets"][name]
+    raw |= {"scale": "smoke", "images": images}
+    (tree / "config.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
+    text = (tree / "Snakefile").read_text()
+    include = 'include: "workflow/rules/provenance.smk"\n'
+    assert include in text
+    (tree / "Snakefile").write_text(text.replace(include, REDUCED))
+
+
+@pytest.mark.parametrize(
+    "images", ["real", pytest.param("embedded", marks=pytest.mark.slow)], ids=str
+)
+def test_the_rules_from_arrays_to_the_archive(tree, snakemake, images):
+    reduce(tree, images)
+    by_hand(tree / "data/cifar10-train.safetensors", "cifar10", "train", count=10)
+    snakemake(tree, "--", "results/archive.zip")
+    record = json.loads((tree / PROVENANCE).read_text())
+    (data,) = record["datasets"]
+    assert (data["dataset"], data["by_hand"]) == (
+        ("cifar10", True) if images == "real" else ("photos10", False)
+    )
+    (figure,) = [r for r in record["results"] if r["path"] == "figures/copa_fig1.pdf"]
+    assert {"targets", "gradient", "attack", "postprocess", "score"} <= set(figure["rules"])
+    assert figure["pictures_of"] == [data["dataset"]] and figure["unrecorded"] == []
+    assert not any(entry.get("altered") for entry in record["artifacts"].values())
+    with zipfile.ZipFile(tree / "results/archive.zip") as found:
+        names = {name.removeprefix("gradleak/") for name in found.namelist()}
+        out = json.loads(found.read("gradleak/manifest.json"))["left_out"]
+    figures = {"figures/copa_fig1.pdf", "figures/copa_fig1.png"}
+    assert {entry["path"] for entry in out} == (figures if images == "real" else set())
+    assert figures & names == (set() if images == "real" else figures)
+    assert {"results/claims.csv", "results/tables/copa_table2.csv", "config.yaml"} <= names
+    claims = {f"workflow/claims/{paper}.yaml" for paper in ("copa", "rgap", "fedkl", "mkor")}
+    assert claims <= names
+    schema = json.loads((ROOT / "workflow/schemas/provenance.schema.json").read_text())
+    assert set(record) == set(schema["required"])
+    assert "Nothing to be done" in "".join(
+        (done := snakemake(tree, "-n", "--", "results/archive.zip")).stdout + done.stderr
+    )

@@ -1,0 +1,233 @@
+"""results/provenance.json: the chain behind each result, what was changed, what is not known."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from conftest import ROOT
+from gradleak import provenance_chain, provenance_record, sidecars
+from gradleak.data import catalogue, terms
+from gradleak.errors import ArtifactError
+from provenance_files import LAYOUT, by_hand, lay_out, made, settings
+
+SCHEMA = json.loads((ROOT / "workflow/schemas/provenance.schema.json").read_text())
+VALIDATOR = jsonschema.Draft202012Validator(
+    SCHEMA, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER
+)
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return lay_out()
+
+
+def record(results, **changes):
+    config = settings(**{"images": "real", "scale": "smoke", **changes})
+    return json.loads(json.dumps(provenance_record.make(results, config, LAYOUT)))
+
+
+def of(told, path):
+    (found,) = [entry for entry in told["results"] if entry["path"] == path]
+    return found
+
+
+def test_the_record_follows_its_schema(results):
+    jsonschema.Draft202012Validator.check_schema(SCHEMA)
+    assert SCHEMA["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    VALIDATOR.validate(record(results))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("commit", "abc"), ("scale", "tiny"), ("code", 3), ("results", []), ("more", 1)],
+)
+def test_the_schema_refuses_other_things(results, key, value):
+    assert not VALIDATOR.is_valid({**record(results), key: value})
+
+
+def test_every_key_is_needed(results):
+    told = record(results)
+    for key in told:
+        assert not VALIDATOR.is_valid({k: v for k, v in told.items() if k != key}), key
+
+
+def test_the_chain_of_a_figure_goes_back_to_the_images(results):
+    found = of(record(results), "figures/imagenet_pictures.pdf")
+    assert found["rules"] == ["attack", "gradient", "pictures", "score", "targets"]
+    assert found["datasets"] == ["imagenet"]
+    assert found["unrecorded"] == []
+    digest = hashlib.sha256(Path("figures/imagenet_pictures.pdf").read_bytes()).hexdigest()
+    assert found["sha256"] == digest
+
+
+def test_settings_seeds_and_versions_are_told(results):
+    told = record(results)
+    assert told["config"]["scale"] == "smoke" and told["config"]["images"] == "real"
+    assert told["amounts"]["copa_seeds"] == 2
+    assert told["seeds"]["experiments.copa_pair.seeds"] == 2
+    assert record(results, scale="paper")["seeds"]["experiments.copa_pair.seeds"] == 100
+    assert told["versions"]["torch"] == told["packages"]["torch"]["version"]
+    assert all(entry["locked"] for entry in told["packages"].values())
+    assert len(told["packages"]) > 100
+    digest = hashlib.sha256(Path("config.yaml").read_bytes()).hexdigest()
+    assert told["files"]["config.yaml"] == digest
+    assert told["commits"] == {"c" * 40: len([e for e in told["artifacts"].values() if e["made"]])}
+
+
+def test_every_seed_of_config_is_among_them():
+    config = settings(scale="laptop")
+    found = provenance_record.seeds(config, config)
+    dumped = config.model_dump(mode="json")
+
+    def paths(value, where=()):
+        for key, entry in value.items() if isinstance(value, dict) else ():
+            if key in ("seed", "seeds"):
+                yield ".".join((*where, key)), entry
+            yield from paths(entry, (*where, key))
+
+    expected = dict(paths(dumped))
+    assert set(found) == set(expected)
+    assert len(found) > 50
+    assert all(config.amount(expected[path]) == value for path, value in found.items())
+
+
+def test_data_put_there_by_hand_is_said_to_be(results):
+    entries = {entry["dataset"]: entry for entry in record(results)["datasets"]}
+    assert set(entries) == {"imagenet", "mnist"}
+    for name, entry in entries.items():
+        assert entry["by_hand"] and entry["made_by"] is None
+        content = Path(f"data/{name}-{entry['split']}.safetensors").read_bytes()
+        assert entry["sha256"] == hashlib.sha256(content).hexdigest()
+        assert entry["terms"] == terms.of(name).reason
+    assert not entries["imagenet"]["shareable"] and entries["mnist"]["shareable"]
+
+
+def test_a_changed_figure_and_a_changed_score_are_seen(results):
+    Path("figures/mnist_chart.pdf").write_text("drawn by hand")
+    Path("results/scores/real-smoke/mnist.csv").write_text("better")
+    told = record(results)
+    assert [entry["path"] for entry in told["results"] if entry["altered"]] == [
+        "figures/mnist_chart.pdf"
+    ]
+    changed = {path for path, entry in told["artifacts"].items() if entry.get("altered")}
+    assert changed == {"figures/mnist_chart.pdf", "results/scores/real-smoke/mnist.csv"}
+    VALIDATOR.validate(told)
+
+
+def test_files_that_are_gone_or_large_are_not_read_again(results, monkeypatch):
+    gradient = Path("results/gradients/real-smoke/mnist.safetensors")
+    gradient.unlink()
+    monkeypatch.setattr(provenance_chain, "MOST_BYTES", 10)
+    told = record(results)
+    assert told["artifacts"][str(gradient)]["altered"] is None
+    assert told["artifacts"][str(gradient)]["recorded"] is True
+    assert provenance_chain.altered("results/claims.csv", "0" * 64, most_bytes=10) is None
+    assert provenance_chain.altered("results/claims.csv", "0" * 64) is True
+    VALIDATOR.validate(told)
+
+
+def test_files_without_a_sidecar_are_named(results):
+    gradient = "results/gradients/real-smoke/mnist.safetensors"
+    sidecars.path_of(gradient).unlink()
+    sidecars.path_of("figures/mnist_chart.png").unlink()
+    told = record(results)
+    found = of(told, "figures/mnist_pictures.pdf")
+    assert found["unrecorded"] == [gradient]
+    # Behind it lies what cannot be known; targets are still inputs of the score.
+    assert found["pictures_of"] is None
+    assert of(told, "figures/mnist_originals.pdf")["pictures_of"] == ["mnist"]
+    alone = of(told, "figures/mnist_chart.png")
+    assert alone["altered"] is None and alone["pictures_of"] is None and alone["rules"] == []
+    assert told["artifacts"][gradient] == {
+        "made": True,
+        "recorded": False,
+        "sha256": None,
+        "input": [],
+    }
+    VALIDATOR.validate(told)
+
+
+def test_sources_are_read_for_their_checksum(results):
+    entry = record(results)["artifacts"]["workflow/claims/copa.yaml"]
+    content = (ROOT / "workflow/claims/copa.yaml").read_bytes()
+    assert entry["sha256"] == hashlib.sha256(content).hexdigest()
+    assert entry["made"] is False
+
+
+def test_a_chart_shows_numbers_and_pictures_show_images(results):
+    told = record(results)
+    for suffix in ("pdf", "png"):
+        assert of(told, f"figures/imagenet_chart.{suffix}")["pictures_of"] == []
+        assert of(told, f"figures/imagenet_originals.{suffix}")["pictures_of"] == ["imagenet"]
+        assert of(told, f"figures/mnist_pictures.{suffix}")["pictures_of"] == ["mnist"]
+    both = ["results/reconstructions/real-smoke/mnist.safetensors", "data/imagenet-val.safetensors"]
+    made("figures/both.pdf", "both", both)
+    told = record([*results, "figures/both.pdf"])
+    assert of(told, "figures/both.pdf")["pictures_of"] == ["imagenet", "mnist"]
+
+
+def test_a_damaged_sidecar_is_named(results):
+    sidecars.path_of("results/tables/mnist.csv").write_text("{")
+    with pytest.raises(ArtifactError) as error:
+        record(results)
+    text = str(error.value)
+    assert "results/provenance/tables/mnist.csv.json is damaged" in text and "\n" not in text
+    assert "delete it and results/tables/mnist.csv" in text
+
+
+def test_the_sidecar_of_another_folder_s_file_is_not_taken(results):
+    path = sidecars.path_of("data/mnist-test.safetensors")
+    assert path == sidecars.path_of("/elsewhere/data/mnist-test.safetensors")
+    made_there = {"artifact": "/elsewhere/data/mnist-test.safetensors", "input": []}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(made_there))
+    assert provenance_chain.sidecar("data/mnist-test.safetensors") is None
+
+
+def test_a_ring_of_sidecars_ends():
+    read = {"a": {"input": ["b"]}, "b": {"input": ["a"]}}.get
+    files = provenance_chain.graph(["a"], read)
+    assert set(files) == provenance_chain.behind("a", files) == {"a", "b"}
+
+
+def test_arrays_are_told_by_their_place(tmp_path, monkeypatch):
+    assert LAYOUT.dataset("data/imagenet-val.safetensors") == ("imagenet", "val")
+    for other in (
+        "data/imagenet-train.safetensors",
+        "elsewhere/imagenet-val.safetensors",
+        "data/raw/imagenet-val.safetensors",
+        "data/imagenet-val.csv",
+    ):
+        assert LAYOUT.dataset(other) is None
+    monkeypatch.chdir(tmp_path)
+    by_hand(Path("data/mnist-test.safetensors"), "mnist", "test")
+    Path("data/mnist-test.safetensors.sha256").write_text("f" * 64 + "  mnist-test.safetensors\n")
+    entry = provenance_chain.dataset_entry("data/mnist-test.safetensors", LAYOUT, None)
+    assert entry["sha256"] == "f" * 64
+
+
+def test_the_whole_package_is_hashed():
+    assert provenance_record.package_code() == provenance_record.package_code()
+    assert len(provenance_record.package_code()) == 16
+
+
+def test_rules_and_scripts_are_hashed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("Snakefile").write_text("rule a: input: 'b'\n")
+    before = provenance_record.digest_of(["Snakefile", "workflow/rules/*.smk"])
+    Path("workflow/rules").mkdir(parents=True)
+    Path("workflow/rules/a.smk").write_text("")
+    assert provenance_record.digest_of(["Snakefile", "workflow/rules/*.smk"]) != before
+
+
+def test_every_data_set_has_terms():
+    assert set(terms.TERMS) == set(catalogue.CATALOGUE)
+    for name, info in catalogue.CATALOGUE.items():
+        found = terms.of(name)
+        assert found.reason and not found.reason.endswith(".")
+        assert found.shareable or info.source != "embedded"
+    assert not terms.of("imagenet").shareable

@@ -1,0 +1,62 @@
+"""Under which terms the images of each data set may be passed on, as pictures in a supplement.
+
+Apart from `catalogue`, on which all that is computed depends: a word changed here reruns nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gradleak.data import catalogue
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Whether pictures of a data set may be passed on, and why.
+
+    Attributes
+    ----------
+    shareable
+        Whether an archive may show them.
+    reason
+        The licence, or what is known of it.
+    """
+
+    shareable: bool
+    reason: str
+
+
+_CIFAR = Terms(
+    False, "no licence is given; the images were collected from the web (80 Million Tiny Images)"
+)
+# As scikit-image and scikit-learn state it beside their files.
+_PHOTOS = Terms(
+    True,
+    "scikit-image's photos: CC0 or public domain, but for the motorcycle, which it distributes "
+    "without naming a licence (Middlebury stereo data 2014, D. Scharstein and others); "
+    "scikit-learn's pagoda (danielbuechele, flickr) and flower (vultilion, flickr): CC BY 2.0",
+)
+TERMS = {
+    "mnist": Terms(True, "CC BY-SA 3.0, Y. LeCun and C. Cortes"),
+    "cifar10": _CIFAR,
+    "cifar100": _CIFAR,
+    "imagenet": Terms(
+        False, "its terms of access allow non-commercial research and no redistribution"
+    ),
+    "digits": Terms(True, "CC BY 4.0, E. Alpaydin and C. Kaynak (UCI, handwritten digits)"),
+    "photos10": _PHOTOS,
+    "photos100": _PHOTOS,
+    "photos224": _PHOTOS,
+}
+
+
+def of(dataset: str) -> Terms:
+    """Terms of a data set; one that is not listed is not passed on.
+
+    Raises
+    ------
+    ConfigError
+        If there is no data set of that name.
+    """
+    catalogue.info(dataset)
+    return TERMS.get(dataset, Terms(False, "its terms are not listed in gradleak.data.terms"))

@@ -1,0 +1,182 @@
+"""results/provenance.json: what every figure, table and claim was made from, in one file."""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+import socket
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from gradleak.provenance import PACKAGE, ROOT, code_hash, versions
+from gradleak.provenance_chain import (
+    Graph,
+    Layout,
+    altered,
+    behind,
+    dataset_entry,
+    datasets,
+    graph,
+    pictures_of,
+    unrecorded,
+)
+from gradleak.sections import Config
+from gradleak.sidecars import checksum, commit
+
+FORMAT = 1
+# What a rule is made of besides the package.
+SOURCES = ("Snakefile", "workflow/rules/*.smk", "workflow/scripts/*.py", "workflow/claims/*.yaml")
+
+
+def package_code() -> str:
+    """Hash of the whole package, comments and docstrings left out."""
+    places = (path.relative_to(ROOT).with_suffix("") for path in ROOT.rglob("*.py"))
+    names = (".".join((PACKAGE, *place.parts)) for place in places)
+    return code_hash(*sorted(name.removesuffix(".__init__") for name in names))
+
+
+def digest_of(patterns: Iterable[str]) -> str:
+    """SHA-256 of names and contents of files of the working folder."""
+    digest = hashlib.sha256()
+    for path in sorted(path for pattern in patterns for path in Path().glob(pattern)):
+        digest.update(f"{path.as_posix()}:{checksum(path)};".encode())
+    return digest.hexdigest()
+
+
+def installed(lock: str) -> dict[str, dict[str, Any]]:
+    """Installed version of each package of a lock, and whether the lock has it."""
+    wanted: dict[str, set[str]] = {}
+    for name, pin in re.findall(r"^([a-z0-9][\w.-]*)==([^\s;\\]+)", lock, re.MULTILINE):
+        wanted.setdefault(name, set()).add(pin)
+    found = {}
+    for name, pins in wanted.items():
+        try:
+            own = version(name)
+        except PackageNotFoundError:
+            continue
+        found[name] = {"version": own, "locked": own in pins}
+    return found
+
+
+def amounts(config: Config) -> dict[str, int]:
+    """Every name of `scales` with its number at the scale of this run."""
+    return {name: config.amount(name) for name in config.scales}
+
+
+def seeds(section: BaseModel | Mapping[str, Any], config: Config) -> dict[str, int]:
+    """Every `seed`, and every number of `seeds`, by its path in config.yaml."""
+    return dict(_seeds(section, "", config))
+
+
+def _seeds(section: Any, where: str, config: Config) -> Iterator[tuple[str, int]]:
+    if isinstance(section, BaseModel):
+        section = {key: getattr(section, key) for key in type(section).model_fields}
+    if not isinstance(section, Mapping):
+        return
+    for key, value in section.items():
+        path = f"{where}.{key}" if where else str(key)
+        if key in ("seed", "seeds") and isinstance(value, int | str):
+            yield path, config.amount(value)
+        else:
+            yield from _seeds(value, path, config)
+
+
+def _artifact(
+    path: str,
+    own: Mapping[str, Any] | None,
+    layout: Layout,
+    data: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    """One file of the chain: what its sidecar says, or that there is none.
+
+    `data` is its entry among the data sets, if it is one.
+    """
+    if own is None:
+        made = layout.is_made(path) if data is None else not data["by_hand"]
+        digest = data["sha256"] if data else None
+        if data is None and not made and Path(path).exists():
+            digest = checksum(path)
+        return {"made": made, "recorded": False, "sha256": digest, "input": []}
+    return {
+        "made": True,
+        "recorded": True,
+        "sha256": own["sha256"],
+        "altered": altered(path, own["sha256"]),
+        "rule": own["rule"],
+        "code": own["params"].get("code"),
+        "input": own["input"],
+        "commit": own["commit"],
+        "changed": own["changed"],
+        "host": own["host"],
+        "ended": own["ended"],
+        "seconds": own["seconds"],
+    }
+
+
+def _result(path: str, files: Graph, layout: Layout) -> dict[str, Any]:
+    """One figure or table: its checksum now, and its chain in short."""
+    chain = behind(path, files)
+    own = files[path]
+    digest = checksum(path)
+    return {
+        "path": path,
+        "sha256": digest,
+        "altered": digest != own["sha256"] if own else None,
+        "rules": sorted({str(found["rule"]) for key in chain if (found := files[key])}),
+        "datasets": datasets(chain, layout),
+        "pictures_of": pictures_of(path, files, layout),
+        "unrecorded": unrecorded(chain, files, layout),
+    }
+
+
+def make(results: Iterable[str], config: Config, layout: Layout) -> dict[str, Any]:
+    """Everything that results/provenance.json says.
+
+    Parameters
+    ----------
+    results
+        Figures, tables and claims.
+    config
+        Of this run.
+    layout
+        Where files lie.
+    """
+    tops = sorted(results)
+    files = graph(tops)
+    recorded = [own for own in files.values() if own]
+    data = {
+        path: dataset_entry(path, layout, own)
+        for path, own in sorted(files.items())
+        if layout.dataset(path) is not None
+    }
+    lock = Path("requirements.lock")
+    return {
+        "format": FORMAT,
+        "made": datetime.now(UTC).isoformat(timespec="seconds"),
+        "host": socket.gethostname(),
+        **commit(),
+        "images": config.images,
+        "scale": config.scale,
+        "device": config.device,
+        "code": package_code(),
+        "workflow": digest_of(SOURCES),
+        "files": {name: checksum(name) for name in ("config.yaml", str(lock))},
+        "config": config.model_dump(mode="json"),
+        "amounts": amounts(config),
+        "seeds": seeds(config, config),
+        "versions": {"python": platform.python_version(), **versions()},
+        "packages": installed(lock.read_text(encoding="utf-8")),
+        "datasets": list(data.values()),
+        "commits": dict(Counter(str(own["commit"]) for own in recorded)),
+        "results": [_result(path, files, layout) for path in tops],
+        "artifacts": {
+            path: _artifact(path, own, layout, data.get(path)) for path, own in files.items()
+        },
+    }

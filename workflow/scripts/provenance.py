@@ -1,0 +1,14 @@
+"""Writes what all results were made from."""
+
+import _package
+from gradleak.artifacts import write_json
+from gradleak.provenance_chain import Layout
+from gradleak.provenance_record import make
+from gradleak.script import job
+from gradleak.sections import Config
+
+with job(snakemake):
+    params = snakemake.params
+    config = Config.model_validate_json(params.resolved)
+    layout = Layout(params.data_root, tuple(params.made), tuple(params.pictured))
+    write_json(snakemake.output[0], make(map(str, snakemake.input.results), config, layout))
