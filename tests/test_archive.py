@@ -99,6 +99,15 @@ def test_what_cannot_be_told_stays_out_on_real_images_alone(results):
     }
 
 
+def test_images_of_unknown_origin_stay_out(results):
+    elsewhere = made(
+        "results/targets/real-smoke/own.safetensors", "targets", ["/other/x.safetensors"]
+    )
+    results.append(made("figures/own.pdf", "own", [elsewhere]))
+    told(results)
+    assert "come from no data set of the catalogue" in left_out(packed(results))["figures/own.pdf"]
+
+
 def test_equal_contents_give_equal_bytes(results):
     told(results)
     packed(results)

@@ -128,20 +128,28 @@ def left_out(provenance: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     for result in provenance["results"]:
         shown = result["pictures_of"]
-        if shown is None and provenance["images"] != "embedded":
-            if _is_figure(result["path"]):
-                missing = ", ".join(result["unrecorded"][:3]) or result["path"]
-                found[result["path"]] = (
-                    f"it cannot be told which images it shows, as {missing} has no sidecar; delete "
-                    "that and ask Snakemake for it again"
-                )
+        if not _is_figure(result["path"]):
             continue
+        if shown is None and provenance["images"] != "embedded":
+            found[result["path"]] = _untold(result)
         kept = [name for name in shown or () if not terms.of(name).shareable]
-        if kept and _is_figure(result["path"]):
+        if kept:
             found[result["path"]] = "; ".join(
                 f"may show images of {name}: {terms.of(name).reason}" for name in kept
             )
     return found
+
+
+def _untold(result: Mapping[str, Any]) -> str:
+    """Why it is not known which images a figure shows."""
+    words = "it cannot be told which images it shows"
+    if result["altered"] is None:
+        missing = result["path"]
+    elif result["unrecorded"]:
+        missing = ", ".join(result["unrecorded"][:3])
+    else:
+        return f"{words}: they come from no data set of the catalogue"
+    return f"{words}, as {missing} has no sidecar; delete that and ask Snakemake for it again"
 
 
 def _is_figure(path: str) -> bool:

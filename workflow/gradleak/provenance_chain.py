@@ -119,16 +119,20 @@ def pictures_of(top: str, files: Graph, layout: Layout) -> list[str] | None:
     Returns
     -------
     list of str or None
-        None where a sidecar is missing, so that it cannot be told.
+        None where it cannot be told: a sidecar is missing, or images come from no known data set.
     """
     own = files[top]
     if own is None:
         return None
     shown = [path for path in own["input"] if layout.is_picture(path)]
-    below = set().union(*(behind(path, files) for path in shown))
-    if any(_is_unrecorded(path, files, layout) for path in below):
-        return None
-    return datasets(below, layout)
+    found: set[str] = set()
+    for path in shown:
+        below = behind(path, files)
+        sources = datasets(below, layout)
+        if not sources or unrecorded(below, files, layout):
+            return None
+        found.update(sources)
+    return sorted(found)
 
 
 def _is_unrecorded(path: str, files: Graph, layout: Layout) -> bool:
