@@ -159,14 +159,20 @@ def read_tensors(
             tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             text = (file.metadata() or {}).get(METADATA_KEY)
     except (SafetensorError, OSError) as error:
-        raise ArtifactError(
-            f"{source} is damaged ({error}); delete it and ask Snakemake for it again."
-        ) from error
+        raise ArtifactError(f"{source} is damaged ({error}); {again(source)}.") from error
     if text is None:
         raise ArtifactError(
             f"{source} has no metadata under '{METADATA_KEY}'; it was not made by this pipeline."
         )
     return tensors, json.loads(text)
+
+
+def again(path: str | os.PathLike[str]) -> str:
+    """What to do about a damaged file, in words; of the shared cache, its copy goes too."""
+    if not Path(path).is_symlink():
+        return "delete it and ask Snakemake for it again"
+    entry = Path(path).resolve()
+    return f"delete it and {entry}, which it is a link to, and ask Snakemake for it again"
 
 
 def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import platform
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,6 +26,8 @@ LIBRARIES = (
     "safetensors",
     "torch",
 )
+# Their versions too can change what costly rules write.
+MORE = ("cma", "pandas", "torchvision")
 
 
 def module_path(module: str) -> Path | None:
@@ -107,13 +110,20 @@ def code_hash(*modules: str) -> str:
 
 def versions() -> dict[str, str]:
     """Versions of the libraries that numbers depend on."""
-    found = {}
-    for library in LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            found[library] = "absent"
-    return found
+    return {library: _version(library) for library in LIBRARIES}
+
+
+def software() -> dict[str, str]:
+    """What equal bytes are promised under: versions of Python (major, minor) and the libraries."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"python": python, **versions(), **{library: _version(library) for library in MORE}}
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "absent"
 
 
 def record(settings: Any, code: str, **more: Any) -> dict[str, Any]:

@@ -14,10 +14,9 @@ rule attack:
         timing=RECONSTRUCTION.replace(".safetensors", ".seconds.json"),
     log:
         beside(RECONSTRUCTION, "logs", ".log"),
-    benchmark:
-        beside(RECONSTRUCTION, "benchmarks", ".tsv")
     wildcard_constraints:
         attack=ids(FIRST),
+    cache: SHARED
     conda:
         "../../envs/gradleak.yaml"
     threads: model_threads
@@ -29,6 +28,7 @@ rule attack:
         settings=attack_settings,
         device=attack_device,
         code=attack_code,
+        software=SOFTWARE,
     script:
         "../scripts/attack.py"
 

@@ -8,7 +8,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
 from gradleak import config as gradleak_config
-from gradleak import experiment_checks, resources
+from gradleak import experiment_checks, resources, shared_cache
 from gradleak.attacks.run import ATTACKS
 from gradleak.benchmarks.threads import shortened
 from gradleak.data import backbones
@@ -17,9 +17,18 @@ from gradleak.data.catalogue import pairs, pairs_pattern, resolve
 from gradleak.defences.base import DEFENCES
 from gradleak.errors import GradleakError
 from gradleak.provenance import code_hash as code
+from gradleak.provenance import software
 from gradleak.servers.base import SERVERS
 
+# Costly rules use Snakemake's shared cache, `cache: SHARED`, where --cache asks for it; without it
+# Snakemake would warn about each of them. A storage provider brings a cache of its own.
+SHARED = workflow.workflow_settings.cache is not None
+# Versions of Python and of the libraries: a parameter of rules that the cache knows by parameters.
+SOFTWARE = software()
+
 try:
+    if SHARED and workflow.storage_settings.default_storage_provider is None:
+        shared_cache.check(os.environ.get(shared_cache.VARIABLE))
     CONFIG = gradleak_config.load(config)
 except GradleakError as error:
     raise WorkflowError(str(error)) from None

@@ -8,10 +8,9 @@ rule embedded_dataset:
         sidecar=f"{ARRAYS}.sha256",
     log:
         "results/logs/embedded_dataset/{dataset}-{split}.log",
-    benchmark:
-        "results/benchmarks/embedded_dataset/{dataset}-{split}.tsv"
     wildcard_constraints:
         dataset=made_from("embedded"),
+    cache: SHARED
     conda:
         "../../envs/gradleak.yaml"
     threads: 1
@@ -19,7 +18,10 @@ rule embedded_dataset:
         mem_mb=memory("embedded_dataset"),
         runtime=minutes("embedded_dataset"),
     params:
+        dataset=wildcard("dataset"),
+        split=wildcard("split"),
         code=code("gradleak.data.embedded"),
+        software=SOFTWARE,
     script:
         "../scripts/embedded_dataset.py"
 
@@ -56,10 +58,9 @@ rule unpack_dataset:
         sidecar=f"{ARRAYS}.sha256",
     log:
         "results/logs/unpack_dataset/{dataset}-{split}.log",
-    benchmark:
-        "results/benchmarks/unpack_dataset/{dataset}-{split}.tsv"
     wildcard_constraints:
         dataset=made_from("official"),
+    cache: SHARED
     conda:
         "../../envs/gradleak.yaml"
     threads: 1
@@ -67,7 +68,10 @@ rule unpack_dataset:
         mem_mb=2000,
         runtime=10,
     params:
+        dataset=wildcard("dataset"),
+        split=wildcard("split"),
         code=code("gradleak.data.official"),
+        software=SOFTWARE,
     script:
         "../scripts/unpack_dataset.py"
 
@@ -80,10 +84,9 @@ rule import_imagenet:
         sidecar=f"{ARRAYS}.sha256",
     log:
         "results/logs/import_imagenet/{dataset}-{split}.log",
-    benchmark:
-        "results/benchmarks/import_imagenet/{dataset}-{split}.tsv"
     wildcard_constraints:
         dataset=made_from("own_folder"),
+    cache: SHARED
     conda:
         "../../envs/gradleak.yaml"
     threads: 1
@@ -91,7 +94,11 @@ rule import_imagenet:
         mem_mb=4000,
         runtime=60,
     params:
+        dataset=wildcard("dataset"),
+        split=wildcard("split"),
         source=str(CONFIG.data.imagenet or ""),
+        listing=own_listing,
         code=code("gradleak.data.own_folder"),
+        software=SOFTWARE,
     script:
         "../scripts/import_folder.py"

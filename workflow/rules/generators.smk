@@ -9,8 +9,7 @@ rule generator:
         weights=GENERATOR,
     log:
         beside(GENERATOR, "logs", ".log"),
-    benchmark:
-        beside(GENERATOR, "benchmarks", ".tsv")
+    cache: SHARED
     # Attacks wait for it.
     priority: 1
     conda:
@@ -28,5 +27,6 @@ rule generator:
         curve=GENERATOR.replace(".safetensors", ".curve.csv"),
         checkpoints=GENERATOR.replace(".safetensors", ".checkpoints"),
         code=code("gradleak.generators.make"),
+        software=SOFTWARE,
     script:
         "../scripts/generator.py"

@@ -20,10 +20,20 @@ def mirror(wildcards):
     return CONFIG.data.mirrors.get(wildcards.dataset)
 
 
+def wildcard(name):
+    """A wildcard as a parameter: an entry of the shared cache is known by parameters alone."""
+    return lambda wildcards: getattr(wildcards, name)
+
+
 def own_images(wildcards):
-    """The folder or archive of one's own; where it is missing, the script says what to do."""
+    """The archive of one's own; where it is missing, the script says what to do."""
     source = CONFIG.data.imagenet
-    return [str(source)] if source and Path(source).exists() else []
+    return [str(source)] if source and Path(source).is_file() else []
+
+
+def own_listing(wildcards):
+    """What stands for the folder of one's own: Snakemake cannot hash a folder."""
+    return shared_cache.listing(CONFIG.data.imagenet)
 
 
 def dataset_file(wildcards):

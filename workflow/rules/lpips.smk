@@ -7,12 +7,11 @@ rule lpips_network:
         f"{LPIPS}/{{network}}.safetensors",
     log:
         "results/logs/lpips_network/{network}.log",
-    benchmark:
-        "results/benchmarks/lpips_network/{network}.tsv"
     wildcard_constraints:
         network=ids(
             name for name in backbones.BACKBONES if not Path(LPIPS, f"{name}.safetensors").exists()
         ),
+    cache: SHARED
     localrule: True
     conda:
         "../../envs/gradleak.yaml"
@@ -21,8 +20,10 @@ rule lpips_network:
         mem_mb=2000,
         runtime=60,
     params:
+        network=wildcard("network"),
         mirror=CONFIG.data.mirrors.get("lpips"),
         code=code("gradleak.data.backbones"),
+        software=SOFTWARE,
     script:
         "../scripts/lpips_network.py"
 

@@ -19,8 +19,7 @@ rule inconspicuous:
         f"results/inconspicuous/{CASE}/{{model}}.csv",
     log:
         f"results/logs/inconspicuous/{CASE}/{{model}}.log",
-    benchmark:
-        f"results/benchmarks/inconspicuous/{CASE}/{{model}}.tsv"
+    cache: SHARED
     conda:
         "../../envs/gradleak.yaml"
     threads: model_threads
@@ -31,6 +30,7 @@ rule inconspicuous:
         servers=lambda wildcards: INCONSPICUOUS[wildcards.model],
         samples=CONFIG.amount("mkor_sampled"),
         code=code("gradleak.inconspicuous"),
+        software=SOFTWARE,
     script:
         "../scripts/inconspicuous.py"
 

@@ -33,8 +33,7 @@ rule security:
         SECURITY,
     log:
         beside(SECURITY, "logs", ".log"),
-    benchmark:
-        beside(SECURITY, "benchmarks", ".tsv")
+    cache: SHARED
     conda:
         "../../envs/gradleak.yaml"
     threads: 1
@@ -44,6 +43,7 @@ rule security:
     params:
         seeds=security_seeds,
         code=code("gradleak.security"),
+        software=SOFTWARE,
     script:
         "../scripts/security.py"
 
@@ -56,8 +56,7 @@ rule rank_analysis:
         RANK,
     log:
         beside(RANK, "logs", ".log"),
-    benchmark:
-        beside(RANK, "benchmarks", ".tsv")
+    cache: SHARED
     conda:
         "../../envs/gradleak.yaml"
     threads: 1
@@ -68,5 +67,6 @@ rule rank_analysis:
         task=score_task,
         amounts=rank_amounts,
         code=code("gradleak.rank_table"),
+        software=SOFTWARE,
     script:
         "../scripts/rank_analysis.py"

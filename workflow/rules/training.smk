@@ -7,6 +7,7 @@ TRAINING_PARAMS = {
     "seeds": training_seeds,
     "device": CONFIG.device,
     "images": CONFIG.images,
+    "software": SOFTWARE,
     # Not an output: what a killed job leaves there is where the next one goes on.
     "checkpoints": TRAINED.replace(".safetensors", ".checkpoints"),
 }
@@ -23,11 +24,10 @@ rule train:
         summary=SUMMARY,
     log:
         beside(TRAINED, "logs", ".log"),
-    benchmark:
-        beside(TRAINED, "benchmarks", ".tsv")
     wildcard_constraints:
         model=ids(OPEN),
         training=ids(CENTRAL),
+    cache: SHARED
     # Trainings take longest and attacks wait for them.
     priority: 1
     conda:
@@ -44,6 +44,7 @@ rule train:
         "../scripts/train.py"
 
 
+# No shared cache: two checkouts that made an entry with a folder at once would nest their folders.
 use rule train as train_locked with:
     input:
         model=MODEL,
@@ -57,6 +58,7 @@ use rule train as train_locked with:
     wildcard_constraints:
         model=ids(LOCKED),
         training=ids(CENTRAL),
+    cache: False
 
 
 use rule train as train_federated with:

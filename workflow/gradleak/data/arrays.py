@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from gradleak.artifacts import METADATA_KEY, atomic, write_tensors
+from gradleak.artifacts import METADATA_KEY, again, atomic, write_tensors
 from gradleak.data import catalogue
 from gradleak.errors import DataError
 
@@ -222,7 +222,7 @@ def _compare(source: Path, found: str) -> None:
     if match[0] != found:
         raise DataError(
             f"{source} was truncated or altered: its SHA-256 is {found} where {match[0]} is "
-            f"expected; {AGAIN}, or copy it once more."
+            f"expected; {again(source)}, or copy it once more."
         )
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from safetensors import SafetensorError, safe_open
 
 from gradleak import targets
-from gradleak.artifacts import METADATA_KEY
+from gradleak.artifacts import METADATA_KEY, again
 from gradleak.errors import ArtifactError
 from gradleak.figures.pictures import DATASETS, DIGITS, is_embedded
 from gradleak.metrics.image import assignment
@@ -70,9 +70,7 @@ class Stored:
         return np.asarray(found)
 
     def _damaged(self, error: Exception) -> ArtifactError:
-        return ArtifactError(
-            f"{self.path} is damaged ({error}); delete it and ask Snakemake for it again."
-        )
+        return ArtifactError(f"{self.path} is damaged ({error}); {again(self.path)}.")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradleak.artifacts import read_tensors, write_tensors
+from gradleak.artifacts import again, read_tensors, write_tensors
 from gradleak.errors import ArtifactError, ConfigError
 from gradleak.generators import biggan, conditional_vae
 from gradleak.generators.base import Generator
@@ -60,9 +60,7 @@ def read(path: str) -> Generator:
     try:
         return _built(metadata["kind"], metadata["sizes"], tensors)
     except (KeyError, TypeError, RuntimeError, ConfigError) as error:
-        raise ArtifactError(
-            f"{path} is damaged ({error}); delete it and ask Snakemake for it again."
-        ) from error
+        raise ArtifactError(f"{path} is damaged ({error}); {again(path)}.") from error
 
 
 def _built(
