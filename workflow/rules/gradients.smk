@@ -1,5 +1,17 @@
 # Gradient capture and defences: what a client shares.
 
+# Experiments on VGG-16, whose gradients take 0.5 GB each: they go once all attacks have read them.
+# What is made again outdates all that was made of it, so that is for closed forms alone, which take
+# seconds; what a search found in hours stays, and so does its gradient.
+LARGE_GRADIENTS = [
+    name
+    for name, entry in CONFIG.experiments.items()
+    if any(resources.parameters(CONFIG, model) > resources.LARGE for model in entry.models)
+    and not any(CONFIG.attacks[attack].method in ON_DEVICE for attack in entry.attacks)
+]
+SMALL_GRADIENTS = [name for name in CONFIG.experiments if name not in LARGE_GRADIENTS]
+DEFENDED = [name for name in CONFIG.defences if name not in UNDEFENDED]
+
 
 rule gradient:
     input:
@@ -13,6 +25,7 @@ rule gradient:
     benchmark:
         beside(GRADIENT, "benchmarks", ".tsv")
     wildcard_constraints:
+        experiment=ids(SMALL_GRADIENTS),
         defence=ids(UNDEFENDED),
     conda:
         "../../envs/gradleak.yaml"
@@ -29,6 +42,14 @@ rule gradient:
         "../scripts/gradient.py"
 
 
+use rule gradient as large_gradient with:
+    output:
+        temp(GRADIENT),
+    wildcard_constraints:
+        experiment=ids(LARGE_GRADIENTS),
+        defence=ids(UNDEFENDED),
+
+
 # A gradient is computed once, whatever number of defences it meets.
 rule defended_gradient:
     input:
@@ -43,7 +64,8 @@ rule defended_gradient:
     benchmark:
         beside(GRADIENT, "benchmarks", ".tsv")
     wildcard_constraints:
-        defence=ids([name for name in CONFIG.defences if name not in UNDEFENDED]),
+        experiment=ids(SMALL_GRADIENTS),
+        defence=ids(DEFENDED),
     conda:
         "../../envs/gradleak.yaml"
     threads: 1
@@ -55,3 +77,11 @@ rule defended_gradient:
         code=defence_code,
     script:
         "../scripts/defended_gradient.py"
+
+
+use rule defended_gradient as large_defended_gradient with:
+    output:
+        temp(GRADIENT),
+    wildcard_constraints:
+        experiment=ids(LARGE_GRADIENTS),
+        defence=ids(DEFENDED),
