@@ -40,6 +40,7 @@ include: "workflow/rules/fedkl_tables.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/benchmarks.smk"
 include: "workflow/rules/provenance.smk"
+include: "workflow/rules/clean.smk"
 
 
 rule all:

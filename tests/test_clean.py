@@ -1,0 +1,126 @@
+"""What `snakemake clean` removes, and what it leaves alone."""
+
+import errno
+import os
+import re
+
+import pytest
+
+from gradleak import cleanup
+from gradleak.errors import ArtifactError
+
+SMOKE = ("--cores", "2", "--config", "scale=smoke", "--")
+CELL = "embedded-smoke/copa_pair/cnn3_v3_tanh"
+SCORES = f"results/scores/{CELL}/none/rgap.csv"
+TRAINING = "results/training/embedded-smoke/rgap_resnet18/rgap_resnet18"
+
+
+def write(path, content=b"12345"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def files(folder):
+    return {str(p.relative_to(folder)) for p in folder.rglob("*") if not p.is_dir()}
+
+
+def test_files_go_and_tables_of_trainings_stay(folder):
+    for name in ("a/b/x.safetensors", "a/y.json", "a/b/x.csv", "a/x.checkpoints/x-0.safetensors"):
+        write(folder / "results" / name)
+    (folder / "results/a/empty").mkdir()
+    write(folder / "results/other/z.safetensors")
+    assert cleanup.remove(["results/a", "results/absent"]) == [
+        cleanup.Freed(cleanup.Path("results/a"), 3, 15),
+        cleanup.Freed(cleanup.Path("results/absent"), 0, 0),
+    ]
+    assert files(folder) == {"results/a/b/x.csv", "results/other/z.safetensors"}
+    assert sorted(p.name for p in (folder / "results/a").iterdir()) == ["b"]
+    cleanup.remove(["results/other"])
+    assert not (folder / "results/other").exists()
+
+
+def test_links_go_and_what_they_lead_to_stays(folder):
+    kept = write(folder / "cache/entry.safetensors")
+    inside = write(folder / "cache/folder/client.safetensors")
+    (folder / "results/a").mkdir(parents=True)
+    (folder / "results/a/x.safetensors").symlink_to(kept)
+    (folder / "results/a/x.clients").symlink_to(inside.parent)
+    (folder / "results/a/gone.safetensors").symlink_to(folder / "nowhere")
+    freed = cleanup.remove(["results/a"])
+    assert freed == [cleanup.Freed(cleanup.Path("results/a"), 3, 0)]
+    assert files(folder) == {"cache/entry.safetensors", "cache/folder/client.safetensors"}
+
+
+@pytest.mark.parametrize("where", ["data", "results/../data", "/", "results/a"])
+def test_nothing_is_removed_outside_of_results(folder, where):
+    """`results/a` is a link to another disk here."""
+    kept = [write(folder / "data/x.safetensors"), write(folder / "results/b/x.safetensors")]
+    (folder / "results/a").symlink_to(folder / "data")
+    place = str(folder / "data") if where == "/" else where
+    with pytest.raises(ArtifactError, match=r"nothing was removed; remove by hand"):
+        cleanup.remove(["results/b", place])
+    assert all(path.read_bytes() == b"12345" for path in kept)
+
+
+def test_a_file_that_cannot_be_removed_is_named(folder, monkeypatch):
+    def refuse(path):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+
+    write(folder / "results/a/x.safetensors")
+    monkeypatch.setattr(cleanup.Path, "unlink", refuse)
+    with pytest.raises(ArtifactError, match=r"Cannot remove .*x\.safetensors: Permission denied; "):
+        cleanup.remove(["results/a"])
+
+
+def test_the_sum_is_told():
+    rows = [
+        cleanup.Freed(cleanup.Path("results/a"), 3, 2_540_000_000),
+        cleanup.Freed(cleanup.Path("results/b"), 0, 0),
+        cleanup.Freed(cleanup.Path("results/c"), 1, 1200),
+    ]
+    assert cleanup.words(rows).splitlines() == [
+        "    2.5 GB       3 files  results/a",
+        "    1.2 kB       1 files  results/c",
+        "    2.5 GB       4 files  freed in all",
+    ]
+
+
+def test_after_a_clean_up_nothing_is_to_be_done(tree, snakemake):
+    """Scores and accuracies stay up to date; one that is deleted brings back what it needs."""
+    other = write(tree / "results/gradients/embedded-laptop/x/y/none.safetensors")
+    snakemake(tree, *SMOKE, SCORES, f"{TRAINING}.csv")
+    before = {path: (tree / path).read_bytes() for path in (SCORES, f"{TRAINING}.csv")}
+    data = {path for path in files(tree) if path.startswith("data/")}
+
+    together = snakemake(tree, *SMOKE, "clean", SCORES, check=False)
+    assert together.returncode != 0
+    assert "ask for it alone: snakemake clean." in " ".join(
+        (together.stdout + together.stderr).split()
+    )
+    assert (tree / f"{TRAINING}.safetensors").is_file()
+
+    done = snakemake(tree, *SMOKE, "clean")
+    said = done.stdout + done.stderr
+    assert re.search(r"[\d.]+ MB +\d+ files  freed in all", said)
+    left = files(tree)
+    assert {path for path in left if path.endswith(".safetensors")} == {
+        str(other.relative_to(tree)),
+        *(path for path in data if path.endswith(".safetensors")),
+    }
+    assert data <= left
+    assert f"{TRAINING}.curve.csv" in left
+    again = snakemake(tree, *SMOKE, SCORES, f"{TRAINING}.csv")
+    assert "Nothing to be done" in again.stdout + again.stderr
+
+    (tree / SCORES).unlink()
+    snakemake(tree, *SMOKE, SCORES, f"{TRAINING}.csv")
+    assert {path: (tree / path).read_bytes() for path in before} == before
+    assert (tree / f"results/reconstructions/{CELL}/none/rgap.safetensors").is_file()
+    assert not (tree / f"{TRAINING}.safetensors").exists()

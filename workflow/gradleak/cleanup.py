@@ -1,0 +1,114 @@
+"""Freeing disk: what is left of a run once its figures, tables and claims are made."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gradleak.errors import ArtifactError
+
+ROOT = Path("results")
+# Accuracies and curves of trainings: small, and tables are made of them.
+KEPT = (".csv",)
+
+
+@dataclass(frozen=True)
+class Freed:
+    """What was removed of one folder.
+
+    Attributes
+    ----------
+    folder
+        The folder.
+    files
+        Number of files and links removed.
+    size
+        Bytes that they took; a link into the shared cache takes none.
+    """
+
+    folder: Path
+    files: int
+    size: int
+
+
+def remove(folders: Iterable[str | os.PathLike[str]]) -> list[Freed]:
+    """Remove the files of `folders` below `results/` but those that end in `KEPT`.
+
+    Links are removed, never what they lead to. Folders that are empty then go as well; those that
+    are not there count nothing.
+
+    Raises
+    ------
+    ArtifactError
+        If a folder lies outside `results/` or behind a link, or a file cannot be removed.
+    """
+    chosen = [Path(folder) for folder in folders]
+    for folder in chosen:
+        _refuse_elsewhere(folder)
+    return [_remove(folder) for folder in chosen]
+
+
+def _refuse_elsewhere(folder: Path) -> None:
+    if folder.is_absolute() or ".." in folder.parts or folder.parts[:1] != ROOT.parts:
+        raise ArtifactError(
+            f"{folder} does not lie in {ROOT}/, so nothing was removed; remove by hand what you "
+            "can spare of it."
+        )
+    for path in (folder, *folder.parents):
+        if path.is_symlink():
+            raise ArtifactError(
+                f"{path} is a link to {path.resolve()}, so nothing was removed; remove by hand "
+                "what you can spare of it."
+            )
+
+
+def _remove(folder: Path) -> Freed:
+    files = size = 0
+    try:
+        for place, folders, names in os.walk(folder, topdown=False, onerror=_raise):
+            for name in names + [name for name in folders if (Path(place) / name).is_symlink()]:
+                path = Path(place) / name
+                if path.suffix in KEPT:
+                    continue
+                status = path.lstat()
+                path.unlink()
+                files += 1
+                size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+            if not any(Path(place).iterdir()):
+                Path(place).rmdir()
+    except FileNotFoundError as error:
+        if Path(error.filename) != folder:
+            raise _cannot(error) from error
+    except OSError as error:
+        raise _cannot(error) from error
+    return Freed(folder, files, size)
+
+
+def _raise(error: OSError) -> None:
+    raise error
+
+
+def _cannot(error: OSError) -> ArtifactError:
+    return ArtifactError(
+        f"Cannot remove {error.filename}: {error.strerror}; change its permissions and ask for "
+        "clean again."
+    )
+
+
+def words(freed: Iterable[Freed]) -> str:
+    """A line for each folder that something was removed of, and the sum."""
+    rows = [entry for entry in freed if entry.files]
+    lines = [f"{_size(row.size):>10}  {row.files:>6} files  {row.folder}" for row in rows]
+    total = _size(sum(row.size for row in rows))
+    lines.append(f"{total:>10}  {sum(row.files for row in rows):>6} files  freed in all")
+    return "\n".join(lines)
+
+
+def _size(count: int) -> str:
+    for unit, name in ((1e9, "GB"), (1e6, "MB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}"
+    return f"{count / 1e3:.1f} kB"
