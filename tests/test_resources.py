@@ -35,8 +35,8 @@ def some_attack():
 def test_memory_and_time_double_with_each_attempt():
     rows = [Measured("attack", "", "laptop", 3, 1000.0, 600.0)]
     needs = Resources(config(), rows)
-    assert needs.memory("attack", {}) == 1700
-    assert [needs.memory("attack", {}, n) for n in (1, 2, 3)] == [1700, 3400, 6800]
+    assert needs.memory("attack", {}) == 1800
+    assert [needs.memory("attack", {}, n) for n in (1, 2, 3)] == [1800, 3600, 7200]
     assert [needs.minutes("attack", {}, n) for n in (1, 2, 3)] == [30, 60, 120]
 
 
@@ -52,7 +52,7 @@ def test_jobs_of_one_kind_are_told_from_others_of_the_script():
         Measured("attack", key, "laptop", 1, 500.0, 60.0),
         Measured("attack", "other large", "laptop", 1, 9000.0, 6000.0),
     ]
-    assert Resources(config(), rows).memory("attack", wildcards) == 1100
+    assert Resources(config(), rows).memory("attack", wildcards) == 1200
     # A kind that no run had yet gets the most that any job of the script took.
     assert Resources(config(), rows[1:]).memory("attack", wildcards) > 9000
 
@@ -112,7 +112,7 @@ def test_the_table_takes_the_most_of_each_kind_and_keeps_what_did_not_run(tmp_pa
     assert resources.update(table, config(), folder) == 2
     key = resources.key_of(config(), some_attack())
     assert table.read_text().splitlines()[1:] == [
-        f"attack,{key},laptop,1,300,30",
+        f"attack,{key},laptop,1,200,30",
         "attack,old,smoke,2,100,5",
         "figure,,laptop,2,300,40",
     ]

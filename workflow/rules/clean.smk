@@ -12,15 +12,6 @@ CLEANED = [
 ]
 
 
-def cleaned_folders(wildcards):
-    """Folders of the current images and scale; others keep theirs."""
-    if set(workflow.dag_settings.targets) != {"clean"}:
-        raise WorkflowError(
-            "clean removes what other targets are being made of; ask for it alone: snakemake clean."
-        )
-    return [path.partition("/{")[0] for path in CLEANED]
-
-
 rule clean:
     log:
         "results/logs/clean.log",

@@ -101,10 +101,14 @@ def ids(names):
     return "|".join(sorted(names)) or "(?!)"
 
 
+def beside_snakefile(path):
+    """A file of the source tree, wherever Snakemake runs; of this folder if it has one."""
+    return path if Path(path).exists() else str(Path(workflow.basedir) / path)
+
+
 def claims_of(paper):
-    """Claims file of a paper: beside the Snakefile, wherever Snakemake runs."""
-    source = Path(workflow.basedir)
-    return str((Path() if source.samefile(".") else source) / f"workflow/claims/{paper}.yaml")
+    """Claims file of a paper."""
+    return beside_snakefile(f"workflow/claims/{paper}.yaml")
 
 
 def beside(path, kind, suffix):

@@ -388,3 +388,12 @@ def few_overrides(wildcards):
 def every_core(wildcards):
     """All cores; asked only when a benchmark runs, for profiles that submit jobs set no number."""
     return workflow.cores
+
+
+def cleaned_folders(wildcards):
+    """Folders of the current images and scale; others keep theirs."""
+    if set(workflow.dag_settings.targets) != {"clean"}:
+        raise WorkflowError(
+            "clean removes what other targets are being made of; ask for it alone: snakemake clean."
+        )
+    return [path.partition("{")[0].rstrip("/") for path in CLEANED]

@@ -10,8 +10,8 @@ PICTURED = [pattern.split(CASE)[0] for pattern in (TARGETS, RECONSTRUCTION, GENE
 rule provenance:
     input:
         results=[*RESULTS, CLAIMED],
-        config="config.yaml",
-        lock="requirements.lock",
+        config=beside_snakefile("config.yaml"),
+        lock=beside_snakefile("requirements.lock"),
     output:
         "results/provenance.json",
     log:
@@ -37,8 +37,8 @@ rule archive:
     input:
         provenance="results/provenance.json",
         results=[*RESULTS, CLAIMED],
-        config="config.yaml",
-        lock="requirements.lock",
+        config=beside_snakefile("config.yaml"),
+        lock=beside_snakefile("requirements.lock"),
         claims=CLAIMS,
     output:
         "results/archive.zip",
