@@ -1,0 +1,241 @@
+"""The shared cache: what a second checkout takes from it, and what never happens to an entry."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from conftest import ROOT, TREE
+from gradleak import artifacts, provenance, shared_cache
+from gradleak.errors import ArtifactError, ConfigError, DataError
+
+SMOKE = ("--cores", "2", "--config", "scale=smoke")
+CELL = "embedded-smoke/copa_pair/cnn3_v3_tanh/none"
+COPA, RGAP = (f"results/reconstructions/{CELL}/{name}.safetensors" for name in ("copa", "rgap"))
+DATA = "data/photos10-train.safetensors"
+TRAINED = "results/training/embedded-smoke/rgap_resnet18/rgap_resnet18"
+GOALS = (COPA, RGAP, f"{TRAINED}.csv")
+# Outputs of jobs that may use the cache, all that make `GOALS`.
+CACHED = {
+    DATA,
+    f"{DATA}.sha256",
+    *(
+        path
+        for goal in (COPA, RGAP)
+        for path in (goal, goal.replace(".safetensors", ".seconds.json"))
+    ),
+    *(f"{TRAINED}.{suffix}" for suffix in ("safetensors", "csv", "curve.csv")),
+}
+
+
+def checkout(folder):
+    folder.mkdir(parents=True)
+    for name in TREE:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, folder / name)
+    return folder
+
+
+def start(folder, cache, *arguments):
+    command = [sys.executable, "-m", "snakemake", *SMOKE, "--cache", "--", *arguments]
+    environment = {**os.environ, shared_cache.VARIABLE: str(cache)}
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run(folder, cache, *arguments):
+    """Output of Snakemake with a shared cache."""
+    running = start(folder, cache, *(arguments or GOALS))
+    said = running.communicate()[0]
+    assert running.returncode == 0, said
+    return said
+
+
+def computed(folder):
+    """Outputs that this checkout made itself: jobs write a sidecar, the cache does not."""
+    there = (folder / "results/provenance").rglob("*.json")
+    return {json.loads(path.read_text())["artifact"] for path in there} & CACHED
+
+
+def forget(folder):
+    """Remove sidecars, so that those of the next run can be told."""
+    shutil.rmtree(folder / "results/provenance", ignore_errors=True)
+
+
+def bytes_of(folder):
+    return {path: (folder / path).read_bytes() for path in CACHED}
+
+
+def entries(cache):
+    """Contents of a cache by file name."""
+    return {path.name: path.read_bytes() for path in cache.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory):
+    """A checkout that filled a cache, the cache, and a second one, elsewhere, that read it."""
+    base = tmp_path_factory.mktemp("shared")
+    cache = base / "cache"
+    cache.mkdir()
+    first, second = checkout(base / "first"), checkout(base / "some/where/second")
+    run(first, cache)
+    said = run(second, cache)
+    return first, second, cache, said
+
+
+def test_a_second_checkout_runs_no_cached_job(shared):
+    first, second, cache, said = shared
+    assert computed(first) == CACHED
+    assert computed(second) == set()
+    assert len(re.findall("Symlinking output file", said)) == len(CACHED) == len(entries(cache))
+    assert all((second / path).resolve().parent == cache for path in CACHED)
+    assert bytes_of(first) == bytes_of(second)
+
+
+def test_results_are_those_without_a_cache(shared, tree, snakemake):
+    first = shared[0]
+    snakemake(tree, *SMOKE, "--", COPA)
+    assert not (tree / COPA).is_symlink()
+    assert (tree / COPA).read_bytes() == (first / COPA).read_bytes()
+
+
+def test_what_one_checkout_deletes_or_makes_anew_changes_no_entry(shared, tmp_path):
+    """An edit of one attack's code runs that attack alone; taken back, its entry is used again."""
+    first, second, cache, _ = shared
+    before, old = entries(cache), bytes_of(first)
+    code = second / "workflow/gradleak/attacks/rgap.py"
+    text = code.read_text()
+    forget(second)
+    code.write_text(text + "\nADDED = 1\n")
+    run(second, cache)
+    made = {RGAP, RGAP.replace(".safetensors", ".seconds.json")}
+    assert computed(second) == made
+    after = entries(cache)
+    assert {name: after[name] for name in before} == before
+    assert len(after) == len(before) + len(made)
+    assert bytes_of(first) == old
+
+    forget(second)
+    code.write_text(text)
+    (second / COPA).unlink()
+    said = run(second, cache)
+    assert computed(second) == set()
+    assert "Symlinking output file" in said
+    assert bytes_of(second) == old
+    assert entries(cache) == after
+
+
+def test_another_config_has_other_entries(shared):
+    second, cache = shared[1:3]
+    before = entries(cache)
+    forget(second)
+    config = second / "config.yaml"
+    text = config.read_text()
+    assert text.count("copa_iterations:    {smoke: 60,") == 1
+    config.write_text(
+        text.replace("copa_iterations:    {smoke: 60,", "copa_iterations:    {smoke: 61,")
+    )
+    run(second, cache)
+    assert computed(second) == {COPA, COPA.replace(".safetensors", ".seconds.json")}
+    assert {name: entries(cache)[name] for name in before} == before
+    config.write_text(text)
+
+
+@pytest.mark.slow
+def test_two_checkouts_at_once_leave_whole_entries(tmp_path):
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    folders = [checkout(tmp_path / name) for name in ("one", "two")]
+    running = [start(folder, cache, RGAP) for folder in folders]
+    for process in running:
+        said = process.communicate()[0]
+        assert process.returncode == 0, said
+    one, two = ((folder / RGAP).read_bytes() for folder in folders)
+    assert one == two
+    # Data set, its checksum, images, seconds; nothing temporary.
+    assert len(entries(cache)) == 4
+    assert all((folder / RGAP).resolve().parent == cache for folder in folders)
+
+
+def test_a_damaged_entry_is_named_and_made_again_once_it_is_deleted(shared):
+    first, _, cache, _ = shared
+    entry = (first / RGAP).resolve()
+    whole = entry.read_bytes()
+    entry.write_bytes(whole[:100])
+    with pytest.raises(
+        ArtifactError, match=rf"damaged .*delete it and {entry}, which it is a link"
+    ):
+        artifacts.read_tensors(first / RGAP)
+    entry.unlink()
+    forget(first)
+    run(first, cache)
+    assert RGAP in computed(first)
+    assert entry.read_bytes() == whole
+
+
+@pytest.mark.parametrize(
+    ("location", "words"),
+    [
+        (None, "SNAKEMAKE_OUTPUT_CACHE, which is not set"),
+        ("cache", "a relative path"),
+        ("/nowhere/cache", "no folder that you may write to"),
+    ],
+)
+def test_a_cache_that_cannot_be_used_is_refused_in_one_sentence(location, words):
+    with pytest.raises(ConfigError, match=words):
+        shared_cache.check(location)
+
+
+def test_nothing_runs_where_the_cache_is_not_set(tree, snakemake, monkeypatch):
+    monkeypatch.delenv(shared_cache.VARIABLE, raising=False)
+    done = snakemake(tree, *SMOKE, "--cache", "--", RGAP, check=False)
+    said = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode != 0
+    assert "SNAKEMAKE_OUTPUT_CACHE, which is not set; set it to the folder" in said
+    assert not (tree / "results").exists()
+
+
+def test_without_cache_nothing_is_said_of_it(tree, snakemake):
+    done = snakemake(tree, "-n", *SMOKE, "--", *GOALS)
+    assert "eligible" not in done.stdout + done.stderr
+
+
+def test_software_is_part_of_an_entry(monkeypatch):
+    before = provenance.software()
+    assert before["python"] == ".".join(map(str, sys.version_info[:2]))
+    assert re.match(r"\d+\.\d+", before["torch"])
+    monkeypatch.setattr(provenance, "version", lambda library: "0.0")
+    assert provenance.software() == {**dict.fromkeys(before, "0.0"), "python": before["python"]}
+
+
+def test_a_listing_stands_for_a_folder(tmp_path):
+    folder = tmp_path / "images"
+    (folder / "cat").mkdir(parents=True)
+    image = folder / "cat" / "1.png"
+    image.write_bytes(b"one")
+    first = shared_cache.listing(folder)
+    assert first == shared_cache.listing(folder)
+    os.utime(image, ns=(1, 1))
+    second = shared_cache.listing(folder)
+    image.rename(folder / "cat" / "2.png")
+    third = shared_cache.listing(folder)
+    assert len({first, second, third}) == 3
+    assert shared_cache.listing(folder / "cat" / "2.png") is None
+    assert shared_cache.listing(tmp_path / "absent") is None
+    assert shared_cache.listing(None) is None
+    (folder / "dog").symlink_to(tmp_path / "absent")
+    with pytest.raises(DataError, match=r"dog cannot be read \(No such file"):
+        shared_cache.listing(folder)
