@@ -1,15 +1,5 @@
 # Freeing disk. Figures, tables, claims, scores and what else is small stay, and with them `all` has
 # nothing to do; what is deleted of these brings back the steps that it needs.
-CLEANED = [
-    TARGETS,
-    MODEL,
-    TRAINED,
-    CLIENT,
-    GENERATOR,
-    SENT,
-    GRADIENT,
-    RECONSTRUCTION,
-]
 
 
 rule clean:

@@ -391,9 +391,10 @@ def every_core(wildcards):
 
 
 def cleaned_folders(wildcards):
-    """Folders of the current images and scale; others keep theirs."""
+    """Folders that clean empties: those of the current images and scale; others keep theirs."""
     if set(workflow.dag_settings.targets) != {"clean"}:
         raise WorkflowError(
             "clean removes what other targets are being made of; ask for it alone: snakemake clean."
         )
-    return [path.partition("{")[0].rstrip("/") for path in CLEANED]
+    made = (TARGETS, MODEL, TRAINED, CLIENT, GENERATOR, SENT, GRADIENT, RECONSTRUCTION)
+    return [str(Path(path.partition("{")[0])) for path in made]
