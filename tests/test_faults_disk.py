@@ -124,7 +124,8 @@ echo "status $status"
 UNWRITABLE_FOLDERS = [
     ("results", "results is no folder that you may write to"),
     (".", "may not be written to; run Snakemake in a folder of your own, with --snakefile"),
-    ("data", "gradleak: Cannot write data/photos10-train.safetensors: Read-only file system; free"),
+    # Snakemake's own words, before the job begins; a data folder that holds all may be read-only.
+    ("data", "Read-only file system: 'data/photos10-train.safetensors'"),
 ]
 
 

@@ -178,8 +178,8 @@ def _transfer(url: str, part: Path) -> bool:
 
 def _receive(reply: requests.Response, part: Path, start: int) -> bool:
     """Write the reply behind byte `start`, or from the beginning where the server sends all."""
-    import requests
     from tqdm import tqdm
+    from urllib3.exceptions import HTTPError
 
     resumed = _continues_at(reply, start)
     received = start if resumed else 0
@@ -197,11 +197,12 @@ def _receive(reply: requests.Response, part: Path, start: int) -> bool:
     reply.raw.enforce_content_length = False
     with part.open("ab" if resumed else "wb") as file, bar:
         try:
-            for chunk in reply.iter_content(CHUNK):
+            # What has arrived, not whole chunks: a stall would throw away the last one's beginning.
+            while chunk := reply.raw.read1(CHUNK):
                 file.write(chunk)
                 received += len(chunk)
                 bar.update(len(chunk))
-        except (requests.ConnectionError, requests.exceptions.ChunkedEncodingError) as error:
+        except HTTPError as error:
             verb = f"sent nothing for {TIMEOUT[1]:g} s" if _timed_out(error) else "broke off"
             raise _Cut(f"{verb} after {received} bytes of {total or 'unknown'}") from error
     if total is not None and received < total:
@@ -219,7 +220,7 @@ def _continues_at(reply: requests.Response, start: int) -> bool:
 
 
 def _timed_out(error: BaseException) -> bool:
-    """Whether a time-out is among the causes: while bytes arrive, requests calls it otherwise."""
+    """Whether a time-out is among the causes."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, TimeoutError):
         cause = cause.__cause__ or cause.__context__

@@ -1,0 +1,142 @@
+"""Runs that are stopped, doubled, or dated wrongly; the permissions of what a run makes."""
+
+import os
+import shutil
+import signal
+import stat
+
+import pytest
+
+import faults
+
+TARGET = faults.SCORE
+HOURS = 3600.0
+
+
+@pytest.fixture(scope="module")
+def calm(tmp_path_factory):
+    """A folder in which one score was made undisturbed."""
+    folder = faults.copy_tree(tmp_path_factory.mktemp("calm"))
+    done = faults.run(folder, *faults.SMOKE, "--", TARGET)
+    assert done.returncode == 0, done.stdout
+    return folder
+
+
+@pytest.fixture
+def copy(calm, tmp_path):
+    return shutil.copytree(calm, tmp_path / "tree")
+
+
+@pytest.fixture
+def running(tmp_path):
+    """A run whose first job has just begun."""
+    started = faults.Running(faults.copy_tree(tmp_path / "tree"), *faults.SMOKE, "--", TARGET)
+    started.wait_for_job()
+    yield started
+    started.stop()
+
+
+STOPS = [
+    (signal.SIGTERM, False, "Will exit after finishing currently running jobs"),
+    # Ctrl-C reaches the whole group, jobs too.
+    (signal.SIGINT, True, ""),
+]
+
+
+@pytest.mark.parametrize(("number", "group", "said"), STOPS, ids=["SIGTERM", "Ctrl-C"])
+def test_a_stopped_run_goes_on_without_unlocking(running, calm, number, group, said):
+    reference = faults.artifacts(calm)
+    running.signal(number, group)
+    assert running.wait() == 1
+    assert said in running.text
+    running.end()
+    folder = running.folder
+    assert faults.half_written(folder, reference) == []
+    assert faults.temporaries(folder / "results") == []
+    assert not any((folder / ".snakemake/locks").glob("*"))
+    done = faults.run(folder, *faults.SMOKE, "--", TARGET)
+    assert done.returncode == 0, done.stdout
+    assert faults.artifacts(folder) == reference
+
+
+def test_a_second_run_at_the_same_time_is_refused_and_the_first_undisturbed(running, calm):
+    second = faults.run(running.folder, *faults.SMOKE, "--", TARGET)
+    assert second.returncode == 1
+    said = faults.words(second.stdout)
+    assert "make sure that no other Snakemake process is trying to create the same files" in said
+    assert "It can be removed with the --unlock argument" in said
+    assert running.wait() == 0, running.text
+    assert faults.artifacts(running.folder) == faults.artifacts(calm)
+
+
+def made(folder):
+    return [path for top in ("results", "data") for path in (folder / top).rglob("*.*")]
+
+
+def shift(paths, seconds):
+    for path in paths:
+        if path.is_file():
+            found = path.stat()
+            os.utime(path, (found.st_atime + seconds, found.st_mtime + seconds))
+
+
+# Which files are dated wrongly, by how many hours, and whether anything is made again for it.
+DATED = [
+    pytest.param("", 24, False, id="all-newer"),
+    # Older than the pipeline's scripts: Snakemake takes these for changed.
+    pytest.param("", -24, True, id="all-older", marks=pytest.mark.slow),
+    pytest.param("results/models", 5, False, id="inputs-newer"),
+    pytest.param("results/scores", -5, True, id="outputs-older", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("folder", "hours", "again"), DATED)
+def test_files_dated_by_a_wrong_clock_lose_nothing(copy, calm, folder, hours, again):
+    """What is made again gets the same bytes, and then rests."""
+    shift([path for path in made(copy) if str(path).startswith(str(copy / folder))], hours * HOURS)
+    done = faults.run(copy, *faults.SMOKE, "--", TARGET)
+    assert done.returncode == 0, done.stdout
+    assert ("Nothing to be done" in done.stdout) is not again, done.stdout
+    assert faults.artifacts(copy) == faults.artifacts(calm)
+    if again:
+        done = faults.run(copy, *faults.SMOKE, "--", TARGET)
+        assert "Nothing to be done" in done.stdout, done.stdout
+
+
+@pytest.mark.slow
+def test_a_clock_that_is_set_back_during_a_run_loses_nothing(running, calm):
+    """What was made before is dated five hours after what is made from it."""
+    shift(made(running.folder), 5 * HOURS)
+    assert running.wait() == 0, running.text
+    folder = running.folder
+    assert faults.artifacts(folder) == faults.artifacts(calm)
+    sidecars = [path for path in made(folder) if "provenance" in path.parts]
+    seconds = [faults.sidecar(path)["seconds"] for path in sidecars if path.is_file()]
+    assert seconds and all(0 < taken < 600 for taken in seconds)
+    done = faults.run(folder, *faults.SMOKE, "--", TARGET)
+    assert done.returncode == 0, done.stdout
+    assert faults.artifacts(folder) == faults.artifacts(calm)
+
+
+UMASKS = [0o022, 0o027, 0o077]
+
+
+@pytest.mark.parametrize(
+    "umask",
+    [pytest.param(mask, marks=[pytest.mark.slow] * (mask != 0o027)) for mask in UMASKS],
+    ids=oct,
+)
+def test_all_files_of_a_run_have_the_permissions_that_umask_gives(tmp_path, umask):
+    folder = faults.copy_tree(tmp_path / "tree")
+    prefix = ("bash", "-c", f'umask {umask:04o}; exec "$@"', "bash")
+    done = faults.run(folder, *faults.SMOKE, "--", TARGET, prefix=prefix)
+    assert done.returncode == 0, done.stdout
+    found = made(folder)
+    kinds = {path.relative_to(folder).parts[1] for path in found}
+    assert kinds >= {"logs", "benchmarks", "provenance", "scores", "models"}
+    wrong = {
+        str(path): oct(stat.S_IMODE(path.stat().st_mode))
+        for path in found
+        if path.is_file() and stat.S_IMODE(path.stat().st_mode) != 0o666 & ~umask
+    }
+    assert wrong == {}
