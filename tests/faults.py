@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -247,3 +248,37 @@ def namespace(script):
         if probe.returncode == 0:
             return [*prefix, script, "bash"]
     return None
+
+
+@contextmanager
+def memory_limit(mib):
+    """Command that begins a process in a group of its own with `mib` of memory, and its folder.
+
+    None where groups cannot be made. Both versions of the kernel's control groups are tried.
+    """
+    first = Path("/sys/fs/cgroup/memory")
+    top, limit = (
+        (first, "memory.limit_in_bytes") if first.is_dir() else (first.parent, "memory.max")
+    )
+    group = top / f"gradleak-test-{os.getpid()}"
+    try:
+        group.mkdir()
+        (group / limit).write_text(str(mib * 2**20))
+    except OSError:
+        if group.is_dir():
+            group.rmdir()
+        yield None, None
+        return
+    try:
+        enter = f'echo $$ > {group}/cgroup.procs; exec "$@"'
+        yield ("bash", "-c", enter, "bash"), group
+    finally:
+        group.rmdir()
+
+
+def killed_for_memory(group):
+    """How many processes of a group the kernel has killed."""
+    for name in ("memory.oom_control", "memory.events"):
+        if (group / name).exists():
+            return int(re.search(r"^oom_kill (\d+)", (group / name).read_text(), re.M)[1])
+    raise AssertionError(f"{group} does not tell of kills")

@@ -140,3 +140,21 @@ def test_all_files_of_a_run_have_the_permissions_that_umask_gives(tmp_path, umas
         if path.is_file() and stat.S_IMODE(path.stat().st_mode) != 0o666 & ~umask
     }
     assert wrong == {}
+
+
+@pytest.mark.slow
+def test_a_job_that_the_kernel_kills_for_memory_is_made_again(tmp_path, calm):
+    """350 MiB are enough for Snakemake and not for torch."""
+    folder = faults.copy_tree(tmp_path / "tree")
+    with faults.memory_limit(350) as (prefix, group):
+        if prefix is None:
+            pytest.skip("needs a control group of its own, which root can make where it may mount")
+        done = faults.run(folder, *faults.SMOKE, "--", TARGET, prefix=prefix)
+        killed = faults.killed_for_memory(group)
+    assert done.returncode == 1 and killed >= 1
+    assert "died with <Signals.SIGKILL: 9>" in faults.words(done.stdout)
+    assert faults.half_written(folder, faults.artifacts(calm)) == []
+    assert not any((folder / ".snakemake/locks").glob("*"))
+    done = faults.run(folder, *faults.SMOKE, "--", TARGET)
+    assert done.returncode == 0, done.stdout
+    assert faults.artifacts(folder) == faults.artifacts(calm)
