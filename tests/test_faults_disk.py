@@ -88,6 +88,7 @@ cd "$work"
 """
 
 
+@pytest.mark.slow
 @mounts
 def test_a_read_only_source_tree_gives_the_same_bytes_elsewhere(tmp_path, calm):
     source, work = faults.copy_tree(tmp_path / "source"), tmp_path / "work"

@@ -29,7 +29,7 @@ class Kill:
 
 
 def undisturbed(folder, targets):
-    """Bytes of a run that nothing disturbs, and seconds from one job's start to the next."""
+    """Bytes of a run that nothing disturbs, its jobs, and seconds from one start to the next."""
     running = faults.Running(faults.copy_tree(folder), *faults.SMOKE, "--", *targets)
     try:
         running.wait_for_job()
@@ -37,7 +37,7 @@ def undisturbed(folder, targets):
         assert running.wait() == 0, running.text
     finally:
         running.stop()
-    return faults.artifacts(folder), (time.monotonic() - start) / running.planned
+    return faults.artifacts(folder), running.planned, (time.monotonic() - start) / running.planned
 
 
 def start_anew(folder):
@@ -50,7 +50,6 @@ def kill(running, whom, generator, pause):
 
     The moment is that at which a job begins, drawn from all that are to be done, and a pause.
     """
-    running.wait_for_job()
     running.wait_until(generator.randint(1, running.planned))
     time.sleep(generator.uniform(0, pause))
     while running.process.poll() is None:
@@ -68,8 +67,13 @@ def kill(running, whom, generator, pause):
     return None
 
 
-def disturb(folder, targets, reference, pause, number, seed):
-    """Kill `number` runs one after the other, each resumed from what the one before it left."""
+def disturb(folder, targets, calm, number, seed):
+    """Kill `number` runs one after the other, each resumed from what the one before it left.
+
+    A run with less than a fifth of all jobs left goes on to its end, and the next begins with
+    nothing, so that kills are not all among the last jobs.
+    """
+    reference, total, pause = calm
     generator, kills, runs = random.Random(seed), [], 0
     faults.copy_tree(folder)
     while len(kills) < number:
@@ -78,6 +82,9 @@ def disturb(folder, targets, reference, pause, number, seed):
         running = faults.Running(folder, *faults.SMOKE, "--", *targets)
         start = time.monotonic()
         try:
+            running.wait_for_job()
+            if running.planned < total // 5:
+                running.wait()
             found = kill(running, whom, generator, pause)
             moment = time.monotonic() - start
             orphans, outlived = running.end()
@@ -86,7 +93,7 @@ def disturb(folder, targets, reference, pause, number, seed):
         half = faults.half_written(folder, reference)
         assert half == [], f"after {moment:.1f} s of {whom}: {half}"
         if running.process.returncode == 0:
-            # The last job had made all that it makes: nothing is left to be killed.
+            # Few jobs were left, or the last one had made all that it makes before the signal.
             assert faults.artifacts(folder) == reference
             start_anew(folder)
             runs += 1
@@ -106,7 +113,7 @@ def told(kills, runs, seed):
     by_rule = frame.running.str.split().explode().value_counts().to_dict()
     summary = {
         "seed": seed,
-        "runs that ended before their kill": runs,
+        "runs that ended undisturbed": runs,
         "kills": len(frame),
         "of Snakemake": int((frame.whom == "snakemake").sum()),
         "jobs that ran then": by_rule,
@@ -128,9 +135,9 @@ def told(kills, runs, seed):
     ],
 )
 def test_kills_at_random_moments_lose_nothing(tmp_path, record_property, number, targets):
-    reference, pause = undisturbed(tmp_path / "calm", targets)
-    folder = tmp_path / "disturbed"
-    kills, runs = disturb(folder, targets, reference, pause, number, SEED)
+    calm = undisturbed(tmp_path / "calm", targets)
+    reference, folder = calm[0], tmp_path / "disturbed"
+    kills, runs = disturb(folder, targets, calm, number, SEED)
     record_property("kills", told(kills, runs, SEED))
     faults.resume(folder, *targets)
     assert faults.artifacts(folder) == reference

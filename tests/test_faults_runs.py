@@ -37,13 +37,19 @@ def running(tmp_path):
 
 
 STOPS = [
-    (signal.SIGTERM, False, "Will exit after finishing currently running jobs"),
+    pytest.param(
+        signal.SIGTERM,
+        False,
+        "Will exit after finishing currently running jobs",
+        id="SIGTERM",
+        marks=pytest.mark.slow,
+    ),
     # Ctrl-C reaches the whole group, jobs too.
-    (signal.SIGINT, True, ""),
+    pytest.param(signal.SIGINT, True, "", id="Ctrl-C"),
 ]
 
 
-@pytest.mark.parametrize(("number", "group", "said"), STOPS, ids=["SIGTERM", "Ctrl-C"])
+@pytest.mark.parametrize(("number", "group", "said"), STOPS)
 def test_a_stopped_run_goes_on_without_unlocking(running, calm, number, group, said):
     reference = faults.artifacts(calm)
     running.signal(number, group)
@@ -60,7 +66,10 @@ def test_a_stopped_run_goes_on_without_unlocking(running, calm, number, group, s
 
 
 def test_a_second_run_at_the_same_time_is_refused_and_the_first_undisturbed(running, calm):
+    # Held, so that it cannot end before the second has begun.
+    running.signal(signal.SIGSTOP)
     second = faults.run(running.folder, *faults.SMOKE, "--", TARGET)
+    running.signal(signal.SIGCONT)
     assert second.returncode == 1
     said = faults.words(second.stdout)
     assert "make sure that no other Snakemake process is trying to create the same files" in said
@@ -85,7 +94,7 @@ DATED = [
     pytest.param("", 24, False, id="all-newer"),
     # Older than the pipeline's scripts: Snakemake takes these for changed.
     pytest.param("", -24, True, id="all-older", marks=pytest.mark.slow),
-    pytest.param("results/models", 5, False, id="inputs-newer"),
+    pytest.param("results/models", 5, False, id="inputs-newer", marks=pytest.mark.slow),
     pytest.param("results/scores", -5, True, id="outputs-older", marks=pytest.mark.slow),
 ]
 

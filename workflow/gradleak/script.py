@@ -39,6 +39,8 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
     lifetime.end_with_snakemake()
     logger = logging.getLogger("gradleak")
     logger.setLevel(logging.INFO)
+    # Without any handler, logging would write errors to the terminal itself.
+    logger.addHandler(logging.NullHandler())
     try:
         if snakemake.log:
             logger.addHandler(_handler(Path(snakemake.log[0])))
