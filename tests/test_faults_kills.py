@@ -82,10 +82,9 @@ def disturb(folder, targets, calm, number, seed):
         running = faults.Running(folder, *faults.SMOKE, "--", *targets)
         start = time.monotonic()
         try:
-            running.wait_for_job()
-            if running.planned < total // 5:
-                running.wait()
-            found = kill(running, whom, generator, pause)
+            running.wait_until(1)
+            few = running.planned < max(1, total // 5)
+            found = running.wait() if few else kill(running, whom, generator, pause)
             moment = time.monotonic() - start
             orphans, outlived = running.end()
         finally:
