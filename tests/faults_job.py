@@ -17,7 +17,7 @@ from gradleak.script import job
 given = SimpleNamespace(
     rule="toy", log=Namedlist(["results/logs/toy.log"]), threads=1, input=Namedlist([]),
     output=Namedlist(["results/toy.csv"]), wildcards=Namedlist(fromdict={"model": "m"}),
-    params=Namedlist(fromdict={}),
+    params=Namedlist(fromdict={}), config={"images": "embedded", "scale": "smoke"},
 )
 with job(given) as log:
 """
