@@ -36,8 +36,11 @@ MARGIN_MIB, MARGIN, PATIENCE = 500, 1.25, 3
 LEAST_MINUTES = 5
 # MiB and seconds of a script that no run has measured yet.
 UNMEASURED = 2000.0, 600.0
-# Of a job's memory, what it takes to import PyTorch, which does not grow with the work, MiB.
-IMPORTS_MIB = 350
+# What it takes to import PyTorch, which does not grow with the work: MiB and seconds.
+IMPORTS_MIB, IMPORTS_SECONDS = 350, 1.5
+# The most that a first attempt asks for: a large node, two days. At paper scale that ends many jobs
+# reckoned for CPUs, which want a GPU; trainings and generators go on where they were.
+MOST_MIB, MOST_MINUTES = 128_000, 2_880
 # Amounts of an entry of `attacks` that lengthen a job.
 STEPS = ("starts", "iterations", "generations", "images")
 
@@ -113,23 +116,24 @@ def work(config: Config, wildcards: Mapping[str, str]) -> tuple[int, int]:
     config
         All settings, at the scale asked for.
     wildcards
-        Of the job. Counted are images, seeds, steps and epochs (time), images that share a
-        gradient, pixels and parameters (both).
+        Of the job. Time grows with images, seeds, steps, epochs, pixels and parameters; memory with
+        parameters, or with activations: images that share a gradient, pixels, and the width, which
+        is about the root of the parameters.
 
     Returns
     -------
     tuple
         Factors of time and of memory.
     """
-    time = memory = 1
+    time = batch = pixels = weights = 1
     if "experiment" in wildcards:
         experiment = config.experiments[wildcards["experiment"]]
         chosen = config.targets[experiment.targets]
         time *= _product(config, chosen, ["count"]) * config.amount(experiment.seeds)
-        memory *= config.amount(chosen.batch)
+        batch = config.amount(chosen.batch)
     if "targets" in wildcards:
-        memory *= _product(config, config.targets[wildcards["targets"]], ["count", "batch"])
-        memory *= _product(config, config.targets[wildcards["targets"]], ["size"]) ** 2
+        batch = _product(config, config.targets[wildcards["targets"]], ["count", "batch"])
+        pixels = _product(config, config.targets[wildcards["targets"]], ["size"]) ** 2
     if "attack" in wildcards:
         time *= _product(config, config.attacks[wildcards["attack"]], STEPS)
     if "training" in wildcards:
@@ -138,9 +142,9 @@ def work(config: Config, wildcards: Mapping[str, str]) -> tuple[int, int]:
         time *= _product(config, config.generators[wildcards["generator"]], ["images", "epochs"])
     if "model" in wildcards:
         members = [m for m in config.members(wildcards["model"]) if m in config.models]
-        pixels = sum(math.prod(config.chain(member).input) for member in members)
-        memory *= max(1, pixels) * max(1, parameters(config, wildcards["model"]))
-    return time * memory, memory
+        pixels = max(1, sum(math.prod(config.chain(member).input) for member in members))
+        weights = max(1, parameters(config, wildcards["model"]))
+    return time * batch * pixels * weights, max(weights, batch * pixels * math.isqrt(weights))
 
 
 class Resources:
@@ -160,10 +164,12 @@ class Resources:
         self.rows = list(read() if rows is None else rows)
         self.known: dict[Any, tuple[float, float]] = {}
 
-    def _measured(self, script: str, wildcards: Mapping[str, str], scale: str) -> list[Measured]:
-        here = [row for row in self.rows if row.script == script and row.scale == scale]
-        key = key_of(self.at[scale], wildcards)
-        return [row for row in here if row.key == key] or here
+    def _measured(self, script: str, key: str | None, scale: str) -> list[Measured]:
+        return [
+            row
+            for row in self.rows
+            if (row.script, row.scale) == (script, scale) and key in (None, row.key)
+        ]
 
     def _found(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
         """MiB and seconds that a job is expected to take."""
@@ -173,24 +179,30 @@ class Resources:
         return self.known[job]
 
     def _find(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
-        for scale in reversed(SCALES[: SCALES.index(self.scale) + 1]):
-            rows = self._measured(script, wildcards, scale)
+        """Jobs of the same kind at the nearest scale, otherwise the most of any of the script."""
+        scales = list(reversed(SCALES[: SCALES.index(self.scale) + 1]))
+        keys = {scale: key_of(self.at[scale], wildcards) for scale in scales}
+        for scale, key in [*keys.items(), *((scale, None) for scale in scales)]:
+            rows = self._measured(script, key, scale)
             if rows:
                 now, then = work(self.at[self.scale], wildcards), work(self.at[scale], wildcards)
                 longer, larger = (max(1, one / other) for one, other in zip(now, then, strict=True))
                 mib, seconds = max(r.mib for r in rows), max(r.cpu_seconds for r in rows)
-                return mib + max(0, mib - IMPORTS_MIB) * (larger - 1), seconds * longer
+                return (
+                    mib + max(0, mib - IMPORTS_MIB) * (larger - 1),
+                    seconds + max(0, seconds - IMPORTS_SECONDS) * (longer - 1),
+                )
         return UNMEASURED
 
     def memory(self, script: str, wildcards: Mapping[str, str], attempt: int = 1) -> int:
         """MiB that a job asks for; twice as much at each further attempt."""
-        mib = MARGIN_MIB + MARGIN * self._found(script, wildcards)[0]
+        mib = min(MOST_MIB, MARGIN_MIB + MARGIN * self._found(script, wildcards)[0])
         return math.ceil(mib / 100) * 100 * 2 ** (attempt - 1)
 
     def minutes(self, script: str, wildcards: Mapping[str, str], attempt: int = 1) -> int:
         """Minutes that a job asks for; twice as many at each further attempt."""
-        seconds = PATIENCE * self._found(script, wildcards)[1]
-        return max(LEAST_MINUTES, math.ceil(seconds / 60)) * int(2 ** (attempt - 1))
+        minutes = math.ceil(PATIENCE * self._found(script, wildcards)[1] / 60)
+        return min(MOST_MINUTES, max(LEAST_MINUTES, minutes)) * int(2 ** (attempt - 1))
 
 
 @cache
