@@ -20,6 +20,7 @@ LAYOUT = Layout(
     made=("results/", "figures/"),
     pictured=("results/targets/", "results/reconstructions/", "results/generators/"),
 )
+SOURCES = {"settings": "config.yaml", "lock": "requirements.lock"}
 
 
 @cache

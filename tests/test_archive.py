@@ -13,7 +13,7 @@ from conftest import ROOT
 from gradleak import archive, provenance_record, sidecars
 from gradleak.artifacts import write_json
 from gradleak.errors import ArtifactError
-from provenance_files import LAYOUT, by_hand, lay_out, made, settings
+from provenance_files import LAYOUT, SOURCES, by_hand, lay_out, made, settings
 
 PROVENANCE = "results/provenance.json"
 
@@ -26,12 +26,12 @@ def results(tmp_path, monkeypatch):
 
 def told(results, images="real"):
     config = settings(images=images, scale="smoke")
-    write_json(PROVENANCE, provenance_record.make(results, config, LAYOUT))
+    write_json(PROVENANCE, provenance_record.make(results, config, LAYOUT, **SOURCES))
 
 
 def packed(results, *more):
     """Members of the archive of these results, by name, without its folder."""
-    archive.write("results/archive.zip", PROVENANCE, [*results, *more])
+    archive.write("results/archive.zip", PROVENANCE, [*results, *more], {})
     with zipfile.ZipFile("results/archive.zip") as found:
         assert found.testzip() is None
         assert {name.partition("/")[0] for name in found.namelist()} == {"gradleak"}
@@ -160,7 +160,7 @@ def test_changed_files_are_named_in_the_readme(results):
 def test_nothing_outside_of_the_folder_goes_in(results, path):
     told(results)
     with pytest.raises(ArtifactError, match="lies outside the working folder"):
-        archive.write("results/archive.zip", PROVENANCE, [*results, path])
+        archive.write("results/archive.zip", PROVENANCE, [*results, path], {})
     assert not Path("results/archive.zip").exists()
 
 
@@ -168,13 +168,13 @@ def test_a_missing_result_is_named(results):
     told(results)
     Path("results/tables/mnist.csv").unlink()
     with pytest.raises(ArtifactError, match=r"results/tables/mnist\.csv cannot be read \(No such"):
-        archive.write("results/archive.zip", PROVENANCE, results)
+        archive.write("results/archive.zip", PROVENANCE, results, {})
 
 
 def test_a_damaged_record_is_named(results):
     Path(PROVENANCE).write_text("{")
     with pytest.raises(ArtifactError, match=r"provenance\.json is damaged"):
-        archive.write("results/archive.zip", PROVENANCE, results)
+        archive.write("results/archive.zip", PROVENANCE, results, {})
 
 
 # One network of COPA's pair; of all figures and tables, one each.
@@ -205,11 +205,14 @@ def reduce(tree, images):
 @pytest.mark.parametrize(
     "images", ["real", pytest.param("embedded", marks=pytest.mark.slow)], ids=str
 )
-def test_the_rules_from_arrays_to_the_archive(tree, snakemake, images):
+def test_the_rules_from_arrays_to_the_archive(tree, snakemake, tmp_path_factory, images):
     reduce(tree, images)
-    by_hand(tree / "data/cifar10-train.safetensors", "cifar10", "train", count=10)
-    snakemake(tree, "--", "results/archive.zip")
-    record = json.loads((tree / PROVENANCE).read_text())
+    # Once in the source tree, once in another folder.
+    there = tree if images == "embedded" else tmp_path_factory.mktemp("elsewhere")
+    at = ("--snakefile", tree / "Snakefile", "--cores", "2")
+    by_hand(there / "data/cifar10-train.safetensors", "cifar10", "train", count=10)
+    snakemake(there, *at, "--", "results/archive.zip")
+    record = json.loads((there / PROVENANCE).read_text())
     (data,) = record["datasets"]
     assert (data["dataset"], data["by_hand"]) == (
         ("cifar10", True) if images == "real" else ("photos10", False)
@@ -218,7 +221,8 @@ def test_the_rules_from_arrays_to_the_archive(tree, snakemake, images):
     assert {"targets", "gradient", "attack", "postprocess", "score"} <= set(figure["rules"])
     assert figure["pictures_of"] == [data["dataset"]] and figure["unrecorded"] == []
     assert not any(entry.get("altered") for entry in record["artifacts"].values())
-    with zipfile.ZipFile(tree / "results/archive.zip") as found:
+    assert record["workflow"] != hashlib.sha256().hexdigest()
+    with zipfile.ZipFile(there / "results/archive.zip") as found:
         names = {name.removeprefix("gradleak/") for name in found.namelist()}
         out = json.loads(found.read("gradleak/manifest.json"))["left_out"]
     figures = {"figures/copa_fig1.pdf", "figures/copa_fig1.png"}
@@ -230,5 +234,5 @@ def test_the_rules_from_arrays_to_the_archive(tree, snakemake, images):
     schema = json.loads((ROOT / "workflow/schemas/provenance.schema.json").read_text())
     assert set(record) == set(schema["required"])
     assert "Nothing to be done" in "".join(
-        (done := snakemake(tree, "-n", "--", "results/archive.zip")).stdout + done.stderr
+        (done := snakemake(there, *at, "-n", "--", "results/archive.zip")).stdout + done.stderr
     )

@@ -11,7 +11,7 @@ from conftest import ROOT
 from gradleak import provenance_chain, provenance_record, sidecars
 from gradleak.data import catalogue, terms
 from gradleak.errors import ArtifactError
-from provenance_files import LAYOUT, by_hand, lay_out, made, settings
+from provenance_files import LAYOUT, SOURCES, by_hand, lay_out, made, settings
 
 SCHEMA = json.loads((ROOT / "workflow/schemas/provenance.schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(
@@ -27,7 +27,7 @@ def results(tmp_path, monkeypatch):
 
 def record(results, **changes):
     config = settings(**{"images": "real", "scale": "smoke", **changes})
-    return json.loads(json.dumps(provenance_record.make(results, config, LAYOUT)))
+    return json.loads(json.dumps(provenance_record.make(results, config, LAYOUT, **SOURCES)))
 
 
 def of(told, path):
@@ -218,10 +218,10 @@ def test_the_whole_package_is_hashed():
 def test_rules_and_scripts_are_hashed(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("Snakefile").write_text("rule a: input: 'b'\n")
-    before = provenance_record.digest_of(["Snakefile", "workflow/rules/*.smk"])
+    before = provenance_record.digest_of(["Snakefile", "workflow/rules/*.smk"], tmp_path)
     Path("workflow/rules").mkdir(parents=True)
     Path("workflow/rules/a.smk").write_text("")
-    assert provenance_record.digest_of(["Snakefile", "workflow/rules/*.smk"]) != before
+    assert provenance_record.digest_of(["Snakefile", "workflow/rules/*.smk"], tmp_path) != before
 
 
 def test_every_data_set_has_terms():

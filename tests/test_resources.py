@@ -62,12 +62,16 @@ def test_a_scale_that_was_not_measured_is_reckoned_from_a_smaller_one():
     at = {scale: config(scale) for scale in resources.SCALES}
     key = resources.key_of(at["laptop"], wildcards)
     rows = [Measured("attack", key, "laptop", 1, 500.0, 600.0)]
-    time, _ = resources.work(at["paper"], wildcards)
-    before, _ = resources.work(at["laptop"], wildcards)
+    time, _ = resources.work(at["paper"], "attack", wildcards)
+    before, _ = resources.work(at["laptop"], "attack", wildcards)
     assert time > before
     laptop, paper = (Resources(at[scale], rows) for scale in ("laptop", "paper"))
     ratio = paper.minutes("attack", wildcards) / laptop.minutes("attack", wildcards)
     assert ratio == pytest.approx(min(time / before, resources.MOST_MINUTES / 30), rel=0.02)
+    # A score takes none of the attack's steps, and another kind's figures are not multiplied.
+    assert resources.work(at["paper"], "score", wildcards)[0] < time
+    foreign = [Measured("attack", "other", "laptop", 1, 500.0, 600.0)]
+    assert Resources(at["paper"], foreign).minutes("attack", wildcards) == 30
     # What is measured at the scale itself counts, whatever smaller scales say.
     rows.append(Measured("attack", key, "paper", 1, 700.0, 900.0))
     assert Resources(at["paper"], rows).minutes("attack", wildcards) == 45
@@ -78,10 +82,10 @@ def test_work_grows_with_images_seeds_steps_and_sides():
     raw = yaml.safe_load(yaml.safe_dump(RAW))
     count = raw["targets"][raw["experiments"][wildcards["experiment"]]["targets"]]["count"]
     steps = raw["attacks"][wildcards["attack"]]["iterations"]
-    before = resources.work(config(), wildcards)
+    before = resources.work(config(), "attack", wildcards)
     for name in (count, steps):
         raw["scales"][name] = {**raw["scales"][name], "laptop": raw["scales"][name]["laptop"] * 3}
-    after = resources.work(gradleak_config.load({**raw, "scale": "laptop"}), wildcards)
+    after = resources.work(gradleak_config.load({**raw, "scale": "laptop"}), "attack", wildcards)
     assert (after[0] / before[0], after[1] / before[1]) == (9, 1)
 
 
@@ -90,6 +94,7 @@ def sidecar(folder, name, **changes):
         "rule": "attack",
         "script": "attack",
         "scale": "laptop",
+        "images": "embedded",
         "wildcards": some_attack(),
         "peak_mib": 300.0,
         "cpu_seconds": 30.0,
@@ -109,13 +114,22 @@ def test_the_table_takes_the_most_of_each_kind_and_keeps_what_did_not_run(tmp_pa
     sidecar(folder, "three", rule="figure", script="figure", wildcards={}, peak_mib=90.0)
     sidecar(folder, "four", rule="other", script="figure", wildcards={}, cpu_seconds=40.0)
     sidecar(folder, "gone", wildcards={"model": "no_longer_there"})
-    assert resources.update(table, config(), folder) == 2
+    assert resources.update(table, config(), folder, replace=True) == 2
     key = resources.key_of(config(), some_attack())
     assert table.read_text().splitlines()[1:] == [
         f"attack,{key},laptop,1,200,30",
         "attack,old,smoke,2,100,5",
         "figure,,laptop,2,300,40",
     ]
+
+
+def test_a_run_of_few_jobs_does_not_lower_the_table(tmp_path):
+    folder, table = tmp_path / "provenance", tmp_path / "resources.csv"
+    folder.mkdir()
+    table.write_text("script,key,scale,jobs,mib,cpu_seconds\nfigure,,laptop,5,400,2\n")
+    sidecar(folder, "one", rule="figure", script="figure", wildcards={})
+    assert resources.update(table, config(), folder) == 1
+    assert table.read_text().splitlines()[1:] == ["figure,,laptop,5,400,30"]
 
 
 @pytest.mark.parametrize(
@@ -126,6 +140,17 @@ def test_a_bad_table_is_named_with_its_line(tmp_path, line):
     path.write_text(f"script,key,scale,jobs,mib,cpu_seconds\nfigure,,smoke,1,1,1\n{line}\n")
     with pytest.raises(ArtifactError, match=r"resources\.csv, line 3: expected .*python -m"):
         resources.read(path)
+
+
+def test_every_script_that_a_rule_names_was_measured():
+    named = set()
+    for path in (ROOT / "workflow/rules").glob("*.smk"):
+        named |= set(re.findall(r'(?:memory|minutes)\("(\w+)"\)', path.read_text()))
+    assert len(named) > 25
+    measured = {row.script for row in resources.read() if row.scale == "smoke"}
+    assert named <= measured, (
+        "run `snakemake --config scale=smoke` and the module gradleak.resources"
+    )
 
 
 def test_each_rule_asks_for_what_its_own_script_took():

@@ -60,7 +60,7 @@ Its `docs/` say what comes out the same, bit by bit or nearly so. Times and host
 {warnings}"""
 
 
-def write(path: str, provenance: str, files: Iterable[str]) -> None:
+def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str, str]) -> None:
     """Write the archive.
 
     Parameters
@@ -70,7 +70,9 @@ def write(path: str, provenance: str, files: Iterable[str]) -> None:
     provenance
         results/provenance.json.
     files
-        Everything else to put in, by its path in the working folder.
+        Results to put in, by their paths in the working folder.
+    sources
+        Files of the source tree, which may lie elsewhere: name in the archive -> path.
 
     Raises
     ------
@@ -79,7 +81,8 @@ def write(path: str, provenance: str, files: Iterable[str]) -> None:
     """
     told = _read(provenance)
     reasons = left_out(told)
-    members = {name: _bytes(name) for name in {provenance, *files} - set(reasons)}
+    places = {name: name for name in {provenance, *files} - set(reasons)} | dict(sources)
+    members = {name: _bytes(name, place) for name, place in places.items()}
     resolved = json.dumps(told["config"], indent=2, sort_keys=True) + "\n"
     members["config.resolved.json"] = resolved.encode()
     members["README.md"] = readme(told, reasons).encode()
@@ -95,7 +98,7 @@ def write(path: str, provenance: str, files: Iterable[str]) -> None:
 
 def _read(provenance: str) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(_bytes(provenance))
+        found: dict[str, Any] = json.loads(_bytes(provenance, provenance))
     except ValueError as error:
         raise ArtifactError(
             f"{provenance} is damaged ({error}); delete it and ask Snakemake for it again."
@@ -103,19 +106,19 @@ def _read(provenance: str) -> dict[str, Any]:
     return found
 
 
-def _bytes(name: str) -> bytes:
+def _bytes(name: str, path: str) -> bytes:
     """Contents of a file whose name stays below the archive's folder when it is unpacked."""
-    place = PurePosixPath(name)
-    if place.is_absolute() or ".." in place.parts:
+    member = PurePosixPath(name)
+    if member.is_absolute() or ".." in member.parts:
         raise ArtifactError(
             f"{name} lies outside the working folder, so an archive cannot hold it; copy it in."
         )
     try:
-        return Path(name).read_bytes()
+        return Path(path).read_bytes()
     except OSError as error:
         reason = error.strerror or str(error)
         raise ArtifactError(
-            f"{name} cannot be read ({reason}); ask Snakemake for it again."
+            f"{path} cannot be read ({reason}); ask Snakemake for it again."
         ) from error
 
 

@@ -42,11 +42,11 @@ def package_code() -> str:
     return code_hash(*sorted(name.removesuffix(".__init__") for name in names))
 
 
-def digest_of(patterns: Iterable[str]) -> str:
-    """SHA-256 of names and contents of files of the working folder."""
+def digest_of(patterns: Iterable[str], folder: Path) -> str:
+    """SHA-256 of names and contents of files of a folder."""
     digest = hashlib.sha256()
-    for path in sorted(path for pattern in patterns for path in Path().glob(pattern)):
-        digest.update(f"{path.as_posix()}:{checksum(path)};".encode())
+    for path in sorted(path for pattern in patterns for path in folder.glob(pattern)):
+        digest.update(f"{path.relative_to(folder).as_posix()}:{checksum(path)};".encode())
     return digest.hexdigest()
 
 
@@ -136,7 +136,9 @@ def _result(path: str, files: Graph, layout: Layout) -> dict[str, Any]:
     }
 
 
-def make(results: Iterable[str], config: Config, layout: Layout) -> dict[str, Any]:
+def make(
+    results: Iterable[str], config: Config, layout: Layout, *, settings: str, lock: str
+) -> dict[str, Any]:
     """Everything that results/provenance.json says.
 
     Parameters
@@ -147,6 +149,8 @@ def make(results: Iterable[str], config: Config, layout: Layout) -> dict[str, An
         Of this run.
     layout
         Where files lie.
+    settings, lock
+        config.yaml and requirements.lock, which may lie in another folder than the results.
     """
     tops = sorted(results)
     files = graph(tops)
@@ -156,7 +160,6 @@ def make(results: Iterable[str], config: Config, layout: Layout) -> dict[str, An
         for path, own in sorted(files.items())
         if layout.dataset(path) is not None
     }
-    lock = Path("requirements.lock")
     return {
         "format": FORMAT,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -166,13 +169,13 @@ def make(results: Iterable[str], config: Config, layout: Layout) -> dict[str, An
         "scale": config.scale,
         "device": config.device,
         "code": package_code(),
-        "workflow": digest_of(SOURCES),
-        "files": {name: checksum(name) for name in ("config.yaml", str(lock))},
+        "workflow": digest_of(SOURCES, ROOT.parents[1]),
+        "files": {Path(path).name: checksum(path) for path in (settings, lock)},
         "config": config.model_dump(mode="json"),
         "amounts": amounts(config),
         "seeds": seeds(config, config),
         "versions": {"python": platform.python_version(), **versions()},
-        "packages": installed(lock.read_text(encoding="utf-8")),
+        "packages": installed(Path(lock).read_text(encoding="utf-8")),
         "datasets": list(data.values()),
         "commits": dict(Counter(str(own["commit"]) for own in recorded)),
         "results": [_result(path, files, layout) for path in tops],

@@ -9,6 +9,7 @@ when it is sent again.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import math
 import sys
@@ -23,7 +24,7 @@ import yaml
 from gradleak import config as gradleak_config
 from gradleak import sidecars
 from gradleak.artifacts import write_rows
-from gradleak.errors import ArtifactError
+from gradleak.errors import ArtifactError, GradleakError
 from gradleak.sections import Config
 
 TABLE = Path(__file__).resolve().parents[1] / "resources.csv"
@@ -108,13 +109,15 @@ def _product(config: Config, entry: Any, names: Iterable[str]) -> int:
     return math.prod(config.amount(value) for value in values if value is not None)
 
 
-def work(config: Config, wildcards: Mapping[str, str]) -> tuple[int, int]:
+def work(config: Config, script: str, wildcards: Mapping[str, str]) -> tuple[int, int]:
     """How much a job does and holds at once, in units that only ratios have a meaning of.
 
     Parameters
     ----------
     config
         All settings, at the scale asked for.
+    script
+        What the job runs; only attacks themselves take an attack's steps.
     wildcards
         Of the job. Time grows with images, seeds, steps, epochs, pixels and parameters; memory with
         parameters, or with activations: images that share a gradient, pixels, and the width, which
@@ -134,7 +137,7 @@ def work(config: Config, wildcards: Mapping[str, str]) -> tuple[int, int]:
     if "targets" in wildcards:
         batch = _product(config, config.targets[wildcards["targets"]], ["count", "batch"])
         pixels = _product(config, config.targets[wildcards["targets"]], ["size"]) ** 2
-    if "attack" in wildcards:
+    if script == "attack" and "attack" in wildcards:
         time *= _product(config, config.attacks[wildcards["attack"]], STEPS)
     if "training" in wildcards:
         time *= _product(config, config.trainings[wildcards["training"]], ["train", "epochs"])
@@ -179,19 +182,25 @@ class Resources:
         return self.known[job]
 
     def _find(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
-        """Jobs of the same kind at the nearest scale, otherwise the most of any of the script."""
+        """Jobs of the same kind at the nearest scale, otherwise the most of any of the script.
+
+        Only jobs of the same kind are multiplied by how much more there is to do.
+        """
         scales = list(reversed(SCALES[: SCALES.index(self.scale) + 1]))
-        keys = {scale: key_of(self.at[scale], wildcards) for scale in scales}
-        for scale, key in [*keys.items(), *((scale, None) for scale in scales)]:
-            rows = self._measured(script, key, scale)
+        for scale in scales:
+            rows = self._measured(script, key_of(self.at[scale], wildcards), scale)
             if rows:
-                now, then = work(self.at[self.scale], wildcards), work(self.at[scale], wildcards)
+                now, then = (work(self.at[at], script, wildcards) for at in (self.scale, scale))
                 longer, larger = (max(1, one / other) for one, other in zip(now, then, strict=True))
                 mib, seconds = max(r.mib for r in rows), max(r.cpu_seconds for r in rows)
                 return (
                     mib + max(0, mib - IMPORTS_MIB) * (larger - 1),
                     seconds + max(0, seconds - IMPORTS_SECONDS) * (longer - 1),
                 )
+        for scale in scales:
+            rows = self._measured(script, None, scale)
+            if rows:
+                return max(r.mib for r in rows), max(r.cpu_seconds for r in rows)
         return UNMEASURED
 
     def memory(self, script: str, wildcards: Mapping[str, str], attempt: int = 1) -> int:
@@ -251,8 +260,11 @@ def measured(config: Config, folder: Path) -> list[Measured]:
     return found
 
 
-def update(table: Path, config: Config, folder: Path) -> int:
+def update(table: Path, config: Config, folder: Path, *, replace: bool = False) -> int:
     """Put what a run took into a table; rows of kinds and scales that did not run stay.
+
+    A kind that the table has keeps the larger figures, since a run may have had few jobs of it, or
+    have gone on with one at its checkpoint; `replace` takes those of the run.
 
     Returns
     -------
@@ -262,19 +274,38 @@ def update(table: Path, config: Config, folder: Path) -> int:
     new = measured(config, folder)
     kinds = {(row.script, row.key, row.scale) for row in new}
     kept = read(table) if table.exists() else ()
-    rows = [row for row in kept if (row.script, row.key, row.scale) not in kinds] + new
+    before = {(row.script, row.key, row.scale): row for row in kept}
+    if not replace:
+        new = [_larger(row, before.get((row.script, row.key, row.scale), row)) for row in new]
+    rows = [row for kind, row in before.items() if kind not in kinds] + new
     rows.sort(key=lambda row: (row.script, row.key, SCALES.index(row.scale)))
     names = [field.name for field in fields(Measured)]
     write_rows(table, names, [dict(zip(names, astuple(row), strict=True)) for row in rows])
     return len(new)
 
 
+def _larger(one: Measured, other: Measured) -> Measured:
+    jobs, mib = max(one.jobs, other.jobs), max(one.mib, other.mib)
+    seconds = max(one.cpu_seconds, other.cpu_seconds)
+    return Measured(one.script, one.key, one.scale, jobs, mib, seconds)
+
+
 def main() -> None:
     """Update `workflow/resources.csv` from the sidecars in the working folder."""
-    if not sidecars.FOLDER.is_dir():
-        sys.exit(f"{sidecars.FOLDER} is missing; run `snakemake all` here first.")
-    raw = yaml.safe_load(Path("config.yaml").read_text(encoding="utf-8"))
-    number = update(TABLE, gradleak_config.load(raw), sidecars.FOLDER)
+    parser = argparse.ArgumentParser(prog="python -m gradleak.resources", description=main.__doc__)
+    parser.add_argument(
+        "--replace", action="store_true", help="also where the table has larger figures"
+    )
+    arguments = parser.parse_args()
+    for needed in (sidecars.FOLDER, Path("config.yaml")):
+        if not needed.exists():
+            sys.exit(f"{needed} is missing; run `snakemake all` and this in the same folder.")
+    try:
+        raw = yaml.safe_load(Path("config.yaml").read_text(encoding="utf-8"))
+        config = gradleak_config.load(raw)
+        number = update(TABLE, config, sidecars.FOLDER, replace=arguments.replace)
+    except GradleakError as error:
+        sys.exit(f"gradleak: {error}")
     print(f"{number} kinds of jobs measured, written to {TABLE}")
 
 

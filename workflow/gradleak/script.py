@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from gradleak import lifetime, sidecars
 from gradleak.artifacts import DISK
@@ -47,6 +48,9 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
         with lifetime.clean_up_on_signals():
             yield logger
             sidecars.write(snakemake)
+        # A script has nothing after its job, and all that it made is written and synced.
+        if "_package" in sys.modules:
+            _leave()
     except GradleakError as error:
         _end(logger, error)
     except lifetime.Stopped as stopped:
@@ -59,6 +63,14 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
             _end(logger, known)
         logger.exception("unexpected error")
         raise
+
+
+def _leave() -> NoReturn:
+    """End the process without taking PyTorch apart, which is 0.4 s of a job's 2."""
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _handler(path: Path) -> logging.Handler:

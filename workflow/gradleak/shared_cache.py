@@ -10,11 +10,27 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
+from collections.abc import Sequence
 from pathlib import Path
 
-from gradleak.errors import ConfigError, DataError
+from gradleak.errors import ConfigError
 
 VARIABLE = "SNAKEMAKE_OUTPUT_CACHE"
+# Rules that use it: those whose `cache:` says so.
+RULES = (
+    "embedded_dataset",
+    "unpack_dataset",
+    "import_imagenet",
+    "lpips_network",
+    "train",
+    "train_federated",
+    "generator",
+    "attack",
+    "security",
+    "rank_analysis",
+    "inconspicuous",
+)
 
 
 def check(location: str | None) -> None:
@@ -47,29 +63,43 @@ def check(location: str | None) -> None:
         )
 
 
+def check_names(rules: Sequence[str]) -> None:
+    """Refuse --cache without names of rules where jobs are submitted: it would not be handed on.
+
+    Parameters
+    ----------
+    rules
+        Names after --cache.
+
+    Raises
+    ------
+    ConfigError
+        If there are none.
+    """
+    if not rules:
+        raise ConfigError(
+            "--cache without names does nothing for jobs that are submitted; name the rules, e.g. "
+            f"--cache {' '.join(RULES)} -- TARGET."
+        )
+
+
 def listing(folder: str | os.PathLike[str] | None) -> str | None:
     """Hash (16 hex digits) of names, sizes and times of all files below `folder`.
 
     It stands for their contents, which would take long to read each time Snakemake starts. None
-    where `folder` is none, which has contents of its own or is not there.
-
-    Raises
-    ------
-    DataError
-        If the folder cannot be read.
+    where `folder` is none, which has contents of its own or is not there. What cannot be read
+    counts by its name: the job that needs it tells of it.
     """
     if not folder or not Path(folder).is_dir():
         return None
     digest = hashlib.sha256()
-    try:
-        for path in sorted(Path(folder).rglob("*")):
+    for path in sorted(Path(folder).rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        try:
             status = path.stat()
-            if path.is_file():
-                name = path.relative_to(folder).as_posix()
-                digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
-    except OSError as error:
-        raise DataError(
-            f"{error.filename or folder} cannot be read ({error.strerror}); change its permissions "
-            "or remove it."
-        ) from error
+        except OSError:
+            digest.update(f"{name}\0unreadable\0".encode())
+            continue
+        if stat.S_ISREG(status.st_mode):
+            digest.update(f"{name}\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     return digest.hexdigest()[:16]

@@ -69,11 +69,16 @@ def _git(*arguments: str) -> str | None:
 
 @cache
 def commit() -> dict[str, Any]:
-    """Commit of the code, and whether tracked files differ from it; None where git cannot tell."""
-    found = _git("rev-parse", "HEAD")
-    if found is None:
+    """Commit of the code, and whether files differ from it; None where git cannot tell.
+
+    Files that git does not know yet count where they are code: a new attack is in no commit.
+    """
+    top, found = _git("rev-parse", "--show-toplevel"), _git("rev-parse", "HEAD")
+    if top is None or found is None or Path(top).resolve() != ROOT.parents[1]:
         return {"commit": None, "changed": None}
-    return {"commit": found, "changed": bool(_git("status", "--porcelain", "-uno"))}
+    changed = _git("status", "--porcelain", "-uno")
+    unknown = _git("-C", top, "status", "--porcelain", "--", "workflow", "Snakefile")
+    return {"commit": found, "changed": bool(changed or unknown)}
 
 
 def peak_mib() -> float:
@@ -123,7 +128,12 @@ def jobs(folder: Path) -> list[dict[str, Any]]:
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in sorted(folder.rglob("*.json")):
         entry = read(path)
-        job = entry["rule"], entry["scale"], tuple(sorted(entry["wildcards"].items()))
+        job = (
+            entry["rule"],
+            entry["images"],
+            entry["scale"],
+            tuple(sorted(entry["wildcards"].items())),
+        )
         if job not in found or entry["ended"] >= found[job]["ended"]:
             found[job] = entry
     return list(found.values())
@@ -146,7 +156,7 @@ def write(snakemake: Any) -> None:
     snakemake
         The object that Snakemake hands to scripts.
     """
-    took = measured()
+    sums = {str(path): checksum(path) for path in snakemake.output}
     shared = {
         "rule": snakemake.rule,
         # Snakemake runs a copy that it calls tmp….attack.py.
@@ -161,8 +171,7 @@ def write(snakemake: Any) -> None:
         **commit(),
         "host": socket.gethostname(),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
-        **took,
+        **measured(),
     }
-    for path in snakemake.output:
-        content = {"artifact": str(path), "sha256": checksum(path), **shared}
-        write_json(path_of(path), content)
+    for path, digest in sums.items():
+        write_json(path_of(path), {"artifact": path, "sha256": digest, **shared})

@@ -57,8 +57,8 @@ rule speed:
         "../../envs/gradleak.yaml"
     threads: every_core
     resources:
-        mem_mb=12000,
-        runtime=60,
+        mem_mb=doubling(12000),
+        runtime=doubling(60),
     params:
         target="figures/copa_fig1.pdf",
         overrides=run_overrides,
@@ -101,8 +101,8 @@ rule speed_pipeline:
         "../../envs/gradleak.yaml"
     threads: every_core
     resources:
-        mem_mb=6000,
-        runtime=120,
+        mem_mb=doubling(6000),
+        runtime=doubling(120),
     params:
         target=SPEED_TARGET,
         overrides={"images": "embedded", "scale": "smoke", "device": CONFIG.device},
@@ -120,8 +120,8 @@ rule threads:
         "../../envs/gradleak.yaml"
     threads: every_core
     resources:
-        mem_mb=12000,
-        runtime=120,
+        mem_mb=doubling(12000),
+        runtime=doubling(120),
     params:
         artifacts=THREADED,
         overrides=few_overrides,
@@ -143,8 +143,8 @@ rule copa_optimisers:
         "../../envs/gradleak.yaml"
     threads: every_core
     resources:
-        mem_mb=3000,
-        runtime=120,
+        mem_mb=doubling(3000),
+        runtime=doubling(120),
     params:
         models=COPA_PAIR_MODELS,
         seeds=pair_seeds,
@@ -169,8 +169,8 @@ rule copa_starts:
         "../../envs/gradleak.yaml"
     threads: every_core
     resources:
-        mem_mb=3000,
-        runtime=120,
+        mem_mb=doubling(3000),
+        runtime=doubling(120),
     params:
         models=COPA_PAIR_MODELS,
         seeds=pair_seeds,

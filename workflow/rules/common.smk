@@ -29,6 +29,8 @@ SOFTWARE = software()
 try:
     if SHARED and workflow.storage_settings.default_storage_provider is None:
         shared_cache.check(os.environ.get(shared_cache.VARIABLE))
+    if SHARED and workflow.is_main_process and workflow.non_local_exec:
+        shared_cache.check_names(workflow.workflow_settings.cache)
     CONFIG = gradleak_config.load(config)
 except GradleakError as error:
     raise WorkflowError(str(error)) from None

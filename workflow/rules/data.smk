@@ -41,8 +41,8 @@ rule download_dataset:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=1000,
-        runtime=120,
+        mem_mb=doubling(1000),
+        runtime=doubling(120),
     params:
         mirror=mirror,
         code=code("gradleak.data.official"),
@@ -65,8 +65,8 @@ rule unpack_dataset:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=10,
+        mem_mb=doubling(2000),
+        runtime=doubling(10),
     params:
         dataset=wildcard("dataset"),
         split=wildcard("split"),
@@ -91,8 +91,8 @@ rule import_imagenet:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=4000,
-        runtime=60,
+        mem_mb=doubling(4000),
+        runtime=doubling(60),
     params:
         dataset=wildcard("dataset"),
         split=wildcard("split"),

@@ -144,6 +144,11 @@ def minutes(script):
     return lambda wildcards, attempt: NEEDS.minutes(script, dict(wildcards.items()), attempt)
 
 
+def doubling(amount):
+    """MiB or minutes of a job that no recorded run had; twice as much at each further attempt."""
+    return lambda wildcards, attempt: amount * 2 ** (attempt - 1)
+
+
 def model_threads(wildcards):
     """Small networks are fastest on one thread; measured, VGG-16 gains 1.7 from two."""
     return 2 if resources.parameters(CONFIG, wildcards.model) > resources.LARGE else 1
@@ -388,13 +393,3 @@ def few_overrides(wildcards):
 def every_core(wildcards):
     """All cores; asked only when a benchmark runs, for profiles that submit jobs set no number."""
     return workflow.cores
-
-
-def cleaned_folders(wildcards):
-    """Folders that clean empties: those of the current images and scale; others keep theirs."""
-    if set(workflow.dag_settings.targets) != {"clean"}:
-        raise WorkflowError(
-            "clean removes what other targets are being made of; ask for it alone: snakemake clean."
-        )
-    made = (TARGETS, MODEL, TRAINED, CLIENT, GENERATOR, SENT, GRADIENT, RECONSTRUCTION)
-    return [str(Path(path.partition("{")[0])) for path in made]

@@ -17,8 +17,8 @@ rule lpips_network:
         "../../envs/gradleak.yaml"
     threads: 1
     resources:
-        mem_mb=2000,
-        runtime=60,
+        mem_mb=doubling(2000),
+        runtime=doubling(60),
     params:
         network=wildcard("network"),
         mirror=CONFIG.data.mirrors.get("lpips"),

@@ -58,13 +58,13 @@ use rule train as train_locked with:
     wildcard_constraints:
         model=ids(LOCKED),
         training=ids(CENTRAL),
-    cache: False
 
 
 use rule train as train_federated with:
     wildcard_constraints:
         model=ids(OPEN),
         training=ids(FEDERATED),
+    cache: SHARED
     params:
         **TRAINING_PARAMS,
         code=code("gradleak.training.run_federated"),

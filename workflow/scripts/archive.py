@@ -1,10 +1,13 @@
 """Writes the supplement of a paper: settings, results and where they come from."""
 
+from pathlib import Path
+
 import _package
 from gradleak import archive
 from gradleak.script import job
 
 with job(snakemake):
     given = snakemake.input
-    files = [*given.results, given.config, given.lock, *given.claims]
-    archive.write(snakemake.output[0], given.provenance, files)
+    sources = {"config.yaml": given.config, "requirements.lock": given.lock}
+    sources |= {f"workflow/claims/{Path(path).name}": path for path in given.claims}
+    archive.write(snakemake.output[0], given.provenance, given.results, sources)

@@ -11,4 +11,6 @@ with job(snakemake):
     params = snakemake.params
     config = Config.model_validate_json(params.resolved)
     layout = Layout(params.data_root, tuple(params.made), tuple(params.pictured))
-    write_json(snakemake.output[0], make(map(str, snakemake.input.results), config, layout))
+    given = snakemake.input
+    told = make(map(str, given.results), config, layout, settings=given.config, lock=given.lock)
+    write_json(snakemake.output[0], told)
