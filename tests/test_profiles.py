@@ -20,6 +20,7 @@ SYSTEMS = ("slurm", "pbs", "sge", "lsf")
 SUBMISSION = {
     *("executor", "jobs", "local-cores", "retries", "keep-going", "latency-wait", "scheduler"),
     *("rerun-incomplete", "show-failed-logs", "default-resources", "container-image"),
+    "max-jobs-per-timespan",
     "precommand",
     *("default-storage-provider", "default-storage-prefix", "max-status-checks-per-second"),
     *("slurm-init-seconds-before-status-checks", "cluster-generic-submit-cmd"),

@@ -29,8 +29,6 @@ SOFTWARE = software()
 try:
     if SHARED and workflow.storage_settings.default_storage_provider is None:
         shared_cache.check(os.environ.get(shared_cache.VARIABLE))
-    if SHARED and workflow.is_main_process and workflow.non_local_exec:
-        shared_cache.check_names(workflow.workflow_settings.cache)
     CONFIG = gradleak_config.load(config)
 except GradleakError as error:
     raise WorkflowError(str(error)) from None
@@ -132,3 +130,12 @@ wildcard_constraints:
     generator=ids(CONFIG.generators),
     defence=ids(CONFIG.defences),
     attack=ids(CONFIG.attacks),
+
+
+# Only now does Snakemake know whether it submits jobs.
+onstart:
+    if SHARED and workflow.is_main_process and workflow.non_local_exec:
+        try:
+            shared_cache.check_names(workflow.workflow_settings.cache)
+        except GradleakError as error:
+            raise WorkflowError(str(error)) from None
