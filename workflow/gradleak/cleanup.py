@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gradleak.errors import ArtifactError
+from gradleak.errors import ArtifactError, ConfigError
 
 ROOT = Path("results")
 # Accuracies and curves of trainings: small, and tables are made of them.
@@ -32,6 +32,21 @@ class Freed:
     folder: Path
     files: int
     size: int
+
+
+def check_alone(targets: Iterable[str]) -> None:
+    """Refuse the target `clean` beside others.
+
+    Raises
+    ------
+    ConfigError
+        If there are others.
+    """
+    asked = list(targets)
+    if "clean" in asked and len(asked) > 1:
+        raise ConfigError(
+            "clean removes what other targets are being made of; ask for it alone: snakemake clean."
+        )
 
 
 def remove(folders: Iterable[str | os.PathLike[str]]) -> list[Freed]:

@@ -1,13 +1,6 @@
 # Freeing disk. Figures, tables, claims, scores and what else is small stay, and with them `all` has
 # nothing to do; what is deleted of these brings back the steps that it needs.
 CLEANED = (TARGETS, MODEL, TRAINED, CLIENT, GENERATOR, SENT, GRADIENT, RECONSTRUCTION)
-# There are no settings of that kind while the lint looks at this.
-ASKED = workflow.dag_settings.targets if workflow.dag_settings else []
-
-if "clean" in ASKED and len(ASKED) > 1:
-    raise WorkflowError(
-        "clean removes what other targets are being made of; ask for it alone: snakemake clean."
-    )
 
 
 rule clean:

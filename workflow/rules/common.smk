@@ -8,7 +8,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
 from gradleak import config as gradleak_config
-from gradleak import experiment_checks, resources, shared_cache
+from gradleak import cleanup, experiment_checks, resources, shared_cache
 from gradleak.attacks.run import ATTACKS
 from gradleak.benchmarks.threads import shortened
 from gradleak.data import backbones
@@ -132,10 +132,12 @@ wildcard_constraints:
     attack=ids(CONFIG.attacks),
 
 
-# Only now does Snakemake know whether it submits jobs.
+# Only now does Snakemake know its targets, and whether it submits jobs.
 onstart:
-    if SHARED and workflow.is_main_process and workflow.non_local_exec:
+    if workflow.is_main_process:
         try:
-            shared_cache.check_names(workflow.workflow_settings.cache)
+            cleanup.check_alone(workflow.dag_settings.targets)
+            if SHARED and workflow.non_local_exec:
+                shared_cache.check_names(workflow.workflow_settings.cache)
         except GradleakError as error:
             raise WorkflowError(str(error)) from None
