@@ -13,18 +13,22 @@ ROOT = Path(__file__).resolve().parents[1]
 TREE = ("Snakefile", "config.yaml", "requirements.lock", "workflow", "profiles", "envs")
 
 
+def copy_tree(folder):
+    """Copy the pipeline into a folder, which is made if need be."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ignored = shutil.ignore_patterns("__pycache__", ".snakemake")
+    for name in TREE:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+        else:
+            shutil.copy(ROOT / name, folder / name)
+    return folder
+
+
 @pytest.fixture
 def tree(tmp_path):
     """A copy of the pipeline in an empty folder."""
-    for name in TREE:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(
-                source, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", ".snakemake")
-            )
-        else:
-            shutil.copy(source, tmp_path / name)
-    return tmp_path
+    return copy_tree(tmp_path)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -14,8 +13,6 @@ from pathlib import Path
 
 import psutil
 from safetensors import safe_open
-
-from conftest import ROOT, TREE
 
 SMOKE = ("--config", "scale=smoke")
 # All of R-GAP on one network, and a training with a checkpoint: every kind of job, few of each.
@@ -27,18 +24,6 @@ FIGURE = "figures/copa_fig1.pdf"
 # What differs from run to run: times, hosts, seconds.
 VARYING = ("logs", "benchmarks", "provenance")
 TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.[a-z0-9]+")
-
-
-def copy_tree(folder):
-    """Copy the pipeline into `folder`."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in TREE:
-        if (ROOT / name).is_dir():
-            ignored = shutil.ignore_patterns("__pycache__", ".snakemake")
-            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
-        else:
-            shutil.copy(ROOT / name, folder / name)
-    return folder
 
 
 def command(*arguments):

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT, TREE
+from conftest import ROOT, copy_tree
 from gradleak import artifacts, provenance, shared_cache
 from gradleak.errors import ArtifactError, ConfigError
 
@@ -30,17 +30,6 @@ CACHED = {
     ),
     *(f"{TRAINED}.{suffix}" for suffix in ("safetensors", "csv", "curve.csv")),
 }
-
-
-def checkout(folder):
-    folder.mkdir(parents=True)
-    for name in TREE:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, folder / name)
-    return folder
 
 
 def start(folder, cache, *arguments):
@@ -90,7 +79,7 @@ def shared(tmp_path_factory):
     base = tmp_path_factory.mktemp("shared")
     cache = base / "cache"
     cache.mkdir()
-    first, second = checkout(base / "first"), checkout(base / "some/where/second")
+    first, second = copy_tree(base / "first"), copy_tree(base / "some/where/second")
     run(first, cache)
     said = run(second, cache)
     return first, second, cache, said
@@ -158,7 +147,7 @@ def test_another_config_has_other_entries(shared):
 def test_two_checkouts_at_once_leave_whole_entries(tmp_path):
     cache = tmp_path / "cache"
     cache.mkdir()
-    folders = [checkout(tmp_path / name) for name in ("one", "two")]
+    folders = [copy_tree(tmp_path / name) for name in ("one", "two")]
     running = [start(folder, cache, RGAP) for folder in folders]
     for process in running:
         said = process.communicate()[0]

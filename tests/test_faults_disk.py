@@ -7,7 +7,7 @@ import subprocess
 import pytest
 
 import faults
-from conftest import ROOT
+from conftest import ROOT, copy_tree
 
 mounts = pytest.mark.skipif(
     faults.namespace("true") is None,
@@ -47,7 +47,7 @@ def from_source(source, *arguments):
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
     """A folder with the pipeline and what one score needs, made undisturbed."""
-    folder = faults.copy_tree(tmp_path_factory.mktemp("calm"))
+    folder = copy_tree(tmp_path_factory.mktemp("calm"))
     done = faults.run(folder, *faults.SMOKE, "--", faults.SCORE)
     assert done.returncode == 0, done.stdout
     return folder
@@ -91,7 +91,7 @@ cd "$work"
 @pytest.mark.slow
 @mounts
 def test_a_read_only_source_tree_gives_the_same_bytes_elsewhere(tmp_path, calm):
-    source, work = faults.copy_tree(tmp_path / "source"), tmp_path / "work"
+    source, work = copy_tree(tmp_path / "source"), tmp_path / "work"
     work.mkdir()
     before = sorted(source.rglob("*"))
     mounted(READ_ONLY, source, work, *from_source(source, "--", faults.SCORE))
@@ -101,7 +101,7 @@ def test_a_read_only_source_tree_gives_the_same_bytes_elsewhere(tmp_path, calm):
 
 
 def test_a_config_of_the_working_folder_wins_and_claims_are_found(tmp_path):
-    source, work = faults.copy_tree(tmp_path / "source"), tmp_path / "work"
+    source, work = copy_tree(tmp_path / "source"), tmp_path / "work"
     work.mkdir()
     arguments = ("-n", "--snakefile", source / "Snakefile", "--", "results/tables/copa_table1.csv")
     done = faults.run(work, *arguments)
@@ -133,7 +133,7 @@ UNWRITABLE_FOLDERS = [
 @mounts
 @pytest.mark.parametrize(("folder", "sentence"), UNWRITABLE_FOLDERS, ids=["results", "all", "data"])
 def test_a_folder_that_may_not_be_written_is_named(tmp_path, folder, sentence):
-    source, work = faults.copy_tree(tmp_path / "source"), tmp_path / "work"
+    source, work = copy_tree(tmp_path / "source"), tmp_path / "work"
     target = "data/photos10-train.safetensors"
     command = ["bash", "-c", '"$@" 2>&1', "bash", *from_source(source, "--", target)]
     said = mounted(UNWRITABLE, work, folder, *command)

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 import faults
+from conftest import copy_tree
 from gradleak.data import download
 from gradleak.errors import DataError
 
@@ -79,7 +80,7 @@ def test_the_limits_are_those_of_the_manual():
 
 def test_a_rule_that_downloads_resumes_and_refuses_other_bytes(tmp_path, server):
     """Through Snakemake: three cuts, then a resumed transfer whose bytes are not the official."""
-    folder = faults.copy_tree(tmp_path / "tree")
+    folder = copy_tree(tmp_path / "tree")
     settings = yaml.safe_load((folder / "config.yaml").read_text())
     settings["data"] = {"root": "data", "mirrors": {"cifar10": server.url}, "imagenet": None}
     (folder / "config.yaml").write_text(yaml.safe_dump(settings))

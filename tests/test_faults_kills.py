@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import faults
+from conftest import copy_tree
 
 SEED = 20_240_607
 
@@ -30,7 +31,7 @@ class Kill:
 
 def undisturbed(folder, targets):
     """Bytes of a run that nothing disturbs, its jobs, and seconds from one start to the next."""
-    running = faults.Running(faults.copy_tree(folder), *faults.SMOKE, "--", *targets)
+    running = faults.Running(copy_tree(folder), *faults.SMOKE, "--", *targets)
     try:
         running.wait_for_job()
         start = time.monotonic()
@@ -75,7 +76,7 @@ def disturb(folder, targets, calm, number, seed):
     """
     reference, total, pause = calm
     generator, kills, runs = random.Random(seed), [], 0
-    faults.copy_tree(folder)
+    copy_tree(folder)
     while len(kills) < number:
         whom = ("snakemake", "job")[len(kills) % 2]
         faults.unlock(folder, *targets)

@@ -8,6 +8,7 @@ import stat
 import pytest
 
 import faults
+from conftest import copy_tree
 
 TARGET = faults.SCORE
 HOURS = 3600.0
@@ -16,7 +17,7 @@ HOURS = 3600.0
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
     """A folder in which one score was made undisturbed."""
-    folder = faults.copy_tree(tmp_path_factory.mktemp("calm"))
+    folder = copy_tree(tmp_path_factory.mktemp("calm"))
     done = faults.run(folder, *faults.SMOKE, "--", TARGET)
     assert done.returncode == 0, done.stdout
     return folder
@@ -30,7 +31,7 @@ def copy(calm, tmp_path):
 @pytest.fixture
 def running(tmp_path):
     """A run whose first job has just begun."""
-    started = faults.Running(faults.copy_tree(tmp_path / "tree"), *faults.SMOKE, "--", TARGET)
+    started = faults.Running(copy_tree(tmp_path / "tree"), *faults.SMOKE, "--", TARGET)
     started.wait_for_job()
     yield started
     started.stop()
@@ -136,7 +137,7 @@ UMASKS = [0o022, 0o027, 0o077]
     ids=oct,
 )
 def test_all_files_of_a_run_have_the_permissions_that_umask_gives(tmp_path, umask):
-    folder = faults.copy_tree(tmp_path / "tree")
+    folder = copy_tree(tmp_path / "tree")
     prefix = ("bash", "-c", f'umask {umask:04o}; exec "$@"', "bash")
     done = faults.run(folder, *faults.SMOKE, "--", TARGET, prefix=prefix)
     assert done.returncode == 0, done.stdout
@@ -154,7 +155,7 @@ def test_all_files_of_a_run_have_the_permissions_that_umask_gives(tmp_path, umas
 @pytest.mark.slow
 def test_a_job_that_the_kernel_kills_for_memory_is_made_again(tmp_path, calm):
     """350 MiB are enough for Snakemake and not for torch."""
-    folder = faults.copy_tree(tmp_path / "tree")
+    folder = copy_tree(tmp_path / "tree")
     with faults.memory_limit(350) as (prefix, group):
         if prefix is None:
             pytest.skip("needs a control group of its own, which root can make where it may mount")

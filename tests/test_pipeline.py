@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from conftest import ROOT, TREE
+from conftest import ROOT, copy_tree
 from gradleak.artifacts import read_tensors
 
 SMOKE = ("--config", "scale=smoke")
@@ -21,13 +21,7 @@ SMOKE = ("--config", "scale=smoke")
 @pytest.fixture(scope="session")
 def built(tmp_path_factory):
     """A tree in which everything was made once, at smoke scale."""
-    folder = tmp_path_factory.mktemp("built")
-    for name in TREE:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        else:
-            shutil.copy(source, folder / name)
+    folder = copy_tree(tmp_path_factory.mktemp("built"))
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", *SMOKE],
         cwd=folder,
@@ -199,11 +193,7 @@ def results_of(folder):
     "targets", [SOME, pytest.param(("all",), marks=pytest.mark.slow)], ids=["some", "all"]
 )
 def test_two_fresh_copies_make_the_same_bytes(built, tmp_path, snakemake, targets, monkeypatch):
-    fresh = tmp_path / "another" / "tree"
-    fresh.mkdir(parents=True)
-    for name in TREE:
-        source = ROOT / name
-        (shutil.copytree if source.is_dir() else shutil.copy)(source, fresh / name)
+    fresh = copy_tree(tmp_path / "another" / "tree")
     for key, value in (ELSEWHERE | {"HOME": str(tmp_path)}).items():
         monkeypatch.setenv(key, value)
     snakemake(fresh, "--cores", 1, *SMOKE, "--", *targets)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, TREE
+from conftest import ROOT, copy_tree
 from slurm.cluster import Cluster, reason_to_skip
 
 pytestmark = [
@@ -34,13 +34,6 @@ PLUGIN = (
 )
 RESULTS = {".safetensors", ".csv", ".pdf", ".png"}
 VARYING = {"benchmarks", "logs", "provenance"}
-
-
-def copy_of_tree(folder):
-    for name in TREE:
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy
-        copy(ROOT / name, folder / name)
-    return folder
 
 
 def environment():
@@ -136,7 +129,7 @@ def killed(cluster, tmp_path_factory):
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
     """The targets, made without a scheduler."""
-    folder = copy_of_tree(tmp_path_factory.mktemp("here"))
+    folder = copy_tree(tmp_path_factory.mktemp("here"))
     locally(folder, "--cores", "2", *SMOKE, *TARGETS)
     return folder
 
@@ -144,7 +137,7 @@ def here(tmp_path_factory):
 @pytest.fixture(scope="module")
 def there(cluster, killed, tmp_path_factory):
     """The targets, made by jobs of Slurm."""
-    folder = copy_of_tree(tmp_path_factory.mktemp("there"))
+    folder = copy_tree(tmp_path_factory.mktemp("there"))
     submitted(cluster, folder, "profiles/slurm", *PLUGIN, *SMOKE, *TARGETS)
     return folder
 
@@ -205,7 +198,7 @@ def test_a_job_that_asks_for_a_gpu_gets_one(cluster, killed):
 
 def test_any_batch_system_by_its_own_commands(cluster, here, tmp_path):
     target = "results/tables/copa_table1.csv"
-    folder = copy_of_tree(tmp_path)
+    folder = copy_tree(tmp_path)
     for top in ("data", "results/targets", "results/models"):
         shutil.copytree(here / top, folder / top)
     quiet = "--rerun-triggers", "mtime"
