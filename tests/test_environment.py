@@ -184,13 +184,14 @@ def test_make_says_what_it_would_run_without_internet(tmp_path):
 
 
 APPTAINER = """#!/bin/sh
-# Stands in for apptainer: notes the image, and runs the command without it.
+# Stands in for apptainer: notes the image, and runs the command without it,
+# with the Python that the image would hold.
 if [ "$1" = --version ]; then echo "apptainer version 1.3.0"; exit; fi
 while [ "$1" != exec ]; do shift; done
 while [ "${1##*.}" != sif ]; do shift; done
 echo "$1" >> images.txt
 shift
-exec "$@"
+PATH={python}:$PATH exec "$@"
 """
 
 
@@ -198,7 +199,9 @@ def test_apptainer_is_given_the_image_for_every_job(tree, snakemake, monkeypatch
     """No container runs here: what is tried is what Snakemake asks for."""
     programs = tree / "programs"
     programs.mkdir()
-    (programs / "apptainer").write_text(APPTAINER)
+    (programs / "apptainer").write_text(
+        APPTAINER.replace("{python}", str(Path(sys.executable).parent))
+    )
     (programs / "apptainer").chmod(0o755)
     (tree / "envs/gradleak.sif").write_text("")
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
