@@ -53,6 +53,14 @@ def words(text):
     return " ".join(text.split())
 
 
+def alive(process):
+    """Whether a process runs: one that ended and was not waited for does not."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 class Running:
     """Snakemake at work, in a process group of its own."""
 
@@ -91,30 +99,21 @@ class Running:
         self.seen.update(found)
         return found
 
-    def wait_for_job(self, script="", seconds=120):
-        """Wait until a job of that script runs; its process."""
+    def next_job(self, script="", seconds=120):
+        """Wait for a living job whose script's name begins so; None if the run ends before."""
         end = time.monotonic() + seconds
         while time.monotonic() < end and self.process.poll() is None:
             for process, name in self.jobs().items():
-                if name.startswith(script):
+                if name.startswith(script) and alive(process):
                     return process
             time.sleep(0.02)
-        raise AssertionError(f"no job {script} began:\n{self.text}")
+        return None
 
-    def wait_until(self, jobs, seconds=120):
-        """Wait until that many jobs have begun, or the run is over."""
-        end = time.monotonic() + seconds
-        while time.monotonic() < end and self.process.poll() is None:
-            self.jobs()
-            if len(self.seen) >= jobs:
-                return
-            time.sleep(0.02)
-
-    @property
-    def planned(self):
-        """Jobs that Snakemake means to run; 0 before it says so."""
-        found = re.search(r"^total +(\d+)$", self.text, re.M)
-        return int(found[1]) if found else 0
+    def wait_for_job(self, script="", seconds=120):
+        """Wait until a job of that script runs; its process."""
+        process = self.next_job(script, seconds)
+        assert process, f"no job {script} began:\n{self.text}"
+        return process
 
     def signal(self, number, group=False):
         (os.killpg if group else os.kill)(self.process.pid, number)

@@ -11,14 +11,16 @@ import pytest
 
 import faults
 from conftest import copy_tree
+from gradleak import sidecars
 
 SEED = 20_240_607
 
 
 @dataclass
 class Kill:
-    """One kill: whom, after how many seconds of the run, and what it left."""
+    """One kill: at which job, of whom, after how many seconds of it, and what it left."""
 
+    at: str
     whom: str
     moment: float
     running: str
@@ -30,15 +32,17 @@ class Kill:
 
 
 def undisturbed(folder, targets):
-    """Bytes of a run that nothing disturbs, its jobs, and seconds from one start to the next."""
+    """Bytes of a run that nothing disturbs, and the longest seconds of a job by its script."""
     running = faults.Running(copy_tree(folder), *faults.SMOKE, "--", *targets)
     try:
-        running.wait_for_job()
-        start = time.monotonic()
         assert running.wait() == 0, running.text
     finally:
         running.stop()
-    return faults.artifacts(folder), running.planned, (time.monotonic() - start) / running.planned
+    longest = {}
+    for job in sidecars.jobs(folder / sidecars.FOLDER):
+        script = job["script"]
+        longest[script] = max(longest.get(script, 0), job["seconds"])
+    return faults.artifacts(folder), longest
 
 
 def start_anew(folder):
@@ -46,77 +50,80 @@ def start_anew(folder):
         shutil.rmtree(folder / name, ignore_errors=True)
 
 
-def kill(running, whom, generator, pause):
-    """Kill Snakemake or one of its jobs at a random moment; what ran then, None if nothing did.
+def in_turn(scripts, number, generator):
+    """A script for each kill, all of them before any comes again."""
+    order = []
+    while len(order) < number:
+        order += generator.sample(sorted(scripts), len(scripts))
+    return order[:number]
 
-    The moment is that at which a job begins, drawn from all that are to be done, and a pause.
-    """
-    running.wait_until(generator.randint(1, running.planned))
-    time.sleep(generator.uniform(0, pause))
-    while running.process.poll() is None:
-        jobs = running.jobs()
-        if whom == "snakemake":
-            running.signal(signal.SIGKILL)
+
+def kill(running, whom, script, longest, generator):
+    """Kill Snakemake, or a job of that script, while one runs; what ran then, None if none did."""
+    process = running.next_job(script)
+    while process:
+        pause = generator.uniform(0, longest)
+        time.sleep(pause)
+        if faults.alive(process):
+            jobs = running.jobs()
+            if whom == "snakemake":
+                running.signal(signal.SIGKILL)
+            else:
+                process.kill()
             running.wait()
-            return " ".join(sorted(jobs.values()))
-        if jobs:
-            process = generator.choice(sorted(jobs, key=lambda job: job.pid))
-            process.kill()
-            running.wait()
-            return jobs[process]
-        time.sleep(0.02)
+            return pause, " ".join(sorted(jobs.values()))
+        process = running.next_job(script)
     return None
 
 
 def disturb(folder, targets, calm, number, seed):
     """Kill `number` runs one after the other, each resumed from what the one before it left.
 
-    A run with less than a fifth of all jobs left goes on to its end, and the next begins with
-    nothing, so that kills are not all among the last jobs.
+    The kind of job is drawn first, so that rare ones are hit as well. Where none of that kind is
+    left the run goes on to its end, and the next begins with nothing.
     """
-    reference, total, pause = calm
+    reference, longest = calm
     generator, kills, runs = random.Random(seed), [], 0
+    order = in_turn(longest, number, generator)
     copy_tree(folder)
     while len(kills) < number:
-        whom = ("snakemake", "job")[len(kills) % 2]
+        whom, script = ("snakemake", "job")[len(kills) % 2], order[len(kills)]
         faults.unlock(folder, *targets)
         running = faults.Running(folder, *faults.SMOKE, "--", *targets)
-        start = time.monotonic()
         try:
-            running.wait_until(1)
-            few = running.planned < max(1, total // 5)
-            found = running.wait() if few else kill(running, whom, generator, pause)
-            moment = time.monotonic() - start
+            found = kill(running, whom, script, longest[script], generator)
             orphans, outlived = running.end()
         finally:
             running.stop()
         half = faults.half_written(folder, reference)
-        assert half == [], f"after {moment:.1f} s of {whom}: {half}"
+        assert half == [], f"after the kill of {whom} at {script}: {half}"
         if running.process.returncode == 0:
-            # Few jobs were left, or the last one had made all that it makes before the signal.
+            # None of that kind was left, or it had made all that it makes before the signal.
             assert faults.artifacts(folder) == reference
             start_anew(folder)
             runs += 1
+            assert runs <= 2 * number, f"no job of {script} was met"
             continue
+        assert found is not None, running.text
         if whom == "job":
             assert running.process.returncode == 1
             assert "SIGKILL" in running.text, running.text
         locked = any((folder / ".snakemake/locks").glob("*"))
         left = len(faults.temporaries(folder / "results"))
-        kills.append(Kill(whom, moment, found, locked, orphans, outlived, left, len(half)))
+        kills.append(Kill(script, whom, *found, locked, orphans, outlived, left, len(half)))
     return kills, runs
 
 
 def told(kills, runs, seed):
     """The figures, as docs/faults.md quotes them."""
     frame = pd.DataFrame([asdict(kill) for kill in kills])
-    by_rule = frame.running.str.split().explode().value_counts().to_dict()
+    by_rule = frame["at"].value_counts().to_dict()
     summary = {
         "seed": seed,
         "runs that ended undisturbed": runs,
         "kills": len(frame),
         "of Snakemake": int((frame.whom == "snakemake").sum()),
-        "jobs that ran then": by_rule,
+        "jobs they met": by_rule,
         "locks left": int(frame.locked.sum()),
         "jobs that outlived Snakemake": int(frame.orphans[frame.whom == "snakemake"].sum()),
         "for at most, s": round(float(frame.outlived.max()), 1),
@@ -139,6 +146,8 @@ def test_kills_at_random_moments_lose_nothing(tmp_path, record_property, number,
     reference, folder = calm[0], tmp_path / "disturbed"
     kills, runs = disturb(folder, targets, calm, number, SEED)
     record_property("kills", told(kills, runs, SEED))
+    if number >= len(calm[1]):
+        assert {kill.at for kill in kills} == set(calm[1])
     faults.resume(folder, *targets)
     assert faults.artifacts(folder) == reference
     assert faults.temporaries(folder / "results") == []

@@ -25,6 +25,7 @@ pytestmark = [
 SMOKE = ("--config", "scale=smoke", "--")
 TRAINING = "results/training/embedded-smoke/fedkl_central_mnist/fedkl_trained_lenet"
 TARGETS = ("figures/copa_fig1.pdf", "results/tables/copa_table2.csv", f"{TRAINING}.safetensors")
+SEARCH = "results/reconstructions/embedded-smoke/rgap_cnn6/rgap_cnn6s/none/gauss_newton.safetensors"
 # The node has no database of jobs, so squeue is asked; jobs take seconds, so it is asked early.
 PLUGIN = (
     "--slurm-status-command=squeue",
@@ -187,6 +188,27 @@ def test_a_job_out_of_memory_comes_back_with_twice_as_much(cluster, killed):
     assert second["job_state"] == "COMPLETED", short(second)
     assert (first["memory_per_node"], second["memory_per_node"]) == (600, 1200)
     assert (folder / "large.txt").read_text().strip() == "2"
+
+
+def test_a_job_of_the_pipeline_comes_back_with_more_memory(cluster, here, tmp_path):
+    """A table of measured jobs that says too little costs an attempt, not the run."""
+    folder = copy_tree(tmp_path)
+    table = folder / "workflow" / "resources.csv"
+    lines, count = re.subn(
+        r"^(attack,gauss_newton small,smoke,\d+),[^,]*", r"\1,1", table.read_text(), flags=re.M
+    )
+    assert count == 1
+    table.write_text(lines)
+    submitted(cluster, folder, "profiles/slurm", *PLUGIN, *SMOKE, SEARCH)
+    locally(here, "--cores", "2", *SMOKE, SEARCH)
+    assert (folder / SEARCH).read_bytes() == (here / SEARCH).read_bytes()
+    jobs = [job for job in cluster.jobs(folder) if job["comment"].startswith("rule_attack_")]
+    *killed, last = sorted(jobs, key=lambda job: job["job_id"])
+    assert killed and all(job["job_state"] not in ("COMPLETED", "TIMEOUT") for job in killed)
+    assert last["job_state"] == "COMPLETED", short(last)
+    asked_for = [job["memory_per_node"] for job in (*killed, last)]
+    assert asked_for == [600 * 2**attempt for attempt in range(len(asked_for))]
+    print(f"killed and sent again: {asked_for} MB")
 
 
 def test_a_job_that_asks_for_a_gpu_gets_one(cluster, killed):

@@ -183,6 +183,9 @@ def _check_start(start: str, of: str | None) -> None:
         raise ValueError("start: reconstruction needs of: ATTACK, and nothing else takes it")
 
 
+# Methods that search for images step by step; the others solve for them.
+SEARCHES = ("dlg", "inverting_gradients", "gauss_newton", "class_fishing", "ggl", "grnn")
+
 AttackConfig = Annotated[
     RGapConfig
     | UnlockConfig

@@ -19,7 +19,7 @@ rule attack:
     cache: SHARED
     conda:
         "../../envs/gradleak.yaml"
-    threads: model_threads
+    threads: attack_threads
     resources:
         mem_mb=memory("attack"),
         runtime=minutes("attack"),

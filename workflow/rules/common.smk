@@ -8,7 +8,8 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
 from gradleak import config as gradleak_config
-from gradleak import cleanup, experiment_checks, resources, shared_cache
+from gradleak import cleanup, disk, experiment_checks, resources, shared_cache
+from gradleak.attack_sections import SEARCHES
 from gradleak.attacks.run import ATTACKS
 from gradleak.benchmarks.threads import shortened
 from gradleak.data import backbones
@@ -72,7 +73,9 @@ UNDEFENDED = [name for name, entry in CONFIG.defences.items() if entry.method ==
 # Attacks on gradients, and those made of the reconstructions of others alone.
 FIRST = [name for name, entry in CONFIG.attacks.items() if entry.method in ATTACKS]
 # Methods that run on `device`; the closed forms and COPA run on the CPU.
-ON_DEVICE = ("dlg", "inverting_gradients", "gauss_newton", "class_fishing", "ggl", "grnn")
+ON_DEVICE = SEARCHES
+# Images that share a gradient from which on a search is faster on two threads.
+LARGE_BATCH = 50
 SECRET_READERS = experiment_checks.SECRET
 LATER = [name for name in CONFIG.attacks if name not in FIRST]
 

@@ -1,14 +1,7 @@
 # Gradient capture and defences: what a client shares.
 
 # Experiments on VGG-16, whose gradients take 0.5 GB each: they go once all attacks have read them.
-# What is made again outdates all that was made of it, so that is for closed forms alone, which take
-# seconds; what a search found in hours stays, and so does its gradient.
-LARGE_GRADIENTS = [
-    name
-    for name, entry in CONFIG.experiments.items()
-    if any(resources.parameters(CONFIG, model) > resources.LARGE for model in entry.models)
-    and not any(CONFIG.attacks[attack].method in ON_DEVICE for attack in entry.attacks)
-]
+LARGE_GRADIENTS = disk.passing_gradients(CONFIG)
 SMALL_GRADIENTS = [name for name in CONFIG.experiments if name not in LARGE_GRADIENTS]
 DEFENDED = [name for name in CONFIG.defences if name not in UNDEFENDED]
 

@@ -13,7 +13,7 @@ rule server:
         beside(SENT, "benchmarks", ".tsv")
     conda:
         "../../envs/gradleak.yaml"
-    threads: model_threads
+    threads: 1
     resources:
         mem_mb=memory("server"),
         runtime=minutes("server"),

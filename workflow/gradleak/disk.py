@@ -1,0 +1,224 @@
+"""Disk that a whole run takes, reckoned from config.yaml before anything is made."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+import yaml
+
+from gradleak import config as gradleak_config
+from gradleak.attack_sections import SEARCHES
+from gradleak.benchmarks.measure import last_line
+from gradleak.benchmarks.pipeline import copy_tree, plain_environment
+from gradleak.data.catalogue import info, resolve
+from gradleak.errors import ArtifactError, GradleakError
+from gradleak.models.chain import Chain, LinearLayer
+from gradleak.provenance import ROOT
+from gradleak.resources import LARGE, SCALES, parameters
+from gradleak.sections import Config, Experiment
+
+COLUMNS = ("scale", "paper", "kind", "files", "megabytes")
+# Bytes of a number; pixels of target sets are kept as bytes, closed forms solve in float64.
+SINGLE, DOUBLE = 4, 8
+MEGABYTE = 1e6
+
+
+def passing_gradients(config: Config) -> list[str]:
+    """Experiments whose gradients go once all attacks have read them.
+
+    These are large networks' (0.5 GB each for VGG-16). What is made again outdates all that was
+    made of it, so that is for closed forms alone, which take seconds; what a search found in hours
+    stays, and so does its gradient.
+    """
+    return [
+        name
+        for name, entry in config.experiments.items()
+        if any(parameters(config, model) > LARGE for model in entry.models)
+        and not any(config.attacks[attack].method in SEARCHES for attack in entry.attacks)
+    ]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """A file of a run that holds arrays.
+
+    Attributes
+    ----------
+    paper
+        Paper that it belongs to.
+    kind
+        Folder of `results/`; ``gradients, passing`` for those that do not stay.
+    size
+        Bytes of its arrays. Headers are left out: a few hundred bytes.
+    """
+
+    paper: str
+    kind: str
+    size: int
+
+
+def expected(config: Config, path: str) -> Expected | None:
+    """What a file will take; None for one without arrays of a size worth counting.
+
+    Parameters
+    ----------
+    config
+        All settings, at the scale of the run.
+    path
+        File as Snakemake names it, below ``results/``.
+    """
+    parts = Path(path.removesuffix(".safetensors")).parts[1:]
+    small = ".secret." in path or ".clients/" in path
+    if small or not path.endswith(".safetensors"):
+        return None
+    kind, names = parts[0], parts[2:]
+    if kind == "targets":
+        return Expected(_paper(names[0]), kind, _pixels(config, names[0]))
+    if kind in ("models", "servers", "training"):
+        draws = 1 if kind == "training" else _draws(config, names[-1])
+        return Expected(_paper(names[0]), kind, SINGLE * draws * parameters(config, names[-1]))
+    if kind not in ("gradients", "reconstructions"):
+        return None
+    entry = config.experiments[names[0]]
+    if kind == "gradients":
+        passing = names[0] in passing_gradients(config)
+        kind = "gradients, passing" if passing else kind
+        return Expected(entry.paper, kind, _gradient(config, entry, names[1]))
+    return Expected(entry.paper, kind, _reconstruction(config, entry, names[1], names[3]))
+
+
+def _paper(name: str) -> str:
+    """Paper by the first word of an id; COPA's networks have no such word."""
+    first = name.partition("_")[0]
+    return first if first in ("rgap", "fedkl", "mkor") else "copa"
+
+
+def _draws(config: Config, model: str) -> int:
+    """Draws of weights in a model's file: the most that an experiment asks for."""
+    seeds = (config.amount(e.seeds) for e in config.experiments.values() if model in e.models)
+    return max(seeds, default=1)
+
+
+def _batches(config: Config, targets: str) -> int:
+    entry = config.targets[targets]
+    if entry.indices is None:
+        assert entry.count is not None
+        return config.amount(entry.count) * (1 + entry.relabel)
+    return len(entry.indices) // config.amount(entry.batch)
+
+
+def _pixels(config: Config, targets: str) -> int:
+    """Pixels of a target set, a byte each."""
+    entry = config.targets[targets]
+    known = info(resolve(entry.dataset, config.images))
+    side = known.height if entry.size is None else config.amount(entry.size)
+    if entry.resize == "repeat":
+        side = min(side, known.height)  # repeated pixels are kept once
+    images = _batches(config, targets) * config.amount(entry.batch)
+    return images * known.channels * side**2
+
+
+def _chains(config: Config, model: str) -> list[Chain]:
+    """Networks in a model's file; none for a family, which is small."""
+    return [config.chain(name) for name in config.members(model) if name in config.models]
+
+
+def _gradient(config: Config, entry: Experiment, model: str) -> int:
+    chains = _chains(config, model)
+    if entry.kept == "classifier":
+        linear = [layer for chain in chains for layer in chain.layers]
+        numbers = sum(
+            layer.outputs * (layer.inputs + layer.bias)
+            for layer in linear
+            if isinstance(layer, LinearLayer)
+        )
+    else:
+        # What a lock is made of never leaves its client.
+        locks = sum(locked.lock.parameters(locked.filters) for c in chains for locked in c.locked)
+        numbers = parameters(config, model) - locks * (entry.lock in ("withheld", "key"))
+    size = DOUBLE if entry.precision == "float64" else SINGLE
+    return size * config.amount(entry.seeds) * _batches(config, entry.targets) * numbers
+
+
+def _reconstruction(config: Config, entry: Experiment, model: str, attack: str) -> int:
+    # MKOR stores images in the precision of the gradient, all other attacks solve in float64.
+    single = config.attacks[attack].method.startswith("mkor") and entry.precision == "float32"
+    batch = config.amount(config.targets[entry.targets].batch)
+    chains = _chains(config, model)
+    numbers = batch * sum(prod(chain.input) for chain in chains)
+    if config.attacks[attack].method in ("copa", "rgap"):
+        # They keep the input of the first fully connected layer too.
+        numbers += sum(_features(chain) for chain in chains)
+    rounds = config.amount(entry.seeds) * _batches(config, entry.targets)
+    return (SINGLE if single else DOUBLE) * rounds * numbers
+
+
+def _features(chain: Chain) -> int:
+    return next(layer.inputs for layer in chain.layers if isinstance(layer, LinearLayer))
+
+
+def planned(overrides: dict[str, str]) -> list[str]:
+    """Files that `snakemake all` would make from nothing.
+
+    Raises
+    ------
+    ArtifactError
+        If Snakemake ends with an error.
+    """
+    with tempfile.TemporaryDirectory(prefix="gradleak-disk-") as name:
+        copy_tree(ROOT.parents[1], Path(name), overrides)
+        command = [sys.executable, "-m", "snakemake", "--summary", "--", "all"]
+        done = subprocess.run(
+            command,
+            cwd=name,
+            env=plain_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise ArtifactError(
+            f"Snakemake could not list what it would make ({last_line(done.stderr)}); try "
+            "`snakemake --summary all`."
+        )
+    return [line.partition("\t")[0] for line in done.stdout.splitlines()[1:]]
+
+
+def table(config: Config, paths: Iterable[str]) -> list[dict[str, str | int | float]]:
+    """Rows of `COLUMNS`: what the files of each paper and kind take together."""
+    number, size = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
+    for path in paths:
+        found = expected(config, path)
+        if found is not None:
+            number[found.paper, found.kind] += 1
+            size[found.paper, found.kind] += found.size
+    return [
+        dict(zip(COLUMNS, (config.scale, *key, number[key], size[key] / MEGABYTE), strict=True))
+        for key in sorted(size)
+    ]
+
+
+def main() -> None:
+    """Write what each scale takes, with real images, as CSV to standard output."""
+    try:
+        raw = yaml.safe_load((ROOT.parents[1] / "config.yaml").read_text(encoding="utf-8"))
+        writer = csv.DictWriter(sys.stdout, COLUMNS)
+        writer.writeheader()
+        for scale in SCALES:
+            overrides = {"scale": scale, "images": "real"}
+            config = gradleak_config.load({**raw, **overrides})
+            writer.writerows(table(config, planned(overrides)))
+    except GradleakError as error:
+        sys.exit(f"gradleak: {error}")
+
+
+if __name__ == "__main__":
+    main()
