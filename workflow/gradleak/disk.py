@@ -84,7 +84,9 @@ def expected(config: Config, path: str) -> Expected | None:
         return Expected(_paper(names[0]), kind, _pixels(config, names[0]))
     if kind in ("models", "servers", "training"):
         draws = 1 if kind == "training" else _draws(config, names[-1])
-        return Expected(_paper(names[0]), kind, SINGLE * draws * parameters(config, names[-1]))
+        # A server of one kind may send the networks of several papers.
+        whose = names[-1] if kind == "servers" else names[0]
+        return Expected(_paper(whose), kind, SINGLE * draws * parameters(config, names[-1]))
     if kind not in ("gradients", "reconstructions"):
         return None
     entry = config.experiments[names[0]]
