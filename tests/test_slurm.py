@@ -207,7 +207,7 @@ def test_a_job_of_the_pipeline_comes_back_with_more_memory(cluster, here, tmp_pa
     submitted(cluster, folder, "profiles/slurm", *PLUGIN, *SMOKE, SEARCH)
     locally(here, "--cores", "2", *SMOKE, SEARCH)
     assert (folder / SEARCH).read_bytes() == (here / SEARCH).read_bytes()
-    jobs = [job for job in cluster.jobs(folder) if job["comment"].startswith("rule_attack_")]
+    jobs = [job for job in cluster.jobs(folder) if job["comment"].endswith("_gauss_newton")]
     *killed, last = sorted(jobs, key=lambda job: job["job_id"])
     assert killed and all(job["job_state"] not in ("COMPLETED", "TIMEOUT") for job in killed)
     assert last["job_state"] == "COMPLETED", short(last)
