@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -17,7 +16,7 @@ import yaml
 from gradleak import config as gradleak_config
 from gradleak.attack_sections import SEARCHES
 from gradleak.benchmarks.measure import last_line
-from gradleak.benchmarks.pipeline import copy_tree, plain_environment
+from gradleak.benchmarks.pipeline import copy_tree, snakemake
 from gradleak.data.catalogue import info, resolve
 from gradleak.errors import ArtifactError, GradleakError
 from gradleak.models.chain import Chain, LinearLayer
@@ -177,15 +176,7 @@ def planned(overrides: dict[str, str]) -> list[str]:
     """
     with tempfile.TemporaryDirectory(prefix="gradleak-disk-") as name:
         copy_tree(ROOT.parents[1], Path(name), overrides)
-        command = [sys.executable, "-m", "snakemake", "--summary", "--", "all"]
-        done = subprocess.run(
-            command,
-            cwd=name,
-            env=plain_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = snakemake(Path(name), "--summary", "--", "all")
     if done.returncode:
         raise ArtifactError(
             f"Snakemake could not list what it would make ({last_line(done.stderr)}); try "

@@ -29,6 +29,18 @@ def plain_environment() -> dict[str, str]:
     return {key: value for key, value in os.environ.items() if key not in mine}
 
 
+def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Snakemake in a copy of the tree; output and errors as text."""
+    return subprocess.run(
+        [sys.executable, "-m", "snakemake", *arguments],
+        cwd=folder,
+        env=plain_environment(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
 def copy_tree(root: Path, folder: Path, overrides: dict[str, Any]) -> None:
     """Copy the pipeline without its results, with top-level keys of config.yaml replaced."""
     skipped = shutil.ignore_patterns("__pycache__", ".snakemake")
@@ -90,14 +102,7 @@ def run(root: str, target: str, overrides: dict[str, Any], cores: int) -> Run:
         copy_tree(Path(root), folder, overrides)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         begin = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-m", "snakemake", "--cores", str(cores), target],
-            cwd=folder,
-            env=plain_environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        done = snakemake(folder, "--cores", str(cores), target)
         wall = time.perf_counter() - begin
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         jobs = sidecars.jobs(folder / sidecars.FOLDER)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +9,7 @@ from typing import Any
 
 from gradleak import sidecars
 from gradleak.benchmarks.measure import last_line
-from gradleak.benchmarks.pipeline import copy_tree, plain_environment
+from gradleak.benchmarks.pipeline import copy_tree, snakemake
 from gradleak.errors import ArtifactError
 
 COUNTS = (1, 2)
@@ -58,14 +56,7 @@ def least(raw: dict[str, Any], value: int | str, most: int) -> int:
 
 
 def _make(folder: Path, *arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--cores", str(max(COUNTS)), *arguments],
-        cwd=folder,
-        env=plain_environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = snakemake(folder, "--cores", str(max(COUNTS)), *arguments)
     if done.returncode:
         raise ArtifactError(
             f"Snakemake could not make {arguments[-1]} ({last_line(done.stderr)}); make it here "
