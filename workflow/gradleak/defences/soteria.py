@@ -85,12 +85,13 @@ class Combs:
         self._first, self._step, self._field = [0, 0], [1, 1], [1, 1]
         for layer in chain.convolutions:
             for axis in (0, 1):
-                self._first[axis] -= self._step[axis] * layer.shape.padding[axis]
-                self._field[axis] += self._step[axis] * (layer.shape.kernel[axis] - 1)
-                self._step[axis] *= layer.shape.stride[axis]
-                if layer.pool != "none":
-                    self._field[axis] += self._step[axis] * (POOL - 1)
-                    self._step[axis] *= POOL
+                shape = layer.shape
+                windows = [(shape.kernel[axis], shape.stride[axis], shape.padding[axis])]
+                windows += _pool_windows(layer.pool, shape.output[axis])
+                for kernel, stride, padding in windows:
+                    self._first[axis] -= self._step[axis] * padding
+                    self._field[axis] += self._step[axis] * (kernel - 1)
+                    self._step[axis] *= stride
         self.spacing = [
             min(count, -(-field // step))
             for count, field, step in zip(self.grid, self._field, self._step, strict=True)
@@ -129,3 +130,12 @@ class Combs:
         corner = total[:, bottom][:, :, right] - total[:, top][:, :, right]
         corner = corner - total[:, bottom][:, :, left] + total[:, top][:, :, left]
         return corner.clamp(min=0.0).to(values.dtype)
+
+
+def _pool_windows(pool: str, size: int) -> list[tuple[int, int, int]]:
+    """Kernel, stride and padding of a layer's pool along an axis of `size`, if it has one."""
+    if pool == "global":
+        return [(size, 1, 0)]
+    if pool == "max3":
+        return [(3, POOL, 1)]
+    return [] if pool == "none" else [(POOL, POOL, 0)]
