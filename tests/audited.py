@@ -1,0 +1,119 @@
+"""Networks that nobody at gradleak wrote, as people bring them to an audit."""
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torchvision import models
+
+
+class Functional(nn.Module):
+    """LeNet in PyTorch's own example style: functions, pools before activations, view."""
+
+    def __init__(self):
+        super().__init__()
+        self.c1 = nn.Conv2d(1, 6, 5, padding=2)
+        self.c2 = nn.Conv2d(6, 16, 5)
+        self.f1 = nn.Linear(400, 120)
+        self.f2 = nn.Linear(120, 10)
+
+    def forward(self, x):
+        x = functional.relu(functional.max_pool2d(self.c1(x), 2))
+        x = functional.max_pool2d(torch.tanh(self.c2(x)), 2)
+        x = x.view(x.size(0), -1)
+        return self.f2(functional.dropout(functional.relu(self.f1(x)), training=self.training))
+
+
+class TwoBranches(nn.Module):
+    """A fine and a coarse look at the image, side by side."""
+
+    def __init__(self, classes=10):
+        super().__init__()
+        self.fine = nn.Conv2d(3, 4, 3, padding=1)
+        self.coarse = nn.Conv2d(3, 4, 5, padding=2)
+        self.head = nn.Linear(8 * 16 * 16, classes)
+
+    def forward(self, x):
+        both = torch.cat([torch.tanh(self.fine(x)), torch.tanh(self.coarse(x))], 1)
+        return self.head(both.flatten(1))
+
+
+class Branching(nn.Module):
+    """Chooses by value, which no graph shows."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(12, 2)
+
+    def forward(self, x):
+        x = x.flatten(1)
+        if x.mean() > 0:
+            x = -x
+        return self.fc(x)
+
+
+def cnn3():
+    """COPA's variant 2: tanh, biases only at the end."""
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 4, 2, bias=False),
+        nn.Tanh(),
+        nn.Conv2d(6, 3, 3, 2, bias=False),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(147, 10),
+    )
+
+
+def vit():
+    """A small vision transformer."""
+    return models.VisionTransformer(
+        image_size=16,
+        patch_size=4,
+        num_layers=1,
+        num_heads=2,
+        hidden_dim=24,
+        mlp_dim=48,
+        num_classes=10,
+    )
+
+
+def resnet18():
+    return models.resnet18(num_classes=10)
+
+
+def projected():
+    """A residual block whose skip passes a 1x1 convolution."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Conv2d(3, 4, 3, 2, 1, bias=False)
+            self.a_norm = nn.BatchNorm2d(4)
+            self.b = nn.Conv2d(4, 4, 3, padding=1, bias=False)
+            self.b_norm = nn.BatchNorm2d(4)
+            self.skip = nn.Conv2d(3, 4, 1, 2, bias=False)
+            self.skip_norm = nn.BatchNorm2d(4)
+            self.fc = nn.Linear(4, 5)
+
+        def forward(self, x):
+            z = self.b_norm(self.b(torch.relu(self.a_norm(self.a(x)))))
+            z = torch.relu(z + self.skip_norm(self.skip(x)))
+            return self.fc(z.mean((2, 3)))
+
+    return Block()
+
+
+def pre_activation():
+    """The skip takes what stands before the activation."""
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.Conv2d(3, 3, 3, padding=1)
+            self.b = nn.Conv2d(3, 3, 3, padding=1)
+            self.fc = nn.Linear(3 * 8 * 8, 4)
+
+        def forward(self, x):
+            z = self.a(x)
+            return self.fc((self.b(torch.relu(z)) + z).flatten(1))
+
+    return Block()

@@ -1,0 +1,160 @@
+"""Networks and weights of one's own: what is taken, and the sentence where it is not."""
+
+import pickle
+import textwrap
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from gradleak.auditing.source import from_file, from_torchvision, load_weights
+from gradleak.errors import ConfigError
+
+GOOD = """
+    import torch
+    from torch import nn
+    import beside
+
+    def build(width=4):
+        return nn.Sequential(nn.Flatten(), nn.Linear(beside.SIDE, width))
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.fc(x.flatten(1))
+
+    def number():
+        return 3
+
+    def broken():
+        raise ValueError("no width")
+
+    constant = 1
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "beside.py").write_text("SIDE = 4\n")
+    path = tmp_path / "mine.py"
+    path.write_text(textwrap.dedent(GOOD))
+    return str(path)
+
+
+def refused(call, *parts):
+    with pytest.raises(ConfigError) as error:
+        call()
+    text = str(error.value)
+    assert "\n" not in text and text.endswith(".")
+    for part in parts:
+        assert part in text, text
+
+
+def test_a_function_a_class_and_torchvision_give_networks(file):
+    assert from_file(file, "build", {"width": 7}, 0)[1].out_features == 7
+    assert isinstance(from_file(file, "Net", {}, 0).fc, nn.Linear)
+    assert from_torchvision("resnet18", {"num_classes": 5}, 0).fc.out_features == 5
+
+
+def test_a_seed_draws_the_same_weights_and_leaves_the_generator_alone(file):
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    first, again, other = (from_file(file, "Net", {}, seed).fc.weight for seed in (0, 0, 1))
+    assert torch.equal(torch.rand(1), expected)
+    assert torch.equal(first, again) and not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(
+    ("factory", "arguments", "parts"),
+    [
+        ("missing", {}, ("has no factory 'missing'",)),
+        ("buidl", {}, ("near to it: build",)),
+        ("constant", {}, ("has no factory 'constant'",)),
+        ("number", {}, ("gives a int, not a torch.nn.Module",)),
+        ("broken", {}, ("raises ValueError (line", "no width")),
+        ("build", {"depth": 3}, ("raises TypeError", "depth", "arguments:")),
+    ],
+)
+def test_a_factory_that_gives_no_network_is_one_sentence(file, factory, arguments, parts):
+    refused(lambda: from_file(file, factory, arguments, 0), "network: ", *parts)
+
+
+@pytest.mark.parametrize(
+    ("content", "part"),
+    [
+        ("import nothing_like_it\n", "line 1: No module named 'nothing_like_it'"),
+        ("x = 1\ndef build(:\n", "line 2: invalid syntax"),
+        ("\n\nraise RuntimeError('boom')\n", "line 3: boom"),
+    ],
+)
+def test_a_file_that_does_not_import_is_one_sentence(tmp_path, content, part):
+    path = tmp_path / "bad.py"
+    path.write_text(content)
+    refused(lambda: from_file(str(path), "build", {}, 0), "cannot be imported", part)
+    refused(lambda: from_file(str(tmp_path / "none.py"), "build", {}, 0), "does not exist")
+
+
+def test_a_name_that_torchvision_lacks_is_one_sentence():
+    refused(lambda: from_torchvision("resnet19", {}, 0), "no classifier 'resnet19'", "resnet18")
+
+
+def net():
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+
+
+def test_weights_of_both_formats_are_taken(tmp_path):
+    source, first, second = net(), net(), net()
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    torch.save(source.state_dict(), tmp_path / "w.pth")
+    load_weights(first, str(tmp_path / "w.safetensors"))
+    load_weights(second, str(tmp_path / "w.pth"))
+    assert torch.equal(first[1].weight, source[1].weight)
+    assert torch.equal(second[1].weight, source[1].weight)
+
+
+class Evil:
+    """What a pickle of this would run when loaded."""
+
+    def __reduce__(self):
+        return (open, ("ran", "w"))
+
+
+def test_a_pickle_is_refused_and_its_code_not_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain.pth").write_bytes(pickle.dumps(Evil()))
+    torch.save(Evil(), tmp_path / "torch.pth")
+    torch.save(net(), tmp_path / "module.pth")
+    for name in ("plain.pth", "torch.pth", "module.pth"):
+        refused(lambda name=name: load_weights(net(), name), name, "not loaded", "state_dict()")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (lambda s: s.pop("1.bias"), ("it lacks 1.bias",)),
+        (lambda s: s.update(more=torch.ones(1)), ("it has more",)),
+        (lambda s: s.update({"1.weight": torch.ones(3, 4)}), ("1.weight", "[3, 4]", "[2, 4]")),
+        (lambda s: s.update({"1.weight": torch.full((2, 4), torch.nan)}), ("holds NaN",)),
+    ],
+)
+def test_weights_of_another_network_are_one_sentence(tmp_path, change, parts):
+    state = dict(net().state_dict())
+    change(state)
+    save_file(state, tmp_path / "w.safetensors")
+    refused(lambda: load_weights(net(), str(tmp_path / "w.safetensors")), "weights: ", *parts)
+
+
+def test_files_that_hold_no_weights_are_one_sentence(tmp_path):
+    (tmp_path / "w.safetensors").write_bytes(b"not tensors")
+    refused(lambda: load_weights(net(), str(tmp_path / "w.safetensors")), "cannot be read")
+    torch.save([torch.ones(1)], tmp_path / "list.pth")
+    refused(lambda: load_weights(net(), str(tmp_path / "list.pth")), "a list, not a state dict")
+    torch.save({"epoch": 3}, tmp_path / "point.pth")
+    refused(lambda: load_weights(net(), str(tmp_path / "point.pth")), "'epoch' is no tensor")
+    refused(lambda: load_weights(net(), str(tmp_path / "none.pth")), "does not exist")

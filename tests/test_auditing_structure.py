@@ -1,0 +1,153 @@
+"""The table of layers: ranks and what they are worth, the critical layer, c(M) where defined."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torchvision import models
+
+import audited
+from gradleak.auditing.client import deltas
+from gradleak.auditing.conversion import convert
+from gradleak.auditing.reading import read
+from gradleak.auditing.structure import structure
+from gradleak.errors import ConfigError, NotApplicable
+from gradleak.rank_analysis import network_index
+from gradleak.security import structural_index
+
+
+def analysed(module, size, *, mode="training"):
+    reading = read(module, size)
+    converted, why = None, ""
+    try:
+        converted = convert(reading, module, "net")
+    except NotApplicable as error:
+        why = str(error)
+    layers = [layer.name for layer in reading.layers if layer.is_linear and layer.shape]
+    image = np.random.default_rng(0).random(size)
+    known = deltas(module, image, 1, "cross_entropy", mode, layers)
+    return structure(reading, module, converted, why, known), converted
+
+
+def row(found, name):
+    return next(layer for layer in found.layers if layer.layer == name)
+
+
+def test_a_chain_has_copas_index_and_the_rank_analysis_of_the_paper():
+    torch.manual_seed(0)
+    found, converted = analysed(audited.cnn3(), (3, 32, 32))
+    value, exact = structural_index(converted.chain)
+    assert (found.security, found.security_kind) == (value, "exact" if exact else "at most")
+    assert found.index == network_index(converted.chain)
+    assert [layer.layer for layer in found.layers if layer.critical] == [found.critical]
+    assert row(found, found.critical).index == found.index
+    assert found.chain == ""
+
+
+def test_ranks_say_what_they_are_worth():
+    torch.manual_seed(0)
+    found, _ = analysed(audited.cnn3(), (3, 32, 32))
+    kinds = {layer.layer: layer.rank_kind for layer in found.layers}
+    assert kinds["5"] == "exact"  # fully connected
+    assert set(kinds.values()) <= {"exact", "measured"}
+    for layer in found.layers[:-1]:
+        assert layer.condition > 1
+        assert 0 <= layer.free == layer.own_unknowns - layer.rank
+
+
+def test_a_measured_rank_is_that_of_the_dense_system():
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(3, 2, 3, padding=1, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(128, 4)
+    )
+    found, _ = analysed(module, (3, 8, 8))
+    image = np.random.default_rng(0).random((3, 8, 8))
+    delta = deltas(module, image, 1, "cross_entropy", "training", ["0"])["0"]
+    weight = module[0].weight.detach().double()
+
+    def outputs(x):
+        z = nn.functional.conv2d(x[None], weight, padding=1)[0]
+        k = nn.functional.conv2d(x[:, None], torch.from_numpy(delta)[:, None], padding=1)
+        return torch.cat([z.flatten(), k.flatten()])
+
+    dense = torch.autograd.functional.jacobian(outputs, torch.zeros(3, 8, 8).double())
+    matrix = dense.reshape(dense.shape[0], -1).numpy()
+    values = np.linalg.svd(matrix, compute_uv=False)
+    expected = int(np.sum(values > values[0] * 1e-9))
+    assert row(found, "0").rank == expected
+    assert row(found, "0").condition == pytest.approx(values[0] / values[expected - 1], rel=1e-2)
+
+
+def test_a_large_layer_gets_a_bound_or_a_proof_and_no_condition_number():
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 48 * 48, 3)
+    )
+    found, _ = analysed(module, (3, 48, 48))
+    first = row(found, "0")
+    assert first.own_unknowns == 6912 and first.condition is None
+    assert first.rank_kind in ("exact", "at most") and "no condition number" in first.note
+
+
+def test_groups_count_each_for_itself():
+    def net(groups):
+        return nn.Sequential(
+            nn.Conv2d(4, 4, 3, groups=groups), nn.Tanh(), nn.Flatten(), nn.Linear(4 * 16, 3)
+        )
+
+    apart = row(analysed(net(4), (4, 6, 6))[0], "0")
+    single = nn.Sequential(nn.Conv2d(1, 1, 3), nn.Tanh(), nn.Flatten(), nn.Linear(16, 3))
+    alone = row(analysed(single, (1, 6, 6))[0], "0")
+    assert apart.rank == 4 * alone.rank and "4 groups" in apart.note
+
+
+def test_a_dead_filter_makes_the_rank_a_measured_one():
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(32, 3))
+    with torch.no_grad():
+        module[0].weight[0] = 0
+    found = row(analysed(module, (1, 6, 6))[0], "0")
+    assert found.rank_kind == "measured" and "is 0" in found.note
+
+
+def test_unreadable_layers_stand_in_the_table_with_their_reason():
+    found, converted = analysed(audited.vit(), (3, 16, 16))
+    assert converted is None and "flatten" in found.chain
+    attention = next(layer for layer in found.layers if not layer.readable)
+    assert attention.parameters and "attention" in attention.note and attention.index is None
+    inner = row(found, "encoder.layers.encoder_layer_0.mlp.0")
+    assert inner.rank is not None and inner.condition > 1
+    assert found.security is None and "is of a chain" in found.security_note
+
+
+def test_projections_are_counted_with_the_layer_that_their_skip_ends_at():
+    found, _ = analysed(audited.projected(), (3, 16, 16))
+    projection = row(found, "skip")
+    assert projection.index is None and projection.rank is not None
+    assert "skip ends" in projection.note
+    assert found.security is None and "skips, norms and pools" in found.security_note
+
+
+def test_deltas_are_those_of_the_network():
+    torch.manual_seed(0)
+    module = audited.TwoBranches()
+    image = np.random.default_rng(0).random((3, 16, 16))
+    found = deltas(module, image, 2, "cross_entropy", "training", ["coarse"])["coarse"]
+    shifted = []
+    for step in (1e-2, -1e-2):
+        with torch.no_grad():
+
+            def change(_, __, z, step=step):
+                z = z.clone()
+                z[0, 1, 3, 4] += step
+                return z
+
+            handle = module.coarse.register_forward_hook(change)
+            output = module(torch.from_numpy(image[None]).float())
+            handle.remove()
+            shifted.append(nn.functional.cross_entropy(output, torch.tensor([2])).item())
+    assert found[1, 3, 4] == pytest.approx((shifted[0] - shifted[1]) / 2e-2, rel=0.05, abs=1e-5)
+
+
+def test_a_norm_without_anything_to_normalise_is_one_sentence():
+    with pytest.raises(ConfigError, match=r"one value a channel .* mode: evaluation") as error:
+        analysed(models.resnet18(num_classes=10), (3, 32, 32))
+    assert "\n" not in str(error.value)

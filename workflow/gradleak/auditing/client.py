@@ -1,0 +1,125 @@
+"""What a client would share from a network that we did not write, by automatic derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gradleak.errors import ConfigError
+from gradleak.gradients import mean_loss
+from gradleak.losses import BINARY, OF_CLASSES
+
+MODES = ("training", "evaluation")
+
+
+def check_loss(loss: str, classes: int) -> None:
+    """Refuse a loss that does not fit the network's outputs.
+
+    Raises
+    ------
+    ConfigError
+        Naming both.
+    """
+    if loss in BINARY and classes != 1:
+        raise ConfigError(
+            f"loss: {loss} takes one output, but the network has {classes}; choose one of "
+            f"{', '.join(OF_CLASSES)}."
+        )
+    if loss in OF_CLASSES and classes == 1:
+        raise ConfigError(
+            f"loss: {loss} takes an output for each class, but the network has one; choose one of "
+            f"{', '.join(BINARY)}."
+        )
+
+
+def gradient(
+    module: nn.Module, images: np.ndarray, labels: np.ndarray, loss: str, mode: str
+) -> dict[str, np.ndarray]:
+    """Gradient of the mean loss in every parameter, by the parameter's name.
+
+    Parameters
+    ----------
+    module
+        The network; running statistics of its norms stay as they are.
+    images, labels
+        (K, C, H, W) and (K,).
+    loss
+        One of `gradleak.losses.LOSSES`.
+    mode
+        ``training`` or ``evaluation``: how norms and dropout run.
+    """
+    named = dict(module.named_parameters())
+    with passing(module, mode):
+        value = _loss(module, images, labels, loss)
+        found = torch.autograd.grad(value, list(named.values()), allow_unused=True)
+    return {
+        name: np.zeros(tuple(p.shape), np.float32) if g is None else g.detach().cpu().numpy()
+        for (name, p), g in zip(named.items(), found, strict=True)
+    }
+
+
+def deltas(
+    module: nn.Module,
+    image: np.ndarray,
+    label: int,
+    loss: str,
+    mode: str,
+    layers: Sequence[str],
+) -> dict[str, np.ndarray]:
+    """dJ/dZ of the linear outputs of some layers at one image (C, H, W), by the layer's name."""
+    outputs: dict[str, torch.Tensor] = {}
+
+    def keep(name: str, _: nn.Module, __: Any, output: torch.Tensor) -> None:
+        outputs[name] = output
+
+    handles = [
+        module.get_submodule(name).register_forward_hook(partial(keep, name)) for name in layers
+    ]
+    try:
+        with passing(module, mode):
+            value = _loss(module, image[None], np.array([label]), loss)
+            found = torch.autograd.grad(value, [outputs[name] for name in layers])
+    finally:
+        for handle in handles:
+            handle.remove()
+    return {
+        name: g[0].detach().double().cpu().numpy() for name, g in zip(layers, found, strict=True)
+    }
+
+
+@contextmanager
+def passing(module: nn.Module, mode: str) -> Iterator[nn.Module]:
+    """Put a network into a mode; afterwards modes and buffers are as they were."""
+    modes = {part: part.training for part in module.modules()}
+    buffers = {name: value.clone() for name, value in module.named_buffers()}
+    module.train(mode == "training")
+    try:
+        yield module
+    finally:
+        for part, training in modes.items():
+            part.training = training
+        with torch.no_grad():
+            for name, value in module.named_buffers():
+                value.copy_(buffers[name])
+
+
+def _loss(module: nn.Module, images: np.ndarray, labels: np.ndarray, loss: str) -> torch.Tensor:
+    like = next(module.parameters())
+    given = torch.from_numpy(np.ascontiguousarray(images)).to(like)
+    try:
+        output = module(given)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ConfigError(
+            f"A norm of {type(module).__name__} in training mode has one value a channel for "
+            f"{len(images)} image of {'x'.join(map(str, images.shape[1:]))}, and would make it 0; "
+            "take mode: evaluation, larger images or larger batches."
+        ) from error
+    return mean_loss(loss, output, torch.from_numpy(labels).to(like.device))

@@ -1,0 +1,226 @@
+"""A network of one's own: from a Python file or from torchvision, with weights of one's own."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import pickle
+import sys
+import traceback
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import torchvision
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from gradleak.errors import ConfigError
+
+SAFETENSORS = ".safetensors"
+# Name under which a file of one's own is imported: apart from all packages.
+MODULE = "gradleak_audited_network"
+TOO_LARGE = 5
+
+
+def from_file(path: str, factory: str, arguments: Mapping[str, Any], seed: int) -> nn.Module:
+    """Network that a function or class of a Python file gives; the file's code is run.
+
+    Parameters
+    ----------
+    path
+        The file; modules beside it can be imported from it.
+    factory
+        Name of a function or class that returns the network.
+    arguments
+        What it is called with.
+    seed
+        Of initial weights.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing or cannot be imported, has no such factory, or the factory raises or
+        gives something else than a network.
+    """
+    module = _imported(Path(path))
+    build = getattr(module, factory, None)
+    if not callable(build):
+        known = [name for name, value in vars(module).items() if callable(value) and name[0] != "_"]
+        raise ConfigError(
+            f"network: {path} has no factory '{factory}'; {_choices(factory, known)}."
+        )
+    return _built(build, arguments, seed, f"{factory} of {path}", Path(path))
+
+
+def from_torchvision(name: str, arguments: Mapping[str, Any], seed: int) -> nn.Module:
+    """Network of torchvision with fresh weights.
+
+    Raises
+    ------
+    ConfigError
+        If torchvision has no classifier of that name, or it does not take the arguments.
+    """
+    known = torchvision.models.list_models(torchvision.models)
+    if name not in known:
+        raise ConfigError(
+            f"network: torchvision has no classifier '{name}'; {_choices(name, known)}."
+        )
+
+    def build(**given: Any) -> Any:
+        return torchvision.models.get_model(name, weights=None, **given)
+
+    return _built(build, arguments, seed, f"torchvision's {name}", None)
+
+
+def load_weights(network: nn.Module, path: str) -> None:
+    """Put weights into a network.
+
+    Parameters
+    ----------
+    network
+        Takes them.
+    path
+        safetensors, or a state dict as `torch.save` writes it; of the latter only tensors are read,
+        no code that it may hold is run.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing, holds something else than a state dict, or is one of another
+        network.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise ConfigError(f"weights: {path} does not exist; correct the path, or take weights out.")
+    found = _tensors(file)
+    own = network.state_dict()
+    missing, more = (
+        [key for key in own if key not in found],
+        [key for key in found if key not in own],
+    )
+    if missing or more:
+        parts = [f"it lacks {missing[0]}"] if missing else []
+        parts += [f"it has {more[0]}"] if more else []
+        raise ConfigError(
+            f"weights: {path} is of another network than {type(network).__name__}: "
+            f"{' and '.join(parts)}; give the weights that belong to it."
+        )
+    for key, value in own.items():
+        if found[key].shape != value.shape:
+            raise ConfigError(
+                f"weights: {path} is of another network than {type(network).__name__}: {key} has "
+                f"the shape {list(found[key].shape)} in it, not {list(value.shape)}; give the "
+                "weights that belong to it."
+            )
+        if found[key].is_floating_point() and not torch.isfinite(found[key]).all():
+            raise ConfigError(
+                f"weights: {key} of {path} holds NaN or infinity; give weights that are numbers."
+            )
+    network.load_state_dict(found)
+
+
+def _tensors(file: Path) -> dict[str, torch.Tensor]:
+    """State dict of a file, read without running anything that it holds."""
+    try:
+        if file.suffix == SAFETENSORS:
+            return load_file(file)
+        with warnings.catch_warnings():
+            # Of other pickle protocols, which are refused below anyway.
+            warnings.simplefilter("ignore", UserWarning)
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(
+            f"weights: {file} cannot be read as {file.suffix or 'weights'} ({_short(error)}); give "
+            "safetensors, or a state dict that torch.save wrote."
+        ) from error
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        raise ConfigError(
+            f"weights: {file} is no state dict that can be read without running code; it was not "
+            "loaded: write it with torch.save(network.state_dict(), …), or as safetensors."
+        ) from error
+    is_dict = isinstance(found, dict) and all(isinstance(v, torch.Tensor) for v in found.values())
+    if not is_dict or not found:
+        raise ConfigError(
+            f"weights: {file} holds {_kind(found)}, not a state dict; write it with "
+            "torch.save(network.state_dict(), …)."
+        )
+    return dict(found)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, dict):
+        odd = next((key for key, v in value.items() if not isinstance(v, torch.Tensor)), None)
+        return "an empty dict" if odd is None else f"a dict whose '{odd}' is no tensor"
+    return f"a {type(value).__name__}"
+
+
+def _imported(path: Path) -> Any:
+    if not path.is_file():
+        raise ConfigError(
+            f"network: {path} does not exist; correct file: (from the folder you run in)."
+        )
+    spec = importlib.util.spec_from_file_location(MODULE, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"network: {path} is no Python file; give one that ends in .py.")
+    module = importlib.util.module_from_spec(spec)
+    # What the file imports from its own folder is found, as when it is run as a script.
+    sys.path.insert(0, str(path.resolve().parent))
+    sys.modules[MODULE] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigError(
+            f"network: {path} cannot be imported ({_line(error, path)}{_short(error)}); run it "
+            "with python to see the whole error."
+        ) from error
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def _built(
+    build: Any, arguments: Mapping[str, Any], seed: int, what: str, path: Path | None
+) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            found = build(**arguments)
+        except Exception as error:
+            raise ConfigError(
+                f"network: {what} raises {type(error).__name__} ({_line(error, path)}"
+                f"{_short(error)}); correct it, or arguments:."
+            ) from error
+    if not isinstance(found, nn.Module):
+        raise ConfigError(
+            f"network: {what} gives a {type(found).__name__}, not a torch.nn.Module; return the "
+            "network itself."
+        )
+    return found
+
+
+def _choices(name: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(name, known, TOO_LARGE)
+    if near:
+        return f"near to it: {', '.join(near)}"
+    if not known:
+        return "it defines none"
+    return f"there is {', '.join(known)}" if len(known) <= TOO_LARGE else "look for its name"
+
+
+def _short(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def _line(error: BaseException, path: Path | None) -> str:
+    """Line of the file that an error came from."""
+    if isinstance(error, SyntaxError) and error.lineno:
+        return f"line {error.lineno}: "
+    if path is None:
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if Path(frame.filename).name == path.name]
+    return f"line {own[-1].lineno}: " if own else ""

@@ -1,0 +1,287 @@
+"""What the structure of a network tells of a leak, layer by layer: ranks, counts, c(M)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Literal
+
+import numpy as np
+from scipy import linalg
+from torch import nn
+
+from gradleak.auditing.conversion import Converted
+from gradleak.auditing.counts import Count, counts
+from gradleak.auditing.reading import Layer, Reading
+from gradleak.models.chain import Chain
+from gradleak.operators.convolution import Convolution
+from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.gram import normal_matrix
+from gradleak.operators.structure import ConvShape, structural_rank
+from gradleak.operators.system import LayerSystem
+from gradleak.rank_analysis import analyse
+from gradleak.security import structural_index
+
+# Unknowns up to which a condition number is computed, and a rank that no proof covers: some seconds
+# a layer.
+CONDITIONED, RANKED = 3_100, 1_600
+# Eigenvalues of U^T U below this share of the largest are rounding.
+ROUNDING = 1e-13
+RankKind = Literal["exact", "measured", "at most", ""]
+
+
+@dataclass(frozen=True)
+class LayerStructure:
+    """One layer of the table.
+
+    Attributes
+    ----------
+    layer, kind, detail
+        As of `gradleak.auditing.reading.Layer`.
+    input, output
+        Shapes for one image.
+    parameters
+        All parameters of the layer.
+    unknowns, weights, outputs, carried, virtual, index
+        |x|, |W|, |z|, what is carried of it, |V| and RA-i; None where the layer has none.
+    own_unknowns
+        |x| of the layer alone: columns of U.
+    rank, rank_kind
+        rank U: ``exact`` (proved, for almost every weight and gradient), ``measured`` (of these
+        weights, at a sample image) or ``at most`` (a bound).
+    condition
+        Largest over smallest non-zero singular value of U at a sample image; None where it was not
+        computed.
+    free
+        Unknowns that U leaves free, at least: `own_unknowns` − `rank`.
+    critical
+        Whether its RA-i is the network's.
+    note
+        What the row leaves out; of an unreadable layer why it is one.
+    """
+
+    layer: str
+    kind: str
+    detail: str
+    input: tuple[int, ...]
+    output: tuple[int, ...]
+    parameters: int
+    unknowns: int | None = None
+    own_unknowns: int | None = None
+    weights: int | None = None
+    outputs: int | None = None
+    carried: int | None = None
+    virtual: int | None = None
+    index: int | None = None
+    rank: int | None = None
+    rank_kind: RankKind = ""
+    condition: float | None = None
+    critical: bool = False
+    readable: bool = True
+    note: str = ""
+
+    @property
+    def free(self) -> int | None:
+        """See the class."""
+        if self.rank is None or self.own_unknowns is None:
+            return None
+        return self.own_unknowns - self.rank
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A network's structure.
+
+    Attributes
+    ----------
+    layers
+        All layers with parameters, and all that are unreadable.
+    index
+        RA-i of the network, the largest of its layers'; None without a readable layer.
+    critical
+        Layer of that RA-i.
+    security
+        c(M), COPA's index; None where it is not defined.
+    security_kind
+        ``exact``, or ``at most``; empty where it is not defined.
+    security_note
+        Why c(M) is not defined.
+    chain
+        Why the network is no chain that closed forms could walk; empty where it is one.
+    """
+
+    layers: tuple[LayerStructure, ...]
+    index: int | None
+    critical: str
+    security: float | None
+    security_kind: str
+    security_note: str
+    chain: str
+
+
+def structure(
+    reading: Reading,
+    module: nn.Module,
+    converted: Converted | None,
+    why_no_chain: str,
+    deltas: Mapping[str, np.ndarray],
+) -> Structure:
+    """Analyse every layer.
+
+    Parameters
+    ----------
+    reading, module
+        The network.
+    converted, why_no_chain
+        The chain that it is, or why it is none.
+    deltas
+        dJ/dZ of readable layers at a sample image.
+    """
+    rows = _counted(reading, converted)
+    worst = max(rows.values(), key=lambda row: row.index) if rows else None
+    layers = [
+        _layer(layer, rows.get(layer.name), module, deltas.get(layer.name), worst)
+        for layer in reading.layers
+        if layer.parameters or layer.unreadable
+    ]
+    value, kind, note = security(converted.chain if converted else None, why_no_chain)
+    return Structure(
+        tuple(layers),
+        worst.index if worst else None,
+        worst.layer if worst else "",
+        value,
+        kind,
+        note,
+        why_no_chain,
+    )
+
+
+def security(chain: Chain | None, why_no_chain: str) -> tuple[float | None, str, str]:
+    """c(M), whether it is exact, and where it is not defined why (COPA eq. 8)."""
+    if chain is None:
+        return None, "", f"c(M) is of a chain: {why_no_chain}"
+    if not chain.convolutions:
+        return None, "", "c(M) is a sum over convolutions, and there are none."
+    if not (chain.is_sequential and chain.is_plain):
+        return None, "", "c(M) is of chains without skips, norms and pools."
+    value, exact = structural_index(chain)
+    return value, "exact" if exact else "at most", ""
+
+
+def _counted(reading: Reading, converted: Converted | None) -> dict[str, Count]:
+    """Counts by the layer's name; those of R-GAP's own analysis where the network is a chain."""
+    found = {row.layer: row for row in counts(reading)}
+    if converted is None:
+        return found
+    out = {}
+    for name, row in zip(converted.layers, analyse(converted.chain), strict=True):
+        out[name] = Count(
+            name, row.unknowns, row.weights, row.outputs, row.carried, row.virtual, row.note
+        )
+    return out
+
+
+def _layer(
+    layer: Layer,
+    count: Count | None,
+    module: nn.Module,
+    delta: np.ndarray | None,
+    worst: Count | None,
+) -> LayerStructure:
+    base = LayerStructure(
+        layer.name,
+        layer.kind,
+        layer.detail,
+        layer.input_shape,
+        layer.output_shape,
+        layer.parameters,
+        readable=not layer.unreadable,
+        note=layer.unreadable,
+    )
+    if not layer.is_linear:
+        return base
+    rank, kind, condition, note = _ranks(layer, module, delta)
+    notes = [note, count.note] if count else [note, "counted with the layer that its skip ends at"]
+    fields = {
+        "rank": rank,
+        "rank_kind": kind,
+        "condition": condition,
+        "own_unknowns": prod(layer.input_shape),
+        "weights": layer.weights,
+        "note": "; ".join(part for part in notes if part),
+    }
+    if count is not None:
+        fields |= {
+            "unknowns": count.unknowns,
+            "weights": count.weights,
+            "outputs": count.outputs,
+            "carried": count.carried,
+            "virtual": count.virtual,
+            "index": count.index,
+            "critical": count is worst,
+        }
+    return LayerStructure(**{**base.__dict__, **fields})
+
+
+def _ranks(
+    layer: Layer, module: nn.Module, delta: np.ndarray | None
+) -> tuple[int, RankKind, float | None, str]:
+    """Rank U, how it is known, condition number, and what to note."""
+    unknowns = prod(layer.input_shape)
+    if layer.shape is None:
+        # dJ/dW = δ xᵀ gives x wherever a δ is not 0 (COPA eq. 9, 10).
+        return unknowns, "exact", None, "its gradient gives its input directly"
+    shape = layer.shape
+    found = structural_rank(shape)
+    rank: int = layer.groups * found.bound
+    kind: RankKind = "exact" if found.exact else "at most"
+    if delta is None or layer.groups > 1:
+        why = f"{layer.groups} groups, each counted" if delta is not None else "dJ/dZ is not known"
+        return rank, kind, None, f"{why}; no condition number"
+    system = _system(layer, module, delta, shape)
+    notes = []
+    if _is_dead(system):
+        notes.append("a filter or its dJ/dZ is 0")
+    if (notes or not found.exact) and shape.unknowns <= RANKED:
+        rank, kind = system.rank, "measured"
+    elif notes:
+        kind = "at most"
+    if shape.unknowns > CONDITIONED:
+        notes.append(f"no condition number above {CONDITIONED} unknowns")
+        return rank, kind, None, "; ".join(notes)
+    condition = _condition(system, rank) if kind != "at most" else None
+    if condition is None:
+        notes.append("no condition number: the smallest singular value is lost in rounding")
+    return rank, kind, condition, "; ".join(notes)
+
+
+def _is_dead(system: LayerSystem) -> bool:
+    """Whether a filter, or its dJ/dZ, is 0: then proofs for almost every weight do not hold."""
+    alive = system.gradient.delta.any(axis=1), system.convolution.weight.any(axis=(1, 2, 3))
+    return not all(part.all() for part in alive)
+
+
+def _condition(system: LayerSystem, rank: int) -> float | None:
+    """Largest over smallest non-zero singular value of U, from U^T U; None where rounding hides it.
+
+    `LayerSystem.condition` gets further, but takes ten times as long.
+    """
+    values = linalg.eigvalsh(
+        normal_matrix(system.convolution, system.gradient), overwrite_a=True, check_finite=False
+    )
+    least = values[len(values) - rank]
+    return float(np.sqrt(values[-1] / least)) if least > ROUNDING * values[-1] else None
+
+
+def _system(layer: Layer, module: nn.Module, delta: np.ndarray, shape: ConvShape) -> LayerSystem:
+    own = module.get_submodule(layer.name)
+    assert isinstance(own, nn.Conv2d | nn.Linear)
+    weight = own.weight.detach().double().cpu().numpy()
+    if isinstance(own, nn.Linear):
+        # Places of an image are the positions of a 1x1 convolution.
+        weight, delta = weight[:, :, None, None], delta.reshape(-1, delta.shape[-1]).T
+    return LayerSystem(
+        Convolution(weight, shape),
+        GradientConstraint(delta.reshape(shape.filters, *shape.output), shape),
+    )
