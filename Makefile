@@ -8,7 +8,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PIP = $(BIN)/python -m pip install --quiet $(if $(WHEELS),--no-index --find-links "$(WHEELS)")
 
-.PHONY: all figures tables claims setup wheels lint test test-all test-slurm slurm FORCE
+.PHONY: all figures tables claims setup wheels lint test test-all test-slurm slurm browser FORCE
 
 all figures tables claims: $(READY)
 	$(BIN)/snakemake $@
@@ -48,7 +48,7 @@ lint: $(READY)
 test: lint
 	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
 
-test-all: lint slurm
+test-all: lint slurm browser
 	$(BIN)/pytest -n 2 --dist loadfile
 
 # On a real scheduler, on this machine alone; Debian's packages are installed where that may be.
@@ -57,5 +57,9 @@ test-slurm: $(READY) slurm
 
 slurm:
 	@tests/slurm/setup.sh
+
+# For the tests of pages; Debian's package is installed where that may be.
+browser:
+	@tests/setup_browser.sh
 
 FORCE:

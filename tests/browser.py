@@ -1,0 +1,236 @@
+"""A headless Chromium for tests, driven by its DevTools protocol over a pipe."""
+
+import base64
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+TIMEOUT = 60
+FLAGS = (
+    "--headless",
+    "--remote-debugging-pipe",
+    "--no-first-run",
+    "--no-default-browser-check",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-dev-shm-usage",
+    "--disable-extensions",
+    "--disable-gpu",
+    "--disable-sync",
+    "--hide-scrollbars",
+    # Root may not have one, nor may some containers; it opens nothing but pages of these tests.
+    "--no-sandbox",
+)
+# Key -> (code, virtual key code, text).
+KEYS = {
+    "Tab": ("Tab", 9, ""),
+    "Enter": ("Enter", 13, "\r"),
+    " ": ("Space", 32, " "),
+    "ArrowRight": ("ArrowRight", 39, ""),
+}
+SHIFT = 8
+
+
+def program():
+    """Chromium of this machine, or None."""
+    return next(filter(None, map(shutil.which, NAMES)), None)
+
+
+def reason_to_skip():
+    """Why no browser can be brought up here, or None."""
+    if program() is None:
+        return "needs the Debian package chromium, which tests/setup_browser.sh installs"
+    return None
+
+
+class BrowserError(RuntimeError):
+    """Chromium ended, was silent, or refused a command."""
+
+
+class Browser:
+    """Starts Chromium when entered, and stops what it started when left, whatever happened."""
+
+    def __enter__(self):
+        self.folder = Path(tempfile.mkdtemp(prefix="chromium-"))
+        self.log = (self.folder / "log").open("wb")
+        self.waiting, self.pages, self.number = b"", {}, 0
+        commands, self.to = os.pipe()
+        self.of, answers = os.pipe()
+        # Chromium reads commands from 3 and answers on 4.
+        given = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (commands, answers)]
+        try:
+            self.process = subprocess.Popen(
+                [program(), *FLAGS, f"--user-data-dir={self.folder / 'profile'}"],
+                stdin=subprocess.DEVNULL,
+                stdout=self.log,
+                stderr=self.log,
+                pass_fds=(3, 4),
+                preexec_fn=lambda: (os.dup2(given[0], 3), os.dup2(given[1], 4)),
+                # What it writes to a home goes into its folder.
+                env=os.environ | {"HOME": str(self.folder)},
+                start_new_session=True,
+            )
+        finally:
+            for end in (commands, answers, *given):
+                os.close(end)
+        return self
+
+    def __exit__(self, *_):
+        try:
+            self.call("Browser.close")
+            self.process.wait(10)
+        except (BrowserError, OSError, subprocess.TimeoutExpired):
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        for end in (self.to, self.of):
+            os.close(end)
+        self.log.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def call(self, method, session=None, **parameters):
+        """Give a command and return its result; what happens meanwhile goes to the pages."""
+        self.number += 1
+        own = self.number
+        message = {"id": own, "method": method, "params": parameters}
+        if session is not None:
+            message["sessionId"] = session
+        left = memoryview(json.dumps(message).encode() + b"\0")
+        while left:
+            left = left[os.write(self.to, left) :]
+        while True:
+            found = self.read()
+            if found.get("id") != own:
+                self.note(found)
+            elif "error" in found:
+                raise BrowserError(f"{method}: {found['error']['message']}")
+            else:
+                return found["result"]
+
+    def read(self):
+        """Next message."""
+        end = time.monotonic() + TIMEOUT
+        while b"\0" not in self.waiting:
+            ready, _, _ = select.select([self.of], [], [], max(0, end - time.monotonic()))
+            more = os.read(self.of, 1 << 16) if ready else b""
+            if not more:
+                said = (self.folder / "log").read_text(errors="replace")[-2000:]
+                raise BrowserError(f"Chromium {'ended' if ready else 'is silent'}: {said}")
+            self.waiting += more
+        message, _, self.waiting = self.waiting.partition(b"\0")
+        return json.loads(message)
+
+    def note(self, message):
+        page = self.pages.get(message.get("sessionId"))
+        if page is not None:
+            page.events.append(message)
+
+    def open(self, path, width=1280, scheme="light", media=""):
+        """Open a file in a tab of its own, as wide as said, and wait until it is there."""
+        return Page(self, path, width, scheme, media)
+
+
+class Page:
+    """A tab: its document, and what happened in it."""
+
+    def __init__(self, browser, path, width, scheme, media, script=True):
+        self.browser, self.events = browser, []
+        target = browser.call("Target.createTarget", url="about:blank")["targetId"]
+        attached = browser.call("Target.attachToTarget", targetId=target, flatten=True)
+        self.session = attached["sessionId"]
+        browser.pages[self.session] = self
+        for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
+            self.call(f"{domain}.enable")
+        self.resize(width)
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.call("Emulation.setEmulatedMedia", media=media, features=[feature])
+        self.call("Emulation.setScriptExecutionDisabled", value=not script)
+        self.call("Page.navigate", url=Path(path).resolve().as_uri())
+        while not any(event["method"] == "Page.loadEventFired" for event in self.events):
+            browser.note(browser.read())
+
+    def call(self, method, **parameters):
+        return self.browser.call(method, self.session, **parameters)
+
+    def resize(self, width, height=800):
+        self.call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+
+    def js(self, expression):
+        """Value of an expression in the page; a promise is waited for."""
+        found = self.call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        if "exceptionDetails" in found:
+            raise BrowserError(str(found["exceptionDetails"]))
+        return found["result"].get("value")
+
+    def press(self, key, shift=False):
+        """Press and release a key, as a person does."""
+        code, number, text = KEYS.get(key, (f"Key{key.upper()}", ord(key[0].upper()), key))
+        own = {"key": key, "code": code, "windowsVirtualKeyCode": number}
+        own["modifiers"] = SHIFT if shift else 0
+        self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **own)
+        self.call("Input.dispatchKeyEvent", type="keyUp", **own)
+
+    def screenshot(self, path):
+        """The whole page as PNG."""
+        found = self.call("Page.captureScreenshot", captureBeyondViewport=True)
+        Path(path).write_bytes(base64.b64decode(found["data"]))
+
+    def pdf(self, path):
+        """What a printer would get."""
+        found = self.call("Page.printToPDF", preferCSSPageSize=True, printBackground=False)
+        Path(path).write_bytes(base64.b64decode(found["data"]))
+
+    def problems(self):
+        """Errors and warnings of the console, of scripts, and of the security policy."""
+        found = []
+        for event in self.events:
+            method, told = event["method"], event["params"]
+            if method == "Runtime.exceptionThrown":
+                found.append(str(told["exceptionDetails"]))
+            elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
+                found.append(str(told["args"]))
+            elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
+                found.append(told["entry"]["text"])
+        return found
+
+    def requests(self):
+        """Addresses that the page asked for."""
+        asked = (e for e in self.events if e["method"] == "Network.requestWillBeSent")
+        return [event["params"]["request"]["url"] for event in asked]
+
+    def axe(self):
+        """Violations that axe-core finds: (rule, impact, places).
+
+        It reads the script that the package `axe-core-python` brings.
+        """
+        self.js((files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8") + ";0")
+        found = self.js("axe.run(document, {resultTypes: ['violations', 'incomplete']})")
+        return [
+            (rule["id"], rule["impact"], [node["target"][0] for node in rule["nodes"]])
+            for rule in found["violations"]
+        ]
+
+    def close(self):
+        self.call("Page.close")
+
+
+def axe_missing():
+    """Whether the package that brings axe-core is missing."""
+    return find_spec("axe_core_python") is None

@@ -1,0 +1,343 @@
+"""The page of an audit: all that was found is in it, in its order, escaped, from no other place."""
+
+import base64
+import hashlib
+import json
+import re
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from audit_page import absent, all_terms, classes, count, table, terms, tree
+from audit_samples import LONG, ODD, audit, bare, case, run, structure
+from gradleak.auditing import page, result
+
+ROOT = Path(__file__).resolve().parents[1]
+AUDITS = {
+    "leaks": audit(),
+    "partly": audit("partly"),
+    "not shown": audit("not shown"),
+    "bare": bare(),
+}
+TREES = {name: tree(found) for name, found in AUDITS.items()}
+every = pytest.mark.parametrize("html", TREES.values(), ids=TREES)
+LEAKS = TREES["leaks"]
+
+
+@every
+def test_ids_are_unique_and_links_and_labels_resolve(html):
+    ids = Counter(element["id"] for element in html.all() if "id" in element.attributes)
+    assert max(ids.values()) == 1
+    named = []
+    for element in html.all():
+        named += [element["href"][1:]] if element.tag == "a" else []
+        for attribute in ("aria-labelledby", "for", "data-table", "data-count"):
+            named += element.get(attribute, "").split()
+    assert len(named) > 20
+    assert set(named) <= set(ids)
+    assert {link["href"][0] for link in html.all("a")} == {"#"}
+
+
+@every
+def test_nothing_comes_from_elsewhere(html):
+    for element in html.all():
+        for name, value in element.attributes.items():
+            assert not name.startswith("on") and name not in ("style", "srcset", "action")
+            if name in ("src", "href"):
+                assert value.startswith(("data:", "#")), value
+            assert "://" not in value or element.tag == "meta"
+    own = html.one("style").raw() + html.one("script").raw()
+    assert not re.search(r"https?:|//\w|@import|url\(|fetch|XMLHttp|import\(", own)
+
+
+@every
+def test_the_security_policy_lets_in_what_is_in_the_page_and_nothing_else(html):
+    (policy,) = [m["content"] for m in html.all("meta") if "http-equiv" in m.attributes]
+    allowed = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert allowed["default-src"] == "'none'" and allowed["img-src"] == "data:"
+    for tag in ("style", "script"):
+        digest = hashlib.sha256(html.one(tag).raw().encode()).digest()
+        assert allowed[f"{tag}-src"] == f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+@every
+def test_headings_are_in_order_and_sections_too(html):
+    levels = [int(h.tag[1]) for h in html.all("h1", "h2", "h3", "h4")]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(new - old <= 1 for old, new in pairwise(levels))
+    order = ["verdict", "pictures", "help", "attacks", "malicious", "structure", "made"]
+    assert [section["id"] for section in html.all("section")] == order
+    assert [a["href"][1:] for a in html.one("nav").all("a")] == order
+    assert html["lang"] == "en"
+    assert [len(html.all(tag)) for tag in ("header", "nav", "main", "footer")] == [1] * 4
+
+
+@every
+def test_tables_have_captions_headers_with_scope_and_a_region_to_scroll_in(html):
+    for found in html.all("table"):
+        region = found.parent
+        assert region["role"] == "region" and region["tabindex"] == "0"
+        assert region["aria-labelledby"] == found.one("caption")["id"]
+        assert found.one("caption").text()
+        assert {cell["scope"] for cell in found.one("thead").all("th")} == {"col"}
+        for row in found.one("tbody").all("tr"):
+            assert [cell["scope"] for cell in row.all("th")] == ["row"], row.text()
+    captions = Counter(found.one("caption").text() for found in html.all("table"))
+    assert not captions or max(captions.values()) == 1
+
+
+@every
+def test_controls_have_labels_and_wait_for_the_script(html):
+    labels = {label["for"] for label in html.all("label")}
+    for control in html.all("input", "select", "textarea"):
+        assert control["id"] in labels
+        assert "hidden" in control.parent.attributes, "it does nothing without the script"
+    assert not html.all("button")
+
+
+@pytest.mark.parametrize("grade", page.GRADES)
+def test_the_verdict_comes_first_with_what_it_rests_on_and_its_limits(grade):
+    html, verdict = TREES[grade], AUDITS[grade].verdict
+    section = html.all("section")[0]
+    (banner,) = [div for div in section.all("div") if "verdict" in classes(div)]
+    assert grade.replace(" ", "-") in classes(banner)
+    label, meaning = page.GRADES[grade]
+    for text in (label, meaning, verdict.sentence):
+        assert text in banner.text()
+    assert verdict.malicious in html.one("section", id="malicious").text()
+    assert label in html.one("title").text()
+    rests_on, limits = [listed.all("li") for listed in section.all("ul")]
+    assert [line.text().lower() for line in rests_on] == [s.lower() for s in verdict.rests_on]
+    assert "no proof of safety" in limits[0].text()
+    assert [line.text().lower() for line in limits[1:]] == [s.lower() for s in verdict.limits]
+
+
+def test_grades_are_all_there_are_and_only_the_first_says_leaks_without_more():
+    assert set(page.GRADES) == set(result.Grade.__args__)
+    assert "no proof of safety" in " ".join(page.GRADES["not shown"][1].split())
+
+
+def test_names_are_shown_as_they_are_and_make_no_elements():
+    text = LEAKS.one("body").text()
+    shown_names = (ODD, LONG, "factory of my <file>.py", "Cut the largest <skip>")
+    assert all(name in text for name in shown_names)
+    assert not LEAKS.all("b") and len(LEAKS.all("script")) == 1
+    assert "ReLU is <not> invertible & gives 0." in text
+
+
+@settings(max_examples=25, deadline=None)
+@given(name=st.text(min_size=1), number=st.integers(0, 10**12))
+def test_any_text_and_number_is_taken(name, number):
+    odd = {"source": name, "kind": name, "weights": name, "multiply_adds": number}
+    network = AUDITS["leaks"].network.model_copy(update=odd)
+    verdict = AUDITS["leaks"].verdict.model_copy(update={"sentence": name, "limits": (name,)})
+    html = tree(audit(network=network, verdict=verdict))
+    assert len(html.all()) == len(LEAKS.all()) - 1  # there is one limit less
+    found = all_terms(html.one("section", id="made"))
+    # A tab in a text is white space to HTML, like any other.
+    assert found["Weights"] == " ".join(name.split())
+    assert f"{count(number)} for one picture" in found["Multiply-adds"]
+
+
+def test_every_layer_has_its_counts_and_a_dash_where_there_is_none():
+    rows = table(LEAKS, "layers")
+    layers = AUDITS["leaks"].structure.layers
+    columns = {
+        "Parameters": "parameters",
+        "|x|": "unknowns",
+        "carried": "carried",
+        "|W|": "weights",
+        "|z|": "outputs",
+        "|V|": "virtual",
+        "RA-i": "index",
+        "Columns of U": "own_unknowns",
+        "rank U": "rank",
+        "Free": "free",
+    }
+    assert len(rows) == len(layers) > 5
+    for row, layer in zip(rows, layers, strict=True):
+        assert row["Layer"].text().startswith(layer.layer)
+        assert layer.detail in row["Layer"].text()
+        assert row["Input"].text() == "×".join(map(str, layer.input))
+        assert row["Output"].text() == "×".join(map(str, layer.output))
+        assert row["Kind"].text() == layer.kind
+        assert layer.note in row["Note"].text()
+        for header, name in columns.items():
+            value = getattr(layer, name)
+            if value is None:
+                assert absent(row[header]) and row[header]["data-v"] == ""
+            else:
+                assert row[header].text().split()[0] == count(value)
+                assert float(row[header]["data-v"]) == value
+        assert row["rank U"].text().endswith(layer.rank_kind)
+
+
+def test_condition_numbers_keep_three_digits():
+    rows = table(LEAKS, "layers")
+    found = [re.sub(r"^–.*", "–", row["Condition"].text()) for row in rows]
+    assert found == ["73.5", "–", "1.50 × 109", "–", "–", "∞"]
+    assert rows[2]["Condition"].one("sup").text() == "9"
+
+
+def test_the_critical_layer_and_unreadable_ones_are_marked_in_text_and_look():
+    layers = AUDITS["leaks"].structure.layers
+    rows = LEAKS.one("table", id="layers").one("tbody").all("tr")
+    for row, layer in zip(rows, layers, strict=True):
+        tags = [span.text() for span in row.all("span", class_="tag")]
+        assert ("critical layer" in tags) == ("critical" in classes(row)) == layer.critical
+        assert ("unreadable" in tags) == ("unreadable" in classes(row)) == (not layer.readable)
+    found = all_terms(LEAKS.one("section", id="structure"))
+    assert found["Critical layer"].startswith(LONG)
+    (link,) = LEAKS.one("section", id="structure").all("a")
+    assert "critical" in classes(LEAKS.one("tr", id=link["href"][1:]))
+    assert found["attn"] == layers[4].note
+    assert found["RA-i"].startswith("|x|")  # the legend's; the network's stands before it
+    facts = terms(LEAKS.one("section", id="structure").all("dl")[0])
+    assert facts["RA-i"].startswith("5,400; above 0")
+    assert facts["c(M)"].startswith("−1,012 (at most)")
+
+
+@pytest.mark.parametrize(("index", "said"), [(1, "above 0"), (0, "not above 0"), (-5, "not above")])
+def test_the_sign_of_ra_i_is_put_into_words(index, said):
+    html = tree(audit(structure=structure(index=index)))
+    facts = terms(html.one("section", id="structure").all("dl")[0])
+    assert facts["RA-i"].startswith(f"{count(index)}; {said}")
+
+
+def test_a_network_without_c_m_or_a_chain_says_why():
+    facts = terms(TREES["bare"].one("section", id="structure").all("dl")[0])
+    assert "two branches meet at cat." in facts["c(M)"] and facts["c(M)"].startswith("–")
+    assert "two branches meet at cat." in facts["As a chain"]
+    assert facts["RA-i"].startswith("–")
+    assert "no layer" in TREES["bare"].one("table", id="layers").text().lower()
+
+
+def test_every_column_of_layers_is_explained():
+    headers = [c.text() for c in LEAKS.one("table", id="layers").one("thead").all("th")]
+    legend = " ".join(LEAKS.one("section", id="structure").all("dl")[-1].text().split())
+    for header in headers[2:-1]:
+        assert header in legend or header in ("Parameters", "Columns of U")
+    assert "columns of U" in legend
+
+
+def scores(found):
+    """What the row of a case must show, by header."""
+    mean = "{0.psnr.mean:.1f} {0.psnr.low:.1f} to {0.psnr.high:.1f}" if found.psnr else "–"
+    like = "{0.ssim.mean:.2f} {0.ssim.low:.2f} to {0.ssim.high:.2f}" if found.ssim else "–"
+    return {
+        "Pictures a gradient": str(found.batch),
+        "Attempted": str(found.attempted),
+        "Answered": str(found.ok) if found.attempted else "–",
+        "Readable": str(found.readable) if found.attempted else "–",
+        "Matched": str(found.matched) if found.attempted else "–",
+        "PSNR, dB": mean.format(found),
+        "SSIM": like.format(found),
+    }
+
+
+def test_every_case_stands_in_its_chapter_with_all_its_numbers():
+    found = AUDITS["leaks"]
+    titles = {attack.id: attack for attack in found.attacks}
+    changes = {entry.id: entry.title for entry in found.changes}
+    left = list(found.cases)
+    for name, changed, chapter in (
+        ("attacks-plain", False, "honest server"),
+        ("attacks-changed", True, "honest server"),
+        ("malicious-plain", False, "malicious server"),
+        ("malicious-changed", True, "malicious server"),
+    ):
+        for row in table(LEAKS, name):
+            entry = next(
+                entry
+                for entry in left
+                if titles[entry.attack].chapter == chapter
+                and (entry.change != "none") == changed
+                and titles[entry.attack].title in row["Attack"].text()
+                and (not changed or changes[entry.change] == row["Change"].text())
+            )
+            left.remove(entry)
+            for header, expected in scores(entry).items():
+                text = row[header].text()
+                assert absent(row[header]) if expected == "–" else text == expected
+            reasons = {one.reason for one in entry.runs if one.status != "ok"}
+            assert all(reason in row["Why there is no answer"].text() for reason in reasons)
+    assert left == []
+
+
+def test_failures_are_counted_by_their_reason():
+    failed = [run(0, 0, None), run(1, 0, None), run(2, 0, None, reason="out of memory")]
+    html = tree(audit(cases=(case("none", "ig", failed),)))
+    (row,) = table(html, "attacks-plain")
+    assert (
+        row["Why there is no answer"].text()
+        == "the search met NaN at step 7 (2); out of memory (1)"
+    )
+    assert row["Readable"].text() == "0" and absent(row["PSNR, dB"])
+
+
+def test_attacks_that_do_not_apply_stand_below_with_their_reason():
+    found = all_terms(LEAKS.one("section", id="attacks"))
+    assert found == {"R-GAP": "ReLU is <not> invertible & gives 0."}
+    assert all_terms(LEAKS.one("section", id="malicious")) == {
+        "Class fishing": "The last layer has no bias."
+    }
+    everything = all_terms(TREES["bare"].one("section", id="attacks"))
+    assert set(everything) == {"COPA", "Inverting Gradients", "R-GAP"}
+
+
+def test_every_run_is_listed():
+    found = AUDITS["leaks"]
+    rows = table(LEAKS, "runs")
+    expected = [(entry, one) for entry in found.cases for one in entry.runs]
+    assert len(rows) == len(expected) >= 40
+    for row, (entry, one) in zip(rows, expected, strict=True):
+        title = next(attack.title for attack in found.attacks if attack.id == entry.attack)
+        assert row["Attack"].text() == title
+        assert row["Picture"].text() == str(one.image + 1)
+        assert row["Draw"].text() == str(one.seed + 1)
+        assert row["Readable"].text() == ("yes" if one.readable else "no")
+        assert row["Matched"].text() == ("yes" if one.matched else "no")
+        if one.status == "ok":
+            assert row["SSIM"].text() == f"{one.ssim:.2f}" and row["Status"].text() == "ok"
+        else:
+            assert absent(row["SSIM"]) and row["Reason"].text() == one.reason
+    statuses = Counter(row["Status"].text() for row in rows)
+    assert statuses == {"ok": 33, "failed": 8, "not applicable": 2}
+
+
+def test_setting_network_versions_and_command_are_told():
+    found = all_terms(LEAKS.one("section", id="made"))
+    network, setting = AUDITS["leaks"].network, AUDITS["leaks"].setting
+    assert found["Parameters"] == "11,173,962" and found["Batch sizes"] == "1, 4"
+    assert found["Input"].startswith("3×32×32") and found["Classes"] == "10"
+    for term, value in {
+        "Source": network.source,
+        "Kind": network.kind,
+        "Weights": network.weights,
+        "Pictures": setting.images,
+        "Loss": setting.loss,
+        "Mode": setting.mode,
+        "Scale": setting.scale,
+    }.items():
+        assert found[term] == value
+    assert found["torch"] and found["gradleak"] and found["python"]
+    for attack in AUDITS["leaks"].attacks:
+        assert found[attack.title] == attack.settings
+    assert LEAKS.one("pre").text() == "snakemake results/audit/my_net/report.html"
+    other = tree(command="python mine.py --now")
+    assert other.one("pre").text() == "python mine.py --now"
+
+
+def test_schema_file_is_what_the_code_says_and_describes_every_field():
+    stored = json.loads((ROOT / "workflow/schemas/audit.schema.json").read_text(encoding="utf-8"))
+    assert stored == result.schema(), (
+        "workflow/schemas/audit.schema.json is out of date; write it again with "
+        "`python -m gradleak.auditing.result > workflow/schemas/audit.schema.json`"
+    )
+    for part in (stored, *stored["$defs"].values()):
+        for name, entry in part["properties"].items():
+            assert entry["description"].endswith("."), f"{part['title']}.{name}"

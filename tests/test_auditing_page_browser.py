@@ -1,0 +1,295 @@
+"""The page of an audit in a headless Chromium: looks, keys, print, accessibility."""
+
+import re
+
+import pytest
+
+from audit_samples import audit, bare, layer, pictures, structure
+from browser import Browser, Page, axe_missing, reason_to_skip
+from gradleak.auditing import page
+
+pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
+# Names and numbers as long as those of VGG-16 at 224x224.
+LARGE = layer(
+    "features.denseblock4.denselayer16.self_attention.out_proj",
+    parameters=102_764_544,
+    unknowns=13_211_264,
+    own_unknowns=13_211_264,
+    weights=102_760_448,
+    outputs=13_211_264,
+    carried=12_845_056,
+    virtual=111_214_592,
+    index=-213_975_040,
+    rank=13_211_264,
+    rank_kind="at most",
+    free=13_211_264,
+    condition=1.234e12,
+    input=(512, 224, 224),
+    output=(512, 112, 112),
+    critical=True,
+    note="counted with the layer that its skip ends at; no condition number above 4500 unknowns",
+)
+AUDITS = {
+    "leaks": audit(),
+    "partly": audit("partly"),
+    "not shown": audit("not shown"),
+    "bare": bare(),
+    "large": audit(structure=structure(layers=(LARGE,) * 20, critical=LARGE.layer)),
+}
+WIDTHS, SCHEMES = (360, 1280), ("light", "dark")
+FOCUSED = "document.activeElement"
+# What is in focus: its tag, its words, and the outline that shows it.
+SEEN = f"""(() => {{
+  const at = {FOCUSED}, look = getComputedStyle(at), box = at.getBoundingClientRect();
+  return {{
+    tag: at.tagName, id: at.id, text: at.textContent.trim().slice(0, 40),
+    outline: look.outlineStyle === "none" ? 0 : parseFloat(look.outlineWidth),
+    inside: box.bottom > 0 && box.top < innerHeight && box.width > 0,
+  }};
+}})()"""
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with Browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """Pages by the name of their audit."""
+    folder = tmp_path_factory.mktemp("pages")
+    for name, found in AUDITS.items():
+        page.write(folder / f"{name}.html", found, pictures())
+    return {name: folder / f"{name}.html" for name in AUDITS}
+
+
+@pytest.fixture
+def shown(browser, files):
+    """Opens a page; closes it after the test."""
+    opened = []
+
+    def show(name="leaks", **how):
+        opened.append(browser.open(files[name], **how))
+        return opened[-1]
+
+    yield show
+    for tab in opened:
+        tab.close()
+
+
+def column(tab, table, number):
+    """Texts of a column, rows that are shown only."""
+    return tab.js(
+        f"""Array.from(document.querySelectorAll("#{table} tbody tr"))
+        .filter(row => !row.hidden).map(row => row.cells[{number}].dataset.v)"""
+    )
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", AUDITS)
+def test_a_page_opens_alone_without_errors_and_fits_its_window(shown, name, width):
+    tab = shown(name, width=width)
+    assert tab.problems() == []
+    asked = [url for url in tab.requests() if not url.startswith("data:")]
+    assert [url.rpartition("/")[2] for url in asked] == [f"{name.replace(' ', '%20')}.html"]
+    assert tab.js("document.documentElement.scrollWidth") == width
+    broken = "Array.from(document.images).filter(i => !i.complete || !i.naturalWidth).length"
+    assert tab.js(broken) == 0
+    # Only tables may be wider, and these scroll in their regions.
+    wide = """Array.from(document.body.querySelectorAll("*"))
+        .filter(e => !e.closest(".scroll, .unseen, .skip"))
+        .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)"""
+    assert tab.js(wide) == []
+
+
+@pytest.mark.skipif(axe_missing(), reason="needs the package axe-core-python")
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize(("name", "width"), [("leaks", 360), ("leaks", 1280), ("bare", 1280)])
+def test_axe_finds_nothing(shown, name, width, scheme):
+    tab = shown(name, width=width, scheme=scheme)
+    assert (lightness(tab, "document.body") < 0.2) == (scheme == "dark")
+    if name == "leaks":
+        tab.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert tab.axe() == []
+
+
+@pytest.mark.skipif(axe_missing(), reason="needs the package axe-core-python")
+def test_axe_finds_what_is_wrong(browser, tmp_path):
+    wrong = tmp_path / "wrong.html"
+    wrong.write_text(
+        "<!DOCTYPE html><title>wrong</title><main><h1>x</h1>"
+        '<img src="data:,"><p style="color:#ccc;background:#fff">pale</p></main>'
+    )
+    tab = browser.open(wrong)
+    found = {rule for rule, _, _ in tab.axe()}
+    tab.close()
+    assert {"image-alt", "color-contrast", "html-has-lang"} <= found
+
+
+def lightness(tab, element):
+    """Of its background, 0 to 1."""
+    colour = tab.js(f"getComputedStyle({element}).backgroundColor")
+    return sum(map(int, re.findall(r"\d+", colour)[:3])) / 3 / 255
+
+
+def walk(tab, most=400):
+    """What each Tab reaches, until it begins again."""
+    found = []
+    for _ in range(most):
+        tab.press("Tab")
+        at = tab.js(SEEN)
+        if at["tag"] == "BODY":
+            return found
+        found.append(at)
+    raise AssertionError("the walk does not end")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_every_control_is_reached_by_tab_and_seen(shown, width):
+    tab = shown(width=width)
+    found = walk(tab)
+    assert found[0]["text"] == "Skip to the verdict"
+    wanted = tab.js(
+        """document.querySelectorAll(
+        "a[href], summary, :not(details:not([open]) *) > button, "
+        + "input:not(details:not([open]) *), .scroll:not(details:not([open]) *)").length"""
+    )
+    assert len(found) == wanted > 40
+    for at in found:
+        assert at["outline"] >= 2, at
+        assert at["inside"], at
+
+
+def test_the_skip_link_leads_to_the_main_part(shown):
+    tab = shown()
+    tab.press("Tab")
+    tab.press("Enter")
+    assert tab.js(f"{FOCUSED}.id") == "main"
+    tab.press("Tab")
+    assert tab.js(f"{FOCUSED}.closest('main') !== null")
+
+
+def test_a_wide_table_scrolls_by_keys(shown):
+    tab = shown(width=360)
+    tab.js("document.getElementById('layers-part').focus({preventScroll: true})")
+    moved = "document.getElementById('layers-part').scrollLeft"
+    assert tab.js(moved) == 0
+    tab.press("ArrowRight")
+    # It glides; the frames are waited for.
+    tab.js(
+        f"""new Promise(done => {{
+        const look = () => {moved} > 0 ? done() : requestAnimationFrame(look);
+        look(); }})"""
+    )
+
+
+def test_a_column_is_sorted_by_keys_and_says_so(shown):
+    tab = shown()
+    head = "document.querySelectorAll('#layers thead th')"
+    number = tab.js(f"Array.from({head}).findIndex(th => th.textContent === 'RA-i')")
+    first = column(tab, "layers", number)
+    assert first == ["-2100", "5400", "0", "", "", "-1"]
+    tab.js(f"{head}[{number}].querySelector('button').focus()")
+    tab.press("Enter")
+    assert column(tab, "layers", number) == ["-2100", "-1", "0", "5400", "", ""]
+    assert tab.js(f"{head}[{number}].ariaSort") == "ascending"
+    tab.press(" ")
+    assert column(tab, "layers", number) == ["5400", "0", "-1", "-2100", "", ""]
+    assert tab.js(f"{head}[{number}].ariaSort") == "descending"
+    assert tab.js("document.getElementById('said').textContent") == "Sorted by RA-i, descending"
+    tab.js(f"{head}[0].querySelector('button').focus()")
+    tab.press("Enter")
+    assert column(tab, "layers", number) == first, "the order in which layers run comes back"
+    assert tab.js(f"Array.from({head}).filter(th => th.ariaSort).length") == 1
+
+
+def test_infinity_sorts_as_the_largest(shown):
+    tab = shown()
+    head = "document.querySelectorAll('#layers thead th')"
+    number = tab.js(f"Array.from({head}).findIndex(th => th.textContent === 'Condition')")
+    tab.js(f"{head}[{number}].querySelector('button').click()")
+    found = [value for value in column(tab, "layers", number) if value]
+    assert found == ["73.456", "1500000000.0", "Infinity"]
+
+
+def test_layers_are_found_by_typing(shown):
+    tab = shown()
+    tab.js("document.getElementById('find-layers').focus()")
+    for key in "unread":
+        tab.press(key)
+    assert tab.js("document.getElementById('find-layers').value") == "unread"
+    assert column(tab, "layers", 0) == ["4"]
+    assert tab.js("document.getElementById('found-layers').textContent") == "1 of 6 rows shown"
+
+
+def test_runs_open_by_a_key(shown):
+    tab = shown()
+    tab.js("document.querySelector('summary').focus()")
+    seen = "document.getElementById('runs').checkVisibility({contentVisibilityAuto: true})"
+    assert not tab.js(seen)
+    tab.press("Enter")
+    assert tab.js(seen)
+
+
+def test_the_screen_reader_s_tree_has_landmarks_names_and_words_for_dashes(shown):
+    tab = shown()
+    nodes = tab.call("Accessibility.getFullAXTree")["nodes"]
+    found = {}
+    for node in nodes:
+        if not node["ignored"]:
+            name = node.get("name", {}).get("value", "")
+            found.setdefault(node["role"]["value"], []).append(name)
+    assert len(found["main"]) == len(found["banner"]) == len(found["contentinfo"]) == 1
+    assert found["navigation"] == ["Parts of this page"]
+    assert {"Verdict", "Structure", "What would help"} <= set(found["region"])
+    assert all(name for role in ("region", "image", "searchbox", "table") for name in found[role])
+    assert "not computed" in found["StaticText"]
+    assert "–" not in found["StaticText"][: found["StaticText"].index("What the columns say")]
+
+
+@pytest.mark.parametrize("name", AUDITS)
+@pytest.mark.parametrize(
+    ("width", "parts"),
+    # A4 less the margins of @page, in CSS pixels: upright, and lying for the wide parts.
+    [(695, "section:not(.landscape)"), (1039, ".landscape")],
+)
+def test_nothing_is_cut_in_print(shown, name, width, parts):
+    tab = shown(name, width=width, media="print", scheme="dark")
+    assert lightness(tab, "document.body") == 1, "print is light"
+    cut = tab.js(
+        f"""Array.from(document.querySelectorAll("{parts}")).flatMap(part => Array.from(
+        part.querySelectorAll("table, p, dl, figure, pre, .verdict"))
+        .filter(e => e.getBoundingClientRect().right > {width} + 1).map(e => e.id || e.tagName))"""
+    )
+    assert cut == []
+    hidden = "Array.from(document.querySelectorAll('nav, .find, .skip, .runs'))"
+    assert tab.js(f"{hidden}.every(e => getComputedStyle(e).display === 'none')")
+    # As boxes of their own they would be blank where a header is printed again.
+    buttons = "Array.from(document.querySelectorAll('th button'))"
+    assert tab.js(f"{buttons}.every(e => getComputedStyle(e).display === 'contents')")
+    heads = "Array.from(document.querySelectorAll('thead'))"
+    assert tab.js(f"{heads}.every(e => getComputedStyle(e).display === 'table-header-group')")
+
+
+def test_a_long_table_is_printed_on_as_many_lying_pages_as_it_needs(browser, tmp_path):
+    many = [layer(f"block{i}.conv", note="counted with the layer") for i in range(120)]
+    found = audit(structure=structure(layers=tuple(many), critical="block3.conv"))
+    page.write(tmp_path / "long.html", found, pictures())
+    tab = browser.open(tmp_path / "long.html")
+    tab.pdf(tmp_path / "long.pdf")
+    tab.close()
+    content = (tmp_path / "long.pdf").read_bytes()
+    assert content.startswith(b"%PDF")
+    sizes = re.findall(rb"/MediaBox \[0 0 ([\d.]+) ([\d.]+)\]", content)
+    upright = [float(high) > float(wide) for wide, high in sizes]
+    assert upright[0] and upright[-1] and upright.count(False) > 6
+
+
+def test_without_its_script_the_page_shows_everything(browser, files):
+    tab = Page(browser, files["leaks"], 1280, "light", "", script=False)
+    document = tab.call("DOM.getDocument", depth=0)["root"]["nodeId"]
+    buttons = tab.call("DOM.querySelectorAll", nodeId=document, selector="button")["nodeIds"]
+    rows = tab.call("DOM.querySelectorAll", nodeId=document, selector="#layers tbody tr")
+    assert buttons == [] and len(rows["nodeIds"]) == 6
+    tab.close()

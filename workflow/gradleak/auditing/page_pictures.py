@@ -1,0 +1,100 @@
+"""Pictures of an audit as PNG inside the page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from PIL import Image
+
+# Sides in CSS pixels: of the worst answer and its original, and of the pictures of a strip.
+LARGE, SMALL = 224, 96
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The images under attack and the answers to them.
+
+    Attributes
+    ----------
+    originals
+        (n, C, H, W) in [0, 1].
+    answers
+        For each attack's id: number of an image -> the best answer (C, H, W) to it under no
+        change, in [0, 1]; what lies outside is clipped. The best one is that of the run which
+        `gradleak.auditing.page.best` names.
+
+    Raises
+    ------
+    ValueError
+        If a picture is no (C, H, W) array of numbers, or an answer has another shape than the
+        originals or an image that is not among them.
+    """
+
+    originals: np.ndarray
+    answers: Mapping[str, Mapping[int, np.ndarray]]
+
+    def __post_init__(self) -> None:
+        if self.originals.ndim != 4 or not np.isfinite(self.originals).all():
+            raise ValueError(f"originals: {self.originals.shape} is no (n, C, H, W) of numbers")
+        for attack, answers in self.answers.items():
+            for image, answer in answers.items():
+                if image not in range(len(self.originals)):
+                    raise ValueError(f"answers.{attack}: there is no image {image}")
+                if answer.shape != self.originals.shape[1:] or not np.isfinite(answer).all():
+                    raise ValueError(
+                        f"answers.{attack}.{image}: {answer.shape} is no "
+                        f"{self.originals.shape[1:]} of numbers"
+                    )
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A picture to show: its data, its sides in CSS pixels, and whether pixels are kept square."""
+
+    uri: str
+    width: int
+    height: int
+    enlarged: bool
+
+
+def embed(pixels: np.ndarray, side: int) -> Embedded:
+    """Picture whose longer side is at most `side` CSS pixels.
+
+    Small ones are enlarged by a whole factor in the browser, so that the file stays small and
+    each pixel is a square; larger ones are made smaller here.
+
+    Parameters
+    ----------
+    pixels
+        (C, H, W); one channel is grey, three are colours, any other number is shown as its mean.
+    side
+        As said.
+    """
+    picture = _image(pixels)
+    longest = max(picture.size)
+    if longest > side:
+        sides = [max(1, round(length * side / longest)) for length in picture.size]
+        picture = picture.resize((sides[0], sides[1]), Image.Resampling.LANCZOS)
+    factor = max(1, side // longest)
+    stream = io.BytesIO()
+    picture.save(stream, "PNG", optimize=True)
+    data = base64.b64encode(stream.getvalue()).decode("ascii")
+    return Embedded(
+        f"data:image/png;base64,{data}",
+        picture.width * factor,
+        picture.height * factor,
+        longest <= side,
+    )
+
+
+def _image(pixels: np.ndarray) -> Image.Image:
+    if len(pixels) not in (1, 3):
+        pixels = pixels.mean(axis=0, keepdims=True)
+    values = np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
+    if len(values) == 1:
+        return Image.fromarray(values[0])
+    return Image.fromarray(np.ascontiguousarray(values.transpose(1, 2, 0)))

@@ -1,0 +1,104 @@
+"""Numbers, shapes and words as the page of an audit shows them."""
+
+from __future__ import annotations
+
+from math import floor, isinf, isnan, log10
+
+from markupsafe import Markup, escape
+
+MINUS, DASH, TIMES, NARROW = "−", "–", "×", "\u202f"
+# Below and from here a number is written with a power of ten.
+SMALL, LARGE = 1e-3, 1e6
+
+
+def absent(why: str) -> Markup:
+    """Dash that stands where there is no number, with the reason: never a 0."""
+    return Markup(
+        '<span class="absent" title="{why}"><span aria-hidden="true">{dash}</span>'
+        '<span class="unseen">{why}</span></span>'
+    ).format(why=why, dash=DASH)
+
+
+def whole(value: int | None, why: str = "not counted") -> Markup:
+    """Whole number with commas between thousands."""
+    return absent(why) if value is None else escape(f"{value:,}".replace("-", MINUS))
+
+
+def number(value: float | None, why: str = "not measured", digits: int = 3) -> Markup:
+    """Number of `digits` significant digits; all digits before the point are kept."""
+    if value is None or isnan(value):
+        return absent(why if value is None else "not a number")
+    if isinf(value):
+        return escape(f"{MINUS if value < 0 else ''}∞")
+    if value == 0:
+        return escape("0")
+    size = float(f"{abs(value):.{digits - 1}e}")
+    sign = MINUS if value < 0 else ""
+    if SMALL <= size < LARGE:
+        decimals = max(digits - 1 - floor(log10(size)), 0)
+        return escape(f"{sign}{abs(value):,.{decimals}f}")
+    mantissa, exponent = f"{abs(value):.{digits - 1}e}".split("e")
+    power = str(int(exponent)).replace("-", MINUS)
+    return Markup("{} {} 10<sup>{}</sup>").format(f"{sign}{mantissa}", TIMES, power)
+
+
+def fixed(value: float | None, decimals: int, why: str = "no answer") -> Markup:
+    """Number with fixed decimals, as PSNR (1) and SSIM (2) are written."""
+    if value is None or isnan(value):
+        return absent(why if value is None else "not a number")
+    if isinf(value):
+        return escape(f"{MINUS if value < 0 else ''}∞")
+    text = f"{abs(value):,.{decimals}f}"
+    return escape(f"{MINUS if value < 0 and float(text.replace(',', '')) else ''}{text}")
+
+
+def ratio(value: float | None, why: str = "not measured") -> Markup:
+    """Ratio to the unchanged network, as in 0.5×."""
+    return number(value, why) if value is None else number(value, digits=2) + TIMES
+
+
+def percent(value: float | None, why: str = "not measured") -> Markup:
+    """Share as a percentage."""
+    return number(value, why) if value is None else fixed(100 * value, 0) + f"{NARROW}%"
+
+
+def accuracy(value: float | None, why: str = "no data set with labels was given") -> Markup:
+    """Share as a percentage with one decimal."""
+    return number(value, why) if value is None else fixed(100 * value, 1) + f"{NARROW}%"
+
+
+def sort_key(value: float | None) -> str:
+    """What a column is sorted by, as JavaScript's Number reads it; nothing where nothing is."""
+    if value is None or isnan(value):
+        return ""
+    return f"{'-' if value < 0 else ''}Infinity" if isinf(value) else repr(value)
+
+
+def shape(sides: tuple[int, ...]) -> Markup:
+    """Shape such as 3×32×32; one number for each image where it has no sides."""
+    return escape(TIMES.join(f"{side}" for side in sides) or "1")
+
+
+def capital(text: str) -> str:
+    """Text with its first letter large, the rest as it is."""
+    return text[:1].upper() + text[1:]
+
+
+def counted(count: int, word: str, many: str = "") -> str:
+    """Number and word, as in "1 image" and "4 images"."""
+    return f"{count:,} {word if count == 1 else many or word + 's'}"
+
+
+FILTERS = {
+    "absent": absent,
+    "whole": whole,
+    "number": number,
+    "fixed": fixed,
+    "ratio": ratio,
+    "percent": percent,
+    "accuracy": accuracy,
+    "shape": shape,
+    "sort_key": sort_key,
+    "capital": capital,
+    "counted": counted,
+}
