@@ -1,0 +1,425 @@
+"""Attacks of an audit run on whole networks: what they read, what fails, what is left as it was."""
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import audited
+from gradleak.attacks.inverting import InvertingGradients
+from gradleak.auditing import prices
+from gradleak.auditing.cases import Bench, cases
+from gradleak.auditing.changes import variants
+from gradleak.auditing.client import gradient
+from gradleak.auditing.conversion import convert
+from gradleak.auditing.generic import ModuleGradients, ModuleView, invert
+from gradleak.auditing.malicious import chapter
+from gradleak.auditing.menu import MASKED, MKOR, UNLOCK, menu, named
+from gradleak.auditing.networks import ChainNetwork, Failed, Task
+from gradleak.auditing.prices import Defended
+from gradleak.auditing.reading import read
+from gradleak.auditing.run import Origin, Settings, audit_network
+from gradleak.auditing.samples import Samples, from_embedded
+from gradleak.defences.gaussian_noise import GaussianNoise
+from gradleak.errors import ConfigError, NumericsError
+from gradleak.gradients import capture
+from gradleak.training.data import divide
+from gradleak.training.engine import Trainer
+from gradleak.training.recipe import Recipe
+
+CPU = torch.device("cpu")
+ORIGIN = Origin("net", "a test", "fresh")
+SMOKE = Settings(scale="smoke", count=2, seeds=1, batches=(1, 2))
+
+
+def normed():
+    """Two norms, a skip with a projection, and a mean over all places."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.na = nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)
+            self.b, self.nb = nn.Conv2d(6, 8, 3, 2, padding=1, bias=False), nn.BatchNorm2d(8)
+            self.p, self.np = nn.Conv2d(6, 8, 1, 2, bias=False), nn.BatchNorm2d(8)
+            self.fc = nn.Linear(8, 10)
+
+        def forward(self, x):
+            x = torch.relu(self.na(self.a(x)))
+            x = torch.relu(self.nb(self.b(x)) + self.np(self.p(x)))
+            return self.fc(x.mean((2, 3)))
+
+    return Net()
+
+
+def solvable():
+    """COPA's variant 3, narrower: full rank in every layer."""
+    return nn.Sequential(
+        nn.Conv2d(3, 6, 3, bias=False),
+        nn.Tanh(),
+        nn.Conv2d(6, 9, 3, bias=False),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(9 * 12 * 12, 10),
+    )
+
+
+def pooled():
+    """A narrow VGG: max pools, ReLU, dropout before the last layer."""
+    return nn.Sequential(
+        nn.Conv2d(3, 12, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(12, 24, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(24 * 16, 40),
+        nn.ReLU(),
+        nn.Dropout(),
+        nn.Linear(40, 10),
+    )
+
+
+def made(build, seed=0):
+    torch.manual_seed(seed)
+    return build()
+
+
+@pytest.fixture(scope="module")
+def photos():
+    """A part of the embedded photos at 16x16, so that they are made once."""
+    whole = from_embedded((3, 16, 16), 10)
+    return replace(whole, images=whole.images[:300], labels=whole.labels[:300])
+
+
+def chain_network(build, mode="evaluation", size=(3, 16, 16)):
+    module = made(build)
+    found = convert(read(module, size), module, "net")
+    weights = found.weights(module)
+    task = Task("cross_entropy", mode, 0.0, 1.0, CPU)
+    return ChainNetwork(found.chain, lambda draw: weights, task, found.layers), module
+
+
+def bench(samples: Samples, count=2, seeds=1, largest=2):
+    return Bench(samples, count, seeds, largest, 0.0, 1.0, margin=False)
+
+
+def tried(variant, samples, scale="smoke", **amounts):
+    network = variant.network
+    entries = menu(scale, network.multiply_adds, network.parameters)
+    found, best = cases(variant, entries, bench(samples, **amounts))
+    return {case.attack: case for case in found}, best
+
+
+def audited_network(build, photos, settings=SMOKE, **more):
+    return audit_network(
+        made(build),
+        (3, 16, 16),
+        lambda size, classes: photos,
+        settings,
+        ORIGIN,
+        redraw=lambda seed: made(build, seed),
+        **more,
+    )
+
+
+@pytest.mark.parametrize("mode", ["training", "evaluation"])
+@pytest.mark.parametrize("build", [solvable, normed])
+def test_both_ways_of_inverting_gradients_agree_on_a_chain(build, mode, photos):
+    network, module = chain_network(build, mode)
+    targets = photos.targets(photos.batches(2, 2), 0.0, 1.0)
+    attack = InvertingGradients(iterations=25, precision="float64")
+    views, others = [], []
+    for number in range(2):
+        images, labels = targets.inputs(number), targets.labels[number]
+        shared = capture(
+            network.chain, network.weights(0), images, labels, precision="float64", device=CPU,
+            mode=mode,
+        )  # fmt: skip
+        views.append(network.view(0, shared, labels))
+        names = convert(read(module, (3, 16, 16)), module, "net").names
+        own = {names[key]: value for key, value in shared.items()}
+        others.append(
+            ModuleView(
+                module, (3, 16, 16), own, tuple(labels.tolist()), 0.0, 1.0, "cross_entropy", mode
+            )
+        )
+    ours = attack.run_many(views, [3, 4])
+    theirs = invert(attack, others, [3, 4])
+    for one, other in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(one.trace, other.trace, rtol=1e-6)
+        np.testing.assert_allclose(one.images, other.images, atol=1e-6)
+        assert one.trace[-1] < one.trace[0]
+
+
+def test_what_is_withheld_is_not_compared(photos):
+    """With columns masked, the true image has a distance of 0; compared, it has not."""
+    network, _ = chain_network(solvable)
+    found = variants(network, (1,), critical=0, norm=1.0)
+    soteria = next(v for v in found if v.kind == "soteria")
+    targets = photos.targets(photos.batches(1, 1), 0.0, 1.0)
+    shared = network.share(0, targets.inputs(0), targets.labels[0], soteria.defence, 0)
+    (view,) = network._masked(0, [network.view(0, shared, targets.labels[0])])
+    attack = InvertingGradients(iterations=1, tv=0.0, start="normal")
+    for masked, near in ((view, True), (replace(view, compared={}), False)):
+        module = copy.deepcopy(masked.module)
+        (answer,) = invert(attack, [replace(masked, module=module)], [0])
+        distance = cosine(masked, targets.inputs(0), targets.labels[0])
+        assert (distance < 1e-6) == near
+        assert isinstance(answer.loss, float)
+
+
+def cosine(view, images, labels):
+    """1 − cosine of the shared gradient and that at some images, as the attack computes it."""
+    network = ModuleGradients(view, torch.float64, CPU)
+    with network.running():
+        found = network(network.tensor(images)[None], torch.from_numpy(labels)[None], torch.ones(1))
+    a = np.concatenate([value.detach().numpy().ravel() for value in found])
+    b = np.concatenate([view.gradients[name].ravel() for name in network.names])
+    return 1.0 - a @ b / np.linalg.norm(a) / np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("build", [audited.vit, normed])
+def test_a_search_leaves_network_and_switches_as_they_were(build, photos):
+    module = made(build)
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    targets = photos.targets(photos.batches(1, 2), 0.0, 1.0)
+    shared = gradient(module, targets.inputs(0), targets.labels[0], "cross_entropy", "training")
+    view = ModuleView(module, (3, 16, 16), shared, (0, 1), 0.0, 1.0, "cross_entropy", "training")
+    fast = torch.backends.mha.get_fastpath_enabled()
+    first, second = (invert(InvertingGradients(iterations=4), [view], [s])[0] for s in (1, 1))
+    np.testing.assert_array_equal(first.images, second.images)
+    assert first.trace[-1] < first.trace[0]
+    assert module.training and torch.backends.mha.get_fastpath_enabled() == fast
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name]) and value.dtype == before[name].dtype
+    zero = {name: 0 * value for name, value in shared.items()}
+    (error,) = invert(InvertingGradients(iterations=1), [replace(view, gradients=zero)], [0])
+    assert isinstance(error, NumericsError)
+
+
+def test_closed_forms_and_gauss_newton_read_a_network_of_full_rank(photos):
+    network, _ = chain_network(solvable)
+    found, best = tried(variants(network, (1,), critical=0, norm=1.0)[0], photos)
+    for attack in ("rgap", "copa", "gauss_newton"):
+        assert (found[attack].readable, found[attack].matched, found[attack].ok) == (2, 2, 2)
+        assert set(best.pictures[attack]) == {0, 1}
+    assert found["rgap"].psnr.low > 60
+    assert found["gauss_newton"].psnr.low >= found["rgap"].psnr.low - 1e-6
+    for attack in (UNLOCK, MASKED):
+        assert found[attack].attempted == 0
+        assert all(run.status == "not_applicable" and run.reason for run in found[attack].runs)
+
+
+def test_without_rank_no_attack_reads_the_image(photos):
+    """Two filters of stride 4: most of the image never enters the gradient."""
+
+    def narrow():
+        return nn.Sequential(nn.Conv2d(3, 2, 4, 4), nn.Tanh(), nn.Flatten(), nn.Linear(32, 10))
+
+    network, _ = chain_network(narrow)
+    found, _ = tried(variants(network, (1,), critical=0, norm=1.0)[0], photos)
+    assert all(case.readable == 0 for case in found.values())
+
+
+def test_a_lock_is_attacked_by_what_is_made_against_it(photos):
+    network, _ = chain_network(solvable, "training")
+    lock = next(v for v in variants(network, (1,), critical=0, norm=1.0) if v.kind == "lock")
+    found, _ = tried(lock, photos)
+    assert found["rgap"].attempted == 0 and "norm" in found["rgap"].runs[0].reason
+    assert found[UNLOCK].readable == 2
+
+
+class Broken:
+    """A network whose gradients are of no use under the second image."""
+
+    def __init__(self, network):
+        self.network = network
+
+    def __getattr__(self, name):
+        return getattr(self.network, name)
+
+    def share(self, draw, images, labels, defence, seed):
+        if labels[0] == 1:
+            raise NumericsError("This gradient is zero.")
+        return self.network.share(draw, images, labels, defence, seed)
+
+    def answers(self, entry, *arguments):
+        if entry.id == "copa":
+            return [Failed("It gave up.") for _ in arguments[1]]
+        return self.network.answers(entry, *arguments)
+
+
+def test_failed_runs_stay_with_their_reason(photos):
+    network, _ = chain_network(solvable)
+    variant = replace(variants(network, (1,), critical=0, norm=1.0)[0], network=Broken(network))
+    found, _ = tried(variant, photos)
+    rgap, copa = found["rgap"], found["copa"]
+    assert (rgap.attempted, rgap.ok, rgap.readable) == (2, 1, 1)
+    assert [run.reason for run in rgap.runs] == ["", "This gradient is zero."]
+    assert (copa.attempted, copa.ok, copa.psnr) == (2, 0, None)
+    assert [run.reason for run in copa.runs] == ["It gave up.", "This gradient is zero."]
+
+
+def test_a_malicious_server_reads_a_batch(photos):
+    def strided():
+        return nn.Sequential(
+            nn.Conv2d(3, 6, 3, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(6 * 256, 10),
+        )
+
+    network, _ = chain_network(strided)
+    entry = named(menu("smoke", 1, 1), MKOR)
+    found = chapter(entry, network, "none", bench(photos))
+    assert not found.reason and found.case.batch == 8
+    assert found.case.attempted == 8 and found.case.readable >= 7
+    assert sorted({run.image for run in found.case.runs}) == list(range(8))
+    shifted = replace(bench(photos), offset=-0.5)
+    assert "fold both into its first layer" in chapter(entry, network, "none", shifted).reason
+
+
+@pytest.mark.parametrize(
+    ("build", "attacks"),
+    [
+        (audited.TwoBranches, {"inverting_gradients"}),
+        (audited.vit, {"inverting_gradients"}),
+        (pooled, {"inverting_gradients", "masked", "mkor"}),
+        (normed, {"inverting_gradients", "masked"}),
+    ],
+    ids=["two_branches", "vit", "pooled", "normed"],
+)
+def test_networks_of_all_sorts_are_audited_twice_alike(build, attacks, photos):
+    first, second = (audited_network(build, photos, timed=False) for _ in range(2))
+    assert first.audit == second.audit
+    for attack, answers in first.pictures.answers.items():
+        for image, picture in answers.items():
+            np.testing.assert_array_equal(picture, second.pictures.answers[attack][image])
+            assert picture.shape == first.pictures.originals.shape[1:]
+    audit = first.audit
+    assert {case.attack for case in audit.cases if case.attempted} == attacks
+    every = {part.id: part for part in audit.attacks}
+    assert all(every[name].reason for name in every if name not in attacks)
+    for change in audit.changes:
+        assert bool(change.reason) == (change.leak is None)
+        assert (change.price is None) == bool(change.reason)
+    done = [change.id for change in audit.changes if change.leak is not None]
+    assert sorted(audit.verdict.ranking) == sorted(set(done) - {"none"})
+    assert audit.verdict.worst.image in (0, 1)
+    assert first.timed == audit and not first.seconds
+
+
+def test_weights_that_are_given_stay_and_draws_are_searches(photos):
+    module = made(pooled)
+    before = copy.deepcopy(module.state_dict())
+    for parameter in module[0].parameters():
+        parameter.requires_grad_(False)
+    settings = replace(SMOKE, seeds=2, mode="training", batches=(1,))
+    found = audit_network(
+        module, (3, 16, 16), lambda size, classes: photos, settings, ORIGIN, timed=True
+    )
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert not module[0].weight.requires_grad
+    text = " ".join(found.audit.verdict.limits)
+    assert "Frozen parameters" in text and "dropout for absent" in text
+    assert "Weights are fresh" not in text
+    runs = found.audit.cases[0].runs
+    assert [(run.image, run.seed) for run in runs] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert runs[0].ssim != runs[2].ssim
+    assert set(found.seconds) == {c.id for c in found.audit.changes if c.price is not None}
+    assert all(value > 0 for value in found.seconds.values())
+    ratio = next(c.price.seconds for c in found.timed.changes if c.id == "none")
+    assert ratio == 1.0
+
+
+def test_norms_with_one_value_run_in_evaluation_mode_unless_training_is_asked_for(photos):
+    def small():
+        return nn.Sequential(
+            nn.Conv2d(3, 4, 16), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(4, 10)
+        )
+
+    found = audited_network(small, photos, replace(SMOKE, batches=(1,)), timed=False)
+    assert found.audit.setting.mode == "evaluation"
+    assert any("evaluation mode" in limit for limit in found.audit.verdict.limits)
+    with pytest.raises(ConfigError, match="one value a channel"):
+        audited_network(small, photos, replace(SMOKE, mode="training"))
+    pair = audited_network(small, photos, replace(SMOKE, batches=(2,)), timed=False)
+    assert pair.audit.setting.mode == "training"
+
+
+def test_a_network_of_one_output_takes_labels_of_a_margin(photos):
+    def one():
+        return nn.Sequential(
+            nn.Conv2d(3, 6, 3, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(6 * 196, 1)
+        )
+
+    settings = replace(SMOKE, loss="logistic", batches=(1,))
+    audit = audited_network(one, photos, settings, timed=False).audit
+    (rgap,) = [c for c in audit.cases if c.change == "none" and c.attack == "rgap"]
+    assert rgap.ok == 2
+    with pytest.raises(ConfigError, match="takes an output for each class"):
+        audited_network(one, photos, SMOKE)
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"batches": (4, 1)}, "batches: \\[4, 1\\] are not"),
+        ({"batches": ()}, "batches: \\[\\] are not"),
+        ({"count": 0}, "count: 0 is too few"),
+        ({"mode": "train"}, "mode: train is not known"),
+        ({"scale": "huge"}, "scale: huge is not known"),
+        ({"std": 0.0}, "std: 0 is not above 0"),
+    ],
+)
+def test_bad_settings_are_one_sentence(options, match):
+    with pytest.raises(ConfigError, match=match) as error:
+        Settings(**options)
+    assert "\n" not in str(error.value) and str(error.value).endswith(".")
+
+
+def split_of(photos):
+    counts = {"train": 160, "validation": 20, "test": 100}
+    return divide(photos.dataset(), counts, seed=0, offset=0.0, std=1.0, device=CPU)
+
+
+def test_a_training_without_a_defence_is_the_trainers_own_and_noise_changes_it(photos):
+    network, _ = chain_network(pooled)
+    split, recipe = split_of(photos), Recipe(2, 16, 0.05, crop=0, flip=False, precision="float32")
+    plain = Trainer(network.chain, network.weights(0), split, recipe, 0).run()
+    ours = Defended(network, split, recipe, None).run()
+    noisy, again = (Defended(network, split, recipe, GaussianNoise(1.0)).run() for _ in range(2))
+    for name, value in plain.last.items():
+        np.testing.assert_array_equal(ours.last[name], value)
+        np.testing.assert_array_equal(noisy.last[name], again.last[name])
+    assert np.abs(noisy.last["fc1.weight"] - plain.last["fc1.weight"]).max() > 1e-4
+
+
+def test_the_rate_is_the_one_that_the_unchanged_network_learns_with(photos, monkeypatch):
+    network, _ = chain_network(pooled)
+    (chosen, *_) = variants(network, (1,), critical=0, norm=1.0)
+    alone = {}
+    for rates in ((1e-6,), (0.05,), (1e-6, 0.05), (0.05, 1e30)):
+        monkeypatch.setattr(prices, "RATES", rates)
+        alone[rates] = prices.accuracies([chosen], bench(photos), "laptop")["none"].value
+    assert alone[1e-6, 0.05] == alone[0.05, 1e30] == alone[(0.05,)] > alone[(1e-6,)]
+    monkeypatch.setattr(prices, "RATES", (1e30,))
+    lost = prices.accuracies([chosen], bench(photos), "laptop")["none"]
+    assert lost.value is None and lost.reason == "Its training diverged."
+
+
+def test_accuracy_is_learnt_where_there_are_classes_and_explained_elsewhere(photos):
+    network, _ = chain_network(pooled)
+    chosen = variants(network, (1,), critical=0, norm=1.0)[:2]
+    found = prices.accuracies(chosen, bench(photos), "laptop")
+    assert found["none"].value > 0.3  # chance is 0.1
+    unlabelled = bench(replace(photos, labelled=False))
+    nothing = prices.accuracies(chosen, unlabelled, "laptop")["none"]
+    assert nothing.value is None and nothing.reason == "The images have no classes to learn."
+    few = bench(replace(photos, images=photos.images[:3], labels=photos.labels[:3]))
+    assert "too few images" in prices.accuracies(chosen, few, "laptop")["none"].reason

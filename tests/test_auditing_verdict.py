@@ -1,0 +1,239 @@
+"""Verdicts: what is read, what chance would match, and the words for it."""
+
+import re
+
+import numpy as np
+import pytest
+from scipy.stats import binomtest
+
+from gradleak.auditing.cases import Best, case
+from gradleak.auditing.menu import HONEST, MALICIOUS
+from gradleak.auditing.result import AttackPart, Change, Price, Run
+from gradleak.auditing.samples import from_embedded
+from gradleak.auditing.scoring import Judge
+from gradleak.auditing.verdict import Facts, p_value, ranking, verdict
+
+FACTS = Facts(
+    count=4,
+    seeds=2,
+    batch=1,
+    pool=120,
+    fresh=True,
+    images="embedded pictures, photos10 (train)",
+    stand_in=True,
+    critical="conv1",
+    index=12,
+)
+
+
+@pytest.fixture(scope="module", params=[(1, 28, 28), (3, 32, 32)])
+def judge(request):
+    return Judge(from_embedded(request.param, 10).pool(40, 1))
+
+
+def test_a_picture_of_one_colour_is_never_read(judge):
+    for number in range(40):
+        original = judge.pool[number]
+        for colour in (original.mean((1, 2)), np.median(original, (1, 2)), 0.0, 0.5, 1.0):
+            plain = np.broadcast_to(np.reshape(colour, (-1, 1, 1)), original.shape)
+            assert not judge.reads(number, plain), number
+
+
+def test_the_mean_of_all_pictures_is_never_read(judge):
+    mean = judge.pool[40:].mean(0)
+    assert not any(judge.reads(number, mean) for number in range(40))
+
+
+def test_the_picture_itself_is_read_and_so_it_is_under_little_noise(judge):
+    draw = np.random.default_rng(0)
+    for number in range(0, 40, 4):
+        original = judge.pool[number]
+        assert judge.reads(number, original)
+        noisy = np.clip(original + 0.02 * draw.standard_normal(original.shape), 0, 1)
+        found = judge.score(noisy[None], np.array([number]))
+        assert found.readable == judge.reads(number, noisy)
+        assert found.matched and found.psnr > 30
+    assert judge.score(judge.pool[:1], np.array([0])).ssim == pytest.approx(1.0)
+
+
+def test_another_picture_is_neither_read_nor_matched(judge):
+    found = judge.score(judge.pool[[1]], np.array([0]))
+    assert not found.readable and not found.matched
+
+
+def test_any_answer_to_any_image_of_a_batch_counts(judge):
+    blank = np.full_like(judge.pool[0], 0.5)
+    found = judge.score(np.stack([blank, judge.pool[2]]), np.array([1, 2]))
+    assert found.readable and found.matched
+    np.testing.assert_array_equal(found.picture, judge.pool[2])
+
+
+def test_below_the_window_of_ssim_psnr_decides():
+    pool = np.random.default_rng(0).random((30, 3, 5, 5))
+    found = Judge(pool).score(pool[:1], np.array([0]))
+    assert found.ssim is None and found.readable
+    assert not Judge(pool).score(pool[:1] * 0 + 0.5, np.array([0])).readable
+
+
+def run(image, seed, readable=False, matched=False, ssim=0.2, status="ok"):
+    ok = status == "ok"
+    return Run(
+        image=image,
+        seed=seed,
+        status=status,
+        reason="" if ok else "It failed.",
+        psnr=10.0 if ok else None,
+        ssim=ssim if ok else None,
+        matched=matched,
+        readable=readable,
+    )
+
+
+def runs(readable=(), matched=(), failed=()):
+    return [
+        run(i, s, i in readable, i in matched, status="failed" if i in failed else "ok")
+        for s in range(2)
+        for i in range(4)
+    ]
+
+
+def part(name, chapter=HONEST, reason=""):
+    return AttackPart(
+        id=name, title=f"{name.upper()}, an attack", chapter=chapter, settings="few", reason=reason
+    )
+
+
+PARTS = [part("search"), part("form"), part("mkor", MALICIOUS, "It has skips.")]
+
+
+def judged(*cases, parts=PARTS, changes=(), facts=FACTS):
+    return verdict(list(cases), parts, changes, Best(), facts)
+
+
+def test_one_picture_that_is_read_is_a_leak():
+    found = judged(
+        case("none", "search", 1, runs(readable=[0, 2])),
+        case("none", "form", 1, runs(readable=[2])),
+    )
+    assert found.grade == "leaks"
+    assert "2 of 4 pictures could be read again by 2 of 2 attacks" in found.sentence
+
+
+def test_leaks_under_changes_and_malicious_servers_do_not_count():
+    found = judged(
+        case("none", "search", 1, runs()),
+        case("noise", "search", 1, runs(readable=[0, 1])),
+        case("none", "mkor", 4, runs(readable=[0, 1, 3])),
+    )
+    assert found.grade == "not shown"
+    assert "could read 3 of 4 pictures again" in found.malicious
+    assert "2 draws" in found.malicious
+
+
+@pytest.mark.parametrize(("hits", "grade"), [(0, "not shown"), (1, "not shown"), (2, "partly")])
+def test_matches_count_from_where_chance_ends(hits, grade):
+    one = case("none", "search", 1, runs(matched=range(hits)))
+    expected = binomtest(hits, 4, 2 / 120, alternative="greater").pvalue
+    assert p_value(one, FACTS) == pytest.approx(expected, rel=1e-9)
+    assert judged(one).grade == grade
+
+
+def test_more_attacks_make_matches_by_chance_likelier():
+    facts = Facts(**{**FACTS.__dict__, "pool": 40})
+    one = case("none", "search", 1, runs(matched=[0, 1]))
+    others = [case("none", name, 1, runs()) for name in ("form", "c", "d", "e")]
+    parts = [*PARTS, part("c"), part("d"), part("e")]
+    assert judged(one, facts=facts).grade == "partly"
+    assert judged(one, *others, parts=parts, facts=facts).grade == "not shown"
+
+
+def test_the_same_answer_to_everything_matches_one_picture_at_most(judge):
+    blank = np.full_like(judge.pool[0], 0.5)
+    hits = [judge.score(blank[None], np.array([k])).matched for k in range(40)]
+    assert sum(hits) <= 1
+
+
+def test_an_audit_without_an_answer_says_so():
+    found = judged(case("none", "search", 1, runs(failed=range(4))))
+    assert found.grade == "not shown"
+    assert "No attack gave an answer" in found.sentence
+    assert any("8 of 8 runs ended without an answer" in limit for limit in found.limits)
+    nothing = judged()
+    assert "No attack gave an answer" in nothing.sentence
+
+
+def test_failed_runs_are_attempted_and_in_no_mean():
+    one = case("none", "search", 1, [run(0, 0, ssim=0.4), run(1, 0, status="failed")])
+    assert (one.attempted, one.ok, one.readable) == (2, 1, 0)
+    assert one.ssim.mean == one.ssim.low == 0.4
+    none = case("none", "form", 1, [run(0, 0, status="not_applicable")])
+    assert (none.attempted, none.ok, none.ssim) == (0, 0, None)
+
+
+def change(name, leak, ssim, accuracy=None, parameters=1.0, reason=""):
+    price = Price(
+        parameters=parameters,
+        multiply_adds=1.0,
+        seconds=None,
+        accuracy=accuracy,
+        baseline=0.9,
+        note="",
+    )
+    return Change(
+        id=name,
+        title=name,
+        kind="none" if name == "none" else "noise",
+        reason=reason,
+        leak=leak,
+        ssim=ssim,
+        attack="search",
+        price=price,
+    )
+
+
+def test_changes_rank_by_what_is_left_and_then_by_price():
+    changes = [
+        change("none", 1.0, 0.9),
+        change("useless", 1.0, 0.8),
+        change("costly", 0.0, 0.1, accuracy=0.2),
+        change("cheap", 0.0, 0.1, accuracy=0.9),
+        change("large", 0.0, 0.1, accuracy=0.9, parameters=2.0),
+        change("nearer", 0.0, 0.05),
+        change("untried", None, None, reason="It has no skip."),
+    ]
+    order = ["nearer", "cheap", "large", "costly", "useless"]
+    assert list(ranking(changes)) == order
+    assert list(ranking(changes[::-1])) == order
+
+
+def test_limits_name_what_was_not_tried_and_what_fell_away():
+    parts = [
+        part("search"),
+        part("form", reason="It has a pool."),
+        part("other", reason="It has a pool."),
+    ]
+    parts.append(PARTS[2])
+    found = judged(
+        case("none", "search", 1, runs()),
+        case("lock", "search", 1, [run(0, 0, status="not_applicable")]),
+        parts=parts,
+        changes=[change("lock", 0.0, 0.1)],
+    )
+    text = " ".join(found.limits)
+    assert "no proof of safety" in text
+    assert "FORM and OTHER were not tried. It has a pool." in text
+    assert "Under 'lock' SEARCH does not apply" in text
+    assert "Weights are fresh" in text and "stand-ins" in text
+    assert "It has skips." in found.malicious
+    given = judged(
+        case("none", "search", 1, runs()),
+        facts=Facts(**{**FACTS.__dict__, "fresh": False, "stand_in": False}),
+    )
+    assert not re.search("fresh|stand-ins", " ".join(given.limits))
+
+
+def test_every_word_of_a_verdict_is_a_sentence():
+    found = judged(case("none", "search", 1, runs(readable=[1])))
+    for text in (found.sentence, found.malicious, *found.rests_on, *found.limits):
+        assert text[0].isupper() or text[0].isdigit()
+        assert text.endswith(".") and "  " not in text

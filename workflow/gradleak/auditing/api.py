@@ -1,0 +1,127 @@
+"""`gradleak.audit`: an audit from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import nn
+
+from gradleak.auditing import files, gate, page, samples
+from gradleak.auditing.page_pictures import Pictures
+from gradleak.auditing.result import Audit
+from gradleak.auditing.run import Origin, Settings, audit_network
+from gradleak.auditing.samples import Samples
+from gradleak.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class Report:
+    """What an audit found.
+
+    Attributes
+    ----------
+    result
+        Everything, as the JSON holds it.
+    pictures
+        Images under attack and the best answers.
+    """
+
+    result: Audit
+    pictures: Pictures
+
+    @property
+    def verdict(self) -> str:
+        """The answer in one sentence."""
+        return self.result.verdict.sentence
+
+    @property
+    def leak(self) -> float:
+        """Largest share of gradients that one attack of an honest server could read, 0 to 1."""
+        return gate.leak(self.result)[0]
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write ``report.html`` and ``audit.json`` into a folder; returns the page's path."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        files.save(place / "audit.json", self.result)
+        page.write(place / "report.html", self.result, self.pictures, "gradleak.audit(…).save(…)")
+        return place / "report.html"
+
+
+def audit(
+    model: nn.Module,
+    input_shape: Sequence[int],
+    *,
+    images: str | os.PathLike[str] | np.ndarray | None = None,
+    labels: Sequence[int] | None = None,
+    name: str = "network",
+    loss: str = "cross_entropy",
+    mode: str = "auto",
+    count: int | None = None,
+    seeds: int | None = None,
+    batches: Sequence[int] = (1, 4),
+    offset: float = 0.0,
+    std: float = 1.0,
+    scale: str = "laptop",
+    device: str = "cpu",
+    redraw: Callable[[int], nn.Module] | None = None,
+) -> Report:
+    """Audit a network: what could be read again from a gradient that it shares.
+
+    Parameters
+    ----------
+    model
+        The network; it is left as it was.
+    input_shape
+        (C, H, W) of one image.
+    images
+        A folder of images, or pixels uint8 (N, C, H, W); by default embedded photos or digits.
+    labels
+        (N,), the classes of `images` given as pixels.
+    name
+        What the page calls it.
+    loss, mode, count, seeds, batches, offset, std, scale, device
+        As of an entry of ``audit`` in config.yaml; see docs/audit.md.
+    redraw
+        Gives the network with fresh weights of another seed. Without, the weights of `model` are
+        the only ones.
+
+    Returns
+    -------
+    Report
+        With `verdict`, `leak`, `result` and `save`.
+
+    Raises
+    ------
+    GradleakError
+        If something does not fit; one sentence.
+    """
+    if len(input_shape) != 3:
+        raise ConfigError(
+            f"input_shape: {tuple(input_shape)} is not (C, H, W); give three numbers."
+        )
+    channels, height, width = input_shape
+    found = audit_network(
+        model,
+        (channels, height, width),
+        _source(images, labels),
+        Settings(loss, mode, count, seeds, tuple(batches), offset, std, scale, device),
+        Origin(name, f"{type(model).__module__}.{type(model).__qualname__}", "as given"),
+        redraw=redraw,
+    )
+    return Report(found.timed, found.pictures)
+
+
+def _source(
+    images: str | os.PathLike[str] | np.ndarray | None, labels: Sequence[int] | None
+) -> Callable[[tuple[int, int, int], int], Samples]:
+    """What gives images for a size and a number of classes."""
+    if images is None:
+        return samples.from_embedded
+    if isinstance(images, np.ndarray):
+        return lambda size, classes: samples.from_pixels(images, labels, size, classes)
+    return lambda size, classes: samples.from_folder(os.fspath(images), size, classes)

@@ -1,0 +1,284 @@
+"""Defences and changes of architecture, each with the network and gradient that it leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Literal
+
+import numpy as np
+
+from gradleak.auditing.networks import Arrays, ChainNetwork, ModuleNetwork, Network, spoken, told
+from gradleak.defences.base import Defence
+from gradleak.defences.clipping import Clipping
+from gradleak.defences.gaussian_noise import GaussianNoise
+from gradleak.defences.soteria import Soteria
+from gradleak.errors import ConfigError
+from gradleak.models.activations import Activation
+from gradleak.models.build import STATISTICS, check_norms, with_statistics
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from gradleak.models.initial import initial_weights
+from gradleak.models.locking import with_lock
+from gradleak.models.locks import Lock
+
+Kind = Literal["none", "noise", "clip", "soteria", "lock", "cut", "fewer", "strided", "batch"]
+NONE = "none"
+# Standard deviation of noise relative to each tensor's own: hardly any, some, as much.
+NOISE = (0.01, 0.1, 1.0)
+# The norm that a gradient is scaled down to, relative to that of the first picture's.
+CLIPPED = 0.1
+# Share of columns, MKOR Table 7.
+PRUNED = 0.3
+# As in FedKL's tests of leakage.
+LOCK = Lock(1024, Activation("sigmoid"))
+# Skips that are cut one by one, those that carry most first.
+MOST_SKIPS = 3
+
+
+@dataclass(frozen=True)
+class Variant:
+    """The network under one change.
+
+    Attributes
+    ----------
+    id, title, kind, reason
+        As of `gradleak.auditing.result.Change`; with a `reason` there is no network.
+    batch
+        Images that share a gradient.
+    network
+        What clients run.
+    defence
+        What they do to their gradients; None for nothing.
+    """
+
+    id: str
+    title: str
+    kind: Kind
+    batch: int
+    network: Network | None = None
+    defence: Defence | None = None
+    reason: str = ""
+
+
+def variants(
+    network: Network,
+    batches: Sequence[int],
+    *,
+    critical: int | None,
+    norm: float,
+) -> list[Variant]:
+    """The unchanged network, then every change.
+
+    Parameters
+    ----------
+    network
+        Unchanged.
+    batches
+        Batch sizes, that of the unchanged network first.
+    critical
+        Number of the layer of the largest RA-i in the chain; None where the network is none.
+    norm
+        Norm of a gradient of the unchanged network, which clipping is relative to.
+    """
+    first = batches[0]
+
+    def change(kind: Kind, name: str, title: str, **more: object) -> Variant:
+        return Variant(name, title, kind, first, **more)  # type: ignore[arg-type]
+
+    out = [change("none", NONE, "unchanged", network=network)]
+    for level in NOISE:
+        noise = GaussianNoise(level)
+        title = f"Gaussian noise of {level:.0%} of each tensor's spread"
+        out.append(change("noise", f"noise_{level:g}", title, network=network, defence=noise))
+    clip = Clipping(CLIPPED * norm)
+    title = f"gradient scaled down to {CLIPPED:.0%} of its norm"
+    out.append(change("clip", "clip", title, network=network, defence=clip))
+    if isinstance(network, ChainNetwork):
+        out.append(_soteria(network, first))
+        out += _architectures(network, first, critical)
+    else:
+        assert isinstance(network, ModuleNetwork)
+        why = f"It is made for chains of layers: {network.why_no_chain}"
+        out += [
+            change("soteria", "soteria", _SOTERIA, reason=why),
+            change("lock", "lock", _LOCKED, reason=why),
+            change("cut", "cut", "skips cut", reason=why),
+            change("fewer", "fewer", "half the filters", reason=why),
+            change("strided", "strided", "twice the stride", reason=why),
+        ]
+    for size in batches[1:]:
+        title = f"{size} images share a gradient"
+        out.append(Variant(f"batch_{size}", title, "batch", size, network))
+    return out
+
+
+_SOTERIA = f"Soteria, {PRUNED:.0%} of the features withheld"
+_LOCKED = "key-lock on the first convolution"
+
+
+def _soteria(network: ChainNetwork, batch: int) -> Variant:
+    chain = network.chain
+    if not chain.convolutions:
+        why = f"{chain.name} has no convolution whose features Soteria could choose from."
+        return Variant("soteria", _SOTERIA, "soteria", batch, reason=why)
+    return Variant("soteria", _SOTERIA, "soteria", batch, network, Soteria(PRUNED))
+
+
+def _architectures(network: ChainNetwork, batch: int, critical: int | None) -> list[Variant]:
+    """Key-lock, cut skips, half the filters, twice the stride."""
+    chain = network.chain
+    out = []
+
+    def tried(kind: Kind, name: str, title: str, edit: Callable[[], Chain]) -> None:
+        try:
+            found = edit()
+            # Sizes that do not fit show here.
+            changed = changed_network(network, found)
+            if network.task.mode == "training":
+                check_norms(found, batch)
+        except ConfigError as error:
+            reason = told(str(error), chain, network.names)
+            out.append(Variant(name, title, kind, batch, reason=reason))
+        else:
+            out.append(Variant(name, title, kind, batch, changed))
+
+    tried("lock", "lock", _LOCKED, lambda: _locked(chain))
+    ends = skips(chain)
+    for end in ends[:MOST_SKIPS]:
+        title = f"skip that ends at {spoken(network.names[end])} cut"
+        tried("cut", f"cut_{end + 1}", title, lambda end=end: cut(chain, [end]))  # type: ignore[misc]
+    if len(ends) > 1:
+        tried("cut", "cut_all", f"all {len(ends)} skips cut", lambda: cut(chain, ends))
+    if not ends:
+        why = "There is no skip connection."
+        out.append(Variant("cut", "skips cut", "cut", batch, reason=why))
+    assert critical is not None
+    where = spoken(network.names[critical])
+    tried("fewer", "fewer", f"half the filters at {where}", lambda: fewer(chain, critical))
+    tried("strided", "strided", f"twice the stride at {where}", lambda: strided(chain, critical))
+    return out
+
+
+def changed_network(network: ChainNetwork, chain: Chain) -> ChainNetwork:
+    """A network of another architecture: what changed is drawn afresh, the rest stays.
+
+    Running statistics of norms behind anything that changed would not fit; they begin at 0 and 1
+    where the norm is new, and stay elsewhere.
+    """
+    shapes = {name: value.shape for name, value in initial_weights(chain, 0).items()}
+
+    def weights(draw: int) -> Arrays:
+        before = network.weights(draw)
+        out = initial_weights(chain, draw)
+        for name, shape in shapes.items():
+            if name in before and before[name].shape == shape:
+                out[name] = before[name]
+        if any(name.endswith(STATISTICS[0][0]) for name in before):
+            out = with_statistics(chain, out)
+            for name, value in before.items():
+                if name.endswith(tuple(part for part, _ in STATISTICS)) and name in out:
+                    out[name] = value if value.shape == out[name].shape else out[name]
+        return out
+
+    return ChainNetwork(chain, weights, network.task, network.names)
+
+
+def _locked(chain: Chain) -> Chain:
+    return replace(chain, specs=with_lock(chain.specs, ["conv1"], LOCK))
+
+
+def skips(chain: Chain) -> list[int]:
+    """Layers at which a skip ends, those that carry most first."""
+    sizes = [prod(chain.input)]
+    ends = []
+    for number, layer in enumerate(chain.convolutions):
+        if layer.skip:
+            ends.append((-sizes[-layer.skip], number))
+        sizes.append(layer.output)
+    return [number for _, number in sorted(ends)]
+
+
+def cut(chain: Chain, ends: Sequence[int]) -> Chain:
+    """Without the skips that end at these layers, and without their projections."""
+    specs = list(chain.specs)
+    for end in ends:
+        spec = specs[end]
+        assert isinstance(spec, ConvSpec)
+        specs[end] = replace(spec, skip=0, projection=False, skip_lock=None)
+    return replace(chain, specs=tuple(specs))
+
+
+def fewer(chain: Chain, number: int) -> Chain:
+    """Half the filters, or outputs, of a layer and of all that skips tie to it.
+
+    Raises
+    ------
+    ConfigError
+        If nothing is left to halve, or the sizes no longer fit.
+    """
+    specs = list(chain.specs)
+    if number == len(specs) - 1:
+        raise ConfigError("It is the last layer, whose outputs are the classes.")
+    for place in sorted(_tied(chain, number)):
+        spec = specs[place]
+        count = spec.filters if isinstance(spec, ConvSpec) else spec.outputs
+        if count < 2:
+            raise ConfigError("It has one filter, and half of that is none.")
+        if isinstance(spec, ConvSpec):
+            specs[place] = replace(spec, filters=count // 2)
+        else:
+            specs[place] = replace(spec, outputs=count // 2)
+    found = _unchecked(chain, specs)
+    _ = found.layers
+    return found
+
+
+def strided(chain: Chain, number: int) -> Chain:
+    """Twice the stride of a convolution along both axes.
+
+    Raises
+    ------
+    ConfigError
+        If it is fully connected, or sizes no longer fit.
+    """
+    spec = chain.specs[number]
+    if not isinstance(spec, ConvSpec):
+        raise ConfigError("It is fully connected, and has no stride.")
+    specs = list(chain.specs)
+    down, across = spec.stride
+    specs[number] = replace(spec, stride=(2 * down, 2 * across))
+    found = _unchecked(chain, specs)
+    _ = found.layers
+    return found
+
+
+def _unchecked(chain: Chain, specs: Sequence[ConvSpec | LinearSpec]) -> Chain:
+    """The chain with other layers, whatever sizes fully connected ones were told to expect."""
+    free = [replace(s, inputs=None) if isinstance(s, LinearSpec) else s for s in specs]
+    return replace(chain, specs=tuple(free))
+
+
+def _tied(chain: Chain, number: int) -> set[int]:
+    """Layers that must have as many filters as one: those that skips add up without projection.
+
+    Raises
+    ------
+    ConfigError
+        If the image itself is among them.
+    """
+    tied, before = {number}, set[int]()
+    while tied != before:
+        before = set(tied)
+        for end, layer in enumerate(chain.convolutions):
+            if layer.skip and layer.projection is None:
+                pair = {end, end - layer.skip}
+                tied |= pair if pair & tied else set()
+    if -1 in tied:
+        raise ConfigError("A skip adds the image itself to it, whose channels are given.")
+    return tied
+
+
+def gradient_norm(gradients: Arrays) -> float:
+    """Norm over all parameters."""
+    return float(np.sqrt(sum(float(np.vdot(v, v)) for v in gradients.values())))

@@ -1,0 +1,124 @@
+"""An entry of ``audit`` in config.yaml, from network and images to what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from gradleak.auditing import samples, source
+from gradleak.auditing.run import Audited, Origin, Settings, audit_network
+from gradleak.auditing.samples import Samples
+from gradleak.data import arrays
+from gradleak.errors import ConfigError, GradleakError
+
+
+def audit(
+    name: str,
+    settings: Mapping[str, Any],
+    *,
+    dataset: str | None,
+    scale: str,
+    device: str,
+) -> Audited:
+    """Audit the network of one entry.
+
+    Parameters
+    ----------
+    name
+        The entry's id.
+    settings
+        The entry, with numbers for names of ``scales``.
+    dataset
+        File of the data set that `samples` names; None for other images.
+    scale, device
+        As in config.yaml.
+
+    Raises
+    ------
+    GradleakError
+        If network, weights, images or settings cannot be used: one sentence that begins with
+        ``audit.NAME``. Nothing is attacked then.
+    """
+    try:
+        return _audit(name, settings, dataset, scale, device)
+    except GradleakError as error:
+        raise type(error)(f"audit.{name}: {error}") from error
+
+
+def _audit(
+    name: str, settings: Mapping[str, Any], dataset: str | None, scale: str, device: str
+) -> Audited:
+    def build(seed: int) -> nn.Module:
+        return network(settings["network"], settings["seed"] + seed)
+
+    module, weights = build(0), settings["weights"]
+    if weights is not None:
+        source.load_weights(module, weights)
+    size = tuple(settings["input"])
+    chosen = Settings(
+        loss=settings["loss"],
+        mode=settings["mode"],
+        count=settings["count"],
+        seeds=settings["seeds"],
+        batches=tuple(settings["batches"]),
+        offset=settings["offset"],
+        std=settings["std"],
+        scale=scale,
+        device=device,
+    )
+    told = f"file {weights}" if weights else f"fresh, seed {settings['seed']}"
+    origin = Origin(name, words(settings["network"]), told)
+    return audit_network(
+        module,
+        (size[0], size[1], size[2]),
+        _checked(images(settings["samples"], dataset), settings["classes"]),
+        chosen,
+        origin,
+        redraw=None if weights else build,
+    )
+
+
+def network(entry: Mapping[str, Any], seed: int) -> nn.Module:
+    """Network of ``audit.NAME.network``, with initial weights of `seed`."""
+    if "torchvision" in entry:
+        return source.from_torchvision(entry["torchvision"], entry["arguments"], seed)
+    return source.from_file(entry["file"], entry["factory"], entry["arguments"], seed)
+
+
+def words(entry: Mapping[str, Any]) -> str:
+    """The network's source, for a person."""
+    given = ", ".join(f"{key}={value}" for key, value in entry["arguments"].items())
+    if "torchvision" in entry:
+        return f"torchvision's {entry['torchvision']}({given})"
+    return f"{entry['factory']}({given}) of {entry['file']}"
+
+
+Source = Callable[[tuple[int, int, int], int], Samples]
+
+
+def images(entry: Any, dataset: str | None) -> Source:
+    """What gives images for a size and a number of classes."""
+    if dataset is not None:
+        name, _, split = Path(dataset).stem.rpartition("-")
+        data = arrays.load(dataset, name, split)
+        return lambda size, classes: samples.from_dataset(data, size, classes)
+    if entry == "embedded":
+        return samples.from_embedded
+    return lambda size, classes: samples.from_folder(entry["folder"], size, classes)
+
+
+def _checked(give: Source, classes: int | None) -> Source:
+    """The same, where the network has as many outputs as it should."""
+
+    def checked(size: tuple[int, int, int], found: int) -> Samples:
+        if classes is not None and found != max(classes, 2):
+            raise ConfigError(
+                f"classes: {classes}, but the network gives {found} scores; correct classes:, or "
+                "the network's arguments."
+            )
+        return give(size, found)
+
+    return checked

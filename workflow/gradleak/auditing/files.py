@@ -1,0 +1,82 @@
+"""Files of an audit: the result as JSON, and the pictures that the page shows."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from gradleak.artifacts import read_tensors, write_json, write_tensors
+from gradleak.auditing.page_pictures import Pictures
+from gradleak.auditing.result import VERSION, Audit
+from gradleak.errors import ArtifactError
+
+Path_ = str | os.PathLike[str]
+
+
+def save(path: Path_, audit: Audit) -> None:
+    """Write a result as JSON, as ``workflow/schemas/audit.schema.json`` describes it."""
+    write_json(str(path), audit.model_dump(mode="json"))
+
+
+def read(path: Path_) -> Audit:
+    """A result that `save` wrote.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is missing, or holds no result of this version.
+    """
+    try:
+        return Audit.model_validate_json(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArtifactError(
+            f"{path} cannot be read ({error.strerror}); give the audit.json of an audit."
+        ) from error
+    except (ValidationError, UnicodeDecodeError) as error:
+        raise ArtifactError(
+            f"{path} holds no result of an audit in version {VERSION} ({_first(error)}); make it "
+            "again with this gradleak."
+        ) from error
+
+
+def _first(error: ValidationError | UnicodeDecodeError) -> str:
+    if isinstance(error, UnicodeDecodeError):
+        return "it is no text"
+    one = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in one["loc"])
+    return f"{where}: {one['msg']}" if where else str(one["msg"])
+
+
+def save_pictures(path: Path_, pictures: Pictures) -> None:
+    """Write originals and answers: ``originals`` and ``answers/{attack}/{image}``."""
+    arrays = {"originals": pictures.originals.astype(np.float32)}
+    for attack, answers in pictures.answers.items():
+        for image, answer in answers.items():
+            arrays[f"answers/{attack}/{image}"] = answer.astype(np.float32)
+    write_tensors(str(path), arrays, {})
+
+
+def read_pictures(path: Path_) -> Pictures:
+    """Pictures that `save_pictures` wrote."""
+    arrays, _ = read_tensors(str(path))
+    answers: dict[str, dict[int, np.ndarray]] = {}
+    for name, value in arrays.items():
+        if name != "originals":
+            _, attack, image = name.split("/")
+            answers.setdefault(attack, {})[int(image)] = value
+    return Pictures(arrays["originals"], answers)
+
+
+def save_seconds(path: Path_, seconds: dict[str, float]) -> None:
+    """Write seconds of a client's step by change: what varies from run to run."""
+    write_json(str(path), seconds)
+
+
+def read_seconds(path: Path_) -> dict[str, float]:
+    """Seconds that `save_seconds` wrote."""
+    found: dict[str, float] = json.loads(Path(path).read_text(encoding="utf-8"))
+    return found

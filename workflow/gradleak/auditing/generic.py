@@ -1,0 +1,177 @@
+"""Inverting Gradients on any network, by automatic derivatives of second order.
+
+The search is `gradleak.attacks.inverting.InvertingGradients` itself: its objective, steps,
+milestones and rule of failure. Only the gradients come from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.attacks.inverting import InvertingGradients
+from gradleak.auditing.client import passing
+from gradleak.errors import NumericsError
+from gradleak.gradients import DTYPES, mean_loss, pick_device
+from gradleak.matching.members import Members
+from gradleak.matching.placed import Placed
+from gradleak.models.chain import Chain
+from gradleak.usable import check_gradient
+
+# Norms whose pass depends on the mode; what else does is dropout, which no attacker can follow.
+NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
+
+
+@dataclass(frozen=True)
+class ModuleView:
+    """What an attacker knows of one gradient of a network that is no chain.
+
+    Attributes
+    ----------
+    module
+        The network with the weights that the server sent.
+    size
+        (C, H, W) of one image.
+    gradients
+        What the client shared, by the parameter's name.
+    labels
+        True classes (K,), −1 or 1 for a loss of a margin.
+    low, high
+        Range of the network's input.
+    loss, mode
+        As of `gradleak.attacks.base.AttackerView`.
+    compared
+        For some parameters, which of their values are compared: 1 or 0, of the same shape.
+    """
+
+    module: nn.Module
+    size: tuple[int, int, int]
+    gradients: Mapping[str, np.ndarray]
+    labels: tuple[int, ...]
+    low: float
+    high: float
+    loss: str
+    mode: str
+    compared: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def invert(
+    attack: InvertingGradients, views: Sequence[ModuleView], seeds: Sequence[int]
+) -> list[Reconstruction | NumericsError]:
+    """Answer each view by its own search, from the noise that a chain would start from.
+
+    Parameters
+    ----------
+    attack
+        Settings; ``starts`` is 1 and ``start`` normal.
+    views, seeds
+        Gradients, and the seed of each search.
+    """
+    out: list[Reconstruction | NumericsError] = []
+    for view, seed in zip(views, seeds, strict=True):
+        try:
+            out.append(_one(attack, view, seed))
+        except NumericsError as error:
+            out.append(error)
+    return out
+
+
+def _one(attack: InvertingGradients, view: ModuleView, seed: int) -> Reconstruction:
+    # A chain without layers gives views and messages the name; nothing looks at its layers.
+    named = Chain(type(view.module).__name__, view.size, ())
+    check_gradient(named, view.gradients)
+    network = ModuleGradients(view, DTYPES[attack.precision], pick_device(attack.device))
+    start = np.random.default_rng((seed, 0)).standard_normal((len(view.labels), *view.size))
+    norm = np.sqrt(sum(np.sum(v.astype(np.float64) ** 2) for v in view.gradients.values()))
+    shared = {name: value.astype(np.float64) / norm for name, value in view.gradients.items()}
+    members = ModuleMembers(
+        network,  # type: ignore[arg-type]
+        network.targets([shared]),
+        network.tensor(np.array([1.0 / norm])),
+        torch.tensor([view.labels], device=network.device),
+        network.tensor(start[None]),
+        torch.empty(0),
+        torch.tensor([(seed, 0)]),
+    )
+    known = AttackerView(named, {}, view.gradients, view.labels, view.low, view.high, view.loss)
+    with network.running():
+        (found,) = attack.search(members, [known])
+    return found
+
+
+class ModuleMembers(Members):
+    """One search under a network that is no chain."""
+
+    @property
+    def gradients(self) -> ModuleGradients:  # type: ignore[override]
+        """See `Members`."""
+        assert isinstance(self.network, ModuleGradients)
+        return self.network
+
+    def select(self, index: torch.Tensor | slice) -> ModuleMembers:
+        """Itself: there is one member."""
+        return self
+
+    def parts(self) -> list[slice]:
+        """See `Members`."""
+        return [slice(0, 1)]
+
+
+class ModuleGradients(Placed):
+    """Gradients of one network's mean loss, differentiable in the images.
+
+    Parameters
+    ----------
+    view
+        The network, its loss and mode.
+    dtype, device
+        Where and in what precision it is computed.
+    """
+
+    def __init__(self, view: ModuleView, dtype: torch.dtype, device: torch.device) -> None:
+        self.device, self.dtype, self.view = device, dtype, view
+        like = next(view.module.parameters())
+        self._home = like.dtype, like.device
+        self._named = dict(view.module.named_parameters())
+        self.names = tuple(self._named)
+        self._compared = {name: self.tensor(value) for name, value in view.compared.items()}
+
+    def __call__(
+        self, x: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor
+    ) -> list[torch.Tensor]:
+        """Gradients (1, ...) of images (1, K, C, H, W) with labels (1, K), times `scale` (1,)."""
+        value = scale[0] * mean_loss(self.view.loss, self.view.module(x[0]), labels[0])
+        found = torch.autograd.grad(
+            value, list(self._named.values()), create_graph=True, allow_unused=True
+        )
+        out = []
+        for (name, own), one in zip(self._named.items(), found, strict=True):
+            value = torch.zeros_like(own) if one is None else one
+            out.append((value * self._compared.get(name, 1.0))[None])
+        return out
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run the network as the client did, but without dropout; it is left as it was.
+
+        Flash attention, and attention's fast path, have no derivative of second order.
+        """
+        module, fast = self.view.module, torch.backends.mha.get_fastpath_enabled()
+        with passing(module, "evaluation"), sdpa_kernel(SDPBackend.MATH):
+            for part in module.modules():
+                if isinstance(part, NORMS):
+                    part.train(self.view.mode == "training")
+            torch.backends.mha.set_fastpath_enabled(False)
+            module.to(self.device, self.dtype)
+            try:
+                yield
+            finally:
+                torch.backends.mha.set_fastpath_enabled(fast)
+                module.to(self._home[1], self._home[0])

@@ -1,0 +1,335 @@
+"""Images that an audit attacks, those to tell them from, and those to train on."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from gradleak.data import embedded
+from gradleak.data.arrays import Dataset
+from gradleak.data.own_folder import SUFFIXES
+from gradleak.errors import ConfigError, DataError
+from gradleak.targets import TargetSet
+
+# Fewest images beside its own batch that an answer has to be told from.
+OTHERS = 20
+# Images in that comparison beyond what it needs, if there are so many.
+POOL = 120
+# Bytes of images that are kept, for attacks and a training.
+KEPT = 2**28
+# Side up to which the small embedded photos (32x32) do.
+SMALL = 64
+COLOURS = {1: "L", 3: "RGB"}
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Images in the size that the network takes.
+
+    The first image of each class comes first, then the second of each, so that batches hold as
+    many classes as there are.
+
+    Attributes
+    ----------
+    images
+        uint8 (N, C, H, W).
+    labels
+        int64 (N,), each below the network's classes.
+    words
+        What each label stands for.
+    title
+        Where they come from, in words.
+    source
+        The same for provenance, as of `gradleak.data.arrays.Dataset.identity`.
+    labelled
+        Whether labels say what is to be seen, so that a network can learn them.
+    """
+
+    images: np.ndarray
+    labels: np.ndarray
+    words: tuple[str, ...]
+    title: str
+    source: dict[str, str]
+    labelled: bool
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def check(self, count: int, largest: int) -> None:
+        """Refuse fewer images than an audit takes.
+
+        Parameters
+        ----------
+        count, largest
+            Batches, and images of the largest batch.
+
+        Raises
+        ------
+        DataError
+            Naming both numbers.
+        """
+        needed = self.needed(count, largest)
+        if len(self) < needed:
+            raise DataError(
+                f"samples: {self.title} are {len(self)} images, but {count} batches of {largest} "
+                f"beside {OTHERS} others take {needed}; add images, or lower count or batches."
+            )
+
+    @staticmethod
+    def needed(count: int, largest: int) -> int:
+        """Images that `count` batches take, and others to tell those of one batch from."""
+        return max(count * largest, largest + OTHERS)
+
+    def pool(self, count: int, largest: int) -> np.ndarray:
+        """Pixels in [0, 1] that an answer is compared with (P, C, H, W), those under attack first.
+
+        It is the same for all batch sizes up to `largest`.
+        """
+        size = min(len(self), max(self.needed(count, largest), POOL))
+        return self.images[:size] / 255.0
+
+    def batches(self, count: int, size: int) -> np.ndarray:
+        """Numbers (B, K) of the images of each batch; image b is the first of batch b at any K."""
+        others = np.arange(count, count * size).reshape(count, size - 1)
+        return np.concatenate([np.arange(count)[:, None], others], axis=1)
+
+    def targets(self, chosen: np.ndarray, offset: float, std: float) -> TargetSet:
+        """Target set of batches of images with the numbers `chosen` (B, K)."""
+        labels = self.labels[chosen]
+        return TargetSet(
+            images=self.images[chosen],
+            labels=labels,
+            indices=chosen.astype(np.int64),
+            offset=offset,
+            names=tuple(f"image {batch[0]}" for batch in chosen.tolist()),
+            source=self.source,
+            words={int(label): self.words[int(label)] for label in np.unique(labels)},
+            std=std,
+        )
+
+    def dataset(self) -> Dataset:
+        """All images as a data set to train on; its classes are those of the network."""
+        return Dataset(
+            self.images,
+            self.labels,
+            list(self.words),
+            self.source["dataset"],
+            self.source["split"],
+            self.source["origin"],
+            self.source["sha256"],
+        )
+
+
+def from_dataset(data: Dataset, size: tuple[int, int, int], classes: int) -> Samples:
+    """Images of one of the pipeline's data sets, resized.
+
+    Parameters
+    ----------
+    data
+        The split.
+    size
+        (C, H, W) of the network's input.
+    classes
+        Outputs of the network; labels are taken modulo these where the data set has more classes.
+
+    Raises
+    ------
+    ConfigError
+        If the input has neither one channel nor three.
+    """
+    mode = _mode(size)
+    chosen = _by_turns(data.labels % classes)[: _most(size)]
+    images = np.stack([_fitted(_picture(data.images[k]), mode, size) for k in chosen])
+    words = [*data.classes, *(str(k) for k in range(len(data.classes), classes))]
+    title = f"{_kinds[data.origin]} {data.dataset} ({data.split})"
+    if len(data.classes) > classes:
+        title += f", its {len(data.classes)} classes modulo {classes}"
+        words = [str(k) for k in range(classes)]
+    return Samples(
+        images,
+        data.labels[chosen] % classes,
+        tuple(words[:classes]),
+        title,
+        data.identity(),
+        labelled=True,
+    )
+
+
+_kinds = {
+    "embedded": "embedded pictures,",
+    "official": "the data set",
+    "own folder": "images of one's own,",
+    "by hand": "the data set",
+}
+
+
+def from_embedded(size: tuple[int, int, int], classes: int) -> Samples:
+    """Photos, or digits where the input has one channel, that ship with the libraries."""
+    if size[0] == 1:
+        return from_dataset(embedded.build("digits", "train"), size, classes)
+    if max(size[1:]) <= SMALL:
+        return from_dataset(embedded.build("photos10", "train"), size, classes)
+    data = embedded.build("photos224", "val")
+    # There each crop is a class of its own; here its photo is.
+    names = [photo.name for photo in embedded.PHOTOS]
+    labels = np.arange(len(data)) % len(names)
+    whole = Dataset(data.images, labels, names, data.dataset, data.split, data.origin)
+    return from_dataset(whole, size, classes)
+
+
+def from_pixels(
+    pixels: np.ndarray, labels: Sequence[int] | None, size: tuple[int, int, int], classes: int
+) -> Samples:
+    """Images given as pixels.
+
+    Parameters
+    ----------
+    pixels
+        uint8 (N, C, H, W), C 1 or 3; cropped at the centre and resized where the input is another.
+    labels
+        (N,), each below `classes`; None for the image's number modulo these.
+    size, classes
+        As of `from_dataset`.
+
+    Raises
+    ------
+    ConfigError
+        If images or labels are something else.
+    """
+    if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1] not in COLOURS:
+        raise ConfigError(
+            f"images: an array {pixels.dtype} of shape {pixels.shape} is not uint8 (N, C, H, W) "
+            "with one channel or three; convert it."
+        )
+    mode = _mode(size)
+    known = np.arange(len(pixels)) % classes if labels is None else np.asarray(labels)
+    if known.shape != (len(pixels),) or not np.isin(known, np.arange(classes)).all():
+        raise ConfigError(
+            f"labels: {known.size} labels for {len(pixels)} images have to be one for each, from 0 "
+            f"to {classes - 1}; correct them."
+        )
+    chosen = _by_turns(known)[: _most(size)]
+    images = [_fitted(_picture(pixels[k]), mode, size) for k in chosen]
+    return Samples(
+        np.stack(images) if images else np.empty((0, *size), np.uint8),
+        known[chosen].astype(np.int64),
+        tuple(str(k) for k in range(classes)),
+        "images given as pixels",
+        {"dataset": "pixels", "split": "all", "origin": "own folder", "sha256": ""},
+        labelled=labels is not None,
+    )
+
+
+def from_folder(path: str, size: tuple[int, int, int], classes: int) -> Samples:
+    """Images of one's own: cropped at the centre to the input's shape, then resized.
+
+    Sub-folders are classes, in sorted order. Without any, the labels are the image's number modulo
+    the classes, for lack of a better one.
+
+    Parameters
+    ----------
+    path
+        Folder.
+    size, classes
+        As of `from_dataset`.
+
+    Raises
+    ------
+    ConfigError
+        If there is no such folder, it has more sub-folders than the network has outputs, or the
+        input has neither one channel nor three.
+    DataError
+        If it holds no images, images both in sub-folders and outside, or one that cannot be read.
+    """
+    folder, mode = Path(path), _mode(size)
+    if not folder.is_dir():
+        raise ConfigError(f"samples: {path} is no folder; give one that holds images.")
+    files = sorted(file for file in folder.rglob("*") if _is_image(file.relative_to(folder)))
+    tops = [file.relative_to(folder).parts for file in files]
+    inside = sorted({parts[0] for parts in tops if len(parts) > 1})
+    if not files:
+        raise DataError(
+            f"samples: {path} holds no images ({', '.join(sorted(SUFFIXES))}); add some, or give "
+            "another folder."
+        )
+    if inside and min(len(parts) for parts in tops) == 1:
+        raise DataError(
+            f"samples: {path} has images in sub-folders and outside of them; sort all of them into "
+            "sub-folders, one for each class, or none."
+        )
+    if len(inside) > classes:
+        raise ConfigError(
+            f"samples: {path} has {len(inside)} sub-folders, but the network has {classes} "
+            f"outputs; give it no more than {classes}."
+        )
+    if inside:
+        labels = np.array([inside.index(parts[0]) for parts in tops])
+    else:
+        labels = np.arange(len(files)) % classes
+    chosen = _by_turns(labels)[: _most(size)]
+    images = np.stack([_opened(files[k], mode, size) for k in chosen])
+    words = [*inside, *(str(k) for k in range(len(inside), classes))]
+    source = {"dataset": folder.name, "split": "all", "origin": "own folder", "sha256": ""}
+    title = f"the images in {folder.name}"
+    return Samples(images, labels[chosen], tuple(words), title, source, labelled=bool(inside))
+
+
+def _by_turns(labels: Iterable[int]) -> np.ndarray:
+    """Places in an order in which classes take turns, each in its own order."""
+    seen: Counter[int] = Counter()
+    turns = []
+    for label in labels:
+        turns.append(seen[int(label)])
+        seen[int(label)] += 1
+    return np.argsort(turns, kind="stable")
+
+
+def _most(size: Sequence[int]) -> int:
+    return max(1, KEPT // int(np.prod(size)))
+
+
+def _mode(size: tuple[int, int, int]) -> str:
+    if size[0] not in COLOURS:
+        raise ConfigError(
+            f"input: [{', '.join(map(str, size))}] has {size[0]} channels, but images have 1 "
+            "(grey) or 3 (colour); an audit can take no other network."
+        )
+    return COLOURS[size[0]]
+
+
+def _is_image(file: Path) -> bool:
+    hidden = any(part.startswith((".", "__MACOSX")) for part in file.parts)
+    return file.suffix.lower() in SUFFIXES and not hidden
+
+
+def _picture(image: np.ndarray) -> Image.Image:
+    """A stored image (C, H, W) for Pillow."""
+    return Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0))
+
+
+def _opened(file: Path, mode: str, size: tuple[int, int, int]) -> np.ndarray:
+    try:
+        with Image.open(file) as opened:
+            return _fitted(ImageOps.exif_transpose(opened), mode, size)
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        reason = " ".join(str(error).split()).rstrip(".")
+        raise DataError(
+            f"samples: {file} cannot be read as an image ({reason}); replace or remove it."
+        ) from error
+
+
+def _fitted(picture: Image.Image, mode: str, size: tuple[int, int, int]) -> np.ndarray:
+    """A picture as uint8 (C, H, W): cropped at the centre to the shape, then resized."""
+    if picture.mode == "P":
+        picture = picture.convert("RGBA")  # its transparency may be one that RGB cannot say
+    found = picture.convert(mode)
+    height, width = size[1:]
+    if found.size != (width, height):
+        found = ImageOps.fit(found, (width, height), Image.Resampling.BICUBIC)
+    pixels = np.asarray(found)
+    return pixels[None].copy() if mode == "L" else pixels.transpose(2, 0, 1).copy()
