@@ -39,6 +39,8 @@ include: "workflow/rules/fedkl_inputs.smk"
 include: "workflow/rules/fedkl_tables.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/benchmarks.smk"
+include: "workflow/rules/audit_inputs.smk"
+include: "workflow/rules/audit.smk"
 include: "workflow/rules/provenance.smk"
 include: "workflow/rules/clean.smk"
 

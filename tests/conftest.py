@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-TREE = ("Snakefile", "config.yaml", "requirements.lock", "workflow", "profiles", "envs")
+TREE = ("Snakefile", "config.yaml", "requirements.lock", "workflow", "profiles", "envs", "examples")
 
 
 def copy_tree(folder):

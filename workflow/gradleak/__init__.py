@@ -1,3 +1,20 @@
 """gradleak: gradient leakage, four papers replicated as one pipeline."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gradleak.auditing.api import audit as audit
+
 __version__ = "0.1.0"
+__all__ = ["__version__", "audit"]
+
+
+def __getattr__(name: str) -> Any:
+    """`gradleak.audit`, whose import brings PyTorch, when it is asked for."""
+    if name == "audit":
+        from gradleak.auditing.api import audit
+
+        return audit
+    raise AttributeError(f"module 'gradleak' has no attribute '{name}'")

@@ -101,6 +101,8 @@ def _check_ids(config: Config) -> None:
         _amounts_known(f"generators.{name}", generator, config)
     for name, family in config.families.items():
         _amounts_known(f"families.{name}", family, config)
+    for name, audit in config.audit.items():
+        _amounts_known(f"audit.{name}", audit, config)
     _check_attacks(config)
 
 

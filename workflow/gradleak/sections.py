@@ -16,6 +16,7 @@ from pydantic import (
 )
 
 from gradleak.attack_sections import AttackConfig
+from gradleak.audit_sections import AuditConfig
 from gradleak.errors import ConfigError
 from gradleak.generator_sections import GeneratorConfig
 from gradleak.layers import specs
@@ -309,6 +310,7 @@ class Config(Section):
     defences: dict[Identifier, DefenceConfig]
     attacks: dict[Identifier, AttackConfig]
     experiments: dict[Identifier, Experiment]
+    audit: dict[Identifier, AuditConfig] = Field(default={})
     _chains: dict[tuple[str, str], Chain] = PrivateAttr(default_factory=dict)
 
     def amount(self, value: int | str) -> int:

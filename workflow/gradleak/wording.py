@@ -13,7 +13,7 @@ from gradleak.section import ID_PATTERN
 
 # Sections whose entries are a union, told apart by `method` or `kind`, and keys that are one.
 UNIONS = ("attacks", "defences", "servers", "generators")
-UNION_KEYS = ("architecture",)
+UNION_KEYS = ("architecture", "network", "samples")
 # Ids that a sentence lists; the nearest one is named anyway.
 MOST_CHOICES = 10
 

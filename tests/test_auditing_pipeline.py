@@ -1,0 +1,179 @@
+"""Audits as people run them: an entry of config.yaml, one call of Python, a build that fails."""
+
+import json
+import re
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from jsonschema import Draft202012Validator
+from torch import nn
+
+import gradleak
+from audit_samples import audit as sample_audit
+from conftest import ROOT
+from gradleak import config as gradleak_config
+from gradleak.auditing import files, gate
+from gradleak.auditing.entry import audit
+from gradleak.auditing.page_pictures import Pictures
+from gradleak.errors import ArtifactError, ConfigError, GradleakError
+
+RAW = yaml.safe_load((ROOT / "config.yaml").read_text())
+NETWORK = """
+    from torch import nn
+
+    def build():
+        return nn.Sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4056, 10))
+"""
+ENTRY = {"network": {"file": "mine.py", "factory": "build"}, "input": [1, 28, 28], "limit": 0.0}
+
+
+def entry(**changed):
+    """A config with one audit."""
+    return {**RAW, "scale": "smoke", "audit": {"mine": ENTRY | changed}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"network": {"file": "a.py"}}, ["audit.mine.network.factory", "missing"]),
+        ({"network": {"torchvision": 3}}, ["audit.mine.network.torchvision", "3"]),
+        ({"network": "resnet18"}, ["audit.mine.network", "resnet18"]),
+        ({"samples": "photos"}, ["audit.mine.samples", "'photos'", "embedded"]),
+        ({"samples": {"dataset": "imagenet"}}, ["imagenet has val, not train"]),
+        ({"samples": {"folder": 3}}, ["audit.mine.samples.folder", "3"]),
+        ({"batches": [4, 1]}, ["batches: [4, 1] must grow"]),
+        ({"limit": 2}, ["audit.mine.limit", "2", "less than or equal to 1"]),
+        ({"count": "mine"}, ["audit.mine.count", "'mine'"]),
+        ({"weigths": "x"}, ["weigths", "did you mean 'weights'"]),
+        ({"loss": "mse"}, ["audit.mine.loss", "'mse'", "cross_entropy"]),
+    ],
+)
+def test_bad_entries_are_refused_in_one_sentence(changed, words):
+    with pytest.raises(ConfigError) as error:
+        gradleak_config.load(entry(**changed))
+    text = str(error.value)
+    assert "\n" not in text and all(word in text for word in words), text
+
+
+def test_a_result_and_its_pictures_come_back_from_their_files(tmp_path):
+    found = sample_audit()
+    files.save(tmp_path / "audit.json", found)
+    assert files.read(tmp_path / "audit.json") == found
+    schema = json.loads((ROOT / "workflow/schemas/audit.schema.json").read_text())
+    Draft202012Validator(schema).validate(json.loads((tmp_path / "audit.json").read_text()))
+    pictures = Pictures(np.zeros((2, 1, 8, 8)), {"rgap": {1: np.ones((1, 8, 8))}})
+    files.save_pictures(tmp_path / "p.safetensors", pictures)
+    again = files.read_pictures(tmp_path / "p.safetensors")
+    assert np.array_equal(again.answers["rgap"][1], pictures.answers["rgap"][1])
+    assert again.originals.shape == (2, 1, 8, 8)
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"version": 2}', "\x00"])
+def test_a_file_that_is_no_result_is_one_sentence(tmp_path, content):
+    path = tmp_path / "audit.json"
+    path.write_text(content)
+    with pytest.raises(ArtifactError, match="holds no result of an audit") as error:
+        files.read(path)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ArtifactError, match="cannot be read"):
+        files.read(tmp_path / "none.json")
+
+
+def leaking(share):
+    """A result whose unchanged network gives away this share."""
+    found = sample_audit()
+    changes = [
+        change.model_copy(update={"leak": share}) if change.id == "none" else change
+        for change in found.changes
+    ]
+    return found.model_copy(update={"changes": tuple(changes)})
+
+
+def test_a_gate_holds_against_a_limit_and_a_baseline():
+    assert "50% of gradients" in gate.check(leaking(0.5), 0.5, None)
+    assert "baseline 50%" in gate.check(leaking(0.25), None, leaking(0.5))
+    for limit, baseline in ((0.4, None), (None, leaking(0.25)), (0.6, leaking(0.25))):
+        with pytest.raises(gate.LeaksTooMuch, match="50% of gradients could be read"):
+            gate.check(leaking(0.5), limit, baseline)
+    with pytest.raises(GradleakError, match="neither limit nor baseline"):
+        gate.check(leaking(0.5), None, None)
+
+
+def test_five_lines_of_python_audit_a_network(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4056, 10))
+    found = gradleak.audit(model, (1, 28, 28), scale="smoke", count=1, seeds=1, batches=[1])
+    assert found.leak == 1.0 and found.result.verdict.grade == "leaks"
+    page = found.save(tmp_path / "audit")
+    assert found.verdict in page.read_text() or "readable" in page.read_text()
+    assert files.read(tmp_path / "audit" / "audit.json") == found.result
+
+
+def test_gradleak_itself_does_not_import_torch():
+    """Reading the rules must stay fast."""
+    code = "import sys, gradleak; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    with pytest.raises(AttributeError, match="no attribute 'adit'"):
+        _ = gradleak.adit
+
+
+@pytest.fixture
+def mine(tree):
+    """The pipeline with an audit of a network of one's own."""
+    (tree / "mine.py").write_text(textwrap.dedent(NETWORK))
+    (tree / "config.yaml").write_text(
+        yaml.safe_dump(entry(count=1, seeds=1, batches=[1]), sort_keys=False)
+    )
+    return tree
+
+
+def test_the_page_of_ones_own_network_and_a_gate_that_fails(mine, snakemake):
+    target = "results/audit/mine/report.html"
+    done = snakemake(mine, "results/audit/mine/passed.txt", check=False)
+    output = done.stdout + done.stderr
+    assert done.returncode == 1
+    assert "audit.mine: 100% of gradients could be read" in " ".join(output.split()), output
+    assert (mine / target).is_file() and not (mine / "results/audit/mine/passed.txt").exists()
+    page = (mine / target).read_text()
+    assert "snakemake results/audit/mine/report.html" in page
+    snakemake(mine, "results/audit/mine/passed.txt", "--config", "audit={mine: {limit: 1.0}}")
+    assert "100% of gradients" in (mine / "results/audit/mine/passed.txt").read_text()
+    dry = snakemake(mine, "-n", target)
+    assert "Nothing to be done" in dry.stdout + dry.stderr
+    (mine / "mine.py").write_text(textwrap.dedent(NETWORK).replace("Tanh", "Sigmoid"))
+    again = snakemake(mine, "-n", target)
+    assert "audit" in again.stdout + again.stderr and "Nothing to be" not in again.stdout
+
+
+def test_a_network_that_cannot_be_audited_ends_the_job_with_one_sentence(mine, snakemake):
+    (mine / "mine.py").unlink()
+    done = snakemake(mine, "results/audit/mine/report.html", check=False)
+    output = " ".join((done.stdout + done.stderr).split())
+    assert done.returncode == 1, output
+    assert "gradleak: audit.mine: network: mine.py does not exist" in output, output
+    assert not list((mine / "results/audit").rglob("*.json"))
+
+
+@pytest.mark.parametrize(
+    ("content", "changed", "words"),
+    [
+        ("def build():\n    return 3\n", {}, "gives a int, not a torch.nn.Module"),
+        (None, {"input": [1, 29, 29]}, "does not take an image of 1x29x29"),
+        (None, {"classes": 7}, "classes: 7, but the network gives 10 scores"),
+        (None, {"weights": "none.pth"}, "weights: none.pth does not exist"),
+        (None, {"samples": {"folder": "none"}}, "samples: none is no folder"),
+        (None, {"loss": "hinge"}, "loss: hinge takes one output, but the network has 10"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(tmp_path, monkeypatch, content, changed, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(content or textwrap.dedent(NETWORK))
+    settings = gradleak_config.load(entry(**changed)).audit["mine"].model_dump(mode="json")
+    with pytest.raises(GradleakError, match=re.escape(words)) as error:
+        audit("mine", settings, dataset=None, scale="smoke", device="cpu")
+    assert "\n" not in str(error.value) and str(error.value).startswith("audit.mine: ")

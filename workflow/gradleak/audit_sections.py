@@ -1,0 +1,123 @@
+"""Sections of config.yaml: networks of one's own under audit."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Tag,
+    model_validator,
+)
+
+from gradleak.data.catalogue import info
+from gradleak.section import AmountOrName, DatasetName, InputSize, OwnPath, Section
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+
+
+class FileNetwork(Section):
+    """A network that a function or class of a Python file gives; the file's code is run."""
+
+    file: OwnPath
+    factory: Name
+    arguments: dict[Name, Any] = Field(default={})
+
+
+class TorchvisionNetwork(Section):
+    """A classifier of torchvision, by its name there."""
+
+    torchvision: Name
+    arguments: dict[Name, Any] = Field(default={})
+
+
+class FolderSamples(Section):
+    """Images of one's own; sub-folders are classes."""
+
+    folder: OwnPath
+
+
+class DatasetSamples(Section):
+    """Images of a data set, or of its embedded stand-in under ``images: embedded``."""
+
+    dataset: DatasetName
+    split: Literal["train", "test", "val"] = "train"
+
+    @model_validator(mode="after")
+    def _known_split(self) -> DatasetSamples:
+        splits = info(self.dataset).splits
+        if self.split not in splits:
+            raise ValueError(f"split: {self.dataset} has {' and '.join(splits)}, not {self.split}")
+        return self
+
+
+def _number(value: Any) -> Any:
+    """A number that `--config` hands on as a text, as it does below the top level."""
+    try:
+        return float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+
+
+def _network_kind(value: Any) -> str:
+    """Which kind of network an entry describes: a file's unless torchvision is named."""
+    named = isinstance(value, TorchvisionNetwork) or (
+        isinstance(value, dict) and "torchvision" in value
+    )
+    return "torchvision" if named else "file"
+
+
+def _samples_kind(value: Any) -> str:
+    """Which kind of images an entry describes."""
+    for kind, section in (("folder", FolderSamples), ("dataset", DatasetSamples)):
+        if isinstance(value, section) or (isinstance(value, dict) and kind in value):
+            return kind
+    return "dataset" if isinstance(value, dict) else "embedded"
+
+
+class AuditConfig(Section):
+    """A network under audit: what it is, on which images it is tried, what it may leak.
+
+    `weights` are a safetensors file or a state dict; without them the network's own initial weights
+    count, drawn with `seed`. Inputs are (pixels / 255 + `offset`) / `std`. `batches` are images
+    that share a gradient: first those of the network as it is, then larger ones, tried as a change.
+    ``results/audit/{name}/passed.txt`` is made if no attack reads a larger share of gradients than
+    `limit`, or than in the ``audit.json`` of an earlier audit, `baseline`.
+    """
+
+    network: Annotated[
+        Annotated[FileNetwork, Tag("file")] | Annotated[TorchvisionNetwork, Tag("torchvision")],
+        Discriminator(_network_kind),
+    ]
+    input: InputSize
+    classes: PositiveInt | None = None
+    weights: OwnPath | None = None
+    seed: NonNegativeInt = 0
+    samples: Annotated[
+        Annotated[Literal["embedded"], Tag("embedded")]
+        | Annotated[FolderSamples, Tag("folder")]
+        | Annotated[DatasetSamples, Tag("dataset")],
+        Discriminator(_samples_kind),
+    ] = "embedded"
+    loss: Literal["cross_entropy", "raw_logits", "logistic", "exponential", "hinge"] = (
+        "cross_entropy"
+    )
+    mode: Literal["auto", "training", "evaluation"] = "auto"
+    count: AmountOrName | None = None
+    seeds: AmountOrName | None = None
+    batches: Annotated[list[PositiveInt], Field(min_length=1)] = Field(default=[1, 4])
+    offset: float = 0.0
+    std: PositiveFloat = 1.0
+    limit: Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)] | None = None
+    baseline: OwnPath | None = None
+
+    @model_validator(mode="after")
+    def _growing(self) -> AuditConfig:
+        if any(a >= b for a, b in zip(self.batches, self.batches[1:], strict=False)):
+            raise ValueError(f"batches: {self.batches} must grow; give for example [1, 4]")
+        return self

@@ -1,0 +1,19 @@
+"""Writes what an audit of one network found, its pictures, and what varies from run to run."""
+
+import _package
+from gradleak.auditing import entry, files
+from gradleak.script import job
+
+with job(snakemake) as log:
+    params = snakemake.params
+    found = entry.audit(
+        params.name,
+        params.settings,
+        dataset=next(iter(snakemake.input.get("dataset", [])), None),
+        scale=params.scale,
+        device=params.device,
+    )
+    files.save(snakemake.output.result, found.audit)
+    files.save_pictures(snakemake.output.pictures, found.pictures)
+    files.save_seconds(snakemake.output.seconds, dict(found.seconds))
+    log.info("%s", found.audit.verdict.sentence)
