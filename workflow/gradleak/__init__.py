@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -12,9 +13,10 @@ __all__ = ["__version__", "audit"]
 
 
 def __getattr__(name: str) -> Any:
-    """`gradleak.audit`, whose import brings PyTorch, when it is asked for."""
-    if name == "audit":
-        from gradleak.auditing.api import audit
+    """`gradleak.audit`, whose import brings PyTorch, when it is asked for.
 
-        return audit
+    By name: an import statement would put the code of audits into every code hash.
+    """
+    if name == "audit":
+        return import_module("gradleak.auditing.api").audit
     raise AttributeError(f"module 'gradleak' has no attribute '{name}'")

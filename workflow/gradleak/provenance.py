@@ -42,8 +42,11 @@ def module_path(module: str) -> Path | None:
     return None
 
 
-def _without_docstrings(tree: ast.Module) -> ast.Module:
+def _that_runs(tree: ast.Module) -> ast.Module:
+    """A module without docstrings and what only type checkers read."""
     for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         first = node.body[0] if node.body else None
@@ -54,7 +57,7 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
 
 @cache
 def _digest_and_imports(path: Path) -> tuple[str, frozenset[str]]:
-    tree = _without_docstrings(ast.parse(path.read_text(encoding="utf-8")))
+    tree = _that_runs(ast.parse(path.read_text(encoding="utf-8")))
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
