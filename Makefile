@@ -46,10 +46,10 @@ lint: $(READY)
 
 # By file, so that the pipeline is built once, not once a worker.
 test: lint
-	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile
+	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
 
 test-all: lint slurm browser
-	$(BIN)/pytest -n 2 --dist loadfile
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # On a real scheduler, on this machine alone; Debian's packages are installed where that may be.
 test-slurm: $(READY) slurm

@@ -12,6 +12,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 TREE = ("Snakefile", "config.yaml", "requirements.lock", "workflow", "profiles", "envs", "examples")
 
+# Files whose tests take minutes: first, so that no process is left alone with one at the end.
+LONGEST = ("test_pipeline.py", "test_auditing_cases.py", "test_branches.py", "test_clean.py")
+
+
+def pytest_collection_modifyitems(items):
+    """Sort by length; within a file the order stays."""
+    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else 9)
+
 
 def copy_tree(folder):
     """Copy the pipeline into a folder, which is made if need be."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -46,6 +48,7 @@ from gradleak.gradients import pick_device
 from gradleak.losses import BINARY
 from gradleak.models.build import check_norms
 
+LOG = logging.getLogger("gradleak")
 EVALUATED = (
     "Norms ran in evaluation mode: in training mode a batch of {batch} leaves one of them a single "
     "value to normalise."
@@ -149,7 +152,9 @@ class _Audit:
 
     def run(self, timed: bool) -> Audited:
         """All parts, in order."""
+        start = time.monotonic()
         facts = self._structure()
+        LOG.info("structure: %.1f s", time.monotonic() - start)
         entries = menu(self.settings.scale, multiply_adds(self.reading), self.network.parameters)
         chosen = self._variants(facts)
         tried, best = self._cases(chosen, entries)
