@@ -4,6 +4,10 @@ import base64
 import io
 import math
 import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,9 +17,11 @@ from PIL import Image
 
 from audit_page import absent, all_terms, classes, table, tree
 from audit_samples import ATTACKS, CHANGES, audit, bare, case, change, pictures, price, run
+from conftest import ROOT
 from gradleak.artifacts import ArtifactError
 from gradleak.auditing import page, page_text
 from gradleak.auditing.page_pictures import LARGE, SMALL, Pictures, embed
+from gradleak.auditing.result import Audit
 
 LEAKS, BARE = tree(), tree(bare())
 MIB = 2**20
@@ -375,3 +381,35 @@ def test_text_stands_out_from_what_is_behind_it(where):
     for ink, back in (("after", "page"), ("before", "page"), ("mark-line", "mark")):
         light, dark = sorted((luminance(found[ink]), luminance(found[back])), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 3, (ink, back)
+
+
+def test_a_wheel_holds_the_page(tmp_path):
+    """For those who install the package without the pipeline."""
+    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "-q"]
+    subprocess.run([*pip, "--wheel-dir", tmp_path, ROOT], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    code = "from gradleak.auditing import page; print(*page.SOURCES, sep='\\n')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={"PYTHONPATH": str(tmp_path / "site")},
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    sources = [Path(line) for line in done.stdout.splitlines()]
+    assert len(sources) == len(page.SOURCES)
+    assert all(path.is_file() and tmp_path in path.parents for path in sources)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"changes": CHANGES[:1]}, "change 'noise_1'"),
+        ({"attacks": ATTACKS[1:]}, f"attack '{ATTACKS[0].id}'"),
+    ],
+)
+def test_ids_without_a_part_are_refused(change, words):
+    with pytest.raises(ValueError, match=f"{words} is named, but not listed"):
+        Audit.model_validate(dict(audit()) | change)

@@ -78,7 +78,11 @@ def test_a_measured_rank_is_that_of_the_dense_system():
     assert row(found, "0").condition == pytest.approx(values[0] / values[expected - 1], rel=1e-2)
 
 
-def test_a_large_layer_gets_a_bound_or_a_proof_and_no_condition_number():
+def test_a_large_layer_gets_a_bound_or_a_proof_and_no_condition_number(monkeypatch):
+    def too_large(*given):
+        raise AssertionError("as a sparse matrix, VGG-16's second layer takes 30 GB")
+
+    monkeypatch.setattr("gradleak.auditing.structure.Convolution", too_large)
     module = nn.Sequential(
         nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 48 * 48, 3)
     )
@@ -106,6 +110,17 @@ def test_a_dead_filter_makes_the_rank_a_measured_one():
         module[0].weight[0] = 0
     found = row(analysed(module, (1, 6, 6))[0], "0")
     assert found.rank_kind == "measured" and "is 0" in found.note
+
+
+def test_in_a_large_layer_a_dead_filter_leaves_a_bound():
+    module = nn.Sequential(
+        nn.Conv2d(3, 4, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 48 * 48, 3)
+    )
+    alive = row(analysed(module, (3, 48, 48))[0], "0")
+    with torch.no_grad():
+        module[0].weight[0] = 0
+    found = row(analysed(module, (3, 48, 48))[0], "0")
+    assert found.rank_kind == "at most" and found.rank == alive.rank and "is 0" in found.note
 
 
 def test_unreadable_layers_stand_in_the_table_with_their_reason():

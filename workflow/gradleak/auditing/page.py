@@ -21,7 +21,9 @@ from gradleak.auditing.page_pictures import LARGE, SMALL, Embedded, Pictures, em
 from gradleak.auditing.result import AttackPart, Audit, Case, Change, Chapter, Run, Verdict
 from gradleak.provenance import software
 
-REPORT = Path(__file__).resolve().parents[2] / "report"
+PACKAGE = Path(__file__).resolve().parents[1]
+# In a wheel within the package, otherwise where Snakemake's users look for it.
+REPORT = next(p for p in (PACKAGE / "report", PACKAGE.parent / "report") if p.is_dir())
 # What the page is made of besides this module; the first takes in the others.
 SOURCES = tuple(REPORT / name for name in ("audit.html.j2", "audit.css", "audit.js"))
 # Images that the strip shows; more would make the file large and the table endless.

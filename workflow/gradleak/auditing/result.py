@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 VERSION = 1
 Chapter = Literal["honest server", "malicious server"]
@@ -287,6 +287,27 @@ class Audit(Part):
     """The network as it is, and all changes, those not tried too."""
     verdict: Verdict
     """The answer in words."""
+
+    @model_validator(mode="after")
+    def _ids_are_known(self) -> Audit:
+        """Every id leads to its part: what reads a result need not look for gaps."""
+        attacks = {attack.id for attack in self.attacks}
+        changes = {change.id for change in self.changes}
+        layers = {layer.layer for layer in self.structure.layers}
+        worst = self.verdict.worst
+        named = (
+            ("attack", attacks, [case.attack for case in self.cases]),
+            ("attack", attacks, [change.attack for change in self.changes if change.attack]),
+            ("attack", attacks, [worst.attack] if worst else []),
+            ("change", changes, [case.change for case in self.cases]),
+            ("change", changes, self.verdict.ranking),
+            ("layer", layers, [self.structure.critical] if self.structure.critical else []),
+        )
+        for kind, known, used in named:
+            for name in used:
+                if name not in known:
+                    raise ValueError(f"{kind} {name!r} is named, but not listed")
+        return self
 
 
 def schema() -> dict[str, Any]:

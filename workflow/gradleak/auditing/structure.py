@@ -239,27 +239,23 @@ def _ranks(
     if delta is None or layer.groups > 1:
         why = f"{layer.groups} groups, each counted" if delta is not None else "dJ/dZ is not known"
         return rank, kind, None, f"{why}; no condition number"
-    system = _system(layer, module, delta, shape)
-    notes = []
-    if _is_dead(system):
-        notes.append("a filter or its dJ/dZ is 0")
-    if (notes or not found.exact) and shape.unknowns <= RANKED:
-        rank, kind = system.rank, "measured"
-    elif notes:
-        kind = "at most"
+    weight, delta = _as_convolution(layer, module, delta, shape)
+    # Proofs for almost every weight do not hold where a filter, or its dJ/dZ, is 0.
+    is_dead = not (delta.any(axis=(1, 2)).all() and weight.any(axis=(1, 2, 3)).all())
+    notes = ["a filter or its dJ/dZ is 0"] if is_dead else []
+    # VGG-16's at 224x224 would take 30 GB.
     if shape.unknowns > CONDITIONED:
         notes.append(f"no condition number above {CONDITIONED} unknowns")
-        return rank, kind, None, "; ".join(notes)
+        return rank, "at most" if is_dead else kind, None, "; ".join(notes)
+    system = LayerSystem(Convolution(weight, shape), GradientConstraint(delta, shape))
+    if (is_dead or not found.exact) and shape.unknowns <= RANKED:
+        rank, kind = system.rank, "measured"
+    elif is_dead:
+        kind = "at most"
     condition = _condition(system, rank) if kind != "at most" else None
     if condition is None:
         notes.append("no condition number: the smallest singular value is lost in rounding")
     return rank, kind, condition, "; ".join(notes)
-
-
-def _is_dead(system: LayerSystem) -> bool:
-    """Whether a filter, or its dJ/dZ, is 0: then proofs for almost every weight do not hold."""
-    alive = system.gradient.delta.any(axis=1), system.convolution.weight.any(axis=(1, 2, 3))
-    return not all(part.all() for part in alive)
 
 
 def _condition(system: LayerSystem, rank: int) -> float | None:
@@ -274,14 +270,14 @@ def _condition(system: LayerSystem, rank: int) -> float | None:
     return float(np.sqrt(values[-1] / least)) if least > ROUNDING * values[-1] else None
 
 
-def _system(layer: Layer, module: nn.Module, delta: np.ndarray, shape: ConvShape) -> LayerSystem:
+def _as_convolution(
+    layer: Layer, module: nn.Module, delta: np.ndarray, shape: ConvShape
+) -> tuple[np.ndarray, np.ndarray]:
+    """Weight (O, C, kh, kw) and dJ/dZ (O, height, width) of a layer."""
     own = module.get_submodule(layer.name)
     assert isinstance(own, nn.Conv2d | nn.Linear)
     weight = own.weight.detach().double().cpu().numpy()
     if isinstance(own, nn.Linear):
         # Places of an image are the positions of a 1x1 convolution.
         weight, delta = weight[:, :, None, None], delta.reshape(-1, delta.shape[-1]).T
-    return LayerSystem(
-        Convolution(weight, shape),
-        GradientConstraint(delta.reshape(shape.filters, *shape.output), shape),
-    )
+    return weight, delta.reshape(shape.filters, *shape.output)
