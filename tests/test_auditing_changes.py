@@ -18,6 +18,7 @@ from gradleak.auditing.changes import (
 from gradleak.auditing.conversion import convert
 from gradleak.auditing.networks import ChainNetwork, ModuleNetwork, Task, multiply_adds, told
 from gradleak.auditing.reading import read
+from gradleak.defences.soteria import cost
 from gradleak.errors import ConfigError
 from gradleak.models.build import load
 from gradleak.models.locks import is_private
@@ -222,3 +223,16 @@ def test_reasons_name_layers_as_the_user_does():
     assert said == "Layer 3 has a pool."
     assert told("", own.chain, own.names) == ""
     assert cut(own.chain, []) == own.chain
+
+
+def test_soteria_is_not_tried_where_its_passes_are_beyond_the_work():
+    """VGG-16 at 224x224 has 25,088 features, whose receptive fields all overlap."""
+    small = network(lenet, (1, 16, 16))
+    passes = int(cost(small.chain)["passes"])
+    needed = 2 * passes * small.multiply_adds
+    enough = of(variants(small, (1,), critical=0, norm=1.0, work=needed))["soteria"]
+    short = of(variants(small, (1,), critical=0, norm=1.0, work=needed - 1))["soteria"]
+    double = of(variants(small, (2,), critical=0, norm=1.0, work=needed))["soteria"]
+    assert enough.network is small and not enough.reason
+    assert short.network is None and f"{passes:,} passes back" in short.reason
+    assert double.network is None

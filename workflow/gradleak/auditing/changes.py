@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -13,7 +14,7 @@ from gradleak.auditing.networks import Arrays, ChainNetwork, ModuleNetwork, Netw
 from gradleak.defences.base import Defence
 from gradleak.defences.clipping import Clipping
 from gradleak.defences.gaussian_noise import GaussianNoise
-from gradleak.defences.soteria import Soteria
+from gradleak.defences.soteria import Soteria, cost
 from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
 from gradleak.models.build import STATISTICS, check_norms, with_statistics
@@ -67,6 +68,7 @@ def variants(
     *,
     critical: int | None,
     norm: float,
+    work: float = math.inf,
 ) -> list[Variant]:
     """The unchanged network, then every change.
 
@@ -80,6 +82,8 @@ def variants(
         Number of the layer of the largest RA-i in the chain; None where the network is none.
     norm
         Norm of a gradient of the unchanged network, which clipping is relative to.
+    work
+        Multiply-adds of Soteria's passes for one gradient, beyond which it is not tried.
     """
     first = batches[0]
 
@@ -95,7 +99,7 @@ def variants(
     title = f"gradient scaled down to {CLIPPED:.0%} of its norm"
     out.append(change("clip", "clip", title, network=network, defence=clip))
     if isinstance(network, ChainNetwork):
-        out.append(_soteria(network, first))
+        out.append(_soteria(network, first, work))
         out += _architectures(network, first, critical)
     else:
         assert isinstance(network, ModuleNetwork)
@@ -117,10 +121,19 @@ _SOTERIA = f"Soteria, {PRUNED:.0%} of the features withheld"
 _LOCKED = "key-lock on the first convolution"
 
 
-def _soteria(network: ChainNetwork, batch: int) -> Variant:
-    chain = network.chain
+def _soteria(network: ChainNetwork, batch: int, work: float) -> Variant:
+    chain, why = network.chain, ""
     if not chain.convolutions:
         why = f"{chain.name} has no convolution whose features Soteria could choose from."
+    else:
+        passes = int(cost(chain)["passes"])
+        # A pass back costs about two forward.
+        if 2 * passes * batch * network.multiply_adds > work:
+            why = (
+                f"A client would need {passes:,} passes back through the network for each "
+                "gradient, more than an audit at this scale takes."
+            )
+    if why:
         return Variant("soteria", _SOTERIA, "soteria", batch, reason=why)
     return Variant("soteria", _SOTERIA, "soteria", batch, network, Soteria(PRUNED))
 

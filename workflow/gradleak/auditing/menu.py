@@ -41,6 +41,8 @@ class Amounts:
         Steps of the second-order attack.
     precondition
         Whether these are preconditioned: fewer passes, but each step costs more.
+    soteria
+        Multiply-adds of Soteria's passes for one gradient, beyond which it is not tried.
     """
 
     steps: int
@@ -48,12 +50,13 @@ class Amounts:
     copa: int
     second: int
     precondition: bool
+    soteria: float
 
 
 SCALES = {
-    "smoke": Amounts(30, 2e9, 50, 4, False),
-    "laptop": Amounts(400, 4e10, 500, 30, False),
-    "paper": Amounts(24_000, 2e13, 2000, 60, True),
+    "smoke": Amounts(30, 2e9, 50, 4, False, 1e11),
+    "laptop": Amounts(400, 4e10, 500, 30, False, 2e12),
+    "paper": Amounts(24_000, 2e13, 2000, 60, True, 1e16),
 }
 
 

@@ -17,7 +17,7 @@ from gradleak.auditing.cases import Bench, Best, cases, why_not
 from gradleak.auditing.changes import NONE, Variant, gradient_norm, variants
 from gradleak.auditing.conversion import Converted, convert
 from gradleak.auditing.malicious import chapter
-from gradleak.auditing.menu import MKOR, Entry, menu, named
+from gradleak.auditing.menu import MKOR, SCALES, Entry, menu, named
 from gradleak.auditing.networks import (
     Arrays,
     ChainNetwork,
@@ -249,6 +249,7 @@ class _Audit:
             batches,
             critical=critical,
             norm=gradient_norm(shared) or 1.0,
+            work=SCALES[self.settings.scale].soteria,
         )
 
     def _cases(
