@@ -423,3 +423,32 @@ def test_accuracy_is_learnt_where_there_are_classes_and_explained_elsewhere(phot
     assert nothing.value is None and nothing.reason == "The images have no classes to learn."
     few = bench(replace(photos, images=photos.images[:3], labels=photos.labels[:3]))
     assert "too few images" in prices.accuracies(chosen, few, "laptop")["none"].reason
+
+
+def test_a_step_s_time_is_without_drawing_weights_and_changes_take_turns(photos, monkeypatch):
+    network, _ = chain_network(solvable)
+    clock, turns = [0.0], []
+
+    def weights(draw):
+        clock[0] += 100.0
+        return network.weights(draw)
+
+    class Slow:
+        def __init__(self, seconds):
+            self.seconds = seconds
+
+        def apply(self, client, gradients, seed):
+            clock[0] += self.seconds
+            turns.append(self.seconds)
+            return gradients
+
+    monkeypatch.setattr(prices.time, "perf_counter", lambda: clock[0])
+    unchanged = variants(network, (1,), critical=0, norm=1.0)[0]
+    drawn = replace(network, weights=weights)
+    tried = [
+        replace(unchanged, id=name, network=drawn, defence=Slow(seconds))
+        for name, seconds in (("a", 0.25), ("b", 0.5))
+    ]
+    absent = replace(unchanged, id="c", network=None)
+    assert prices.step_seconds([*tried, absent], bench(photos)) == {"a": 0.25, "b": 0.5}
+    assert turns == [0.25, 0.5] * (prices.REPEATS + 1)
