@@ -307,8 +307,10 @@ def test_networks_of_all_sorts_are_audited_twice_alike(build, attacks, photos):
     for change in audit.changes:
         assert bool(change.reason) == (change.leak is None)
         assert (change.price is None) == bool(change.reason)
-    done = [change.id for change in audit.changes if change.leak is not None]
-    assert sorted(audit.verdict.ranking) == sorted(set(done) - {"none"})
+    for change in audit.changes:
+        assert bool(change.effect) == (change.leak is not None and change.id != "none")
+    helpful = [change.id for change in audit.changes if change.effect == "helps"]
+    assert sorted(audit.verdict.ranking) == sorted(helpful)
     assert audit.verdict.worst.image in (0, 1)
     assert first.timed == audit and not first.seconds
 
@@ -350,6 +352,31 @@ def test_norms_with_one_value_run_in_evaluation_mode_unless_training_is_asked_fo
         audited_network(small, photos, replace(SMOKE, count=1, mode="training"))
     pair = audited_network(small, photos, replace(SMOKE, count=1, batches=(2,)), timed=False)
     assert pair.audit.setting.mode == "training"
+
+
+def test_changes_touch_another_layer_than_the_last_and_say_what_did_not_apply(photos):
+    """By RA-i the last layer decides, but its outputs are the classes; unlock needs a bare lock."""
+
+    def wide():
+        return nn.Sequential(
+            nn.Conv2d(3, 12, 3),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(12 * 49, 60),
+            nn.ReLU(),
+            nn.Linear(60, 10),
+        )
+
+    settings = replace(SMOKE, count=1, batches=(1,))
+    audit = audited_network(wide, photos, settings, timed=False).audit
+    changes = {change.id: change for change in audit.changes}
+    assert changes["fewer"].price is not None and not changes["fewer"].reason
+    (refused,) = [c for c in audit.cases if (c.change, c.attack) == ("lock", UNLOCK)]
+    assert refused.attempted == 0 and refused.runs[0].reason
+    text = " ".join(audit.verdict.limits)
+    assert "made against it, could not be tried: " + refused.runs[0].reason in text
+    assert "numbers of the first gradient" in changes["soteria"].note
 
 
 def test_a_network_of_one_output_takes_labels_of_a_margin(photos):

@@ -104,6 +104,29 @@ def test_a_gate_holds_against_a_limit_and_a_baseline():
         gate.check(leaking(0.5), None, None)
 
 
+def test_a_gate_passes_nothing_that_was_not_measured():
+    for limit, baseline in ((1.0, None), (None, leaking(1.0))):
+        with pytest.raises(GradleakError, match="nothing was measured"):
+            gate.check(leaking(None), limit, baseline)
+    with pytest.raises(GradleakError, match=r"baseline: no attack gave an answer"):
+        gate.check(leaking(0.0), None, leaking(None))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("scale", "smoke"), ("count", 1), ("mode", "evaluation"), ("batches", (2,))]
+)
+def test_a_baseline_of_other_settings_or_another_network_is_refused(key, value):
+    found = leaking(0.0)
+    setting = found.setting.model_copy(update={key: value})
+    for other in (
+        found.model_copy(update={"setting": setting}),
+        found.model_copy(update={"name": "another"}),
+    ):
+        with pytest.raises(GradleakError, match=r"cannot be compared; make it again") as error:
+            gate.check(found, None, other)
+        assert "\n" not in str(error.value)
+
+
 def test_five_lines_of_python_audit_a_network(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4056, 10))

@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import binomtest
 
 from gradleak.auditing.cases import Best, case
-from gradleak.auditing.menu import HONEST, MALICIOUS
+from gradleak.auditing.menu import HONEST, MALICIOUS, UNLOCK
 from gradleak.auditing.result import AttackPart, Change, Price, Run
 from gradleak.auditing.samples import from_embedded
 from gradleak.auditing.scoring import Judge
@@ -18,6 +18,7 @@ FACTS = Facts(
     seeds=2,
     batch=1,
     pool=120,
+    rivals=120,
     fresh=True,
     images="embedded pictures, photos10 (train)",
     stand_in=True,
@@ -139,7 +140,7 @@ def test_matches_count_from_where_chance_ends(hits, grade):
 
 
 def test_more_attacks_make_matches_by_chance_likelier():
-    facts = Facts(**{**FACTS.__dict__, "pool": 40})
+    facts = Facts(**{**FACTS.__dict__, "pool": 40, "rivals": 40})
     one = case("none", "search", 1, runs(matched=[0, 1]))
     others = [case("none", name, 1, runs()) for name in ("form", "c", "d", "e")]
     parts = [*PARTS, part("c"), part("d"), part("e")]
@@ -170,7 +171,7 @@ def test_failed_runs_are_attempted_and_in_no_mean():
     assert (none.attempted, none.ok, none.ssim) == (0, 0, None)
 
 
-def change(name, leak, ssim, accuracy=None, parameters=1.0, reason=""):
+def change(name, leak, ssim, accuracy=None, parameters=1.0, reason="", effect="helps"):
     price = Price(
         parameters=parameters,
         multiply_adds=1.0,
@@ -185,25 +186,37 @@ def change(name, leak, ssim, accuracy=None, parameters=1.0, reason=""):
         kind="none" if name == "none" else "noise",
         reason=reason,
         leak=leak,
+        read=0 if leak is None else round(4 * leak),
+        gradients=0 if leak is None else 4,
         ssim=ssim,
         attack="search",
+        effect="" if name == "none" or leak is None else effect,
+        p=None,
+        note="",
         price=price,
     )
 
 
-def test_changes_rank_by_what_is_left_and_then_by_price():
+def test_changes_that_help_rank_by_what_is_left_and_then_by_price():
     changes = [
         change("none", 1.0, 0.9),
-        change("useless", 1.0, 0.8),
+        change("weak", 0.5, 0.05, accuracy=0.9),
         change("costly", 0.0, 0.1, accuracy=0.2),
         change("cheap", 0.0, 0.1, accuracy=0.9),
         change("large", 0.0, 0.1, accuracy=0.9, parameters=2.0),
-        change("nearer", 0.0, 0.05),
+        change("nearer", 0.0, 0.05, accuracy=0.9),
+        change("useless", 0.0, 0.01, effect="no difference shown"),
+        change("broken", 0.0, 0.01, effect="inconclusive"),
         change("untried", None, None, reason="It has no skip."),
     ]
-    order = ["nearer", "cheap", "large", "costly", "useless"]
+    order = ["nearer", "cheap", "large", "costly", "weak"]
     assert list(ranking(changes)) == order
     assert list(ranking(changes[::-1])) == order
+    advice = judged(case("none", "search", 1, runs()), changes=changes).advice
+    assert "helped most: nearer. 4 of 4 gradients could be read without it, 0 of 4" in advice
+    assert "costs 0.0% of accuracy" in advice
+    nothing = [change("none", 1.0, 0.9), change("a", 1.0, 0.9, effect="no difference shown")]
+    assert judged(changes=nothing).advice.startswith("The one change was not shown to help")
 
 
 def test_limits_name_what_was_not_tried_and_what_fell_away():
@@ -212,17 +225,23 @@ def test_limits_name_what_was_not_tried_and_what_fell_away():
         part("form", reason="It has a pool."),
         part("other", reason="It has a pool."),
     ]
-    parts.append(PARTS[2])
+    parts += [PARTS[2], part(UNLOCK, reason="Nothing is locked.")]
     found = judged(
         case("none", "search", 1, runs()),
         case("lock", "search", 1, [run(0, 0, status="not_applicable")]),
+        case("lock", UNLOCK, 1, [run(0, 0, status="not_applicable")]),
         parts=parts,
-        changes=[change("lock", 0.0, 0.1)],
+        changes=[
+            change("none", 0.0, 0.1),
+            change("lock", 0.0, 0.1).model_copy(update={"kind": "lock"}),
+        ],
     )
     text = " ".join(found.limits)
     assert "no proof of safety" in text
     assert "FORM and OTHER were not tried. It has a pool." in text
     assert "Under 'lock' SEARCH does not apply" in text
+    assert "Under 'lock' UNLOCK, which is made against it, could not be tried:" in text
+    assert "Nothing is locked." not in text
     assert "Weights are fresh" in text and "stand-ins" in text
     assert "It has skips." in found.malicious
     given = judged(
@@ -237,3 +256,20 @@ def test_every_word_of_a_verdict_is_a_sentence():
     for text in (found.sentence, found.malicious, *found.rests_on, *found.limits):
         assert text[0].isupper() or text[0].isdigit()
         assert text.endswith(".") and "  " not in text
+
+
+def test_weights_that_know_classes_leave_fewer_pictures_to_choose_from():
+    """An answer of the right class's prototype is nearest to one of its class's pictures."""
+    facts = Facts(**{**FACTS.__dict__, "fresh": False, "rivals": 6})
+    one = case("none", "search", 1, runs(matched=[0, 1]))
+    assert p_value(one, facts) > p_value(one, FACTS)
+    assert judged(one).grade == "partly" and judged(one, facts=facts).grade == "not shown"
+
+
+def test_a_leak_names_matches_too_and_none_by_mkor_says_none():
+    found = judged(
+        case("none", "search", 1, runs(readable=[0], matched=[0, 1, 3])),
+        case("none", "mkor", 4, runs()),
+    )
+    assert "3 of 4 led to the right picture among 119 others" in found.sentence
+    assert "could read none of the 4 pictures" in found.malicious

@@ -39,9 +39,12 @@ class Report:
         return self.result.verdict.sentence
 
     @property
-    def leak(self) -> float:
-        """Largest share of gradients that one attack of an honest server could read, 0 to 1."""
-        return gate.leak(self.result)[0]
+    def leak(self) -> float | None:
+        """Share of gradients of which an honest server's attack read a picture, 0 to 1.
+
+        None where no attack gave an answer.
+        """
+        return gate.leak(self.result)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write ``report.html`` and ``audit.json`` into a folder; returns the page's path."""

@@ -79,7 +79,8 @@ def variants(
     batches
         Batch sizes, that of the unchanged network first.
     critical
-        Number of the layer of the largest RA-i in the chain; None where the network is none.
+        Number of the layer with the largest RA-i of those before the last; None where the network
+        is no chain or has one layer.
     norm
         Norm of a gradient of the unchanged network, which clipping is relative to.
     work
@@ -166,7 +167,11 @@ def _architectures(network: ChainNetwork, batch: int, critical: int | None) -> l
     if not ends:
         why = "There is no skip connection."
         out.append(Variant("cut", "skips cut", "cut", batch, reason=why))
-    assert critical is not None
+    if critical is None:
+        why = "There is no layer before the last, whose outputs are the classes."
+        for kind, title in (("fewer", "half the filters"), ("strided", "twice the stride")):
+            out.append(Variant(kind, title, kind, batch, reason=why))  # type: ignore[arg-type]
+        return out
     where = spoken(network.names[critical])
     tried("fewer", "fewer", f"half the filters at {where}", lambda: fewer(chain, critical))
     tried("strided", "strided", f"twice the stride at {where}", lambda: strided(chain, critical))

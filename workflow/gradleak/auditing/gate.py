@@ -14,16 +14,13 @@ class LeaksTooMuch(GradleakError):
 NONE = "none"
 
 
-def leak(audit: Audit) -> tuple[float, str]:
-    """Largest share of gradients that an honest server's attack read, and its attack.
+def leak(audit: Audit) -> float | None:
+    """Share of gradients of which an honest server's attack read a picture in any draw.
 
-    0 and no attack where none applied.
+    None where no attack gave an answer, so that nothing was measured.
     """
-    own = [change for change in audit.changes if change.id == NONE and change.leak is not None]
-    if not own:
-        return 0.0, ""
-    assert own[0].leak is not None
-    return own[0].leak, own[0].attack
+    (own,) = [change for change in audit.changes if change.id == NONE]
+    return own.leak
 
 
 def check(audit: Audit, limit: float | None, baseline: Audit | None) -> str:
@@ -43,25 +40,52 @@ def check(audit: Audit, limit: float | None, baseline: Audit | None) -> str:
     LeaksTooMuch
         If it does not pass.
     GradleakError
-        If there is neither a limit nor a baseline.
+        If there is neither a limit nor a baseline, nothing was measured, or the baseline is of
+        another network or other settings.
     """
     if limit is None and baseline is None:
         raise GradleakError(
             f"audit.{audit.name} has neither limit nor baseline, so there is nothing to pass; give "
             "one of them."
         )
-    found, attack = leak(audit)
-    by = f" ({attack})" if attack else ""
+    found = _measured(audit, f"audit.{audit.name}")
     if limit is not None and found > limit:
         raise LeaksTooMuch(
-            f"audit.{audit.name}: {found:.0%} of gradients could be read{by}, more than limit: "
+            f"audit.{audit.name}: {found:.0%} of gradients could be read, more than limit: "
             f"{limit:g} allows; see report.html for what would help."
         )
-    if baseline is not None and found > leak(baseline)[0]:
-        raise LeaksTooMuch(
-            f"audit.{audit.name}: {found:.0%} of gradients could be read{by}, and "
-            f"{leak(baseline)[0]:.0%} in the baseline; see report.html for what would help."
-        )
     against = [f"limit {limit:.0%}"] if limit is not None else []
-    against += [f"baseline {leak(baseline)[0]:.0%}"] if baseline is not None else []
+    if baseline is not None:
+        _comparable(audit, baseline)
+        before = _measured(baseline, f"audit.{audit.name}.baseline")
+        if found > before:
+            raise LeaksTooMuch(
+                f"audit.{audit.name}: {found:.0%} of gradients could be read, and {before:.0%} in "
+                "the baseline; see report.html for what would help."
+            )
+        against.append(f"baseline {before:.0%}")
     return f"{audit.name}: {found:.0%} of gradients could be read; {', '.join(against)}."
+
+
+def _measured(audit: Audit, where: str) -> float:
+    found = leak(audit)
+    if found is None:
+        raise GradleakError(
+            f"{where}: no attack gave an answer, so nothing was measured that could pass; see the "
+            "reasons in report.html."
+        )
+    return found
+
+
+def _comparable(audit: Audit, baseline: Audit) -> None:
+    """Refuse a baseline that was measured on something else."""
+    pairs = {"name": (audit.name, baseline.name)} | {
+        key: (getattr(audit.setting, key), getattr(baseline.setting, key))
+        for key in type(audit.setting).model_fields
+    }
+    for key, (now, before) in pairs.items():
+        if now != before:
+            raise GradleakError(
+                f"audit.{audit.name}.baseline: its {key} is {before}, and {now} here, so the two "
+                "cannot be compared; make it again with these settings."
+            )

@@ -18,6 +18,8 @@ SEARCH = "inverting_gradients"
 CLOSED, SECOND, MKOR = "rgap", "gauss_newton", "mkor"
 # Attacks that are made against one change, and apply to no other.
 UNLOCK, MASKED = "unlock", "masked"
+# Attacks that are made against one kind of change.
+AGAINST = {"lock": UNLOCK, "soteria": MASKED}
 # Multiply-adds of a gradient and of the gradient of a distance between gradients, each about two
 # passes forward and back, relative to one pass forward; parameters are read and written as often.
 PASSES = 4

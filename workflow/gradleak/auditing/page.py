@@ -18,7 +18,16 @@ from gradleak import __version__
 from gradleak.artifacts import atomic
 from gradleak.auditing import page_text
 from gradleak.auditing.page_pictures import LARGE, SMALL, Embedded, Pictures, embed
-from gradleak.auditing.result import AttackPart, Audit, Case, Change, Chapter, Run, Verdict
+from gradleak.auditing.result import (
+    AttackPart,
+    Audit,
+    Case,
+    Change,
+    Chapter,
+    Effect,
+    Run,
+    Verdict,
+)
 from gradleak.provenance import software
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -29,6 +38,8 @@ SOURCES = tuple(REPORT / name for name in ("audit.html.j2", "audit.css", "audit.
 # Images that the strip shows; more would make the file large and the table endless.
 STRIP = 10
 NO_PROOF = "no proof of safety"
+# Effects in the order of the table.
+ORDER: tuple[Effect, ...] = ("helps", "no difference shown", "inconclusive", "worse", "")
 # What a grade says: as a label, and in a sentence that needs no other.
 GRADES = {
     "leaks": ("It leaks", "At least one answer to the unchanged network was readable."),
@@ -64,24 +75,20 @@ class Row:
 class Help:
     """A change that was tried: what attacks found before and after it.
 
-    `rank` is None where the verdict does not rank it.
+    `rank` is None where it was not shown to help.
     """
 
     rank: int | None
     change: Change
     attack: str
-    case: Case | None
     before: Change
 
     @property
     def effect(self) -> str:
-        """What it does to the share of readable answers, in words."""
-        old, new = self.before.leak, self.change.leak
-        if old is None or new is None:
-            return "not comparable"
-        if old == new == 0:
-            return "none before or after"
-        return "fewer readable" if new < old else "more readable" if new > old else "as many"
+        """What it did, in words, with the probability of as much by chance."""
+        if self.change.p is None or self.change.effect not in ("helps", "worse"):
+            return self.change.effect
+        return f"{self.change.effect} (p = {self.change.p:.1g})"
 
 
 @dataclass(frozen=True)
@@ -176,17 +183,12 @@ class _Findings:
             and (case.change == self.unchanged.id) == unchanged
         ]
 
-    def case(self, change: Change) -> Case | None:
-        """Case of the attack that leaks most under a change."""
-        found = (c for c in self.audit.cases if (c.change, c.attack) == (change.id, change.attack))
-        return next(found, None)
-
     def helps(self) -> list[Help]:
         """Changes that were tried, ranked ones first."""
         ranking = self.audit.verdict.ranking
         tried = [
             change.id
-            for change in self.audit.changes
+            for change in sorted(self.audit.changes, key=lambda change: ORDER.index(change.effect))
             if change.leak is not None and change.kind != "none" and change.id not in ranking
         ]
         return [
@@ -194,7 +196,6 @@ class _Findings:
                 place + 1 if place < len(ranking) else None,
                 change,
                 self.title(change.attack) if change.attack else "",
-                self.case(change),
                 self.unchanged,
             )
             for place, change in enumerate(self.changes[name] for name in (*ranking, *tried))
@@ -268,7 +269,7 @@ def answer_alt(title: str, image: int, run: Run | None, batch: int = 1) -> str:
     said = f"Answer to picture {image + 1}{shared}, by {title}"
     if run is None or run.psnr is None:
         return f"{said}; it was not scored"
-    verdict = "readable" if run.readable else "not readable"
+    verdict = "readable" if run.readable else "below the threshold"
     return f"{said}; {scored(run.psnr, run.ssim)}, {verdict}"
 
 
@@ -319,7 +320,6 @@ def _context(found: _Findings, command: str | None) -> dict[str, Any]:
         "limits": _limits(audit.verdict),
         "worst_scores": worst and scored(worst.psnr, worst.ssim),
         "unchanged": found.unchanged,
-        "unchanged_case": found.case(found.unchanged),
         "helps": found.helps(),
         "untried": found.untried(),
         "chapters": {

@@ -60,18 +60,27 @@ class Accuracy:
     reason: str = ""
 
 
-def price(variant: Variant, unchanged: Network, accuracy: Accuracy, baseline: Accuracy) -> Price:
-    """Ratios to the unchanged network; seconds are filled in by `with_seconds`."""
-    network = variant.network
-    assert network is not None
-    return Price(
-        parameters=network.parameters / unchanged.parameters,
-        multiply_adds=network.multiply_adds / max(1, unchanged.multiply_adds),
-        seconds=None,
-        accuracy=accuracy.value,
-        baseline=baseline.value,
-        note=accuracy.reason,
-    )
+def prices(
+    variants: Sequence[Variant], unchanged: Network, accuracy: Mapping[str, Accuracy]
+) -> dict[str, Price | None]:
+    """Ratios to the unchanged network, by change; seconds are filled in by `with_seconds`.
+
+    None for a change that was not tried.
+    """
+    out: dict[str, Price | None] = {}
+    for variant in variants:
+        network, out[variant.id] = variant.network, None
+        if network is None:
+            continue
+        out[variant.id] = Price(
+            parameters=network.parameters / unchanged.parameters,
+            multiply_adds=network.multiply_adds / max(1, unchanged.multiply_adds),
+            seconds=None,
+            accuracy=accuracy[variant.id].value,
+            baseline=accuracy[NONE].value,
+            note=accuracy[variant.id].reason,
+        )
+    return out
 
 
 def step_seconds(variants: Sequence[Variant], bench: Bench) -> dict[str, float]:

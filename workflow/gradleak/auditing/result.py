@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 VERSION = 1
 Chapter = Literal["honest server", "malicious server"]
 Grade = Literal["leaks", "partly", "not shown"]
+Effect = Literal["", "helps", "worse", "no difference shown", "inconclusive"]
 
 
 class Part(BaseModel):
@@ -223,11 +224,21 @@ class Change(Part):
     reason: str
     """Why it was not tried; empty where it was."""
     leak: float | None
-    """Highest share of readable answers over honest-server attacks; null if not tried."""
+    """Share of gradients of which an honest server's attack read a picture; null if not known."""
+    read: int
+    """Gradients of which any attack read a picture in any draw."""
+    gradients: int
+    """Gradients under attack; 0 if not tried."""
     ssim: float | None
     """Highest mean SSIM over honest-server attacks; null where no run is ok."""
     attack: str
-    """Id of the attack that `leak` is of; empty if not tried."""
+    """Id of the attack that read most gradients; empty if not tried."""
+    effect: Effect
+    """What it did to the leak; empty for the network as it is, and where it was not tried."""
+    p: float | None
+    """Probability of such a difference by chance, of sign tests; null where there is none."""
+    note: str
+    """What it did to the gradient, where that is not plain from its title."""
     price: Price | None
     """What it costs; null where that is not known."""
 
@@ -254,6 +265,8 @@ class Verdict(Part):
     """leaks, partly (matched more often than chance, none readable) or not shown."""
     sentence: str
     """The answer for a person who knows nothing of the field, on honest servers."""
+    advice: str
+    """Which change helped most, and at what price."""
     malicious: str
     """The same on a server that sends weights of its own."""
     rests_on: tuple[str, ...]
@@ -263,7 +276,7 @@ class Verdict(Part):
     worst: Worst | None
     """The answer nearest to its original; null where there is none."""
     ranking: tuple[str, ...]
-    """Ids of the changes that were tried, the most helpful first."""
+    """Ids of the changes that were shown to help, the most helpful first."""
 
 
 class Audit(Part):

@@ -16,8 +16,9 @@ from gradleak.auditing import client, prices
 from gradleak.auditing.cases import Bench, Best, cases, why_not
 from gradleak.auditing.changes import NONE, Variant, gradient_norm, variants
 from gradleak.auditing.conversion import Converted, convert
+from gradleak.auditing.effects import summary, withheld
 from gradleak.auditing.malicious import chapter
-from gradleak.auditing.menu import MKOR, SCALES, Entry, menu, named
+from gradleak.auditing.menu import AGAINST, MKOR, SCALES, Entry, menu, named
 from gradleak.auditing.networks import (
     Arrays,
     ChainNetwork,
@@ -28,12 +29,10 @@ from gradleak.auditing.networks import (
     signed,
 )
 from gradleak.auditing.page_pictures import Pictures
-from gradleak.auditing.prices import Accuracy
 from gradleak.auditing.reading import Reading, read
 from gradleak.auditing.result import (
     Audit,
     Case,
-    Change,
     LayerRow,
     Setting,
     StructurePart,
@@ -161,7 +160,8 @@ class _Audit:
         mkor = chapter(named(entries, MKOR), self.network, NONE, self.bench)
         every = [*tried, *([mkor.case] if mkor.case else [])]
         accuracy = prices.accuracies(chosen, self.bench, self.settings.scale)
-        changes = [self._change(variant, tried, accuracy) for variant in chosen]
+        costs = prices.prices(chosen, self.network, accuracy)
+        changes = [summary(v, tried, costs[v.id], withheld(v, self.bench)) for v in chosen]
         reasons = {entry.id: why_not(entry, chosen[0]) for entry in entries}
         parts = [
             entry.part(mkor.reason if entry.id == MKOR else reasons[entry.id]) for entry in entries
@@ -236,7 +236,12 @@ class _Audit:
 
     def _variants(self, facts: Structure) -> list[Variant]:
         names = self.converted.layers if self.converted else ()
-        critical = names.index(facts.critical) if facts.critical in names else None
+        # The last layer has an output for each class, so another one is changed.
+        critical = max(
+            (row for row in facts.layers if row.layer in names[:-1] and row.index is not None),
+            key=lambda row: row.index or 0,
+            default=None,
+        )
         batches = self.settings.batches
         targets = self.bench.targets(batches[0])
         labels = signed(targets.labels[0], self.bench.margin)
@@ -247,7 +252,7 @@ class _Audit:
         return variants(
             self.network,
             batches,
-            critical=critical,
+            critical=names.index(critical.layer) if critical else None,
             norm=gradient_norm(shared) or 1.0,
             work=SCALES[self.settings.scale].soteria,
         )
@@ -266,32 +271,9 @@ class _Audit:
                 best = answers
                 own = {case.attack for case in found if case.attempted}
             # What applies neither here nor to the unchanged network has no case; the menu says why.
-            out += [case for case in found if case.attempted or case.attack in own]
+            kept = own | {AGAINST.get(variant.kind, "")}
+            out += [case for case in found if case.attempted or case.attack in kept]
         return out, best
-
-    def _change(
-        self, variant: Variant, tried: Sequence[Case], accuracy: Mapping[str, Accuracy]
-    ) -> Change:
-        """What a change did: its worst case over attacks."""
-        own = [case for case in tried if case.change == variant.id and case.attempted]
-        worst = max(own, key=_leak, default=None)
-        reason = variant.reason
-        if not reason and worst is None:
-            reason = "No attack of the menu applies to it, so it tells nothing."
-        means = [case.ssim.mean for case in own if case.ssim is not None]
-        cost = None
-        if variant.network is not None:
-            cost = prices.price(variant, self.network, accuracy[variant.id], accuracy[NONE])
-        return Change(
-            id=variant.id,
-            title=variant.title,
-            kind=variant.kind,
-            reason=reason,
-            leak=None if worst is None else worst.readable / worst.attempted,
-            ssim=max(means, default=None),
-            attack="" if worst is None else worst.attack,
-            price=cost,
-        )
 
     def _network_part(self) -> NetworkPart:
         return NetworkPart(
@@ -319,6 +301,14 @@ class _Audit:
     def _pool(self) -> int:
         return len(self.bench.samples.pool(self.bench.count, self.bench.largest))
 
+    def _rivals(self) -> int:
+        """Images of the pool that an answer of the right class could be."""
+        if self.redraw is not None:
+            return self._pool()
+        targets, labels = self.bench.targets(self.settings.batches[0]), self.bench.samples.labels
+        known = labels[: self._pool()]
+        return min(int((known == label).sum()) for label in np.unique(targets.labels))
+
     def _facts(self, facts: Structure) -> Facts:
         return Facts(
             count=self.bench.count,
@@ -326,6 +316,7 @@ class _Audit:
             batch=self.settings.batches[0],
             pool=self._pool(),
             fresh=self.redraw is not None,
+            rivals=self._rivals(),
             images=self.bench.samples.title,
             stand_in=self.bench.samples.source["origin"] == "embedded",
             critical=facts.critical,
@@ -337,11 +328,6 @@ class _Audit:
         last = max((image for own in answers.values() for image in own), default=0)
         most = max(self.bench.count, last + 1)
         return self.bench.samples.images[:most] / 255.0
-
-
-def _leak(case: Case) -> tuple[float, float]:
-    share = case.readable / case.attempted
-    return share, -1.0 if case.ssim is None else case.ssim.mean
 
 
 def _converted(reading: Reading, module: nn.Module, name: str) -> tuple[Converted | None, str]:

@@ -9,13 +9,15 @@ from scipy.special import betainc
 
 from gradleak.auditing.cases import Best
 from gradleak.auditing.changes import NONE
-from gradleak.auditing.menu import HONEST, MASKED, UNLOCK
+from gradleak.auditing.menu import AGAINST, HONEST, MASKED, UNLOCK
 from gradleak.auditing.networks import spoken
 from gradleak.auditing.result import AttackPart, Case, Change, Grade, Run, Verdict, Worst
 from gradleak.auditing.scoring import OF_COLOUR, OF_MEAN, READABLE_PSNR, READABLE_SSIM
 
 # Probability of as many matches by chance, over all attacks, below which they count.
 SIGNIFICANT = 0.05
+# Changes of the architecture.
+ALTERED = ("lock", "cut", "fewer", "strided")
 
 
 @dataclass(frozen=True)
@@ -24,8 +26,9 @@ class Facts:
 
     Attributes
     ----------
-    count, seeds, batch, pool
-        Gradients, draws, images that share one, and images that answers are told from.
+    count, seeds, batch, pool, rivals
+        Gradients, draws, images that share one, images that answers are told from, and how many
+        of these an answer of the right class can be: all of them where weights know no classes.
     fresh
         Whether draws are of fresh weights; else of the search's own noise.
     images
@@ -40,6 +43,7 @@ class Facts:
     seeds: int
     batch: int
     pool: int
+    rivals: int
     fresh: bool
     images: str
     stand_in: bool
@@ -82,6 +86,7 @@ def verdict(
     return Verdict(
         grade=grade,
         sentence=_sentence(grade, len(read), plain, chance, facts),
+        advice=_advice(changes),
         malicious=_malicious(mkor, attacks, facts),
         rests_on=_rests_on(plain, parts, facts, by_luck),
         limits=_limits(cases, plain, attacks, changes, facts),
@@ -94,12 +99,13 @@ def p_value(case: Case, facts: Facts) -> float:
     """Probability that chance alone matches as many gradients: P(X ≥ k), X ~ Bin(n, p).
 
     A gradient counts as matched if any draw's answer is, so p = seeds · answers · K / P (a union
-    bound) with K images in a batch, as many answers, and P images to choose from. All images under
-    attack are among the P, so that an answer that is always the same matches one of them at most.
+    bound) with K images in a batch, as many answers, and P images to choose from; with weights that
+    may know classes, P are those of the same class. All images under attack are among the P, so
+    that an answer that is always the same matches one of them at most.
     """
     n, k = facts.count, len(matched(case.runs))
     answers = facts.batch
-    p = min(1.0, facts.seeds * answers * facts.batch / facts.pool)
+    p = min(1.0, facts.seeds * answers * facts.batch / facts.rivals)
     if k == 0 or p >= 1.0:
         return 1.0
     return float(betainc(k, n - k + 1, p))
@@ -111,25 +117,57 @@ def matched(runs: Sequence[Run]) -> set[int]:
 
 
 def ranking(changes: Sequence[Change]) -> tuple[str, ...]:
-    """Changes that were tried, by what is left of the leak, then by price; best first."""
+    """Changes that were shown to help, by what is left of the leak, then by price; best first."""
 
     def key(change: Change) -> tuple[float, float, float, float, float]:
         price = change.price
-        known = price is not None and price.accuracy is not None and price.baseline is not None
-        lost = price.baseline - price.accuracy if known else 0.0  # type: ignore[union-attr, operator]
         work = 1.0 if price is None else price.multiply_adds
         size = 1.0 if price is None else price.parameters
         assert change.leak is not None
-        return change.leak, change.ssim if change.ssim is not None else 0.0, lost, work, size
+        near = 0.0 if change.ssim is None else change.ssim
+        return change.leak, _lost(change) or 0.0, work, size, near
 
-    tried = [change for change in changes if change.leak is not None and change.id != NONE]
-    return tuple(change.id for change in sorted(tried, key=key))
+    helpful = [change for change in changes if change.effect == "helps"]
+    return tuple(change.id for change in sorted(helpful, key=key))
+
+
+def _lost(change: Change) -> float | None:
+    """Accuracy that a change costs; None where it was not measured."""
+    price = change.price
+    if price is None or price.accuracy is None or price.baseline is None:
+        return None
+    return price.baseline - price.accuracy
+
+
+def _advice(changes: Sequence[Change]) -> str:
+    """The change that helps most, with its effect and price."""
+    order = ranking(changes)
+    tried = [change for change in changes if change.kind != "none" and change.leak is not None]
+    if not tried:
+        return "No change could be tried."
+    if not order:
+        each = "The one change was not" if len(tried) == 1 else "None of the changes was"
+        return f"{each} shown to help: with more gradients, a smaller effect would show."
+    (plain,) = [change for change in changes if change.kind == "none"]
+    (first,) = [change for change in changes if change.id == order[0]]
+    lost = _lost(first)
+    if lost is None:
+        cost = "what it costs in accuracy was not measured"
+    else:
+        cost = f"it costs {max(0.0, lost):.1%} of accuracy in a short training"
+    return (
+        f"Of what was tried, this helped most: {first.title}. {plain.read} of {plain.gradients} "
+        f"gradients could be read without it, {first.read} of {first.gradients} with it; {cost}."
+    )
 
 
 def _sentence(
     grade: Grade, read: int, plain: Sequence[Case], chance: Sequence[float], facts: Facts
 ) -> str:
     n = facts.count
+    hits = len({image for case in plain for image in matched(case.runs)})
+    others = facts.pool - facts.batch
+    points = f" {hits} of {n} led to the right picture among {others} others."
     if not any(case.ok for case in plain):
         return (
             "No attack gave an answer at all, so nothing was shown either way: see the reasons "
@@ -139,11 +177,11 @@ def _sentence(
         if facts.batch == 1:
             return (
                 f"From the gradient that one step on one picture shares, {read} of {n} pictures "
-                f"could be read again by {_who(plain)}."
+                f"could be read again by {_who(plain)};{points}"
             )
         return (
             f"From {read} of {n} gradients, each shared by {facts.batch} pictures, at least one "
-            f"picture could be read again by {_who(plain)}."
+            f"picture could be read again by {_who(plain)};{points}"
         )
     if grade == "partly":
         best = plain[min(range(len(plain)), key=lambda k: chance[k])]
@@ -173,6 +211,11 @@ def _malicious(mkor: Sequence[Case], attacks: Sequence[AttackPart], facts: Facts
     (case,) = mkor
     images = {run.image for run in case.runs}
     read = {run.image for run in case.runs if run.readable}
+    if not read:
+        return (
+            "A server that sends weights of its own (MKOR) could read none of the "
+            f"{len(images)} pictures that share a gradient."
+        )
     return (
         f"A server that sends weights of its own (MKOR) could read {len(read)} of {len(images)} "
         f"pictures again from one gradient that they share{_in_draws(facts)}."
@@ -192,8 +235,8 @@ def _rests_on(
         draws = "draw of fresh weights" if facts.fresh else "start of each search, weights as given"
     each = "one picture" if facts.batch == 1 else f"{facts.batch} pictures"
     out = [
-        f"Attacks on what an honest server gets: {'; '.join(names) if names else 'none applies'}.",
         f"{facts.count} gradients of {each}, {facts.seeds} {draws}; pictures: {facts.images}.",
+        f"Attacks on what an honest server gets: {'; '.join(names) if names else 'none applies'}.",
         "A picture counts as read if in any draw an answer's SSIM is at least "
         f"{READABLE_SSIM:g} or its PSNR at least {READABLE_PSNR:g} dB, and its error at most "
         f"{OF_COLOUR:.0%} of that of the best picture of one colour, and {OF_MEAN:.0%} of that of "
@@ -214,9 +257,14 @@ def _counted(layer: str, index: int) -> str:
             "more than any other layer; no closed form finds what enters it."
         )
     return (
-        f"By counting, no layer has more unknowns than constraints (the largest RA-i is {index:,}, "
-        f"at {spoken(layer)}), so that nothing rules out an exact answer."
+        "By counting, no layer has more unknowns than constraints (the largest RA-i is "
+        f"{_signed(index)}, at {spoken(layer)}), so that nothing rules out an exact answer."
     )
+
+
+def _signed(number: int) -> str:
+    """With a minus sign, as the page's tables have it."""
+    return f"{number:,}".replace("-", "−")
 
 
 def _limits(
@@ -229,6 +277,8 @@ def _limits(
     out = [
         "An attack that failed is no proof of safety: others exist, and these could run longer.",
         f"{facts.count} gradients are few: shares of them are rough.",
+        "The threshold of readable was chosen, not measured on people, who may see more: look at "
+        "the pictures below.",
         "The attacker is told the classes of the pictures, which gradients of one picture mostly "
         "give away.",
     ]
@@ -244,9 +294,15 @@ def _limits(
         out.append(f"{lost} of {tried} runs ended without an answer; they count as not read.")
     if facts.fresh:
         out.append("Weights are fresh: a trained network may leak more, or less.")
+    elif any(change.kind in ALTERED and change.leak is not None for change in changes):
+        out.append(
+            "Where a change alters layers, these were drawn afresh beside the weights that were "
+            "given, for the attacks and before the short training: such rows mix both."
+        )
     if facts.stand_in:
         out.append("The pictures are stand-ins, not yours; yours may be easier to read, or harder.")
-    return (*out, *facts.notes, *_fewer_attacks(cases, plain, attacks, changes))
+    fewer = _fewer_attacks(cases, plain, attacks, changes)
+    return (*out, *facts.notes, *fewer, *_unanswered(cases, attacks, changes))
 
 
 def _fewer_attacks(
@@ -269,6 +325,21 @@ def _fewer_attacks(
                 "rest on fewer attacks than those of the unchanged network."
             )
     return out
+
+
+def _unanswered(
+    cases: Sequence[Case], attacks: Sequence[AttackPart], changes: Sequence[Change]
+) -> list[str]:
+    """Changes against which an attack is made that does not apply to this network."""
+    titles = {change.id: change.title for change in changes}
+    made = {change.id: AGAINST.get(change.kind) for change in changes}
+    names = {part.id: _short(part) for part in attacks}
+    return [
+        f"Under '{titles[case.change]}' {names[case.attack]}, which is made against it, could not "
+        f"be tried: {case.runs[0].reason}"
+        for case in cases
+        if made.get(case.change) == case.attack and case.runs and not case.attempted
+    ]
 
 
 def _short(part: AttackPart) -> str:

@@ -1,0 +1,198 @@
+"""What a change did to the leak: gradient by gradient, against the network as it is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.stats import binom
+
+from gradleak.auditing.cases import Bench
+from gradleak.auditing.changes import NONE, Variant
+from gradleak.auditing.networks import signed
+from gradleak.auditing.result import Case, Change, Effect, Price, Run
+from gradleak.errors import NumericsError
+
+# Probability by chance below which a difference counts as shown.
+SHOWN = 0.01
+# A gradient under one draw: number of its first image, number of the draw.
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Leak:
+    """What attacks of an honest server read under one change.
+
+    Attributes
+    ----------
+    share
+        Of gradients of which any attack read a picture in any draw; None if none gave an answer.
+    read, gradients
+        Its numerator and denominator.
+    attack
+        The attack that read most gradients, of equals the one whose answers are nearest; empty
+        where none applies.
+    """
+
+    share: float | None
+    read: int
+    gradients: int
+    attack: str
+
+
+def summary(variant: Variant, cases: Sequence[Case], price: Price | None, note: str) -> Change:
+    """What a change did, over all attacks of an honest server.
+
+    Parameters
+    ----------
+    variant
+        The change.
+    cases
+        Of all changes under an honest server.
+    price, note
+        What it costs, and what it did to the gradient.
+    """
+    own = [case for case in cases if case.change == variant.id and case.attempted]
+    found, reason = leak(own), variant.reason
+    if not reason and not own:
+        reason = "No attack of the menu applies to it, so it tells nothing."
+    elif own and found.share is None:
+        failures = Counter(run.reason for case in own for run in case.runs)
+        reason = f"No attack gave an answer: {failures.most_common(1)[0][0]}"
+    done: Effect = ""
+    p: float | None = None
+    if found.share is not None and variant.id != NONE:
+        done, p = effect([case for case in cases if case.change == NONE], own)
+    return Change(
+        id=variant.id,
+        title=variant.title,
+        kind=variant.kind,
+        reason=reason,
+        leak=found.share,
+        read=found.read,
+        gradients=found.gradients,
+        ssim=max((case.ssim.mean for case in own if case.ssim is not None), default=None),
+        attack=found.attack,
+        effect=done,
+        p=p,
+        note=note,
+        price=price,
+    )
+
+
+def withheld(variant: Variant, bench: Bench) -> str:
+    """How much of a gradient Soteria altered, since what it chooses may be zero already."""
+    if variant.kind != "soteria" or variant.network is None:
+        return ""
+    targets = bench.targets(variant.batch)
+    given = 0, targets.inputs(0), signed(targets.labels[0], bench.margin)
+    try:
+        plain = variant.network.share(*given, None, 0)
+        shared = variant.network.share(*given, variant.defence, 0)
+    except NumericsError:
+        return ""
+    altered = sum(int((shared[name] != value).sum()) for name, value in plain.items())
+    numbers = sum(value.size for value in plain.values())
+    return (
+        f"It altered {altered:,} of the {numbers:,} numbers of the first gradient; what else it "
+        "withholds was zero already."
+    )
+
+
+def leak(cases: Sequence[Case]) -> Leak:
+    """Leak of one change; failed runs read nothing, but without any answer nothing is known.
+
+    Parameters
+    ----------
+    cases
+        Of one change under an honest server.
+    """
+    tried = [case for case in cases if case.attempted]
+    runs = [run for case in tried for run in case.runs]
+    images = {run.image for run in runs}
+    read = {run.image for run in runs if run.readable}
+    worst = max(tried, key=_reads, default=None)
+    share = len(read) / len(images) if any(case.ok for case in tried) else None
+    return Leak(share, len(read), len(images), worst.attack if worst else "")
+
+
+def _reads(case: Case) -> tuple[int, float, float]:
+    images = {run.image for run in case.runs if run.readable}
+    near = -1.0 if case.ssim is None else case.ssim.mean
+    return len(images), near, -1.0 if case.psnr is None else case.psnr.mean
+
+
+def effect(before: Sequence[Case], after: Sequence[Case]) -> tuple[Effect, float | None]:
+    """Whether a change helps, and the probability of such a difference by chance.
+
+    Exact one-sided sign tests over pairs of gradient and draw: one on which pairs were read, one
+    on how near the best answer came (SSIM, or PSNR below SSIM's window); twice the smaller p
+    counts, below `SHOWN`. If an attack that was nearest before failed without an answer in half of
+    the pairs or more, and nothing came as near, the change is inconclusive: it stopped a
+    computation, which says little of what the gradient holds.
+
+    Parameters
+    ----------
+    before, after
+        Cases of the unchanged network and of the change, honest servers alone.
+    """
+    old, new = _best(before), _best(after)
+    pairs = sorted(old.keys() & new.keys())
+    if not pairs:
+        return "inconclusive", None
+    broken = _failed(after)
+    lost = [
+        pair
+        for pair in old
+        if (old[pair][0], *pair) in broken
+        and (pair not in new or _rank(new[pair][1]) < _rank(old[pair][1]))
+    ]
+    if 2 * len(lost) >= len(old):
+        return "inconclusive", None
+    reads = [(old[pair][1].readable, new[pair][1].readable) for pair in pairs]
+    near = [(_nearness(old[pair][1]), _nearness(new[pair][1])) for pair in pairs]
+    fewer, more = (sum(a > b for a, b in reads), sum(a < b for a, b in reads))
+    less, closer = (sum(a > b for a, b in near), sum(a < b for a, b in near))
+    helps = 2 * min(_by_chance(fewer, more), _by_chance(less, closer))
+    harms = 2 * min(_by_chance(more, fewer), _by_chance(closer, less))
+    if fewer >= more and helps < SHOWN:
+        return "helps", helps
+    if more >= fewer and harms < SHOWN:
+        return "worse", harms
+    return "no difference shown", min(1.0, helps, harms)
+
+
+def _by_chance(wins: int, losses: int) -> float:
+    """P(X ≥ wins), X ~ Bin(wins + losses, 1/2)."""
+    return float(binom.sf(wins - 1, wins + losses, 0.5))
+
+
+def _best(cases: Sequence[Case]) -> dict[Pair, tuple[str, Run]]:
+    """The nearest answer of any attack to each gradient in each draw."""
+    out: dict[Pair, tuple[str, Run]] = {}
+    for case in cases:
+        for run in case.runs:
+            pair = run.image, run.seed
+            if run.status == "ok" and (pair not in out or _rank(run) > _rank(out[pair][1])):
+                out[pair] = case.attack, run
+    return out
+
+
+def _failed(cases: Sequence[Case]) -> set[tuple[str, int, int]]:
+    """Attack, gradient and draw of runs that ended without an answer."""
+    return {
+        (case.attack, run.image, run.seed)
+        for case in cases
+        for run in case.runs
+        if run.status == "failed"
+    }
+
+
+def _nearness(run: Run) -> float:
+    assert run.psnr is not None
+    return run.psnr if run.ssim is None else run.ssim
+
+
+def _rank(run: Run) -> tuple[bool, float]:
+    return run.readable, _nearness(run)
