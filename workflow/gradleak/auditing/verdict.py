@@ -187,14 +187,18 @@ def _sentence(
         best = plain[min(range(len(plain)), key=lambda k: chance[k])]
         hits = len(matched(best.runs))
         return (
-            f"None of {n} tries gave a picture that can be read, but {hits} of {n} gave one that "
+            f"{_none(n)} a picture that can be read, but {hits} of {n} gave one that "
             f"is nearer to the right picture than to any of {facts.pool - facts.batch} others: "
             "more than chance would, so something of the pictures leaks."
         )
     return (
-        f"None of {n} tries gave a picture that can be read, or that points to the right one more "
-        "often than chance would; that is no proof that no other attack could."
+        f"{_none(n)} a picture that can be read, or that points to the right one more often than "
+        "chance would; that is no proof that no other attack could."
     )
+
+
+def _none(tries: int) -> str:
+    return "The one try did not give" if tries == 1 else f"None of {tries} tries gave"
 
 
 def _who(plain: Sequence[Case]) -> str:
