@@ -85,7 +85,7 @@ def test_every_seed_of_config_is_among_them():
 
     def paths(value, where=()):
         for key, entry in value.items() if isinstance(value, dict) else ():
-            if key in ("seed", "seeds"):
+            if key in ("seed", "seeds") and entry is not None:
                 yield ".".join((*where, key)), entry
             yield from paths(entry, (*where, key))
 
