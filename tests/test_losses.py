@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gradleak.errors import NumericsError
+from gradleak.errors import ConfigError, NumericsError
 from gradleak.gradients import mean_loss
 from gradleak.losses import BINARY, MarginLoss, output_gradient
 
@@ -20,6 +20,11 @@ def test_value_and_derivative_are_those_of_pytorch(name):
         (slope,) = torch.autograd.grad(value, output)
         assert float(loss.value(np.float64(mu))) == pytest.approx(value.item(), abs=1e-14)
         assert float(loss.derivative(mu)) == pytest.approx(slope.item(), abs=1e-14)
+
+
+def test_a_loss_that_is_not_known_is_not_taken_for_another():
+    with pytest.raises(ConfigError, match=r"loss: mse is not known; .* hinge\.$"):
+        mean_loss("mse", torch.zeros(1, 3), torch.zeros(1, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("name", ["cross_entropy", *BINARY])

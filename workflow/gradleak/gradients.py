@@ -11,7 +11,7 @@ from torch import nn
 
 from gradleak.defences.apply import noise_seed
 from gradleak.errors import ConfigError, NumericsError
-from gradleak.losses import BINARY, RAW
+from gradleak.losses import BINARY, LOSSES, RAW
 from gradleak.models.build import (
     ChainModule,
     check_norms,
@@ -223,7 +223,13 @@ def _summed(
 
 
 def mean_loss(loss: str, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean of a loss over outputs (K, m) and labels (K,)."""
+    """Mean of a loss over outputs (K, m) and labels (K,).
+
+    Raises
+    ------
+    ConfigError
+        If `loss` is none of `gradleak.losses.LOSSES`.
+    """
     if loss == "cross_entropy":
         return nn.functional.cross_entropy(output, labels)
     if loss == RAW:
@@ -233,7 +239,9 @@ def mean_loss(loss: str, output: torch.Tensor, labels: torch.Tensor) -> torch.Te
         return nn.functional.softplus(-margin).mean()
     if loss == "exponential":
         return torch.exp(-margin).mean()
-    return torch.clamp(1.0 - margin, min=0.0).mean()
+    if loss == "hinge":
+        return torch.clamp(1.0 - margin, min=0.0).mean()
+    raise ConfigError(f"loss: {loss} is not known; choose one of {', '.join(LOSSES)}.")
 
 
 def signs(
