@@ -155,6 +155,29 @@ def test_both_ways_of_inverting_gradients_agree_on_a_chain(build, mode, photos):
         assert one.trace[-1] < one.trace[0]
 
 
+def test_a_network_that_begins_in_place_leaves_its_images_as_they_were():
+    def net(inplace):
+        return nn.Sequential(
+            nn.SiLU(inplace=inplace), nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(8, 3)
+        )
+
+    images = np.random.default_rng(0).normal(size=(2, 3, 4, 4)).astype(np.float32)
+    kept, labels = images.copy(), np.array([0, 1])
+    shared, answers = [], []
+    for inplace in (False, True):
+        module = made(lambda inplace=inplace: net(inplace))
+        shared.append(gradient(module, images, labels, "cross_entropy", "training"))
+        attack = InvertingGradients(iterations=3, tv=0.0, device="cpu")
+        view = ModuleView(
+            module, (3, 4, 4), shared[-1], (0, 1), 0.0, 1.0, "cross_entropy", "training"
+        )
+        answers.append(invert(attack, [view], [0])[0].images)
+        assert np.array_equal(images, kept)
+    for name, value in shared[0].items():
+        assert np.array_equal(value, shared[1][name]), name
+    assert np.array_equal(*answers)
+
+
 def test_what_is_withheld_is_not_compared(photos):
     """With columns masked, the true image has a distance of 0; compared, it has not."""
     network, _ = chain_network(solvable)

@@ -162,6 +162,73 @@ def test_deltas_are_those_of_the_network():
     assert found[1, 3, 4] == pytest.approx((shifted[0] - shifted[1]) / 2e-2, rel=0.05, abs=1e-5)
 
 
+@pytest.mark.parametrize("activation", [nn.ReLU, nn.SiLU])
+def test_activations_in_place_change_nothing(activation):
+    def net(inplace):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 5, 2),
+            activation(inplace=inplace),
+            nn.Conv2d(4, 8, 3, 2),
+            activation(inplace=inplace),
+            nn.Flatten(),
+            nn.Linear(8, 10),
+        )
+
+    apart, within = ([*analysed(net(inplace), (1, 12, 12))[0].layers] for inplace in (False, True))
+    assert apart[0].condition is not None
+    for one, other in zip(apart, within, strict=True):
+        assert (one.rank, one.rank_kind, one.condition, one.index, one.note) == (
+            other.rank,
+            other.rank_kind,
+            other.condition,
+            other.index,
+            other.note,
+        )
+
+
+class Aside(nn.Module):
+    """Computes a second head that nothing uses, and a third one in training alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(1, 2, 3)
+        self.head, self.unused, self.trained = (nn.Linear(32, 3) for _ in range(3))
+
+    def forward(self, x):
+        z = torch.relu(self.conv(x)).flatten(1)
+        self.unused(z)
+        return self.head(z) + (self.trained(z) if self.training else 0)
+
+
+def test_layers_that_are_not_used_share_nothing_and_those_that_do_not_run_are_left_out():
+    names = ["conv", "head", "unused", "trained"]
+    image = np.random.default_rng(0).random((1, 6, 6))
+    found = deltas(Aside(), image, 1, "cross_entropy", "evaluation", names)
+    assert set(found) == {"conv", "head", "unused"}
+    assert found["head"].any() and not found["unused"].any()
+    assert deltas(Aside(), image, 1, "cross_entropy", "training", names)["trained"].any()
+    assert deltas(Aside(), image, 1, "cross_entropy", "evaluation", ["trained"]) == {}
+
+
+def test_a_head_that_is_not_used_gives_no_input_away():
+    class Two(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.head, self.unused = nn.Linear(16, 3), nn.Linear(16, 3)
+
+        def forward(self, x):
+            self.unused(x.flatten(1))
+            return self.head(x.flatten(1))
+
+    reading = read(Two(), (1, 4, 4))
+    known = deltas(Two(), np.ones((1, 4, 4)), 1, "cross_entropy", "training", ["head", "unused"])
+    found = structure(reading, Two(), None, "two heads.", known)
+    head, unused = row(found, "head"), row(found, "unused")
+    assert (head.rank, head.rank_kind) == (16, "exact")
+    assert (unused.rank, unused.rank_kind) == (3, "at most") and "dJ/dZ is 0" in unused.note
+
+
 def test_a_norm_without_anything_to_normalise_is_one_sentence():
     with pytest.raises(ConfigError, match=r"one value a channel .* mode: evaluation") as error:
         analysed(models.resnet18(num_classes=10), (3, 32, 32))

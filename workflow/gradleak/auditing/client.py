@@ -72,11 +72,16 @@ def deltas(
     mode: str,
     layers: Sequence[str],
 ) -> dict[str, np.ndarray]:
-    """dJ/dZ of the linear outputs of some layers at one image (C, H, W), by the layer's name."""
+    """dJ/dZ of the linear outputs of some layers at one image (C, H, W), by the layer's name.
+
+    It is 0 where a layer's output is not used. Layers that do not run in `mode` are left out.
+    """
     outputs: dict[str, torch.Tensor] = {}
 
-    def keep(name: str, _: nn.Module, __: Any, output: torch.Tensor) -> None:
+    def keep(name: str, _: nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor:
         outputs[name] = output
+        # An activation in place would turn Z itself into what comes behind it.
+        return output.clone()
 
     handles = [
         module.get_submodule(name).register_forward_hook(partial(keep, name)) for name in layers
@@ -84,12 +89,16 @@ def deltas(
     try:
         with passing(module, mode):
             value = _loss(module, image[None], np.array([label]), loss)
-            found = torch.autograd.grad(value, [outputs[name] for name in layers])
+            if not outputs:
+                return {}
+            found = torch.autograd.grad(
+                value, list(outputs.values()), allow_unused=True, materialize_grads=True
+            )
     finally:
         for handle in handles:
             handle.remove()
     return {
-        name: g[0].detach().double().cpu().numpy() for name, g in zip(layers, found, strict=True)
+        name: g[0].detach().double().cpu().numpy() for name, g in zip(outputs, found, strict=True)
     }
 
 
@@ -111,7 +120,8 @@ def passing(module: nn.Module, mode: str) -> Iterator[nn.Module]:
 
 def _loss(module: nn.Module, images: np.ndarray, labels: np.ndarray, loss: str) -> torch.Tensor:
     like = next(module.parameters())
-    given = torch.from_numpy(np.ascontiguousarray(images)).to(like)
+    # A copy, since a network may begin with a step in place.
+    given = torch.from_numpy(np.ascontiguousarray(images)).to(like, copy=True)
     try:
         output = module(given)
     except ValueError as error:

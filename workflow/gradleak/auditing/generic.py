@@ -147,7 +147,9 @@ class ModuleGradients(Placed):
         self, x: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor
     ) -> list[torch.Tensor]:
         """Gradients (1, ...) of images (1, K, C, H, W) with labels (1, K), times `scale` (1,)."""
-        value = scale[0] * mean_loss(self.view.loss, self.view.module(x[0]), labels[0])
+        # A copy, since a network may begin with a step in place.
+        output = self.view.module(x[0].clone())
+        value = scale[0] * mean_loss(self.view.loss, output, labels[0])
         found = torch.autograd.grad(
             value, list(self._named.values()), create_graph=True, allow_unused=True
         )

@@ -229,6 +229,9 @@ def _ranks(
 ) -> tuple[int, RankKind, float | None, str]:
     """Rank U, how it is known, condition number, and what to note."""
     unknowns = prod(layer.input_shape)
+    if layer.shape is None and delta is not None and not delta.any():
+        bound = min(unknowns, layer.weights // unknowns)
+        return bound, "at most", None, "its dJ/dZ is 0: its gradient tells nothing of its input"
     if layer.shape is None:
         # dJ/dW = δ xᵀ gives x wherever a δ is not 0 (COPA eq. 9, 10).
         return unknowns, "exact", None, "its gradient gives its input directly"
