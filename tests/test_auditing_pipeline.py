@@ -185,7 +185,7 @@ def test_a_network_that_cannot_be_audited_ends_the_job_with_one_sentence(mine, s
 @pytest.mark.parametrize(
     ("content", "changed", "words"),
     [
-        ("def build():\n    return 3\n", {}, "gives a int, not a torch.nn.Module"),
+        ("def build():\n    return 3\n", {}, "is of type int, not a torch.nn.Module"),
         (None, {"input": [1, 29, 29]}, "does not take an image of 1x29x29"),
         (None, {"classes": 7}, "classes: 7, but the network gives 10 scores"),
         (None, {"weights": "none.pth"}, "weights: none.pth does not exist"),

@@ -33,6 +33,15 @@ GOOD = """
     def broken():
         raise ValueError("no width")
 
+    def leaves():
+        raise SystemExit(3)
+
+    def stopped():
+        raise KeyboardInterrupt
+
+    def one_of():
+        return Net
+
     constant = 1
 """
 
@@ -75,18 +84,26 @@ def test_a_seed_draws_the_same_weights_and_leaves_the_generator_alone(file):
         ("missing", {}, ("has no factory 'missing'",)),
         ("buidl", {}, ("near to it: build",)),
         ("constant", {}, ("has no factory 'constant'",)),
-        ("number", {}, ("gives a int, not a torch.nn.Module",)),
-        ("broken", {}, ("raises ValueError (line", "no width")),
-        ("build", {"depth": 3}, ("raises TypeError", "depth", "arguments:")),
+        ("number", {}, ("what the factory 'number' of ", "is of type int, not a torch.nn.Module")),
+        ("one_of", {}, ("is the class Net, not a network of it; give Net(…)",)),
+        ("broken", {}, ("the factory 'broken' of", "fails with ValueError (line", "no width")),
+        ("leaves", {}, ("fails with SystemExit (line", "ends Python with sys.exit")),
+        ("build", {"depth": 3}, ("fails with TypeError", "depth", "arguments:")),
     ],
 )
 def test_a_factory_that_gives_no_network_is_one_sentence(file, factory, arguments, parts):
     refused(lambda: from_file(file, factory, arguments, 0), "network: ", *parts)
 
 
+def test_a_person_can_stop_a_factory(file):
+    with pytest.raises(KeyboardInterrupt):
+        from_file(file, "stopped", {}, 0)
+
+
 @pytest.mark.parametrize(
     ("content", "part"),
     [
+        ("import sys\nsys.exit(4)\n", "line 2: it ends Python with sys.exit"),
         ("import nothing_like_it\n", "line 1: No module named 'nothing_like_it'"),
         ("x = 1\ndef build(:\n", "line 2: invalid syntax"),
         ("\n\nraise RuntimeError('boom')\n", "line 3: boom"),
@@ -158,3 +175,4 @@ def test_files_that_hold_no_weights_are_one_sentence(tmp_path):
     torch.save({"epoch": 3}, tmp_path / "point.pth")
     refused(lambda: load_weights(net(), str(tmp_path / "point.pth")), "'epoch' is no tensor")
     refused(lambda: load_weights(net(), str(tmp_path / "none.pth")), "does not exist")
+    refused(lambda: load_weights(net(), str(tmp_path)), "is a folder; give the file in it")

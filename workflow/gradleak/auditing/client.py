@@ -11,11 +11,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from gradleak.auditing.intake import first_line
 from gradleak.errors import ConfigError
 from gradleak.gradients import mean_loss
 from gradleak.losses import BINARY, OF_CLASSES
 
 MODES = ("training", "evaluation")
+# Images that pass to see what a network gives; norms in training need more than one.
+PASSED = 2
 
 
 def check_loss(loss: str, classes: int) -> None:
@@ -35,6 +38,40 @@ def check_loss(loss: str, classes: int) -> None:
         raise ConfigError(
             f"loss: {loss} takes an output for each class, but the network has one; choose one of "
             f"{', '.join(BINARY)}."
+        )
+
+
+def check_training(module: nn.Module, size: tuple[int, int, int], classes: int) -> None:
+    """Refuse a network that gives something else in training mode than in evaluation mode.
+
+    Parameters
+    ----------
+    module, size
+        The network, and (C, H, W) of one image.
+    classes
+        What it gives for one image in evaluation mode.
+
+    Raises
+    ------
+    ConfigError
+        Naming both modes.
+    """
+    like, name = next(module.parameters()), type(module).__name__
+    # Dropout must not reach what else is drawn.
+    with passing(module, "training"), torch.random.fork_rng(devices=[]), torch.no_grad():
+        try:
+            found = module(torch.zeros(PASSED, *size).to(like))
+        except Exception as error:
+            raise ConfigError(
+                f"{name} takes no images of {'x'.join(map(str, size))} in training mode "
+                f"({first_line(error)}); take mode: evaluation, or correct the network."
+            ) from error
+    if not isinstance(found, torch.Tensor) or found.shape != (PASSED, classes):
+        given = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise ConfigError(
+            f"{name} gives {given} in training mode, but {PASSED} rows of {classes} class scores "
+            "in evaluation mode; take mode: evaluation, or wrap it in a module that returns those "
+            "scores alone."
         )
 
 

@@ -347,6 +347,11 @@ def _layer(
     if isinstance(module, nn.Conv2d | nn.Linear) and repeated:
         why = f"{node.target} runs more than once, and its gradient is the sum of all its uses."
         return Layer(kind="other", unreadable=why, **own)
+    if isinstance(module, nn.Conv2d | nn.Linear) and "weight" not in module._parameters:
+        why = (
+            f"{own['name']} computes its weight from other parameters, whose gradients are shared."
+        )
+        return Layer(kind="other", unreadable=why, **own)
     if isinstance(module, nn.Conv2d):
         return _convolution(module, own)
     if isinstance(module, nn.Linear):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +16,7 @@ from gradleak.auditing.cases import Bench, Best, cases, why_not
 from gradleak.auditing.changes import NONE, Variant, gradient_norm, variants
 from gradleak.auditing.conversion import Converted, convert
 from gradleak.auditing.effects import summary, withheld
+from gradleak.auditing.intake import own_copy
 from gradleak.auditing.malicious import chapter
 from gradleak.auditing.menu import AGAINST, MKOR, SCALES, Entry, menu, named
 from gradleak.auditing.networks import (
@@ -127,14 +127,15 @@ class _Audit:
         origin: Origin,
         redraw: Callable[[int], nn.Module] | None,
     ) -> None:
-        frozen = [name for name, value in module.named_parameters() if not value.requires_grad]
-        self.notes: list[str] = []
-        if frozen:
-            self.notes.append("Frozen parameters were taken for shared ones, like all others.")
-        self.module = copy.deepcopy(module).requires_grad_(True)
+        self.module, notes = own_copy(module)
+        self.notes: list[str] = list(notes)
         self.settings, self.origin, self.redraw = settings, origin, redraw
+        # A graph shows one mode alone, of networks that ask for theirs.
+        self.module.train(settings.mode != "evaluation")
         self.reading = read(self.module, size)
         client.check_loss(settings.loss, self.reading.classes)
+        if settings.mode != "evaluation":
+            client.check_training(self.module, size, self.reading.classes)
         self.converted, self.why = _converted(self.reading, self.module, origin.name)
         found = samples(size, max(self.reading.classes, 2))
         count, seeds = settings.amounts
@@ -209,7 +210,7 @@ class _Audit:
     def _drawn(self, draw: int) -> nn.Module:
         if self.redraw is None or draw == 0:
             return self.module
-        return self.redraw(draw).requires_grad_(True)
+        return own_copy(self.redraw(draw))[0]
 
     def _network(self) -> Network:
         converted = self.converted

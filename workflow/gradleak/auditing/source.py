@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
+from gradleak.auditing.intake import check_network, first_line
 from gradleak.errors import ConfigError
 
 SAFETENSORS = ".safetensors"
@@ -53,7 +54,7 @@ def from_file(path: str, factory: str, arguments: Mapping[str, Any], seed: int) 
         raise ConfigError(
             f"network: {path} has no factory '{factory}'; {_choices(factory, known)}."
         )
-    return _built(build, arguments, seed, f"{factory} of {path}", Path(path))
+    return _built(build, arguments, seed, f"the factory '{factory}' of {path}", Path(path))
 
 
 def from_torchvision(name: str, arguments: Mapping[str, Any], seed: int) -> nn.Module:
@@ -94,6 +95,8 @@ def load_weights(network: nn.Module, path: str) -> None:
         network.
     """
     file = Path(path)
+    if file.is_dir():
+        raise ConfigError(f"weights: {path} is a folder; give the file in it that holds them.")
     if not file.is_file():
         raise ConfigError(f"weights: {path} does not exist; correct the path, or take weights out.")
     found = _tensors(file)
@@ -134,8 +137,8 @@ def _tensors(file: Path) -> dict[str, torch.Tensor]:
             found = torch.load(file, map_location="cpu", weights_only=True)
     except (SafetensorError, OSError) as error:
         raise ConfigError(
-            f"weights: {file} cannot be read as {file.suffix or 'weights'} ({_short(error)}); give "
-            "safetensors, or a state dict that torch.save wrote."
+            f"weights: {file} cannot be read as {file.suffix or 'weights'} ({first_line(error)}); "
+            "give safetensors, or a state dict that torch.save wrote."
         ) from error
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
         raise ConfigError(
@@ -172,9 +175,9 @@ def _imported(path: Path) -> Any:
     sys.modules[MODULE] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"network: {path} cannot be imported ({_line(error, path)}{_short(error)}); run it "
+            f"network: {path} cannot be imported ({_line(error, path)}{first_line(error)}); run it "
             "with python to see the whole error."
         ) from error
     finally:
@@ -189,17 +192,14 @@ def _built(
         torch.manual_seed(seed)
         try:
             found = build(**arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConfigError(
-                f"network: {what} raises {type(error).__name__} ({_line(error, path)}"
-                f"{_short(error)}); correct it, or arguments:."
+                f"network: {what} fails with {type(error).__name__} ({_line(error, path)}"
+                f"{first_line(error)}); correct it, or arguments:."
             ) from error
-    if not isinstance(found, nn.Module):
-        raise ConfigError(
-            f"network: {what} gives a {type(found).__name__}, not a torch.nn.Module; return the "
-            "network itself."
-        )
-    return found
+    check_network(found, f"network: what {what} returns")
+    network: nn.Module = found
+    return network
 
 
 def _choices(name: str, known: list[str]) -> str:
@@ -209,10 +209,6 @@ def _choices(name: str, known: list[str]) -> str:
     if not known:
         return "it defines none"
     return f"there is {', '.join(known)}" if len(known) <= TOO_LARGE else "look for its name"
-
-
-def _short(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _line(error: BaseException, path: Path | None) -> str:

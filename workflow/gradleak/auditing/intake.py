@@ -1,0 +1,110 @@
+"""The audit's own copy of a network: what cannot be audited is refused, with what to do instead."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from gradleak.errors import ConfigError
+
+FROZEN = "Frozen parameters were taken for shared ones, like all others."
+HALF = "Parameters of half precision were taken in float32."
+# Bytes of a number of float32.
+SINGLE = 4
+
+
+def own_copy(model: Any) -> tuple[nn.Module, tuple[str, ...]]:
+    """A copy to audit, of which all parameters have gradients of float32 or better.
+
+    Parameters
+    ----------
+    model
+        What somebody gave for a network; it is left as it was.
+
+    Returns
+    -------
+    tuple
+        The copy, and sentences on what differs from `model`.
+
+    Raises
+    ------
+    ConfigError
+        If it is no network, or one whose layers cannot be seen, copied or derived; one sentence.
+    """
+    check_network(model, "network")
+    _check_plain(model)
+    try:
+        found = copy.deepcopy(model)
+    except Exception as error:
+        why = first_line(error).split(". ")[0]
+        raise ConfigError(
+            f"network: {type(model).__name__} cannot be copied ({why}); "
+            "give one that keeps no computed weights (torch.nn.utils.remove_weight_norm, "
+            "torch.nn.utils.prune.remove) and no activations."
+        ) from error
+    floating = [value for value in found.parameters() if value.is_floating_point()]
+    notes = [FROZEN] if not all(value.requires_grad for value in floating) else []
+    if any(value.element_size() < SINGLE for value in floating):
+        found = found.float()
+        notes.append(HALF)
+    try:
+        return found.requires_grad_(True), tuple(notes)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"network: {type(model).__name__} has parameters without a gradient "
+            f"({first_line(error)}); give the network before it was quantised."
+        ) from error
+
+
+def check_network(found: Any, what: str) -> None:
+    """Refuse what is no network.
+
+    Raises
+    ------
+    ConfigError
+        That begins with `what`, which names where it comes from.
+    """
+    if isinstance(found, nn.Module):
+        return
+    if inspect.isclass(found) and issubclass(found, nn.Module):
+        raise ConfigError(
+            f"{what} is the class {found.__name__}, not a network of it; give {found.__name__}(…)."
+        )
+    raise ConfigError(
+        f"{what} is of type {type(found).__name__}, not a torch.nn.Module; give the network itself."
+    )
+
+
+def _check_plain(model: nn.Module) -> None:
+    """Refuse networks whose layers are hidden, or have no weights yet."""
+    for name, part in model.named_modules():
+        where = f"{name} of {type(model).__name__}" if name else type(model).__name__
+        # Its class lives in a module that takes seconds to import.
+        if type(part).__name__ == "OptimizedModule":
+            raise ConfigError(
+                f"network: {where} is compiled, which hides its layers; give the network as it was "
+                "before torch.compile."
+            )
+        if isinstance(part, torch.jit.ScriptModule):
+            raise ConfigError(
+                f"network: {where} is a ScriptModule, which hides its layers; give the network as "
+                "it was before torch.jit."
+            )
+    for name, value in model.named_parameters():
+        if is_lazy(value):
+            raise ConfigError(
+                f"network: {name} of {type(model).__name__} has no shape yet, since its layer is "
+                "lazy; pass an image through the network first."
+            )
+
+
+def first_line(error: BaseException) -> str:
+    """First line of an error's message, without the stop at its end; its type if there is none."""
+    if isinstance(error, SystemExit):
+        return "it ends Python with sys.exit"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
