@@ -137,6 +137,41 @@ def test_five_lines_of_python_audit_a_network(tmp_path):
     assert files.read(tmp_path / "audit" / "audit.json") == found.result
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"model": nn.Linear}, "model is the class Linear, not a network of it"),
+        ({"input_shape": "1x8"}, "input_shape: give (C, H, W) of one image, three whole numbers"),
+        ({"input_shape": (1, 8)}, "above 0, not (1, 8)."),
+        ({"input_shape": (1, -8, 8)}, "above 0, not (1, -8, 8)."),
+        ({"input_shape": 8}, "above 0, not 8."),
+        ({"batches": 4}, "batches: give batch sizes that grow, for example [1, 4], not 4."),
+        ({"images": torch.rand(30, 1, 8, 8)}, "images: give a folder, or pixels uint8"),
+        ({"images": 3}, "(N, C, H, W), not 3."),
+        ({"images": np.zeros((30, 8, 8), np.uint8)}, "images: an array uint8 of shape (30, 8, 8)"),
+        ({"labels": [0, 1]}, "labels: they are of images given as pixels"),
+        ({"loss": "mse"}, "loss: mse is not known"),
+        ({"redraw": 3}, "redraw: give a function of a seed"),
+        ({"redraw": lambda seed: nn.Linear}, "network is the class Linear"),
+    ],
+)
+def test_arguments_that_do_not_fit_are_one_sentence(changed, words):
+    given = {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "input_shape": (1, 8, 8)}
+    few = {"scale": "smoke", "count": 1, "seeds": 2, "batches": [1]}
+    with pytest.raises(ConfigError, match=re.escape(words)) as error:
+        gradleak.audit(**(given | few | changed))
+    assert "\n" not in str(error.value) and str(error.value).endswith(".")
+
+
+def test_pixels_may_be_a_tensor():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    pixels = torch.randint(0, 256, (21, 1, 8, 8), dtype=torch.uint8)
+    found = gradleak.audit(
+        model, [1, 8, 8], images=pixels, scale="smoke", count=1, seeds=1, batches=[1]
+    )
+    assert found.result.setting.images == "images given as pixels"
+
+
 def test_gradleak_itself_does_not_import_torch():
     """Reading the rules must stay fast."""
     code = "import sys, gradleak; sys.exit('torch' in sys.modules)"

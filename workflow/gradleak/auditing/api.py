@@ -8,14 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import torch
 from torch import nn
 
 from gradleak.auditing import files, gate, page, samples
+from gradleak.auditing.intake import check_network
 from gradleak.auditing.page_pictures import Pictures
 from gradleak.auditing.result import Audit
 from gradleak.auditing.run import Origin, Settings, audit_network
 from gradleak.auditing.samples import Samples
+from gradleak.auditing.settings import whole
 from gradleak.errors import ConfigError
+
+Images = str | os.PathLike[str] | np.ndarray | torch.Tensor | None
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ def audit(
     model: nn.Module,
     input_shape: Sequence[int],
     *,
-    images: str | os.PathLike[str] | np.ndarray | None = None,
+    images: Images = None,
     labels: Sequence[int] | None = None,
     name: str = "network",
     loss: str = "cross_entropy",
@@ -82,7 +87,8 @@ def audit(
     input_shape
         (C, H, W) of one image.
     images
-        A folder of images, or pixels uint8 (N, C, H, W); by default embedded photos or digits.
+        A folder of images, or pixels uint8 (N, C, H, W), an array or a tensor; by default embedded
+        photos or digits.
     labels
         (N,), the classes of `images` given as pixels.
     name
@@ -103,28 +109,47 @@ def audit(
     GradleakError
         If something does not fit; one sentence.
     """
-    if len(input_shape) != 3:
+    check_network(model, "model")
+    wanted = "(C, H, W) of one image, three whole numbers above 0"
+    sides = whole("input_shape", input_shape, wanted)
+    if len(sides) != 3:
+        raise ConfigError(f"input_shape: give {wanted}, not {sides}.")
+    if redraw is not None and not callable(redraw):
         raise ConfigError(
-            f"input_shape: {tuple(input_shape)} is not (C, H, W); give three numbers."
+            f"redraw: give a function of a seed that returns a network, not {redraw!r}."
         )
-    channels, height, width = input_shape
+    settings = Settings(loss, mode, count, seeds, batches, offset, std, scale, device)  # type: ignore[arg-type]
+    weights = "as given" if redraw is None else "as given, then drawn by redraw"
     found = audit_network(
         model,
-        (channels, height, width),
+        (sides[0], sides[1], sides[2]),
         _source(images, labels),
-        Settings(loss, mode, count, seeds, tuple(batches), offset, std, scale, device),
-        Origin(name, f"{type(model).__module__}.{type(model).__qualname__}", "as given"),
+        settings,
+        Origin(name, f"{type(model).__module__}.{type(model).__qualname__}", weights),
         redraw=redraw,
     )
     return Report(found.timed, found.pictures)
 
 
 def _source(
-    images: str | os.PathLike[str] | np.ndarray | None, labels: Sequence[int] | None
+    images: Images, labels: Sequence[int] | None
 ) -> Callable[[tuple[int, int, int], int], Samples]:
     """What gives images for a size and a number of classes."""
+    if isinstance(images, torch.Tensor):
+        # Of other types than NumPy knows, the message of `from_pixels` would not be reached.
+        images = images.detach().cpu().numpy() if images.dtype == torch.uint8 else images
+    if isinstance(images, np.ndarray):
+        pixels = images
+        return lambda size, classes: samples.from_pixels(pixels, labels, size, classes)
+    if images is not None and not isinstance(images, str | os.PathLike):
+        what = f"{images.dtype} tensor" if isinstance(images, torch.Tensor) else repr(images)
+        raise ConfigError(f"images: give a folder, or pixels uint8 (N, C, H, W), not {what}.")
+    if labels is not None:
+        raise ConfigError(
+            "labels: they are of images given as pixels; take them out, or sort the folder's "
+            "images into sub-folders."
+        )
     if images is None:
         return samples.from_embedded
-    if isinstance(images, np.ndarray):
-        return lambda size, classes: samples.from_pixels(images, labels, size, classes)
-    return lambda size, classes: samples.from_folder(os.fspath(images), size, classes)
+    folder = os.fspath(images)
+    return lambda size, classes: samples.from_folder(folder, size, classes)
