@@ -217,6 +217,54 @@ def test_a_network_that_cannot_be_audited_ends_the_job_with_one_sentence(mine, s
     assert not list((mine / "results/audit").rglob("*.json"))
 
 
+OWN = """
+    import torch
+    from torch import nn
+
+    def build(fixed=()):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.ReLU(), nn.Linear(4, 3))
+        for number in fixed:
+            generator = torch.Generator().manual_seed(5)
+            for value in net[number].parameters():
+                with torch.no_grad():
+                    value.copy_(torch.rand(value.shape, generator=generator))
+        return net
+"""
+
+
+@pytest.mark.parametrize(
+    ("fixed", "weights", "draws"),
+    [
+        ([], "fresh, seed 0", "2 draws of fresh weights"),
+        ([1], "fresh, seed 0, but 2 of 4 parameters as the factory sets them", "fresh weights"),
+        ([1, 3], "weights that the factory sets", "2 starts of each search, weights as given"),
+    ],
+)
+def test_weights_that_a_factory_sets_are_not_called_fresh(
+    tmp_path, monkeypatch, fixed, weights, draws
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(textwrap.dedent(OWN))
+    network = {"file": "mine.py", "factory": "build", "arguments": {"fixed": fixed}}
+    changed = {"network": network, "input": [1, 8, 8], "count": 1, "seeds": 2, "batches": [1]}
+    settings = gradleak_config.load(entry(**changed)).audit["mine"].model_dump(mode="json")
+    found = audit("mine", settings, dataset=None, scale="smoke", device="cpu").audit
+    assert found.network.weights == weights
+    assert draws in " ".join(found.verdict.rests_on)
+
+
+def test_a_factory_whose_network_differs_by_seed_is_one_sentence(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "import torch\nfrom torch import nn\n\ndef build():\n"
+        "    return nn.Linear(64, int(torch.randint(2, 99, ())))\n"
+    )
+    changed = {"input": [1, 8, 8]}
+    settings = gradleak_config.load(entry(**changed)).audit["mine"].model_dump(mode="json")
+    with pytest.raises(ConfigError, match="other names or shapes at another seed"):
+        audit("mine", settings, dataset=None, scale="smoke", device="cpu")
+
+
 @pytest.mark.parametrize(
     ("content", "changed", "words"),
     [

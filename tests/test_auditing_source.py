@@ -39,6 +39,9 @@ GOOD = """
     def stopped():
         raise KeyboardInterrupt
 
+    def lazy():
+        return nn.Sequential(nn.LazyLinear(3))
+
     def one_of():
         return Net
 
@@ -85,6 +88,7 @@ def test_a_seed_draws_the_same_weights_and_leaves_the_generator_alone(file):
         ("buidl", {}, ("near to it: build",)),
         ("constant", {}, ("has no factory 'constant'",)),
         ("number", {}, ("what the factory 'number' of ", "is of type int, not a torch.nn.Module")),
+        ("lazy", {}, ("0.weight of Sequential has no shape yet", "pass an image")),
         ("one_of", {}, ("is the class Net, not a network of it; give Net(…)",)),
         ("broken", {}, ("the factory 'broken' of", "fails with ValueError (line", "no width")),
         ("leaves", {}, ("fails with SystemExit (line", "ends Python with sys.exit")),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from gradleak.auditing import samples, source
@@ -57,6 +58,11 @@ def _audit(
     module, weights = build(0), settings["weights"]
     if weights is not None:
         source.load_weights(module, weights)
+        drawn, told = False, f"file {weights}"
+    elif "torchvision" in settings["network"]:
+        drawn, told = True, f"fresh, seed {settings['seed']}"
+    else:
+        drawn, told = _drawn(module, build(1), settings["seed"])
     size = tuple(settings["input"])
     chosen = Settings(
         loss=settings["loss"],
@@ -69,7 +75,6 @@ def _audit(
         scale=scale,
         device=device,
     )
-    told = f"file {weights}" if weights else f"fresh, seed {settings['seed']}"
     origin = Origin(name, words(settings["network"]), told)
     return audit_network(
         module,
@@ -77,8 +82,30 @@ def _audit(
         _checked(images(settings["samples"], dataset), settings["classes"]),
         chosen,
         origin,
-        redraw=None if weights else build,
+        redraw=build if drawn else None,
     )
+
+
+def _drawn(first: nn.Module, second: nn.Module, seed: int) -> tuple[bool, str]:
+    """Whether a factory draws weights by its seed, and which it has, in words.
+
+    One that loads a checkpoint gives the same weights under every seed.
+    """
+    draws = [dict(network.named_parameters()) for network in (first, second)]
+    if [(k, v.shape) for k, v in draws[0].items()] != [(k, v.shape) for k, v in draws[1].items()]:
+        raise ConfigError(
+            "network: the factory gives parameters of other names or shapes at another seed; let "
+            "chance draw weights alone."
+        )
+    same = [name for name, value in draws[0].items() if torch.equal(value, draws[1][name])]
+    if len(same) == len(draws[0]):
+        return False, "weights that the factory sets"
+    # Biases of 0 and scales of 1 are part of a draw.
+    own = [name for name in same if draws[0][name].unique().numel() > 1]
+    told = f"fresh, seed {seed}"
+    if own:
+        told += f", but {len(own)} of {len(draws[0])} parameters as the factory sets them"
+    return True, told
 
 
 def network(entry: Mapping[str, Any], seed: int) -> nn.Module:

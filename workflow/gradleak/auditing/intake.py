@@ -37,7 +37,6 @@ def own_copy(model: Any) -> tuple[nn.Module, tuple[str, ...]]:
         If it is no network, or one whose layers cannot be seen, copied or derived; one sentence.
     """
     check_network(model, "network")
-    _check_plain(model)
     try:
         found = copy.deepcopy(model)
     except Exception as error:
@@ -62,14 +61,22 @@ def own_copy(model: Any) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 def check_network(found: Any, what: str) -> None:
-    """Refuse what is no network.
+    """Refuse what is no network, or one whose layers are hidden or have no weights yet.
+
+    Parameters
+    ----------
+    found
+        What somebody gave for a network.
+    what
+        Where it comes from.
 
     Raises
     ------
     ConfigError
-        That begins with `what`, which names where it comes from.
+        One sentence.
     """
     if isinstance(found, nn.Module):
+        _check_plain(found)
         return
     if inspect.isclass(found) and issubclass(found, nn.Module):
         raise ConfigError(
@@ -81,7 +88,7 @@ def check_network(found: Any, what: str) -> None:
 
 
 def _check_plain(model: nn.Module) -> None:
-    """Refuse networks whose layers are hidden, or have no weights yet."""
+    """Refuse compiled, scripted and lazy networks."""
     for name, part in model.named_modules():
         where = f"{name} of {type(model).__name__}" if name else type(model).__name__
         # Its class lives in a module that takes seconds to import.
