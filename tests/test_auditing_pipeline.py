@@ -43,7 +43,10 @@ def entry(**changed):
         ({"network": {"file": "a.py"}}, ["audit.mine.network.factory", "missing"]),
         ({"network": {"torchvision": 3}}, ["audit.mine.network.torchvision", "3"]),
         ({"network": "resnet18"}, ["audit.mine.network", "resnet18"]),
-        ({"samples": "photos"}, ["audit.mine.samples", "'photos'", "embedded"]),
+        ({"samples": "photos"}, ["audit.mine.samples", "'photos'", "give embedded, {dataset:"]),
+        ({"samples": {"path": "x"}}, ["audit.mine.samples", "'path'", "or {folder: /path"]),
+        ({"samples": {"dataset": "cifar"}}, ["audit.mine.samples.dataset", "'cifar'", "cifar10"]),
+        ({"batches": ["one"]}, ["audit.mine.batches", "'one'"]),
         ({"samples": {"dataset": "imagenet"}}, ["imagenet has val, not train"]),
         ({"samples": {"folder": 3}}, ["audit.mine.samples.folder", "3"]),
         ({"batches": [4, 1]}, ["batches: [4, 1] must grow"]),
@@ -58,6 +61,15 @@ def test_bad_entries_are_refused_in_one_sentence(changed, words):
         gradleak_config.load(entry(**changed))
     text = str(error.value)
     assert "\n" not in text and all(word in text for word in words), text
+
+
+def test_numbers_may_come_as_text_as_config_hands_them_on():
+    texts = {"input": ["1", "28", "28"], "batches": ["1", "2"], "count": "3", "seeds": "1"}
+    more = {"classes": "10", "seed": "2", "offset": "-0.5", "std": "0.5", "limit": "0.1"}
+    found = gradleak_config.load(entry(**texts, **more)).audit["mine"]
+    assert found.input == (1, 28, 28) and found.batches == [1, 2]
+    assert (found.count, found.seeds, found.classes, found.seed) == (3, 1, 10, 2)
+    assert (found.offset, found.std, found.limit) == (-0.5, 0.5, 0.1)
 
 
 def test_a_result_and_its_pictures_come_back_from_their_files(tmp_path):

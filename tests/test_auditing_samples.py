@@ -4,14 +4,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from conftest import ROOT
 from gradleak.auditing.samples import (
     OTHERS,
     POOL,
+    Samples,
     from_dataset,
     from_embedded,
     from_folder,
     from_pixels,
 )
+from gradleak.auditing.settings import Settings
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ConfigError, DataError
 
@@ -169,11 +172,20 @@ def test_inputs_are_shifted_and_scaled_pixels():
 def test_too_few_images_are_refused():
     found = from_dataset(data(24, 4), (3, 8, 8), 4)
     found.check(4, 4)
-    with pytest.raises(DataError, match=f"24 images, but 4 batches of 5 beside {OTHERS}") as error:
+    with pytest.raises(
+        DataError, match=f"24 images, .* takes 25, .*, and {OTHERS} others"
+    ) as error:
         found.check(4, 5)
     assert one_sentence(error)
     with pytest.raises(DataError):
         found.check(13, 2)
+
+
+@pytest.mark.parametrize(("scale", "needed"), [("laptop", 24), ("paper", 80)])
+def test_the_documentation_says_how_many_images_it_takes(scale, needed):
+    settings = Settings(scale=scale)
+    assert Samples.needed(settings.amounts[0], settings.batches[-1]) == needed
+    assert f"{needed} at" in (ROOT / "docs" / "audit.md").read_text()
 
 
 def test_an_answer_is_told_from_enough_others_under_every_batch_size():

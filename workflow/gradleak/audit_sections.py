@@ -18,6 +18,8 @@ from pydantic import (
 from gradleak.data.catalogue import info
 from gradleak.section import AmountOrName, DatasetName, InputSize, OwnPath, Section
 
+# Keys of an audit whose values are numbers, or lists of them.
+NUMBERS = ("input", "classes", "seed", "count", "seeds", "batches", "offset", "std", "limit")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
@@ -57,11 +59,15 @@ class DatasetSamples(Section):
 
 
 def _number(value: Any) -> Any:
-    """A number that `--config` hands on as a text, as it does below the top level."""
-    try:
-        return float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+    """A number, or a list of them, that `--config` hands on as text below the top level."""
+    if isinstance(value, list | tuple):
+        return [_number(one) for one in value]
+    for kind in (int, float):
+        try:
+            return kind(value) if isinstance(value, str) else value
+        except ValueError:
+            continue
+    return value
 
 
 def _network_kind(value: Any) -> str:
@@ -72,12 +78,21 @@ def _network_kind(value: Any) -> str:
     return "torchvision" if named else "file"
 
 
+def _embedded(value: Any) -> Any:
+    """The word for embedded images, or the forms that there are."""
+    if value != "embedded":
+        found = f"{value} is none of its forms; " if isinstance(value, dict) else ""
+        forms = "embedded, {dataset: cifar10, split: test} or {folder: /path/to/images}"
+        raise ValueError(f"{found}give {forms}")
+    return value
+
+
 def _samples_kind(value: Any) -> str:
     """Which kind of images an entry describes."""
     for kind, section in (("folder", FolderSamples), ("dataset", DatasetSamples)):
         if isinstance(value, section) or (isinstance(value, dict) and kind in value):
             return kind
-    return "dataset" if isinstance(value, dict) else "embedded"
+    return "embedded"
 
 
 class AuditConfig(Section):
@@ -99,7 +114,7 @@ class AuditConfig(Section):
     weights: OwnPath | None = None
     seed: NonNegativeInt = 0
     samples: Annotated[
-        Annotated[Literal["embedded"], Tag("embedded")]
+        Annotated[Literal["embedded"], BeforeValidator(_embedded), Tag("embedded")]
         | Annotated[FolderSamples, Tag("folder")]
         | Annotated[DatasetSamples, Tag("dataset")],
         Discriminator(_samples_kind),
@@ -113,8 +128,15 @@ class AuditConfig(Section):
     batches: Annotated[list[PositiveInt], Field(min_length=1)] = Field(default=[1, 4])
     offset: float = 0.0
     std: PositiveFloat = 1.0
-    limit: Annotated[float, Field(ge=0, le=1), BeforeValidator(_number)] | None = None
+    limit: Annotated[float, Field(ge=0, le=1)] | None = None
     baseline: OwnPath | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _numbers(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
+            return values
+        return {key: _number(own) if key in NUMBERS else own for key, own in values.items()}
 
     @model_validator(mode="after")
     def _growing(self) -> AuditConfig:

@@ -76,8 +76,9 @@ class Samples:
         needed = self.needed(count, largest)
         if len(self) < needed:
             raise DataError(
-                f"samples: {self.title} are {len(self)} images, but {count} batches of {largest} "
-                f"beside {OTHERS} others take {needed}; add images, or lower count or batches."
+                f"samples: {self.title} are {len(self)} images, but an audit takes {needed}, for "
+                f"{count} batches of {largest}, and {OTHERS} others to tell each batch from; add "
+                "images, or lower count or batches."
             )
 
     @staticmethod
