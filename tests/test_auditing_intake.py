@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
+import gradleak
 from gradleak.auditing.client import check_training, deltas, gradient
 from gradleak.auditing.conversion import convert
 from gradleak.auditing.intake import FROZEN, HALF, own_copy
@@ -117,3 +118,22 @@ def test_a_network_that_gives_something_else_in_training_is_refused_there(given,
         check_training(module, SIZE, 3)
     assert "\n" not in str(error.value) and not module.training
     check_training(Trained(nn.Identity()), SIZE, 3)
+
+
+class Pooled(Trained):
+    """Pools away the image of its second head, as torchvision's Inception does small ones."""
+
+    def forward(self, x):
+        if self.training:
+            return nn.functional.avg_pool2d(x, 9).flatten(1)
+        return self.fc(x.flatten(1))
+
+
+def test_a_graph_that_does_not_run_is_one_sentence():
+    with pytest.raises(
+        ConfigError, match=r"graph of Pooled.forward does not run on images"
+    ) as error:
+        read(Pooled(None), SIZE)
+    assert "\n" not in str(error.value)
+    with pytest.raises(ConfigError, match=r"in training mode \(.*\); take mode: evaluation"):
+        gradleak.audit(Pooled(None), SIZE, scale="smoke")

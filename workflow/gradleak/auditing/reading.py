@@ -13,6 +13,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional
 
+from gradleak.auditing.intake import first_line
 from gradleak.errors import ConfigError
 from gradleak.operators.structure import ConvShape
 
@@ -220,20 +221,33 @@ def read(model: nn.Module, size: tuple[int, int, int]) -> Reading:
         If an image of this size does not pass, the output is not one row of numbers for each
         image, or the forward pass cannot be written as a graph; with the module and the reason.
     """
-    classes = _outputs(model, size)
+    classes = outputs(model, size)
     try:
         traced = fx.symbolic_trace(model)
     except Exception as error:
         raise ConfigError(
             f"{type(model).__name__}.forward cannot be read as a graph ({_where(error)}"
-            f"{_first_line(error)}); take branches on values out of it, or put them into a module "
+            f"{first_line(error)}); take branches on values out of it, or put them into a module "
             "of their own."
         ) from error
-    return Reading(size, classes, *_layers(traced, size))
+    try:
+        layers, graph, nodes = _layers(traced, size)
+    except Exception as error:
+        raise ConfigError(
+            f"The graph of {type(model).__name__}.forward does not run on images of {_times(size)} "
+            f"({first_line(error)}); take out of it what depends on more than the images."
+        ) from error
+    return Reading(size, classes, layers, graph, nodes)
 
 
-def _outputs(model: nn.Module, size: tuple[int, int, int]) -> int:
-    """Numbers that the network gives for one image."""
+def outputs(model: nn.Module, size: tuple[int, int, int]) -> int:
+    """Numbers that the network gives for one image (C, H, W) in evaluation mode.
+
+    Raises
+    ------
+    ConfigError
+        If an image does not pass, or the output is not one row of numbers for each image.
+    """
     parameter = next(model.parameters(), None)
     if parameter is None:
         raise ConfigError(
@@ -245,10 +259,10 @@ def _outputs(model: nn.Module, size: tuple[int, int, int]) -> int:
     try:
         with torch.no_grad():
             found = model.eval()(images)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{type(model).__name__} does not take an image of {_times(size)} "
-            f"({_first_line(error)}); correct input: [C, H, W]."
+            f"({first_line(error)}); correct input: [C, H, W]."
         ) from error
     finally:
         model.train(training)
@@ -442,10 +456,6 @@ def _pair(value: Any) -> tuple[int, int]:
 
 def _times(size: tuple[int, ...] | torch.Size) -> str:
     return "x".join(str(side) for side in size)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def _where(error: Exception) -> str:

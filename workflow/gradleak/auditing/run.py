@@ -29,7 +29,7 @@ from gradleak.auditing.networks import (
     signed,
 )
 from gradleak.auditing.page_pictures import Pictures
-from gradleak.auditing.reading import Reading, read
+from gradleak.auditing.reading import Reading, outputs, read
 from gradleak.auditing.result import (
     Audit,
     Case,
@@ -132,10 +132,10 @@ class _Audit:
         self.settings, self.origin, self.redraw = settings, origin, redraw
         # A graph shows one mode alone, of networks that ask for theirs.
         self.module.train(settings.mode != "evaluation")
+        if settings.mode != "evaluation":
+            client.check_training(self.module, size, outputs(self.module, size))
         self.reading = read(self.module, size)
         client.check_loss(settings.loss, self.reading.classes)
-        if settings.mode != "evaluation":
-            client.check_training(self.module, size, self.reading.classes)
         self.converted, self.why = _converted(self.reading, self.module, origin.name)
         found = samples(size, max(self.reading.classes, 2))
         count, seeds = settings.amounts
