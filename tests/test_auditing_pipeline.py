@@ -149,6 +149,9 @@ def test_five_lines_of_python_audit_a_network(tmp_path):
     assert files.read(tmp_path / "audit" / "audit.json") == found.result
 
 
+FIXED = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
@@ -164,7 +167,9 @@ def test_five_lines_of_python_audit_a_network(tmp_path):
         ({"labels": [0, 1]}, "labels: they are of images given as pixels"),
         ({"loss": "mse"}, "loss: mse is not known"),
         ({"redraw": 3}, "redraw: give a function of a seed"),
-        ({"redraw": lambda seed: nn.Linear}, "network is the class Linear"),
+        ({"redraw": lambda seed: nn.Linear}, "redraw: what it returns is the class Linear"),
+        ({"redraw": lambda seed: nn.Linear(64, 10)}, "redraw gives parameters of other names"),
+        ({"model": FIXED, "redraw": lambda seed: FIXED}, "redraw: it gives the weights of model"),
     ],
 )
 def test_arguments_that_do_not_fit_are_one_sentence(changed, words):

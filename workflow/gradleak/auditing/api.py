@@ -6,13 +6,14 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
 from gradleak.auditing import files, gate, page, samples
-from gradleak.auditing.intake import check_network
+from gradleak.auditing.intake import check_network, same_parameters
 from gradleak.auditing.page_pictures import Pictures
 from gradleak.auditing.result import Audit
 from gradleak.auditing.run import Origin, Settings, audit_network
@@ -114,10 +115,8 @@ def audit(
     sides = whole("input_shape", input_shape, wanted)
     if len(sides) != 3:
         raise ConfigError(f"input_shape: give {wanted}, not {sides}.")
-    if redraw is not None and not callable(redraw):
-        raise ConfigError(
-            f"redraw: give a function of a seed that returns a network, not {redraw!r}."
-        )
+    if redraw is not None:
+        _check_redraw(model, redraw)
     settings = Settings(loss, mode, count, seeds, batches, offset, std, scale, device)  # type: ignore[arg-type]
     weights = "as given" if redraw is None else "as given, then drawn by redraw"
     found = audit_network(
@@ -129,6 +128,20 @@ def audit(
         redraw=redraw,
     )
     return Report(found.timed, found.pictures)
+
+
+def _check_redraw(model: nn.Module, redraw: Any) -> None:
+    """Refuse what draws no weights of the same network."""
+    if not callable(redraw):
+        raise ConfigError(
+            f"redraw: give a function of a seed that returns a network, not {redraw!r}."
+        )
+    other = redraw(1)
+    check_network(other, "redraw: what it returns")
+    if len(same_parameters(model, other, "redraw")) == len(list(model.parameters())):
+        raise ConfigError(
+            "redraw: it gives the weights of model again; draw others by its seed, or leave it out."
+        )
 
 
 def _source(

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from gradleak.auditing import samples, source
+from gradleak.auditing.intake import same_parameters
 from gradleak.auditing.run import Audited, Origin, Settings, audit_network
 from gradleak.auditing.samples import Samples
 from gradleak.data import arrays
@@ -91,20 +91,15 @@ def _drawn(first: nn.Module, second: nn.Module, seed: int) -> tuple[bool, str]:
 
     One that loads a checkpoint gives the same weights under every seed.
     """
-    draws = [dict(network.named_parameters()) for network in (first, second)]
-    if [(k, v.shape) for k, v in draws[0].items()] != [(k, v.shape) for k, v in draws[1].items()]:
-        raise ConfigError(
-            "network: the factory gives parameters of other names or shapes at another seed; let "
-            "chance draw weights alone."
-        )
-    same = [name for name, value in draws[0].items() if torch.equal(value, draws[1][name])]
-    if len(same) == len(draws[0]):
+    parameters = dict(first.named_parameters())
+    same = same_parameters(first, second, "network: the factory")
+    if len(same) == len(parameters):
         return False, "weights that the factory sets"
     # Biases of 0 and scales of 1 are part of a draw.
-    own = [name for name in same if draws[0][name].unique().numel() > 1]
+    own = [name for name in same if parameters[name].unique().numel() > 1]
     told = f"fresh, seed {seed}"
     if own:
-        told += f", but {len(own)} of {len(draws[0])} parameters as the factory sets them"
+        told += f", but {len(own)} of {len(parameters)} parameters as the factory sets them"
     return True, told
 
 

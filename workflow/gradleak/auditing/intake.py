@@ -87,6 +87,35 @@ def check_network(found: Any, what: str) -> None:
     )
 
 
+def same_parameters(first: nn.Module, second: nn.Module, what: str) -> list[str]:
+    """Names of parameters that two draws of a network share.
+
+    Parameters
+    ----------
+    first, second
+        The draws.
+    what
+        Where they come from.
+
+    Raises
+    ------
+    ConfigError
+        If these are draws of different networks; begins with `what`.
+    """
+    draws = [dict(network.named_parameters()) for network in (first, second)]
+    shapes = [[(name, value.shape) for name, value in draw.items()] for draw in draws]
+    if shapes[0] != shapes[1]:
+        raise ConfigError(
+            f"{what} gives parameters of other names or shapes at another seed; let chance draw "
+            "weights alone."
+        )
+    # Draws may lie on different devices.
+    one, other = (
+        {name: value.detach().cpu().float() for name, value in draw.items()} for draw in draws
+    )
+    return [name for name, value in one.items() if torch.equal(value, other[name])]
+
+
 def _check_plain(model: nn.Module) -> None:
     """Refuse compiled, scripted and lazy networks."""
     for name, part in model.named_modules():
