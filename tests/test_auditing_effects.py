@@ -42,6 +42,8 @@ def test_failed_runs_read_nothing_and_without_an_answer_nothing_is_known():
         (FAR, READ, "worse"),
         (NEAR, FAR, "helps"),
         (READ, READ, "no difference shown"),
+        (READ, [0.86] * 8, "no difference shown"),
+        (FAR, [0.24] * 8, "no difference shown"),
         ([*READ[:7], 0.1], [*FAR[:7], 0.15], "no difference shown"),
         (READ[:2], FAR[:2], "no difference shown"),
         (READ, [None] * 4 + FAR[:4], "inconclusive"),

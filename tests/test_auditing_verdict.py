@@ -204,17 +204,18 @@ def test_changes_that_help_rank_by_what_is_left_and_then_by_price():
         change("costly", 0.0, 0.1, accuracy=0.2),
         change("cheap", 0.0, 0.1, accuracy=0.9),
         change("large", 0.0, 0.1, accuracy=0.9, parameters=2.0),
-        change("nearer", 0.0, 0.05, accuracy=0.9),
+        change("farther", 0.0, 0.04, accuracy=0.1),
+        change("nearly", 0.0, 0.14, accuracy=0.95),
         change("useless", 0.0, 0.01, effect="no difference shown"),
         change("broken", 0.0, 0.01, effect="inconclusive"),
         change("untried", None, None, reason="It has no skip."),
     ]
-    order = ["nearer", "cheap", "large", "costly", "weak"]
+    order = ["farther", "nearly", "cheap", "large", "costly", "weak"]
     assert list(ranking(changes)) == order
     assert list(ranking(changes[::-1])) == order
     advice = judged(case("none", "search", 1, runs()), changes=changes).advice
-    assert "helped most: nearer. 4 of 4 gradients could be read without it, 0 of 4" in advice
-    assert "costs 0.0% of accuracy" in advice
+    assert "helped most: farther. 4 of 4 gradients could be read without it, 0 of 4" in advice
+    assert "costs 80.0% of accuracy" in advice
     nothing = [change("none", 1.0, 0.9), change("a", 1.0, 0.9, effect="no difference shown")]
     assert judged(changes=nothing).advice.startswith("The one change was not shown to help")
 

@@ -16,6 +16,8 @@ from gradleak.errors import NumericsError
 
 # Probability by chance below which a difference counts as shown.
 SHOWN = 0.01
+# Differences of SSIM, and of PSNR in dB, that nobody would see count as none.
+SEEN_SSIM, SEEN_PSNR = 0.05, 1.0
 # A gradient under one draw: number of its first image, number of the draw.
 Pair = tuple[int, int]
 
@@ -127,10 +129,11 @@ def effect(before: Sequence[Case], after: Sequence[Case]) -> tuple[Effect, float
     """Whether a change helps, and the probability of such a difference by chance.
 
     Exact one-sided sign tests over pairs of gradient and draw: one on which pairs were read, one
-    on how near the best answer came (SSIM, or PSNR below SSIM's window); twice the smaller p
-    counts, below `SHOWN`. If an attack that was nearest before failed without an answer in half of
-    the pairs or more, and nothing came as near, the change is inconclusive: it stopped a
-    computation, which says little of what the gradient holds.
+    on how near the best answer came (SSIM, or PSNR below SSIM's window), where differences too
+    small to be seen are ties; twice the smaller p counts, below `SHOWN`. If an attack that was
+    nearest before failed without an answer in half of the pairs or more, and nothing came as near,
+    the change is inconclusive: it stopped a computation, which says little of what the gradient
+    holds.
 
     Parameters
     ----------
@@ -151,9 +154,9 @@ def effect(before: Sequence[Case], after: Sequence[Case]) -> tuple[Effect, float
     if 2 * len(lost) >= len(old):
         return "inconclusive", None
     reads = [(old[pair][1].readable, new[pair][1].readable) for pair in pairs]
-    near = [(_nearness(old[pair][1]), _nearness(new[pair][1])) for pair in pairs]
+    near = [_nearer(old[pair][1], new[pair][1]) for pair in pairs]
     fewer, more = (sum(a > b for a, b in reads), sum(a < b for a, b in reads))
-    less, closer = (sum(a > b for a, b in near), sum(a < b for a, b in near))
+    less, closer = near.count(-1), near.count(1)
     helps = 2 * min(_by_chance(fewer, more), _by_chance(less, closer))
     harms = 2 * min(_by_chance(more, fewer), _by_chance(closer, less))
     if fewer >= more and helps < SHOWN:
@@ -187,6 +190,13 @@ def _failed(cases: Sequence[Case]) -> set[tuple[str, int, int]]:
         for run in case.runs
         if run.status == "failed"
     }
+
+
+def _nearer(before: Run, after: Run) -> int:
+    """Sign of the change of nearness; 0 if it is too small to be seen."""
+    least = SEEN_PSNR if before.ssim is None else SEEN_SSIM
+    change = _nearness(after) - _nearness(before)
+    return 0 if abs(change) < least else 1 if change > 0 else -1
 
 
 def _nearness(run: Run) -> float:

@@ -124,8 +124,9 @@ def ranking(changes: Sequence[Change]) -> tuple[str, ...]:
         work = 1.0 if price is None else price.multiply_adds
         size = 1.0 if price is None else price.parameters
         assert change.leak is not None
-        near = 0.0 if change.ssim is None else change.ssim
-        return change.leak, _lost(change) or 0.0, work, size, near
+        # Below a tenth of SSIM, prices decide.
+        near = 0.0 if change.ssim is None else round(change.ssim, 1)
+        return change.leak, near, _lost(change) or 0.0, work, size
 
     helpful = [change for change in changes if change.effect == "helps"]
     return tuple(change.id for change in sorted(helpful, key=key))
