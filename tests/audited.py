@@ -51,6 +51,37 @@ class Branching(nn.Module):
         return self.fc(x)
 
 
+class Steps(nn.Module):
+    """A convolution and a fully connected layer, and linear steps of one's own around them."""
+
+    def __init__(self, before=None, between=None, after=None, features=4 * 8 * 8):
+        super().__init__()
+        self.register_buffer("mean", torch.tensor([0.5, 0.4, 0.3]).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor([0.2, 0.25, 0.3]).view(1, 3, 1, 1))
+        self.conv = nn.Conv2d(3, 4, 3, padding=1)
+        self.fc = nn.Linear(features, 5)
+        self.steps = before, between, after
+
+    def forward(self, x):
+        before, between, after = self.steps
+        x = before(self, x) if before else x
+        x = torch.relu(self.conv(x))
+        x = (between(x) if between else x).flatten(1)
+        return after(self.fc(x)) if after else self.fc(x)
+
+
+def all_convolutions():
+    """LeNet's first form: the last layers are convolutions over all that is left."""
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 5, 2),
+        nn.Tanh(),
+        nn.Conv2d(4, 6, 12),
+        nn.Tanh(),
+        nn.Conv2d(6, 10, 1),
+        nn.Flatten(),
+    )
+
+
 def cnn3():
     """COPA's variant 2: tanh, biases only at the end."""
     return nn.Sequential(

@@ -16,8 +16,9 @@ from gradleak.auditing.changes import (
     variants,
 )
 from gradleak.auditing.conversion import convert
-from gradleak.auditing.networks import ChainNetwork, ModuleNetwork, Task, multiply_adds, told
+from gradleak.auditing.networks import ChainNetwork, ModuleNetwork, Task, multiply_adds
 from gradleak.auditing.reading import read
+from gradleak.auditing.telling import told
 from gradleak.defences.soteria import cost
 from gradleak.errors import ConfigError
 from gradleak.models.build import load

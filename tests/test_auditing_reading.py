@@ -1,9 +1,12 @@
 """Networks read as graphs: kinds and shapes of layers, chains where they are ones, counts."""
 
+from collections import namedtuple
+
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 from torchvision import models
 
 import audited
@@ -18,6 +21,15 @@ from gradleak.rank_analysis import analyse
 CHAINS = {
     "cnn3": (audited.cnn3, (3, 32, 32)),
     "functional": (lambda: audited.Functional().eval(), (1, 28, 28)),
+    "all_convolutions": (audited.all_convolutions, (1, 28, 28)),
+    "normalised": (
+        lambda: audited.Steps(before=lambda net, x: (x * 2 - net.mean) / net.std),
+        (3, 8, 8),
+    ),
+    "log_softmax": (
+        lambda: audited.Steps(after=lambda z: functional.log_softmax(z, 1)),
+        (3, 8, 8),
+    ),
     "resnet18": (audited.resnet18, (3, 32, 32)),
     "resnet50": (lambda: models.resnet50(num_classes=10), (3, 64, 64)),
     "vgg16": (lambda: models.vgg16(num_classes=10), (3, 224, 224)),
@@ -38,6 +50,51 @@ NO_CHAINS = {
         (3, 2, 2),
         "Softmax",
     ),
+    "learned": (
+        lambda: audited.Steps(before=lambda net, x: x * net.conv.bias.mean()),
+        (3, 8, 8),
+        "mul .* changes the image by weights",
+    ),
+    "one_of_two": (
+        lambda: audited.Steps(before=lambda net, x: net.mean * x + x),
+        (3, 8, 8),
+        "on the whole image alone",
+    ),
+    "undone": (lambda: audited.Steps(before=lambda net, x: x * 0), (3, 8, 8), "whole image alone"),
+    "temperature": (
+        lambda: audited.Steps(after=lambda z: z / 2),
+        (3, 8, 8),
+        "truediv .* is linear but which this reader follows",
+    ),
+    "chunked": (
+        lambda: audited.Steps(between=lambda x: torch.cat(torch.chunk(x, 2, 1)[::-1], 1)),
+        (3, 8, 8),
+        "chunk .* is linear",
+    ),
+    "global_head": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        ),
+        (3, 8, 8),
+        "^2 is the last layer with weights, .*: its pool follows it",
+    ),
+    "odd_pool": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 4, 3),
+            nn.ReLU(),
+            nn.Conv2d(4, 4, 2),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(16, 2),
+        ),
+        (3, 8, 8),
+        "^Layer 2 gives 5x5, which a pool of 2x2 does not divide[.]$",
+    ),
+    "difference": (
+        lambda: audited.Steps(before=lambda net, x: x - x.mean((2, 3), True)),
+        (3, 8, 8),
+        "mean pools something else",
+    ),
     "scaled": (
         lambda: nn.Sequential(
             nn.Conv2d(3, 2, 1, groups=1), nn.AvgPool2d(3, 1, 1), nn.Flatten(), nn.Linear(8, 2)
@@ -48,7 +105,9 @@ NO_CHAINS = {
 }
 
 
-@pytest.mark.parametrize("name", ["cnn3", "functional", "resnet18"])
+@pytest.mark.parametrize(
+    "name", ["cnn3", "functional", "all_convolutions", "log_softmax", "normalised", "resnet18"]
+)
 def test_a_chain_shares_the_gradient_of_the_network_it_was_read_from(name):
     build, size = CHAINS[name]
     torch.manual_seed(0)
@@ -57,10 +116,11 @@ def test_a_chain_shares_the_gradient_of_the_network_it_was_read_from(name):
     draw = np.random.default_rng(0)
     images, labels = draw.random((3, *size)), np.array([1, 2, 3])
     mode = "training" if found.chain.is_normalised else "evaluation"
+    taken = images if found.before is None else found.before(images)
     ours = capture(
         found.chain,
         found.weights(module),
-        images,
+        taken,
         labels,
         precision="float32",
         device=torch.device("cpu"),
@@ -71,7 +131,8 @@ def test_a_chain_shares_the_gradient_of_the_network_it_was_read_from(name):
     assert sorted(parameters.values()) == sorted(theirs)
     for own, name in parameters.items():
         scale = np.abs(theirs[name]).max()
-        assert np.abs(ours[own] - theirs[name]).max() <= 1e-4 * scale + 1e-7, name
+        expected = theirs[name].reshape(ours[own].shape)
+        assert np.abs(ours[own] - expected).max() <= 1e-4 * scale + 1e-7, name
 
 
 @pytest.mark.parametrize("name", CHAINS)
@@ -91,12 +152,110 @@ def test_what_keeps_a_network_from_being_a_chain_is_named(name):
     assert str(error.value).endswith(".")
 
 
-def test_dropout_that_was_traced_in_evaluation_does_nothing():
-    module = audited.Functional().eval()
-    chain = convert(read(module, (1, 28, 28)), module, "f").chain
-    assert not chain.has_dropout
-    trained = audited.Functional()
-    assert convert(read(trained, (1, 28, 28)), trained, "f").chain.has_dropout
+def test_dropout_is_read_as_in_training_however_the_network_was_left():
+    for module in (audited.Functional(), audited.Functional().eval()):
+        mode = module.training
+        reading = read(module, (1, 28, 28))
+        assert convert(reading, module, "f").chain.has_dropout
+        assert {part.training for part in module.modules()} == {mode}
+
+
+class Statistics(nn.Module):
+    """A norm by function, whose statistics a pass in training moves, and a part left frozen."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Linear(12, 3)
+        self.frozen = nn.BatchNorm1d(3).eval()
+        self.register_buffer("mean", torch.zeros(3))
+        self.register_buffer("var", torch.ones(3))
+
+    def forward(self, x):
+        z = self.frozen(self.fc(x.flatten(1)))
+        return functional.batch_norm(z, self.mean, self.var, training=self.training)
+
+
+def test_reading_moves_no_statistics_and_keeps_each_parts_mode():
+    module = Statistics()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    read(module, (3, 2, 2))
+    assert module.training and not module.frozen.training
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+Both = namedtuple("Both", "scores more")
+
+
+class Auxiliary(nn.Module):
+    """Gives a second answer in training, as GoogLeNet does, or fails where an image is small."""
+
+    def __init__(self, kernel):
+        super().__init__()
+        self.fc, self.more = nn.Linear(12, 3), nn.Linear(12, 3)
+        self.kernel = kernel
+
+    def forward(self, x):
+        if self.training:
+            more = functional.avg_pool2d(x, self.kernel).flatten(1).sum(1)
+            return Both(self.fc(x.flatten(1)), more)
+        return self.fc(x.flatten(1))
+
+
+@pytest.mark.parametrize("kernel", [2, 5])
+def test_a_network_that_gives_more_in_training_is_read_as_it_evaluates(kernel):
+    found = read(Auxiliary(kernel), (3, 2, 2))
+    assert [layer.name for layer in found.layers] == ["flatten", "fc"]
+
+
+def test_under_another_loss_a_log_softmax_is_a_reason():
+    build, size = CHAINS["log_softmax"]
+    module = build()
+    with pytest.raises(NotApplicable, match=r"log-softmax .* with loss cross_entropy"):
+        convert(read(module, size), module, "net", "raw_logits")
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {"before": lambda net, x: (x - net.mean) / net.std},
+        {"before": lambda net, x: -x * 2 - 1},
+        {"before": lambda net, x: x - x.mean((2, 3), True)},
+        {"between": lambda x: 1 - 0.5 * x},
+        {"between": lambda x: torch.cat(torch.split(x, 2, 1)[::-1], 1)},
+        {"between": lambda x: torch.cat([x[:, :1], x.narrow(1, 1, 3)], 1)},
+        {"after": lambda z: z / 2},
+    ],
+)
+def test_linear_steps_are_not_called_anything_else(steps):
+    reading = read(audited.Steps(**steps), (3, 8, 8))
+    assert reading.unreadable == ()
+    assert not any(row.note for row in counts(reading))
+
+
+@pytest.mark.parametrize(
+    "step", [lambda x: x * x, lambda x: 1 / (x + 2), lambda x: x * x.mean(), lambda x: x**2]
+)
+def test_steps_that_are_not_linear_are_unreadable(step):
+    reading = read(audited.Steps(between=step), (3, 8, 8))
+    (layer,) = reading.unreadable
+    assert "no linear system for" in layer.unreadable
+
+
+def test_parts_of_a_value_are_carried_apart():
+    class Halves(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(1, 2, 3, padding=1)
+            self.fc = nn.Linear(4 * 16, 3)
+
+        def forward(self, x):
+            left, right = torch.chunk(x, 2, 1)
+            return self.fc(torch.cat([self.a(left), self.b(right)], 1).flatten(1))
+
+    rows = {row.layer: row for row in counts(read(Halves(), (2, 4, 4)))}
+    assert (rows["a"].unknowns, rows["a"].carried) == (32, 16)
+    assert (rows["b"].unknowns, rows["b"].carried) == (16 + 32, 32)
 
 
 def test_a_network_is_left_as_it_was():

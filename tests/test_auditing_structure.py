@@ -10,8 +10,12 @@ import audited
 from gradleak.auditing.client import deltas
 from gradleak.auditing.conversion import convert
 from gradleak.auditing.reading import read
-from gradleak.auditing.structure import structure
+from gradleak.auditing.structure import structure, without_gaps
 from gradleak.errors import ConfigError, NotApplicable
+from gradleak.operators.convolution import Convolution
+from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.structure import ConvShape
+from gradleak.operators.system import LayerSystem
 from gradleak.rank_analysis import network_index
 from gradleak.security import structural_index
 
@@ -110,6 +114,50 @@ def test_a_dead_filter_makes_the_rank_a_measured_one():
         module[0].weight[0] = 0
     found = row(analysed(module, (1, 6, 6))[0], "0")
     assert found.rank_kind == "measured" and "is 0" in found.note
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "size"),
+    [(1, 2, 0, (8, 8)), (2, 3, 0, (9, 10)), (3, 2, 0, (8, 9)), (2, 3, 1, (8, 8))],
+)
+def test_pixels_that_no_window_meets_change_no_singular_value(kernel, stride, padding, size):
+    shape = ConvShape(3, 4, (kernel, kernel), (stride, stride), (padding, padding), size)
+    draw = np.random.default_rng(0)
+    weight = draw.standard_normal((4, 3, kernel, kernel))
+    delta = draw.standard_normal((4, *shape.output))
+    met = without_gaps(shape)
+    assert met.output == shape.output and met.covered == shape.covered
+    values = [
+        np.linalg.svd(
+            LayerSystem(Convolution(weight, one), GradientConstraint(delta, one)).dense(),
+            compute_uv=False,
+        )
+        for one in (shape, met)
+    ]
+    before, after = (v[v > 1e-9 * v[0]] for v in values)
+    assert np.allclose(before, after)
+    if not padding:
+        assert met.unknowns == met.covered
+
+
+def test_a_layer_of_stride_beyond_its_kernel_is_measured_without_the_pixels_it_skips():
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(256, 512, 1, 2, bias=False), nn.Tanh(), nn.Flatten(), nn.Linear(512, 3)
+    )
+    found = row(analysed(module, (256, 2, 2))[0], "0")
+    assert found.own_unknowns == 1024 and found.free == 1024 - found.rank >= 768
+    assert found.condition is not None
+
+
+def test_a_bound_has_no_condition_number_because_it_is_one(monkeypatch):
+    monkeypatch.setattr("gradleak.auditing.structure.RANKED", 10)
+    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(32, 3))
+    with torch.no_grad():
+        module[0].weight[0] = 0
+    found = row(analysed(module, (1, 6, 6))[0], "0")
+    assert found.rank_kind == "at most"
+    assert "the rank is only bounded" in found.note and "rounding" not in found.note
 
 
 def test_in_a_large_layer_a_dead_filter_leaves_a_bound():

@@ -10,7 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from gradleak.auditing.networks import Arrays, ChainNetwork, ModuleNetwork, Network, spoken, told
+from gradleak.auditing.networks import Arrays, ChainNetwork, ModuleNetwork, Network
+from gradleak.auditing.telling import spoken, told
 from gradleak.defences.base import Defence
 from gradleak.defences.clipping import Clipping
 from gradleak.defences.gaussian_noise import GaussianNoise
@@ -125,7 +126,7 @@ _LOCKED = "key-lock on the first convolution"
 def _soteria(network: ChainNetwork, batch: int, work: float) -> Variant:
     chain, why = network.chain, ""
     if not chain.convolutions:
-        why = f"{chain.name} has no convolution whose features Soteria could choose from."
+        why = "There is no convolution."
     else:
         passes = int(cost(chain)["passes"])
         # A pass back costs about two forward.
@@ -199,7 +200,7 @@ def changed_network(network: ChainNetwork, chain: Chain) -> ChainNetwork:
                     out[name] = value if value.shape == out[name].shape else out[name]
         return out
 
-    return ChainNetwork(chain, weights, network.task, network.names)
+    return replace(network, chain=chain, weights=weights)
 
 
 def _locked(chain: Chain) -> Chain:

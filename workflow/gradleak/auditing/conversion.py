@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import numpy as np
 import torch
-from torch import fx, nn
+from torch import nn
 from torch.nn import functional
 
-from gradleak.auditing.reading import ACTIVATIONS, Layer, Reading
+from gradleak.auditing.client import passing
+from gradleak.auditing.kinds import ACTIVATIONS, ADDITIONS, DIVISIONS
+from gradleak.auditing.pools import argument, pool_kind
+from gradleak.auditing.preprocessing import Preprocessing, is_given, preprocessing
+from gradleak.auditing.reading import Layer, Reading
+from gradleak.auditing.telling import told
 from gradleak.errors import ConfigError, NotApplicable
 from gradleak.matching.branch_layers import EPSILON
 from gradleak.models.activations import Activation
 from gradleak.models.build import load
-from gradleak.models.chain import IDENTITY, POOL, Chain, ConvSpec, LinearSpec
+from gradleak.models.chain import IDENTITY, Chain, ConvSpec, LinearLayer, LinearSpec
 from gradleak.models.parts import SKIP
 
 # Largest difference of outputs, relative to their size, between a network and its chain.
@@ -37,19 +41,29 @@ class Converted:
         The module's name of each array of the chain: parameters, and running statistics of norms.
     layers
         The module's name of each layer of the chain, in order.
+    before
+        What the module does to the image before the chain's first layer; None for nothing.
     """
 
     chain: Chain
     names: Mapping[str, str]
     layers: tuple[str, ...]
+    before: Preprocessing | None = None
 
     def weights(self, module: nn.Module) -> dict[str, np.ndarray]:
-        """Arrays of the chain, float32, as the module holds them."""
+        """Arrays of the chain, float32, as the module holds them.
+
+        A convolution that became a fully connected layer has its filters as rows.
+        """
         state = module.state_dict()
-        return {own: state[name].detach().cpu().float().numpy() for own, name in self.names.items()}
+        rows = {f"{x.name}.weight" for x in self.chain.layers if isinstance(x, LinearLayer)}
+        out = {own: state[name].detach().cpu().float().numpy() for own, name in self.names.items()}
+        return {own: v.reshape(len(v), -1) if own in rows else v for own, v in out.items()}
 
 
-def convert(reading: Reading, module: nn.Module, name: str) -> Converted:
+def convert(
+    reading: Reading, module: nn.Module, name: str, loss: str = "cross_entropy"
+) -> Converted:
     """The chain of a network.
 
     Parameters
@@ -58,6 +72,9 @@ def convert(reading: Reading, module: nn.Module, name: str) -> Converted:
         The network and its layers.
     name
         Of the chain.
+    loss
+        One of `gradleak.losses.LOSSES`. Cross-entropy of log-probabilities is that of the scores
+        they were made of, so a log-softmax at the end is left out under it.
 
     Raises
     ------
@@ -65,21 +82,22 @@ def convert(reading: Reading, module: nn.Module, name: str) -> Converted:
         If the network is no chain of convolutions and fully connected layers; names the layer and
         says why.
     """
-    walk = _Walk(reading, module)
+    walk = _Walk(reading, module, loss)
     for layer in reading.layers:
         walk.take(layer)
     specs = walk.finish()
     chain = Chain(name, reading.input, specs)
+    own_names = tuple(parts[""] for parts in walk.modules)
     try:
         layers = chain.layers
     except ConfigError as error:
-        raise NotApplicable(str(error).removeprefix(f"models.{name}: ")) from error
+        raise NotApplicable(told(str(error), chain, own_names)) from error
     names: dict[str, str] = {}
     for own, parts in zip(layers, walk.modules, strict=True):
         for part, path in parts.items():
             names |= _arrays(module, f"{own.name}{part}", path)
-    found = Converted(chain, names, tuple(parts[""] for parts in walk.modules))
-    _check_same(found, module)
+    found = Converted(chain, names, own_names, walk.before)
+    _check_same(found, module, reading.layers[-1].kind == "log_softmax")
     return found
 
 
@@ -90,22 +108,24 @@ def _arrays(module: nn.Module, own: str, path: str) -> dict[str, str]:
     return {f"{own}.{kind}": f"{path}.{kind}" for kind in kinds}
 
 
-def _check_same(found: Converted, module: nn.Module) -> None:
-    """Refuse a chain that does not compute what the module does."""
+def _check_same(found: Converted, module: nn.Module, logarithms: bool) -> None:
+    """Refuse a chain that does not compute what the module does, log-softmax left out."""
     weights = found.weights(module)
     images = torch.from_numpy(
         np.random.default_rng(0).random((2, *found.chain.input), dtype=np.float32)
     )
-    parameter = next(module.parameters())
-    training = module.training
-    with torch.no_grad():
-        ours = load(found.chain, weights, torch.float32)(images)
-        theirs = module.eval()(images.to(parameter)).float().cpu()
-    module.train(training)
+    taken = images
+    if found.before is not None:
+        taken = torch.from_numpy(found.before(images.numpy())).float()
+    with torch.no_grad(), passing(module, "evaluation"):
+        ours = load(found.chain, weights, torch.float32)(taken)
+        theirs = module(images.to(next(module.parameters()))).float().cpu()
+    if logarithms:
+        ours = functional.log_softmax(ours, 1)
     if not torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE * float(theirs.abs().max())):
         raise NotApplicable(
-            f"{found.chain.name} gives other outputs than the chain that was read from it, so one "
-            "of its layers does more than its type says."
+            "The network gives other outputs than the chain that was read from it, so one of its "
+            "layers does more than its type says."
         )
 
 
@@ -129,11 +149,13 @@ class _Walk:
 
     reading: Reading
     module: nn.Module
+    loss: str
     specs: list[ConvSpec | LinearSpec] = field(default_factory=list)
     modules: list[dict[str, str]] = field(default_factory=list)
     # What each layer of the reading gives: the number of a finished layer (0 is the image), or a
     # pending one.
     given: dict[str, int | _Pending] = field(default_factory=lambda: {"input": 0})
+    before: Preprocessing | None = None
 
     def take(self, layer: Layer) -> None:
         """Follow one layer."""
@@ -147,12 +169,28 @@ class _Walk:
         self.given[layer.name] = step(layer)
 
     def finish(self) -> tuple[ConvSpec | LinearSpec, ...]:
-        """All layers; the last one must be fully connected."""
-        last = self.reading.layers[-1]
-        self._finished(last.name)
-        if not isinstance(self.specs[-1], LinearSpec):
-            raise NotApplicable(f"{last.name} is the last layer, but it is not fully connected.")
+        """All layers; the last one must be fully connected, or a convolution that is."""
+        self._finished(self.reading.layers[-1].name)
+        for place in reversed(range(len(self.specs))):
+            spec = self.specs[place]
+            if not isinstance(spec, ConvSpec) or not self._covers(place, spec):
+                break
+            self.specs[place] = LinearSpec(spec.filters, spec.bias, spec.activation)
+        if self.specs and not isinstance(self.specs[-1], LinearSpec):
+            last = self.modules[-1][""]
+            how = "its pool follows it" if self.specs[-1].pool != "none" else "it is none"
+            raise NotApplicable(
+                f"{last} is the last layer with weights, where a chain has a fully connected one, "
+                f"or a convolution whose kernel covers its whole input: {how}."
+            )
         return tuple(self.specs)
+
+    def _covers(self, place: int, spec: ConvSpec) -> bool:
+        """Whether a convolution is a matrix: one window, which holds each value once."""
+        shape = self.reading.named(self.modules[place][""]).shape
+        assert shape is not None
+        whole = shape.kernel == shape.size and shape.padding == (0, 0)
+        return whole and (spec.pool, spec.norm, spec.skip) == ("none", "none", 0)
 
     def _finished(self, name: str, activation: Activation = IDENTITY) -> int:
         """Number of the layer whose output `name` is, which ends here if it is pending."""
@@ -243,6 +281,8 @@ class _Walk:
     def _add(self, layer: Layer) -> _Pending:
         if len(layer.inputs) != 2:
             raise NotApplicable(f"{layer.name} adds {len(layer.inputs)} values, not two.")
+        if self.reading.nodes[layer.name].target not in ADDITIONS:
+            raise NotApplicable(f"{layer.name} subtracts a value; skips of a chain are added.")
         values = [self.given[name] for name in layer.inputs]
         here, ends = len(self.specs), []
         for name, value in zip(layer.inputs, values, strict=True):
@@ -291,14 +331,14 @@ class _Walk:
             )
         slope = own.negative_slope if isinstance(own, nn.LeakyReLU) else 0.01
         if own is None and name == "leaky_relu":
-            slope = _argument(node, 1, "negative_slope", slope)
+            slope = argument(node, 1, "negative_slope", slope)
         self._pending(layer)
         return self._finished(layer.inputs[0], Activation(name, float(slope)))
 
     def _pool(self, layer: Layer) -> int | _Pending:
         before, kind = (
             layer.inputs[0],
-            _pool_kind(layer, self.reading.nodes[layer.name], self._own(layer)),
+            pool_kind(layer, self.reading.nodes[layer.name], self._own(layer)),
         )
         value = self.given[before]
         if kind is None:
@@ -319,18 +359,56 @@ class _Walk:
             raise NotApplicable(f"{layer.name} pools what is pooled already.")
         return replace(spec, pool=kind)
 
+    def _offset(self, layer: Layer) -> int:
+        return self._affine(layer)
+
+    def _affine(self, layer: Layer) -> int:
+        """A linear step: a chain has a place for it before its first layer alone."""
+        before, node = layer.inputs[0], self.reading.nodes[layer.name]
+        users = [one for one in self.reading.layers if before in one.inputs]
+        alone = self.given[before] == 0 and len(users) == 1
+        if alone and layer.output_shape == self.reading.input:
+            if not is_given(self.reading.module, node):
+                raise NotApplicable(f"{layer.name} ({layer.detail}) changes the image by weights.")
+            self.before = preprocessing(self.reading.module, node, self.reading.input)
+            if self.before is not None:
+                return 0
+        raise NotApplicable(
+            f"{layer.name} ({layer.detail}) scales or shifts values, which is linear but which "
+            "this reader follows on the whole image alone, before the first layer."
+        )
+
+    def _part(self, layer: Layer) -> int:
+        raise NotApplicable(
+            f"{layer.name} ({layer.detail}) takes a part of the values, which is linear but which "
+            "a chain of whole layers does not do."
+        )
+
+    def _log_softmax(self, layer: Layer) -> int:
+        if self.loss != "cross_entropy":
+            raise NotApplicable(
+                f"{layer.name} is a log-softmax at the end, which is a part of the loss "
+                "cross_entropy alone; with loss cross_entropy the gradient is that of nll_loss."
+            )
+        return self._finished(layer.inputs[0])
+
     def _reshape(self, layer: Layer) -> int:
         target = self.reading.nodes[layer.name].target
         moves = target in (torch.permute, torch.transpose, "permute", "transpose")
-        if len(layer.output_shape) != 1 or moves:
+        if target in DIVISIONS:
+            raise NotApplicable(
+                f"{layer.name} ({layer.detail}) divides values into parts, which is linear but "
+                "which a chain of whole layers does not do."
+            )
+        if sum(side != 1 for side in layer.output_shape) > 1 or moves:
             raise NotApplicable(f"{layer.name} ({layer.detail}) does more than flatten an image.")
         return self._finished(layer.inputs[0])
 
     def _dropout(self, layer: Layer) -> int:
         own, node = self._own(layer), self.reading.nodes[layer.name]
-        rate = own.p if isinstance(own, nn.Dropout) else _argument(node, 1, "p", 0.5)
-        if own is None and not _argument(node, 2, "training", True):
-            rate = 0  # traced in evaluation mode
+        rate = getattr(own, "p", 0.5) if own is not None else argument(node, 1, "p", 0.5)
+        if own is None and not argument(node, 2, "training", True):
+            rate = 0  # whatever the mode
         number = self._finished(layer.inputs[0])
         spec = self.specs[number - 1] if number else None
         if rate == 0:
@@ -341,52 +419,3 @@ class _Walk:
             )
         self.specs[number - 1] = replace(spec, dropout=float(rate))
         return number
-
-
-def _argument(node: fx.Node, place: int, name: str, default: Any) -> Any:
-    """An argument of a function's call."""
-    return node.args[place] if len(node.args) > place else node.kwargs.get(name, default)
-
-
-def _pool_kind(layer: Layer, node: fx.Node, own: nn.Module | None) -> str | None:
-    """Which of a chain's pools a layer is; None if it changes nothing."""
-    what = type(own) if own is not None else node.target
-    adaptive = what in (nn.AdaptiveAvgPool2d, functional.adaptive_avg_pool2d)
-    if adaptive and layer.output_shape == layer.input_shape:
-        return None
-    mean = adaptive or what in ("mean", torch.mean)
-    if mean and layer.output_shape[1:] in ((1, 1), ()):
-        return "global"
-    averages = what in (nn.AvgPool2d, functional.avg_pool2d)
-    if averages or what in (nn.MaxPool2d, functional.max_pool2d, torch.max_pool2d):
-        settings = _settings(node, own)
-        known = {(POOL, POOL, 0): "average" if averages else "max"}
-        if averages:
-            known[layer.input_shape[1], layer.input_shape[1], 0] = "global"
-        else:
-            known[3, POOL, 1] = "max3"
-        if settings in known:
-            return known[settings]
-    raise NotApplicable(
-        f"{layer.name} ({layer.detail}) is another pool than 2x2, the largest of 3x3 at stride 2 "
-        "with padding 1, or the mean of all places."
-    )
-
-
-def _settings(node: fx.Node, own: nn.Module | None) -> tuple[int, int, int] | None:
-    """Kernel, stride and padding of a pool; None if they differ by axis or it does more."""
-    source: Any = own
-    if own is None:
-        kernel = _argument(node, 1, "kernel_size", None)
-        stride = _argument(node, 2, "stride", None) or kernel
-        found = kernel, stride, _argument(node, 3, "padding", 0)
-        dilation = _argument(node, 4, "dilation", 1)
-        more = dilation != 1 or _argument(node, 5, "ceil_mode", False)
-    else:
-        found = source.kernel_size, source.stride, source.padding
-        more = source.ceil_mode or getattr(source, "dilation", 1) not in (1, (1, 1))
-    sides = [value if isinstance(value, tuple) else (value, value) for value in found]
-    if more or any(down != across for down, across in sides):
-        return None
-    kernel, stride, padding = (side[0] for side in sides)
-    return kernel, stride, padding

@@ -14,7 +14,16 @@ from math import prod
 from gradleak.auditing.reading import Reading
 
 # Steps that act on one value: what leaves them is the same value, in another form or size.
-UNARY = ("norm", "activation", "pool", "offset", "reshape", "dropout")
+UNARY = (
+    "norm",
+    "activation",
+    "pool",
+    "offset",
+    "affine",
+    "reshape",
+    "dropout",
+    "log_softmax",
+)
 END = 10**9
 
 

@@ -11,9 +11,10 @@ from gradleak.attacks.base import Attack, AttackerView, ManyAttack, Reconstructi
 from gradleak.attacks.run import build, run_seed
 from gradleak.auditing.cases import Bench, Best, case, failed, record
 from gradleak.auditing.menu import Entry, mkor_options
-from gradleak.auditing.networks import ChainNetwork, Network, told
+from gradleak.auditing.networks import ChainNetwork, Network
 from gradleak.auditing.result import Case, Run
 from gradleak.auditing.scoring import Judge
+from gradleak.auditing.telling import told
 from gradleak.defences.apply import noise_seed
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.gradients import capture
@@ -79,7 +80,7 @@ def chapter(entry: Entry, network: Network, change: str, bench: Bench) -> Chapte
             view = _received(network, draw, targets)
         except ConfigError as error:
             return Chapter(told(str(error), network.chain, network.names), None, Best())
-        runs += _read(attack, view, draw, targets, bench.judge(), best)
+        runs += _read(attack, network, view, draw, targets, bench.judge(), best)
     return Chapter("", case(change, entry.id, size, runs), best)
 
 
@@ -90,6 +91,11 @@ def _inapplicable(entry: Entry, network: Network, bench: Bench) -> str:
         return (
             "MKOR's paths carry values from 0 to 1, but the network's inputs are "
             f"(pixel + {bench.offset:g}) / {bench.std:g}; fold both into its first layer to try it."
+        )
+    if network.before is not None:
+        return (
+            "MKOR's paths carry values from 0 to 1, but the network scales or shifts its image; "
+            "fold that into its first layer to try it."
         )
     if bench.margin:
         return "MKOR tells images apart by their classes, which a loss of one output does not have."
@@ -127,7 +133,7 @@ def _received(network: ChainNetwork, draw: int, targets: TargetSet) -> AttackerV
             mode=task.mode,
         )
     except NumericsError as error:
-        return str(error)
+        return told(str(error), chain, network.names)
     return AttackerView(
         network.attacked,
         sent,
@@ -145,6 +151,7 @@ def _received(network: ChainNetwork, draw: int, targets: TargetSet) -> AttackerV
 
 def _read(
     attack: Attack,
+    network: ChainNetwork,
     view: AttackerView | str,
     draw: int,
     targets: TargetSet,
@@ -156,7 +163,7 @@ def _read(
     try:
         found = view if isinstance(view, str) else attack.run(view, run_seed(draw, 0))
     except NumericsError as error:
-        found = str(error)
+        found = told(str(error), network.chain, network.names)
     if not isinstance(found, Reconstruction):
         return [failed(number, draw, found) for number in numbers]
     place = {label: k for k, label in enumerate(found.classes)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,7 +17,9 @@ from gradleak.attacks.inverting import InvertingGradients
 from gradleak.auditing import client
 from gradleak.auditing.generic import ModuleView, invert
 from gradleak.auditing.menu import MASKED, SEARCH, SECOND, Entry
+from gradleak.auditing.preprocessing import Preprocessing
 from gradleak.auditing.reading import Reading
+from gradleak.auditing.telling import told
 from gradleak.defences.base import Client, Defence
 from gradleak.errors import NumericsError
 from gradleak.gradients import capture
@@ -108,13 +109,15 @@ class Network(Protocol):
 class ChainNetwork:
     """A chain, its weights by draw as the server sends them, and what its clients do.
 
-    `names` are those that the user gave to its layers.
+    `names` are those that the user gave to its layers; `before` is what the network does to an
+    image first, and known to everybody.
     """
 
     chain: Chain
     weights: Callable[[int], Arrays]
     task: Task
     names: tuple[str, ...] = ()
+    before: Preprocessing | None = None
 
     @property
     def parameters(self) -> int:
@@ -149,18 +152,22 @@ class ChainNetwork:
         seed: int,
     ) -> Arrays:
         """See `Network`; nothing of a lock is shared."""
+        images = images if self.before is None else self.before(images)
         held, task = self.held(draw), self.task
-        found = capture(
-            self.chain,
-            held,
-            images,
-            labels,
-            precision="float32",
-            device=task.device,
-            loss=task.loss,
-            seed=seed,
-            mode=task.mode,
-        )
+        try:
+            found = capture(
+                self.chain,
+                held,
+                images,
+                labels,
+                precision="float32",
+                device=task.device,
+                loss=task.loss,
+                seed=seed,
+                mode=task.mode,
+            )
+        except NumericsError as error:
+            raise NumericsError(told(str(error), self.chain, self.names)) from error
         found = of_lock(found, held, "withheld")
         if defence is None:
             return found
@@ -180,14 +187,20 @@ class ChainNetwork:
         return told(entry.reason(self.attacked, self.task.mode), self.chain, self.names)
 
     def view(self, draw: int, shared: Arrays, labels: np.ndarray, **more: Any) -> AttackerView:
-        """What an attacker knows of one gradient; labels are granted."""
+        """What an attacker knows of one gradient; labels are granted.
+
+        Images are what the first layer takes.
+        """
+        low, high = self.task.low, self.task.high
+        if self.before is not None:
+            low, high = self.before.bounds(low, high)
         return AttackerView(
             self.attacked,
             self.weights(draw),
             shared,
             tuple(int(label) for label in labels),
-            self.task.low,
-            self.task.high,
+            low,
+            high,
             self.task.loss,
             len(labels),
             mode=self.task.mode,
@@ -204,6 +217,8 @@ class ChainNetwork:
         starts: Sequence[np.ndarray | None],
     ) -> list[Answer]:
         """See `Network`."""
+        if self.before is not None:
+            starts = [None if start is None else self.before(start) for start in starts]
         views = [
             self.view(draw, gradient, own, starts=start if entry.id == SECOND else None)
             for gradient, own, start in zip(shared, labels, starts, strict=True)
@@ -211,18 +226,26 @@ class ChainNetwork:
         attack = entry.attack(self.chain, self.task.device.type)
         if entry.id == MASKED:
             assert isinstance(attack, InvertingGradients)
-            return [_judged(one) for one in invert(attack, self._masked(draw, views), seeds)]
+            return [self._judged(one) for one in invert(attack, self._masked(draw, views), seeds)]
         if isinstance(attack, ManyAttack):
-            return [_judged(one) for one in attack.run_many(views, seeds)]
+            return [self._judged(one) for one in attack.run_many(views, seeds)]
         out: list[Answer] = []
         for view, seed in zip(views, seeds, strict=True):
             try:
-                out.append(_judged(attack.run(view, seed)))
+                out.append(self._judged(attack.run(view, seed)))
             except NumericsError as error:
-                out.append(Failed(str(error)))
+                out.append(self._judged(error))
             except np.linalg.LinAlgError as error:
                 out.append(Failed(f"Linear algebra gave up: {error}."))
         return out
+
+    def _judged(self, found: Reconstruction | NumericsError) -> Answer:
+        answer = _judged(found)
+        if isinstance(answer, Failed):
+            return Failed(told(answer.reason, self.chain, self.names))
+        if self.before is not None:
+            return replace(answer, images=self.before.undo(answer.images))
+        return answer
 
     def _masked(self, draw: int, views: Sequence[AttackerView]) -> list[ModuleView]:
         """Views that leave out the columns of zeros in the first fully connected layer."""
@@ -325,26 +348,6 @@ class ModuleNetwork:
             for gradient, own in zip(shared, labels, strict=True)
         ]
         return [_judged(one) for one in invert(attack, views, seeds)]
-
-
-def told(reason: str, chain: Chain, names: Sequence[str]) -> str:
-    """A reason with the user's names of layers, and without advice on this project's settings."""
-    first = reason.removeprefix(f"models.{chain.name}: ").removeprefix(f"{chain.name}: ")
-    first = first.split("; ")[0].rstrip(".")
-    if first.startswith(f"{chain.name} "):
-        first = f"The network{first.removeprefix(chain.name)}"
-    own = {layer.name: spoken(name) for layer, name in zip(chain.layers, names, strict=False)}
-    pattern = rf"\b({'|'.join(own)})\b"
-    first = re.sub(pattern, lambda found: own[found[0]], first) if own else first
-    # A layer's name stays as the user wrote it.
-    if not first.startswith(tuple(names)) or first.startswith("layer "):
-        first = first[:1].upper() + first[1:]
-    return f"{first}." if first else ""
-
-
-def spoken(name: str) -> str:
-    """A layer's name in a sentence; those of a sequence are numbers."""
-    return f"layer {name}" if name.isdigit() else name
 
 
 def multiply_adds(reading: Reading) -> int:

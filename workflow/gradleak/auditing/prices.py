@@ -15,6 +15,7 @@ from gradleak.auditing.cases import Bench
 from gradleak.auditing.changes import NONE, Variant
 from gradleak.auditing.networks import ChainNetwork, Network, signed
 from gradleak.auditing.result import Audit, Price
+from gradleak.auditing.telling import told
 from gradleak.defences.apply import noise_seed
 from gradleak.defences.base import Client, Defence
 from gradleak.errors import ConfigError, DataError, NumericsError
@@ -173,6 +174,8 @@ def _why_none(unchanged: Variant, bench: Bench, amounts: Training) -> str:
         return "The images have no classes to learn."
     if not isinstance(network, ChainNetwork):
         return "Only chains of layers are trained here."
+    if network.before is not None:
+        return "A network that scales or shifts its image is not trained here."
     if bench.margin:
         return "A network of one output is not trained here."
     passes = 3 * amounts.train * amounts.epochs + amounts.test + amounts.epochs * amounts.validation
@@ -219,7 +222,7 @@ def _trained(
     except NumericsError:
         return Accuracy(None, "Its training diverged."), -1.0
     except ConfigError as error:
-        return Accuracy(None, str(error)), -1.0
+        return Accuracy(None, told(str(error), network.chain, network.names)), -1.0
     best = max(row["validation_accuracy"] for row in found.rows)
     return Accuracy(found.accuracy, _TOLD.get(variant.kind, "")), best
 

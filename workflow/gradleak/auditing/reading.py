@@ -4,123 +4,40 @@ from __future__ import annotations
 
 import operator
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import fx, nn
-from torch.nn import functional
 
+from gradleak.auditing.client import passing
 from gradleak.auditing.intake import first_line
+from gradleak.auditing.kinds import (
+    ACTIVATIONS,
+    ADDITIONS,
+    BOOKKEEPING,
+    DIFFERENCES,
+    DIVISIONS,
+    DROPOUTS,
+    LOG_SOFTMAX,
+    NEGATIONS,
+    NORMS,
+    OTHER_ACTIVATIONS,
+    PARTS,
+    POOLS,
+    PRODUCTS,
+    QUOTIENTS,
+    RESHAPES,
+    Kind,
+)
 from gradleak.errors import ConfigError
 from gradleak.operators.structure import ConvShape
 
-Kind = Literal[
-    "conv",
-    "linear",
-    "norm",
-    "activation",
-    "pool",
-    "add",
-    "concat",
-    "offset",
-    "reshape",
-    "dropout",
-    "other",
-]
 Shape = tuple[int, ...]
 # Images that pass to learn the shapes; norms in training need more than one.
 BATCH = 2
-
-ACTIVATIONS: dict[Any, str] = {
-    nn.ReLU: "relu",
-    nn.LeakyReLU: "leaky_relu",
-    nn.Tanh: "tanh",
-    nn.Sigmoid: "sigmoid",
-    functional.relu: "relu",
-    functional.relu_: "relu",
-    torch.relu: "relu",
-    torch.relu_: "relu",
-    functional.leaky_relu: "leaky_relu",
-    torch.tanh: "tanh",
-    functional.tanh: "tanh",
-    torch.sigmoid: "sigmoid",
-    functional.sigmoid: "sigmoid",
-    "relu": "relu",
-    "relu_": "relu",
-    "tanh": "tanh",
-    "sigmoid": "sigmoid",
-}
-# Activations that act on each value, but that no closed form opens.
-OTHER_ACTIVATIONS = (
-    nn.GELU,
-    nn.SiLU,
-    nn.ELU,
-    nn.CELU,
-    nn.SELU,
-    nn.Mish,
-    nn.ReLU6,
-    nn.Hardswish,
-    nn.Hardsigmoid,
-    nn.Hardtanh,
-    nn.Softplus,
-    nn.PReLU,
-    functional.gelu,
-    functional.silu,
-    functional.elu,
-    functional.mish,
-    functional.relu6,
-    functional.hardswish,
-    functional.hardsigmoid,
-    functional.softplus,
-)
-NORMS = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.InstanceNorm2d,
-    functional.layer_norm,
-    functional.group_norm,
-)
-POOLS = (
-    nn.MaxPool2d,
-    nn.AvgPool2d,
-    nn.AdaptiveAvgPool2d,
-    nn.AdaptiveMaxPool2d,
-    functional.max_pool2d,
-    functional.avg_pool2d,
-    functional.adaptive_avg_pool2d,
-    functional.adaptive_max_pool2d,
-    torch.max_pool2d,
-    "mean",
-    torch.mean,
-)
-ADDITIONS = (operator.add, operator.iadd, torch.add, "add", "add_")
-RESHAPES = (
-    nn.Flatten,
-    nn.Unflatten,
-    torch.flatten,
-    torch.reshape,
-    torch.permute,
-    torch.transpose,
-    torch.squeeze,
-    torch.unsqueeze,
-    "flatten",
-    "view",
-    "reshape",
-    "permute",
-    "transpose",
-    "squeeze",
-    "unsqueeze",
-    "contiguous",
-    "expand",
-)
-DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, functional.dropout)
-# Steps that only ask for sizes or check them.
-BOOKKEEPING = (getattr, torch._assert, operator.eq, operator.floordiv, "size", "dim")
 
 
 @dataclass(frozen=True)
@@ -149,7 +66,7 @@ class Layer:
     groups
         Parts of a convolution that share no channel; `shape` is that of one.
     unreadable
-        Why no linear system describes it, one sentence; empty where one does or none is needed.
+        Why there is no linear system for it, one sentence; empty where one does or none is needed.
     """
 
     name: str
@@ -197,7 +114,7 @@ class Reading:
 
     @property
     def unreadable(self) -> tuple[Layer, ...]:
-        """Layers that no linear system describes."""
+        """Layers that there is no linear system for."""
         return tuple(layer for layer in self.layers if layer.unreadable)
 
     def named(self, name: str) -> Layer:
@@ -211,7 +128,7 @@ def read(model: nn.Module, size: tuple[int, int, int]) -> Reading:
     Parameters
     ----------
     model
-        Any network that torch.fx can trace; it is left as it was.
+        Any network that torch.fx can trace, in any mode; it is left as it was.
     size
         (C, H, W) of one image.
 
@@ -222,22 +139,42 @@ def read(model: nn.Module, size: tuple[int, int, int]) -> Reading:
         image, or the forward pass cannot be written as a graph; with the module and the reason.
     """
     classes = outputs(model, size)
+    traced, shapes = _traced(model, _images(model, size), classes)
+    return Reading(size, classes, *_layers(traced, shapes))
+
+
+def _traced(
+    model: nn.Module, images: torch.Tensor, classes: int
+) -> tuple[fx.GraphModule, dict[fx.Node, Shape]]:
+    """The graph of a pass in training and its shapes; of evaluation, where training gives more."""
+    # A function that is told `self.training`, as dropout is, keeps what it was in the tracing.
+    traced = _graph(model, "training")
     try:
-        traced = fx.symbolic_trace(model)
+        out, shapes = _shapes(traced, images)
+    except Exception:
+        # Answers beside the scores may need larger images than these do.
+        out = None
+    if not isinstance(out, torch.Tensor) or out.shape != (BATCH, classes):
+        traced = _graph(model, "evaluation")
+        _, shapes = _shapes(traced, images)
+    return traced, shapes
+
+
+def _graph(model: nn.Module, mode: str) -> fx.GraphModule:
+    try:
+        with passing(model, mode):
+            return fx.symbolic_trace(model)
     except Exception as error:
         raise ConfigError(
             f"{type(model).__name__}.forward cannot be read as a graph ({_where(error)}"
-            f"{first_line(error)}); take branches on values out of it, or put them into a module "
-            "of their own."
+            f"{first_line(error)}); take branches on values out of it, or put them into a "
+            "module of their own."
         ) from error
-    try:
-        layers, graph, nodes = _layers(traced, size)
-    except Exception as error:
-        raise ConfigError(
-            f"The graph of {type(model).__name__}.forward does not run on images of {_times(size)} "
-            f"({first_line(error)}); take out of it what depends on more than the images."
-        ) from error
-    return Reading(size, classes, layers, graph, nodes)
+
+
+def _images(model: nn.Module, size: tuple[int, int, int]) -> torch.Tensor:
+    """Images to learn shapes from."""
+    return torch.rand(BATCH, *size).to(next(model.parameters()))
 
 
 def outputs(model: nn.Module, size: tuple[int, int, int]) -> int:
@@ -248,24 +185,20 @@ def outputs(model: nn.Module, size: tuple[int, int, int]) -> int:
     ConfigError
         If an image does not pass, or the output is not one row of numbers for each image.
     """
-    parameter = next(model.parameters(), None)
-    if parameter is None:
+    if next(model.parameters(), None) is None:
         raise ConfigError(
             f"{type(model).__name__} has no parameters, so it has no gradient to share; give "
             "another network."
         )
-    images = torch.rand(BATCH, *size, dtype=parameter.dtype, device=parameter.device)
-    training = model.training
+    images = _images(model, size)
     try:
-        with torch.no_grad():
-            found = model.eval()(images)
+        with torch.no_grad(), passing(model, "evaluation"):
+            found = model(images)
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{type(model).__name__} does not take an image of {_times(size)} "
             f"({first_line(error)}); correct input: [C, H, W]."
         ) from error
-    finally:
-        model.train(training)
     if not isinstance(found, torch.Tensor) or found.shape[:1] != (BATCH,) or found.ndim != 2:
         given = _times(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         raise ConfigError(
@@ -275,16 +208,19 @@ def outputs(model: nn.Module, size: tuple[int, int, int]) -> int:
     return int(found.shape[1])
 
 
-def _layers(
-    traced: fx.GraphModule, size: tuple[int, int, int]
-) -> tuple[tuple[Layer, ...], fx.GraphModule, dict[str, fx.Node]]:
+def _shapes(
+    traced: fx.GraphModule, images: torch.Tensor
+) -> tuple[torch.Tensor, dict[fx.Node, Shape]]:
+    """What a graph gives for images, and the shape of each of its steps for one image."""
     shapes = _Shapes(traced)
-    parameter = next(traced.parameters())
-    images = torch.rand(BATCH, *size, dtype=parameter.dtype, device=parameter.device)
-    training = traced.training
-    with torch.no_grad():
-        shapes.run_on(images)
-    traced.train(training)
+    # Dropout may draw, and a norm that is a function may update its statistics.
+    with torch.no_grad(), passing(traced, "evaluation"), torch.random.fork_rng(devices=[]):
+        return shapes.run(images), shapes.found
+
+
+def _layers(
+    traced: fx.GraphModule, shapes: dict[fx.Node, Shape]
+) -> tuple[tuple[Layer, ...], fx.GraphModule, dict[str, fx.Node]]:
     uses: dict[str, int] = {}
     for node in traced.graph.nodes:
         if node.op == "call_module":
@@ -295,7 +231,7 @@ def _layers(
         if node.op == "placeholder":
             names[node] = "input"
             continue
-        layer = None if node.op == "output" else _layer(node, traced, shapes.found, names, uses)
+        layer = None if node.op == "output" else _layer(node, traced, shapes, names, uses)
         if layer is None:
             # What passes values on unchanged is known by the name of what it passes on.
             inputs = [names[given] for given in node.all_input_nodes if given in names]
@@ -315,14 +251,12 @@ class _Shapes(fx.Interpreter):
         super().__init__(module)
         self.found: dict[fx.Node, Shape] = {}
 
-    def run_on(self, images: torch.Tensor) -> None:
-        """Pass images in evaluation mode."""
-        self.module.eval()
-        self.run(images)
-
     def run_node(self, n: fx.Node) -> Any:
-        """Keep the shape; the first tensor of several counts."""
+        """Keep the shape; of several tensors that of the first, of pieces that of the whole."""
         out = super().run_node(n)
+        if n.target in DIVISIONS and n.all_input_nodes[0] in self.found:
+            self.found[n] = self.found[n.all_input_nodes[0]]
+            return out
         first = out[0] if isinstance(out, tuple) and out else out
         if isinstance(first, torch.Tensor):
             self.found[n] = tuple(first.shape[1:])
@@ -370,7 +304,7 @@ def _layer(
         return _convolution(module, own)
     if isinstance(module, nn.Linear):
         return _linear(module, own)
-    return _plain(what, node, own)
+    return _plain(what, node, own, names)
 
 
 def _convolution(module: nn.Conv2d, own: dict[str, Any]) -> Layer:
@@ -405,7 +339,7 @@ def _linear(module: nn.Linear, own: dict[str, Any]) -> Layer:
     return Layer(kind="linear", shape=shape, **own)
 
 
-def _plain(what: Any, node: fx.Node, own: dict[str, Any]) -> Layer:
+def _plain(what: Any, node: fx.Node, own: dict[str, Any], names: Mapping[fx.Node, str]) -> Layer:
     """A layer that is no convolution and not fully connected."""
     known: tuple[tuple[Kind, Any], ...] = (
         ("activation", (*ACTIVATIONS, *OTHER_ACTIVATIONS)),
@@ -413,6 +347,7 @@ def _plain(what: Any, node: fx.Node, own: dict[str, Any]) -> Layer:
         ("pool", POOLS),
         ("reshape", RESHAPES),
         ("dropout", DROPOUTS),
+        ("part", PARTS),
     )
     for kind, members in known:
         if what in members:
@@ -420,11 +355,25 @@ def _plain(what: Any, node: fx.Node, own: dict[str, Any]) -> Layer:
     several = len(own["inputs"]) > 1
     if what in ADDITIONS:
         return Layer(kind="add" if several else "offset", **own)
+    if what in DIFFERENCES and several:
+        return Layer(kind="add", **own)
+    if _is_affine(what, node, names):
+        return Layer(kind="affine", **own)
     if what in (torch.cat, torch.concat):
         return Layer(kind="concat", **own)
-    if what is operator.getitem:
-        return Layer(kind="reshape", **own)
+    if what in LOG_SOFTMAX and all(user.op == "output" for user in node.users):
+        return Layer(kind="log_softmax", **own)
     return Layer(kind="other", unreadable=_why_unreadable(what, node, own), **own)
+
+
+def _is_affine(what: Any, node: fx.Node, names: Mapping[fx.Node, str]) -> bool:
+    """Whether a step is a·x + b, with a and b numbers or tensors that no image changes."""
+    if what in NEGATIONS:
+        return True
+    if what not in (*DIFFERENCES, *PRODUCTS, *QUOTIENTS) or len(node.args) < 2:
+        return False
+    first, second = (isinstance(given, fx.Node) and given in names for given in node.args[:2])
+    return first != second and (first or what not in QUOTIENTS)
 
 
 def _why_unreadable(what: Any, node: fx.Node, own: dict[str, Any]) -> str:
@@ -433,12 +382,15 @@ def _why_unreadable(what: Any, node: fx.Node, own: dict[str, Any]) -> str:
             f"{own['name']} is attention: it multiplies values made of its input with each other, "
             "which no linear system describes."
         )
-    if own["parameters"]:
-        return f"{own['name']} ({what.__name__}) is no convolution and not fully connected."
     called = getattr(what, "__name__", str(what))
-    if len(own["inputs"]) > 1 or node.op != "call_module":
-        return f"{own['name']} ({called}) is a step that no linear system describes."
-    return f"{own['name']} ({called}) is a layer that no linear system describes."
+    if own["parameters"]:
+        return (
+            f"{own['name']} ({called}) is no convolution of two dimensions and not fully connected."
+        )
+    if what in LOG_SOFTMAX:
+        return f"{own['name']} ({called}) is not the last step, where it would belong to the loss."
+    step = "layer" if node.op == "call_module" else "step"
+    return f"{own['name']} ({called}) is a {step} that this reader has no linear system for."
 
 
 def _words(node: fx.Node, module: nn.Module | None) -> str:

@@ -136,7 +136,7 @@ class _Audit:
             client.check_training(self.module, size, outputs(self.module, size))
         self.reading = read(self.module, size)
         client.check_loss(settings.loss, self.reading.classes)
-        self.converted, self.why = _converted(self.reading, self.module, origin.name)
+        self.converted, self.why = _converted(self.reading, self.module, origin.name, settings.loss)
         found = samples(size, max(self.reading.classes, 2))
         count, seeds = settings.amounts
         largest = settings.batches[-1]
@@ -222,7 +222,7 @@ class _Audit:
         def weights(draw: int) -> Arrays:
             return converted.weights(module(draw))
 
-        return ChainNetwork(converted.chain, weights, self.task, converted.layers)
+        return ChainNetwork(converted.chain, weights, self.task, converted.layers, converted.before)
 
     def _structure(self) -> Structure:
         """Ranks and counts, at the first image."""
@@ -331,9 +331,11 @@ class _Audit:
         return self.bench.samples.images[:most] / 255.0
 
 
-def _converted(reading: Reading, module: nn.Module, name: str) -> tuple[Converted | None, str]:
+def _converted(
+    reading: Reading, module: nn.Module, name: str, loss: str
+) -> tuple[Converted | None, str]:
     try:
-        return convert(reading, module, name), ""
+        return convert(reading, module, name, loss), ""
     except NotApplicable as error:
         return None, str(error)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
 
@@ -246,19 +246,38 @@ def _ranks(
     # Proofs for almost every weight do not hold where a filter, or its dJ/dZ, is 0.
     is_dead = not (delta.any(axis=(1, 2)).all() and weight.any(axis=(1, 2, 3)).all())
     notes = ["a filter or its dJ/dZ is 0"] if is_dead else []
+    met = without_gaps(shape)
     # VGG-16's at 224x224 would take 30 GB.
-    if shape.unknowns > CONDITIONED:
+    if met.unknowns > CONDITIONED:
         notes.append(f"no condition number above {CONDITIONED} unknowns")
         return rank, "at most" if is_dead else kind, None, "; ".join(notes)
-    system = LayerSystem(Convolution(weight, shape), GradientConstraint(delta, shape))
-    if (is_dead or not found.exact) and shape.unknowns <= RANKED:
+    system = LayerSystem(Convolution(weight, met), GradientConstraint(delta, met))
+    if (is_dead or not found.exact) and met.unknowns <= RANKED:
         rank, kind = system.rank, "measured"
     elif is_dead:
         kind = "at most"
-    condition = _condition(system, rank) if kind != "at most" else None
+    if kind == "at most":
+        notes.append("no condition number: the rank is only bounded")
+        return rank, kind, None, "; ".join(notes)
+    condition = _condition(system, rank)
     if condition is None:
         notes.append("no condition number: the smallest singular value is lost in rounding")
     return rank, kind, condition, "; ".join(notes)
+
+
+def without_gaps(shape: ConvShape) -> ConvShape:
+    """The convolution without pixels that no window meets, along axes without padding.
+
+    Their columns of U are 0, so its rank and non-zero singular values stay as they are, and so do
+    weight, dJ/dZ and output. A 1x1 convolution of stride 2 meets one pixel of four.
+    """
+    strides, sizes = [], []
+    for axis in shape.axes:
+        stride = axis.stride if axis.padding else min(axis.stride, axis.kernel)
+        met = (axis.positions - 1) * stride + axis.kernel
+        strides.append(stride)
+        sizes.append(axis.size if axis.padding else met)
+    return replace(shape, stride=(strides[0], strides[1]), size=(sizes[0], sizes[1]))
 
 
 def _condition(system: LayerSystem, rank: int) -> float | None:

@@ -10,9 +10,9 @@ from scipy.special import betainc
 from gradleak.auditing.cases import Best
 from gradleak.auditing.changes import NONE
 from gradleak.auditing.menu import AGAINST, HONEST, MASKED, UNLOCK
-from gradleak.auditing.networks import spoken
 from gradleak.auditing.result import AttackPart, Case, Change, Grade, Run, Verdict, Worst
 from gradleak.auditing.scoring import OF_COLOUR, OF_MEAN, READABLE_PSNR, READABLE_SSIM
+from gradleak.auditing.telling import spoken
 
 # Probability of as many matches by chance, over all attacks, below which they count.
 SIGNIFICANT = 0.05

@@ -1,0 +1,92 @@
+"""What a network does to the image before its first layer: a·x + b, which an attacker undoes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import fx, nn
+
+from gradleak.auditing.client import passing
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """A scale and a shift of each value of the image.
+
+    Attributes
+    ----------
+    scale, shift
+        float64 (C, H, W); no scale is 0.
+    """
+
+    scale: np.ndarray
+    shift: np.ndarray
+
+    def __call__(self, images: np.ndarray) -> np.ndarray:
+        """a·x + b of images (..., C, H, W)."""
+        return images * self.scale + self.shift
+
+    def undo(self, values: np.ndarray) -> np.ndarray:
+        """Images (..., C, H, W) of what the first layer takes."""
+        return (values - self.shift) / self.scale
+
+    def bounds(self, low: float, high: float) -> tuple[float, float]:
+        """Range of what images with values from `low` to `high` become, over all channels."""
+        ends = np.stack([low * self.scale, high * self.scale]) + self.shift
+        return float(ends.min()), float(ends.max())
+
+
+def is_given(module: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether nothing that a step is made of is trained."""
+    left, seen = [node], {node}
+    while left:
+        one = left.pop()
+        if one.op == "get_attr":
+            path, _, name = str(one.target).rpartition(".")
+            if isinstance(getattr(module.get_submodule(path), name), nn.Parameter):
+                return False
+        new = [given for given in one.all_input_nodes if given not in seen]
+        seen.update(new)
+        left += new
+    return True
+
+
+def preprocessing(
+    module: fx.GraphModule, node: fx.Node, size: tuple[int, int, int]
+) -> Preprocessing | None:
+    """What the graph has done to the image up to a step, all of whose steps are a·x + b.
+
+    Returns
+    -------
+    Preprocessing or None
+        None if a scale is 0 or not finite, which nobody could undo.
+    """
+    like = next(module.parameters())
+    images = torch.stack([torch.zeros(size), torch.ones(size)]).to(like)
+    probe = _Probe(module, node)
+    with torch.no_grad(), passing(module, "evaluation"), torch.random.fork_rng(devices=[]):
+        probe.run(images)
+    assert probe.found is not None
+    black, white = probe.found.double().cpu().numpy()
+    found = Preprocessing(white - black, black)
+    fits = np.isfinite(black).all() and np.isfinite(found.scale).all() and found.scale.all()
+    return found if fits else None
+
+
+class _Probe(fx.Interpreter):
+    """Runs a graph and keeps what one step gives."""
+
+    def __init__(self, module: fx.GraphModule, node: fx.Node) -> None:
+        super().__init__(module)
+        self.node = node
+        self.found: torch.Tensor | None = None
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Keep the value; a later step may change it in place."""
+        out = super().run_node(n)
+        if n is self.node:
+            self.found = out.clone()
+        return out

@@ -1,0 +1,54 @@
+"""Reasons in the user's words: layers go by the names that the user gave them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from gradleak.models.chain import Chain, ConvSpec
+
+# What a chain calls its layers and their parts, with what leads to the layer in a user's words.
+LAYER = re.compile(
+    r"\b(conv|fc)(\d+)(_skip_norm|_skip|_norm)?\b|\b(convolution|fully connected layer) (\d+)\b"
+)
+PARTS = {
+    None: "",
+    "_norm": "the norm of ",
+    "_skip": "the skip's convolution at ",
+    "_skip_norm": "the norm of the skip's convolution at ",
+}
+
+
+def told(reason: str, chain: Chain, names: Sequence[str]) -> str:
+    """A reason with the user's names of layers, and without advice on this project's settings."""
+    first = reason.removeprefix(f"models.{chain.name}: ").removeprefix(f"{chain.name}: ")
+    first = first.split("; ")[0].rstrip(".")
+    convolutions = [isinstance(spec, ConvSpec) for spec in chain.specs]
+    if not any(convolutions) and "convolution" in first:
+        return "There is no convolution."
+    if first.startswith(f"{chain.name} "):
+        first = f"The network{first.removeprefix(chain.name)}"
+    first = re.sub(rf"\b(of|but) {re.escape(chain.name)}(?='s|[ ,]|$)", r"\1 the network", first)
+    # From the specs: the reason may be that layers do not fit each other.
+    own = [
+        [name for name, conv in zip(names, convolutions, strict=False) if conv is kind]
+        for kind in (False, True)
+    ]
+
+    def named(found: re.Match[str]) -> str:
+        kind, number, part = found[1] or found[4], int(found[2] or found[5]), found[3]
+        known = own[kind.startswith("conv")]
+        if not 0 < number <= len(known):
+            return found[0]
+        return f"{PARTS[part]}{spoken(known[number - 1])}"
+
+    first = LAYER.sub(named, first)
+    # A layer's name stays as the user wrote it.
+    if not first.startswith(tuple(names)) or first.startswith("layer "):
+        first = first[:1].upper() + first[1:]
+    return f"{first}." if first else ""
+
+
+def spoken(name: str) -> str:
+    """A layer's name in a sentence; those of a sequence are numbers."""
+    return f"layer {name}" if name.isdigit() else name
