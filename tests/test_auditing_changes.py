@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import audited
+from gradleak.auditing import menu
 from gradleak.auditing.changes import (
     NOISE,
     cut,
@@ -237,3 +238,10 @@ def test_soteria_is_not_tried_where_its_passes_are_beyond_the_work():
     assert enough.network is small and not enough.reason
     assert short.network is None and f"{passes:,} passes back" in short.reason
     assert double.network is None
+
+
+def test_a_search_that_the_size_cut_is_told():
+    """VGG-16's multiply-adds at 224x224, and LeNet's."""
+    few = menu.search_steps(menu.SCALES["laptop"], 15_000_000_000, 138_000_000)
+    assert f"searches had {few} of the" in menu.cut_short("laptop", 15_000_000_000, 138_000_000)
+    assert menu.cut_short("laptop", 400_000, 60_000) == ""

@@ -216,6 +216,9 @@ def test_changes_that_help_rank_by_what_is_left_and_then_by_price():
     advice = judged(case("none", "search", 1, runs()), changes=changes).advice
     assert "helped most: farther. 4 of 4 gradients could be read without it, 0 of 4" in advice
     assert "costs 80.0% of accuracy" in advice
+    same = judged(changes=[change("none", 0.0, 0.3), change("a", 0.0, 0.1)]).advice
+    assert "As many gradients could be read with it (0 of 4), but answers were less near" in same
+    assert "was not measured" in same
     nothing = [change("none", 1.0, 0.9), change("a", 1.0, 0.9, effect="no difference shown")]
     assert judged(changes=nothing).advice.startswith("The one change was not shown to help")
 

@@ -189,6 +189,18 @@ def search_steps(amounts: Amounts, multiply_adds: int, parameters: int) -> int:
     return max(LEAST, min(amounts.steps, int(amounts.work / each)))
 
 
+def cut_short(scale: str, multiply_adds: int, parameters: int) -> str:
+    """A sentence on a search that the network's size cut; empty if it did not."""
+    most = SCALES[scale].steps
+    steps = search_steps(SCALES[scale], multiply_adds, parameters)
+    if steps == most:
+        return ""
+    return (
+        f"The network is large, so searches had {steps} of the {most} steps of scale {scale}; "
+        "more might find more."
+    )
+
+
 def _entry(method: str, title: str, words: str, chapter: Chapter = HONEST, **options: Any) -> Entry:
     return Entry(method, title, chapter, words, {"method": method, **options})
 

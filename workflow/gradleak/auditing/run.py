@@ -18,7 +18,7 @@ from gradleak.auditing.conversion import Converted, convert
 from gradleak.auditing.effects import summary, withheld
 from gradleak.auditing.intake import own_copy
 from gradleak.auditing.malicious import chapter
-from gradleak.auditing.menu import AGAINST, MKOR, SCALES, Entry, menu, named
+from gradleak.auditing.menu import AGAINST, MKOR, SCALES, Entry, cut_short, menu, named
 from gradleak.auditing.networks import (
     Arrays,
     ChainNetwork,
@@ -155,7 +155,9 @@ class _Audit:
         start = time.monotonic()
         facts = self._structure()
         LOG.info("structure: %.1f s", time.monotonic() - start)
-        entries = menu(self.settings.scale, multiply_adds(self.reading), self.network.parameters)
+        sizes = self.settings.scale, multiply_adds(self.reading), self.network.parameters
+        entries, short = menu(*sizes), cut_short(*sizes)
+        self.notes += [short] if short else []
         chosen = self._variants(facts)
         tried, best = self._cases(chosen, entries)
         mkor = chapter(named(entries, MKOR), self.network, NONE, self.bench)

@@ -156,10 +156,17 @@ def _advice(changes: Sequence[Change]) -> str:
         cost = "what it costs in accuracy was not measured"
     else:
         cost = f"it costs {max(0.0, lost):.1%} of accuracy in a short training"
-    return (
-        f"Of what was tried, this helped most: {first.title}. {plain.read} of {plain.gradients} "
-        f"gradients could be read without it, {first.read} of {first.gradients} with it; {cost}."
-    )
+    if plain.read > first.read:
+        done = (
+            f"{plain.read} of {plain.gradients} gradients could be read without it, {first.read} "
+            f"of {first.gradients} with it"
+        )
+    else:
+        done = (
+            f"As many gradients could be read with it ({first.read} of {first.gradients}), but "
+            "answers were less near"
+        )
+    return f"Of what was tried, this helped most: {first.title}. {done}; {cost}."
 
 
 def _sentence(
