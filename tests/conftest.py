@@ -1,5 +1,6 @@
 """Shared fixtures: a copy of the tree to run the pipeline in, a server of files."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -8,12 +9,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 TREE = ("Snakefile", "config.yaml", "requirements.lock", "workflow", "profiles", "envs", "examples")
 
 # Files whose tests take minutes: first, so that no process is left alone with one at the end.
 LONGEST = ("test_pipeline.py", "test_auditing_cases.py", "test_branches.py", "test_clean.py")
+
+
+def pytest_configure():
+    """A thread for each of the processes that share the cores: more would wait for each other."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
 
 
 def pytest_collection_modifyitems(items):
