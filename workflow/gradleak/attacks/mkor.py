@@ -83,7 +83,12 @@ class Mkor:
             return f"{chain.name} has one output; MKOR tells images apart by their classes."
         pools = {layer.pool for layer in chain.convolutions} - {"none"}
         wrong = {"max": ("average", "least_squares"), "average": ("bounds",)}
-        for pool in pools:
+        for pool in sorted(pools):
+            if pool not in wrong:
+                return (
+                    f"{chain.name} has a pool '{pool}', whose regions MKOR does not know; use 2x2 "
+                    "max or average pools, or strides."
+                )
             if self.estimate in wrong[pool]:
                 return (
                     f"{chain.name} has {pool} pools, whose regions estimate: {self.estimate} does "
