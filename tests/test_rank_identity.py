@@ -1,0 +1,158 @@
+"""docs/rank_identity.md: c(M) and RA-i of random small networks, against dense systems."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from chains import chain, conv, image
+from gradleak import config
+from gradleak.models.initial import initial_weights
+from gradleak.models.passes import deltas
+from gradleak.operators.convolution import Convolution
+from gradleak.operators.structure import structural_rank
+from gradleak.rank_analysis import analyse, network_index
+from gradleak.security import discount, index_from_ranks, layer_system, structural_index
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs/rank_identity.md").read_text()
+CONFIG = config.load(yaml.safe_load((ROOT / "config.yaml").read_text()))
+ROWS = [
+    [cell.strip() for cell in line.strip("| \n").split("|")]
+    for line in PAGE.splitlines()
+    if re.match(r"\| (cnn3|rgap)_", line)
+]
+EXACT = ("identity", "tanh", "sigmoid")
+
+
+@st.composite
+def networks(draw):
+    """Chains of one to three small convolutions that fit their inputs."""
+    side = left = draw(st.integers(5, 8))
+    layers = []
+    for _ in range(draw(st.integers(1, 3))):
+        kernel, stride, padding = (draw(st.integers(*r)) for r in ((1, 4), (1, 2), (0, 1)))
+        assume(kernel <= left + 2 * padding)
+        left = (left + 2 * padding - kernel) // stride + 1
+        activation = draw(st.sampled_from(EXACT))
+        layers.append(conv(draw(st.integers(1, 5)), kernel, stride, padding, activation=activation))
+    return chain(*layers, side=side, channels=draw(st.integers(1, 3)), classes=3)
+
+
+def rank(matrix):
+    """Rank, of rows scaled to length 1: those of K are far shorter than those of W."""
+    lengths = np.linalg.norm(matrix, axis=1, keepdims=True)
+    return int(np.linalg.matrix_rank(matrix / np.where(lengths > 0, lengths, 1.0), tol=1e-9))
+
+
+def systems(network, seed):
+    """Layer systems at a real gradient, and their weights and dJ/dZ as matrices."""
+    weights = {n: v.astype(np.float64) for n, v in initial_weights(network, seed).items()}
+    found = deltas(network, weights, image(network, seed), 1)
+    return [
+        (
+            layer_system(layer, weights, found).dense(),
+            weights[f"{layer.name}.weight"].reshape(layer.shape.filters, -1),
+            found[layer.name].reshape(layer.shape.filters, -1),
+        )
+        for layer in network.convolutions
+    ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(networks(), st.integers(0, 100))
+def test_free_directions_are_the_count_and_the_rows_that_follow_from_others(network, seed):
+    """1 and 3, with the network's own counts and the dense system's rank."""
+    counts, depth = analyse(network), len(network.convolutions)
+    ranks, total = [], 0.0
+    for place, (dense, _, _) in enumerate(systems(network, seed)):
+        count = counts[place]
+        assert dense.shape == (count.outputs + count.weights, count.unknowns)
+        ranks.append(rank(dense))
+        free, following = count.unknowns - ranks[-1], len(dense) - ranks[-1]
+        assert free == count.local + following
+        total += discount(place, depth) * (count.index + count.virtual + following)
+    index = index_from_ranks(network, ranks)
+    assert -index == pytest.approx(total)
+    worst = network_index(network)
+    if index == 0:
+        assert worst <= -1
+    if worst >= 0:
+        assert index <= -(worst + 1) / depth + 1e-9
+
+
+@settings(max_examples=60, deadline=None)
+@given(networks(), st.integers(0, 100))
+def test_at_least_so_many_rows_follow_from_others(network, seed):
+    """2: the dependencies are there, and they are as many as the page says."""
+    for dense, weight, delta in systems(network, seed):
+        filters = len(weight)
+        found = []
+        for one in np.eye(filters**2).reshape(-1, filters, filters):
+            found.append(np.concatenate([(one.T @ delta).ravel(), -(one @ weight).ravel()]))
+            scale = np.linalg.norm(found[-1]) * np.linalg.norm(dense)
+            assert np.linalg.norm(found[-1] @ dense) <= 1e-12 * scale
+        known = filters**2 - (filters - rank(weight)) * (filters - rank(delta))
+        assert np.linalg.matrix_rank(np.array(found)) == known
+        assert len(dense) - rank(dense) >= known >= 1
+
+
+def test_the_second_part_holds_where_filters_are_dead_or_alike():
+    """Ranks of weight and dJ/dZ below the number of filters, where O² would be too many."""
+    draw = np.random.default_rng(0)
+    layer = chain(conv(4, 2), side=4, channels=2).convolutions[0]
+    weight, delta = draw.standard_normal((4, 2, 2, 2)), draw.standard_normal((4, 3, 3))
+    weight[1:3] = weight[0]
+    delta[2:] = 0.0
+    dense = layer_system(layer, {"conv1.weight": weight}, {"conv1": delta}).dense()
+    assert (rank(weight.reshape(4, -1)), rank(delta.reshape(4, -1))) == (2, 2)
+    assert len(dense) - rank(dense) >= 16 - 2 * 2
+
+
+@settings(max_examples=25, deadline=None)
+@given(networks(), st.lists(st.integers(0, 1000), min_size=2, max_size=2, unique=True))
+def test_real_gradients_have_the_rank_of_almost_every_one(network, seeds):
+    """4: two draws of weights and image give the same ranks; where sizes tell them, those."""
+    both = [[rank(dense) for dense, _, _ in systems(network, seed)] for seed in seeds]
+    assert both[0] == both[1]
+    last = structural_rank(network.convolutions[-1].shape)
+    if last.exact:  # 5
+        assert both[0][-1] == last.bound
+
+
+@pytest.mark.parametrize("row", ROWS, ids=[" ".join(row[:2]) for row in ROWS])
+def test_the_numbers_of_the_page_are_those_of_the_code(row):
+    network = CONFIG.chain(row[0])
+    place = [layer.name for layer in network.convolutions].index(row[1])
+    count, layer = analyse(network)[place], network.convolutions[place]
+    found = structural_rank(layer.shape)
+    assert found.exact
+    free = count.unknowns - found.bound
+    following = count.weights + count.outputs - found.bound
+    index, exact = structural_index(network)
+    assert exact
+    expected = [count.unknowns, count.weights, count.outputs, count.local, following, free]
+    expected += [count.virtual, count.index, index, network_index(network)]
+    assert [float(value) for value in row[2:]] == expected
+
+
+@pytest.mark.parametrize("variant", [3, 4])
+def test_the_second_layer_of_two_variants_hides_nothing_from_the_gradient(variant):
+    """5 asks for a W of full column rank."""
+    network = CONFIG.chain(f"cnn3_v{variant}_tanh")
+    layer, weights = network.convolutions[1], initial_weights(network, 0)
+    second = Convolution(weights["conv2.weight"].astype(np.float64), layer.shape)
+    assert second.is_tall and second.factor is not None
+
+
+def test_the_converses_fail_as_the_page_says():
+    deficient = CONFIG.chain("rgap_cnn6d").convolutions[1]
+    count = analyse(CONFIG.chain("rgap_cnn6d"))[1]
+    assert (count.local, count.unknowns - structural_rank(deficient.shape).bound) == (-312, 280)
+    fourth = CONFIG.chain("rgap_fig2_d")
+    assert network_index(fourth) < 0 and structural_index(fourth)[0] < 0
+    assert len(ROWS) == 10
