@@ -1,0 +1,139 @@
+"""docs/adding.md followed to the letter: what it adds works, and nothing it asks for is missing."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from conftest import ROOT, copy_tree
+
+PAGE = ROOT / "docs/adding.md"
+BLOCK = re.compile(r"^([^\n]*)\n\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+PLACES = {
+    "new": re.compile(r"[Nn]ew file\s`([^`]+)`:$"),
+    "under": re.compile(r"[Ii]n `([^`]+)`, under `([^`]+)`:$"),
+    "above": re.compile(r"in `([^`]+)`, above `([^`]+)`:$", re.IGNORECASE),
+    "change": re.compile(r"In `([^`]+)`, a line changed:$"),
+}
+
+
+def steps():
+    """(what to do, its words, the block) of every block of the page, in its order."""
+    text = PAGE.read_text()
+    found = []
+    for match in BLOCK.finditer(text):
+        # A sentence may begin on the line before.
+        words = " ".join(text[: match.end(1)].splitlines()[-2:])
+        language, body = match[2], match[3]
+        if language == "sh":
+            found.append(("run", (), body))
+            continue
+        (place,) = [
+            (how, how_to.search(words)) for how, how_to in PLACES.items() if how_to.search(words)
+        ]
+        found.append((place[0], place[1].groups(), body))
+    assert len(found) == text.count("\n```") / 2, "a block of the page was not read"
+    return found
+
+
+def put(folder, how, words, body):
+    """Write one block where its sentence says."""
+    path = folder / words[0]
+    if how == "new":
+        assert not path.exists(), f"{words[0]} is there already"
+        path.write_text(body)
+        return
+    text = path.read_text()
+    if how == "change":
+        old, new = (
+            "".join(line[1:] for line in body.splitlines(keepends=True) if line[0] == sign)
+            for sign in "-+"
+        )
+        assert text.count(old) == 1, f"{words[0]} does not have the line to change"
+        path.write_text(text.replace(old, new))
+        return
+    lines = text.splitlines(keepends=True)
+    exact = [i for i, line in enumerate(lines) if line.rstrip("\n") == words[1]]
+    near = [i for i, line in enumerate(lines) if line.strip() == words[1]]
+    (place,) = exact or near
+    # A class has two empty lines behind it.
+    added = body + "\n\n" if body.startswith("class ") else body
+    lines.insert(place + (how == "under"), added)
+    path.write_text("".join(lines))
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """A copy of the tree in which every step of the page was done; and a way to run programs."""
+    folder = copy_tree(tmp_path_factory.mktemp("adding"))
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    if (ROOT / ".mypy_cache").exists():
+        shutil.copytree(ROOT / ".mypy_cache", folder / ".mypy_cache")
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": f"{folder}/workflow{os.pathsep}{folder}/tests",
+    }
+
+    def run(command):
+        done = subprocess.run(
+            command,
+            shell=True,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, command + "\n" + done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    for how, words, body in steps():
+        if how == "run":
+            run(body)
+        else:
+            put(folder, how, words, body)
+    return folder, run
+
+
+def test_the_new_methods_keep_the_contracts(followed):
+    _, run = followed
+    said = run(
+        "python -m pytest -v -p no:cacheprovider tests/test_contracts.py tests/test_defences.py "
+        "tests/test_config.py tests/test_mean_colour.py "
+        "-k 'mean_colour or largest or schema or defaults'"
+    )
+    # Each contract has run with the new name.
+    for name in (
+        "test_equal_seeds_give_equal_images_and_nothing_is_changed[mean_colour]",
+        "test_a_gradient_that_tells_nothing_fails_with_one_sentence[mean_colour-nan]",
+        "test_it_says_why_it_does_not_apply[mean_colour-fully connected]",
+        "test_contract[largest]",
+    ):
+        assert f"{name} PASSED" in said
+
+
+def test_the_table_of_the_new_paper_is_made(followed):
+    folder, _ = followed
+    table = pd.read_csv(folder / "results/tables/toy_table1.csv")
+    assert list(table.row.unique()) == ["no defence", "largest entries"]
+    assert list(table.column.unique()) == ["Mean colour", "R-GAP"]
+    assert table.ours.notna().all() and (table.n_ok == table.n).all()
+    cells = table.set_index(["row", "column"]).ours
+    # Every layer has full rank, so R-GAP is exact until the defence takes entries away.
+    assert cells["no defence", "R-GAP"] < 1e-6 < 1e-3 < cells["largest entries", "R-GAP"]
+    # One colour is nearer to a photo than black or white would be.
+    assert cells["no defence", "Mean colour"] < 0.25
+
+
+def test_linters_find_nothing(followed):
+    _, run = followed
+    run("ruff check . && ruff format --check .")
+    run("snakefmt --check Snakefile workflow/rules")
+    run("python -m snakemake --lint")
+    run("mypy")
