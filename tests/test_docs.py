@@ -1,20 +1,278 @@
-"""Documents: links lead somewhere, nothing is left to fill in."""
+"""Documents: links, keys and commands lead somewhere, nothing is left to fill in."""
 
+import contextlib
+import io
+import itertools
+import json
 import re
+import shlex
+import subprocess
+import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
+import yaml
+from pydantic import TypeAdapter
+from snakemake.cli import parse_args
+
+from conftest import copy_tree
+from gradleak.claims.load import ClaimsFile
+from gradleak.claims.model import Claim
+from gradleak.claims.queries import Query
+from gradleak.models.chain import ConvSpec, LinearSpec
+from gradleak.sections import Config
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "envs/README.md"]
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+# Words of config that are not Config's: Snakemake's own, and the beginnings of a claim's reasons.
+OTHER_KEYS = {"benchmark", "cache", "include", "retries", "threads", "test", "time", "commit"}
+# Options of a class that docs/second_order.md names.
+OPTIONS = {"precondition"}
+# A container image that is built on the spot.
+BUILT = {"envs/gradleak.sif"}
+SETTING = re.compile(r"(?:[a-z_]+: )*[a-z_]+:(?: [\w.|{}\[\], ]+)?")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=[str(p.relative_to(ROOT)) for p in PAGES])
+def text_of(page):
+    """Words of a page; of a notebook those of its Markdown cells."""
+    if page.suffix != ".ipynb":
+        return page.read_text()
+    cells = json.loads(page.read_text())["cells"]
+    return "\n\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
+
+
+def names(pages):
+    return [str(page.relative_to(ROOT)) for page in pages]
+
+
+def anchors(page):
+    """What GitHub makes of the headings of a page."""
+    found = []
+    for heading in re.findall(r"^#+ (.*)$", FENCE.sub("", text_of(page)), re.MULTILINE):
+        plain = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        found.append(f"{slug}-{found.count(slug)}" if slug in found else slug)
+    return found
+
+
+def links(page):
+    """(file, anchor) of each link of a page that stays in the repository."""
+    for target in LINK.findall(FENCE.sub("", text_of(page))):
+        if "://" not in target and not target.startswith("mailto:"):
+            path, _, anchor = target.partition("#")
+            yield (page.parent / path).resolve() if path else page, anchor
+
+
+@pytest.mark.parametrize("page", PAGES + NOTEBOOKS, ids=names(PAGES + NOTEBOOKS))
 def test_links_and_named_files_exist(page):
-    text = page.read_text()
-    targets = [t for t in re.findall(r"\]\(([^)#\s]+)\)", text) if "://" not in t]
-    for target in targets:
-        assert (page.parent / target).exists(), f"{page.name} links to {target}, which is missing"
+    text = text_of(page)
+    for path, anchor in links(page):
+        assert path.exists(), f"{page.name} links to {path}, which is missing"
+        if anchor:
+            assert anchor in anchors(path), f"{page.name} links to #{anchor} of {path.name}"
+    # docs/adding.md names the files that it adds.
+    made = BUILT | set(re.findall(r"[Nn]ew file\s`([^`]+)`", text))
     for name in re.findall(r"`((?:workflow|tests|envs|docs|profiles)/[\w./]+)`", text):
-        assert (ROOT / name).exists(), f"{page.name} names {name}, which is missing"
+        assert (ROOT / name).exists() or name in made, f"{page.name} names {name}, which is missing"
     assert not re.search(r"\b(TODO|TIME_|SPEED_TABLE|FIXME)", text), f"{page.name} is unfinished"
+
+
+def test_every_page_can_be_reached_from_the_readme():
+    reached, ahead = set(), [ROOT / "README.md"]
+    while ahead:
+        page = ahead.pop()
+        reached.add(page)
+        found = [path for path, _ in links(page) if path.suffix == ".md"]
+        ahead += [path for path in found if path not in reached]
+    assert set(PAGES) <= reached
+
+
+def test_anchors_are_those_of_github(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# c(M), `a_b` and more\n```\n# no heading\n```\n## [x](y.md): z\n## [x](y): z\n"
+    )
+    assert anchors(page) == ["cm-a_b-and-more", "x-z", "x-z-1"]
+
+
+# --- Keys of config.yaml -------------------------------------------------------------------------
+
+
+def keys_and_words():
+    """Every key that config.yaml and claims files know, and the words of those that are closed."""
+    words = defaultdict(list)
+
+    def walk(node):
+        if isinstance(node, list):
+            for one in node:
+                walk(one)
+        if isinstance(node, dict):
+            for key, value in node.get("properties", {}).items():
+                words[key].append(choices(value))
+            words.update({key: [None] for key in node.get("propertyNames", {}).get("enum", ())})
+            for value in node.values():
+                walk(value)
+
+    def choices(value):
+        """Words that a property may have, None where it is open."""
+        if "const" in value:
+            return {value["const"]}
+        if "enum" in value:
+            return set(value["enum"])
+        return None
+
+    walk(Config.model_json_schema())
+    for part in (ClaimsFile, Claim, Query):
+        walk(TypeAdapter(part).json_schema())
+    for spec in (ConvSpec, LinearSpec):
+        words.update({key: [None] for key in spec.__dataclass_fields__})
+    for key in Config.model_json_schema()["properties"]:
+        words[key].append(None)
+    return words
+
+
+def settings(page):
+    """Settings that a page names in code: (keys, value)."""
+    for span in re.findall(r"`([^`\n]+)`", FENCE.sub("", page.read_text())):
+        if SETTING.fullmatch(span) and not span.startswith("gradleak:"):
+            *keys, value = [part.strip() for part in span.split(":")]
+            yield keys, value
+
+
+@pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
+def test_settings_that_a_page_names_exist(page):
+    known = keys_and_words()
+    scales = set(yaml.safe_load((ROOT / "config.yaml").read_text())["scales"])
+    for keys, value in settings(page):
+        for key in keys:
+            assert key in known or key in OTHER_KEYS | scales | OPTIONS, f"{page.name}: {key}"
+        closed = known.get(keys[-1], [None])
+        if None in closed or not re.fullmatch(r"[a-z_]+", value):
+            continue
+        assert value in set.union(*closed), f"{page.name}: {keys[-1]}: {value}"
+
+
+# --- Commands ------------------------------------------------------------------------------------
+
+
+def commands():
+    """(page, command) of every call of Snakemake on the pages, in fences and in the text.
+
+    But for docs/adding.md, whose targets are made by its own test.
+    """
+    for page in PAGES:
+        text = page.read_text()
+        fenced = "\n".join(FENCE.findall(text)).replace("\\\n", " ")
+        lines = [line.strip() for line in fenced.splitlines()]
+        lines += re.findall(r"`(snakemake [^`]+)`", FENCE.sub("", text).replace("\n", " "))
+        for line in lines:
+            if line.startswith("snakemake ") and page.name not in ("CHANGELOG.md", "adding.md"):
+                yield page.name, line.partition("#")[0].partition(" 2>")[0].strip()
+
+
+def expanded(word):
+    """A word with its braces written out, as a shell does."""
+    parts = re.split(r"\{([^{}]*)\}", word)
+    choices = [part.split(",") if i % 2 else [part] for i, part in enumerate(parts)]
+    return ["".join(one) for one in itertools.product(*choices)]
+
+
+def is_target(word):
+    """Whether a word is a rule or a file, not a place holder such as TARGET or …."""
+    return bool(re.fullmatch(r"[a-z0-9_./-]+", word)) and "mine" not in word
+
+
+def parsed():
+    """Targets of every command, by scale and images; options are Snakemake's own."""
+    found = defaultdict(list)
+    for page, line in commands():
+        words = shlex.split(line)[1:]
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(said):
+                _, arguments = parse_args([word for word in words if word != "…"])
+        except SystemExit as error:
+            assert not error.code, f"{page}: {line}: {said.getvalue()}"
+            continue
+        case = {"scale": "laptop", "images": "embedded"}
+        case |= dict(pair.split("=", 1) for pair in arguments.config or [] if pair.count("=") == 1)
+        targets = [one for word in arguments.targets for one in expanded(word)]
+        found[f"{case['scale']} {case['images']}"] += filter(is_target, targets)
+    table = (ROOT / "README.md").read_text().split("## Targets")[1].split("\n## ")[0]
+    cells = " ".join(line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `"))
+    listed = [word for word in re.findall(r"`([^`]+)`", cells) if is_target(word)]
+    # A second table in a row is named without its folder, a second figure by its number.
+    found["laptop embedded"] += [
+        f"results/tables/{word}" if word.endswith(".csv") and "/" not in word else word
+        for word in listed
+        if not word.isdigit()
+    ]
+    return found
+
+
+# Another scale than the run's, and a slip: no rule makes them.
+WRONG = ["results/scores/embedded-laptop/copa_pair/cnn3_v3_tanh/none/rgap.csv", "alll"]
+
+
+@pytest.fixture(scope="module")
+def makes():
+    """What the rules say of every target that a page asks for, and of two wrong ones."""
+    asked = parsed()
+    asked["smoke embedded"] += WRONG
+    done = subprocess.run(
+        [sys.executable, ROOT / "tests/docs_targets.py"],
+        input=json.dumps(asked),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_targets_of_all_commands_are_made_by_a_rule(makes):
+    asked = parsed()
+    assert sum(map(len, asked.values())) > 40 and len(asked) == 4
+    unmade = {case: found["unmade"] for case, found in makes.items() if found["unmade"]}
+    assert unmade == {"smoke embedded": WRONG}
+
+
+def test_paths_of_the_page_on_targets_are_those_of_the_rules(makes):
+    """Each path of its table is a rule's, and each rule's path stands there or has a name."""
+    line = (ROOT / "docs/targets.md").read_text().split("\n## ")[1]
+    table = re.findall(r"^\| `([^`]+)` \| `", line, re.MULTILINE)
+    said = {path.replace("{images}", "embedded").replace("{scale}", "smoke") for path in table}
+    rules = set(makes["smoke embedded"]["patterns"])
+    assert said <= rules
+    beside = [path.removesuffix(Path(path).suffix) for path in said]
+    named = ("figures/", "results/tables/", "results/benchmarks/", "results/audit/")
+    single = {path for path in rules if "{" not in path} | {
+        "data/raw/{dataset}/MD5SUMS",
+        "results/inconspicuous/embedded-smoke/{model}.csv",
+    }
+    left = [
+        path
+        for path in rules - single
+        if not path.startswith(named) and not any(path.startswith(stem) for stem in beside)
+    ]
+    assert left == []
+
+
+def test_examples_of_the_page_on_targets_dry_run(tmp_path, snakemake):
+    folder = copy_tree(tmp_path)
+    text = "\n".join(FENCE.findall((ROOT / "docs/targets.md").read_text()))
+    found = defaultdict(list)
+    for words in map(shlex.split, text.splitlines()):
+        if "--" in words:
+            options = words[words.index("--config") + 1 : words.index("--")]
+            found[tuple(options)] += words[words.index("--") + 1 :]
+    assert len(found) == 2
+    for options, targets in found.items():
+        said = snakemake(folder, "-n", "--config", *options, "--", *targets)
+        for target in targets:
+            assert target in said.stdout + said.stderr
