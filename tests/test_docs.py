@@ -17,9 +17,10 @@ from pydantic import TypeAdapter
 from snakemake.cli import parse_args
 
 from conftest import copy_tree
+from gradleak.claims import outcome
 from gradleak.claims.load import ClaimsFile
 from gradleak.claims.model import Claim
-from gradleak.claims.queries import Query
+from gradleak.claims.queries import RULES, Query
 from gradleak.models.chain import ConvSpec, LinearSpec
 from gradleak.sections import Config
 
@@ -154,6 +155,32 @@ def test_settings_that_a_page_names_exist(page):
         if None in closed or not re.fullmatch(r"[a-z_]+", value):
             continue
         assert value in set.union(*closed), f"{page.name}: {keys[-1]}: {value}"
+
+
+def test_settings_and_targets_of_the_papers_have_not_been_renamed():
+    """Ids such as `rgap_float32`: of config.yaml, of a target, of a claim or of the code."""
+    sources = [
+        ROOT / "config.yaml",
+        *(ROOT / "workflow").rglob("*.*"),
+        *(ROOT / "tests").glob("*.py"),
+    ]
+    text = "\n".join(p.read_text() for p in sources if p.suffix in (".yaml", ".smk", ".py", ".csv"))
+    for page in PAGES:
+        for name in re.findall(r"`((?:copa|rgap|mkor|fedkl|cnn3)_[a-z0-9_]+)`", page.read_text()):
+            assert name in text, f"{page.name} names {name}, which is nowhere"
+
+
+def test_verdicts_and_rules_of_the_page_on_claims_are_all():
+    parts = (ROOT / "docs/claims.md").read_text().split("\n## ")
+
+    def first_column(title):
+        (part,) = [part for part in parts if part.startswith(title)]
+        rows = [line.split(" | ")[0] for line in part.splitlines() if line.startswith("| `")]
+        return set(re.findall(r"`([^`]+)`", " ".join(rows)))
+
+    verdicts = {outcome.REPRODUCED, outcome.EXCEEDS, outcome.DIFFERS, outcome.REFUTED}
+    assert first_column("Verdicts") == verdicts | {outcome.NOT_JUDGED}
+    assert first_column("Tolerances") - {"rule"} == {rule for one in RULES.values() for rule in one}
 
 
 # --- Commands ------------------------------------------------------------------------------------
