@@ -18,8 +18,9 @@ from PIL import Image
 from audit_page import absent, all_terms, classes, table, tree
 from audit_samples import ATTACKS, CHANGES, audit, bare, case, change, pictures, price, run
 from conftest import ROOT
+from gradleak import page_text, pages
 from gradleak.artifacts import ArtifactError
-from gradleak.auditing import page, page_text
+from gradleak.auditing import page
 from gradleak.auditing.page_pictures import LARGE, SMALL, Pictures, embed
 from gradleak.auditing.result import Audit
 
@@ -369,12 +370,12 @@ def test_text_stands_out_from_what_is_behind_it(where):
     blocks = re.findall(r":root \{(.*?)\}", LEAKS.one("style").raw(), re.DOTALL)
     found = colours(blocks[("light", "dark", "print").index(where)])
     pairs = [(ink, back) for ink in ("text", "quiet", "link") for back in ("page", "soft", "mark")]
-    pairs += [(f"{grade}-text", grade) for grade in ("leaks", "partly", "not-shown")]
+    pairs += [(f"{grade}-text", grade) for grade in ("bad", "fair", "plain", "good")]
     for ink, back in pairs:
         light, dark = sorted((luminance(found[ink]), luminance(found[back])), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5, (ink, back)
     # What is drawn, not read.
-    for ink, back in (("after", "page"), ("before", "page"), ("mark-line", "mark")):
+    for ink, back in (("mark-line", "mark"),):
         light, dark = sorted((luminance(found[ink]), luminance(found[back])), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 3, (ink, back)
 
@@ -385,7 +386,7 @@ def test_a_wheel_holds_the_page(tmp_path):
     subprocess.run([*pip, "--wheel-dir", tmp_path, ROOT], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    code = "from gradleak.auditing import page; print(*page.SOURCES, sep='\\n')"
+    code = "from gradleak import pages; print(*pages.FOLDER.iterdir(), sep='\\n')"
     done = subprocess.run(
         [sys.executable, "-c", code],
         env={"PYTHONPATH": str(tmp_path / "site")},
@@ -395,8 +396,8 @@ def test_a_wheel_holds_the_page(tmp_path):
         text=True,
     )
     sources = [Path(line) for line in done.stdout.splitlines()]
-    assert len(sources) == len(page.SOURCES)
-    assert all(path.is_file() and tmp_path in path.parents for path in sources)
+    assert {path.name for path in sources} == {path.name for path in pages.FOLDER.iterdir()}
+    assert all(tmp_path in path.parents for path in sources)
 
 
 @pytest.mark.parametrize(

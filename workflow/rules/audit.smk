@@ -4,8 +4,8 @@ AUDIT = "results/audit/{audit}/"
 AUDITS = ids(CONFIG.audit)
 # Attacks, defences and servers are looked up by name, so their code is named here.
 METHODS = sorted(file for kind in (ATTACKS, DEFENCES, SERVERS) for file, _ in kind.values())
-# Endings of the page's parts in workflow/report/.
-PAGE = ("html.j2", "css", "js")
+# The page's parts in workflow/report/.
+PAGE = ("audit.html.j2", "base.css", "audit.css", "audit.js")
 # Results to make for all entries; passed.txt for those with something to pass.
 GATED = [name for name, entry in CONFIG.audit.items() if entry.limit is not None or entry.baseline]
 
@@ -46,7 +46,7 @@ rule audit_report:
         result=f"{AUDIT}audit.json",
         pictures=f"{AUDIT}pictures.safetensors",
         seconds=f"{AUDIT}seconds.json",
-        template=[beside_snakefile(f"workflow/report/audit.{end}") for end in PAGE],
+        template=[beside_snakefile(f"workflow/report/{name}") for name in PAGE],
     output:
         f"{AUDIT}report.html",
     log:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
-
-from gradleak import __version__
+from gradleak import __version__, page_text, pages
 from gradleak.artifacts import atomic
-from gradleak.auditing import page_text
 from gradleak.auditing.page_pictures import LARGE, SMALL, Embedded, Pictures, embed
 from gradleak.auditing.result import (
     AttackPart,
@@ -30,11 +24,8 @@ from gradleak.auditing.result import (
 )
 from gradleak.provenance import software
 
-PACKAGE = Path(__file__).resolve().parents[1]
-# In a wheel within the package, otherwise where Snakemake's users look for it.
-REPORT = next(p for p in (PACKAGE / "report", PACKAGE.parent / "report") if p.is_dir())
-# What the page is made of besides this module; the first takes in the others.
-SOURCES = tuple(REPORT / name for name in ("audit.html.j2", "audit.css", "audit.js"))
+# The template takes in what else the page is made of.
+TEMPLATE = "audit.html.j2"
 # Images that the strip shows; more would make the file large and the table endless.
 STRIP = 10
 NO_PROOF = "no proof of safety"
@@ -146,7 +137,7 @@ def write(
 
 def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
     """HTML of the page; parameters as of `write`."""
-    return _template().render(_context(_Findings(audit, pictures), command))
+    return pages.template(TEMPLATE).render(_context(_Findings(audit, pictures), command))
 
 
 def best(runs: Iterable[Run]) -> Run | None:
@@ -277,24 +268,6 @@ def scored(psnr: float, ssim: float | None) -> str:
     """PSNR and SSIM in words; SSIM is left out where there is none."""
     like = "" if ssim is None else f", SSIM {page_text.fixed(ssim, 2)}"
     return f"PSNR {page_text.fixed(psnr, 1)} dB{like}"
-
-
-@cache
-def _template() -> Template:
-    environment = Environment(
-        loader=FileSystemLoader(REPORT),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= page_text.FILTERS | {"digest": _digest}
-    return environment.get_template(SOURCES[0].name)
-
-
-def _digest(text: str) -> str:
-    """SHA-256 as a content security policy writes it."""
-    return base64.b64encode(hashlib.sha256(str(text).encode()).digest()).decode("ascii")
 
 
 def _limits(verdict: Verdict) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Numbers, shapes and words as the page of an audit shows them."""
+"""Numbers, shapes and words as pages show them."""
 
 from __future__ import annotations
 

@@ -1,0 +1,42 @@
+"""What all pages share: one file each, which asks for nothing from outside."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from gradleak import page_text
+
+PACKAGE = Path(__file__).resolve().parent
+# Templates, styles and scripts: in a wheel within the package, otherwise where Snakemake's users
+# look for them.
+FOLDER = next(p for p in (PACKAGE / "report", PACKAGE.parent / "report") if p.is_dir())
+
+
+@cache
+def template(name: str) -> Template:
+    """Template of a page in `workflow/report/`; what it shows is escaped, what it lacks an error.
+
+    Parameters
+    ----------
+    name
+        The file, such as ``audit.html.j2``.
+    """
+    environment = Environment(
+        loader=FileSystemLoader(FOLDER),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= page_text.FILTERS | {"digest": _digest}
+    return environment.get_template(name)
+
+
+def _digest(text: str) -> str:
+    """SHA-256 as a content security policy writes it."""
+    return base64.b64encode(hashlib.sha256(str(text).encode()).digest()).decode("ascii")
