@@ -12,11 +12,14 @@ import yaml
 from gradleak.claims import (
     Claims,
     Evidence,
+    Explanations,
+    load_explanations,
 )
 from gradleak.claims.evaluate import judge
 from gradleak.claims.outcome import Outcome
 
 FILE = Path(__file__).parents[1] / "workflow" / "claims" / "copa.yaml"
+EXPLANATIONS = FILE.parent / "explanations" / FILE.name
 SEEDS = 10
 IMAGES = {"copa_pair": [("1", "truck"), ("3", "animal")], "copa_padding": [("1", ""), ("3", "")]}
 IMAGES["copa_twenty"] = [(str(index), "") for index in range(6)]
@@ -163,6 +166,21 @@ def write(tmp_path: Path, changed: Any) -> Path:
     path = tmp_path / "copa.yaml"
     path.write_text(yaml.safe_dump(changed, sort_keys=False), encoding="utf-8")
     return path
+
+
+def explained(folder: Path, claims: Claims, texts: dict[str, str], **more: Any) -> Explanations:
+    """Explanations by patterns of ids, of the recorded run, written to a file and read."""
+    file = {
+        "paper": claims.paper,
+        "of": {"images": "real", "scale": "laptop"},
+        "explanations": [
+            {"claims": [pattern], "text": text, "evidence": ["docs/copa.md"]}
+            for pattern, text in texts.items()
+        ],
+    }
+    path = folder / "explanations.yaml"
+    path.write_text(yaml.safe_dump({**file, **more}), encoding="utf-8")
+    return load_explanations(path, claims)
 
 
 def changed_scores(scores: list[dict], **where: Any) -> list[dict]:

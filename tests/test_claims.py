@@ -9,10 +9,12 @@ import pandas as pd
 import pytest
 
 from claims_synthetic import (
+    EXPLANATIONS,
     FILE,
     Judged,
     changed_scores,
     content,
+    explained,
     index_rows,
     read,
     score_rows,
@@ -26,6 +28,7 @@ from gradleak.claims import (
     Evidence,
     evaluate,
     load,
+    load_explanations,
     table,
 )
 from gradleak.claims.evaluate import judge
@@ -244,18 +247,16 @@ def test_the_better_attack_can_be_refuted_by_the_paper(claims: Claims) -> None:
 def test_explanations_stand_beside_failures_of_the_recorded_run_only(
     claims: Claims, evidence: Evidence, tmp_path: Path
 ) -> None:
-    data = content()
     name, refuted, good = (
         "copa.c.full.fig2.copa",
         "copa.fig1.captured",
         "copa.table2.fig1.v1.truck.copa.mse",
     )
-    data["explanations"] = {name: "minima", refuted: "order", good: "none"}
-    changed = load(write(tmp_path, data))
-    frame = evaluate(changed, evidence, "real", "laptop").set_index("id")
+    why = explained(tmp_path, claims, {name: "minima", refuted: "order", good: "none"})
+    frame = evaluate(claims, evidence, "real", "laptop", why).set_index("id")
     assert frame["explanation"].loc[[name, refuted, good]].tolist() == ["minima", "order", ""]
     for images, scale in (("embedded", "laptop"), ("real", "smoke"), ("real", "paper")):
-        frame = evaluate(changed, evidence, images, scale).set_index("id")
+        frame = evaluate(claims, evidence, images, scale, why).set_index("id")
         assert frame.loc[refuted, "verdict"] == "refuted"
         assert (frame["explanation"] == "").all()
 
@@ -265,7 +266,8 @@ def test_exceeding_is_explained(claims: Claims, scores: list[dict], tmp_path: Pa
     for row in rows:
         if row["metric"] == "mse" and row["attack"] == "copa":
             row["value"] *= 0.01
-    frame = evaluate(claims, read(tmp_path, rows, [], []), "real", "laptop").set_index("id")
+    why = load_explanations(EXPLANATIONS, claims)
+    frame = evaluate(claims, read(tmp_path, rows, [], []), "real", "laptop", why).set_index("id")
     for name in ("fig1.v2.truck.copa.mse", "fig2.v2.animal.copa.mse", "fig1.v3.truck.copa.mse"):
         row = frame.loc[f"copa.table2.{name}"]
         assert row["verdict"] == "exceeds" and row["explanation"]
@@ -311,13 +313,13 @@ def test_few_seeds_cannot_carry_a_test(claims: Claims, scores: list[dict], tmp_p
 
 
 def test_a_changed_claim_changes_nothing_elsewhere(
-    tmp_path: Path, evidence: Evidence, judged: pd.DataFrame
+    tmp_path: Path, claims: Claims, evidence: Evidence, judged: pd.DataFrame
 ) -> None:
     data = content()
     data["tolerances"]["wide"] = {**data["tolerances"]["draw"], "factor": 3}
     data["grids"][1]["exceptions"]["wide"] = ["fig1.v1.truck.copa.mse"]
-    data["explanations"]["copa.fig1.captured"] = "c(M) ranks variant 1 last."
-    frame = evaluate(load(write(tmp_path, data)), evidence, "real", "laptop").set_index("id")
+    why = explained(tmp_path, claims, {"copa.fig1.captured": "c(M) ranks variant 1 last."})
+    frame = evaluate(load(write(tmp_path, data)), evidence, "real", "laptop", why).set_index("id")
     name = "copa.table2.fig1.v1.truck.copa.mse"
     assert frame.loc[name, "high"] == pytest.approx(3 * judged.loc[name, "high"])
     assert frame.loc["copa.fig1.captured", "explanation"] == "c(M) ranks variant 1 last."

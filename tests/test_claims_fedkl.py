@@ -9,7 +9,7 @@ import pytest
 
 from claims_fedkl import read, score
 from claims_rgap import ROOT
-from gradleak.claims import Claims, Evidence, evaluate, load, table
+from gradleak.claims import Claims, Evidence, evaluate, load, load_explanations, table
 from gradleak.claims.model import Claim
 from gradleak.claims.queries import Column, Estimates, Runs
 
@@ -227,10 +227,11 @@ def test_a_key_that_is_read_is_held_against_one_that_is_shared(
 
 
 def test_a_gain_with_the_lock_is_explained_by_the_authors_networks(claims: Claims) -> None:
-    found = evaluate(claims, Evidence(), "real", "laptop").set_index("id")
+    why = load_explanations(FILE.parent / "explanations" / FILE.name, claims)
+    found = evaluate(claims, Evidence(), "real", "laptop", why).set_index("id")
     assert found.loc["fedkl.capacity", "verdict"] == "refuted"
     assert "lack the max-pool" in found.loc["fedkl.capacity", "explanation"]
-    explained = {c.id for c in claims.claims if "lack the max-pool" in (c.explanation or "")}
+    explained = {name for name, entry in why.by_id.items() if "lack the max-pool" in entry.text}
     gains = {c.id for c in claims.claims if c.id.startswith("fedkl.large.")}
     assert explained == gains | {"fedkl.capacity", "fedkl.most_gained"} and len(gains) == 12
 

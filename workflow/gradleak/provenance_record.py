@@ -32,7 +32,12 @@ from gradleak.sidecars import checksum, commit
 
 FORMAT = 1
 # What a rule is made of besides the package.
-SOURCES = ("Snakefile", "workflow/rules/*.smk", "workflow/scripts/*.py", "workflow/claims/*.yaml")
+SOURCES = (
+    "Snakefile",
+    "workflow/rules/*.smk",
+    "workflow/scripts/*.py",
+    "workflow/claims/**/*.yaml",
+)
 
 
 def package_code() -> str:

@@ -1,5 +1,11 @@
 # Claims: a verdict for every number and sentence of the papers.
 CLAIMS = sorted(claims_of(p.stem) for p in Path(workflow.basedir, "workflow/claims").glob("*.yaml"))
+# What was learnt where they failed; a paper needs none.
+EXPLANATIONS = [
+    str(path)
+    for claims in map(Path, CLAIMS)
+    if (path := claims.parent / "explanations" / claims.name).exists()
+]
 # R-GAP's rank analysis is one of single images.
 RANKED = [
     name
@@ -11,6 +17,7 @@ RANKED = [
 rule claims_table:
     input:
         claims=CLAIMS,
+        explanations=EXPLANATIONS,
         scores=scores_of(*CONFIG.experiments),
         security=security_of("copa_pair"),
         rank=rank_of(*RANKED),

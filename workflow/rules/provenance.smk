@@ -39,7 +39,7 @@ rule archive:
         results=[*RESULTS, CLAIMED],
         config=beside_snakefile("config.yaml"),
         lock=beside_snakefile("requirements.lock"),
-        claims=CLAIMS,
+        claims=[*CLAIMS, *EXPLANATIONS],
     output:
         "results/archive.zip",
     log:

@@ -4,7 +4,7 @@ import pandas as pd
 
 import _package
 from gradleak.artifacts import write_csv
-from gradleak.claims import Evidence, evaluate, load
+from gradleak.claims import Evidence, evaluate, load_all
 from gradleak.script import job
 
 with job(snakemake):
@@ -12,5 +12,8 @@ with job(snakemake):
     evidence = Evidence.read(
         files.scores, files.security, files.index, files.rank, files.get("tables", [])
     )
-    tables = [evaluate(load(path), evidence, **snakemake.params.case) for path in files.claims]
+    tables = [
+        evaluate(claims, evidence, **snakemake.params.case, explanations=why)
+        for claims, why in load_all(files.claims, files.explanations)
+    ]
     write_csv(snakemake.output[0], pd.concat(tables, ignore_index=True))

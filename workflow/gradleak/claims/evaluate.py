@@ -10,8 +10,9 @@ import pandas as pd
 
 from gradleak.claims import arithmetic, batches, estimates, orders, paper, values
 from gradleak.claims.evidence import Evidence, NotJudged
+from gradleak.claims.explanations import Explanations
 from gradleak.claims.model import Claim, Claims
-from gradleak.claims.outcome import DIFFERS, EXCEEDS, NOT_JUDGED, REFUTED, Outcome, holds
+from gradleak.claims.outcome import NOT_JUDGED, REFUTED, Outcome, holds
 from gradleak.claims.queries import Printed, Runs
 
 COLUMNS = [
@@ -33,7 +34,6 @@ COLUMNS = [
     "explanation",
 ]
 SCALES = ("smoke", "laptop", "paper")
-EXPLAINED = (DIFFERS, EXCEEDS, REFUTED)
 
 
 def _printed(claim: Claim, claims: Claims) -> Outcome:
@@ -123,14 +123,9 @@ def judge(claim: Claim, claims: Claims, evidence: Evidence, images: str, scale: 
     return replace(outcome, verdict=REFUTED, reason=f"{whose}: {' | '.join(against)}; {ours}")
 
 
-def _explanation(claim: Claim, verdict: str, images: str, scale: str) -> str:
-    """Give the explanation if the claim failed in the run that it is about, else nothing."""
-    case = claim.explanation_of
-    same = case is not None and (case.images, case.scale) == (images, scale)
-    return claim.explanation if same and verdict in EXPLAINED else ""
-
-
-def _row(claim: Claim, outcome: Outcome, images: str, scale: str) -> dict[str, Any]:
+def _row(
+    claim: Claim, outcome: Outcome, images: str, scale: str, why: Explanations | None
+) -> dict[str, Any]:
     return {
         "id": claim.id,
         "paper": claim.paper,
@@ -147,11 +142,17 @@ def _row(claim: Claim, outcome: Outcome, images: str, scale: str) -> dict[str, A
         "scale": scale,
         "verdict": outcome.verdict,
         "reason": outcome.reason,
-        "explanation": _explanation(claim, outcome.verdict, images, scale),
+        "explanation": why.text(claim.id, outcome.verdict, images, scale) if why else "",
     }
 
 
-def evaluate(claims: Claims, evidence: Evidence, images: str, scale: str) -> pd.DataFrame:
+def evaluate(
+    claims: Claims,
+    evidence: Evidence,
+    images: str,
+    scale: str,
+    explanations: Explanations | None = None,
+) -> pd.DataFrame:
     """Judge every number and sentence of a claims file.
 
     Parameters
@@ -164,6 +165,8 @@ def evaluate(claims: Claims, evidence: Evidence, images: str, scale: str) -> pd.
         ``embedded`` or ``real``: which runs are looked at.
     scale
         ``smoke``, ``laptop`` or ``paper``.
+    explanations
+        Of claims that failed, as `load_explanations` gives them.
 
     Returns
     -------
@@ -177,7 +180,7 @@ def evaluate(claims: Claims, evidence: Evidence, images: str, scale: str) -> pd.
         If the evidence is malformed.
     """
     rows = [
-        _row(claim, judge(claim, claims, evidence, images, scale), images, scale)
+        _row(claim, judge(claim, claims, evidence, images, scale), images, scale, explanations)
         for claim in claims.numbers()
     ]
     frame = pd.DataFrame(rows, columns=COLUMNS)

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError
 
-from gradleak.claims.model import Case, Claim, Claims, Needs, Tolerance
+from gradleak.claims.model import Claim, Claims, Needs, Tolerance
 from gradleak.claims.queries import Answers, Closed, Where
 from gradleak.errors import ConfigError
 
@@ -81,12 +81,11 @@ class ClaimsFile(Closed):
     tolerances: dict[str, Tolerance]
     lists: dict[str, list[Any]] = Field(default_factory=dict)
     grids: list[Grid] = Field(default_factory=list)
-    explanations_of: Case | None = None
-    explanations: dict[str, str] = Field(default_factory=dict)
     claims: list[dict[str, Any]] = Field(default_factory=list)
 
 
-def _sentence(path: Path, error: ValidationError, claim: str | None = None) -> ConfigError:
+def sentence(path: Path, error: ValidationError, claim: str | None = None) -> ConfigError:
+    """Put the first error of a file's schema into one sentence: file, key, value, remedy."""
     first = error.errors()[0]
     found = first["input"]
     message = first["msg"].removeprefix("Value error, ")
@@ -235,24 +234,20 @@ def _number(
 
 
 def _written_out(path: Path, file: ClaimsFile) -> list[dict[str, Any]]:
-    """All claims of a file as raw entries, with their explanations."""
+    """All claims of a file as raw entries."""
     raw = [cell for grid in file.grids for cell in _cells(path, grid)]
-    raw += [claim for entry in file.claims for claim in _loop(path, entry, file.lists)]
-    unknown = file.explanations.keys() - {entry.get("id") for entry in raw}
-    if unknown:
-        raise ConfigError(
-            f"{path}: key 'explanations': '{min(unknown)}' is no claim's id; correct or remove it."
-        )
-    if file.explanations and file.explanations_of is None:
-        raise ConfigError(
-            f"{path}: key 'explanations_of' is missing; give the images and scale of the run that "
-            f"the explanations are about."
-        )
-    for entry in raw:
-        if entry.get("id") in file.explanations:
-            entry["explanation"] = file.explanations[entry["id"]]
-            entry["explanation_of"] = file.explanations_of
-    return raw
+    return raw + [claim for entry in file.claims for claim in _loop(path, entry, file.lists)]
+
+
+def read_yaml(source: Path) -> Any:
+    """Content of a YAML file; a ConfigError says in one sentence why there is none."""
+    try:
+        return yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: {error}; give a readable file.") from error
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{source}: no valid YAML ({reason}); correct that line.") from error
 
 
 def load(path: str | os.PathLike[str]) -> Claims:
@@ -276,23 +271,16 @@ def load(path: str | os.PathLike[str]) -> Claims:
     """
     source = Path(path)
     try:
-        content = yaml.safe_load(source.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{source}: {error}; give a readable claims file.") from error
-    except yaml.YAMLError as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{source}: no valid YAML ({reason}); correct that line.") from error
-    try:
-        file = ClaimsFile.model_validate(content)
+        file = ClaimsFile.model_validate(read_yaml(source))
     except ValidationError as error:
-        raise _sentence(source, error) from error
+        raise sentence(source, error) from error
     claims = []
     for entry in _written_out(source, file):
         try:
             claims.append(Claim.model_validate({"paper": file.paper, **entry}))
         except ValidationError as error:
-            raise _sentence(source, error, str(entry.get("id", "(without id)"))) from error
+            raise sentence(source, error, str(entry.get("id", "(without id)"))) from error
     try:
         return Claims(paper=file.paper, tolerances=file.tolerances, claims=claims)
     except ValidationError as error:
-        raise _sentence(source, error) from error
+        raise sentence(source, error) from error

@@ -64,8 +64,7 @@ class Claim(Closed):
     attacks beside the paper's number, so the paper's own table cannot refute it. `spread` is what
     the paper prints after ±, `printed` a number or the words of a cell as it prints them, and
     `contradicted_by` the place in the paper that says otherwise. A sentence that stands `apart` is
-    about other runs than the paper's tables, which cannot refute it. `explanation` was written for
-    the run `explanation_of`.
+    about other runs than the paper's tables, which cannot refute it.
     """
 
     id: str = Field(min_length=1)
@@ -83,8 +82,6 @@ class Claim(Closed):
     reading: Literal["paper", "ours"] = "paper"
     contradicted_by: str = ""
     apart: bool = False
-    explanation: str = ""
-    explanation_of: Case | None = None
     cell: Cell | None = None
 
     @property

@@ -1,0 +1,119 @@
+"""What was learnt where claims failed: an explanation of one or of a group, as data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from pydantic import Field, ValidationError
+
+from gradleak.claims.load import load, read_yaml, sentence
+from gradleak.claims.model import Case, Claims
+from gradleak.claims.outcome import DIFFERS, EXCEEDS, REFUTED
+from gradleak.claims.queries import Closed
+from gradleak.errors import ConfigError
+
+EXPLAINED = (DIFFERS, EXCEEDS, REFUTED)
+
+
+class Explanation(Closed):
+    """Why some claims fail.
+
+    `claims` are ids or patterns of them, in which ``*`` stands for any characters; `evidence` says
+    where that is established: pages and tables of the repository, by their paths.
+    """
+
+    claims: list[str] = Field(min_length=1)
+    text: str = Field(min_length=1)
+    evidence: list[str] = Field(min_length=1)
+
+
+class ExplanationsFile(Closed):
+    """A file of explanations as it is written; the run `of` is what they are about."""
+
+    paper: str
+    of: Case
+    explanations: list[Explanation]
+
+
+@dataclass(frozen=True)
+class Explanations:
+    """Explanations of a paper's claims, by the claims' ids, and the run that they are about."""
+
+    of: Case
+    by_id: dict[str, Explanation]
+
+    def text(self, claim: str, verdict: str, images: str, scale: str) -> str:
+        """Explanation of a claim that failed in the run that it is about; else nothing."""
+        same = (self.of.images, self.of.scale) == (images, scale)
+        found = self.by_id.get(claim)
+        return found.text if found and same and verdict in EXPLAINED else ""
+
+
+def load_explanations(path: str | os.PathLike[str], claims: Claims) -> Explanations:
+    """Read explanations of claims.
+
+    Parameters
+    ----------
+    path
+        A file such as ``workflow/claims/explanations/copa.yaml``.
+    claims
+        The claims that it is about.
+
+    Raises
+    ------
+    ConfigError
+        If the file cannot be read, a key or value is not allowed, it is about another paper, a
+        pattern matches no claim, or a claim is explained twice.
+    """
+    source = Path(path)
+    try:
+        file = ExplanationsFile.model_validate(read_yaml(source))
+    except ValidationError as error:
+        raise sentence(source, error) from error
+    if file.paper != claims.paper:
+        raise ConfigError(
+            f"{source}: key 'paper': '{file.paper}' is not '{claims.paper}', whose claims these "
+            f"are; correct it."
+        )
+    by_id: dict[str, Explanation] = {}
+    for entry in file.explanations:
+        for name in _matched(source, entry, [claim.id for claim in claims.claims]):
+            if by_id.setdefault(name, entry) is not entry:
+                raise ConfigError(
+                    f"{source}: key 'explanations': claim '{name}' is explained twice; narrow one "
+                    f"of the patterns."
+                )
+    return Explanations(file.of, by_id)
+
+
+def load_all(
+    claims: Iterable[str], explanations: Iterable[str]
+) -> list[tuple[Claims, Explanations | None]]:
+    """Read claims of several papers, each with its explanations; these have the name of its file.
+
+    Raises
+    ------
+    ConfigError
+        As `load` and `load_explanations`.
+    """
+    beside = {Path(path).name: path for path in explanations}
+    read = [(load(path), beside.get(Path(path).name)) for path in claims]
+    return [(found, load_explanations(path, found) if path else None) for found, path in read]
+
+
+def _matched(source: Path, entry: Explanation, ids: list[str]) -> list[str]:
+    """Ids of the claims that an explanation is about, each once."""
+    found: dict[str, None] = {}
+    for pattern in entry.claims:
+        some = [name for name in ids if fnmatchcase(name, pattern)]
+        if not some:
+            raise ConfigError(
+                f"{source}: key 'explanations': '{pattern}' is no claim's id and matches none; "
+                f"correct or remove it."
+            )
+        found |= dict.fromkeys(some)
+    return list(found)
