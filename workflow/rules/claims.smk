@@ -24,7 +24,7 @@ rule claims_table:
         index=[path for path in TABLES if path.endswith("_index.csv")],
         tables=[*EXTRA_TABLES, *TRAINED_TABLES, *FEDKL_READ],
     output:
-        "results/claims.csv",
+        report("results/claims.csv", caption=CLAIMS_CAPTION, category="Claims"),
     log:
         "results/logs/claims.log",
     conda:

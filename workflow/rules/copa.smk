@@ -35,7 +35,7 @@ rule copa_fig1:
         security=security_of("copa_pair", models=COPA_TANH),
     output:
         pdf="figures/copa_fig1.pdf",
-        png="figures/copa_fig1.png",
+        png=shown("copa_fig1"),
     log:
         "results/logs/figures/copa_fig1.log",
     conda:
@@ -66,7 +66,7 @@ use rule copa_fig1 as copa_fig2 with:
         security=security_of("copa_pair", models=COPA_LEAKY),
     output:
         pdf="figures/copa_fig2.pdf",
-        png="figures/copa_fig2.png",
+        png=shown("copa_fig2"),
     log:
         "results/logs/figures/copa_fig2.log",
     params:
@@ -84,7 +84,7 @@ rule copa_table1:
         claims=claims_of("copa"),
         security=security_of("copa_pair", models=COPA_TANH),
     output:
-        "results/tables/copa_table1.csv",
+        tabled("copa_table1"),
     log:
         "results/logs/tables/copa_table1.log",
     conda:
@@ -106,7 +106,7 @@ use rule copa_table1 as copa_table2 with:
         claims=claims_of("copa"),
         scores=scores_of("copa_pair", attacks=COPA_CELLS, models=COPA_TANH + COPA_LEAKY),
     output:
-        "results/tables/copa_table2.csv",
+        tabled("copa_table2"),
     log:
         "results/logs/tables/copa_table2.log",
     params:
@@ -119,7 +119,7 @@ rule copa_images:
     input:
         scores=scores_of("copa_twenty", attacks=COPA_CELLS),
     output:
-        "results/tables/copa_images.csv",
+        tabled("copa_images"),
     log:
         "results/logs/tables/copa_images.log",
     conda:
@@ -146,7 +146,7 @@ rule copa_index:
         scores=scores_of("copa_index"),
         security=security_of("copa_index"),
     output:
-        "results/tables/copa_index.csv",
+        tabled("copa_index"),
     log:
         "results/logs/tables/copa_index.log",
     conda:
@@ -168,7 +168,7 @@ rule copa_index_figure:
         targets=TARGETS.format(targets="copa_few"),
     output:
         pdf="figures/copa_index.pdf",
-        png="figures/copa_index.png",
+        png=shown("copa_index"),
     log:
         "results/logs/figures/copa_index.log",
     conda:

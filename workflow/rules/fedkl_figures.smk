@@ -15,7 +15,7 @@ rule fedkl_table2:
         unpack(curve_files(FEDKL_TABLE2)),
     output:
         pdf="figures/fedkl_table2.pdf",
-        png="figures/fedkl_table2.png",
+        png=shown("fedkl_table2"),
     log:
         "results/logs/figures/fedkl_table2.log",
     conda:
@@ -33,28 +33,41 @@ rule fedkl_table2:
         "../scripts/figure.py"
 
 
-use rule fedkl_table2 as fedkl_pictures with:
-    input:
-        unpack(fedkl_grid_files),
-    output:
-        pdf="figures/fedkl_{grid}.pdf",
-        png="figures/fedkl_{grid}.png",
-    log:
-        "results/logs/figures/fedkl_{grid}.log",
-    wildcard_constraints:
-        grid=ids(FEDKL_TITLES),
-    params:
-        figure="fedkl_pictures",
-        words=fedkl_grid_words,
-        scale=CONFIG.scale,
-        code=code("gradleak.figures.fedkl_pictures"),
+# A rule for each, as each has a caption of its own.
+for GRID in FEDKL_TITLES:
+
+    rule:
+        name:
+            f"fedkl_{GRID}"
+        input:
+            unpack(fedkl_grid_files),
+        output:
+            pdf="figures/fedkl_{grid}.pdf",
+            png=shown(f"fedkl_{GRID}", "fedkl_{grid}"),
+        log:
+            "results/logs/figures/fedkl_{grid}.log",
+        wildcard_constraints:
+            grid=GRID,
+        conda:
+            "../../envs/gradleak.yaml"
+        threads: 1
+        resources:
+            mem_mb=memory("figure"),
+            runtime=minutes("figure"),
+        params:
+            figure="fedkl_pictures",
+            words=fedkl_grid_words,
+            scale=CONFIG.scale,
+            code=code("gradleak.figures.fedkl_pictures"),
+        script:
+            "../scripts/figure.py"
 
 
 rule fedkl_fig4_table:
     input:
         unpack(fedkl_fig4_files),
     output:
-        "results/tables/fedkl_fig4.csv",
+        tabled("fedkl_fig4"),
     log:
         "results/logs/tables/fedkl_fig4.log",
     benchmark:
@@ -79,7 +92,7 @@ use rule fedkl_table2 as fedkl_fig4 with:
         table="results/tables/fedkl_fig4.csv",
     output:
         pdf="figures/fedkl_fig4.pdf",
-        png="figures/fedkl_fig4.png",
+        png=shown("fedkl_fig4"),
     log:
         "results/logs/figures/fedkl_fig4.log",
     params:
@@ -93,7 +106,7 @@ rule fedkl_adaptive_table:
     input:
         unpack(fedkl_adaptive_files),
     output:
-        "results/tables/fedkl_adaptive.csv",
+        tabled("fedkl_adaptive"),
     log:
         "results/logs/tables/fedkl_adaptive.log",
     conda:
@@ -116,7 +129,7 @@ use rule fedkl_table2 as fedkl_adaptive with:
         unpack(fedkl_adaptive_files),
     output:
         pdf="figures/fedkl_adaptive.pdf",
-        png="figures/fedkl_adaptive.png",
+        png=shown("fedkl_adaptive"),
     log:
         "results/logs/figures/fedkl_adaptive.log",
     params:

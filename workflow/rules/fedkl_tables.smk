@@ -20,7 +20,7 @@ rule fedkl_accuracy:
     input:
         unpack(fedkl_accuracy_files),
     output:
-        "results/tables/fedkl_accuracy.csv",
+        tabled("fedkl_accuracy"),
     log:
         "results/logs/tables/fedkl_accuracy.log",
     conda:
@@ -42,7 +42,7 @@ use rule fedkl_accuracy as fedkl_parameters with:
     input:
         [],
     output:
-        "results/tables/fedkl_parameters.csv",
+        tabled("fedkl_parameters"),
     log:
         "results/logs/tables/fedkl_parameters.log",
     params:
@@ -56,7 +56,7 @@ use rule fedkl_accuracy as fedkl_propositions with:
     input:
         dataset=f"{DATA_ROOT}/{FEDKL_COLOUR_IMAGES}-test.safetensors",
     output:
-        "results/tables/fedkl_propositions.csv",
+        tabled("fedkl_propositions"),
     log:
         "results/logs/tables/fedkl_propositions.log",
     params:
@@ -71,7 +71,7 @@ use rule copa_table1 as fedkl_table1 with:
         claims=claims_of("fedkl"),
         tables=["results/tables/fedkl_accuracy.csv"],
     output:
-        "results/tables/fedkl_table1.csv",
+        tabled("fedkl_table1"),
     log:
         "results/logs/tables/fedkl_table1.log",
     params:
@@ -85,7 +85,7 @@ use rule copa_table1 as fedkl_table3 with:
         claims=claims_of("fedkl"),
         tables=["results/tables/fedkl_accuracy.csv", "results/tables/fedkl_parameters.csv"],
     output:
-        "results/tables/fedkl_table3.csv",
+        tabled("fedkl_table3"),
     log:
         "results/logs/tables/fedkl_table3.log",
     params:
@@ -99,7 +99,7 @@ use rule copa_table1 as fedkl_table6 with:
         claims=claims_of("fedkl"),
         scores=scores_of(*FEDKL_TABLE6, attacks=FEDKL_TABLE6_ATTACKS),
     output:
-        "results/tables/fedkl_table6.csv",
+        tabled("fedkl_table6"),
     log:
         "results/logs/tables/fedkl_table6.log",
     params:

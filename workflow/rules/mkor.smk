@@ -9,29 +9,34 @@ if "mkor_mnist" in CONFIG.targets and "mkor_lenets" in CONFIG.groups:
     TABLES += ["results/tables/mkor_leakage.csv"]
 
 
-rule mkor_figure:
-    input:
-        unpack(mkor_inputs),
-    output:
-        pdf="figures/mkor_fig{number}.pdf",
-        png="figures/mkor_fig{number}.png",
-    log:
-        "results/logs/figures/mkor_fig{number}.log",
-    wildcard_constraints:
-        number=ids(map(str, MKOR_FIGURES)),
-    conda:
-        "../../envs/gradleak.yaml"
-    threads: 1
-    resources:
-        mem_mb=memory("figure"),
-        runtime=minutes("figure"),
-    params:
-        figure=mkor_module,
-        words=mkor_words,
-        scale=CONFIG.scale,
-        code=mkor_code,
-    script:
-        "../scripts/figure.py"
+# A rule for each, as each has a caption of its own.
+for NUMBER in map(str, MKOR_FIGURES):
+
+    rule:
+        name:
+            f"mkor_fig{NUMBER}"
+        input:
+            unpack(mkor_inputs),
+        output:
+            pdf="figures/mkor_fig{number}.pdf",
+            png=shown(f"mkor_fig{NUMBER}", "mkor_fig{number}"),
+        log:
+            "results/logs/figures/mkor_fig{number}.log",
+        wildcard_constraints:
+            number=NUMBER,
+        conda:
+            "../../envs/gradleak.yaml"
+        threads: 1
+        resources:
+            mem_mb=memory("figure"),
+            runtime=minutes("figure"),
+        params:
+            figure=mkor_module,
+            words=mkor_words,
+            scale=CONFIG.scale,
+            code=mkor_code,
+        script:
+            "../scripts/figure.py"
 
 
 rule mkor_leakage:
@@ -39,7 +44,7 @@ rule mkor_leakage:
         model=MODEL.format(model="mkor_lenets"),
         targets=TARGETS.format(targets="mkor_mnist"),
     output:
-        "results/tables/mkor_leakage.csv",
+        tabled("mkor_leakage"),
     log:
         "results/logs/tables/mkor_leakage.log",
     conda:
@@ -62,7 +67,7 @@ rule mkor_leakage_figure:
         targets=TARGETS.format(targets="mkor_mnist"),
     output:
         pdf="figures/mkor_leakage.pdf",
-        png="figures/mkor_leakage.png",
+        png=shown("mkor_leakage"),
     log:
         "results/logs/figures/mkor_leakage.log",
     conda:

@@ -39,7 +39,7 @@ rule mkor_inconspicuous:
     input:
         [f"results/inconspicuous/{CASE}/{model}.csv" for model in INCONSPICUOUS],
     output:
-        "results/tables/mkor_inconspicuous.csv",
+        tabled("mkor_inconspicuous"),
     log:
         "results/logs/tables/mkor_inconspicuous.log",
     conda:
@@ -59,7 +59,7 @@ use rule mkor_inconspicuous as mkor_unique_samples with:
     input:
         [],
     output:
-        "results/tables/mkor_unique_samples.csv",
+        tabled("mkor_unique_samples"),
     log:
         "results/logs/tables/mkor_unique_samples.log",
     params:
@@ -71,7 +71,7 @@ use rule mkor_inconspicuous as mkor_bound with:
     input:
         TARGETS.format(targets="mkor_photos"),
     output:
-        "results/tables/mkor_bound.csv",
+        tabled("mkor_bound"),
     log:
         "results/logs/tables/mkor_bound.log",
     params:
@@ -83,7 +83,7 @@ use rule mkor_inconspicuous as mkor_soteria_cost with:
     input:
         models=[MODEL.format(model=model) for model in ("mkor_lenets", "mkor_vgg16_100")],
     output:
-        "results/tables/mkor_soteria_cost.csv",
+        tabled("mkor_soteria_cost"),
     log:
         "results/logs/tables/mkor_soteria_cost.log",
     params:
@@ -96,7 +96,7 @@ use rule mkor_inconspicuous as mkor_soteria_pruned with:
         before=soteria_gradients("none"),
         after=soteria_gradients("soteria"),
     output:
-        "results/tables/mkor_soteria_pruned.csv",
+        tabled("mkor_soteria_pruned"),
     log:
         "results/logs/tables/mkor_soteria_pruned.log",
     params:
@@ -110,7 +110,7 @@ use rule mkor_inconspicuous as mkor_losses with:
         scores=loss_cases("scores"),
         models=loss_cases("models"),
     output:
-        "results/tables/mkor_losses.csv",
+        tabled("mkor_losses"),
     log:
         "results/logs/tables/mkor_losses.log",
     params:

@@ -32,7 +32,7 @@ if "rgap_fig2" in CONFIG.experiments:
 rule rgap_fig1:
     output:
         pdf="figures/rgap_fig1.pdf",
-        png="figures/rgap_fig1.png",
+        png=shown("rgap_fig1"),
     log:
         "results/logs/figures/rgap_fig1.log",
     conda:
@@ -56,7 +56,7 @@ use rule rgap_fig1 as rgap_fig2 with:
         rank=rank_of("rgap_fig2"),
     output:
         pdf="figures/rgap_fig2.pdf",
-        png="figures/rgap_fig2.png",
+        png=shown("rgap_fig2"),
     log:
         "results/logs/figures/rgap_fig2.log",
     params:
@@ -77,7 +77,7 @@ use rule rgap_fig1 as rgap_fig3 with:
         rank=rank_of("rgap_cnn6"),
     output:
         pdf="figures/rgap_fig3.pdf",
-        png="figures/rgap_fig3.png",
+        png=shown("rgap_fig3"),
     log:
         "results/logs/figures/rgap_fig3.log",
     params:
@@ -97,7 +97,7 @@ use rule rgap_fig1 as rgap_fig5 with:
         **rgap_inputs("rgap_twin"),
     output:
         pdf="figures/rgap_fig5.pdf",
-        png="figures/rgap_fig5.png",
+        png=shown("rgap_fig5"),
     log:
         "results/logs/figures/rgap_fig5.log",
     params:
@@ -116,7 +116,7 @@ use rule rgap_fig1 as rgap_fig6 with:
         **rgap_inputs("rgap_fig6", attacks=["dlg"]),
     output:
         pdf="figures/rgap_fig6.pdf",
-        png="figures/rgap_fig6.png",
+        png=shown("rgap_fig6"),
     log:
         "results/logs/figures/rgap_fig6.log",
     params:
@@ -131,7 +131,7 @@ use rule rgap_fig1 as rgap_fig7 with:
         **rgap_inputs("rgap_batch2"),
     output:
         pdf="figures/rgap_fig7.pdf",
-        png="figures/rgap_fig7.png",
+        png=shown("rgap_fig7"),
     log:
         "results/logs/figures/rgap_fig7.log",
     params:
@@ -146,7 +146,7 @@ use rule rgap_fig1 as rgap_fig8 with:
         **rgap_inputs("rgap_batch5"),
     output:
         pdf="figures/rgap_fig8.pdf",
-        png="figures/rgap_fig8.png",
+        png=shown("rgap_fig8"),
     log:
         "results/logs/figures/rgap_fig8.log",
     params:
@@ -161,7 +161,7 @@ use rule rgap_fig1 as rgap_fig9 with:
         **rgap_inputs("rgap_fig9"),
     output:
         pdf="figures/rgap_fig9.pdf",
-        png="figures/rgap_fig9.png",
+        png=shown("rgap_fig9"),
     log:
         "results/logs/figures/rgap_fig9.log",
     params:
@@ -176,7 +176,7 @@ use rule copa_table1 as rgap_table1 with:
         claims=claims_of("rgap"),
         scores=scores_of("rgap_cnn6", "rgap_cnn6_mnist"),
     output:
-        "results/tables/rgap_table1.csv",
+        tabled("rgap_table1"),
     log:
         "results/logs/tables/rgap_table1.log",
     params:
@@ -191,7 +191,7 @@ use rule copa_table1 as rgap_table2 with:
         scores=scores_of("rgap_lenet", "rgap_draws"),
         rank=rank_of("rgap_lenet", "rgap_draws"),
     output:
-        "results/tables/rgap_table2.csv",
+        tabled("rgap_table2"),
     log:
         "results/logs/tables/rgap_table2.log",
     params:
@@ -206,7 +206,7 @@ use rule copa_table1 as rgap_table3 with:
         scores=scores_of("rgap_fig2"),
         rank=rank_of("rgap_fig2"),
     output:
-        "results/tables/rgap_table3.csv",
+        tabled("rgap_table3"),
     log:
         "results/logs/tables/rgap_table3.log",
     params:

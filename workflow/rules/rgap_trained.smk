@@ -17,7 +17,7 @@ rule rgap_fig4_table:
     input:
         **resnet_files("rgap_fig4"),
     output:
-        "results/tables/rgap_fig4.csv",
+        tabled("rgap_fig4"),
     log:
         "results/logs/tables/rgap_fig4.log",
     conda:
@@ -41,7 +41,7 @@ use rule rgap_fig1 as rgap_fig4 with:
         table="results/tables/rgap_fig4.csv",
     output:
         pdf="figures/rgap_fig4.pdf",
-        png="figures/rgap_fig4.png",
+        png=shown("rgap_fig4"),
     log:
         "results/logs/figures/rgap_fig4.log",
     params:
@@ -58,7 +58,7 @@ use rule rgap_fig4_table as rgap_resnet101_table with:
     input:
         **resnet_files("rgap_table4"),
     output:
-        "results/tables/rgap_resnet101.csv",
+        tabled("rgap_resnet101"),
     log:
         "results/logs/tables/rgap_resnet101.log",
     params:
@@ -74,7 +74,7 @@ use rule copa_table1 as rgap_table4 with:
         rank=rank_of("rgap_table4"),
         tables=["results/tables/rgap_resnet101.csv"],
     output:
-        "results/tables/rgap_table4.csv",
+        tabled("rgap_table4"),
     log:
         "results/logs/tables/rgap_table4.log",
     params:

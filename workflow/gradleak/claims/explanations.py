@@ -91,7 +91,7 @@ def load_explanations(path: str | os.PathLike[str], claims: Claims) -> Explanati
 
 
 def load_all(
-    claims: Iterable[str], explanations: Iterable[str]
+    claims: Iterable[str | Path], explanations: Iterable[str | Path]
 ) -> list[tuple[Claims, Explanations | None]]:
     """Read claims of several papers, each with its explanations; these have the name of its file.
 

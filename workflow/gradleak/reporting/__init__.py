@@ -1,0 +1,1 @@
+"""The report: figures, tables and claims of all papers on one page."""

@@ -1,0 +1,309 @@
+"""What the report says: papers with their figures, tables and claims."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from gradleak import columns
+from gradleak.claims import COLUMNS, Claims, Explanations
+from gradleak.claims.explanations import Explanation
+from gradleak.claims.model import Claim
+from gradleak.claims.outcome import DIFFERS, EXCEEDS, REFUTED, VERDICTS
+from gradleak.errors import ArtifactError
+from gradleak.reporting.captions import Caption, Captions
+from gradleak.reporting.pictures import Embedded
+
+# Rows from which on a table without verdicts is cut, and how many of it are shown.
+LONG, SHOWN = 300, 100
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A claim as claims.csv has it, with what was learnt where it failed.
+
+    `why` is the explanation that a run on such images and at such a scale shows, `elsewhere` one
+    that was written for another run, `evidence` where either is established.
+    """
+
+    id: str
+    locator: str
+    statement: str
+    paper: str
+    ours: float | None
+    low: float | None
+    high: float | None
+    n: int | None
+    n_ok: int | None
+    verdict: str
+    reason: str
+    why: str
+    elsewhere: str
+    evidence: tuple[str, ...]
+
+    @property
+    def unexplained(self) -> bool:
+        """Whether it failed in this run and nothing is known of why."""
+        return self.verdict == DIFFERS and not self.why
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of one of our tables, with the claim that it answers, if it does."""
+
+    row: str
+    column: str
+    metric: str
+    paper: str
+    ours: float | None
+    low: float | None
+    high: float | None
+    n: int | None
+    n_ok: int | None
+    verdict: str
+    note: str
+    claim: Judged | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results.
+
+    `rows` are those of a tidy table; another one has `header` and `cells` instead. `total` is how
+    many rows the file has, of which the page may show the first ones only.
+    """
+
+    name: str
+    path: Path
+    caption: Caption
+    total: int
+    rows: tuple[Row, ...] = ()
+    header: tuple[str, ...] = ()
+    cells: tuple[tuple[object, ...], ...] = ()
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """How often each verdict is there."""
+        return counted(row.verdict for row in self.rows)
+
+    @property
+    def shown(self) -> int:
+        """How many rows the page has."""
+        return len(self.rows) + len(self.cells)
+
+    @property
+    def has(self) -> dict[str, bool]:
+        """Which columns that may be empty are not."""
+        return {
+            "metric": any(row.metric for row in self.rows),
+            "paper": any(row.paper for row in self.rows),
+            "interval": any(row.low is not None for row in self.rows),
+            "verdict": any(row.verdict for row in self.rows),
+            "note": any(row.note or row.claim for row in self.rows),
+        }
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with its picture."""
+
+    name: str
+    pdf: Path
+    caption: Caption
+    picture: Embedded
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper: what was made of it and what became of its claims."""
+
+    id: str
+    caption: Caption
+    figures: tuple[Figure, ...]
+    tables: tuple[Table, ...]
+    claims: tuple[Judged, ...]
+    # Claims that stand in none of the tables.
+    sentences: tuple[Judged, ...] = field(default=())
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """How often each verdict is there."""
+        return counted(claim.verdict for claim in self.claims)
+
+    @property
+    def sentences_verdicts(self) -> dict[str, int]:
+        """The same of claims that stand in none of the tables."""
+        return counted(claim.verdict for claim in self.sentences)
+
+    @property
+    def unexplained(self) -> int:
+        """Claims that differ without an explanation for this run."""
+        return sum(claim.unexplained for claim in self.claims)
+
+
+def counted(verdicts: Iterable[str]) -> dict[str, int]:
+    """Verdicts in their order, with how often each is there; those that are not are left out."""
+    found = Counter(verdicts)
+    return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
+
+
+def read_claims(path: Path) -> pd.DataFrame:
+    """Read claims.csv.
+
+    Raises
+    ------
+    ArtifactError
+        If it cannot be read, lacks columns, or has verdicts that are none.
+    """
+    frame = _csv(path)
+    missing = [name for name in COLUMNS if name not in frame]
+    if missing:
+        raise ArtifactError(f"{path}: column '{missing[0]}' is missing; make the file again.")
+    unknown = sorted(set(frame["verdict"].dropna()) - set(VERDICTS))
+    if unknown or frame["verdict"].isna().any() or frame.empty:
+        found = repr(unknown[0]) if unknown else "nothing"
+        raise ArtifactError(f"{path}: {found} is no verdict; make the file again.")
+    return frame
+
+
+def judged(frame: pd.DataFrame, claims: Claims, why: Explanations | None) -> list[Judged]:
+    """Claims of one paper, in the order of claims.csv."""
+    by_id = {claim.id: claim for claim in claims.claims}
+    known = why.by_id if why else {}
+    return [
+        _judged(row, by_id.get(str(row["id"])), known.get(str(row["id"])))
+        for row in frame[frame["paper"] == claims.paper].to_dict("records")
+    ]
+
+
+def _judged(row: Mapping[Hashable, object], claim: Claim | None, why: Explanation | None) -> Judged:
+    own = _text(row["explanation"])
+    failed = row["verdict"] in (DIFFERS, EXCEEDS, REFUTED)
+    printed = claim.printed if claim else ""
+    return Judged(
+        id=str(row["id"]),
+        locator=_text(row["locator"]),
+        statement=_text(row["statement"]),
+        paper=printed or _stated(row["paper_value"]),
+        ours=_float(row["ours"]),
+        low=_float(row["low"]),
+        high=_float(row["high"]),
+        n=_int(row["n"]),
+        n_ok=_int(row["n_ok"]),
+        verdict=str(row["verdict"]),
+        reason=_text(row["reason"]),
+        why=own,
+        elsewhere=why.text if why and failed and not own else "",
+        evidence=tuple(why.evidence) if why and failed else (),
+    )
+
+
+def table(path: Path, caption: Caption, claims: Claims, found: Mapping[str, Judged]) -> Table:
+    """One of our tables, its rows beside the claims that they answer.
+
+    Raises
+    ------
+    ArtifactError
+        If the file cannot be read.
+    """
+    frame = _csv(path)
+    name = path.stem
+    if not set(columns.TABLES) <= set(frame):
+        kept = frame.head(SHOWN) if len(frame) > LONG else frame
+        cells = tuple(tuple(_cell(v) for v in row) for row in kept.itertuples(index=False))
+        return Table(name, path, caption, len(frame), header=tuple(map(str, frame)), cells=cells)
+    places: dict[tuple[str, str, str], list[str]] = {}
+    for claim in claims.claims:
+        if claim.cell and claim.cell.table == name and claim.is_number:
+            at = (claim.cell.row, claim.cell.column, claim.cell.metric)
+            places.setdefault(at, []).append(claim.id)
+    judges = frame["verdict"].notna().any()
+    kept = frame if judges or len(frame) <= LONG else frame.head(SHOWN)
+    rows = []
+    for row in kept.to_dict("records"):
+        at = (_text(row["row"]), _text(row["column"]), _text(row["metric"]))
+        waiting = places.get(at) if _text(row["verdict"]) else None
+        rows.append(_row(row, found.get(waiting.pop(0)) if waiting else None))
+    return Table(name, path, caption, len(frame), rows=tuple(rows))
+
+
+def _row(row: Mapping[Hashable, object], claim: Judged | None) -> Row:
+    return Row(
+        row=_text(row["row"]),
+        column=_text(row["column"]),
+        metric=_text(row["metric"]),
+        paper=claim.paper if claim else _stated(row["paper"]),
+        ours=_float(row["ours"]),
+        low=_float(row["low"]),
+        high=_float(row["high"]),
+        n=_int(row["n"]),
+        n_ok=_int(row["n_ok"]),
+        verdict=_text(row["verdict"]),
+        note=_text(row["note"]),
+        claim=claim,
+    )
+
+
+def paper(
+    claims: Claims,
+    found: Sequence[Judged],
+    figures: Mapping[Path, Embedded],
+    tables: Sequence[Path],
+    captions: Captions,
+) -> Paper:
+    """All of one paper, figures and tables in the order in which they are given."""
+    by_id = {claim.id: claim for claim in found}
+    made = tuple(table(path, captions.of("tables", path.stem), claims, by_id) for path in tables)
+    placed = {row.claim.id for part in made for row in part.rows if row.claim}
+    return Paper(
+        id=claims.paper,
+        caption=captions.of("papers", claims.paper),
+        figures=tuple(
+            Figure(path.stem, path.with_suffix(".pdf"), captions.of("figures", path.stem), picture)
+            for path, picture in figures.items()
+        ),
+        tables=made,
+        claims=tuple(found),
+        sentences=tuple(claim for claim in found if claim.id not in placed),
+    )
+
+
+def _csv(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise ArtifactError(
+            f"{path}: no table that can be read ({error}); make it again."
+        ) from error
+
+
+def _text(value: object) -> str:
+    return "" if pd.isna(value) else str(value)  # type: ignore[call-overload]
+
+
+def _float(value: object) -> float | None:
+    return None if pd.isna(value) else float(value)  # type: ignore[call-overload, arg-type]
+
+
+def _int(value: object) -> int | None:
+    return None if pd.isna(value) else int(value)  # type: ignore[call-overload]
+
+
+def _stated(value: object) -> str:
+    """The paper's value with the digits that it has."""
+    if isinstance(value, str):
+        return value
+    number = _float(value)
+    return "" if number is None else f"{number:.10g}"
+
+
+def _cell(value: object) -> object:
+    """A cell of a table that is not tidy: a number, a text, or None."""
+    if isinstance(value, bool | str):
+        return str(value)
+    number = _float(value)
+    return int(number) if number is not None and number.is_integer() else number

@@ -1,0 +1,111 @@
+"""Figures as PNG inside the page, as large as the page's size allows."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import floor, sqrt
+from pathlib import Path
+
+from PIL import Image, UnidentifiedImageError
+
+from gradleak.errors import ArtifactError
+
+# Bytes of all PNGs together, a third less than what base64 makes of them.
+BUDGET = 6_500_000
+# Width below which letters of a figure as wide as a page cannot be read; there it ends.
+LEAST = 700
+# Of a picture that would be too large; figures have few colours but for the photos in them.
+COLOURS = 256
+# Each try to make a picture narrower takes this share of what should suffice.
+SHRINK = 0.97
+
+
+@dataclass(frozen=True)
+class Embedded:
+    """A picture as a data address, with its sides in pixels."""
+
+    uri: str
+    width: int
+    height: int
+
+
+def embed(paths: Iterable[Path], budget: int = BUDGET) -> dict[Path, Embedded]:
+    """Read PNGs, and where they do not fit together, make the largest smaller.
+
+    These get a palette; where that is not enough they get narrower too.
+
+    Parameters
+    ----------
+    paths
+        Files of figures.
+    budget
+        Bytes that all may take together; pictures are not made narrower than `LEAST` pixels.
+
+    Raises
+    ------
+    ArtifactError
+        If a file is no picture or cannot be read.
+    """
+    stored = {path: _read(path) for path in paths}
+    most = allowed([len(content) for content in stored.values()], budget)
+    return {path: _embedded(_within(content, most)) for path, content in stored.items()}
+
+
+def allowed(sizes: list[int], budget: int) -> int:
+    """Largest size that, as a limit for each, makes the sum fit the budget.
+
+    Small pictures leave to the others what they do not need.
+    """
+    left = budget
+    ordered = sorted(sizes)
+    for place, size in enumerate(ordered):
+        share = left // (len(ordered) - place)
+        if size > share:
+            return share
+        left -= size
+    return ordered[-1] if ordered else budget
+
+
+def _read(path: Path) -> bytes:
+    try:
+        content = path.read_bytes()
+        with Image.open(io.BytesIO(content)) as picture:
+            picture.verify()
+    except (OSError, UnidentifiedImageError, SyntaxError) as error:
+        raise ArtifactError(
+            f"{path}: no picture that can be read ({error}); delete it and make it again."
+        ) from error
+    return content
+
+
+def _within(content: bytes, most: int) -> bytes:
+    """The picture, made smaller until its file has at most so many bytes."""
+    if len(content) <= most:
+        return content
+    with Image.open(io.BytesIO(content)) as picture:
+        full = picture.convert("RGB")
+    content, width = _few_colours(full), full.width
+    while len(content) > most and width > LEAST:
+        # Bytes grow about as the number of pixels does.
+        width = max(LEAST, floor(width * min(SHRINK, sqrt(most / len(content)))))
+        sides = (width, max(1, round(full.height * width / full.width)))
+        content = _few_colours(full.resize(sides, Image.Resampling.LANCZOS))
+    return content
+
+
+def _few_colours(picture: Image.Image) -> bytes:
+    """PNG with a palette; without dithering, which would cost what the palette gains."""
+    stream = io.BytesIO()
+    reduced = picture.quantize(COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    reduced.save(stream, "PNG", optimize=True)
+    return stream.getvalue()
+
+
+def _embedded(content: bytes) -> Embedded:
+    with Image.open(io.BytesIO(content)) as picture:
+        width, height = picture.size
+    data = base64.b64encode(content).decode("ascii")
+    return Embedded(f"data:image/png;base64,{data}", width, height)

@@ -1,0 +1,100 @@
+"use strict";
+// Claims are filtered by paper and verdict, long tables begin closed, figures open in a dialog.
+// Without this the page shows all of it.
+const form = document.getElementById("filter");
+const said = document.getElementById("said");
+const sheets = Array.from(document.querySelectorAll(".sheet"));
+const claims = Array.from(document.querySelectorAll("tr[data-verdict]"));
+const MANY = 30;
+
+const chosen = (name) => {
+  const boxes = Array.from(form.elements[name].length ? form.elements[name] : [form.elements[name]]);
+  return { all: boxes.every((box) => box.checked), of: new Set(boxes.filter((box) => box.checked).map((box) => box.value)) };
+};
+
+// The row that the address names, if it is one of a claim.
+const linked = () => {
+  let name = location.hash.slice(1);
+  try {
+    name = decodeURIComponent(name);
+  } catch {
+    return null;
+  }
+  const row = name && document.getElementById(name);
+  return row && row.matches("tr[data-verdict]") ? row : null;
+};
+
+const filter = () => {
+  const papers = chosen("paper");
+  const verdicts = chosen("verdict");
+  const kept = linked();
+  for (const part of document.querySelectorAll("[data-paper]")) {
+    part.hidden = !papers.of.has(part.dataset.paper) && !part.contains(kept);
+  }
+  for (const sheet of sheets) {
+    const rows = Array.from(sheet.querySelectorAll("tbody tr"));
+    let shown = 0;
+    for (const row of rows) {
+      row.hidden = !verdicts.all && !verdicts.of.has(row.dataset.verdict) && row !== kept;
+      shown += !row.hidden;
+    }
+    sheet.hidden = shown === 0;
+    sheet.querySelector(".found").textContent = verdicts.all ? "" : `(${shown} shown)`;
+  }
+  const shown = claims.filter((row) => !row.hidden && !row.closest("[data-paper]").hidden).length;
+  said.textContent = `${shown.toLocaleString("en")} of ${claims.length.toLocaleString("en")} claims shown`;
+};
+
+const show = () => {
+  const row = linked();
+  if (row === null) return;
+  filter();
+  row.closest(".sheet").open = true;
+  row.tabIndex = -1;
+  row.focus({ preventScroll: true });
+  row.scrollIntoView({ block: "center" });
+};
+
+const enlarge = () => {
+  const dialog = document.getElementById("zoom");
+  const large = dialog.querySelector("img");
+  dialog.querySelector("button").addEventListener("click", () => dialog.close());
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  for (const image of document.querySelectorAll(".picture img")) {
+    const title = image.closest("figure").querySelector("h4").textContent;
+    const button = document.createElement("button");
+    button.type = "button";
+    button.setAttribute("aria-haspopup", "dialog");
+    image.replaceWith(button);
+    button.append(image);
+    const words = document.createElement("span");
+    words.className = "unseen";
+    words.textContent = ". Enlarge";
+    button.append(words);
+    button.addEventListener("click", () => {
+      large.src = image.src;
+      large.alt = image.alt;
+      document.getElementById("zoom-title").textContent = title;
+      dialog.showModal();
+    });
+  }
+};
+
+for (const sheet of sheets) sheet.open = sheet.querySelectorAll("tbody tr").length <= MANY;
+form.hidden = false;
+form.addEventListener("submit", (event) => event.preventDefault());
+form.addEventListener("change", () => {
+  filter();
+  // What is left of a choice is there to be read.
+  if (!chosen("verdict").all) for (const sheet of sheets) sheet.open ||= !sheet.hidden;
+});
+form.addEventListener("reset", () => setTimeout(filter));
+for (const button of form.querySelectorAll("[data-open]")) {
+  button.addEventListener("click", () => {
+    for (const sheet of sheets) sheet.open = button.dataset.open !== "";
+  });
+}
+enlarge();
+filter();
+show();
+addEventListener("hashchange", show);

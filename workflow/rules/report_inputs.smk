@@ -1,0 +1,47 @@
+# Captions of results, for `results/report.html` and for Snakemake's own `--report`.
+CAPTIONS = [
+    beside_snakefile(path.relative_to(workflow.basedir).as_posix())
+    for kind in ("papers", "figures", "tables")
+    for path in sorted(Path(workflow.basedir, "workflow/report/captions", kind).glob("*.rst"))
+]
+CLAIMS_CAPTION = "../report/captions/claims/claims.rst"
+
+
+# Targets after which a person is told where to look, besides the default one.
+LOOKED_AT = {"all", "figures", "tables", "claims", "results/report.html"}
+
+
+def where_to_look(targets):
+    """One line on what there is to look at; empty where something else was asked for."""
+    if targets and not LOOKED_AT & set(targets):
+        return ""
+    there = [path for path in ("results/report.html", "results/claims.csv") if Path(path).exists()]
+    made = [path for path in FIGURES if Path(path).exists()]
+    if made:
+        there.append(f"figures/ ({len(made)} of {len(FIGURES)} figures)")
+    if not there:
+        return ""
+    one_page = "results/report.html" in there
+    more = "" if one_page else " `snakemake results/report.html` puts them on one page."
+    return f"Look at {', '.join(there)}.{more}"
+
+
+def captioned(path, kind, name):
+    """Show an output in Snakemake's report, below its paper, which its name begins with."""
+    return report(
+        path,
+        caption=f"../report/captions/{kind}/{name}.rst",
+        category=name.partition("_")[0],
+        subcategory=kind,
+        labels={"result": name},
+    )
+
+
+def shown(name, pattern=None):
+    """PNG of a figure; `pattern` where a wildcard stands for a part of its name."""
+    return captioned(f"figures/{pattern or name}.png", "figures", name)
+
+
+def tabled(name, pattern=None):
+    """A table; `pattern` as of a figure."""
+    return captioned(f"results/tables/{pattern or name}.csv", "tables", name)
