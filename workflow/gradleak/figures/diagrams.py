@@ -11,7 +11,7 @@ from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from gradleak.errors import ArtifactError
 from gradleak.figures.pictures import Page
-from gradleak.figures.style import BLUE, GREY, RED, SKY
+from gradleak.figures.style import BLUE, GREY, LEAST, RED, SKY
 from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.rank_analysis import analyse, critical, network_index
 
@@ -143,7 +143,7 @@ def _words(axes: Axes, middle: float, layers: list[Band]) -> None:
             middle,
             place * PITCH + (BAR + PITCH) / 2,
             f"{band.name}  |W| {band.weights}  RA-i {signed(band.index)}",
-            fontsize=4.8,
+            fontsize=LEAST,
             ha="center",
             va="center_baseline",
             color=RED if band.critical else GREY,

@@ -15,7 +15,19 @@ from matplotlib.ticker import MaxNLocator
 from gradleak.figures import fedkl_pictures, panel_files
 from gradleak.figures.panel_files import Panel, displayed
 from gradleak.figures.pictures import SMALL, TITLE, Page, draw_pixels, is_embedded
-from gradleak.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, PINK, RED, SKY, YELLOW, styled
+from gradleak.figures.style import (
+    BLUE,
+    GREEN,
+    GREY,
+    LEAST,
+    ORANGE,
+    PAGE,
+    PINK,
+    RED,
+    SKY,
+    YELLOW,
+    styled,
+)
 from gradleak.tables.fedkl_adaptive import median, runs
 
 # Inches: margins, gaps, headings, heights of panels, ticks below, and the row of pictures.
@@ -223,7 +235,7 @@ def _counts(axes: Axes, x: int, cell: Cell, middle: float, colour: str) -> None:
     said = f"{middle:.1f}".replace("-", MINUS) if np.isfinite(middle) else "failed"
     axes.text(x, 0.99, said, va="top", fontsize=SMALL, **_inside(axes))
     number = f"n {len(cell.values)}"
-    axes.text(x, 0.89, number, va="top", fontsize=4.8, color=GREY, **_inside(axes))
+    axes.text(x, 0.89, number, va="top", fontsize=LEAST, color=GREY, **_inside(axes))
     failed = int(cell.values.isna().sum())
     if failed:
         cross = f"\N{MULTIPLICATION SIGN} {failed}"

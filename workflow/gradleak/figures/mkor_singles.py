@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from gradleak.figures import panel_files
 from gradleak.figures.panel_files import Panel, decibel, displayed, shortened, similarity
 from gradleak.figures.pictures import TITLE, Page, draw_failed, draw_pixels, under
-from gradleak.figures.style import GREY, PAGE, styled
+from gradleak.figures.style import GREY, GRID, PAGE, styled
 
 LABEL, GAP, LINE, UNDER, WIDEST = 0.6, 0.06, 0.11, 0.3, 1.3  # inches
 PER_INCH = 17.5  # characters of a heading
@@ -113,7 +113,7 @@ def _column(panel: Panel) -> Any:
         images = panel.images(batch, samples)
         for axes, k, image in zip(frames, samples, images, strict=True):
             if image is None:
-                axes.set_facecolor("#DDDDDD")
+                axes.set_facecolor(GRID)
                 if reason:
                     draw_failed(axes, reason)
                 else:

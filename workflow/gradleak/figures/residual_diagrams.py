@@ -12,7 +12,7 @@ from matplotlib.path import Path
 from gradleak.errors import ArtifactError
 from gradleak.figures.diagrams import layer_name, signed
 from gradleak.figures.pictures import Page
-from gradleak.figures.style import BLUE, GREY, RED, SKY
+from gradleak.figures.style import BLUE, GREY, LEAST, RED, SHADE, SKY
 from gradleak.models.chain import Chain, ConvLayer, LinearLayer
 from gradleak.rank_analysis import analyse
 
@@ -20,7 +20,6 @@ from gradleak.rank_analysis import analyse
 PITCH, BAR, ROOM, BULGE = 0.46, 0.11, 0.78, 0.14
 EDGE = 0.09  # inches left of the widest bar
 WIDTH = EDGE + ROOM + BULGE + 0.12  # of a diagram
-SHADE = "#EEEEEE"
 # How a diagram is read, for the footer of a figure that has one.
 KEY = (
     "Diagrams: bars are as wide as there are features (channels×height×width; one scale), the "
@@ -165,7 +164,7 @@ def _bar(
         middle if inside else middle - extent / 2 - 0.03,
         y + BAR / 2,
         words,
-        fontsize=4.8,
+        fontsize=LEAST,
         ha="center" if inside else "right",
         va="center_baseline",
         color="white" if inside else "black",

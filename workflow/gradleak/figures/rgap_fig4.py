@@ -18,7 +18,7 @@ from gradleak.figures import residual_diagrams as diagrams
 from gradleak.figures.answers import Content, caption
 from gradleak.figures.diagrams import signed
 from gradleak.figures.pictures import SMALL, TITLE, Page, describe_images, under
-from gradleak.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, RED, number, styled
+from gradleak.figures.style import BLUE, GREEN, GREY, GRID, ORANGE, PAGE, RED, number, styled
 from gradleak.models.chain import Chain
 from gradleak.tables.resnets import ACCURACY, ARCHITECTURE
 
@@ -268,7 +268,7 @@ def _errors(axes: Axes, data: Data) -> None:
             x = place + step * (order - (len(data.networks) - 1) / 2)
             _column(axes, x, step, data, model, result, setting, LOOKS[order])
         if place:
-            axes.axvline(place - 0.5, color="#DDDDDD", linewidth=0.4)
+            axes.axvline(place - 0.5, color=GRID, linewidth=0.4)
     axes.set_xticks(range(len(data.settings)), [_tick(data, s) for s in data.settings.values()])
     axes.tick_params(axis="x", length=0, labelsize=SMALL, pad=2)
     axes.grid(False, axis="x")

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from gradleak.figures import diagrams
 from gradleak.figures.answers import Answer, Content, caption
 from gradleak.figures.pictures import SMALL, TITLE, Page, draw_pixels, under
-from gradleak.figures.style import BLUE, GREY, ORANGE, PAGE, YELLOW, styled
+from gradleak.figures.style import BLUE, CROSS, GREY, ORANGE, PAGE, YELLOW, styled
 from gradleak.metrics.image import AT_TWIN, INVISIBLE
 
 # Inches: the column of labels, gaps, headings, the words under a picture, the panels below.
@@ -29,7 +29,7 @@ LOOKS: tuple[dict[str, Any], ...] = (
     {"facecolor": BLUE},
     {"facecolor": ORANGE},
     {"facecolor": YELLOW},
-    {"facecolor": "#BBBBBB"},
+    {"facecolor": CROSS},
     {"facecolor": "white", "hatch": "////"},
 )
 

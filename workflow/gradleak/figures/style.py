@@ -18,6 +18,7 @@ from gradleak.artifacts import atomic
 COLUMN = 3.4  # width of a text column, inches
 PAGE = 7.0  # width of a page's text, inches
 DPI = 200  # of the PNG
+LEAST = 5.0  # points: the smallest words, which a print as wide as the figure leaves legible
 
 # Okabe and Ito's colours, told apart with any kind of colour vision.
 BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY = (
@@ -30,6 +31,8 @@ BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY = (
     "#F0E442",
     "#666666",
 )
+# Not for data: lines behind them, what is crossed out, what groups.
+CROSS, GRID, SHADE = "#BBBBBB", "#DDDDDD", "#EEEEEE"
 CYCLE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW)
 
 SETTINGS: dict[str, Any] = {
@@ -44,7 +47,7 @@ SETTINGS: dict[str, Any] = {
     "figure.dpi": DPI,
     "font.family": "DejaVu Sans",
     "font.size": 7,
-    "grid.color": "#DDDDDD",
+    "grid.color": GRID,
     "grid.linewidth": 0.4,
     "legend.fontsize": 6.5,
     "legend.frameon": False,
