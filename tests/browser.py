@@ -37,6 +37,7 @@ KEYS = {
     "Enter": ("Enter", 13, "\r"),
     " ": ("Space", 32, " "),
     "ArrowRight": ("ArrowRight", 39, ""),
+    "Escape": ("Escape", 27, ""),
 }
 SHIFT = 8
 

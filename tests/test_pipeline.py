@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ import yaml
 
 from conftest import ROOT, copy_tree
 from gradleak.artifacts import read_tensors
+from html_tree import parse
+from test_figures_style import assert_print
 
 SMOKE = ("--config", "scale=smoke")
 
@@ -148,6 +151,14 @@ def test_another_number_of_seeds_reruns_from_the_models_on(copy, snakemake):
     rules = {rule for rule, _ in scheduled(snakemake, copy)}
     assert {"model", "gradient", "attack", "score", "copa_fig1"} <= rules
     assert "embedded_dataset" not in rules
+
+
+def test_an_edited_explanation_or_caption_reruns_claims_and_the_report_alone(copy, snakemake):
+    path = copy / "workflow/claims/explanations/copa.yaml"
+    path.write_text(path.read_text() + "\n# touched\n")
+    targets = ("--", "all", "results/report.html")
+    rules = {rule for rule, _ in scheduled(snakemake, copy, *SMOKE, *targets)}
+    assert rules == {"claims_table", "report_page", "all"}
 
 
 def test_a_changed_claim_reruns_tables_and_claims_alone(copy, snakemake):
@@ -293,3 +304,66 @@ def test_targets_named_in_the_readme_exist(built, snakemake):
     rows.remove("clean")  # refused beside others
     for targets in (rows, ["clean"]):
         snakemake(built, "-n", *SMOKE, "--", *targets)
+
+
+def test_all_figures_hold_their_words_as_text_and_fit_a_page(built):
+    figures = sorted(built.glob("figures/*.pdf"))
+    assert len(figures) > 30
+    for path in figures:
+        assert_print(path)
+
+
+# --- Report --------------------------------------------------------------------------------------
+
+# Bytes of the page; it goes by mail.
+LIMIT = 15e6
+
+
+def test_the_report_shows_all_that_was_made_and_stays_small(copy, snakemake):
+    done = snakemake(copy, *SMOKE, "--", "results/report.html")
+    page = copy / "results/report.html"
+    figures = len(list(copy.glob("figures/*.pdf")))
+    told = f"Look at results/report.html, results/claims.csv, figures/ ({figures} of {figures} "
+    assert told in done.stderr and "puts them on one page" not in done.stderr
+    assert page.stat().st_size < LIMIT
+    html = parse(page.read_text(encoding="utf-8"))
+    links = {link["href"] for link in html.all("a")}
+    ids = {element["id"] for element in html.all() if "id" in element.attributes}
+    for link in links:
+        assert link[1:] in ids if link.startswith("#") else (page.parent / link).is_file(), link
+    # Every figure, table and claim of the tree, and each with a caption of its own.
+    assert {f"figure-{path.stem}" for path in copy.glob("figures/*.pdf")} <= ids
+    assert {f"sheet-{path.stem}" for path in copy.glob("results/tables/*.csv")} <= ids
+    assert set(pd.read_csv(copy / "results/claims.csv").id) <= ids
+    captions = copy / "workflow/report/captions"
+    for kind, made in (("figures", "figures/*.pdf"), ("tables", "results/tables/*.csv")):
+        assert {path.stem for path in copy.glob(made)} == {
+            path.stem for path in (captions / kind).glob("*.rst")
+        }
+    assert scheduled(snakemake, copy, *SMOKE, "--", "results/report.html") == []
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.zip"])
+def test_snakemake_s_own_report_has_captions_and_categories(built, snakemake, tmp_path, name):
+    made = ("figures/rgap_fig1.pdf", "results/tables/mkor_unique_samples.csv")
+    snakemake(built, *SMOKE, "--report", tmp_path / name, "--", *made)
+    if name.endswith(".zip"):
+        with zipfile.ZipFile(tmp_path / name) as found:
+            names = found.namelist()
+            text = found.read("report/report.html").decode()
+        for path in ("rgap_fig1.png", "mkor_unique_samples.csv"):
+            assert any(packed.endswith(f"/{path}") for packed in names)
+    else:
+        text = (tmp_path / name).read_text(encoding="utf-8")
+    # The captions' words, and their papers as categories.
+    assert "two images have the same gradient" in text
+    assert "expected to share their class with no other" in text
+    assert '"rgap"' in text and '"mkor"' in text and '"figures"' in text and '"tables"' in text
+
+
+@pytest.mark.slow
+def test_snakemake_s_own_report_of_everything_is_made(built, snakemake, tmp_path):
+    snakemake(built, *SMOKE, "--report", tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    for name in ("copa_fig1.png", "fedkl_table6.csv", "mkor_table4.csv", "claims.csv"):
+        assert name in text

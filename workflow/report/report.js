@@ -57,7 +57,8 @@ const show = () => {
 
 const enlarge = () => {
   const dialog = document.getElementById("zoom");
-  const large = dialog.querySelector("img");
+  const large = document.createElement("img");
+  dialog.querySelector(".scroll").append(large);
   dialog.querySelector("button").addEventListener("click", () => dialog.close());
   dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   for (const image of document.querySelectorAll(".picture img")) {

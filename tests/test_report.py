@@ -1,0 +1,308 @@
+"""The report's page: what is on it, what it links to, how large it may be, what it refuses."""
+
+import base64
+import hashlib
+import io
+import itertools
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from PIL import Image
+
+from gradleak.claims.outcome import VERDICTS
+from gradleak.errors import ArtifactError, ConfigError
+from gradleak.reporting import captions, page, pictures
+from html_tree import parse
+from report_samples import EXPLAINED, ODD, OPEN, ROOT, sources, write
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """The page's path, in its tree."""
+    return write(tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def html(made):
+    return parse(made.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
+def claimed(made):
+    return pd.read_csv(made.parent / "claims.csv", keep_default_na=False)
+
+
+def of_class(element, tag, name):
+    return [found for found in element.all(tag) if name in found.get("class", "").split()]
+
+
+def test_ids_are_unique_and_every_link_and_label_resolves(made, html):
+    ids = Counter(element["id"] for element in html.all() if "id" in element.attributes)
+    assert max(ids.values()) == 1
+    links = [link["href"] for link in html.all("a")]
+    assert len(links) > 80
+    for link in links:
+        assert link[1:] in ids if link.startswith("#") else (made.parent / link).is_file(), link
+    for element in html.all():
+        assert set(element.get("aria-labelledby", "").split()) <= set(ids)
+
+
+def test_nothing_comes_from_elsewhere_and_the_policy_lets_nothing_else_in(html):
+    for element in html.all():
+        for name, value in element.attributes.items():
+            assert not name.startswith("on") and name not in ("style", "srcset", "action")
+            assert name != "src" or value.startswith("data:image/png;base64,")
+    own = html.one("style").raw() + html.one("script").raw()
+    assert not re.search(r"https?:|//\w|@import|url\(|fetch|XMLHttp|import\(", own)
+    (policy,) = [m["content"] for m in html.all("meta") if "http-equiv" in m.attributes]
+    allowed = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert allowed["default-src"] == "'none'" and allowed["img-src"] == "data:"
+    for tag in ("style", "script"):
+        digest = hashlib.sha256(html.one(tag).raw().encode()).digest()
+        assert allowed[f"{tag}-src"] == f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def test_headings_are_in_order(html):
+    levels = [int(heading.tag[1]) for heading in html.all("h1", "h2", "h3", "h4")]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
+
+
+def test_the_overview_counts_results_and_verdicts_of_each_paper(html, claimed):
+    table = html.one("section", id="overview").one("table")
+    header = [cell.text() for cell in table.one("thead").all("th")]
+    rows = [
+        dict(zip(header, (c.text() for c in row.all("th", "td")), strict=True))
+        for row in table.one("tbody").all("tr") + table.one("tfoot").all("tr")
+    ]
+    assert [row["Paper"] for row in rows] == ["COPA", "R-GAP", "All"]
+    assert [row["Figures"] for row in rows] == ["2", "2", "4"]
+    assert [row["Tables"] for row in rows] == ["4", "1", "5"]
+    for row, paper in zip(rows, ("copa", "rgap", None), strict=True):
+        part = claimed if paper is None else claimed[claimed.paper == paper]
+        assert row["Claims"] == str(len(part))
+        for verdict in VERDICTS:
+            assert row[verdict.capitalize()] == str((part.verdict == verdict).sum())
+    differ = claimed[(claimed.verdict == "differs") & (claimed.explanation == "")]
+    assert [row["Differing, not explained"] for row in rows][-1] == str(len(differ))
+
+
+def test_images_and_scale_are_said_on_top(html, tmp_path):
+    lead = html.one("header").text()
+    assert "Images: real" in lead and "Scale: laptop" in lead and "not judged on these" not in lead
+    other = parse(write(tmp_path, images="embedded", scale="smoke").read_text(encoding="utf-8"))
+    lead = other.one("header").text()
+    assert "Images: embedded" in lead and "Scale: smoke" in lead and "not judged on these" in lead
+    assert "images=embedded scale=smoke" in other.one("pre").text()
+
+
+def test_every_claim_is_there_once_with_its_numbers_verdict_and_link(html, claimed):
+    rows = {row["id"]: row for row in html.all("tr") if "data-verdict" in row.attributes}
+    assert set(rows) == set(claimed.id)
+    for claim in claimed.to_dict("records"):
+        row = rows[claim["id"]]
+        assert row["data-verdict"] == claim["verdict"]
+        section = next(
+            s for s in html.all("section") if row in s.all("tr") and "data-paper" in s.attributes
+        )
+        assert section["data-paper"] == claim["paper"]
+        (link,) = of_class(row, "a", "own")
+        assert link["href"] == f"#{claim['id']}" and claim["id"] in link.text()
+        text = row.text()
+        for shown in (claim["verdict"], "0.05123", "0.04100 to 0.06200", ODD):
+            assert shown in text
+        if claim["paper_value"] != "":
+            assert f"{float(claim['paper_value']):.10g}" in text
+    for row in rows.values():
+        if "copa.table" not in row["id"]:
+            (statement,) = claimed.statement[claimed.id == row["id"]]
+            assert row.one("th").text().startswith(" ".join(statement.split()))
+
+
+def test_what_failed_is_explained_or_said_to_be_unexplained(html, claimed, tmp_path):
+    rows = {row["id"]: row for row in html.all("tr") if "data-verdict" in row.attributes}
+    (why,) = of_class(rows[EXPLAINED], "details", "why")
+    assert "It is solved to rounding." in why.text()
+    assert "docs/results/copa.md" in [code.text() for code in why.all("code")]
+    assert "Not explained yet." in rows[OPEN].text()
+    for name, row in rows.items():
+        if row["data-verdict"] in ("reproduced", "not judged"):
+            assert not of_class(row, "details", "why") and "Not explained" not in row.text(), name
+    other = parse(write(tmp_path, images="embedded", scale="smoke").read_text(encoding="utf-8"))
+    (row,) = [row for row in other.all("tr") if row.get("id") == EXPLAINED]
+    text = of_class(row, "details", "why")[0].text()
+    assert "not explained for this run" in text and "COPA has one solution" in text
+
+
+def test_names_and_reasons_are_shown_as_they_are(html):
+    assert not html.all("b")
+    text = html.one("body").text()
+    assert "Network <1>" in text and "<a>" in text
+
+
+def test_figures_stand_in_the_papers_order_beside_their_captions(html):
+    figures = html.all("figure")
+    assert [f["id"] for f in figures] == [
+        f"figure-{name}" for name in ("copa_fig1", "copa_index", "rgap_fig1", "rgap_fig9")
+    ]
+    for figure in figures:
+        name = figure["id"].removeprefix("figure-")
+        caption = captions.read(ROOT / f"workflow/report/captions/figures/{name}.rst")
+        words = figure.one("figcaption")
+        assert words.one("h4").text() == caption.title
+        assert parse(f"<html>{caption.text}</html>").text() in words.text()
+        picture = figure.one("img")
+        content = base64.b64decode(picture["src"].partition(",")[2])
+        with Image.open(io.BytesIO(content)) as shown:
+            assert (picture["width"], picture["height"]) == tuple(map(str, shown.size))
+        assert caption.title in picture["alt"]
+        assert f"../figures/{name}.pdf" in [link["href"] for link in words.all("a")]
+
+
+def test_tables_have_captions_scopes_counts_and_regions_that_take_the_focus(html):
+    for table in html.all("table"):
+        assert table.one("caption").text()
+        for cell in table.all("th"):
+            assert cell.get("scope") in ("col", "row")
+        assert table.parent["tabindex"] == "0" and table.parent["role"] == "region"
+    for sheet in of_class(html, "details", "sheet"):
+        assert "open" in sheet.attributes, "without a script all is shown"
+        rows = [row for body in sheet.all("tbody") for row in body.all("tr")]
+        said = of_class(sheet, "span", "counts")[0].text()
+        found = Counter(row.get("data-verdict") for row in rows)
+        for verdict in VERDICTS:
+            assert (f"{found[verdict]} {verdict}" in said) == (found[verdict] > 0)
+
+
+def test_a_long_table_without_verdicts_is_cut_and_says_so(html):
+    sheet = html.one("details", id="sheet-copa_index")
+    assert len(sheet.one("tbody").all("tr")) == 100
+    assert "The first 100 of 500 rows; all are in copa_index.csv" in sheet.text()
+    assert "As a file: copa_table1.csv" in html.one("details", id="sheet-copa_table1").text()
+
+
+def test_equal_inputs_give_equal_bytes(made, tmp_path):
+    again = write(tmp_path / "again")
+    assert again.read_bytes() == made.read_bytes()
+
+
+# --- Size --------------------------------------------------------------------------------------
+
+
+def noise(path, width, height):
+    pixels = np.random.default_rng(width).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def decoded(found):
+    return base64.b64decode(found.uri.partition(",")[2])
+
+
+def test_pictures_fit_the_budget_and_small_ones_stay_as_they_are(tmp_path):
+    small = tmp_path / "small.png"
+    Image.linear_gradient("L").save(small)
+    large = [noise(tmp_path / f"{n}.png", 1400 + n, 1000) for n in range(3)]
+    budget = 2_000_000
+    found = pictures.embed([small, *large], budget)
+    assert decoded(found[small]) == small.read_bytes()
+    assert sum(len(decoded(picture)) for picture in found.values()) <= budget
+    for path in large:
+        with Image.open(io.BytesIO(decoded(found[path]))) as shown:
+            assert shown.size == (found[path].width, found[path].height)
+            assert shown.width >= pictures.LEAST
+            assert shown.width / shown.height == pytest.approx(1.4, rel=0.01)
+
+
+def test_few_colours_are_tried_before_fewer_pixels(tmp_path):
+    path = noise(tmp_path / "noise.png", 1400, 700)
+    (found,) = pictures.embed([path], path.stat().st_size // 2).values()
+    assert found.width == 1400 and len(decoded(found)) <= path.stat().st_size // 2
+
+
+@pytest.mark.parametrize(
+    ("sizes", "budget", "limit"),
+    [([], 10, 10), ([1, 2, 3], 10, 3), ([1, 9, 9], 11, 5), ([4, 4, 4], 6, 2), ([1, 2, 90], 10, 7)],
+)
+def test_the_limit_of_each_picture_uses_what_others_leave(sizes, budget, limit):
+    assert pictures.allowed(sizes, budget) == limit
+    assert sum(min(size, limit) for size in sizes) <= budget
+
+
+# --- Captions ----------------------------------------------------------------------------------
+
+
+FILES = sorted((ROOT / "workflow/report/captions").glob("*/*.rst"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_captions_are_short_text_with_a_title(path):
+    caption = captions.read(path)
+    paper = path.stem.partition("_")[0]
+    if path.parent.name in ("figures", "tables"):
+        name = captions.read(ROOT / f"workflow/report/captions/papers/{paper}.rst").title
+        assert caption.title.startswith(name)
+    words = parse(f"<html>{caption.text}</html>").text().split()
+    assert 5 <= len(words) <= 90 and words[-1].endswith((".", "?"))
+
+
+BAD = {
+    "no title": "Some text alone.\n",
+    "no text": "Title\n=====\n",
+    "broken": "Title\n=====\n\nA *word that never ends.\n",
+    "a file": "Title\n=====\n\n.. include:: /etc/hostname\n",
+    "HTML": "Title\n=====\n\n.. raw:: html\n\n   <script>1</script>\n",
+}
+
+
+@pytest.mark.parametrize("text", BAD.values(), ids=BAD)
+def test_bad_captions_are_refused_in_one_sentence(tmp_path, text):
+    path = tmp_path / "x.rst"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"x\.rst") as raised:
+        captions.read(path)
+    assert "\n" not in str(raised.value)
+
+
+def test_what_has_no_caption_is_shown_under_its_name(tmp_path):
+    found = sources(tmp_path)
+    (paper, _) = page.papers(replace(found, captions=[]))
+    assert paper.caption.title == "copa" and paper.figures[0].caption.title == "copa_fig1"
+
+
+# --- Refusals ----------------------------------------------------------------------------------
+
+
+def spoil(found, name, text):
+    path = Path(next(p for p in (*found.figures, *found.tables, found.claimed) if p.name == name))
+    path.write_text(text)
+
+
+SPOILT = {
+    "a figure that is none": ("copa_fig1.png", "no picture", "delete it and make it again"),
+    "a table that is none": ("copa_table1.csv", "", "make it again"),
+    "claims without verdicts": ("claims.csv", "id,paper\nx,copa\n", "column 'locator' is missing"),
+}
+
+
+@pytest.mark.parametrize(("name", "text", "words"), SPOILT.values(), ids=SPOILT)
+def test_damaged_files_are_named_and_no_page_is_left(tmp_path, name, text, words):
+    found = sources(tmp_path)
+    spoil(found, name, text)
+    with pytest.raises(ArtifactError, match=words) as raised:
+        page.write(tmp_path / "results/report.html", found)
+    assert name in str(raised.value)
+    assert not (tmp_path / "results/report.html").exists()
+
+
+def test_a_verdict_that_is_none_is_refused(tmp_path):
+    found = sources(tmp_path)
+    text = found.claimed.read_text().replace("refuted", "perhaps", 1)
+    found.claimed.write_text(text)
+    with pytest.raises(ArtifactError, match="'perhaps' is no verdict"):
+        page.write(tmp_path / "results/report.html", found)

@@ -1,0 +1,260 @@
+"""The report in a headless Chromium: filters, links to claims, figures that open, print, axe."""
+
+import pytest
+
+from browser import Browser, Page, axe_missing, reason_to_skip
+from report_samples import EXPLAINED, write
+
+pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
+WIDTHS, SCHEMES = (400, 1280), ("light", "dark")
+FOCUSED = "document.activeElement"
+ROWS = "Array.from(document.querySelectorAll('tr[data-verdict]'))"
+SHOWN = f"{ROWS}.filter(row => !row.hidden && !row.closest('[data-paper]').hidden)"
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with Browser() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture
+def shown(browser, path):
+    """Opens the page; closes it after the test."""
+    opened = []
+
+    def show(**how):
+        opened.append(browser.open(path, **how))
+        return opened[-1]
+
+    yield show
+    for tab in opened:
+        tab.close()
+
+
+def go(tab, name):
+    """Follow the address of a claim, and wait until the page has seen it."""
+    tab.js(
+        f"""new Promise(done => {{
+        addEventListener("hashchange", () => setTimeout(done), {{once: true}});
+        location.hash = "{name}"; }})"""
+    )
+
+
+def choose(tab, name, value):
+    tab.js(f"""document.querySelector('[name="{name}"][value="{value}"]').click()""")
+
+
+def visible(tab, name):
+    return tab.js(f"document.getElementById('{name}').checkVisibility()")
+
+
+def said(tab):
+    return tab.js("document.getElementById('said').textContent")
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_the_page_opens_alone_without_errors_and_fits_its_window(shown, width):
+    tab = shown(width=width)
+    assert tab.problems() == []
+    asked = [url for url in tab.requests() if not url.startswith("data:")]
+    assert [url.rpartition("/")[2] for url in asked] == ["report.html"]
+    tab.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert tab.js("document.documentElement.scrollWidth") == width
+    wide = """Array.from(document.body.querySelectorAll("*"))
+        .filter(e => !e.closest(".scroll, .unseen, .skip, dialog"))
+        .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)"""
+    assert tab.js(wide) == []
+
+
+@pytest.mark.skipif(axe_missing(), reason="needs the package axe-core-python")
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_axe_finds_nothing_with_all_open_nor_in_the_dialog(shown, width, scheme):
+    tab = shown(width=width, scheme=scheme)
+    tab.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    assert tab.axe() == []
+    tab.js("document.querySelector('.picture button').click()")
+    assert tab.js("document.getElementById('zoom').open")
+    assert tab.axe() == []
+
+
+def test_verdicts_filter_rows_tables_and_counts(shown):
+    tab = shown()
+    every = tab.js(f"{ROWS}.length")
+    assert said(tab) == f"{every} of {every} claims shown"
+    for verdict in ("reproduced", "exceeds", "refuted", "not judged"):
+        choose(tab, "verdict", verdict)
+    left = tab.js(f"{SHOWN}.map(row => row.dataset.verdict)")
+    assert set(left) == {"differs"} and 3 < len(left) < every
+    assert said(tab) == f"{len(left)} of {every} claims shown"
+    assert tab.js(f"{SHOWN}.every(row => row.checkVisibility())"), "their tables opened"
+    # Tables of ours alone have nothing that differs.
+    assert not visible(tab, "sheet-copa_index") and visible(tab, "sheet-copa_table1")
+    found = "document.querySelector('#sheet-copa_table2 .found').textContent"
+    inside = tab.js(f"{SHOWN}.filter(r => r.closest('#sheet-copa_table2')).length")
+    assert tab.js(found) == f"({inside} shown)"
+    tab.js("document.querySelector('[type=reset]').click()")
+    tab.js("new Promise(done => setTimeout(done))")
+    assert said(tab) == f"{every} of {every} claims shown"
+    assert visible(tab, "sheet-copa_index") and tab.js(found) == ""
+
+
+def test_papers_filter_whole_sections(shown):
+    tab = shown()
+    choose(tab, "paper", "copa")
+    assert not visible(tab, "copa") and visible(tab, "rgap")
+    assert tab.js(f"{SHOWN}.every(row => row.id.startsWith('rgap.'))")
+    choose(tab, "paper", "copa")
+    assert visible(tab, "copa")
+
+
+def test_filters_work_by_keys(shown):
+    tab = shown()
+    tab.js("""document.querySelector('[name="paper"][value="copa"]').focus()""")
+    tab.press(" ")
+    assert not visible(tab, "copa")
+    assert said(tab) == f"{tab.js(f'{SHOWN}.length')} of {tab.js(f'{ROWS}.length')} claims shown"
+
+
+def test_a_linked_claim_is_shown_whatever_is_filtered_or_closed(shown):
+    tab = shown()
+    tab.js("document.querySelector('[data-open=\"\"]').click()")
+    assert not visible(tab, EXPLAINED), "its table is closed"
+    go(tab, EXPLAINED)
+    assert visible(tab, EXPLAINED) and tab.js(f"{FOCUSED}.id") == EXPLAINED
+    box = tab.js(
+        f"""(() => {{ const box = document.getElementById("{EXPLAINED}").getBoundingClientRect();
+        return [box.top, box.bottom, innerHeight]; }})()"""
+    )
+    assert box[0] >= 0 and box[1] <= box[2], "it is scrolled to"
+    choose(tab, "verdict", "differs")
+    choose(tab, "paper", "copa")
+    go(tab, "copa.table1.v1.layer1.channels")
+    assert visible(tab, "copa.table1.v1.layer1.channels")
+    go(tab, EXPLAINED)
+    assert visible(tab, EXPLAINED), "although its paper and its verdict are filtered out"
+    mates = f"{SHOWN}.filter(r => r.closest('#copa') && r.dataset.verdict === 'differs')"
+    assert tab.js(f"{mates}.map(row => row.id)") == [EXPLAINED]
+
+
+def test_a_link_to_a_claim_opens_it_at_once(browser, path, tmp_path):
+    tab = browser.open(path)
+    tab.call("Page.navigate", url=f"{path.resolve().as_uri()}#{EXPLAINED}")
+    tab.js("new Promise(done => setTimeout(done, 0))")
+    assert visible(tab, EXPLAINED)
+    tab.call("Page.reload")
+    tab.js(
+        """new Promise(done => document.readyState === "complete" ? done()
+        : addEventListener("load", done))"""
+    )
+    assert visible(tab, EXPLAINED)
+    assert tab.problems() == []
+    tab.close()
+
+
+@pytest.mark.parametrize("address", ["nothing", "%E0%A4%A", "main"])
+def test_an_address_that_names_no_claim_changes_nothing(shown, address):
+    tab = shown()
+    before = said(tab)
+    go(tab, address)
+    assert said(tab) == before and tab.problems() == []
+
+
+def test_a_figure_opens_and_closes_by_keys_and_the_focus_returns(shown):
+    tab = shown()
+    button = "document.querySelector('#figure-copa_index .picture button')"
+    tab.js(f"{button}.focus()")
+    tab.press("Enter")
+    dialog = "document.getElementById('zoom')"
+    assert tab.js(f"{dialog}.matches(':modal') && {dialog}.contains({FOCUSED})")
+    assert "is c(M) an indicator" in tab.js("document.getElementById('zoom-title').textContent")
+    own = tab.js(f"{button}.querySelector('img').src")
+    assert tab.js(f"{dialog}.querySelector('img').src") == own
+    tab.press("Escape")
+    assert not tab.js(f"{dialog}.open") and tab.js(f"{FOCUSED} === {button}")
+    tab.press(" ")
+    assert tab.js(f"{dialog}.open")
+    tab.js(f"{dialog}.querySelector('button').click()")
+    assert not tab.js(f"{dialog}.open") and tab.js(f"{FOCUSED} === {button}")
+
+
+def test_tables_open_and_close_together(shown):
+    tab = shown()
+    sheets = "Array.from(document.querySelectorAll('.sheet'))"
+    tab.js("document.querySelector('[data-open=yes]').click()")
+    assert tab.js(f"{sheets}.every(sheet => sheet.open)")
+    tab.js("document.querySelector('[data-open=\"\"]').click()")
+    assert tab.js(f"{sheets}.every(sheet => !sheet.open)")
+
+
+def test_every_control_is_reached_by_tab_and_seen(shown):
+    tab = shown()
+    tab.js("document.querySelectorAll('.sheet').forEach(d => { d.open = false; })")
+    wanted = tab.js(
+        """Array.from(document.querySelectorAll(
+        "a[href], summary, button, input, .scroll")).filter(e => e.checkVisibility()).length"""
+    )
+    found = []
+    for _ in range(wanted + 1):
+        tab.press("Tab")
+        at = tab.js(
+            f"""(() => {{ const at = {FOCUSED}, look = getComputedStyle(at);
+            return [at.tagName, look.outlineStyle === "none" ? 0 : parseFloat(look.outlineWidth)];
+            }})()"""
+        )
+        if at[0] == "BODY":
+            break
+        found.append(at)
+    assert len(found) == wanted > 25
+    assert all(width >= 2 for _, width in found)
+
+
+def test_the_screen_reader_s_tree_has_landmarks_and_names(shown):
+    tab = shown()
+    found = {}
+    for node in tab.call("Accessibility.getFullAXTree")["nodes"]:
+        if not node["ignored"]:
+            name = node.get("name", {}).get("value", "")
+            found.setdefault(node["role"]["value"], []).append(name)
+    assert len(found["main"]) == len(found["banner"]) == len(found["contentinfo"]) == 1
+    assert found["navigation"] == ["Parts of this page"] and found["form"] == ["Filter claims"]
+    assert {"Overview", "COPA", "R-GAP", "How it was made"} <= set(found["region"])
+    for role in ("region", "image", "table", "button", "checkbox", "link", "figure"):
+        assert found[role] and all(found[role]), role
+
+
+def test_print_is_light_and_has_no_controls_and_nothing_is_cut(shown):
+    # A4 less the margins of @page, in CSS pixels.
+    tab = shown(width=695, media="print", scheme="dark")
+    assert tab.js("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    hidden = "Array.from(document.querySelectorAll('nav, #filter, .skip, a.own'))"
+    assert tab.js(f"{hidden}.every(e => getComputedStyle(e).display === 'none')")
+    tab.js("document.querySelectorAll('.sheet').forEach(d => { d.open = true; })")
+    cut = tab.js(
+        """Array.from(document.querySelectorAll("p, dl, figure, img, pre, table"))
+        .filter(e => !e.closest("dialog") && e.getBoundingClientRect().right > 696)
+        .map(e => e.id || e.outerHTML.slice(0, 80))"""
+    )
+    assert cut == []
+    why = f"""document.getElementById("{EXPLAINED}").querySelector(".why p")"""
+    assert tab.js(f"{why}.checkVisibility({{contentVisibilityAuto: true}})"), "reasons are printed"
+
+
+def test_without_its_script_the_page_shows_everything(browser, path):
+    tab = Page(browser, path, 1280, "light", "", script=False)
+    document = tab.call("DOM.getDocument", depth=0)["root"]["nodeId"]
+
+    def count(selector):
+        found = tab.call("DOM.querySelectorAll", nodeId=document, selector=selector)
+        return len(found["nodeIds"])
+
+    assert count(".sheet") == count(".sheet[open]") > 4
+    assert count("tr[data-verdict]") > 60 and count("tr[hidden], section[hidden]") == 0
+    assert count(".picture button") == 0 and count("#filter[hidden]") == 1
+    tab.close()
