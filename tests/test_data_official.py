@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from torchvision import datasets
 
+from gradleak import progress
 from gradleak.artifacts import read_tensors
 from gradleak.data import arrays, download, official
 from gradleak.errors import ArtifactError, ConfigError, DataError
@@ -170,9 +171,12 @@ def test_files_that_are_there_are_not_fetched_again(tmp_path, monkeypatch, serve
     assert [name for name, _ in server.requests] == list(files)[1:]
 
 
-def test_progress_is_shown(tmp_path, server, capsys):
+def test_progress_is_shown(monkeypatch, tmp_path, server, capsys):
+    monkeypatch.setattr(progress, "LINES", 0.0)
+    monkeypatch.setattr(progress._DISPLAY, "job", "download")
     download.fetch(remote(server), tmp_path)
-    assert "file.bin: 100%" in capsys.readouterr().err
+    size = len(server.files["file.bin"]) / 1e6
+    assert f"download: {size:.1f} of {size:.1f} MB, file.bin" in capsys.readouterr().err
 
 
 def test_a_cut_transfer_is_resumed_within_the_call(tmp_path, server):

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
-from gradleak import lifetime, sidecars
+from gradleak import lifetime, progress, sidecars
 from gradleak.artifacts import DISK
 from gradleak.errors import ArtifactError, GradleakError, MemoryShortage
 from gradleak.memory import available_mib, is_shortage, keep_freed_memory
@@ -45,6 +45,8 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
     try:
         if snakemake.log:
             logger.addHandler(_handler(Path(snakemake.log[0])))
+            values = [value for _, value in snakemake.wildcards.items()]
+            progress.begin_job(" ".join([snakemake.rule, *values]))
         with lifetime.clean_up_on_signals():
             yield logger
             sidecars.write(snakemake)
@@ -63,6 +65,8 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
             _end(logger, known)
         logger.exception("unexpected error")
         raise
+    finally:
+        progress.begin_job("")
 
 
 def _leave() -> NoReturn:

@@ -17,6 +17,7 @@ from gradleak.matching.lbfgs import Minimum, Settings, minimise
 from gradleak.matching.members import Members
 from gradleak.matching.output import told
 from gradleak.models.chain import Chain
+from gradleak.progress import progress
 
 # Where a dummy's own gradient vanishes, its distance to a gradient of norm 1 is 1: a saturated
 # output, from which no step leads away.
@@ -128,10 +129,13 @@ def _searched(members: Members, settings: Settings) -> Minimum:
     if members.scaling is None:
         return minimise(distance, start, settings)
     count = max(1, int(LEAD * settings.evaluations))
-    lead = minimise(distance, start, replace(settings, evaluations=count))
-    start = torch.cat((lead.x, members.scaling), 1)
-    rest = replace(settings, evaluations=max(1, settings.evaluations - count))
-    return lead.then(minimise(distance, start, rest))
+    left = max(1, settings.evaluations - count)
+    with progress(count + left, "gradients") as bar:
+        with bar.doing(count):
+            lead = minimise(distance, start, replace(settings, evaluations=count))
+        start = torch.cat((lead.x, members.scaling), 1)
+        with bar.doing(left):
+            return lead.then(minimise(distance, start, replace(settings, evaluations=left)))
 
 
 class _Distance:

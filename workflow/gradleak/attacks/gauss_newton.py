@@ -17,6 +17,7 @@ from gradleak.errors import ConfigError
 from gradleak.matching.damped import TARGET, Damped, Problem
 from gradleak.matching.members import Members
 from gradleak.models.chain import Chain
+from gradleak.progress import progress
 
 NOT_FINITE = "not finite at the start"
 
@@ -104,7 +105,8 @@ class GaussNewton(Search):
         """See `Search.search`; one member after the other, since each has its own factors."""
         known: dict[int, Mapping[str, np.ndarray]] = {}
         out = []
-        for number, view in enumerate(views):
+        for number in progress(range(len(views)), "searches"):
+            view = views[number]
             member = members.select(slice(number, number + 1))
             run = self._run(member, view, known)
             images = run.best[0].double().cpu().numpy()

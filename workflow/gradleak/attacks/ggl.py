@@ -18,6 +18,7 @@ from gradleak.generators.base import Generator
 from gradleak.matching.members import Members
 from gradleak.matching.population import Population
 from gradleak.models.chain import Chain
+from gradleak.progress import progress
 
 SPENT, BLANK = "evaluations spent", "candidates not told apart"
 # What rounding changes ‖∇W' − ∇W‖ by, relative to ‖∇W‖: shared gradients are float32, and that of
@@ -108,8 +109,8 @@ class Ggl(Search):
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`; one member after the other, each with its population at once."""
         return [
-            self._run(members.select(slice(number, number + 1)), view)
-            for number, view in enumerate(views)
+            self._run(members.select(slice(number, number + 1)), views[number])
+            for number in progress(range(len(views)), "searches")
         ]
 
     def _run(self, member: Members, view: AttackerView) -> Reconstruction:
@@ -122,16 +123,19 @@ class Ggl(Search):
         best, least, reached = np.zeros(self._generator.latent), np.inf, np.inf
         trace: list[float] = []
         blank = ""
-        while not blank and not strategy.stop():
-            drawn = np.array(strategy.ask())
-            distances = population.distances(images.of(drawn)).double().cpu().numpy()
-            values = distances + self.prior * divergence(drawn)
-            if np.nanmin(values, initial=np.inf) < least:
-                first = int(np.nanargmin(values))
-                best, least, reached = drawn[first], float(values[first]), float(distances[first])
-            strategy.tell(list(drawn), list(_ranked(values)))
-            blank = "" if trace else indistinct(distances)
-            trace.append(least)
+        with progress(self.generations, "generations") as bar:
+            while not blank and not strategy.stop():
+                drawn = np.array(strategy.ask())
+                distances = population.distances(images.of(drawn)).double().cpu().numpy()
+                values = distances + self.prior * divergence(drawn)
+                if np.nanmin(values, initial=np.inf) < least:
+                    first = int(np.nanargmin(values))
+                    best, least = drawn[first], float(values[first])
+                    reached = float(distances[first])
+                strategy.tell(list(drawn), list(_ranked(values)))
+                blank = "" if trace else indistinct(distances)
+                trace.append(least)
+                bar.update()
         return Reconstruction(
             images.of(best[None])[0].double().cpu().numpy(),
             stop=BLANK if blank else _reason(strategy.stop()),

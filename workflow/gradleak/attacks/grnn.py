@@ -26,6 +26,7 @@ from gradleak.matching.generators import (
 from gradleak.matching.members import Members
 from gradleak.matching.output import told
 from gradleak.models.chain import Chain
+from gradleak.progress import progress
 
 # Its generators' own stream of random numbers, beside those of the searches' starts.
 STREAM = 1
@@ -105,10 +106,12 @@ class Grnn(Search):
         if members.network.device.type == "cpu":
             size = at_once(layout, members.network.dtype)
         out: list[Reconstruction] = []
-        for part in members.parts():
-            for first in range(part.start, part.stop, size):
-                some = slice(first, min(first + size, part.stop))
-                out += self._part(layout, members.select(some), views[some])
+        with progress(len(members), "searches") as bar:
+            for part in members.parts():
+                for first in range(part.start, part.stop, size):
+                    some = slice(first, min(first + size, part.stop))
+                    with bar.doing(some.stop - some.start):
+                        out += self._part(layout, members.select(some), views[some])
         return out
 
     def _part(
@@ -123,7 +126,7 @@ class Grnn(Search):
         scaling = None if members.scaling is None else members.scaling.clone()
         state = None if scaling is None else State.of(scaling)
         trace = []
-        for _ in range(self.iterations):
+        for _ in progress(range(self.iterations), "steps"):
             pixels, logits = generators()
             found = objective(pixels, logits.detach(), scaling)
             best.offer(found, pixels.detach(), logits.detach())

@@ -15,6 +15,7 @@ from gradleak.matching.adam import adam_step
 from gradleak.matching.branches import BranchGradients
 from gradleak.matching.distances import Cosine
 from gradleak.matching.members import Members
+from gradleak.progress import progress
 
 # Distance (M,), what is minimised (M,), and its gradients in images (M, K, C, H, W) and in a lock's
 # γ and β, if these are searched for.
@@ -65,8 +66,10 @@ class InvertingGradients(Search):
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`."""
         out: list[Reconstruction] = []
-        for part in members.parts():
-            out += self._part(members.select(part), views[part])
+        with progress(len(members), "searches") as bar:
+            for part in members.parts():
+                with bar.doing(part.stop - part.start):
+                    out += self._part(members.select(part), views[part])
         return out
 
     def _part(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
@@ -82,7 +85,7 @@ class InvertingGradients(Search):
         objective = self._objective(members)
         best, least = x.detach().clone(), torch.full_like(members.scale, torch.inf)
         distance, trace = torch.full_like(least, torch.inf), []
-        for step in range(self.iterations):
+        for step in progress(range(self.iterations), "steps"):
             cosine, value, slope, in_scaling = objective(x, scaling)
             better = value < least
             best = torch.where(better[:, None, None, None, None], x.detach(), best)

@@ -12,7 +12,6 @@ from itertools import groupby
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from gradleak.artifacts import read_tensors, write_json, write_tensors
 from gradleak.attacks.base import Attack, AttackerView, ManyAttack, Reconstruction
@@ -20,6 +19,7 @@ from gradleak.attacks.starts import Starts
 from gradleak.errors import NumericsError
 from gradleak.models import files
 from gradleak.models.locks import is_key
+from gradleak.progress import progress
 from gradleak.servers.secret import Secrets
 
 # Attacks are looked up by name, not imported here: the code hash of a rule then holds the one
@@ -162,26 +162,25 @@ def attack_all(
     todo = Views(model_path, gradient_path, None, settings.get("images"), starts, secrets)
     attack = build(settings, device, generator)
     out = Results({}, [], [])
-    bar = tqdm(total=len(todo), disable=None, desc=settings["method"], unit="image")
-    # The networks of one chain share their shapes, so an attack that can takes them at once.
-    for _, group in groupby(todo, key=lambda run: run[0].chain.name):
-        runs = list(group)
-        sizes = (todo.seeds, todo.images)
-        broken = [todo.broken.get((v.chain.name, seed, batch), "") for v, seed, batch in runs]
-        if isinstance(attack, ManyAttack):
-            begin = time.perf_counter()
-            found = _run_many(attack, [view for view, _, _ in runs], _seeds(runs), broken)
-            seconds = (time.perf_counter() - begin) / len(runs)
-            for run, answer in zip(runs, found, strict=True):
-                out.add(run, answer, sizes, seconds)
-            bar.update(len(runs))
-            continue
-        for run, why in zip(runs, broken, strict=True):
-            begin = time.perf_counter()
-            answer = _run_one(attack, run[0], run_seed(*run[1:]), why)
-            out.add(run, answer, sizes, time.perf_counter() - begin)
-            bar.update()
-    bar.close()
+    with progress(len(todo), "images") as bar:
+        # The networks of one chain share their shapes, so an attack that can takes them at once.
+        for _, group in groupby(todo, key=lambda run: run[0].chain.name):
+            runs = list(group)
+            sizes = (todo.seeds, todo.images)
+            broken = [todo.broken.get((v.chain.name, seed, batch), "") for v, seed, batch in runs]
+            if isinstance(attack, ManyAttack):
+                begin = time.perf_counter()
+                with bar.doing(len(runs)):
+                    found = _run_many(attack, [view for view, _, _ in runs], _seeds(runs), broken)
+                seconds = (time.perf_counter() - begin) / len(runs)
+                for run, answer in zip(runs, found, strict=True):
+                    out.add(run, answer, sizes, seconds)
+                continue
+            for run, why in zip(runs, broken, strict=True):
+                begin = time.perf_counter()
+                with bar.doing():
+                    answer = _run_one(attack, run[0], run_seed(*run[1:]), why)
+                out.add(run, answer, sizes, time.perf_counter() - begin)
     return out
 
 

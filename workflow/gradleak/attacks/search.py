@@ -21,6 +21,7 @@ from gradleak.matching.chain_gradients import ChainGradients, stack
 from gradleak.matching.members import Members
 from gradleak.models.chain import Chain
 from gradleak.models.files import fingerprint
+from gradleak.progress import progress
 from gradleak.usable import check_gradient
 
 STARTS = ("normal", "uniform", "given")
@@ -107,13 +108,15 @@ class Search(ABC):
                     ready[i] = self._prepare(views[i], seeds[i])
                 except NumericsError as error:
                     out[i] = error
-            for some in self._chunks(ready):
-                members = self._members([views[i] for i in some], [ready[i] for i in some])
-                owners = [i for i in some for _ in ready[i].images]
-                found = self.search(members, [views[i] for i in owners])
-                for i in some:
-                    own = [a for a, owner in zip(found, owners, strict=True) if owner == i]
-                    out[i] = _choose(own)
+            with progress(len(ready), "gradients searched") as bar:
+                for some in self._chunks(ready):
+                    members = self._members([views[i] for i in some], [ready[i] for i in some])
+                    owners = [i for i in some for _ in ready[i].images]
+                    with bar.doing(len(some)):
+                        found = self.search(members, [views[i] for i in owners])
+                    for i in some:
+                        own = [a for a, owner in zip(found, owners, strict=True) if owner == i]
+                        out[i] = _choose(own)
         return [out[i] for i in range(len(views))]
 
     def _chunks(self, ready: Mapping[int, Ready]) -> list[list[int]]:

@@ -46,6 +46,7 @@ from gradleak.errors import ConfigError, NotApplicable, NumericsError
 from gradleak.gradients import pick_device
 from gradleak.losses import BINARY
 from gradleak.models.build import check_norms
+from gradleak.progress import progress
 
 LOG = logging.getLogger("gradleak")
 EVALUATED = (
@@ -266,7 +267,7 @@ class _Audit:
         """Cases of all changes that can be tried, and best answers on the unchanged network."""
         out: list[Case] = []
         best, own = Best(), set[str]()
-        for variant in chosen:
+        for variant in progress(chosen, "changes"):
             if variant.network is None:
                 continue
             found, answers = cases(variant, entries, self.bench)

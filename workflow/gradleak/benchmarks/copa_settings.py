@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from tqdm import tqdm
 
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.copa import Copa
@@ -18,6 +17,7 @@ from gradleak.claims import load
 from gradleak.claims.paper import printed_runs
 from gradleak.errors import NumericsError
 from gradleak.metrics.image import mse
+from gradleak.progress import progress
 from gradleak.targets import TargetSet
 
 # Limits that let each end by itself where it can. Adam never does: it gets the 8,000 steps of the
@@ -156,8 +156,8 @@ def optimiser_rows(
     rows = []
     for optimiser, limit in limits.items():
         attack = Copa(**{**default, "optimiser": optimiser, "iterations": limit})
-        bar = tqdm(todo, disable=None, desc=f"{model} {optimiser}", unit="image")
-        outcomes = [attempt(attack, problem) for problem in bar]
+        seen = progress(todo, f"images, {model} by {optimiser}")
+        outcomes = [attempt(attack, problem) for problem in seen]
         rows.append(
             {
                 "model": model,
@@ -202,8 +202,8 @@ def start_rows(
     for entry in starts:
         changed = {key: value for key, value in entry.items() if value == value}
         attack = Copa(**{**default, **changed})
-        bar = tqdm(todo, disable=None, desc=f"{model} {attack.start}", unit="image")
-        outcomes = [attempt(attack, problem) for problem in bar]
+        seen = progress(todo, f"images, {model} from {attack.start}")
+        outcomes = [attempt(attack, problem) for problem in seen]
         for name in dict.fromkeys(outcome.name for outcome in outcomes):
             mine = [outcome for outcome in outcomes if outcome.name == name]
             errors = [outcome.mse for outcome in mine if np.isfinite(outcome.mse)]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gradleak.data.arrays import checksum
 from gradleak.errors import DataError
+from gradleak.progress import progress
 
 if TYPE_CHECKING:
     import requests
@@ -178,21 +178,14 @@ def _transfer(url: str, part: Path) -> bool:
 
 def _receive(reply: requests.Response, part: Path, start: int) -> bool:
     """Write the reply behind byte `start`, or from the beginning where the server sends all."""
-    from tqdm import tqdm
     from urllib3.exceptions import HTTPError
 
     resumed = _continues_at(reply, start)
     received = start if resumed else 0
     length = reply.headers.get("Content-Length")
     total = received + int(length) if length else None
-    bar = tqdm(
-        desc=part.name.removesuffix(".part"),
-        initial=received,
-        total=total,
-        unit="B",
-        unit_scale=True,
-        mininterval=0.5 if sys.stderr.isatty() else 10,
-    )
+    bar = progress(total, "bytes", received)
+    bar.note = lambda: part.name.removesuffix(".part")
     # urllib3's own check of the length would throw away the last bytes that did arrive.
     reply.raw.enforce_content_length = False
     with part.open("ab" if resumed else "wb") as file, bar:

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from gradleak.errors import NumericsError
 from gradleak.generators.conditional_vae import Autoencoder, Sizes, loss_of
 from gradleak.matching.adam import adam_step
+from gradleak.progress import Progress, progress
 from gradleak.training import checkpoint
 from gradleak.training.checkpoint import Arrays, Identity, State
 from gradleak.training.data import Images
@@ -126,14 +126,7 @@ class Trainer:
             self._restore(state)
             LOG.info("the generator goes on after epoch %d, from %s", state.epoch, path)
         epochs, steps = self.recipe.epochs, self.images.steps(self.recipe.batch)
-        # `disable=None`: a bar on a terminal, nothing in a log file.
-        with tqdm(
-            total=epochs * steps,
-            initial=state.epoch * steps,
-            disable=None,
-            desc="generator",
-            unit="step",
-        ) as bar:
+        with progress(epochs * steps, "steps", state.epoch * steps) as bar:
             for epoch in range(state.epoch, epochs):
                 state.rows.append(self._epoch(epoch, bar))
                 state.epoch = epoch + 1
@@ -143,7 +136,7 @@ class Trainer:
                     self._save(path, state)
         return state.rows
 
-    def _epoch(self, epoch: int, bar: Any) -> dict[str, Any]:
+    def _epoch(self, epoch: int, bar: Progress) -> dict[str, Any]:
         """One pass over the images."""
         images, recipe = self.images, self.recipe
         steps = images.steps(recipe.batch)

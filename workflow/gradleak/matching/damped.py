@@ -9,6 +9,7 @@ import torch
 from gradleak.matching.linearised import Linearised
 from gradleak.matching.members import Members
 from gradleak.matching.preconditioner import Preconditioner, depth, normal_matrix
+from gradleak.progress import Progress, progress
 
 TARGET = "target reached"
 CHANGE = "change small"
@@ -132,6 +133,11 @@ class Damped:
 
     def minimise(self, x: torch.Tensor, steps: int) -> torch.Tensor:
         """Lowest point found from images x (1, K, C, H, W) in no more than `steps` steps."""
+        with progress(steps, "steps", self.steps) as bar:
+            return self._minimise(x, steps, bar)
+
+    def _minimise(self, x: torch.Tensor, steps: int, bar: Progress) -> torch.Tensor:
+        """`minimise`, step by step."""
         problem = self._problem
         at = problem.linearise(x)
         residual = problem.residual(at)
@@ -154,6 +160,7 @@ class Damped:
             damping = self._c * value / (x.numel() * self._spread)
             direction, promised = self._step(at, residual, damping, fresh=not refused)
             self.steps += 1
+            bar.update()
             found = self._along(x, direction, value)
             if found is None:
                 self._c *= REFUSED

@@ -15,6 +15,7 @@ import torch
 
 from gradleak.matching.curvature import Curvature
 from gradleak.matching.line_search import LineSearch
+from gradleak.progress import progress
 
 Objective = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
 
@@ -125,11 +126,13 @@ def minimise(objective: Objective, start: torch.Tensor, settings: Settings) -> M
     value, gradient = objective(start, torch.arange(members, device=start.device))
     run = _Run(start, value.double(), gradient, settings)
     run.collect(out)
-    while run.ids.numel():
-        trial = run.trial()
-        value, gradient = objective(trial, run.ids)
-        run.advance(trial, value.double(), gradient)
-        run.collect(out)
+    with progress(settings.evaluations, "gradients", 1) as bar:
+        while run.ids.numel():
+            trial = run.trial()
+            value, gradient = objective(trial, run.ids)
+            run.advance(trial, value.double(), gradient)
+            run.collect(out)
+            bar.update()
     return out
 
 

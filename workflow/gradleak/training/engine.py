@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from tqdm import tqdm
 
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
+from gradleak.progress import Progress, progress
 from gradleak.training import checkpoint
 from gradleak.training.checkpoint import Arrays, State
 from gradleak.training.data import Split
@@ -124,14 +124,8 @@ class Trainer(Learner):
     ) -> Trained:
         """All epochs that are left."""
         epochs, steps = self.recipe.epochs, self.split.train.steps(self.recipe.batch)
-        # `disable=None`: a bar on a terminal, nothing in a log file.
-        with tqdm(
-            total=epochs * steps,
-            initial=state.epoch * steps,
-            disable=None,
-            desc=f"{self.chain.name}, seed {self.seed}",
-            unit="step",
-        ) as bar:
+        what = f"steps of {self.chain.name}, seed {self.seed}"
+        with progress(epochs * steps, what, state.epoch * steps) as bar:
             for epoch in range(state.epoch, epochs):
                 row = self._epoch(epoch, bar, path, state)
                 if row["validation_accuracy"] > self._best(state.rows):
@@ -162,7 +156,7 @@ class Trainer(Learner):
         _, accuracy = self.evaluate(self.split.test)
         return Trained(state.best, last, best, accuracy, state.rows)
 
-    def _epoch(self, epoch: int, bar: Any, path: Path | None, state: State) -> dict[str, Any]:
+    def _epoch(self, epoch: int, bar: Progress, path: Path | None, state: State) -> dict[str, Any]:
         """One pass over the training images, then the validation images."""
         recipe, images = self.recipe, self.split.train
         steps = images.steps(recipe.batch)

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.models.build import with_statistics
 from gradleak.models.chain import Chain
 from gradleak.models.initial import draw_key
 from gradleak.models.locks import private, public
+from gradleak.progress import Progress, progress
 from gradleak.training import checkpoint
 from gradleak.training.aggregate import Aggregate
 from gradleak.training.checkpoint import Arrays
@@ -222,21 +222,16 @@ class Federation(Learner):
         start.dropped = [0] * len(clients)
         return start
 
-    def _bar(self, state: Rounds) -> tqdm[Any]:
-        """A bar on a terminal, nothing in a log file; its end holds for clients alike."""
+    def _bar(self, state: Rounds) -> Progress:
+        """How far it is; its end holds for clients alike."""
         settings = self.federated
         part = chosen_number(settings.share, settings.clients) / settings.clients
         steps = sum(images.steps(self.recipe.batch) for images in self.parts)
         each = round(settings.local_epochs * part * steps)
-        return tqdm(
-            total=self.recipe.epochs * each,
-            initial=state.done * each,
-            disable=None,
-            desc=f"{self.chain.name}, seed {self.seed}",
-            unit="step",
-        )
+        what = f"steps of {self.chain.name}, seed {self.seed}"
+        return progress(self.recipe.epochs * each, what, state.done * each)
 
-    def _round(self, number: int, state: Rounds, bar: Any) -> dict[int, Passed]:
+    def _round(self, number: int, state: Rounds, bar: Progress) -> dict[int, Passed]:
         """Let the clients of a round train, and take the mean; what those that answered found."""
         silent = self.federated.silent(self.seed, number)
         total, passed = Aggregate(state.public), dict[int, Passed]()
@@ -272,7 +267,7 @@ class Federation(Learner):
         )
 
     def _locally(
-        self, number: int, client: int, state: Rounds, bar: Any
+        self, number: int, client: int, state: Rounds, bar: Progress
     ) -> tuple[Arrays, Passed] | None:
         """Weights of a client after its passes, and what the last found; None if not finite."""
         self._put({**state.public, **state.private[client]})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -18,6 +17,7 @@ from gradleak.errors import ConfigError
 from gradleak.models.build import check_norms, load, with_statistics
 from gradleak.models.chain import Chain
 from gradleak.models.files import fingerprint
+from gradleak.progress import Progress
 from gradleak.training.checkpoint import Arrays, Identity
 from gradleak.training.data import Images
 from gradleak.training.memory import bytes_kept, largest_batch
@@ -25,8 +25,6 @@ from gradleak.training.recipe import Recipe, arithmetic, autocast
 
 # Images that pass at once where nothing is kept for a pass back.
 EVALUATED = 500
-# Seconds between two updates of the progress bar's numbers, which wait for the device.
-SHOWN = 1.0
 
 
 class Passed(NamedTuple):
@@ -97,7 +95,7 @@ class Learner:
         images: Images,
         number: int,
         rate: Callable[[int], float],
-        bar: Any,
+        bar: Progress,
         client: int = 0,
     ) -> Passed:
         """Pass images once in random order, moved at random.
@@ -111,7 +109,7 @@ class Learner:
         rate
             Learning rate of each step, from 0.
         bar
-            Of tqdm.
+            Counts the steps.
 
         Raises
         ------
@@ -126,17 +124,20 @@ class Learner:
         torch.manual_seed(drawn)
         self.module.train()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        seen, shown = 0, time.monotonic()
+        seen = 0
+
+        def state() -> str:
+            # Waits for the device, so it is asked only when something is shown.
+            loss, right = (sums / seen).tolist()
+            return f"epoch {number + 1}, loss {loss:.3f}, accuracy {right:.1%}"
+
+        bar.note = state
         batches = images.augmented(recipe.batch, recipe.crop, recipe.flip, generator)
         for step, (inputs, labels) in enumerate(batches):
             last = rate(step)
             sums += self._step(inputs, labels, last)
             seen += len(labels)
             bar.update()
-            if not bar.disable and time.monotonic() - shown > SHOWN:
-                loss, right = (sums / seen).tolist()
-                bar.set_postfix(epoch=number + 1, loss=f"{loss:.3f}", accuracy=f"{right:.1%}")
-                shown = time.monotonic()
         loss, right = (sums / seen).tolist()
         return Passed(loss, right, last)
 

@@ -1,0 +1,282 @@
+"""How far a long job is: a bar with the time left on a terminal, plain lines in a log.
+
+Jobs that run at once share their terminal. Only one of them draws there, the first that takes the
+terminal's lock; the next takes over when it is done. Every job writes lines to its own log, and
+where there is no terminal to standard error as well.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import math
+import os
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import TYPE_CHECKING, TypeVar, overload
+
+if TYPE_CHECKING:
+    from tqdm import tqdm
+
+LOG = logging.getLogger(__name__)
+# Seconds between two states of a bar, and between two lines.
+BAR, LINES = 0.25, 30.0
+MEGABYTE = 1e6
+# Of a bar: its words come last, and are cut where the terminal is narrow.
+FORM = "{percentage:3.0f}%|{bar:20}| {desc}"
+
+Item = TypeVar("Item")
+
+
+class Progress:
+    """How far a loop is; those within it are told together with it. A context.
+
+    Parameters
+    ----------
+    total
+        How many there are; None where that is not known.
+    what
+        What they are, in the plural.
+    done
+        How many were done before.
+    """
+
+    def __init__(self, total: int | None, what: str, done: int = 0) -> None:
+        self.total, self.what = total, what
+        self.done = self.first = done
+        # How many are being done by the loops within.
+        self.under_way = 0
+        # Gives words on how it goes, asked when something is shown.
+        self.note: Callable[[], str] | None = None
+
+    def __enter__(self) -> Progress:
+        _DISPLAY.begin(self)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _DISPLAY.end(self)
+
+    def update(self, count: int = 1) -> None:
+        """So many more are done."""
+        self.done += count
+        if time.monotonic() >= _DISPLAY.due:
+            _DISPLAY.show()
+
+    @contextmanager
+    def doing(self, count: int = 1) -> Iterator[None]:
+        """The loops within do so many of this one."""
+        self.under_way = count
+        yield
+        self.under_way = 0
+        self.update(count)
+
+    def words(self) -> str:
+        """How many of how many."""
+        done, total, unit = str(self.done), str(self.total), self.what
+        if self.what == "bytes":
+            done, unit = f"{self.done / MEGABYTE:.1f}", "MB"
+            total = f"{(self.total or 0) / MEGABYTE:.1f}"
+        of = "" if self.total is None else f" of {total}"
+        return f"{done}{of} {unit}{f', {self.note()}' if self.note else ''}"
+
+
+@overload
+def progress(todo: int | None, what: str, done: int = 0) -> Progress: ...
+
+
+@overload
+def progress(todo: Collection[Item], what: str) -> Iterator[Item]: ...
+
+
+def progress(
+    todo: Collection[Item] | int | None, what: str, done: int = 0
+) -> Progress | Iterator[Item]:
+    """Tell how far a loop is.
+
+    Parameters
+    ----------
+    todo
+        What to loop over; or how many, None where that is not known.
+    what, done
+        As of `Progress`.
+
+    Returns
+    -------
+    Iterator or Progress
+        The items; or a context whose `update` counts.
+    """
+    if todo is None or isinstance(todo, int):
+        return Progress(todo, what, done)
+    return _each(todo, what)
+
+
+def _each(items: Collection[Item], what: str) -> Iterator[Item]:
+    with Progress(len(items), what) as loop:
+        for item in items:
+            loop.under_way = 1
+            yield item
+            loop.under_way = 0
+            loop.update()
+
+
+def begin_job(name: str) -> None:
+    """From now on lines are written: this is a job of the pipeline."""
+    _DISPLAY.job = name
+
+
+class _Display:
+    """What is shown of the loops that run, outermost first.
+
+    Attributes
+    ----------
+    job
+        Name of the job, empty outside of the pipeline: then there are no lines.
+    due
+        When to show something next.
+    """
+
+    def __init__(self) -> None:
+        self.job = ""
+        self.due = math.inf
+        self._loops: list[Progress] = []
+        self._bar: tqdm | None = None
+        self._terminal = _Terminal()
+        self._started = self._line_due = self._furthest = 0.0
+
+    def begin(self, loop: Progress) -> None:
+        """Enter a loop."""
+        self._loops.append(loop)
+        if len(self._loops) > 1:
+            return
+        now = time.monotonic()
+        self._started, self._line_due, self._furthest = now, now + LINES, 0.0
+        on_terminal = _is_terminal()
+        self.due = now + BAR if on_terminal else self._line_due if self.job else math.inf
+
+    def end(self, loop: Progress) -> None:
+        """Leave a loop, and those within it that were left by an error."""
+        if loop not in self._loops:
+            return
+        del self._loops[self._loops.index(loop) :]
+        if self._loops:
+            return
+        self.due = math.inf
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+        self._terminal.give_back()
+
+    def show(self) -> None:
+        """Draw the bar, write a line, each if it is time for it."""
+        now = time.monotonic()
+        self._furthest = max(self._furthest, self._share())
+        left = self._left(now - self._started)
+        words = ", ".join(loop.words() for loop in (self._loops[0], *self._loops[1:][-1:]))
+        text = f"{words}, {left} left" if left else words
+        on_terminal = _is_terminal()
+        if on_terminal:
+            self._draw(text)
+        if self.job and now >= self._line_due:
+            LOG.info("%s", text)
+            if not on_terminal:
+                # At once, so that lines of several jobs stay whole.
+                sys.stderr.write(f"{self.job}: {text}\n")
+                sys.stderr.flush()
+            self._line_due = now + LINES
+        self.due = now + BAR if on_terminal else self._line_due
+
+    def _draw(self, text: str) -> None:
+        """The bar, if no other job has the terminal."""
+        if not self._terminal.take():
+            return
+        if self._bar is None:
+            # Only where it draws: every job would pay for the import.
+            from tqdm import tqdm
+
+            form = "{desc}" if self._loops[0].total is None else FORM
+            self._bar = tqdm(
+                total=1.0, bar_format=form, leave=False, dynamic_ncols=True, mininterval=0
+            )
+        self._bar.n = self._furthest
+        self._bar.set_description_str(f"{self.job}: {text}" if self.job else text)
+
+    def _share(self, level: int = 0) -> float:
+        """How much of the loop at `level` is done, those within it included."""
+        loop = self._loops[level]
+        if not loop.total:
+            return 0.0
+        inside = 0.0
+        if loop.under_way and level + 1 < len(self._loops):
+            inside = loop.under_way * self._share(level + 1)
+        return min(1.0, (loop.done + inside) / loop.total)
+
+    def _left(self, seconds: float) -> str:
+        """Time left in words; empty where nothing tells it."""
+        first = self._loops[0]
+        before = first.first / first.total if first.total else 0.0
+        gained = self._furthest - before
+        return in_words(seconds * (1.0 - self._furthest) / gained) if gained > 0.0 else ""
+
+
+class _Terminal:
+    """The right to draw on the terminal of standard error, which one process has at a time."""
+
+    def __init__(self) -> None:
+        self._handle: int | None = None
+
+    def take(self) -> bool:
+        """Whether this process has it now."""
+        if self._handle is not None:
+            return True
+        try:
+            # Opened anew, since jobs inherit one open file, and would all hold its lock.
+            handle = os.open(os.ttyname(sys.stderr.fileno()), os.O_WRONLY | os.O_NOCTTY)
+        except OSError:
+            # A terminal without a name cannot be shared, as far as this process can see.
+            return True
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(handle)
+            return False
+        self._handle = handle
+        return True
+
+    def give_back(self) -> None:
+        """Let another process draw."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+
+def _is_terminal() -> bool:
+    with contextlib.suppress(ValueError, AttributeError):
+        return sys.stderr.isatty()
+    return False
+
+
+def in_words(seconds: float) -> str:
+    """A time in words: 12 s, 3 min, 2 h 5 min, 3 d 4 h."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    minutes = round(seconds / 60)
+    if minutes < 60:
+        return f"{minutes} min"
+    hours, minutes = divmod(minutes, 60)
+    if hours < 24:
+        return f"{hours} h {minutes} min"
+    days, hours = divmod(hours, 24)
+    return f"{days} d {hours} h"
+
+
+_DISPLAY = _Display()
