@@ -43,6 +43,8 @@ include: "workflow/rules/report.smk"
 include: "workflow/rules/benchmarks.smk"
 include: "workflow/rules/audit_inputs.smk"
 include: "workflow/rules/audit.smk"
+include: "workflow/rules/notebooks_inputs.smk"
+include: "workflow/rules/notebooks.smk"
 include: "workflow/rules/provenance.smk"
 include: "workflow/rules/clean.smk"
 

@@ -12,7 +12,16 @@ import pytest
 import torch
 
 ROOT = Path(__file__).resolve().parents[1]
-TREE = ("Snakefile", "config.yaml", "requirements.lock", "workflow", "profiles", "envs", "examples")
+TREE = (
+    "Snakefile",
+    "config.yaml",
+    "requirements.lock",
+    "workflow",
+    "profiles",
+    "envs",
+    "examples",
+    "notebooks",
+)
 
 # Files whose tests take minutes: first, so that no process is left alone with one at the end.
 LONGEST = ("test_pipeline.py", "test_auditing_cases.py", "test_branches.py", "test_clean.py")

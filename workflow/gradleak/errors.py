@@ -30,3 +30,7 @@ class NumericsError(GradleakError):
 
 class NotApplicable(GradleakError):
     """An attack cannot be run on this model or gradient; the message says why."""
+
+
+class NotebookError(GradleakError):
+    """A notebook's cell fails; the message names the notebook, the cell and its error."""

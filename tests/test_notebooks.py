@@ -1,0 +1,367 @@
+"""Notebooks: how they are stored, how they are run, and their pages."""
+
+import ast
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import nbformat
+import psutil
+import pytest
+
+from browser import Browser, axe_missing, reason_to_skip
+from conftest import ROOT, copy_tree
+from gradleak.errors import ArtifactError, NotebookError
+from gradleak.notebooks import clean, execute, page, source
+from gradleak.notebooks.source import DEFAULTS, INJECTED
+from gradleak.provenance import code_hash, dependencies
+from html_tree import parse
+
+STORED = sorted((ROOT / "notebooks").glob("*.ipynb"))
+NAMES = [path.stem for path in STORED]
+WIDTHS, SCHEMES = (360, 1280), ("light", "dark")
+each = pytest.mark.parametrize("path", STORED, ids=NAMES)
+
+
+def notebook(*cells):
+    """A notebook that begins as ours do; code, or Markdown where it starts with '#' or '$'."""
+    v4 = nbformat.v4
+    setting = v4.new_code_cell('scale = "smoke"', metadata={"tags": [DEFAULTS]})
+    made = [
+        v4.new_markdown_cell(text) if text[0] in "#$[" else v4.new_code_cell(text) for text in cells
+    ]
+    return v4.new_notebook(cells=[v4.new_markdown_cell("# Title"), setting, *made])
+
+
+def store(path, *cells):
+    path.write_text(nbformat.writes(notebook(*cells)))
+    return path
+
+
+def run(*cells):
+    """Text that the cells print, run in a kernel."""
+    done = execute.run(notebook(*cells), "mine.ipynb")
+    return "".join(o.get("text", "") for cell in source.code_cells(done) for o in cell.outputs)
+
+
+def test_there_is_one_for_each_paper_and_one_on_audits():
+    assert NAMES == ["audit", "copa", "fedkl", "mkor", "rgap"]
+
+
+@each
+def test_it_is_stored_without_what_a_run_or_a_machine_leaves(path):
+    assert path.read_text() == clean.text(source.read(path)), (
+        f"run python -m gradleak.notebooks.clean notebooks/{path.name}"
+    )
+    stored = json.loads(path.read_text())
+    assert set(stored["metadata"]) == {"kernelspec", "language_info"}
+    assert stored["metadata"]["kernelspec"]["name"] == "python3"
+    assert stored["metadata"]["language_info"] == {"name": "python"}
+    for cell in stored["cells"]:
+        assert set(cell["metadata"]) <= {"tags"}
+        assert not cell.get("outputs") and cell.get("execution_count") is None
+
+
+@each
+def test_it_is_short_says_what_the_pipeline_sets_and_links_to_what_exists(path):
+    cells = source.read(path).cells
+    assert 8 <= len(cells) <= 15
+    prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    assert f"snakemake results/notebooks/{path.stem}.html" in prose and "`scale`" in prose
+    links = re.findall(r"\]\(([^)]+)\)", prose)
+    assert links and all((path.parent / link).is_file() for link in links), links
+    if path.stem != "audit":
+        assert "$$" in prose and "eq. (" in prose
+
+
+@each
+def test_its_code_hash_has_every_module_that_it_runs(path):
+    by_name = {"gradleak.audit": ("gradleak.auditing.api",)}
+    found = source.modules(path, by_name)
+    assert "gradleak.figures.side_by_side" in found
+    reached = {name for module in found for name in dependencies(module)}
+    wanted = {"audit": "gradleak.auditing.run", "mkor": "gradleak.servers.plan"}
+    assert wanted.get(path.stem, "gradleak.gradients") in reached
+    assert code_hash(*found) != code_hash("gradleak.figures.side_by_side")
+
+
+def test_names_that_the_package_looks_up_count(tmp_path):
+    path = store(
+        tmp_path / "a.ipynb", "%matplotlib inline\nfrom gradleak import audit", "import os"
+    )
+    assert source.modules(path, {"gradleak.audit": ("gradleak.auditing.api",)}) == [
+        "gradleak",
+        "gradleak.auditing.api",
+    ]
+    path.write_text("{")
+    assert source.modules(path, {}) == []
+
+
+def test_cleaning_removes_all_that_a_run_leaves(tmp_path):
+    path = store(tmp_path / "a.ipynb", "print(1)", "   ")
+    content = execute.run(source.read(path), path)
+    content.metadata["signature"] = "x"
+    content.cells[0].metadata["collapsed"] = True
+    path.write_text(nbformat.writes(content))
+    clean.clean(path)
+    found = source.read(path)
+    assert path.read_text() == clean.text(found)
+    assert [cell.source for cell in found.cells] == ["# Title", 'scale = "smoke"', "print(1)"]
+    assert found.cells[1].metadata == {"tags": [DEFAULTS]}
+
+
+def test_parameters_follow_their_defaults():
+    before = notebook("print(scale)")
+    after = source.with_parameters(before, {"scale": "laptop"}, "a.ipynb")
+    assert [cell.get("id") == INJECTED for cell in after.cells] == [False, False, True, False]
+    assert len(before.cells) == 3
+    assert run("scale = 'paper'", "print(scale)") == "paper\n"
+    assert "laptop" in execute.run(after, "a.ipynb").cells[3].outputs[0].text
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("{", ["a.ipynb is no notebook"]),
+        (
+            '{"cells": [], "nbformat": 4, "nbformat_minor": 5}',
+            ["a.ipynb is no notebook", "metadata"],
+        ),
+        (nbformat.writes(nbformat.v4.new_notebook()), ["no cell tagged 'parameters'", "scale"]),
+        (
+            nbformat.writes(notebook()).replace("scale =", "amount ="),
+            ["'parameters' does not set scale"],
+        ),
+    ],
+)
+def test_a_file_that_is_no_such_notebook_is_one_sentence(tmp_path, content, words):
+    path = tmp_path / "a.ipynb"
+    path.write_text(content)
+    with pytest.raises(ArtifactError) as error:
+        source.with_parameters(source.read(path), {"scale": "smoke"}, path)
+    text = str(error.value)
+    assert "\n" not in text and all(word in text for word in words), text
+
+
+def test_a_missing_notebook_is_one_sentence(tmp_path):
+    with pytest.raises(ArtifactError, match=r"a\.ipynb: No such file"):
+        source.read(tmp_path / "a.ipynb")
+
+
+def test_the_kernel_is_this_python_with_this_package_and_leaves_nothing(monkeypatch, tmp_path):
+    """Also with no PYTHONPATH, a home of its own, and a kernel called python3 that is broken."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    kernels = tmp_path / "jupyter" / "kernels" / "python3"
+    kernels.mkdir(parents=True)
+    (kernels / "kernel.json").write_text(
+        '{"argv": ["false"], "display_name": "x", "language": "x"}'
+    )
+    monkeypatch.setenv("JUPYTER_PATH", str(kernels.parents[1]))
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    libraries = [str(Path(execute.__file__).parents[2]), *filter(None, map(str, sys.path))]
+    monkeypatch.setattr(execute, "PACKAGE_ROOT", os.pathsep.join(libraries))
+    printed = run(
+        "import os, sys, gradleak",
+        "print(sys.executable, gradleak.__file__, os.getcwd(), os.getpid(), sep='\\n')",
+    )
+    python, package, folder, kernel = printed.split()
+    assert Path(python).resolve() == Path(sys.executable).resolve()
+    assert Path(package) == ROOT / "workflow" / "gradleak" / "__init__.py"
+    # With the process its sockets are gone too.
+    assert not Path(folder).exists() and not psutil.pid_exists(int(kernel))
+    assert not list(home.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (["1 / 0", "print(2)"], ["code cell 2 fails with ZeroDivisionError: division by zero"]),
+        (["x = 1", "# words", "def f(:"], ["code cell 3 fails with SyntaxError"]),
+        (["import os", "os._exit(3)", "print(1)"], ["code cell 3 ended its kernel"]),
+    ],
+)
+def test_a_cell_that_fails_is_one_sentence(cells, words):
+    with pytest.raises(NotebookError) as error:
+        execute.run(
+            source.with_parameters(notebook(*cells), {"scale": "smoke"}, "mine.ipynb"), "mine.ipynb"
+        )
+    text = str(error.value)
+    assert text.startswith("mine.ipynb: ") and "\n" not in text
+    assert all(word in text for word in words), text
+
+
+def written(tmp_path, *cells):
+    """Page of a notebook that was not run."""
+    (tmp_path / "pages").mkdir(exist_ok=True)
+    made = tmp_path / "pages" / "mine.html"
+    page.write(notebook(*cells), tmp_path / "mine.ipynb", made)
+    return made.read_text()
+
+
+def test_equations_are_mathml_and_links_hold_from_the_page(tmp_path):
+    html = written(tmp_path, "# x < $a_b$\n\n$$\\frac{1}{2} < c$$", "[a](docs/a.md) [b](https://b)")
+    tree = parse(html)
+    assert [tag["display"] for tag in tree.all("math")] == ["inline", "block"]
+    assert "$" not in html and tree.all("mfrac")
+    assert [tag["href"] for tag in tree.all("a")] == ["../docs/a.md", "https://b"]
+    assert not tree.all("script") and not tree.all("link")
+
+
+@pytest.mark.parametrize(
+    ("cells", "words"),
+    [
+        (["$\\unheard{x}$"], ["mine.ipynb", "\\unheard", "\\unheard{x}"]),
+        (["# a $$\\frac{1}{2} \\nothing$$"], ["\\nothing"]),
+    ],
+)
+def test_an_equation_that_cannot_be_shown_leaves_no_page(tmp_path, cells, words):
+    with pytest.raises(NotebookError) as error:
+        written(tmp_path, *cells)
+    assert all(word in str(error.value) for word in words), error.value
+    assert not list((tmp_path / "pages").iterdir())
+
+
+def test_a_page_needs_a_title(tmp_path):
+    untitled = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("1")])
+    with pytest.raises(NotebookError, match="does not begin with a heading"):
+        page.write(untitled, "a.ipynb", tmp_path / "a.html")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A tree in which the target ran, without PYTHONPATH but for libraries, and a failing one."""
+    tree = copy_tree(tmp_path_factory.mktemp("notebooks") / "tree")
+    store(tree / "notebooks" / "failing.ipynb", "x = 1", "raise ValueError('of mine')")
+    return tree, make(tree, "--keep-going", "--", "notebooks")
+
+
+def make(tree, *arguments):
+    return subprocess.run(
+        [sys.executable, "-m", "snakemake", "-c1", "--config", "scale=smoke", *arguments],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def pages(tree):
+    return tree / "results" / "notebooks"
+
+
+def test_the_target_makes_every_page_but_that_of_the_failing_notebook(built):
+    tree, done = built
+    assert done.returncode == 1
+    assert sorted(p.name for p in pages(tree).iterdir()) == [f"{name}.html" for name in NAMES]
+    sentence = (
+        "gradleak: notebooks/failing.ipynb: code cell 3 fails with ValueError: of mine; open the "
+        "notebook in Jupyter, mend the cell, and run all cells."
+    )
+    assert done.stderr.count(sentence) == 1 and "Traceback" not in done.stderr
+    log = (tree / "results/logs/notebooks/failing.log").read_text()
+    assert sentence.removeprefix("gradleak: ") in log
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_is_whole_and_asks_for_nothing(built, name):
+    file = pages(built[0]) / f"{name}.html"
+    tree = parse(file.read_text())
+    assert not tree.all("script") and not tree.all("link") and not tree.all("iframe")
+    images = tree.all("img")
+    assert images and all(image["src"].startswith("data:image/png") for image in images)
+    for image in images:
+        assert "picture" in image["alt"]
+    assert any(" dB" in image["alt"] for image in images)
+    assert not [tag for tag in tree.all("pre") if tag.get("class") == "stderr"]
+    for link in tree.all("a"):
+        target = link["href"]
+        assert target.startswith("../../docs/")
+        assert (ROOT / target.removeprefix("../../")).is_file()
+
+
+def test_a_notebook_runs_to_the_same_bytes_and_again_only_after_a_change(built):
+    tree, _ = built
+    file = pages(tree) / "fedkl.html"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    again = make(tree, "--", "results/notebooks/fedkl.html")
+    assert "Nothing to be done" in again.stdout + again.stderr
+    code = tree / "workflow" / "gradleak" / "attacks" / "unlock.py"
+    code.write_text(code.read_text().replace("CONDITION =", "UNUSED = 1\nCONDITION =", 1))
+    assert "UNUSED" in code.read_text()
+    again = make(tree, "--", "results/notebooks/fedkl.html")
+    assert again.returncode == 0, again.stderr
+    assert "Params have changed" in again.stdout + again.stderr
+    assert hashlib.sha256(file.read_bytes()).hexdigest() == digest
+
+
+def test_a_signal_ends_the_kernel_too(tmp_path):
+    """Nothing of the page is left, nor a process, nor a folder of the kernel's."""
+    started = tmp_path / "started"
+    path = store(
+        tmp_path / "a.ipynb",
+        f"import os, pathlib, time\npathlib.Path({str(started)!r}).write_text(str(os.getpid()))",
+        "time.sleep(600)",
+    )
+    code = (
+        "from gradleak import lifetime\nfrom gradleak.notebooks import execute, source\n"
+        "with lifetime.clean_up_on_signals():\n"
+        f"    execute.run(source.read({str(path)!r}), 'a')"
+    )
+    (tmp_path / "tmp").mkdir()
+    environment = {**os.environ, "TMPDIR": str(tmp_path / "tmp")}
+    job = subprocess.Popen([sys.executable, "-c", code], env=environment, stderr=subprocess.PIPE)
+    try:
+        end = time.monotonic() + 60
+        while not (started.exists() and started.read_text()):
+            assert job.poll() is None and time.monotonic() < end, "the kernel does not start"
+            time.sleep(0.05)
+        kernel = psutil.Process(int(started.read_text()))
+        job.send_signal(signal.SIGTERM)
+        job.communicate(timeout=60)
+    finally:
+        job.kill()
+    assert job.returncode == 128 + signal.SIGTERM
+    kernel.wait(30)
+    assert not list((tmp_path / "tmp").iterdir())
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if reason_to_skip() is not None:
+        pytest.skip(reason_to_skip())
+    with Browser() as running:
+        yield running
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_opens_without_errors_fits_its_window_and_axe_finds_nothing(
+    browser, built, name, width, scheme
+):
+    tab = browser.open(pages(built[0]) / f"{name}.html", width=width, scheme=scheme)
+    try:
+        assert tab.problems() == []
+        asked = [url for url in tab.requests() if not url.startswith("data:")]
+        assert [url.rpartition("/")[2] for url in asked] == [f"{name}.html"]
+        assert tab.js("document.documentElement.scrollWidth") == width
+        broken = "Array.from(document.images).filter(i => !i.complete || !i.naturalWidth).length"
+        assert tab.js(broken) == 0
+        if not axe_missing():
+            assert tab.axe() == []
+    finally:
+        tab.close()
+
+
+def test_code_of_notebooks_parses():
+    for path in STORED:
+        for cell in source.code_cells(source.read(path)):
+            ast.parse(cell.source)

@@ -1,0 +1,110 @@
+"""Images side by side for notebooks: one row for each answer, words under the pictures."""
+
+from __future__ import annotations
+
+import base64
+import io
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from gradleak.figures.pictures import draw_pixels, frame
+from gradleak.figures.style import new, styled
+
+# Inches: widest figure, largest picture, gaps, room for names at the left and for words below.
+WIDTH, SIDE, GAP, NAMES, WORDS = 8.5, 1.3, 0.08, 1.5, 0.24
+NAME_LETTERS = 22  # of a line
+NAME_SIZE, WORD_SIZE = 9.0, 7.5  # points
+# Pixels of the picture to one of the page, for sharp screens.
+FINE = 2
+CSS_DPI = 96
+
+
+@dataclass(frozen=True)
+class Row:
+    """Pictures of one row.
+
+    Attributes
+    ----------
+    name
+        What they are; may be empty.
+    images
+        (K, C, H, W) with values in [0, 1]; others are clipped.
+    words
+        One text under each, or none.
+    """
+
+    name: str
+    images: np.ndarray
+    words: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.images.ndim != 4:
+            raise ValueError(f"{self.name}: images must be (K, C, H, W), not {self.images.shape}.")
+        if self.words and len(self.words) != len(self.images):
+            raise ValueError(
+                f"{self.name}: {len(self.words)} texts do not fit {len(self.images)} images."
+            )
+
+    def described(self) -> str:
+        """The row for who does not see it."""
+        count = f"{len(self.images)} pictures" if len(self.images) > 1 else "one picture"
+        listed = f" ({', '.join(self.words)})" if self.words else ""
+        return f"{self.name}: {count}{listed}" if self.name else f"{count}{listed}"
+
+
+def draw(rows: Sequence[Row]) -> Figure:
+    """Figure of the rows, one below the other."""
+    columns = max(len(row.images) for row in rows)
+    left = NAMES if any(row.name for row in rows) else 0.0
+    side = min(SIDE, (WIDTH - left) / columns - GAP)
+    width = left + columns * (side + GAP)
+    heights = [side + (WORDS if row.words else GAP) for row in rows]
+    total = sum(heights)
+    with styled():
+        figure = new(width, total)
+        top = 0.0
+        for row, height in zip(rows, heights, strict=True):
+            name = textwrap.fill(row.name, NAME_LETTERS)
+            middle = 1 - (top + side / 2) / total
+            figure.text(0.02 / width, middle, name, va="center", fontsize=NAME_SIZE)
+            for place, image in enumerate(row.images):
+                begin = left + GAP / 2 + place * (side + GAP)
+                axes = figure.add_axes(
+                    (begin / width, 1 - (top + side) / total, side / width, side / total)
+                )
+                frame(axes)
+                draw_pixels(axes, image)
+                if row.words:
+                    axes.set_xlabel(row.words[place], fontsize=WORD_SIZE, labelpad=2.5)
+            top += height
+    return figure
+
+
+def show(content: Mapping[str, np.ndarray] | Sequence[Row]) -> None:
+    """Show images below the cell of a notebook, with a text for who does not see them.
+
+    Parameters
+    ----------
+    content
+        Rows, one below the other; or one image (1, C, H, W) by name each, side by side.
+    """
+    from IPython.display import display
+
+    if isinstance(content, Mapping):
+        rows = [Row("", np.concatenate(list(content.values())), list(content))]
+    else:
+        rows = list(content)
+    figure, file = draw(rows), io.BytesIO()
+    with styled():
+        figure.savefig(file, format="png", dpi=FINE * CSS_DPI, metadata={"Software": None})
+    words = "; ".join(row.described() for row in rows)
+    width, height = (round(CSS_DPI * float(side)) for side in figure.get_size_inches())
+    display(
+        {"image/png": base64.b64encode(file.getvalue()).decode(), "text/plain": words},
+        raw=True,
+        metadata={"image/png": {"alt": words, "width": width, "height": height}},
+    )
