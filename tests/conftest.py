@@ -28,9 +28,14 @@ LONGEST = ("test_pipeline.py", "test_auditing_cases.py", "test_branches.py", "te
 
 
 def pytest_configure():
-    """A thread for each of the processes that share the cores: more would wait for each other."""
+    """Run on one thread for each process, and let the pipeline's jobs keep what they compile.
+
+    Threads of two processes on two cores would wait for each other, and a thousand jobs would
+    compile the package a thousand times where the environment says so.
+    """
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_modifyitems(items):
@@ -41,7 +46,7 @@ def pytest_collection_modifyitems(items):
 def copy_tree(folder):
     """Copy the pipeline into a folder, which is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
-    ignored = shutil.ignore_patterns("__pycache__", ".snakemake")
+    ignored = shutil.ignore_patterns(".snakemake")
     for name in TREE:
         if (ROOT / name).is_dir():
             shutil.copytree(ROOT / name, folder / name, ignore=ignored)

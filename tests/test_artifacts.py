@@ -95,6 +95,7 @@ def package(tmp_path, monkeypatch):
 
     def digest(module):
         for function in (
+            provenance.module_path,
             provenance._digest_and_imports,
             provenance.dependencies,
             provenance.code_hash,
@@ -115,6 +116,26 @@ def test_code_hash_follows_imports_and_ignores_comments(package):
     assert digest("gradleak.high") == first
     (folder / "low.py").write_text("X = 2\n")
     assert digest("gradleak.high") != first
+
+
+def test_digests_are_kept_by_content_and_do_without_a_file(tmp_path):
+    source, folder = tmp_path / "a.py", tmp_path / "kept"
+    source.write_text("from gradleak.low import X\nimport os\n")
+    first = provenance._Sources(folder)
+    found = first.read(source)
+    assert found[1] == ["gradleak.low", "gradleak.low.X"]
+    first._keep()
+    (kept,) = folder.iterdir()
+    again = provenance._Sources(folder)
+    assert again.read(source) == found and len(again._known) == 1
+    source.write_text("from gradleak.high import Y\n")
+    assert again.read(source)[0] != found[0] and len(again._known) == 2
+    kept.write_text("{broken")
+    assert provenance._Sources(folder).read(source) == again.read(source)
+    (tmp_path / "file").write_text("")
+    nowhere = provenance._Sources(tmp_path / "file")
+    assert nowhere.read(source) == again.read(source)
+    nowhere._keep()
 
 
 def test_code_hash_refuses_what_is_no_module():

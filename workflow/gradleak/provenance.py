@@ -8,8 +8,13 @@ change of code reruns the rule and its descendants while a comment or a docstrin
 from __future__ import annotations
 
 import ast
+import atexit
 import hashlib
+import json
+import os
 import platform
+import sys
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,8 +33,11 @@ LIBRARIES = (
 )
 # Their versions too can change what costly rules write.
 MORE = ("cma", "pandas", "torchvision")
+# Sources, older ones too, above which what is kept of them begins anew.
+MOST_KEPT = 5000
 
 
+@cache
 def module_path(module: str) -> Path | None:
     """Path of a module of this package, or None where `module` is something else."""
     parts = module.split(".")
@@ -55,9 +63,54 @@ def _that_runs(tree: ast.Module) -> ast.Module:
     return tree
 
 
-@cache
-def _digest_and_imports(path: Path) -> tuple[str, frozenset[str]]:
-    tree = _that_runs(ast.parse(path.read_text(encoding="utf-8")))
+class _Sources:
+    """Digests and imports of sources by their content, kept where Python keeps compiled ones.
+
+    Parsing all modules takes longer than all else that Snakemake does before its first job, and
+    each job that a cluster runs would do it again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        version = ".".join(map(str, sys.version_info[:3]))
+        self._file = folder / f"provenance-{version}.json"
+        # Another way to digest gives other keys.
+        self._way = Path(__file__).read_bytes()
+        self._known: dict[str, list[Any]] | None = None
+
+    def read(self, path: Path) -> tuple[str, list[str]]:
+        """Digest of a module's syntax tree, and all names that it imports."""
+        if self._known is None:
+            self._known = self._load()
+        content = path.read_bytes()
+        key = hashlib.sha256(self._way + content).hexdigest()
+        if key not in self._known:
+            self._known[key] = list(_digest_and_names(content.decode("utf-8")))
+            atexit.unregister(self._keep)
+            atexit.register(self._keep)
+        digest, names = self._known[key]
+        return digest, names
+
+    def _load(self) -> dict[str, list[Any]]:
+        try:
+            found: dict[str, list[Any]] = json.loads(self._file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if len(found) < MOST_KEPT else {}
+
+    def _keep(self) -> None:
+        """Write what was read; where that cannot be, the next start takes longer."""
+        temporary = self._file.with_suffix(f".{os.getpid()}")
+        try:
+            self._file.parent.mkdir(exist_ok=True)
+            temporary.write_text(json.dumps(self._known), encoding="utf-8")
+            temporary.replace(self._file)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+def _digest_and_names(source: str) -> tuple[str, list[str]]:
+    tree = _that_runs(ast.parse(source))
     names: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -65,7 +118,16 @@ def _digest_and_imports(path: Path) -> tuple[str, frozenset[str]]:
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
             names.add(node.module)
             names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    digest = hashlib.sha256(ast.dump(tree).encode()).hexdigest()
+    own = sorted(name for name in names if name.split(".")[0] == PACKAGE)
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), own
+
+
+_SOURCES = _Sources(ROOT / "__pycache__")
+
+
+@cache
+def _digest_and_imports(path: Path) -> tuple[str, frozenset[str]]:
+    digest, names = _SOURCES.read(path)
     return digest, frozenset(name for name in names if module_path(name) is not None)
 
 
