@@ -91,6 +91,23 @@ def test_every_target_is_made(built):
     assert (table.n_ok.dropna() <= table.n.dropna()).all()
 
 
+def test_what_holds_of_any_run_is_as_it_was_recorded(built):
+    """Sizes and equations give the numbers and verdicts of the runs that docs/results keeps."""
+    files = (ROOT / "docs/results").glob("*/claims.csv")
+    recorded = pd.concat(map(pd.read_csv, files)).set_index("id")
+    here = pd.read_csv(built / "results/claims.csv").set_index("id").loc[recorded.index]
+    judged = (recorded.verdict != "not judged") & (here.verdict != "not judged")
+    exact = recorded[(recorded.kind == "exact") & judged]
+    assert len(exact) > 200
+    other = exact.index[exact.verdict != here.verdict[exact.index]]
+    # Some images have a twin that is larger than they are.
+    assert set(other) <= {"rgap.twin.smaller"}
+    # c(M), RA-i, shares of parameters and the like, which the paper prints.
+    equal = exact[exact.reason.str.match(r"all (equal|within .*) to the paper's value")]
+    assert len(equal) > 75 and set(equal.paper) == {"copa", "rgap", "mkor", "fedkl"}
+    np.testing.assert_allclose(here.ours[equal.index], equal.ours, rtol=1e-9, atol=1e-7)  # rounding
+
+
 def test_a_second_run_does_nothing(built, snakemake):
     done = snakemake(built, *SMOKE)
     assert "Nothing to be done" in done.stdout + done.stderr

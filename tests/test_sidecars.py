@@ -25,6 +25,7 @@ KEYS = {
     "versions",
     "commit",
     "changed",
+    "gpu",
     "host",
     "ended",
     "seconds",

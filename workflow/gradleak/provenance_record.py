@@ -121,7 +121,11 @@ def _artifact(
         "changed": own["changed"],
         "host": own["host"],
         "ended": own["ended"],
+        "threads": own["threads"],
         "seconds": own["seconds"],
+        "cpu_seconds": own["cpu_seconds"],
+        "peak_mib": own["peak_mib"],
+        "gpu": own.get("gpu"),
     }
 
 

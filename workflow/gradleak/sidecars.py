@@ -117,6 +117,14 @@ def measured() -> dict[str, float | int]:
     }
 
 
+def gpu() -> str | None:
+    """Name of the card that this process computed on, if it did."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return str(torch.cuda.get_device_name())
+
+
 def read(path: Path) -> dict[str, Any]:
     """A sidecar as it was written."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -170,6 +178,7 @@ def write(snakemake: Any) -> None:
         "versions": {"python": platform.python_version(), **versions()},
         **commit(),
         "host": socket.gethostname(),
+        "gpu": gpu(),
         "ended": datetime.now(UTC).isoformat(timespec="seconds"),
         **measured(),
     }

@@ -55,3 +55,26 @@ rule archive:
         code=code("gradleak.archive"),
     script:
         "../scripts/archive.py"
+
+
+# What docs/results keeps of a run, by paper.
+rule record:
+    input:
+        provenance="results/provenance.json",
+        claims=CLAIMED,
+        tables=TABLES,
+    output:
+        directory("results/record"),
+    log:
+        "results/logs/record.log",
+    localrule: True
+    conda:
+        "../../envs/gradleak.yaml"
+    threads: 1
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        code=code("gradleak.recording"),
+    script:
+        "../scripts/record.py"

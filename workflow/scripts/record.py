@@ -1,0 +1,10 @@
+"""Writes what docs/results keeps of a run."""
+
+import _package
+from gradleak import recording
+from gradleak.script import job
+
+with job(snakemake):
+    given = snakemake.input
+    tables = map(str, given.tables)
+    recording.write(snakemake.output[0], given.provenance, given.claims, tables)
