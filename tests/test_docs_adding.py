@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT, copy_tree
+from gradleak.reporting.captions import Captions
 
 PAGE = ROOT / "docs/adding.md"
 BLOCK = re.compile(r"^([^\n]*)\n\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -129,6 +130,13 @@ def test_the_table_of_the_new_paper_is_made(followed):
     assert cells["no defence", "R-GAP"] < 1e-6 < 1e-3 < cells["largest entries", "R-GAP"]
     # One colour is nearer to a photo than black or white would be.
     assert cells["no defence", "Mean colour"] < 0.25
+
+
+def test_its_captions_are_those_of_the_report(followed):
+    folder, _ = followed
+    captions = Captions(sorted((folder / "workflow/report/captions").glob("*/toy*.rst")))
+    assert captions.of("papers", "toy").title == "TOY"
+    assert "takes entries away" in captions.of("tables", "toy_table1").text
 
 
 def test_linters_find_nothing(followed):
