@@ -9,6 +9,7 @@ import pytest
 from conftest import ROOT
 from gradleak import claims, provenance_record, recording, sidecars
 from gradleak.artifacts import write_json
+from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError
 from provenance_files import LAYOUT, SOURCES, lay_out, made, settings
 
@@ -106,3 +107,13 @@ def test_what_is_recorded_is_of_todays_claims():
         recorded = pd.read_csv(ROOT / "docs/results" / path.stem / "claims.csv")
         today = [claim.id for claim in claims.load(path).numbers()]
         assert list(recorded.id) == today
+
+
+def test_the_readme_counts_what_is_recorded():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for place in sorted((ROOT / "docs/results").glob("*/claims.csv")):
+        name = place.parent.name
+        found = pd.read_csv(place).verdict.value_counts()
+        counts = [found.sum(), *(found.get(verdict, 0) for verdict in VERDICTS)]
+        row = f"(docs/results/{name}.md) | " + " | ".join(map(str, counts)) + " | "
+        assert text.count(row) == 1, f"{name}: {row}"
