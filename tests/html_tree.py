@@ -1,5 +1,7 @@
 """A page of HTML as a tree of elements, for tests; raises where a tag does not close."""
 
+import base64
+import hashlib
 from html.parser import HTMLParser
 
 VOID = {"br", "circle", "hr", "img", "input", "line", "link", "meta"}
@@ -73,3 +75,13 @@ def parse(text):
     builder.close()
     assert builder.at is builder.top, f"<{builder.at.tag}> is not closed"
     return builder.top.one("html")
+
+
+def assert_policy(html):
+    """The page's security policy lets in what is in the page, and pictures as data."""
+    (policy,) = [m["content"] for m in html.all("meta") if "http-equiv" in m.attributes]
+    allowed = dict(part.split(" ", 1) for part in policy.split("; "))
+    assert allowed["default-src"] == "'none'" and allowed["img-src"] == "data:"
+    for tag in ("style", "script"):
+        digest = hashlib.sha256(html.one(tag).raw().encode()).digest()
+        assert allowed[f"{tag}-src"] == f"'sha256-{base64.b64encode(digest).decode()}'"

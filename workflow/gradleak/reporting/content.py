@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -23,7 +24,18 @@ LONG, SHOWN = 300, 100
 
 
 @dataclass(frozen=True)
-class Judged:
+class Ours:
+    """A number of ours, its interval, and over how many runs."""
+
+    ours: float | None
+    low: float | None
+    high: float | None
+    n: int | None
+    n_ok: int | None
+
+
+@dataclass(frozen=True)
+class Judged(Ours):
     """A claim as claims.csv has it, with what was learnt where it failed.
 
     `why` is the explanation that a run on such images and at such a scale shows, `elsewhere` one
@@ -34,11 +46,6 @@ class Judged:
     locator: str
     statement: str
     paper: str
-    ours: float | None
-    low: float | None
-    high: float | None
-    n: int | None
-    n_ok: int | None
     verdict: str
     reason: str
     why: str
@@ -52,18 +59,13 @@ class Judged:
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Ours):
     """A row of one of our tables, with the claim that it answers, if it does."""
 
     row: str
     column: str
     metric: str
     paper: str
-    ours: float | None
-    low: float | None
-    high: float | None
-    n: int | None
-    n_ok: int | None
     verdict: str
     note: str
     claim: Judged | None
@@ -189,11 +191,7 @@ def _judged(row: Mapping[Hashable, object], claim: Claim | None, why: Explanatio
         locator=_text(row["locator"]),
         statement=_text(row["statement"]),
         paper=printed or _stated(row["paper_value"]),
-        ours=_float(row["ours"]),
-        low=_float(row["low"]),
-        high=_float(row["high"]),
-        n=_int(row["n"]),
-        n_ok=_int(row["n_ok"]),
+        **_ours(row),
         verdict=str(row["verdict"]),
         reason=_text(row["reason"]),
         why=own,
@@ -237,11 +235,7 @@ def _row(row: Mapping[Hashable, object], claim: Judged | None) -> Row:
         column=_text(row["column"]),
         metric=_text(row["metric"]),
         paper=claim.paper if claim else _stated(row["paper"]),
-        ours=_float(row["ours"]),
-        low=_float(row["low"]),
-        high=_float(row["high"]),
-        n=_int(row["n"]),
-        n_ok=_int(row["n_ok"]),
+        **_ours(row),
         verdict=_text(row["verdict"]),
         note=_text(row["note"]),
         claim=claim,
@@ -279,6 +273,13 @@ def _csv(path: Path) -> pd.DataFrame:
         raise ArtifactError(
             f"{path}: no table that can be read ({error}); make it again."
         ) from error
+
+
+def _ours(row: Mapping[Hashable, object]) -> dict[str, Any]:
+    return {
+        **{name: _float(row[name]) for name in ("ours", "low", "high")},
+        **{name: _int(row[name]) for name in ("n", "n_ok")},
+    }
 
 
 def _text(value: object) -> str:
