@@ -255,6 +255,20 @@ def test_limits_name_what_was_not_tried_and_what_fell_away():
     assert not re.search("fresh|stand-ins", " ".join(given.limits))
 
 
+@pytest.mark.parametrize(
+    ("count", "words"),
+    [(1, "One gradient is little to go by: shares"), (4, "4 gradients are few: shares of them")],
+)
+def test_one_gradient_is_no_plural(count, words):
+    facts = Facts(**{**FACTS.__dict__, "count": count})
+    found = judged(case("none", "search", 1, runs()), facts=facts)
+    (limit,) = [text for text in found.limits if "gradient" in text and "share" in text]
+    assert limit.startswith(words)
+    assert found.rests_on[0].startswith(
+        f"{count} gradient{'s' if count > 1 else ''} of one picture"
+    )
+
+
 def test_every_word_of_a_verdict_is_a_sentence():
     found = judged(case("none", "search", 1, runs(readable=[1])))
     for text in (found.sentence, found.malicious, *found.rests_on, *found.limits):

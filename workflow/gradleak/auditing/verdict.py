@@ -246,8 +246,9 @@ def _rests_on(
     if facts.seeds == 1:
         draws = "draw of fresh weights" if facts.fresh else "start of each search, weights as given"
     each = "one picture" if facts.batch == 1 else f"{facts.batch} pictures"
+    gradients = "1 gradient" if facts.count == 1 else f"{facts.count} gradients"
     out = [
-        f"{facts.count} gradients of {each}, {facts.seeds} {draws}; pictures: {facts.images}.",
+        f"{gradients} of {each}, {facts.seeds} {draws}; pictures: {facts.images}.",
         f"Attacks on what an honest server gets: {'; '.join(names) if names else 'none applies'}.",
         "A picture counts as read if in any draw an answer's SSIM is at least "
         f"{READABLE_SSIM:g} or its PSNR at least {READABLE_PSNR:g} dB, and its error at most "
@@ -288,7 +289,7 @@ def _limits(
 ) -> tuple[str, ...]:
     out = [
         "An attack that failed is no proof of safety: others exist, and these could run longer.",
-        f"{facts.count} gradients are few: shares of them are rough.",
+        _few(facts.count),
         "The threshold of readable was chosen, not measured on people, who may see more: look at "
         "the pictures below.",
         "The attacker is told the classes of the pictures, which gradients of one picture mostly "
@@ -315,6 +316,12 @@ def _limits(
         out.append("The pictures are stand-ins, not yours; yours may be easier to read, or harder.")
     fewer = _fewer_attacks(cases, plain, attacks, changes)
     return (*out, *facts.notes, *fewer, *_unanswered(cases, attacks, changes))
+
+
+def _few(gradients: int) -> str:
+    if gradients == 1:
+        return "One gradient is little to go by: shares are rough."
+    return f"{gradients} gradients are few: shares of them are rough."
 
 
 def _fewer_attacks(
