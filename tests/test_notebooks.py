@@ -150,9 +150,16 @@ def test_parameters_follow_their_defaults():
             '{"cells": [], "nbformat": 4, "nbformat_minor": 5}',
             ["a.ipynb is no notebook", "metadata"],
         ),
-        (nbformat.writes(nbformat.v4.new_notebook()), ["no cell tagged 'parameters'", "scale"]),
+        (
+            nbformat.writes(nbformat.v4.new_notebook()),
+            ["no code cell tagged 'parameters'", "scale"],
+        ),
         (
             nbformat.writes(notebook()).replace("scale =", "amount ="),
+            ["'parameters' does not set scale"],
+        ),
+        (
+            nbformat.writes(notebook()).replace("scale =", "scale: str #"),
             ["'parameters' does not set scale"],
         ),
     ],
@@ -164,6 +171,24 @@ def test_a_file_that_is_no_such_notebook_is_one_sentence(tmp_path, content, word
         source.with_parameters(source.read(path), {"scale": "smoke"}, path)
     text = str(error.value)
     assert "\n" not in text and all(word in text for word in words), text
+
+
+def test_a_cell_of_parameters_that_is_no_python_is_one_sentence():
+    before = notebook("print(scale)")
+    before.cells.insert(1, nbformat.v4.new_code_cell("import os"))
+    before.cells[2].source = "%matplotlib inline\nscale = = 1"
+    with pytest.raises(NotebookError) as error:
+        source.with_parameters(before, {"scale": "smoke"}, "mine.ipynb")
+    text = str(error.value)
+    assert text.startswith("mine.ipynb: code cell 2, tagged 'parameters', is no Python at line 2 (")
+    assert "\n" not in text and text.endswith(".")
+
+
+def test_a_parameter_may_have_a_type():
+    before = notebook("print(scale)")
+    before.cells[1].source = 'scale: str = "smoke"'
+    after = source.with_parameters(before, {"scale": "laptop"}, "a.ipynb")
+    assert "laptop" in after.cells[2].source
 
 
 def test_a_missing_notebook_is_one_sentence(tmp_path):

@@ -11,7 +11,7 @@ from typing import Any
 import nbformat
 from nbformat import NotebookNode
 
-from gradleak.errors import ArtifactError
+from gradleak.errors import ArtifactError, NotebookError
 from gradleak.provenance import module_path
 
 # Papermill's convention: a cell with the first tag holds defaults, one with the second follows it.
@@ -57,19 +57,28 @@ def with_parameters(
     Raises
     ------
     ArtifactError
-        If no cell has the tag of defaults, or it does not set one of `values`.
+        If no code cell has the tag of defaults, or it does not set one of `values`.
+    NotebookError
+        If that cell is no Python; one sentence.
     """
     places = [
         number
         for number, cell in enumerate(notebook.cells)
-        if DEFAULTS in cell.metadata.get("tags", [])
+        if cell.cell_type == "code" and DEFAULTS in cell.metadata.get("tags", [])
     ]
     if not places:
         raise ArtifactError(
-            f"{path} has no cell tagged '{DEFAULTS}', which holds {', '.join(values)}; add the tag "
-            "to the cell that sets it."
+            f"{path} has no code cell tagged '{DEFAULTS}', which holds {', '.join(values)}; add "
+            "the tag to the cell that sets it."
         )
-    known = _assigned(notebook.cells[places[0]].source)
+    try:
+        known = _assigned(notebook.cells[places[0]].source)
+    except SyntaxError as error:
+        count = sum(cell.cell_type == "code" for cell in notebook.cells[: places[0] + 1])
+        raise NotebookError(
+            f"{path}: code cell {count}, tagged '{DEFAULTS}', is no Python at line {error.lineno} "
+            f"({error.msg}); open the notebook in Jupyter and mend the cell."
+        ) from error
     for name in values:
         if name not in known:
             raise ArtifactError(
@@ -88,14 +97,16 @@ def with_parameters(
 
 
 def _assigned(code: str) -> set[str]:
-    """Names that a cell sets."""
-    return {
-        target.id
-        for node in ast.walk(ast.parse(_python(code)))
-        if isinstance(node, ast.Assign)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
+    """Names that a cell sets, with a type or without."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(_python(code))):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets = [node.target]
+        names.update(target.id for target in targets if isinstance(target, ast.Name))
+    return names
 
 
 def _python(code: str) -> str:
