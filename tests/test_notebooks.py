@@ -1,6 +1,7 @@
 """Notebooks: how they are stored, how they are run, and their pages."""
 
 import ast
+import base64
 import hashlib
 import json
 import os
@@ -31,6 +32,10 @@ OURS = ("audit", "copa", "fedkl", "mkor", "rgap")
 WIDTHS, SCHEMES = (360, 1280), ("light", "dark")
 each = pytest.mark.parametrize("path", STORED, ids=NAMES)
 ours = pytest.mark.parametrize("path", [ROOT / "notebooks" / f"{n}.ipynb" for n in OURS], ids=OURS)
+# The smallest PNG: one pixel.
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
 
 
 def notebook(*cells):
@@ -255,6 +260,40 @@ def test_equations_are_mathml_and_links_hold_from_the_page(tmp_path):
     assert "$" not in html and tree.all("mfrac")
     assert [tag["href"] for tag in tree.all("a")] == ["../docs/a.md", "https://b"]
     assert not tree.all("script") and not tree.all("link")
+
+
+def test_images_of_the_text_become_part_of_the_page(tmp_path):
+    for name in ("a b.png", "b.png", "c.png"):
+        (tmp_path / name).write_bytes(PIXEL)
+    text = (
+        '# x ![one](a%20b.png "t") <img alt="two" src="b.png">\n\n<img src=\'c.png\' alt=\'three\'>'
+    )
+    data = "data:image/png;base64," + base64.b64encode(PIXEL).decode()
+    images = parse(written(tmp_path, text, f"[r]: c.png\n\n![four][r] ![five]({data})")).all("img")
+    assert [image["src"] for image in images] == [data] * 5
+    assert [image.get("alt") for image in images] == ["one", "two", "three", "four", "five"]
+    path = store(tmp_path / "a.ipynb", text, "[r]: c.png\n\n![four][r] ![gone](gone.png)")
+    assert [Path(name).name for name in source.images(path)] == ["a b.png", "b.png", "c.png"]
+    assert source.images(tmp_path / "none.ipynb") == []
+
+
+@pytest.mark.parametrize(
+    ("image", "words"),
+    [
+        ("![a](gone.png)", ["'gone.png' cannot be read (No such file or directory)"]),
+        ("<img src='gone.png'>", ["'gone.png' cannot be read"]),
+        ("![a](https://x/a.png)", ["'https://x/a.png' cannot become part", "as a file"]),
+        ("![a](attachment:a.png)", ["'attachment:a.png' cannot become part"]),
+        ("![a](a.txt)", ["'a.txt' cannot become part", ".png"]),
+    ],
+)
+def test_an_image_that_cannot_be_shown_leaves_no_page(tmp_path, image, words):
+    (tmp_path / "a.txt").touch()
+    with pytest.raises(NotebookError) as error:
+        written(tmp_path, f"# x\n\n{image}")
+    text = str(error.value)
+    assert "mine.ipynb: " in text and "\n" not in text and all(word in text for word in words)
+    assert not list((tmp_path / "pages").iterdir())
 
 
 @pytest.mark.parametrize(

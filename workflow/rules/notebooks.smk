@@ -8,6 +8,7 @@ NOTEBOOK_PAGE = ("conf.json", "index.html.j2", "style.css")
 rule notebook:
     input:
         notebook=notebook_file,
+        images=notebook_images,
         template=[beside_snakefile(f"workflow/report/notebook/{part}") for part in NOTEBOOK_PAGE],
     output:
         NOTEBOOK,

@@ -10,6 +10,13 @@ def notebook_file(wildcards):
     return str(Path(NOTEBOOK_FOLDER) / f"{wildcards.notebook}.ipynb")
 
 
+def notebook_images(wildcards):
+    """Files that its text shows, which become part of the page."""
+    from gradleak.notebooks import source
+
+    return source.images(notebook_file(wildcards))
+
+
 def notebook_code(wildcards):
     """Hash of the code that a notebook runs, and of what runs it and writes its page."""
     # Imported here, as every job would pay the time that it takes.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from jinja2 import pass_context
 from latex2mathml.converter import convert
@@ -15,14 +18,17 @@ from nbformat import NotebookNode
 
 from gradleak.artifacts import atomic
 from gradleak.errors import NotebookError
+from gradleak.notebooks.source import IMAGES
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "report"
 # A link that leads nowhere but from the notebook's own folder.
 RELATIVE = re.compile(r"^(?![a-z][a-z0-9+.-]*:|[/#])", re.IGNORECASE)
+# An image in HTML: what is before its address, the quotation mark, the address.
+TAG = re.compile(r"""(<img\b[^>]*?\bsrc\s*=\s*)(["'])(.*?)\2""", re.IGNORECASE | re.DOTALL)
 
 
 class Renderer(IPythonRenderer):
-    """Markdown with equations as MathML, and links that hold from the page's folder."""
+    """Markdown with equations as MathML, images within, and links that hold from the page."""
 
     def __init__(self, place: Place, **options: Any) -> None:
         super().__init__(escape=False, **options)
@@ -46,6 +52,18 @@ class Renderer(IPythonRenderer):
         """A link."""
         return str(super().link(text, self._place.link(url), title))
 
+    def image(self, text: str, url: str, title: str | None = None) -> str:
+        """An image, as part of the page."""
+        return str(super().image(text, self._place.image(url), title))
+
+    def block_html(self, html: str) -> str:
+        """HTML of its own lines."""
+        return str(super().block_html(self._place.images(html)))
+
+    def inline_html(self, html: str) -> str:
+        """HTML within a line."""
+        return str(super().inline_html(self._place.images(html)))
+
 
 class Place:
     """Where a notebook lies and where its page goes."""
@@ -59,6 +77,36 @@ class Place:
             return url
         target = self._notebook.resolve().parent / url
         return Path(os.path.relpath(target, self._page.resolve().parent)).as_posix()
+
+    def image(self, url: str) -> str:
+        """An image of the notebook as data, since the page lets no file in.
+
+        Raises
+        ------
+        NotebookError
+            If it is not a file that can be read, beside the notebook, of a kind that browsers show.
+        """
+        if url.lower().startswith("data:"):
+            return url
+        file = self._notebook.resolve().parent / unquote(url)
+        kind = IMAGES.get(file.suffix.lower())
+        if not RELATIVE.match(url) or kind is None:
+            raise NotebookError(
+                f"{self._notebook}: the image '{url}' cannot become part of the page; keep it as a "
+                f"file ({', '.join(IMAGES)}) in the notebook's folder and name that."
+            )
+        try:
+            content = file.read_bytes()
+        except OSError as error:
+            raise NotebookError(
+                f"{self._notebook}: the image '{url}' cannot be read ({error.strerror}); put the "
+                "file there, or mend its name."
+            ) from error
+        return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+    def images(self, html: str) -> str:
+        """HTML with its images as data."""
+        return TAG.sub(lambda tag: f"{tag[1]}{tag[2]}{self.image(tag[3])}{tag[2]}", html)
 
     def math(self, latex: str, display: str) -> str:
         """MathML of an equation.
@@ -111,7 +159,7 @@ def write(
     Raises
     ------
     NotebookError
-        If an equation cannot be shown, or the notebook has no title.
+        If an equation or an image cannot be shown, or the notebook has no title.
     ArtifactError
         If the page cannot be written; none is left half-written.
     """

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import nbformat
 from nbformat import NotebookNode
@@ -16,8 +18,24 @@ from gradleak.provenance import module_path
 
 # Papermill's convention: a cell with the first tag holds defaults, one with the second follows it.
 DEFAULTS, INJECTED = "parameters", "injected-parameters"
+# Files that a page can hold, and what a browser calls them.
+IMAGES = {
+    ".gif": "image/gif",
+    ".jpeg": "image/jpeg",
+    ".jpg": "image/jpeg",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".webp": "image/webp",
+}
 # What IPython takes and Python does not: a line of the shell's or the kernel's.
 NOT_PYTHON = ("%", "!")
+# What a Markdown cell shows or names: ![text](file), <img src="file">, [name]: file.
+SHOWN = re.compile(
+    r"!\[[^\]]*\]\(\s*<?([^)>\s]+)"
+    r"|<img\b[^>]*?\bsrc\s*=\s*[\"']([^\"']+)"
+    r"|^ {0,3}\[[^\]]+\]:\s*<?([^>\s]+)",
+    re.IGNORECASE | re.MULTILINE,
+)
 
 
 def read(path: str | os.PathLike[str]) -> NotebookNode:
@@ -131,6 +149,25 @@ def imports(notebook: NotebookNode) -> tuple[str, ...]:
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 names.add(f"{node.value.id}.{node.attr}")
     return tuple(sorted(names))
+
+
+def images(path: str | os.PathLike[str]) -> list[str]:
+    """Files beside a notebook that its Markdown cells show, as far as they are there.
+
+    What is missing is for the job that writes the page to say.
+    """
+    try:
+        cells = read(path).cells
+    except ArtifactError:
+        return []
+    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    folder = Path(path).parent
+    named = {unquote(found) for match in SHOWN.findall(text) for found in match if found}
+    return sorted(str(folder / name) for name in named if _is_image(folder / name))
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGES and path.is_file()
 
 
 def modules(path: str | os.PathLike[str], by_name: Mapping[str, tuple[str, ...]]) -> list[str]:
