@@ -296,6 +296,18 @@ def test_an_image_that_cannot_be_shown_leaves_no_page(tmp_path, image, words):
     assert not list((tmp_path / "pages").iterdir())
 
 
+def test_printed_columns_stay_below_one_another_and_sentences_wrap(tmp_path):
+    said = notebook("print()")
+    said.cells[2].outputs = [
+        nbformat.v4.new_output("stream", text="layer   free\nconv1     55\n"),
+        nbformat.v4.new_output("stream", text="  One sentence. Another.\n"),
+        nbformat.v4.new_output("display_data", {"text/plain": "a   b"}),
+    ]
+    page.write(said, tmp_path / "a.ipynb", tmp_path / "a.html")
+    found = [tag.get("class") for tag in parse((tmp_path / "a.html").read_text()).all("pre")]
+    assert found[-3:] == ["columns", None, "columns"]
+
+
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
@@ -420,6 +432,19 @@ def browser():
         pytest.skip(reason_to_skip())
     with Browser() as running:
         yield running
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_on_a_telephone_pictures_and_tables_keep_their_size(browser, built, name):
+    tab = browser.open(pages(built[0]) / f"{name}.html", width=400)
+    try:
+        narrower = "Array.from(document.images).filter(i => i.width < i.getAttribute('width'))"
+        assert tab.js(f"{narrower}.length") == 0
+        wrapped = "Array.from(document.querySelectorAll('pre.columns'))"
+        wrapped += ".filter(p => getComputedStyle(p).whiteSpace !== 'pre')"
+        assert tab.js(f"{wrapped}.length") == 0
+    finally:
+        tab.close()
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

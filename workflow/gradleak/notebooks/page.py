@@ -25,6 +25,8 @@ TEMPLATES = Path(__file__).resolve().parents[2] / "report"
 RELATIVE = re.compile(r"^(?![a-z][a-z0-9+.-]*:|[/#])", re.IGNORECASE)
 # An image in HTML: what is before its address, the quotation mark, the address.
 TAG = re.compile(r"""(<img\b[^>]*?\bsrc\s*=\s*)(["'])(.*?)\2""", re.IGNORECASE | re.DOTALL)
+# Two columns or more: spaces between words that stand below one another.
+COLUMNS = re.compile(r"\S {2,}\S")
 
 
 class Renderer(IPythonRenderer):
@@ -137,6 +139,11 @@ class Exporter(HTMLExporter):
             exclude_anchor_links=True,
         )
 
+    def default_filters(self) -> Iterable[tuple[str, Any]]:
+        """nbconvert's, and ours."""
+        yield from super().default_filters()
+        yield "has_columns", has_columns
+
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
         """Markdown as HTML."""
@@ -168,6 +175,11 @@ def write(
     html, _ = exporter.from_notebook_node(notebook, resources=resources)
     with atomic(page) as temporary:
         temporary.write_text(html, encoding="utf-8")
+
+
+def has_columns(text: str) -> bool:
+    """Whether a printed text is a table, which wrapped lines would take apart."""
+    return COLUMNS.search(text) is not None
 
 
 def title_of(notebook: NotebookNode, source: str | os.PathLike[str]) -> str:
