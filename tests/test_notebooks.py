@@ -14,12 +14,15 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import nbformat
+import numpy as np
 import psutil
 import pytest
 
 from browser import Browser, axe_missing, reason_to_skip
 from conftest import ROOT, copy_tree
 from gradleak.errors import ArtifactError, NotebookError
+from gradleak.figures.side_by_side import NAMES as LEFT
+from gradleak.figures.side_by_side import Row, draw
 from gradleak.notebooks import clean, execute, page, source
 from gradleak.notebooks.source import DEFAULTS, INJECTED
 from gradleak.provenance import code_hash, dependencies
@@ -306,6 +309,14 @@ def test_printed_columns_stay_below_one_another_and_sentences_wrap(tmp_path):
     page.write(said, tmp_path / "a.ipynb", tmp_path / "a.html")
     found = [tag.get("class") for tag in parse((tmp_path / "a.html").read_text()).all("pre")]
     assert found[-3:] == ["columns", None, "columns"]
+
+
+def test_pictures_of_a_row_can_stand_below_those_of_another():
+    image = np.zeros((3, 1, 2, 2))
+    figure = draw([Row("all", image), Row("last", image[:1], ["1 dB"], skip=2)])
+    boxes = [axes.get_position() for axes in figure.axes]
+    assert boxes[3].x0 == pytest.approx(boxes[2].x0) and boxes[3].y0 < boxes[2].y0
+    assert draw([Row("last", image[:1], skip=2)]).get_size_inches()[0] > LEFT + 3
 
 
 @pytest.mark.parametrize(

@@ -35,11 +35,14 @@ class Row:
         (K, C, H, W) with values in [0, 1]; others are clipped.
     words
         One text under each, or none.
+    skip
+        Columns left empty before the first, to stand below the pictures of another row.
     """
 
     name: str
     images: np.ndarray
     words: Sequence[str] = ()
+    skip: int = 0
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4:
@@ -58,7 +61,7 @@ class Row:
 
 def draw(rows: Sequence[Row]) -> Figure:
     """Figure of the rows, one below the other."""
-    columns = max(len(row.images) for row in rows)
+    columns = max(row.skip + len(row.images) for row in rows)
     left = NAMES if any(row.name for row in rows) else 0.0
     side = min(SIDE, (WIDTH - left) / columns - GAP)
     width = left + columns * (side + GAP)
@@ -72,7 +75,7 @@ def draw(rows: Sequence[Row]) -> Figure:
             middle = 1 - (top + side / 2) / total
             figure.text(0.02 / width, middle, name, va="center", fontsize=NAME_SIZE)
             for place, image in enumerate(row.images):
-                begin = left + GAP / 2 + place * (side + GAP)
+                begin = left + GAP / 2 + (row.skip + place) * (side + GAP)
                 axes = figure.add_axes(
                     (begin / width, 1 - (top + side) / total, side / width, side / total)
                 )
