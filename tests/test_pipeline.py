@@ -97,11 +97,10 @@ def test_what_holds_of_any_run_is_as_it_was_recorded(built):
     recorded = pd.concat(map(pd.read_csv, files)).set_index("id")
     here = pd.read_csv(built / "results/claims.csv").set_index("id").loc[recorded.index]
     judged = (recorded.verdict != "not judged") & (here.verdict != "not judged")
+    assert judged.sum() > 230
+    turned = recorded.index[judged & (recorded.verdict != here.verdict)]
+    assert list(turned) == []
     exact = recorded[(recorded.kind == "exact") & judged]
-    assert len(exact) > 200
-    other = exact.index[exact.verdict != here.verdict[exact.index]]
-    # Some images have a twin that is larger than they are.
-    assert set(other) <= {"rgap.twin.smaller"}
     # c(M), RA-i, shares of parameters and the like, which the paper prints.
     equal = exact[exact.reason.str.match(r"all (equal|within .*) to the paper's value")]
     assert len(equal) > 75 and set(equal.paper) == {"copa", "rgap", "mkor", "fedkl"}
