@@ -63,7 +63,7 @@ def test_files_of_a_server_hold_what_it_sends_and_keeps(sent, settings):
 def rows(sent, settings):
     honest, corrupt, _ = sent(settings)
     found = inconspicuous.table(
-        honest, [("server", corrupt)], target_set(1, 6, (1, 8, 8)), 4, "cross_entropy"
+        honest, ["server"], [corrupt], target_set(1, 6, (1, 8, 8)), 4, "cross_entropy"
     )
     frame = pd.DataFrame(found)
     assert list(frame) == inconspicuous.COLUMNS
@@ -90,7 +90,7 @@ def test_a_network_without_convolutions_has_no_row_of_them():
     chain = Chain("fc", (1, 8, 8), (LinearSpec(4),))
     models = ModelFile((chain,), family_weights([chain], 1))
     found = inconspicuous.table(
-        models, [("honest", models)], target_set(1, 6, (1, 8, 8)), 4, "cross_entropy"
+        models, ["honest"], [models], target_set(1, 6, (1, 8, 8)), 4, "cross_entropy"
     )
     assert {row["layer"] for row in found} == {"fc1", "all"}
     assert {row["value"] for row in found if row["metric"] == "modified"} == {0.0}

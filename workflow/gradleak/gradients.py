@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from gradleak.models.files import ModelFile, fingerprint, runs
 from gradleak.models.locks import is_key
 from gradleak.models.passes import margin_label
 from gradleak.models.silent import drop_silent, live_channels, with_silent
+from gradleak.progress import progress
 from gradleak.sharing import Private, of_lock, own_lock
 from gradleak.targets import Images, TargetSet
 from gradleak.usable import check_gradient
@@ -141,7 +142,11 @@ def capture(
     # A seed of dropout must not reach what else is drawn.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        found = _summed(share, list(parameters.values()), len(images), images_at_once(chain))
+        parts = _parts(chain, len(images))
+        # What follows known features takes no time to tell of.
+        found = _summed(
+            share, list(parameters.values()), _told(parts) if features is None else parts
+        )
     out = {
         name: value.contiguous().cpu().numpy()
         for name, value in zip(parameters, found, strict=True)
@@ -164,8 +169,7 @@ def features_of(
     Large batches pass in the parts in which `capture` passes them. Channels that no image in the
     range of these can wake are left out, since they give 0 (`gradleak.models.silent`).
     """
-    at_once = images_at_once(chain)
-    parts = [slice(k, k + at_once) for k in range(0, len(images), at_once)]
+    parts = _parts(chain, len(images))
     low = min(float(images[part].min()) for part in parts)
     high = max(float(images[part].max()) for part in parts)
     live = live_channels(chain, weights, low, high)
@@ -173,7 +177,10 @@ def features_of(
     drop_silent(module, live)
     with torch.no_grad():
         found = torch.cat(
-            [module.features(_inputs(chain, images[part], precision, device)) for part in parts]
+            [
+                module.features(_inputs(chain, images[part], precision, device))
+                for part in _told(parts)
+            ]
         )
     return with_silent(chain, found, live)
 
@@ -206,13 +213,11 @@ def _layout(chain: Chain) -> torch.memory_format:
 def _summed(
     share: Callable[[slice], torch.Tensor],
     parameters: list[torch.Tensor],
-    size: int,
-    at_once: int,
+    parts: Iterable[slice],
 ) -> list[torch.Tensor]:
-    """Gradient of the sum of all shares of a loss, one for each part of a batch of `size`."""
+    """Gradient of the sum of all shares of a loss, one for each part of a batch."""
     total: list[torch.Tensor] = []
-    for first in range(0, size, at_once):
-        part = slice(first, min(first + at_once, size))
+    for part in parts:
         found = torch.autograd.grad(share(part), parameters)
         if total:
             for sum_, more in zip(total, found, strict=True):
@@ -220,6 +225,17 @@ def _summed(
         else:
             total = list(found)
     return total
+
+
+def _parts(chain: Chain, size: int) -> list[slice]:
+    """Images of a batch of `size` that pass at once."""
+    at_once = images_at_once(chain)
+    return [slice(first, min(first + at_once, size)) for first in range(0, size, at_once)]
+
+
+def _told(parts: list[slice]) -> Iterator[slice]:
+    """Parts of a batch; a whole batch in one part is no loop of which to tell."""
+    return progress(parts, "parts of a batch") if len(parts) > 1 else iter(parts)
 
 
 def mean_loss(loss: str, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -288,7 +304,7 @@ def capture_all(
     slots: dict[str, np.ndarray] = {}
     unusable: list[dict[str, Any]] = []
     known = _Features(targets, precision, chosen, mode) if kept == "classifier" else None
-    for chain, seed, batch in runs(models.chains, seeds, batches):
+    for chain, seed, batch in progress(list(runs(models.chains, seeds, batches)), "gradients"):
         weights, true = models.of(chain, seed), targets.labels[batch]
         own = own_lock(chain, seed, client)
         weights |= own

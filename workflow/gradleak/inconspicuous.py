@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from scipy import stats
 from gradleak.gradients import capture
 from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.models.files import ModelFile
+from gradleak.progress import progress
 from gradleak.targets import TargetSet
 
 COLUMNS = ["server", "model", "layer", "metric", "value", "default"]
@@ -23,7 +24,8 @@ SAMPLE = 100_000
 
 def table(
     honest: ModelFile,
-    sent: Iterable[tuple[str, ModelFile]],
+    servers: Sequence[str],
+    sent: Iterable[ModelFile],
     targets: TargetSet,
     samples: int,
     loss: str,
@@ -32,9 +34,10 @@ def table(
 
     Parameters
     ----------
-    honest, sent
-        The model as it is initialised, and as servers, named by their ids in config.yaml, send it;
-        the first draw of weights counts.
+    honest
+        The model as it is initialised; the first draw of weights counts.
+    servers, sent
+        Ids of servers in config.yaml, and the model as each sends it.
     targets
         Images of which the first `samples` are taken one by one.
     samples
@@ -70,19 +73,22 @@ def table(
         gradients, and ``zero_gradient_share``, the share of images whose gradient of the first
         layer is below a thousandth of the largest.
     """
-    expected = {
-        chain.name: _gradients(chain, honest.of(chain, 0), targets, samples, loss)
-        for chain in honest.chains
-    }
     rows: list[dict[str, Any]] = []
-    for server, models in sent:
-        for chain in models.chains:
-            own = models.of(chain, 0)
-            found = _gradients(chain, own, targets, samples, loss)
-            own_rows = list(_of_weights(chain, own, honest.of(chain, 0)))
-            for metric, default in expected[chain.name].items():
-                own_rows.append(_row("all", metric, found[metric], default))
-            rows += [{"server": server, "model": chain.name, **row} for row in own_rows]
+    with progress(1 + len(servers), "models") as bar:
+        with bar.doing():
+            expected = {
+                chain.name: _gradients(chain, honest.of(chain, 0), targets, samples, loss)
+                for chain in progress(honest.chains, "networks")
+            }
+        for server, models in zip(servers, sent, strict=True):
+            with bar.doing():
+                for chain in progress(models.chains, "networks"):
+                    own = models.of(chain, 0)
+                    found = _gradients(chain, own, targets, samples, loss)
+                    own_rows = list(_of_weights(chain, own, honest.of(chain, 0)))
+                    for metric, default in expected[chain.name].items():
+                        own_rows.append(_row("all", metric, found[metric], default))
+                    rows += [{"server": server, "model": chain.name, **row} for row in own_rows]
     return rows
 
 
@@ -94,7 +100,7 @@ def _of_weights(
     chain: Chain, own: Mapping[str, np.ndarray], honest: Mapping[str, np.ndarray]
 ) -> Iterator[dict[str, Any]]:
     """Rows about the weights of each layer, of the convolutions and of all."""
-    for name, layers in _groups(chain).items():
+    for name, layers in progress(_groups(chain).items(), "groups of layers"):
         for metric, value, default in _weights(layers, own, honest):
             yield _row(name, metric, value, default)
             if (name, metric) == ("convolutions", "modified"):
@@ -180,7 +186,7 @@ def _gradients(
     """Spread of the gradients of single images, as a client can sample them."""
     norms, first = [], []
     layer = chain.layers[0].name
-    for k in range(min(samples, targets.size)):
+    for k in progress(range(min(samples, targets.size)), "gradients"):
         shared = capture(
             chain,
             weights,

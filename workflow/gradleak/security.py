@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 
 from gradleak.models.chain import Chain, ConvLayer, LinearLayer
-from gradleak.models.files import ModelFile
+from gradleak.models.files import ModelFile, runs
 from gradleak.models.passes import deltas as true_deltas
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.structure import StructuralRank, structural_rank
 from gradleak.operators.system import LayerSystem
+from gradleak.progress import progress
 from gradleak.targets import TargetSet
 
 COLUMNS = [
@@ -114,7 +115,7 @@ def layer_rows(
     """
     out = []
     first = next(layer for layer in chain.layers if isinstance(layer, LinearLayer))
-    for i, layer in enumerate(chain.convolutions):
+    for i, layer in enumerate(progress(chain.convolutions, "layers")):
         system = layer_system(layer, weights, deltas)
         rank, method, structure = reported_rank(system)
         weight = discount(i, len(chain.convolutions))
@@ -162,10 +163,10 @@ def layer_system(
 def index_table(models: ModelFile, targets: TargetSet, *, seeds: int) -> pd.DataFrame:
     """Rank facts of every chain, seed and layer, at the first target image."""
     rows = []
-    for chain in models.chains:
-        for seed in range(seeds):
-            weights = models.of(chain, seed)
-            deltas = true_deltas(chain, weights, targets.inputs(0)[0], int(targets.labels[0, 0]))
-            for row in layer_rows(chain, weights, deltas):
-                rows.append({"seed": seed, "index": int(targets.indices[0, 0]), **row})
+    for chain, seed, image in progress(list(runs(models.chains, seeds, 1)), "networks"):
+        weights = models.of(chain, seed)
+        label = int(targets.labels[image, 0])
+        deltas = true_deltas(chain, weights, targets.inputs(image)[0], label)
+        for row in layer_rows(chain, weights, deltas):
+            rows.append({"seed": seed, "index": int(targets.indices[image, 0]), **row})
     return pd.DataFrame(rows, columns=COLUMNS)

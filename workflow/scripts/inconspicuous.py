@@ -9,8 +9,9 @@ from gradleak.script import job
 with job(snakemake):
     rows = inconspicuous.table(
         files.read(snakemake.input.honest),
+        snakemake.params.servers,
         # Read as they are needed: a file may have more than 0.5 GB.
-        zip(snakemake.params.servers, map(files.read, snakemake.input.sent), strict=True),
+        map(files.read, snakemake.input.sent),
         targets.read(snakemake.input.targets),
         snakemake.params.samples,
         "cross_entropy",

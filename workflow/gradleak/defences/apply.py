@@ -10,6 +10,7 @@ import numpy as np
 from gradleak.defences.base import Client, Defence
 from gradleak.models.files import ModelFile, runs, select
 from gradleak.models.locks import is_key
+from gradleak.progress import progress
 from gradleak.sharing import Private, own_lock
 from gradleak.targets import TargetSet
 
@@ -39,7 +40,8 @@ def defend_all(
         Key and lock weights of locked networks.
     """
     broken = {(entry["chain"], entry["seed"], entry["batch"]) for entry in metadata["unusable"]}
-    for chain, seed, batch in runs(models.chains, metadata["seeds"], metadata["images"]):
+    todo = list(runs(models.chains, metadata["seeds"], metadata["images"]))
+    for chain, seed, batch in progress(todo, "gradients"):
         if (chain.name, seed, batch) in broken:
             continue
         shared = select(tensors, chain.name, seed, batch)

@@ -11,6 +11,7 @@ import torch
 from gradleak.defences.base import Client
 from gradleak.models.build import images_at_once, load
 from gradleak.models.chain import POOL, Chain, LinearLayer
+from gradleak.progress import progress
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def scores(client: Client) -> np.ndarray:
     module = load(client.chain, client.weights, torch.float32)
     combs, total = Combs(client.chain), np.zeros(())
     size, at_once = len(client.images), images_at_once(client.chain)
-    for first in range(0, size, at_once):
+    for first in progress(range(0, size, at_once), "parts of a batch"):
         images = torch.from_numpy(client.images[first : first + at_once]).float().requires_grad_()
         features = module.features(images)
         value = np.abs(features.detach().numpy().astype(float))
@@ -106,7 +107,7 @@ class Combs:
         """||∂r_i(x_k)/∂x_k|| (K, n) of features (K, n) of images (K, C, H, W)."""
         maps = features.unflatten(1, (self.filters, *self.grid))
         squares = torch.zeros_like(maps)
-        for channel in range(self.filters):
+        for channel in progress(range(self.filters), "channels"):
             for down in range(self.spacing[0]):
                 for across in range(self.spacing[1]):
                     place = np.s_[:, channel, down :: self.spacing[0], across :: self.spacing[1]]
