@@ -29,11 +29,3 @@ rule report_page:
         code=code("gradleak.reporting.page"),
     script:
         "../scripts/report_page.py"
-
-
-# Not after a dry run, nor in the processes of single jobs.
-onsuccess:
-    if workflow.is_main_process:
-        line = where_to_look(workflow.dag_settings.targets)
-        if line:
-            print(line, file=sys.stderr)

@@ -7,25 +7,6 @@ CAPTIONS = [
 CLAIMS_CAPTION = "../report/captions/claims/claims.rst"
 
 
-# Targets after which a person is told where to look, besides the default one.
-LOOKED_AT = {"all", "figures", "tables", "claims", "results/report.html"}
-
-
-def where_to_look(targets):
-    """One line on what there is to look at; empty where something else was asked for."""
-    if targets and not LOOKED_AT & set(targets):
-        return ""
-    there = [path for path in ("results/report.html", "results/claims.csv") if Path(path).exists()]
-    made = [path for path in FIGURES if Path(path).exists()]
-    if made:
-        there.append(f"figures/ ({len(made)} of {len(FIGURES)} figures)")
-    if not there:
-        return ""
-    one_page = "results/report.html" in there
-    more = "" if one_page else " `snakemake results/report.html` puts them on one page."
-    return f"Look at {', '.join(there)}.{more}"
-
-
 def captioned(path, kind, name):
     """Show an output in Snakemake's report, below its paper, which its name begins with."""
     return report(

@@ -1,0 +1,111 @@
+"""The last line of a run, which says where to look."""
+
+import os
+import shutil
+
+import pytest
+
+from conftest import ROOT
+
+RULES = "workflow/rules/where_to_look.smk"
+TOY = """
+from pathlib import Path
+
+FIGURES = ["figures/one.pdf", "figures/two.pdf"]
+TABLES = ["results/tables/one.csv"]
+
+
+rule all:
+    default_target: True
+    input:
+        FIGURES, TABLES, "results/claims.csv",
+
+
+rule claims:
+    input:
+        "results/claims.csv",
+
+
+rule page:
+    input:
+        rules.all.input,
+    output:
+        "results/report.html",
+    shell:
+        "touch {output}"
+
+
+rule one:
+    output:
+        "{path}.{kind,pdf|csv}",
+    shell:
+        "touch {output}"
+
+
+include: "where_to_look.smk"
+"""
+FILES = "results/claims.csv, figures/ (2 of 2 figures)"
+SHOWN = (
+    "results/claims.csv",
+    "figures/one.pdf",
+    "figures/two.pdf",
+    "results/tables/one.csv",
+)
+ALONE = f"Look at {FILES}. `snakemake results/report.html` puts them on one page."
+WITH_PAGE = f"Look at results/report.html, {FILES}."
+
+
+@pytest.fixture
+def toy(tmp_path, snakemake):
+    """Run a workflow of a few empty files that ends as ours; returns what it says."""
+    (tmp_path / "Snakefile").write_text(TOY)
+    shutil.copy(ROOT / RULES, tmp_path)
+
+    def run(*arguments, check=True):
+        return snakemake(tmp_path, "--cores", "1", *arguments, check=check).stderr.splitlines()
+
+    return run
+
+
+def test_all_ends_with_the_line(toy):
+    assert not any("Look at" in line for line in toy("--dry-run"))
+    said = toy("--", "all")
+    assert said[-1] == ALONE
+    assert any(line.startswith("Complete log") for line in said[:-1])
+    assert sum("Look at" in line for line in said) == 1
+    # As the page says: Snakemake has no handler for this.
+    assert not any("Look at" in line for line in toy())
+
+
+def test_nothing_is_said_of_another_target_nor_after_a_failure(toy, tmp_path):
+    assert not any("Look at" in line for line in toy("--", "figures/one.pdf"))
+    (tmp_path / "results").write_text("a file where a folder has to be")
+    assert not any("Look at" in line for line in toy("--", "claims", check=False))
+
+
+def test_the_page_is_named_unless_it_is_older_than_what_it_shows(toy, tmp_path):
+    assert toy("--", "results/report.html")[-1] == WITH_PAGE
+
+    def last(newest):
+        """After a run of `all` that made `newest` last."""
+        for path in SHOWN:
+            os.utime(tmp_path / path, (100, 100))
+        os.utime(tmp_path / "results/report.html", (200, 200))
+        os.utime(tmp_path / newest, (300, 300))
+        return toy("--forcerun", "all", "--", "all")[-1]
+
+    assert last("results/report.html") == WITH_PAGE
+    for newest in SHOWN:
+        assert last(newest) == ALONE, newest
+
+
+def test_the_pipeline_s_own_all_ends_with_the_line(tree, snakemake):
+    """Its figures and tables by name, of which one job makes one."""
+    (tree / "results").mkdir()
+    (tree / "results/claims.csv").touch()
+    begin = ("--cores", "1", "--config", "scale=smoke", "--until")
+    done = snakemake(tree, *begin, "mkor_unique_samples", "--", "all")
+    assert (tree / "results/tables/mkor_unique_samples.csv").exists()
+    assert done.stderr.splitlines()[-1] == (
+        "Look at results/claims.csv. `snakemake results/report.html` puts them on one page."
+    )
