@@ -313,7 +313,7 @@ def test_blocks_show_places_and_scores(tmp_path: Path) -> None:
     found = flat(figure)
     assert "10 classes, 20 images" in found and "0 alone in their class" in found
     assert "2 of 20 images missed" in found and "one class: 2 of 20 images" in found
-    assert "No start came" in found and "A grey cell with a stroke" in found
+    assert "No start came" in found and "Grey with a cross: the" in found
     assert "digits that ship with scikit-learn, in place of MNIST" in found
     blocks = [axes for axes in figure.axes if axes.images]
     assert len(blocks) == 4
@@ -323,8 +323,9 @@ def test_blocks_show_places_and_scores(tmp_path: Path) -> None:
     (rows, columns, _), axes = heights.pop(), blocks[0]
     assert axes.bbox.width == pytest.approx(columns, abs=0.01)
     assert axes.bbox.height == pytest.approx(rows, abs=0.01)
-    strokes = [len(axes.collections[0].get_segments()) for axes in blocks]
-    assert strokes == [0, 2, 0, 18]
+    lacking = [len(axes.patches) for axes in blocks]
+    assert lacking == [0, 2, 0, 18]
+    assert [len(axes.collections[0].get_segments()) for axes in blocks] == [0, 4, 0, 36]
 
 
 def test_a_batch_that_is_not_there_is_replaced_and_said(tmp_path: Path) -> None:

@@ -273,7 +273,7 @@ def test_cnn6_figure_shows_images_that_all_attacks_have(tmp_path: Path) -> None:
     found = flat(figure)
     assert "Rank measured, less than full: conv1: 187 of 192 conv2: 379 of 384" in found
     assert "R-GAP: 2 images; DLG: 1 image, 3 starts" in found
-    frames = [axes for axes in figure.axes if axes.images or axes.lines]
+    frames = [axes for axes in figure.axes if axes.images or axes.collections]
     assert len(frames) == 2 * (1 + 2)
     full = pd.read_csv(made.files["rank"][0])
     write_csv(made.files["rank"][0], full.assign(rank=full["inputs"]))

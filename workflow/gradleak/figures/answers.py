@@ -13,8 +13,9 @@ from matplotlib.axes import Axes
 from gradleak import targets
 from gradleak.attacks import run
 from gradleak.errors import ArtifactError
-from gradleak.figures.pictures import describe_images, draw_failed, draw_pixels, median_of
-from gradleak.figures.style import GREY, number
+from gradleak.figures.missing import draw_missing
+from gradleak.figures.pictures import describe_images, draw_pixels, median_of
+from gradleak.figures.style import number
 from gradleak.models.chain import Chain
 from gradleak.targets import TargetSet
 
@@ -230,11 +231,11 @@ class Content:
     def show(self, axes: Axes, answer: Answer | None, image: int = 0) -> None:
         """Draw one image of an answer in a frame, or why there is none."""
         if answer is None:
-            axes.text(0.5, 0.5, "not run", ha="center", va="center", fontsize=5, color=GREY)
+            draw_missing(axes, "not run")
         elif answer.ok:
             draw_pixels(axes, self.originals.pixels(answer.images[image]))
         else:
-            draw_failed(axes, answer.reason)
+            draw_missing(axes, answer.reason)
 
     def describe(self, scale: str) -> str:
         """Which runs a figure shows: images, scale, precision, and how many of each attack."""

@@ -25,6 +25,8 @@ KEY = (
     "|W| − |z| − |V| its unknowns less its constraints, positive where rank is missing. Orange: "
     "the critical layer, that of the largest RA-i, which is the network's."
 )
+# Of a figure that has `index_words` in `index_colour` too.
+HEADED = f"{KEY} Orange too: RA-i above a diagram, where it is positive."
 
 
 @dataclass(frozen=True)

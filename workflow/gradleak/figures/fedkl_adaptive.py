@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gradleak.figures import fedkl_pictures, panel_files
+from gradleak.figures import fedkl_pictures, missing, panel_files
 from gradleak.figures.panel_files import Panel, displayed
 from gradleak.figures.pictures import SMALL, TITLE, Page, draw_pixels, is_embedded
 from gradleak.figures.style import (
@@ -111,6 +111,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
         page = Page.new(words["title"], _footer(words, cells, scale), points + ABOVE + side + UNDER)
         _points(page, cells, rows, methods, words["cases"])
         _pictures(page, TITLE + points, side, pictured, words["cases"])
+        missing.explain(page.figure)
     return page.figure
 
 

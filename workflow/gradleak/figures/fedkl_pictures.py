@@ -13,18 +13,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradleak.errors import ArtifactError
-from gradleak.figures import panel_files
+from gradleak.figures import missing, panel_files
 from gradleak.figures.panel_files import IN_PLACE_OF, Panel, decibel, displayed, shortened
-from gradleak.figures.pictures import TITLE, Page, draw_failed, draw_pixels, is_embedded, under
+from gradleak.figures.pictures import TITLE, Page, draw_pixels, is_embedded, under
 from gradleak.figures.style import COLUMN, GREY, PAGE, RED, styled
 
 # Inches: row labels, gaps, a group's further gap, headings, words under answers and originals.
 LABEL, GAP, GROUP, LINE, UNDER, BELOW = 0.62, 0.05, 0.08, 0.11, 0.25, 0.14
 WIDEST = 0.92  # inches of a picture's side
 MOST = 8  # images where each has a row
-REASON_LINES = 5  # in the frame of a failed run
 LABEL_WIDTH = 11  # characters of a row's name
 PER_INCH = 17  # characters under a picture
+REASON = 18  # characters of why a run failed, under its picture
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             _label(page, grid.rows, row, TITLE + head + top, side)
             for column, left in enumerate(lefts):
                 _cell(page.picture(left, TITLE + head + top, side), grid, row, column, side)
+        missing.explain(page.figure)
     return page.figure
 
 
@@ -236,16 +237,17 @@ def answer(axes: Axes, panel: Panel, batch: int) -> None:
     """What an attack made of an image, with PSNR and SSIM; a failed run is marked."""
     record, image = panel.record(batch), panel.kept(batch)
     if record is None:
-        axes.text(0.5, 0.5, "not run", ha="center", va="center", fontsize=5, color=GREY)
+        missing.draw_missing(axes, "not run")
         return
     if record["status"] != "ok":
         if image is None:
-            draw_failed(axes, panel.reason(batch), REASON_LINES)
+            missing.draw_missing(axes, panel.reason(batch))
         else:
             draw_pixels(axes, displayed(image))
         _cross(axes)
         status = str(record["status"]).replace("_", " ")
-        under(axes, status, *([] if image is None else [shortened(panel.reason(batch))]))
+        why = missing.noted(axes, panel.reason(batch), REASON, other="see")
+        under(axes, status, *([] if image is None else [why]))
         return
     assert image is not None
     draw_pixels(axes, displayed(image))

@@ -8,19 +8,17 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
-from gradleak.figures import panel_files
+from gradleak.figures import missing, panel_files
 from gradleak.figures.panel_files import Panel, decibel, similarity
-from gradleak.figures.pictures import TITLE, Page, draw_failed, frame, under
-from gradleak.figures.style import DPI, GREY, PAGE, styled
+from gradleak.figures.pictures import TITLE, Page, frame, under
+from gradleak.figures.style import DPI, PAGE, styled
 from gradleak.targets import TargetSet
 
 MOST = 100  # images of a block
 MARGIN, GAP, HEAD, UNDER = 0.06, 0.14, 0.34, 0.36  # inches
 MOST_PIXELS = 40  # of a tile's side where a block has 100: keeps files below 3 MB
-EMPTY = 0.87
 
 
 @dataclass(frozen=True)
@@ -107,10 +105,11 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
                 under(axes, *_batch_words(originals, batch))
             elif reason := panel.reason(batch):
                 frame(axes)
-                draw_failed(axes, reason)
+                missing.draw_missing(axes, reason)
             else:
                 _block(axes, grid, panel.images(batch, shown))
                 under(axes, *_score_words(panel, batch))
+        missing.explain(page.figure)
     return page.figure
 
 
@@ -125,21 +124,20 @@ def _heading(originals: TargetSet) -> str:
 
 
 def _block(axes: Axes, grid: Grid, images: Sequence[np.ndarray | None]) -> None:
-    """Tiles in their places; a grey one with a stroke where there is no image."""
+    """Tiles in their places; a marked one where there is no image."""
     canvas = np.ones((*grid.shape, 3))
-    strokes = []
+    lacking: list[missing.Box] = []
     for place, image in enumerate(images):
         top, left = grid.corner(place)
-        box = (slice(top, top + grid.side), slice(left, left + grid.side))
         if image is None:
-            canvas[box] = EMPTY
-            edges = (left - 0.5, left + grid.side - 0.5), (top - 0.5, top + grid.side - 0.5)
-            strokes.append([(edges[0][0], edges[1][1]), (edges[0][1], edges[1][0])])
+            edges = (left, top, left + grid.side, top + grid.side)
+            lacking.append((edges[0] - 0.5, edges[1] - 0.5, edges[2] - 0.5, edges[3] - 0.5))
         else:
+            box = (slice(top, top + grid.side), slice(left, left + grid.side))
             pixels = np.clip(panel_files.shrunk(image, grid.side), 0.0, 1.0)
             canvas[box] = np.moveaxis(pixels, 0, -1)  # one channel fills all three
     axes.imshow(canvas, interpolation="none", aspect="auto")
-    axes.add_collection(LineCollection(strokes, colors=GREY, linewidths=0.3))
+    missing.mark(axes, lacking, data=True)
     axes.set_axis_off()
 
 
@@ -184,7 +182,7 @@ def _footer(
     if not all(panel.by_class(batch) for panel in there):
         said.append("Images of other attacks are matched so that the sum of MSEs is least.")
     if any(panel.values(batch)["psnr"].isna().any() for panel in there):
-        said.append("A grey cell with a stroke: the attack gives no image of that class.")
+        said.append("Grey with a cross: the attack gives no image of that class.")
     if shown < size:
         said.append(f"{shown} of {size:,} images are shown, spread evenly over the batch.")
     said.append(

@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradleak.figures import panel_files
+from gradleak.figures import missing, panel_files
 from gradleak.figures.panel_files import Panel, decibel, displayed, shortened, similarity
-from gradleak.figures.pictures import TITLE, Page, draw_failed, draw_pixels, under
-from gradleak.figures.style import GREY, GRID, PAGE, styled
+from gradleak.figures.pictures import TITLE, Page, draw_pixels, under
+from gradleak.figures.style import PAGE, styled
 
 LABEL, GAP, LINE, UNDER, WIDEST = 0.6, 0.06, 0.11, 0.3, 1.3  # inches
 PER_INCH = 17.5  # characters of a heading
@@ -61,6 +61,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
         for row, name in enumerate(samples):
             top = TITLE + head + row * (side + UNDER) + side / 2
             page.text(0.06, top, name, va="center", weight="bold")
+        missing.explain(page.figure)
     return page.figure
 
 
@@ -113,11 +114,10 @@ def _column(panel: Panel) -> Any:
         images = panel.images(batch, samples)
         for axes, k, image in zip(frames, samples, images, strict=True):
             if image is None:
-                axes.set_facecolor(GRID)
                 if reason:
-                    draw_failed(axes, reason)
+                    missing.draw_missing(axes, reason)
                 else:
-                    axes.plot((0, 1), (0, 1), color=GREY, lw=0.5, transform=axes.transAxes)
+                    missing.mark(axes)
                     under(axes, "no image")
                 continue
             draw_pixels(axes, displayed(image))
@@ -143,7 +143,7 @@ def _footer(
     first = (
         f"Best, median and worst image of the batch by the PSNR of “{name}”.{fished} Where "
         "images share a class, attacks that go by class give their mean. Below each its PSNR and "
-        "SSIM; grey with a stroke: no image of that class. Values are clipped to [0, 1] for "
+        "SSIM; grey with a cross: no image of that class. Values are clipped to [0, 1] for "
         "display and for SSIM."
     )
     return panel_files.footer(words, panels, batch, scale, first)

@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradleak.figures import panel_files
+from gradleak.figures import missing, panel_files
 from gradleak.figures.panel_files import Panel, decibel
-from gradleak.figures.pictures import TITLE, Page, draw_failed, draw_pixels, under
+from gradleak.figures.pictures import TITLE, Page, draw_pixels, under
 from gradleak.figures.style import BLUE, GREY, PAGE, RED, styled
 from gradleak.unique_samples import expected
 
@@ -67,6 +67,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             heading = f"At most {n} class" + ("" if n == 1 else "es")
             page.text(left, top - 0.05, heading, va="bottom", weight="bold")
             _samples(page, panels[n], (left, top), side)
+        missing.explain(page.figure)
     return page.figure
 
 
@@ -141,7 +142,7 @@ def _samples(page: Page, panel: Panel, corner: tuple[float, float], side: float)
         draw_pixels(page.picture(left, corner[1], side), panel.targets.images[0, k] / 255.0)
         axes = page.picture(left, corner[1] + side + BELOW, side)
         if image is None:
-            draw_failed(axes, reason or "no image of its class")
+            missing.draw_missing(axes, reason or "no image of its class")
             continue
         draw_pixels(axes, panel_files.shrunk(image, min(image.shape[-1], 112)))
         under(axes, decibel(float(values["psnr"].iloc[k])))

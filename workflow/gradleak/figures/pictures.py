@@ -12,12 +12,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradleak.figures.style import CROSS, GREY, LEAST, PAGE, new, number
+from gradleak.figures.style import GREY, PAGE, new, number
 from gradleak.targets import TargetSet
 
 # Points from an image's edge to the baseline of each line under it, and the size of its text.
 LINES = ((-7.5, 6.0), (-14.0, 5.5), (-20.0, 5.5))
-REASON_WIDTH, REASON_LINES = 14, 3
 SMALL = 5.5  # points: words of the footer
 FOOTER_LINE = SMALL * 1.35 * 1.17 / 72  # inches
 TITLE = 0.27  # inches that the title takes
@@ -98,23 +97,6 @@ def draw_pixels(axes: Axes, image: np.ndarray) -> None:
     pixels = np.clip(np.moveaxis(image, 0, -1), 0.0, 1.0)
     shown = pixels if pixels.shape[-1] == 3 else pixels[..., 0]
     axes.imshow(shown, cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-
-
-def draw_failed(axes: Axes, reason: str, most: int = REASON_LINES) -> None:
-    """Cross out a frame and write why there is no image, on `most` lines."""
-    for y in ((0, 1), (1, 0)):
-        axes.plot((0, 1), y, color=CROSS, linewidth=0.6, transform=axes.transAxes, zorder=0)
-    lines = textwrap.wrap(reason, REASON_WIDTH, max_lines=most, placeholder=" …")
-    axes.text(
-        0.5,
-        0.5,
-        "\n".join(lines),
-        transform=axes.transAxes,
-        ha="center",
-        va="center",
-        fontsize=LEAST,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.8},
-    )
 
 
 def under(axes: Axes, *lines: str) -> None:

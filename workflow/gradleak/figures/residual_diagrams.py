@@ -24,9 +24,9 @@ WIDTH = EDGE + ROOM + BULGE + 0.12  # of a diagram
 KEY = (
     "Diagrams: bars are as wide as there are features (channels×height×width; one scale), the "
     "image above; a block is two convolutions 3×3. Arrows: skips, 1×1: through a projection; "
-    "red: the skip that was cut. RA-i: unknowns less constraints of the layer where that is most, "
-    "positive where rank is missing; alone: without the virtual constraints from before a layer "
-    "or its block, in each block that of its worst layer."
+    "dashed: the skip that was cut. RA-i: unknowns less constraints of the layer where that is "
+    "most, positive where rank is missing; alone: without the virtual constraints from before a "
+    "layer or its block, in each block that of its worst layer."
 )
 
 
@@ -195,7 +195,7 @@ def _words(axes: Axes, middle: float, y: float, part: Step) -> None:
 
 
 def _skip(axes: Axes, ends: list[tuple[float, float]], part: Step) -> None:
-    """Arrow around a block, or red and dashed where the skip was cut."""
+    """Arrow around a block, or dashed where the skip was cut."""
     (x0, y0), (x1, y1) = ends
     lane = EDGE + ROOM + 0.03
     # A cubic Bézier curve reaches three quarters of the way to its control points.

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gradleak.figures import missing
 from gradleak.figures.answers import Answer, Content, caption
 from gradleak.figures.pictures import TITLE, Page, draw_pixels, under
 from gradleak.figures.style import PAGE, number, styled
@@ -67,6 +68,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             _originals(frames[0], content, row, one)
             _mixture(frames[1], content, row, one)
             _found(frames[2], content, row, content.answers.find(model, search, row))
+        missing.explain(page.figure)
     return page.figure
 
 

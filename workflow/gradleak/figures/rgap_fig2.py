@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gradleak.figures import diagrams
+from gradleak.figures import diagrams, missing
 from gradleak.figures.answers import Content, caption
 from gradleak.figures.pictures import SMALL, TITLE, Page, typical, under
 from gradleak.figures.style import GREY, PAGE, styled
@@ -44,7 +44,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     rows = TITLE + HEAD + tall + 0.24
     width = (PAGE - LABEL - GAP) / len(content.chains)
     footer = (
-        f"{diagrams.KEY} Rank measured: that of the critical layer's own system [W; K], without "
+        f"{diagrams.HEADED} Rank measured: that of the critical layer's own system [W; K], without "
         "|V|, for the image shown. Under each picture its MSE, and the median over all images. "
         + content.describe(scale)
     )
@@ -67,6 +67,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
                 found = content.answers.find(chain.name, attack, SHOWN)
                 content.show(axes, found)
                 under(axes, caption(found), typical(content.answers.median(chain.name, attack)))
+        missing.explain(page.figure)
     return page.figure
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gradleak.figures import diagrams
+from gradleak.figures import diagrams, missing
 from gradleak.figures.answers import Content, caption
 from gradleak.figures.pictures import SMALL, TITLE, Page, under
 from gradleak.figures.style import GREY, PAGE, number, styled
@@ -67,6 +67,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
                 fontsize=SMALL,
             )
             _block(page, top, side, rows, content, chain.name)
+        missing.explain(page.figure)
     return page.figure
 
 

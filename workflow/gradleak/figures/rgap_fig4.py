@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from gradleak.errors import ArtifactError
+from gradleak.figures import missing
 from gradleak.figures import residual_diagrams as diagrams
 from gradleak.figures.answers import Content, caption
 from gradleak.figures.diagrams import signed
@@ -167,6 +168,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
         _accuracies(page.axes(right + 0.04, top, SHARE, high), data)
         left = right + SHARE + 0.54
         _errors(page.axes(left, top, PAGE - 0.06 - left, high), data)
+        missing.explain(page.figure)
     return page.figure
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradleak.figures import diagrams
+from gradleak.figures import diagrams, missing
 from gradleak.figures.answers import Answer, Content, caption
 from gradleak.figures.pictures import SMALL, TITLE, Page, draw_pixels, under
 from gradleak.figures.style import BLUE, CROSS, GREY, ORANGE, PAGE, YELLOW, styled
@@ -74,6 +74,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             title = f"{content.name(chain)}, {diagrams.index_words(chain)}"
             axes.set_title(title, loc="left", pad=3)
         _legend(page, TITLE + panels + 0.12, known)
+        missing.explain(page.figure)
     return page.figure
 
 

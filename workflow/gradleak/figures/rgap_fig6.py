@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from gradleak.errors import ArtifactError
-from gradleak.figures import diagrams
+from gradleak.figures import diagrams, missing
 from gradleak.figures.answers import Answers, Content, caption
 from gradleak.figures.pictures import SMALL, TITLE, Page, median_of, under
 from gradleak.figures.style import BLUE, GREY, PAGE, number, styled
@@ -52,7 +52,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     with styled():
         page = Page.new(
             f"{heading} on networks without and with a skip connection (R-GAP Figure 6)",
-            f"{diagrams.KEY} Arrows: skips, whose input the layers on the way carry along in "
+            f"{diagrams.HEADED} Arrows: skips, whose input the layers on the way carry along in "
             "their unknowns. Right: the MSE of every start for every image, the bar their median; "
             f"x: starts that failed. {content.describe(scale)}",
             len(pairs) * block,
@@ -70,6 +70,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             rows = [content.answers.rows(chain.name, attack, chosen=False) for chain in pair]
             _points(axes, rows, limits)
             axes.set_xlabel(f"MSE of all starts of {heading}")
+        missing.explain(page.figure)
     return page.figure
 
 

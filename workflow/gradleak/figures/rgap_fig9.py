@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import LogLocator, NullLocator
 
-from gradleak.figures import diagrams
+from gradleak.figures import diagrams, missing
 from gradleak.figures.answers import Answers, Content, caption
 from gradleak.figures.pictures import TITLE, Page, typical, under
 from gradleak.figures.style import BLUE, GREEN, ORANGE, PAGE, styled
@@ -51,7 +51,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     with styled():
         page = Page.new(
             "Noise on the gradients, and the width of the network (R-GAP Figure 9)",
-            f"{diagrams.KEY} Noise: Gaussian, on every gradient, as a share of its own standard "
+            f"{diagrams.HEADED} Noise: Gaussian, on every gradient, as a share of its own standard "
             "deviation. Under each picture its MSE, and the median over all images; below, that "
             "median (lines) and the MSE of each image (dots), where x is a failed run. "
             f"{content.describe(scale)}",
@@ -70,6 +70,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             middle = left + group / 2
             _pictures(page, middle, rows, side, content, chain.name, list(levels))
         _panels(page, panels, content, levels)
+        missing.explain(page.figure)
     return page.figure
 
 

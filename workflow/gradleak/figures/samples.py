@@ -15,10 +15,10 @@ from matplotlib.figure import Figure
 
 from gradleak.attacks import run
 from gradleak.errors import ArtifactError
+from gradleak.figures.missing import draw_missing, explain
 from gradleak.figures.pictures import (
     LINES,
     describe_images,
-    draw_failed,
     draw_pixels,
     frame,
     is_embedded,
@@ -196,6 +196,7 @@ def draw(
             color=GREY,
             linespacing=1.35,
         )
+        explain(figure)
     return figure
 
 
@@ -251,7 +252,7 @@ def _draw_sample(axes: Axes, sample: Sample, targets: TargetSet) -> None:
         draw_pixels(axes, targets.pixels(sample.image))
         under(axes, number(sample.mse), typical(sample.median))
         return
-    draw_failed(axes, sample.reason)
+    draw_missing(axes, sample.reason)
     under(axes, sample.status.replace("_", " "), typical(sample.median))
 
 
