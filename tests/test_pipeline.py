@@ -372,10 +372,11 @@ def test_snakemake_s_own_report_has_captions_and_categories(built, snakemake, tm
             assert any(packed.endswith(f"/{path}") for packed in names)
     else:
         text = (tmp_path / name).read_text(encoding="utf-8")
-    # The captions' words, and their papers as categories.
+    # The captions' words, and their papers, kinds and titles.
     assert "two images have the same gradient" in text
     assert "expected to share their class with no other" in text
-    assert '"rgap"' in text and '"mkor"' in text and '"figures"' in text and '"tables"' in text
+    assert '"R-GAP"' in text and '"MKOR"' in text and '"Figures"' in text and '"Tables"' in text
+    assert '"Figure 1: how' in text and '"Equation (3): images alone in their class"' in text
 
 
 @pytest.mark.slow

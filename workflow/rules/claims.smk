@@ -24,7 +24,12 @@ rule claims_table:
         index=[path for path in TABLES if path.endswith("_index.csv")],
         tables=[*EXTRA_TABLES, *TRAINED_TABLES, *FEDKL_READ],
     output:
-        report("results/claims.csv", caption=CLAIMS_CAPTION, category="Claims"),
+        report(
+            "results/claims.csv",
+            caption=CLAIMS_CAPTION,
+            category="Claims",
+            labels={"result": title("claims", "claims")},
+        ),
     log:
         "results/logs/claims.log",
     conda:

@@ -7,14 +7,25 @@ CAPTIONS = [
 CLAIMS_CAPTION = "../report/captions/claims/claims.rst"
 
 
+def title(kind, name):
+    """First line of a caption; the name itself where there is no caption yet."""
+    path = Path(workflow.basedir, "workflow/report/captions", kind, f"{name}.rst")
+    return path.read_text(encoding="utf-8").partition("\n")[0] if path.exists() else name
+
+
 def captioned(path, kind, name):
     """Show an output in Snakemake's report, below its paper, which its name begins with."""
+    paper = title("papers", name.partition("_")[0])
+    # Its paper stands above it.
+    label = title(kind, name).removeprefix(paper).lstrip(": ")
+    if label.partition(" ")[0].isalpha():
+        label = label[0].upper() + label[1:]
     return report(
         path,
         caption=f"../report/captions/{kind}/{name}.rst",
-        category=name.partition("_")[0],
-        subcategory=kind,
-        labels={"result": name},
+        category=paper,
+        subcategory=kind.capitalize(),
+        labels={"result": label},
     )
 
 
