@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -38,7 +39,33 @@ def test_a_pattern_reaches_its_claims_and_no_other(claims: Claims, tmp_path: Pat
     assert why.text(OTHER, "differs", "real", "laptop") == ""
 
 
+def test_what_holds_in_any_run_is_shown_in_every_one(claims: Claims, tmp_path: Path) -> None:
+    given = [{**ENTRY, "of": "any"}, {**ENTRY, "claims": [OTHER]}]
+    why = explained(tmp_path, claims, {}, explanations=given)
+    for images in ("real", "embedded"):
+        for scale in ("smoke", "laptop", "paper"):
+            assert why.text(CLAIM, "differs", images, scale) == "why"
+            assert why.text(CLAIM, "reproduced", images, scale) == ""
+            same = (images, scale) == ("real", "laptop")
+            assert why.text(OTHER, "differs", images, scale) == ("why" if same else "")
+
+
+# What an explanation of any run must not speak of: how a run went.
+OF_A_RUN = re.compile(r"p = |\d dB|SSIM|recorded|\d+ of \d+ runs|over five images")
+
+
+def test_explanations_of_any_run_have_no_numbers_of_one() -> None:
+    files = [load_explanations(path, load(path.parents[1] / path.name)) for path in FILES]
+    entries = {entry.text for why in files for entry in why.by_id.values() if entry.of == "any"}
+    assert len(entries) >= 5
+    assert [text for text in entries if OF_A_RUN.search(text)] == []
+    known = {name: entry for why in files for name, entry in why.by_id.items()}
+    for name in ("fedkl.share.lenet_mnist", "fedkl.prop2.scale", "rgap.resnet18.ra.critical"):
+        assert known[name].of == "any"
+
+
 BAD = {
+    "a run for an entry": ({"explanations": [{**ENTRY, "of": "smoke"}]}, "explanations.0.of"),
     "a pattern of nothing": ({"explanations": [{**ENTRY, "claims": ["copa.none.*"]}]}, "none.*"),
     "one claim twice": ({"explanations": [ENTRY, {**ENTRY, "claims": ["*.captured"]}]}, "twice"),
     "no claims": ({"explanations": [{**ENTRY, "claims": []}]}, "explanations.0.claims"),

@@ -172,7 +172,8 @@ def evaluate(
     -------
     pandas.DataFrame
         One row per claim in the file's order; `n` and `n_ok` are nullable integers. An
-        explanation stands only beside a claim that failed in the run it was written for.
+        explanation stands only beside a claim that failed in such a run as it was written for, or
+        in any if it says so.
 
     Raises
     ------

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, ValidationError
 
@@ -23,9 +24,11 @@ class Explanation(Closed):
     """Why some claims fail.
 
     `claims` are ids or patterns of them, in which ``*`` stands for any characters; `evidence` says
-    where that is established: pages and tables of the repository, by their paths.
+    where that is established: pages and tables of the repository, by their paths. ``of: any`` marks
+    what holds in every run: a text without numbers of one, or with such as follow from sizes alone.
     """
 
+    of: Literal["any"] | None = None
     claims: list[str] = Field(min_length=1)
     text: str = Field(min_length=1)
     evidence: list[str] = Field(min_length=1)
@@ -47,10 +50,12 @@ class Explanations:
     by_id: dict[str, Explanation]
 
     def text(self, claim: str, verdict: str, images: str, scale: str) -> str:
-        """Explanation of a claim that failed in the run that it is about; else nothing."""
-        same = (self.of.images, self.of.scale) == (images, scale)
+        """Explanation of a claim that failed, if it is about such a run or any; else nothing."""
         found = self.by_id.get(claim)
-        return found.text if found and same and verdict in EXPLAINED else ""
+        if found is None or verdict not in EXPLAINED:
+            return ""
+        same = (self.of.images, self.of.scale) == (images, scale)
+        return found.text if same or found.of == "any" else ""
 
 
 def load_explanations(path: str | os.PathLike[str], claims: Claims) -> Explanations:
