@@ -15,9 +15,9 @@ from PIL import Image
 
 from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError, ConfigError
-from gradleak.reporting import captions, page, pictures
+from gradleak.reporting import captions, content, page, pictures
 from html_tree import assert_policy, parse
-from report_samples import EXPLAINED, ODD, OPEN, ROOT, sources, write
+from report_samples import CLOSE, DRAWN, EXACT, EXPLAINED, ODD, OPEN, ROOT, sources, write
 
 
 @pytest.fixture(scope="module")
@@ -76,18 +76,32 @@ def test_the_overview_counts_results_and_verdicts_of_each_paper(html, claimed):
     ]
     assert [row["Paper"] for row in rows] == ["COPA", "R-GAP", "All"]
     assert [row["Figures"] for row in rows] == ["2", "2", "4"]
-    assert [row["Tables"] for row in rows] == ["4", "1", "5"]
+    assert [row["Tables"] for row in rows] == ["4", "2", "6"]
     for row, paper in zip(rows, ("copa", "rgap", None), strict=True):
         part = claimed if paper is None else claimed[claimed.paper == paper]
         assert row["Claims"] == str(len(part))
         for verdict in VERDICTS:
             assert row[verdict.capitalize()] == str((part.verdict == verdict).sum())
-    differ = claimed[(claimed.verdict == "differs") & (claimed.explanation == "")]
-    assert [row["Differing, not explained"] for row in rows][-1] == str(len(differ))
+
+
+def differing(row):
+    """What the overview says of claims that differ: explained for another run only, nowhere."""
+    cells = [cell.text() for cell in row.all("td")]
+    return tuple(map(int, cells[-2:]))
+
+
+def test_the_overview_tells_other_runs_explanations_from_none(html, claimed, tmp_path):
+    total = html.one("section", id="overview").one("tfoot").one("tr")
+    differ = claimed[claimed.verdict == "differs"]
+    assert sum(differing(total)) == (differ.explanation == "").sum()
+    other = parse(write(tmp_path, images="embedded", scale="smoke").read_text(encoding="utf-8"))
+    row = other.one("section", id="overview").one("tfoot").one("tr")
+    assert differing(row) == (differing(total)[0] + 1, differing(total)[1]), EXPLAINED
 
 
 def test_images_and_scale_are_said_on_top(html, tmp_path):
     lead = html.one("header").text()
+    assert "Every number" not in lead and "of the recorded run" in lead
     assert "Images: real" in lead and "Scale: laptop" in lead and "not judged on these" not in lead
     other = parse(write(tmp_path, images="embedded", scale="smoke").read_text(encoding="utf-8"))
     lead = other.one("header").text()
@@ -108,14 +122,47 @@ def test_every_claim_is_there_once_with_its_numbers_verdict_and_link(html, claim
         (link,) = of_class(row, "a", "own")
         assert link["href"] == f"#{claim['id']}" and claim["id"] in link.text()
         text = row.text()
-        for shown in (claim["verdict"], "0.05123", "0.04100 to 0.06200", ODD):
+        between = "all 10" if claim["id"] == EXACT else "0.04100 to 0.06200"
+        for shown in (claim["verdict"], "0.05123", between, ODD):
             assert shown in text
         if claim["paper_value"] != "":
-            assert f"{float(claim['paper_value']):.10g}" in text
+            assert f"{float(claim['paper_value']):.10g}".replace("-", "−") in text
     for row in rows.values():
         if "copa.table" not in row["id"]:
             (statement,) = claimed.statement[claimed.id == row["id"]]
             assert row.one("th").text().startswith(" ".join(statement.split()))
+
+
+def cells(html, claim):
+    """Cells of a claim's row by the table's header."""
+    row = html.one("tr", id=claim)
+    header = [cell.text() for cell in row.parent.parent.one("thead").all("th")]
+    return dict(zip(header, (cell.text() for cell in row.all("th", "td")), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("claim", "words"),
+    [
+        (EXACT, "all 10"),
+        ("copa.table1.v1.layer1.stride", "0.04100 to 0.06200 least and largest"),
+        (DRAWN, "0.04100 to 0.06200 95 %: one further run"),
+        (CLOSE, "0.04100 to 0.06200 90 %"),
+    ],
+)
+def test_the_interval_says_what_it_is(html, claim, words):
+    assert cells(html, claim)["Interval"] == words
+
+
+def test_below_a_sentence_stands_what_ours_is(html):
+    said = cells(html, CLOSE)["Claim"].partition("Ours: ")[2]
+    assert said == "mean difference of MSE, the first side's less the other's."
+    assert html.all("code") and "docs/metrics.md" in html.one("section", id="overview").text()
+
+
+def test_a_metric_has_a_label_and_below_it_its_name(html):
+    row = html.one("tr", id=DRAWN)
+    (label,) = [cell for cell in row.all("td") if cell.all("code")]
+    assert label.text() == "MSE mse" and of_class(label, "span", "small")[0].text() == "mse"
 
 
 def test_what_failed_is_explained_or_said_to_be_unexplained(html, claimed, tmp_path):
@@ -170,7 +217,9 @@ def test_tables_have_captions_scopes_counts_and_regions_that_take_the_focus(html
         said = of_class(sheet, "span", "counts")[0].text()
         found = Counter(row.get("data-verdict") for row in rows)
         for verdict in VERDICTS:
-            assert (f"{found[verdict]} {verdict}" in said) == (found[verdict] > 0)
+            many = {"differs": "differ", "exceeds": "exceed"}.get(verdict, verdict)
+            words = f"{found[verdict]} {verdict if found[verdict] == 1 else many}"
+            assert bool(re.search(rf"\b{words}(,|$)", said)) == (found[verdict] > 0)
 
 
 def test_a_long_table_without_verdicts_is_cut_and_says_so(html):
@@ -178,6 +227,42 @@ def test_a_long_table_without_verdicts_is_cut_and_says_so(html):
     assert len(sheet.one("tbody").all("tr")) == 100
     assert "The first 100 of 500 rows; all are in copa_index.csv" in sheet.text()
     assert "As a file: copa_table1.csv" in html.one("details", id="sheet-copa_table1").text()
+
+
+def test_what_has_no_verdicts_is_called_that(html):
+    assert "ours, without verdicts" in html.one("details", id="sheet-copa_images").text()
+
+
+def test_columns_of_numbers_are_aligned_as_one_with_header_and_dashes(html):
+    table = html.one("details", id="sheet-rgap_speed").one("table")
+    _, numbers, words = table.one("thead").all("th")
+    assert numbers.get("class") == "n" and words.get("class") is None
+    rows = table.one("tbody").all("tr")
+    assert [row.all("td")[0].get("class") for row in rows] == ["n", "n"], "0.5, and a dash"
+    assert [row.all("td")[1].get("class") for row in rows] == [None, None]
+    assert rows[0].all("td")[0].text() == "11,310,000"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [(1.131e7, "11,310,000"), (505524, "505,524"), (-2266.5, "−2,266"), (2.5e7, "25,000,000")],
+)
+def test_whole_numbers_keep_their_digits(value, words):
+    assert str(page.short(value)) == words
+
+
+@pytest.mark.parametrize(
+    ("printed", "words"),
+    [
+        (-2266.5, "−2266.5"),
+        ("1.9e-4 ± 7.0e-5", "1.9e−4 ± 7.0e−5"),
+        ("-0.5", "−0.5"),
+        ("label-free, 3-5", "label-free, 3-5"),
+        (np.nan, ""),
+    ],
+)
+def test_the_paper_s_numbers_have_a_minus(printed, words):
+    assert content._stated(printed) == words
 
 
 def test_equal_inputs_give_equal_bytes(made, tmp_path):

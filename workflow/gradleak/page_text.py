@@ -84,6 +84,11 @@ def capital(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def breakable(text: str) -> Markup:
+    """Name of the code that may break behind its underscores, where a column is narrow."""
+    return Markup("_<wbr>").join(escape(part) for part in text.split("_"))
+
+
 def counted(count: int, word: str, many: str = "") -> str:
     """Number and word, as in "1 image" and "4 images"."""
     return f"{count:,} {word if count == 1 else many or word + 's'}"
@@ -101,4 +106,5 @@ FILTERS = {
     "sort_key": sort_key,
     "capital": capital,
     "counted": counted,
+    "breakable": breakable,
 }

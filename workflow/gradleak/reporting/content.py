@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,42 +10,48 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from gradleak import columns
+from gradleak import columns, page_text
 from gradleak.claims import COLUMNS, Claims, Explanations
 from gradleak.claims.explanations import Explanation
 from gradleak.claims.model import Claim
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, REFUTED, VERDICTS
 from gradleak.errors import ArtifactError
+from gradleak.reporting import wording
 from gradleak.reporting.captions import Caption, Captions
 from gradleak.reporting.pictures import Embedded
 
 # Rows from which on a table without verdicts is cut, and how many of it are shown.
 LONG, SHOWN = 300, 100
+# A hyphen that is a sign, as of a number or an exponent.
+HYPHEN = re.compile(r"(?<!\w)-(?=[\d.])|(?<=\de)-(?=\d)")
 
 
 @dataclass(frozen=True)
 class Ours:
-    """A number of ours, its interval, and over how many runs."""
+    """A number of ours, its interval, what that is (`wording.interval`), and over how many runs."""
 
     ours: float | None
     low: float | None
     high: float | None
     n: int | None
     n_ok: int | None
+    span: str
 
 
 @dataclass(frozen=True)
 class Judged(Ours):
     """A claim as claims.csv has it, with what was learnt where it failed.
 
-    `why` is the explanation that a run on such images and at such a scale shows, `elsewhere` one
+    `what` says what our number is, `why` is the explanation that such a run shows, `elsewhere` one
     that was written for another run, `evidence` where either is established.
     """
 
     id: str
     locator: str
     statement: str
+    what: str
     paper: str
     verdict: str
     reason: str
@@ -53,9 +60,11 @@ class Judged(Ours):
     evidence: tuple[str, ...]
 
     @property
-    def unexplained(self) -> bool:
-        """Whether it failed in this run and nothing is known of why."""
-        return self.verdict == DIFFERS and not self.why
+    def learnt(self) -> str:
+        """Of a claim that differs: explained in this "run", of "another" only, or "nowhere"."""
+        if self.verdict != DIFFERS:
+            return ""
+        return "run" if self.why else "another" if self.elsewhere else "nowhere"
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,7 @@ class Row(Ours):
     row: str
     column: str
     metric: str
+    label: str
     paper: str
     verdict: str
     note: str
@@ -75,8 +85,9 @@ class Row(Ours):
 class Table:
     """A table of results.
 
-    `rows` are those of a tidy table; another one has `header` and `cells` instead. `total` is how
-    many rows the file has, of which the page may show the first ones only.
+    `rows` are those of a tidy table; another one has `header` and `cells` instead, and `numeric`
+    says which of its columns are numbers. `total` is how many rows the file has, of which the page
+    may show the first ones only.
     """
 
     name: str
@@ -85,6 +96,7 @@ class Table:
     total: int
     rows: tuple[Row, ...] = ()
     header: tuple[str, ...] = ()
+    numeric: tuple[bool, ...] = ()
     cells: tuple[tuple[object, ...], ...] = ()
 
     @property
@@ -142,9 +154,9 @@ class Paper:
         return counted(claim.verdict for claim in self.sentences)
 
     @property
-    def unexplained(self) -> int:
-        """Claims that differ without an explanation for this run."""
-        return sum(claim.unexplained for claim in self.claims)
+    def learnt(self) -> Counter[str]:
+        """How many claims that differ are explained in which runs, as `Judged.learnt` says."""
+        return Counter(claim.learnt for claim in self.claims if claim.learnt)
 
 
 def counted(verdicts: Iterable[str]) -> dict[str, int]:
@@ -177,12 +189,14 @@ def judged(frame: pd.DataFrame, claims: Claims, why: Explanations | None) -> lis
     by_id = {claim.id: claim for claim in claims.claims}
     known = why.by_id if why else {}
     return [
-        _judged(row, by_id.get(str(row["id"])), known.get(str(row["id"])))
+        _judged(row, claims, by_id.get(str(row["id"])), known.get(str(row["id"])))
         for row in frame[frame["paper"] == claims.paper].to_dict("records")
     ]
 
 
-def _judged(row: Mapping[Hashable, object], claim: Claim | None, why: Explanation | None) -> Judged:
+def _judged(
+    row: Mapping[Hashable, object], claims: Claims, claim: Claim | None, why: Explanation | None
+) -> Judged:
     own = _text(row["explanation"])
     failed = row["verdict"] in (DIFFERS, EXCEEDS, REFUTED)
     printed = claim.printed if claim else ""
@@ -190,14 +204,20 @@ def _judged(row: Mapping[Hashable, object], claim: Claim | None, why: Explanatio
         id=str(row["id"]),
         locator=_text(row["locator"]),
         statement=_text(row["statement"]),
-        paper=printed or _stated(row["paper_value"]),
+        what=wording.ours(claim, claims.tolerances[claim.tolerance]) if claim else "",
+        paper=_stated(printed or row["paper_value"]),
         **_ours(row),
+        span=_span(claims, claim),
         verdict=str(row["verdict"]),
         reason=_text(row["reason"]),
         why=own,
         elsewhere=why.text if why and failed and not own else "",
         evidence=tuple(why.evidence) if why and failed else (),
     )
+
+
+def _span(claims: Claims, claim: Claim | None, otherwise: str = "") -> str:
+    return wording.interval(claim, claims.tolerances[claim.tolerance]) if claim else otherwise
 
 
 def table(path: Path, caption: Caption, claims: Claims, found: Mapping[str, Judged]) -> Table:
@@ -209,33 +229,49 @@ def table(path: Path, caption: Caption, claims: Claims, found: Mapping[str, Judg
         If the file cannot be read.
     """
     frame = _csv(path)
-    name = path.stem
     if not set(columns.TABLES) <= set(frame):
-        kept = frame.head(SHOWN) if len(frame) > LONG else frame
-        cells = tuple(tuple(_cell(v) for v in row) for row in kept.itertuples(index=False))
-        return Table(name, path, caption, len(frame), header=tuple(map(str, frame)), cells=cells)
-    places: dict[tuple[str, str, str], list[str]] = {}
+        return _plain(path, caption, frame)
+    # Rows of one name, answered by one claim after another: the paper's numbers have a verdict.
+    places: dict[tuple[str, str, str, bool], list[Claim]] = {}
     for claim in claims.claims:
-        if claim.cell and claim.cell.table == name and claim.is_number:
-            at = (claim.cell.row, claim.cell.column, claim.cell.metric)
-            places.setdefault(at, []).append(claim.id)
+        if claim.cell and claim.cell.table == path.stem:
+            at = (claim.cell.row, claim.cell.column, claim.cell.metric, claim.is_number)
+            places.setdefault(at, []).append(claim)
     judges = frame["verdict"].notna().any()
     kept = frame if judges or len(frame) <= LONG else frame.head(SHOWN)
+    otherwise = wording.OF_TABLES.get(path.stem, "")
     rows = []
     for row in kept.to_dict("records"):
-        at = (_text(row["row"]), _text(row["column"]), _text(row["metric"]))
-        waiting = places.get(at) if _text(row["verdict"]) else None
-        rows.append(_row(row, found.get(waiting.pop(0)) if waiting else None))
-    return Table(name, path, caption, len(frame), rows=tuple(rows))
+        name = (_text(row["row"]), _text(row["column"]), _text(row["metric"]))
+        waiting = places.get((*name, _text(row["verdict"]) != ""))
+        asked = waiting.pop(0) if waiting else None
+        judge = found.get(asked.id) if asked else None
+        rows.append(_row(row, judge, _span(claims, asked, otherwise)))
+    return Table(path.stem, path, caption, len(frame), rows=tuple(rows))
 
 
-def _row(row: Mapping[Hashable, object], claim: Judged | None) -> Row:
+def _plain(path: Path, caption: Caption, frame: pd.DataFrame) -> Table:
+    kept = frame.head(SHOWN) if len(frame) > LONG else frame
+    return Table(
+        path.stem,
+        path,
+        caption,
+        len(frame),
+        header=tuple(map(str, frame)),
+        numeric=tuple(is_numeric_dtype(kind) and not is_bool_dtype(kind) for kind in frame.dtypes),
+        cells=tuple(tuple(_cell(v) for v in row) for row in kept.itertuples(index=False)),
+    )
+
+
+def _row(row: Mapping[Hashable, object], claim: Judged | None, span: str) -> Row:
     return Row(
         row=_text(row["row"]),
         column=_text(row["column"]),
         metric=_text(row["metric"]),
+        label=wording.metric(_text(row["metric"])),
         paper=claim.paper if claim else _stated(row["paper"]),
         **_ours(row),
+        span=span,
         verdict=_text(row["verdict"]),
         note=_text(row["note"]),
         claim=claim,
@@ -296,10 +332,9 @@ def _int(value: object) -> int | None:
 
 def _stated(value: object) -> str:
     """The paper's value with the digits that it has."""
-    if isinstance(value, str):
-        return value
-    number = _float(value)
-    return "" if number is None else f"{number:.10g}"
+    number = None if isinstance(value, str) else _float(value)
+    text = value if isinstance(value, str) else "" if number is None else f"{number:.10g}"
+    return HYPHEN.sub(page_text.MINUS, text)
 
 
 def _cell(value: object) -> object:

@@ -12,13 +12,17 @@ from typing import Any
 from gradleak import __version__, page_text, pages
 from gradleak.artifacts import atomic
 from gradleak.claims import load_all
-from gradleak.claims.outcome import VERDICTS
+from gradleak.claims.outcome import DIFFERS, EXCEEDS, VERDICTS
 from gradleak.provenance import software
-from gradleak.reporting import content, pictures
+from gradleak.reporting import content, pictures, wording
 from gradleak.reporting.captions import Captions
 
 # A result's name less its paper, if the paper has it under a number.
 NUMBERED = re.compile(r"(fig|table)(\d+)")
+# From here a float has gaps between whole numbers, and is no count.
+WHOLE = 2.0**53
+# Verdicts of several claims, where the word changes.
+SEVERAL = {EXCEEDS: "exceed", DIFFERS: "differ"}
 # The template takes in what else the page is made of.
 TEMPLATE = "report.html.j2"
 IMAGES = {
@@ -112,6 +116,8 @@ def _context(folder: Path, sources: Sources, budget: int) -> dict[str, Any]:
         "scale": scale,
         "link": lambda path: _link(folder, path),
         "short": short,
+        "several": SEVERAL,
+        "extremes": wording.EXTREMES,
         "versions": {"gradleak": __version__, **software()},
         "command": f"snakemake --config images={images} scale={scale} -- results/report.html",
     }
@@ -123,7 +129,7 @@ def _link(folder: Path, path: Path) -> str:
 
 
 def short(value: float | None, why: str = "no number") -> str:
-    """Number with four significant digits; a whole one as it is."""
-    if value is not None and float(value).is_integer() and abs(value) < page_text.LARGE:
+    """Number with four significant digits; a whole one, such as a count, with all of them."""
+    if value is not None and float(value).is_integer() and abs(value) < WHOLE:
         return page_text.whole(int(value))
     return page_text.number(value, why, digits=4)
