@@ -105,6 +105,78 @@ def test_verdicts_filter_rows_tables_and_counts(shown):
     assert visible(tab, "sheet-copa_index") and tab.js(found) == ""
 
 
+def test_filtered_verdicts_leave_no_figure_and_no_empty_heading(shown):
+    tab = shown()
+    heads = """Array.from(document.querySelectorAll('#rgap h3')).filter(h => h.checkVisibility())
+        .map(h => h.textContent)"""
+    assert tab.js(heads) == ["Figures", "Tables", "Sentences and other claims"]
+    for verdict in ("reproduced", "exceeds", "refuted", "not judged"):
+        choose(tab, "verdict", verdict)
+    assert not tab.js("Array.from(document.images).some(i => i.checkVisibility())")
+    # R-GAP's one table here has no verdicts.
+    assert tab.js(heads) == ["Sentences and other claims"]
+    tab.js("document.querySelector('[type=reset]').click()")
+    tab.js("new Promise(done => setTimeout(done))")
+    assert len(tab.js(heads)) == 3 and visible(tab, "figure-rgap_fig1")
+
+
+@pytest.mark.parametrize("place", ["nav", "#overview"])
+def test_a_link_to_a_paper_that_is_filtered_out_brings_it_back(shown, place):
+    tab = shown()
+    box = """document.querySelector('[name="paper"][value="copa"]').checked"""
+    # The second time the address names it already.
+    for _ in range(2):
+        choose(tab, "paper", "copa")
+        assert not visible(tab, "copa") and not tab.js(box)
+        tab.js(f"""document.querySelector('{place} a[href="#copa"]').click()""")
+        tab.js("new Promise(done => setTimeout(done, 100))")
+        assert visible(tab, "copa") and tab.js(box)
+        top = tab.js("document.getElementById('copa').getBoundingClientRect().top")
+        assert -2 <= top <= 400, "it is scrolled to"
+
+
+@pytest.mark.parametrize("name", ["sheet-copa_table1", "sheet-copa_index", "figure-copa_fig1"])
+def test_a_link_to_a_table_or_figure_shows_it_open(shown, name):
+    tab = shown()
+    tab.js("document.querySelector('[data-open=\"\"]').click()")
+    go(tab, name)
+    inside = f"document.getElementById('{name}').querySelector('tbody, img')"
+    assert tab.js(f"{inside}.checkVisibility()")
+    go(tab, "overview")
+    for verdict in ("reproduced", "exceeds", "differs", "refuted", "not judged"):
+        choose(tab, "verdict", verdict)
+    choose(tab, "paper", "copa")
+    assert not visible(tab, name)
+    go(tab, name)
+    assert tab.js(f"{inside}.checkVisibility()"), "although it was filtered out"
+
+
+def test_names_of_metrics_stay_on_one_line(shown):
+    tab = shown(width=400)
+    tab.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    lines = tab.js(
+        """Array.from(document.querySelectorAll('td .small code'))
+        .map(code => code.getClientRects().length)"""
+    )
+    assert len(lines) > 20 and set(lines) == {1}
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_column_headings_stay_in_sight_of_a_long_table(shown, width):
+    tab = shown(width=width)
+    tab.js("document.getElementById('sheet-copa_index').open = true")
+    tops = tab.js(
+        """(() => { const box = document.querySelector("#sheet-copa_index .scroll");
+        box.scrollTop = 900;
+        const of = (e) => e.getBoundingClientRect();
+        const heads = Array.from(box.querySelectorAll("thead th"));
+        return [box.scrollTop, of(box).height / innerHeight,
+            heads.map(head => of(head).top - of(box).top)]; })()"""
+    )
+    assert tops[0] == 900 and tops[1] <= 0.86
+    assert all(abs(top - 1) < 1.5 for top in tops[2])
+
+
 def test_papers_filter_whole_sections(shown):
     tab = shown()
     choose(tab, "paper", "copa")
@@ -244,6 +316,31 @@ def test_print_is_light_and_has_no_controls_and_nothing_is_cut(shown):
     assert cut == []
     why = f"""document.getElementById("{EXPLAINED}").querySelector(".why p")"""
     assert tab.js(f"{why}.checkVisibility({{contentVisibilityAuto: true}})"), "reasons are printed"
+
+
+def test_print_says_what_a_closed_table_keeps_and_has_all_of_an_open_one(shown):
+    tab = shown(width=695, media="print")
+    hint = "document.querySelector('#sheet-{} .shut').checkVisibility()"
+    for sheet, is_open in (("copa_index", "false"), ("copa_table1", "true")):
+        tab.js(f"document.getElementById('sheet-{sheet}').open = {is_open}")
+    assert tab.js(hint.format("copa_index")) and not tab.js(hint.format("copa_table1"))
+    box = "document.querySelector('#sheet-copa_table1 .scroll')"
+    assert tab.js(f"{box}.scrollHeight <= {box}.clientHeight + 1"), "no rows are cut off"
+    screen = shown()
+    screen.js("document.querySelector('[data-open=\"\"]').click()")
+    assert not screen.js(hint.format("copa_index"))
+
+
+def test_print_breaks_names_between_their_parts_only(shown):
+    tab = shown(width=695, media="print")
+    tab.js("document.querySelectorAll('.sheet').forEach(d => { d.open = true; })")
+    lines = tab.js(
+        """Array.from(document.querySelectorAll('#sheet-rgap_wide :is(tbody, thead) th'))
+        .map(th => { const all = document.createRange(); all.selectNodeContents(th);
+        return [th.textContent, new Set(Array.from(all.getClientRects(), r => r.top)).size]; })"""
+    )
+    assert len(lines) == 13 + 3
+    assert [name for name, count in lines if count > len(name.split("_"))] == []
 
 
 def test_without_its_script_the_page_shows_everything(browser, path):

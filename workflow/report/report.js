@@ -12,7 +12,7 @@ const chosen = (name) => {
   return { all: boxes.every((box) => box.checked), of: new Set(boxes.filter((box) => box.checked).map((box) => box.value)) };
 };
 
-// The row that the address names, if it is one of a claim.
+// What the address names, if it is a part of the papers' sections.
 const linked = () => {
   let name = location.hash.slice(1);
   try {
@@ -20,17 +20,31 @@ const linked = () => {
   } catch {
     return null;
   }
-  const row = name && document.getElementById(name);
-  return row && row.matches("tr[data-verdict]") ? row : null;
+  const part = name && document.getElementById(name);
+  return part && part.closest("[data-paper]") ? part : null;
+};
+
+const tick = (name, value) => {
+  for (const box of form.querySelectorAll(`[name="${name}"]`)) {
+    if (value === undefined || box.value === value) box.checked = true;
+  }
+};
+
+// A heading stands with what follows it up to the next one.
+const headings = (part) => {
+  for (const heading of part.querySelectorAll("h3")) {
+    let shown = false;
+    for (let at = heading.nextElementSibling; at && at.tagName !== "H3"; at = at.nextElementSibling) {
+      shown ||= !at.hidden;
+    }
+    heading.hidden = !shown;
+  }
 };
 
 const filter = () => {
   const papers = chosen("paper");
   const verdicts = chosen("verdict");
   const kept = linked();
-  for (const part of document.querySelectorAll("[data-paper]")) {
-    part.hidden = !papers.of.has(part.dataset.paper) && !part.contains(kept);
-  }
   for (const sheet of sheets) {
     const rows = Array.from(sheet.querySelectorAll("tbody tr"));
     let shown = 0;
@@ -41,18 +55,35 @@ const filter = () => {
     sheet.hidden = shown === 0;
     sheet.querySelector(".found").textContent = verdicts.all ? "" : `(${shown} shown)`;
   }
+  // Figures have no verdict.
+  for (const figure of document.querySelectorAll("figure")) figure.hidden = !verdicts.all;
+  for (const part of document.querySelectorAll("[data-paper]")) {
+    part.hidden = !papers.of.has(part.dataset.paper);
+    headings(part);
+  }
   const shown = claims.filter((row) => !row.hidden && !row.closest("[data-paper]").hidden).length;
   said.textContent = `${shown.toLocaleString("en")} of ${claims.length.toLocaleString("en")} claims shown`;
 };
 
+// A link leads somewhere whatever was filtered out or closed.
 const show = () => {
-  const row = linked();
-  if (row === null) return;
+  const part = linked();
+  if (part === null) return;
+  tick("paper", part.closest("[data-paper]").dataset.paper);
   filter();
-  row.closest(".sheet").open = true;
-  row.tabIndex = -1;
-  row.focus({ preventScroll: true });
-  row.scrollIntoView({ block: "center" });
+  if (part.closest("[hidden]")) {
+    tick("verdict");
+    filter();
+  }
+  const sheet = part.closest(".sheet");
+  if (sheet) sheet.open = true;
+  if (part.matches("tr[data-verdict]")) {
+    part.tabIndex = -1;
+    part.focus({ preventScroll: true });
+    part.scrollIntoView({ block: "center" });
+  } else {
+    part.scrollIntoView();
+  }
 };
 
 const enlarge = () => {
@@ -99,3 +130,8 @@ enlarge();
 filter();
 show();
 addEventListener("hashchange", show);
+// A link to where the address already is changes no address.
+document.addEventListener("click", (event) => {
+  const link = event.target.closest('a[href^="#"]');
+  if (link && link.hash === location.hash) show();
+});
