@@ -346,7 +346,8 @@ def test_the_report_shows_all_that_was_made_and_stays_small(copy, snakemake):
     html = parse(page.read_text(encoding="utf-8"))
     links = {link["href"] for link in html.all("a")}
     ids = {element["id"] for element in html.all() if "id" in element.attributes}
-    for link in links:
+    # The papers' own code.
+    for link in (link for link in links if not link.startswith("https://github.com/")):
         assert link[1:] in ids if link.startswith("#") else (page.parent / link).is_file(), link
     # Every figure, table and claim of the tree, and each with a caption of its own.
     assert {f"figure-{path.stem}" for path in copy.glob("figures/*.pdf")} <= ids
