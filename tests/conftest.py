@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from browser import Browser, reason_to_skip
+
 ROOT = Path(__file__).resolve().parents[1]
 TREE = (
     "Snakefile",
@@ -130,3 +132,12 @@ def server():
     running = Server()
     yield running
     running.close()
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A running Chromium; where there is none the tests that ask for it are skipped."""
+    if reason_to_skip() is not None:
+        pytest.skip(reason_to_skip())
+    with Browser() as running:
+        yield running

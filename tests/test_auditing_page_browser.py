@@ -5,7 +5,7 @@ import re
 import pytest
 
 from audit_samples import audit, bare, layer, pictures, structure
-from browser import Browser, Page, axe_missing, reason_to_skip
+from browser import Page, axe_missing, reason_to_skip
 from gradleak.auditing import page
 
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
@@ -47,12 +47,6 @@ SEEN = f"""(() => {{
     inside: box.bottom > 0 && box.top < innerHeight && box.width > 0,
   }};
 }})()"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with Browser() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")

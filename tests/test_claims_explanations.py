@@ -103,3 +103,5 @@ def test_recorded_claims_that_differ_are_explained_by_evidence_that_is_there(pat
     assert {(why.of.images, why.of.scale)} == set(zip(recorded.images, recorded.scale, strict=True))
     failed = set(recorded.id[recorded.verdict == "differs"])
     assert failed and failed <= set(why.by_id)
+    for row in recorded.itertuples():
+        assert row.explanation == why.text(row.id, row.verdict, row.images, row.scale), row.id

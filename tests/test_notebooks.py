@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from browser import Browser, axe_missing, reason_to_skip
+from browser import axe_missing
 from conftest import ROOT, copy_tree
 from gradleak.errors import ArtifactError, NotebookError
 from gradleak.figures.side_by_side import NAMES as LEFT
@@ -435,14 +435,6 @@ def test_a_signal_ends_the_kernel_too(tmp_path):
     assert job.returncode == 128 + signal.SIGTERM
     kernel.wait(30)
     assert not list((tmp_path / "tmp").iterdir())
-
-
-@pytest.fixture(scope="module")
-def browser():
-    if reason_to_skip() is not None:
-        pytest.skip(reason_to_skip())
-    with Browser() as running:
-        yield running
 
 
 @pytest.mark.parametrize("name", OURS)

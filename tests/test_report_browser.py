@@ -2,7 +2,7 @@
 
 import pytest
 
-from browser import Browser, Page, axe_missing, reason_to_skip
+from browser import Page, axe_missing, reason_to_skip
 from report_samples import EXPLAINED, write
 
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
@@ -10,12 +10,6 @@ WIDTHS, SCHEMES = (400, 1280), ("light", "dark")
 FOCUSED = "document.activeElement"
 ROWS = "Array.from(document.querySelectorAll('tr[data-verdict]'))"
 SHOWN = f"{ROWS}.filter(row => !row.hidden && !row.closest('[data-paper]').hidden)"
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with Browser() as running:
-        yield running
 
 
 @pytest.fixture(scope="module")
