@@ -148,8 +148,7 @@ def _words(axes: Axes, middle: float, layers: list[Band]) -> None:
             fontsize=LEAST,
             ha="center",
             va="center_baseline",
-            color=RED if band.critical else GREY,
-            weight="bold" if band.critical else "normal",
+            color=RED if band.critical else GREY,  # bold, neighbours of Figure 2 would touch
         )
 
 
