@@ -358,6 +358,9 @@ def test_the_report_shows_all_that_was_made_and_stays_small(copy, snakemake):
         assert {path.stem for path in copy.glob(made)} == {
             path.stem for path in (captions / kind).glob("*.rst")
         }
+    # An interval says what it is.
+    bare = re.compile(r"(\S*\d\S*|open) to (\S*\d\S*|open)")
+    assert [cell.text() for cell in html.all("td") if bare.fullmatch(cell.text())] == []
     assert scheduled(snakemake, copy, *SMOKE, "--", "results/report.html") == []
 
 
