@@ -1,0 +1,20 @@
+"""Small notebooks for tests."""
+
+import nbformat
+
+from gradleak.notebooks.source import DEFAULTS
+
+
+def notebook(*cells):
+    """A notebook that begins as ours do; code, or Markdown where it starts with '#' or '$'."""
+    v4 = nbformat.v4
+    setting = v4.new_code_cell('scale = "smoke"', metadata={"tags": [DEFAULTS]})
+    made = [
+        v4.new_markdown_cell(text) if text[0] in "#$[" else v4.new_code_cell(text) for text in cells
+    ]
+    return v4.new_notebook(cells=[v4.new_markdown_cell("# Title"), setting, *made])
+
+
+def store(path, *cells):
+    path.write_text(nbformat.writes(notebook(*cells)))
+    return path
