@@ -119,11 +119,15 @@ def test_average_pools_give_means_and_least_squares_sharpens_them():
     images = batch(chain, labels)
     server = MkorServer(convolutions="naive", classifier="naive", beta=0.2)
     view = seen(chain, server, images, labels, "raw_logits")
-    mean, sharp = (
-        np.mean((Mkor(estimate=kind).run(view, 0).images - images) ** 2)
-        for kind in ("average", "least_squares")
+    direct, average, squares = (
+        Mkor(estimate=kind).run(view, 0).images for kind in ("direct", "average", "least_squares")
     )
+    mean, sharp = (np.mean((found - images) ** 2) for found in (average, squares))
     assert mean < np.var(images)
+    # Regions of 4x4 that begin at every pixel; elsewhere black.
+    inside = direct != view.low
+    assert 0.5 < inside.mean() < 1
+    assert np.mean((direct - images)[inside] ** 2) < np.var(images)
     assert sharp < 0.7 * mean
 
 

@@ -24,7 +24,7 @@ from gradleak.figures import (
     panel_files,
     style,
 )
-from gradleak.metrics.image import psnr, ssim
+from gradleak.metrics.image import psnr, ssim_gauss
 from gradleak.scores_by_class import ByClass
 from gradleak.targets import TargetSet
 
@@ -36,7 +36,7 @@ def originals(
     size: int = 6,
     *,
     batches: int = 1,
-    shape: tuple[int, int, int] = (3, 8, 8),
+    shape: tuple[int, int, int] = (3, 12, 12),
     dataset: str = "photos100",
     enlarged: int = 1,
     labels: Sequence[int] | None = None,
@@ -84,7 +84,9 @@ class Factory:
             record = self._record(batch, classes, partial)
             record["counts"] = [int((labels == label).sum()) for label in classes]
             chain: Any = SimpleNamespace(classes=CLASSES)
-            rows += ByClass(target, batch, chain, record).rows(means, {"precision": "float32"})
+            rows += ByClass(target, batch, chain, record).rows(
+                means, {"paper": "mkor", "precision": "float32"}
+            )
             runs.append(record)
             images.append(np.concatenate([means, np.full_like(inputs[:1], np.nan)]))
         self._save(title, target, np.stack(images), runs, rows, more)
@@ -99,9 +101,9 @@ class Factory:
             found[:] = np.nan
         rows = []
         for k, image in enumerate(found):
-            values = {"psnr": psnr(inputs[k], image), "ssim": np.nan}
+            values = {"psnr": psnr(inputs[k], image), "ssim_gauss": np.nan}
             if not failed:
-                values["ssim"] = ssim(inputs[k], image)
+                values["ssim_gauss"] = ssim_gauss(inputs[k], image)
             for metric, value in values.items():
                 facts = {"index": int(target.indices[0, k]), "metric": metric, "value": value}
                 rows.append({**record, "precision": "float32", **facts})
@@ -388,7 +390,7 @@ def test_headings_of_singles_keep_to_their_columns(tmp_path: Path) -> None:
 def test_sweep_counts_images_alone_in_their_class(tmp_path: Path) -> None:
     module, made = sweep(tmp_path)
     panels = panel_files.read(made.files, made.words)
-    assert len(mkor_sweep.means(panels[0], "ssim")) == 2
+    assert len(mkor_sweep.means(panels[0], "ssim_gauss")) == 2
     means = [float(mkor_sweep.means(panel, "psnr").mean()) for panel in panels]
     assert means[0] < means[1] < means[2]
     found = texts(module.make(made.files, made.words, "smoke"))

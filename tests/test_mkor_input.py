@@ -161,6 +161,7 @@ def test_cross_entropy_without_an_output_bias_parameter_is_refused():
         ({"rows": "some"}, "rows: some is not known"),
         ({"rows": "all", "coupling": "ignore"}, "needs rows: path"),
         ({"native": 4, "estimate": "least_squares"}, "take one of them out"),
+        ({"native": 4, "estimate": "direct"}, "native is not for estimate: direct"),
     ],
 )
 def test_settings_that_do_not_fit_are_refused(options, words):
@@ -170,7 +171,9 @@ def test_settings_that_do_not_fit_are_refused(options, words):
 
 def test_an_estimate_has_to_fit_the_pools():
     pooled = network("max"), network("average", "sigmoid")
-    assert "has max pools" in Mkor(estimate="average").applies(pooled[0])
+    for kind in ("direct", "average"):
+        assert "has max pools" in Mkor(estimate=kind).applies(pooled[0])
+        assert Mkor(estimate=kind).applies(pooled[1]) is None
     assert "has average pools" in Mkor().applies(pooled[1])
     assert "native: 5 does not divide" in Mkor(native=5).applies(network())
     assert Mkor().applies(pooled[0]) is None

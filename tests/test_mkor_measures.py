@@ -8,7 +8,7 @@ from gradleak import inconspicuous, low_pass, targets, unique_samples
 from gradleak.artifacts import write_tensors
 from gradleak.benchmarks import mkor as speed_of_mkor
 from gradleak.benchmarks import speed
-from gradleak.inversion.pixels import Layout, estimate
+from gradleak.inversion.pixels import Layout, Regions, estimate
 from gradleak.models import files
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.files import ModelFile
@@ -195,10 +195,10 @@ def test_losses_are_listed_with_what_a_client_could_notice(sent, tmp_path):
             ("psnr", 30.0, "ok"),
             ("psnr_scaled", 40.0, "ok"),
             ("psnr_scaled", 60.0, "ok"),
-            ("ssim", 0.5, "ok"),
+            ("ssim_gauss", 0.5, "ok"),
             ("psnr", "", "missed"),
             ("psnr_scaled", "", "missed"),
-            ("ssim", "", "missed"),
+            ("ssim_gauss", "", "missed"),
         )
     ]
     pd.DataFrame(rows).to_csv(scores, index=False)
@@ -259,3 +259,17 @@ def test_what_soteria_takes_is_counted_among_columns_that_were_not_empty(tmp_pat
     (row,) = mkor_pruned.table([case]).to_dict("records")
     assert (row["model"], row["features"], row["empty"], row["pruned"]) == ("net", 8, 4, 1)
     assert row["pruned_share"] == 0.25
+
+
+@pytest.mark.parametrize(("side", "first"), [(1, 0), (2, 1), (4, 2)])
+def test_a_region_stands_for_the_pixel_in_its_middle(side, first):
+    """Section 3.6: no mean of regions, which would blur once more; the rest is black."""
+    starts = np.arange(3)
+    values = np.arange(1.0, 10.0).reshape(1, 1, 3, 3)
+    values[0, 0, 1, 1] = np.nan  # pruned: its neighbour's
+    found = estimate(Regions(values, values, (starts, starts), side), (6, 4), "direct", empty=-1.0)
+    rows, columns = slice(first, first + 3), slice(first, min(first + 3, 4))
+    expected = np.where(np.isnan(values), found[:, :, first + 1, first + 1], values)
+    assert np.array_equal(found[:, :, rows, columns], expected[..., : columns.stop - first])
+    assert found[0, 0, first + 1, first + 1] in values
+    assert (found == -1.0).sum() == found.size - found[:, :, rows, columns].size

@@ -198,7 +198,7 @@ SOME = (
     "figures/copa_fig1.pdf",
     "results/tables/fedkl_parameters.csv",
     "results/scores/embedded-smoke/rgap_cnn6/rgap_cnn6s/none/dlg.csv",
-    "results/scores/embedded-smoke/mkor_lenet_code/mkor_lenets/none/mkor_average.csv",
+    "results/scores/embedded-smoke/mkor_lenet_code/mkor_lenets/none/mkor_direct.csv",
     "results/scores/embedded-smoke/fedkl_lenet_trained/fedkl_trained_lenet_kl/none/fedkl_grnn.csv",
 )
 # What tells of the run, not of the result.
@@ -239,7 +239,7 @@ TOLERANCES = {
     "gradients/embedded-smoke/mkor_lenet_code/mkor_lenets/none": 1e-5,
     "reconstructions/embedded-smoke/copa_pair/cnn3_v3_tanh/none/rgap": 1e-4,
     "reconstructions/embedded-smoke/copa_pair/cnn3_v3_tanh/none/copa": 1e-4,
-    "reconstructions/embedded-smoke/mkor_lenet_code/mkor_lenets/none/mkor_average": 1e-4,
+    "reconstructions/embedded-smoke/mkor_lenet_code/mkor_lenets/none/mkor_direct": 1e-4,
     "training/embedded-smoke/fedkl_federated_mnist/fedkl_trained_lenet_kl": 1e-2,
 }
 

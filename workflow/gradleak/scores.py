@@ -11,7 +11,7 @@ import numpy as np
 from gradleak import columns
 from gradleak.attacks import run
 from gradleak.losses import BINARY, MarginLoss
-from gradleak.metrics.image import METRICS, assignment, combination, mse
+from gradleak.metrics.image import CLIPPED, Metrics, assignment, combination, mse, of_paper
 from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile
 from gradleak.models.passes import fc_input, forward, margin_label, weight_gradients
@@ -74,6 +74,7 @@ def score(
     images, records = run.read(path)
     chains = {chain.name: chain for chain in models.chains}
     rows = []
+    metrics = of_paper(case["paper"])
     # Facts of the image itself are the same for each answer, and cost passes of the network.
     twins: dict[tuple[str, int, int], _Twin] = {}
     for record in records:
@@ -81,7 +82,7 @@ def score(
         chain, weights = chains[model], models.of(chains[model], seed)
         own = own_case(case, chain)
         size = targets.images.shape[1]
-        values = [dict.fromkeys(METRICS, np.nan) for _ in range(size)]
+        values = [dict.fromkeys(metrics, np.nan) for _ in range(size)]
         if record["status"] == "ok":
             if record.get("classes"):
                 found = images[f"{model}/images"][seed, batch, record["answer"]]
@@ -89,7 +90,7 @@ def score(
                 rows += by_class.rows(found[: len(record["classes"])], own)
                 continue
             found = answer(images, record)
-            values = _image_metrics(targets, batch, found)
+            values = _image_metrics(targets, batch, found, metrics)
             values[0] |= _facts(record, targets, batch, weights, chain, task)
             if record["answer"] == 0 and f"{model}/fc_input" in images:
                 true = fc_input(chain, weights, targets.inputs(batch)[0])
@@ -153,20 +154,22 @@ def tidy(
     ]
 
 
-def _image_metrics(targets: TargetSet, batch: int, found: np.ndarray) -> list[dict[str, float]]:
+def _image_metrics(
+    targets: TargetSet, batch: int, found: np.ndarray, metrics: Metrics
+) -> list[dict[str, float]]:
     """Metrics of each image of a batch; `found` (K', C, H, W), K' = K or 1."""
     originals = targets.inputs(batch)
     out = []
     for original, reconstruction in zip(originals, matched(originals, found), strict=True):
         clipped = (targets.pixels(original), np.clip(targets.pixels(reconstruction), 0.0, 1.0))
         pair = (original * targets.std, reconstruction * targets.std)
-        out.append({n: m(*clipped) if n == "ssim" else m(*pair) for n, m in METRICS.items()})
+        out.append({n: m(*clipped) if n in CLIPPED else m(*pair) for n, m in metrics.items()})
         if targets.std != 1.0:
             out[-1]["mse_input"] = mse(original, reconstruction)
     if len(found) < len(originals):
         weights, explained = combination(originals, found[0])
-        for metrics, weight in zip(out, weights, strict=True):
-            metrics["coefficient"] = float(weight)
+        for values, weight in zip(out, weights, strict=True):
+            values["coefficient"] = float(weight)
         out[0]["r2"] = explained
     return out
 

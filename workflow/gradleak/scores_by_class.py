@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gradleak.metrics.image import METRICS, psnr
+from gradleak.metrics.image import CLIPPED, of_paper, psnr
 from gradleak.models.chain import Chain
 from gradleak.targets import TargetSet
 
@@ -66,7 +66,8 @@ class ByClass:
             image = found[place[label]] if label in place else None
             if image is None and self.record["partial"]:
                 continue
-            values, status = self._compared(position, image), "ok" if image is not None else MISSED
+            values = self._compared(position, image, case["paper"])
+            status = "ok" if image is not None else MISSED
             if label not in means:
                 means[label] = self._to_mean(label, image)
             values |= {"psnr_class_mean": means[label], "duplicates": float(true[label])}
@@ -81,18 +82,19 @@ class ByClass:
             out.append(self._count(case, label, told.get(label, 0), true.get(label, 0)))
         return out
 
-    def _compared(self, position: int, image: np.ndarray | None) -> dict[str, float]:
+    def _compared(self, position: int, image: np.ndarray | None, paper: str) -> dict[str, float]:
         """Metrics of one original and what the attack gives for its class."""
+        metrics = of_paper(paper)
         if image is None:
-            return dict.fromkeys((*METRICS, "psnr_scaled"), np.nan)
+            return dict.fromkeys((*metrics, "psnr_scaled"), np.nan)
         original = self.targets.inputs(self.batch, slice(position, position + 1))[0]
         image = image.astype(np.float64)
         pixels = self.targets.pixels
         clipped = (pixels(original), np.clip(pixels(image), 0.0, 1.0))
         original, image = original * self.targets.std, image * self.targets.std
         out = {
-            name: metric(*clipped) if name == "ssim" else metric(original, image)
-            for name, metric in METRICS.items()
+            name: metric(*clipped) if name in CLIPPED else metric(original, image)
+            for name, metric in metrics.items()
         }
         # Up to scale: what remains if only the brightness is wrong.
         scale = float(np.vdot(image, original) / max(np.vdot(image, image), 1e-30))

@@ -53,5 +53,5 @@ class MkorConfig(Section):
     coupling: Literal["solve", "ignore"] = "solve"
     refinements: NonNegativeInt = 1
     free: Literal["median", "range"] = "median"
-    estimate: Literal["bounds", "average", "least_squares"] = "bounds"
+    estimate: Literal["bounds", "direct", "average", "least_squares"] = "bounds"
     native: PositiveInt | None = None

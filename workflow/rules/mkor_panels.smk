@@ -23,7 +23,7 @@ def mkor_mnist_panels(attacks, model="mkor_lenet", defence="none", kind="lenet")
         "iDLG": ("iDLG", f"mkor_{kind}_honest", "mkor_idlg"),
         "GI": ("Inverting gradients (GI)", f"mkor_{kind}_honest", "mkor_gi"),
         "CF": ("Class fishing (CF)", f"mkor_{kind}_fishing", "class_fishing"),
-        "MKOR": (MKOR_CODE, f"mkor_{kind}_code", "mkor_average"),
+        "MKOR": (MKOR_CODE, f"mkor_{kind}_code", "mkor_direct"),
         "ours": (MKOR_OURS, ours, "mkor_all_average"),
     }
     return [panel(*known[name], model, defence) for name in attacks]
@@ -141,7 +141,7 @@ MKOR_BLOCKS = {
             panel(
                 "MKOR, strides for pools,\nas the text has it",
                 "mkor_lenet_code",
-                "mkor_average",
+                "mkor_direct",
                 "mkor_lenet_strided",
             ),
         ],
@@ -157,7 +157,7 @@ MKOR_BLOCKS = {
             panel(
                 "MKOR, the modified LeNet\nof the authors' code",
                 "mkor_soteria_code",
-                "mkor_average",
+                "mkor_direct",
                 "mkor_lenet_code",
                 "soteria",
             ),

@@ -47,7 +47,7 @@ class Mkor:
         How the direction that cross-entropy leaves open is settled: ``median`` or ``range``
         (`gradleak.inversion.free_direction`).
     estimate
-        ``bounds`` (eq. 17 to 19; needs max pools or none), ``average`` (section 3.6) or
+        ``bounds`` (eq. 17 to 19; needs max pools or none); ``direct`` (section 3.6), ``average`` or
         ``least_squares`` (ours) for average pools.
     native
         Side of the images before they were enlarged, if the attacker knows it.
@@ -74,15 +74,15 @@ class Mkor:
             raise ConfigError(
                 "coupling: ignore is eq. (9), which needs rows: path; set that, or coupling: solve."
             )
-        if self.native is not None and self.estimate == "least_squares":
-            raise ConfigError("native is not for estimate: least_squares; take one of them out.")
+        if self.native is not None and self.estimate in ("direct", "least_squares"):
+            raise ConfigError(f"native is not for estimate: {self.estimate}; take one of them out.")
 
     def applies(self, chain: Chain) -> str | None:
         """See `gradleak.attacks.base.Attack`."""
         if chain.classes == 1:
             return f"{chain.name} has one output; MKOR tells images apart by their classes."
         pools = {layer.pool for layer in chain.convolutions} - {"none"}
-        wrong = {"max": ("average", "least_squares"), "average": ("bounds",)}
+        wrong = {"max": ("direct", "average", "least_squares"), "average": ("bounds",)}
         for pool in sorted(pools):
             if pool not in wrong:
                 return (
@@ -92,7 +92,8 @@ class Mkor:
             if self.estimate in wrong[pool]:
                 return (
                     f"{chain.name} has {pool} pools, whose regions estimate: {self.estimate} does "
-                    "not fit; choose bounds for max pools, average or least_squares for average."
+                    "not fit; choose bounds for max pools, direct, average or least_squares for "
+                    "average pools."
                 )
         side = chain.input[1]
         if self.native is not None and (side % self.native or chain.input[1] != chain.input[2]):
@@ -124,7 +125,8 @@ class Mkor:
         if view.chain.is_normalised:
             values = stretched(values, paths)
         layout = Layout(paths, grid(view.chain), view.chain.input[0])
-        images = estimate(layout.regions(values), view.chain.input[1:], self.estimate, self.native)
+        size = view.chain.input[1:]
+        images = estimate(layout.regions(values), size, self.estimate, self.native, view.low)
         return Reconstruction(
             np.clip(images, view.low, view.high),
             means.note,

@@ -29,6 +29,7 @@ OF_IMAGES = (
     "psnr_scaled",
     "psnr_class_mean",
     "ssim",
+    "ssim_gauss",
     "rmse_255",
     "psnr_rmse",
     "ssim_255",

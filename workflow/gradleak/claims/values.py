@@ -15,7 +15,7 @@ from gradleak.claims.queries import Column, Columns, Equal, Less, Loss, Runs
 from gradleak.claims.statistics import bootstrap_mean, prediction_interval
 
 DECIBEL = ("psnr", "psnr_255", "psnr_rmse", "psnr_scaled", "psnr_class_mean")
-HIGHER_IS_BETTER = (*DECIBEL, "ssim", "ssim_255", "r2", "label_correct", "count")
+HIGHER_IS_BETTER = (*DECIBEL, "ssim", "ssim_gauss", "ssim_255", "r2", "label_correct", "count")
 # Positive numbers that spread over orders of magnitude.
 LOGARITHMIC = (
     "mse",

@@ -156,7 +156,7 @@ def _score_words(panel: Panel, batch: int) -> list[str]:
     count, total = int(there.sum()), len(values)
     if not count:
         return ["no image found"]
-    psnr, ssim = values.loc[there, "psnr"], values.loc[there, "ssim"]
+    psnr, ssim = values.loc[there, "psnr"], values.loc[there, "ssim_gauss"]
     said = [
         f"PSNR {decibel(psnr.mean())}, best {decibel(psnr.max())}",
         f"SSIM {similarity(ssim.mean())}, best {similarity(ssim.max())}",

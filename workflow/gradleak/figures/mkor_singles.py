@@ -121,7 +121,7 @@ def _column(panel: Panel) -> Any:
                     under(axes, "no image")
                 continue
             draw_pixels(axes, displayed(image))
-            psnr, ssim = (float(values[metric].iloc[k]) for metric in ("psnr", "ssim"))
+            psnr, ssim = (float(values[metric].iloc[k]) for metric in ("psnr", "ssim_gauss"))
             under(axes, decibel(psnr), f"SSIM {similarity(ssim)}")
 
     return draw

@@ -55,7 +55,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             charts + HEAD + 2 * side + BELOW + UNDER,
         )
         width = (PAGE - LEFT - 0.1 - BETWEEN) / 2
-        for place, metric in enumerate(("psnr", "ssim")):
+        for place, metric in enumerate(("psnr", "ssim_gauss")):
             left = LEFT + place * (width + BETWEEN)
             _chart(page.axes(left, TITLE + CHART_HEAD, width, CHART), panels, metric)
         _tick_words(page, panels, TITLE + CHART_HEAD + CHART + 0.24)

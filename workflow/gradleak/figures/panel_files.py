@@ -21,7 +21,7 @@ from gradleak.targets import TargetSet
 
 NONE = -1  # the place of an image that an attack does not give
 # Metrics that figures show; the last of attacks that go by class alone.
-SHOWN = ("psnr", "ssim", "psnr_class_mean")
+SHOWN = ("psnr", "ssim", "ssim_gauss", "psnr_class_mean")
 SEED, ANSWER = 0, 0
 MOST_PIXELS = 224  # of a side, beyond what a page can show
 # What an embedded data set stands in for.

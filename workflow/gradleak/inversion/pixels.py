@@ -11,7 +11,7 @@ from scipy.ndimage import distance_transform_edt
 from gradleak.errors import NumericsError
 from gradleak.servers.plan import Plan
 
-ESTIMATES = ("bounds", "average", "least_squares")
+ESTIMATES = ("bounds", "direct", "average", "least_squares")
 # Weight of the squared differences of neighbours against that of an equation.
 SMOOTHNESS = 1e-4
 
@@ -94,7 +94,11 @@ class Layout:
 
 
 def estimate(
-    found: Regions, size: tuple[int, int], kind: str, native: int | None = None
+    found: Regions,
+    size: tuple[int, int],
+    kind: str,
+    native: int | None = None,
+    empty: float = 0.0,
 ) -> np.ndarray:
     """Images (B, C, H, W) from what is known of regions.
 
@@ -106,11 +110,14 @@ def estimate(
         (H, W) of an image.
     kind
         ``bounds``: the middle of the least maximum and the largest minimum of all regions that
-        hold a pixel (eq. 17 to 19). ``average``: the mean of all that hold it. ``least_squares``:
-        the smoothest image whose regions have these means (ours).
+        hold a pixel (eq. 17 to 19). ``direct``: the mean of the region in whose middle it lies, as
+        section 3.6 and the authors' code have it. ``average``: the mean of all that hold it (ours).
+        ``least_squares``: the smoothest image whose regions have these means (ours).
     native
         Side of the images before they were enlarged by repeating pixels, if the attacker knows
         it; each such block is then one unknown.
+    empty
+        Value of a pixel in no region's middle, for ``direct``; the authors' code has black.
 
     Raises
     ------
@@ -124,6 +131,8 @@ def estimate(
         )
     if kind == "least_squares":
         return _least_squares(found, size).astype(np.float32)
+    if kind == "direct":
+        return _direct(found, size, empty)
     axes = [
         Axis(starts, found.side, length, native or length)
         for starts, length in zip(found.starts, size, strict=True)
@@ -133,6 +142,17 @@ def estimate(
     upper = _reduced(found.upper, axes, np.fmin.reduce)
     lower = _reduced(found.lower, axes, np.fmax.reduce)
     return _expanded(0.5 * (upper + lower), axes)
+
+
+def _direct(found: Regions, size: tuple[int, int], empty: float) -> np.ndarray:
+    """Images whose pixels are the regions in whose middle they lie; of an even side the later."""
+    values = _nearest(found.upper)
+    out = np.full((*values.shape[:2], *size), empty, np.float32)
+    middles = [starts + found.side // 2 for starts in found.starts]
+    inside = [middle < length for middle, length in zip(middles, size, strict=True)]
+    rows, columns = (middle[keep] for middle, keep in zip(middles, inside, strict=True))
+    out[:, :, rows[:, None], columns] = values[:, :, inside[0]][:, :, :, inside[1]]
+    return out
 
 
 class Axis:

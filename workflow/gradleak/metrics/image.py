@@ -76,6 +76,32 @@ def ssim(original: np.ndarray, reconstruction: np.ndarray) -> float:
     return float(structural_similarity(original, reconstruction, data_range=1.0, channel_axis=0))
 
 
+def ssim_gauss(original: np.ndarray, reconstruction: np.ndarray) -> float:
+    """Structural similarity with a Gaussian window (σ = 1.5, 11x11): MKOR's SSIM.
+
+    What the authors' code takes (torchmetrics' default), and Wang et al. (IEEE TIP 2004) define:
+    weighted moments, no sample covariance; scikit-image's. `ssim` has a flat window of 7x7.
+
+    Parameters
+    ----------
+    original, reconstruction
+        Pixels in [0, 1] (C, H, W), at least 11x11.
+    """
+    from skimage.metrics import structural_similarity
+
+    return float(
+        structural_similarity(
+            original,
+            reconstruction,
+            data_range=1.0,
+            channel_axis=0,
+            gaussian_weights=True,
+            sigma=1.5,
+            use_sample_covariance=False,
+        )
+    )
+
+
 def ssim_255(original: np.ndarray, reconstruction: np.ndarray) -> float:
     """Structural similarity of pixels on 0..255 as FedKL's files hold them: its Table VI's SSIM.
 
@@ -124,15 +150,25 @@ def assignment(originals: np.ndarray, found: np.ndarray) -> np.ndarray:
     return np.asarray(linear_sum_assignment(cost)[1])
 
 
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+Metrics = dict[str, Callable[[np.ndarray, np.ndarray], float]]
+METRICS: Metrics = {
     "mse": mse,
     "psnr": psnr,
     "psnr_255": psnr_255,
     "ssim": ssim,
 }
+# What MKOR's authors call SSIM.
+MKOR: Metrics = {"ssim_gauss": ssim_gauss}
+# Metrics of pixels clipped to [0, 1].
+CLIPPED = ("ssim", *MKOR)
 # What FedKL's authors call MSE, PSNR and SSIM; of pixels in [0, 1], or out of it.
-FEDKL: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+FEDKL: Metrics = {
     "rmse_255": rmse_255,
     "psnr_rmse": psnr_rmse,
     "ssim_255": ssim_255,
 }
+
+
+def of_paper(paper: str) -> Metrics:
+    """Metrics that every score file of a paper has: `METRICS`, and MKOR's SSIM."""
+    return METRICS | MKOR if paper == "mkor" else METRICS

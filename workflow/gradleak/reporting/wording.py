@@ -82,6 +82,7 @@ METRICS = {
     "share": "the lock's share of parameters, %",
     "spearman": "Spearman's rank correlation",
     "ssim": "SSIM",
+    "ssim_gauss": "SSIM, Gaussian window",
     "wasserstein": "1-Wasserstein distance",
     "ssim_255": "the paper's SSIM, of pixels that overflow",
     "statistics": "running statistics of norms",
