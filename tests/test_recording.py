@@ -81,6 +81,7 @@ def test_the_run_is_told_without_its_host(results):
     assert {data["dataset"] for data in told["datasets"]} == {"imagenet", "mnist"}
     assert told["commits"] == {"c" * 40: len(list(Path("results/provenance").rglob("*.json")))}
     assert "host" not in told
+    assert told["machine"]["architecture"] and told["machine"]["cores"] >= 1
 
 
 def test_the_card_is_told(results):

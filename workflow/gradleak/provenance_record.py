@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import re
 import socket
@@ -38,6 +39,18 @@ SOURCES = (
     "workflow/scripts/*.py",
     "workflow/claims/**/*.yaml",
 )
+
+
+def machine() -> dict[str, Any]:
+    """Kind of machine, since digits may differ between kinds (docs/determinism.md)."""
+    told = Path("/proc/cpuinfo").read_text() if Path("/proc/cpuinfo").is_file() else ""
+    name = re.search(r"^model name\s*:\s*(.+)$", told, re.MULTILINE)
+    return {
+        "system": platform.system(),
+        "architecture": platform.machine(),
+        "processor": name[1].strip() if name else platform.processor(),
+        "cores": os.cpu_count(),
+    }
 
 
 def package_code() -> str:
@@ -173,6 +186,7 @@ def make(
         "format": FORMAT,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "host": socket.gethostname(),
+        "machine": machine(),
         **commit(),
         "images": config.images,
         "scale": config.scale,

@@ -21,8 +21,8 @@ from gradleak.provenance_chain import behind
 
 # Of results/provenance.json, what holds of the whole run.
 RUN = (
-    "images", "scale", "device", "commits", "code", "workflow", "files", "amounts", "seeds",
-    "versions", "datasets",
+    "images", "scale", "device", "machine", "commits", "code", "workflow", "files", "amounts",
+    "seeds", "versions", "datasets",
 )  # fmt: skip
 ARTIFACT = ["artifact", "rule", "code", "commit", "sha256"]
 TOOK = ["threads", "seconds", "cpu_seconds", "peak_mib", "gpu"]
