@@ -15,7 +15,7 @@ from gradleak.resources import SCALES
 
 RAW = yaml.safe_load((ROOT / "config.yaml").read_text())
 RECORDED = ROOT / "docs/results/pipeline/disk.csv"
-MKOR = "results/scores/embedded-smoke/mkor_lenet_bias/mkor_lenets/none/mkor_all_average.csv"
+MKOR = "results/scores/embedded-smoke/mkor_lenet_bias/mkor_lenets/none/mkor_all_direct.csv"
 
 
 def config(scale):

@@ -24,7 +24,7 @@ def mkor_mnist_panels(attacks, model="mkor_lenet", defence="none", kind="lenet")
         "GI": ("Inverting gradients (GI)", f"mkor_{kind}_honest", "mkor_gi"),
         "CF": ("Class fishing (CF)", f"mkor_{kind}_fishing", "class_fishing"),
         "MKOR": (MKOR_CODE, f"mkor_{kind}_code", "mkor_direct"),
-        "ours": (MKOR_OURS, ours, "mkor_all_average"),
+        "ours": (MKOR_OURS, ours, "mkor_all_direct"),
     }
     return [panel(*known[name], model, defence) for name in attacks]
 

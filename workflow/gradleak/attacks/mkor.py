@@ -47,8 +47,8 @@ class Mkor:
         How the direction that cross-entropy leaves open is settled: ``median`` or ``range``
         (`gradleak.inversion.free_direction`).
     estimate
-        ``bounds`` (eq. 17 to 19; needs max pools or none); ``direct`` (section 3.6), ``average`` or
-        ``least_squares`` (ours) for average pools.
+        ``bounds`` (eq. 17 to 19; needs max pools or none); ``direct`` (section 3.6),
+        ``average`` (ours) or ``least_squares`` (ours) for average pools.
     native
         Side of the images before they were enlarged, if the attacker knows it.
 

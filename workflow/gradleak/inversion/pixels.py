@@ -117,7 +117,7 @@ def estimate(
         Side of the images before they were enlarged by repeating pixels, if the attacker knows
         it; each such block is then one unknown.
     empty
-        Value of a pixel in no region's middle, for ``direct``; the authors' code has black.
+        Value of a pixel of which nothing is known, for ``direct``; the authors' code has black.
 
     Raises
     ------
@@ -146,10 +146,10 @@ def estimate(
 
 def _direct(found: Regions, size: tuple[int, int], empty: float) -> np.ndarray:
     """Images whose pixels are the regions in whose middle they lie; of an even side the later."""
-    values = _nearest(found.upper)
+    values = np.where(np.isnan(found.upper), empty, found.upper)
     out = np.full((*values.shape[:2], *size), empty, np.float32)
     middles = [starts + found.side // 2 for starts in found.starts]
-    inside = [middle < length for middle, length in zip(middles, size, strict=True)]
+    inside = [(at >= 0) & (at < length) for at, length in zip(middles, size, strict=True)]
     rows, columns = (middle[keep] for middle, keep in zip(middles, inside, strict=True))
     out[:, :, rows[:, None], columns] = values[:, :, inside[0]][:, :, :, inside[1]]
     return out
