@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from chains import conv
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.class_fishing import ClassFishing
 from gradleak.attacks.mkor import Mkor
@@ -129,6 +130,30 @@ def test_average_pools_give_means_and_least_squares_sharpens_them():
     assert 0.5 < inside.mean() < 1
     assert np.mean((direct - images)[inside] ** 2) < np.var(images)
     assert sharp < 0.7 * mean
+
+
+def test_a_network_that_keeps_all_pixels_gives_them_back_and_noise_alike():
+    """The authors' modified network: two copies of the image, and one fully connected layer."""
+    more = {"padding": 2, "bias": True, "activation": "relu", "padding_mode": "replicate"}
+    specs = (conv(3, 5, **more), conv(3, 5, **more), LinearSpec(CLASSES))
+    chain, labels = Chain("net", (3, 16, 16), specs), [2, 0, 3, 1]
+    images = noisy(chain, labels)
+    server = MkorServer(convolutions="naive", classifier="naive")
+    view = seen(chain, server, images, labels, "raw_logits", "float32")
+    found = Mkor().run(view, 0)
+    assert max(error(found, images, labels).values()) < 1e-5
+
+
+def test_smoothing_is_a_mean_of_neighbours_weighted_by_distance():
+    chain, labels = network("max"), [0, 1, 2, 3]
+    view = seen(chain, NAIVE, batch(chain, labels), labels, "raw_logits")
+    plain, smooth = (Mkor(smooth=side).run(view, 0).images for side in (None, 5))
+    weights = np.exp(-np.add.outer(np.arange(-2, 3) ** 2, np.arange(-2, 3) ** 2) / 200.0)
+    padded = np.pad(plain, ((0, 0), (0, 0), (2, 2), (2, 2)), mode="edge")
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (5, 5), axis=(2, 3))
+    expected = (windows * weights).sum(axis=(-2, -1)) / weights.sum()
+    assert np.ptp(plain) > 0.1
+    np.testing.assert_allclose(smooth, expected, atol=1e-6)
 
 
 def test_a_batch_of_one_class_gives_its_mean():

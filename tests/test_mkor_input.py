@@ -161,6 +161,7 @@ def test_cross_entropy_without_an_output_bias_parameter_is_refused():
         ({"rows": "some"}, "rows: some is not known"),
         ({"rows": "all", "coupling": "ignore"}, "needs rows: path"),
         ({"native": 4, "estimate": "least_squares"}, "take one of them out"),
+        ({"smooth": 4}, "smooth: 4 has no middle pixel"),
         ({"native": 4, "estimate": "direct"}, "native is not for estimate: direct"),
     ],
 )

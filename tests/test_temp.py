@@ -42,12 +42,12 @@ def test_a_large_gradient_is_gone_once_it_was_read(large, snakemake):
     assert (large / scores[0]).read_bytes() == first
 
 
-def test_vgg16_alone_has_large_gradients(tree, snakemake):
+def test_networks_of_a_hundred_million_weights_alone_have_large_gradients(tree, snakemake):
     """And of it those that closed forms alone have read."""
     done = snakemake(tree, "-n", "--config", "scale=laptop")
     found = rules(done)
     blocks = re.findall(r"rule large_\w+:\n(?: .*\n)+", done.stdout + done.stderr)
-    assert found["large_gradient"] == 19 and found["large_defended_gradient"] == 2
-    assert len(blocks) == 21
+    assert found["large_gradient"] == 20 and found["large_defended_gradient"] == 3
+    assert len(blocks) == 23
     for block in blocks:
-        assert re.search(r"model=mkor_vgg16_1000?(_strided)?,", block)
+        assert re.search(r"model=mkor_(vgg16_1000?(_strided)?|modified_1000),", block)

@@ -55,3 +55,4 @@ class MkorConfig(Section):
     free: Literal["median", "range"] = "median"
     estimate: Literal["bounds", "direct", "average", "least_squares"] = "bounds"
     native: PositiveInt | None = None
+    smooth: PositiveInt | None = None

@@ -20,8 +20,8 @@ THREADED = [
             (RECONSTRUCTION, "fedkl_ggl_cifar10", "fedkl_ggl_cifar10_nets", "fedkl_ggl_cifar10"),
             (RECONSTRUCTION, "mkor_lenet_honest", "mkor_searched_lenets", "mkor_gi"),
             (GRADIENT, "mkor_cifar", "mkor_vgg16_100", ""),
-            (RECONSTRUCTION, "mkor_cifar", "mkor_vgg16_100", "mkor_all"),
-            (SCORE, "mkor_cifar", "mkor_vgg16_100", "mkor_all"),
+            (RECONSTRUCTION, "mkor_cifar", "mkor_vgg16_100", "mkor_all_smooth"),
+            (SCORE, "mkor_cifar", "mkor_vgg16_100", "mkor_all_smooth"),
         )
     ),
 ]

@@ -32,20 +32,20 @@ def mkor_mnist_panels(attacks, model="mkor_lenet", defence="none", kind="lenet")
 def mkor_cifar_panels(attacks, suffix=""):
     """Panels of VGG-16; GI and CF search at 32x32."""
     known = {
-        "MKOR": (MKOR_CODE, "mkor_cifar_code", "mkor", "mkor_vgg16_100"),
-        "ours": (MKOR_OURS, "mkor_cifar", "mkor_all", "mkor_vgg16_100"),
+        "MKOR": (MKOR_CODE, "mkor_cifar_code", "mkor_smooth", "mkor_vgg16_100"),
+        "ours": (MKOR_OURS, "mkor_cifar", "mkor_all_smooth", "mkor_vgg16_100"),
         "GI": ("Inverting gradients (GI)\nat 32×32", "mkor_cifar_honest", "mkor_gi_small"),
         "CF": ("Class fishing (CF)\nat 32×32", "mkor_cifar_fishing", "class_fishing"),
+        "modified": (
+            "MKOR, modified network\nof the authors' code",
+            "mkor_cifar_modified",
+            "mkor",
+            "mkor_modified_100",
+        ),
         "strided": (
-            "MKOR, authors' code,\nstrides for pools",
+            "MKOR, that of the text:\nstrides for pools",
             "mkor_cifar_code_strided",
             "mkor_native",
-            "mkor_vgg16_100_strided",
-        ),
-        "ours strided": (
-            "MKOR, ours,\nstrides for pools",
-            "mkor_cifar_strided",
-            "mkor_all_native",
             "mkor_vgg16_100_strided",
         ),
     }
@@ -53,14 +53,21 @@ def mkor_cifar_panels(attacks, suffix=""):
     return [panel(*known[name], *(small if len(known[name]) == 3 else ())) for name in attacks]
 
 
-# 1,000 photos: both networks, without and with noise.
+# 1,000 photos: both networks of the authors' code, without and with noise; then the text's.
 MKOR_PHOTO_PANELS = [
-    panel(f"MKOR, {name},\n{noise}", "mkor_photos_code", "mkor", model, defence)
-    for model, name in (
-        ("mkor_vgg16_1000", "VGG-16"),
-        ("mkor_vgg16_1000_strided", "VGG-16, strides for pools"),
+    panel(f"MKOR, {name},\n{noise}", experiment, attack, model, defence)
+    for experiment, attack, model, name in (
+        ("mkor_photos_code", "mkor_smooth", "mkor_vgg16_1000", "VGG-16"),
+        ("mkor_photos_modified", "mkor", "mkor_modified_1000", "modified network"),
     )
     for defence, noise in (("none", "no noise"), ("noise_ten", "noise 10 %"))
+]
+MKOR_TEXT_PANELS = [
+    panel(f"MKOR, {name}strides for\npools, as the text has it", *found)
+    for name, *found in (
+        ("", "mkor_photos_strided", "mkor", "mkor_vgg16_1000_strided"),
+        ("ours: ", "mkor_photos", "mkor_all", "mkor_vgg16_1000_strided"),
+    )
 ]
 
 
@@ -82,7 +89,7 @@ def mkor_words(wildcards):
         "panels": there,
         "batch": figure["batch"],
         "shown": figure.get("shown", []),
-        "note": f"{mkor_notes(there)}{mkor_native(there)}{mkor_budgets(there)}",
+        "note": "".join(say(there) for say in MKOR_SAID),
         "drawn": mkor_drawn(there[0], figure["batch"]) if there else "",
     }
 
@@ -100,6 +107,15 @@ def mkor_native(panels):
     return " With strides for pools, the attack is told that images were 32×32 before."
 
 
+def mkor_smoothed(panels):
+    """Which images passed a filter, in words."""
+    sides = {amounts_of_attack(panel["attack"]).get("smooth") for panel in panels} - {None}
+    return "".join(
+        f" Images from VGG-16 with pools are smoothed by a {side}x{side} filter, as in that code."
+        for side in sorted(sides)
+    )
+
+
 def mkor_budgets(panels):
     """How long attacks that search were let run, in words."""
     names = {"mkor_dlg": "DLG", "mkor_idlg": "iDLG", "mkor_gi": "GI", "mkor_gi_small": "GI"}
@@ -107,6 +123,9 @@ def mkor_budgets(panels):
     used = {names[p["attack"]]: p["attack"] for p in panels if p["attack"] in names}
     said = [f"{name} {amounts_of_attack(attack)['iterations']:,}" for name, attack in used.items()]
     return f" Iterations: {', '.join(said)}." if said else ""
+
+
+MKOR_SAID = (mkor_notes, mkor_native, mkor_smoothed, mkor_budgets)
 
 
 def mkor_drawn(panel, batch):
@@ -129,7 +148,7 @@ def mkor_module(wildcards):
 
 MKOR_SINGLE = ["MKOR", "ours", "GI", "CF"]
 MKOR_ALL = ["DLG", "iDLG", "GI", "CF", "MKOR", "ours"]
-MKOR_MORE = ["MKOR", "ours", "strided", "ours strided", "GI", "CF"]
+MKOR_MORE = ["MKOR", "ours", "modified", "strided", "GI", "CF"]
 MKOR_BLOCKS = {
     3: ("A batch of MNIST from LeNet-5", mkor_mnist_panels(MKOR_SINGLE)),
     4: ("A batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_SINGLE)),
@@ -163,21 +182,10 @@ MKOR_BLOCKS = {
             ),
         ],
     ),
-    11: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(["MKOR", "strided"])),
-    12: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(["MKOR", "strided"])),
-    13: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(["MKOR", "strided"])),
-    14: (
-        f"{PHOTOS} photos in one gradient",
-        [
-            *MKOR_PHOTO_PANELS,
-            panel(
-                "MKOR, ours: cross-entropy,\nstrides for pools",
-                "mkor_photos",
-                "mkor_all",
-                "mkor_vgg16_1000_strided",
-            ),
-        ],
-    ),
+    11: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(["MKOR", "modified"])),
+    12: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(["MKOR", "modified"])),
+    13: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(["MKOR", "modified"])),
+    14: (f"{PHOTOS} photos in one gradient", [*MKOR_PHOTO_PANELS, *MKOR_TEXT_PANELS]),
     15: (
         f"{PHOTOS} photos in one gradient, classes repeat",
         MKOR_PHOTO_PANELS,
@@ -187,7 +195,7 @@ MKOR_BATCHES = {11: 1, 12: 2, 13: 3, 15: 1, 18: 1}
 MKOR_SINGLES = {
     5: ("Images of Figure 4, enlarged", mkor_cifar_panels(MKOR_SINGLE)),
     16: ("Images of Figure 3, enlarged", mkor_mnist_panels(MKOR_SINGLE)),
-    17: ("Images of Figure 4, enlarged, and the modified network", mkor_cifar_panels(MKOR_MORE)),
+    17: ("Images of Figure 4, enlarged, and the modified networks", mkor_cifar_panels(MKOR_MORE)),
     18: ("Images of Figure 15, enlarged", MKOR_PHOTO_PANELS),
 }
 MKOR_FIGURES = {
@@ -204,7 +212,7 @@ MKOR_FIGURES[10] = {
     "figure": "mkor_sweep",
     "title": "CIFAR-100 from VGG-16, batches of at most N classes",
     "panels": [
-        panel(f"N = {n}", f"mkor_sweep_{n}", "mkor", "mkor_vgg16_100", classes=n)
+        panel(f"N = {n}", f"mkor_sweep_{n}", "mkor_smooth", "mkor_vgg16_100", classes=n)
         for n in (1, 10, 25, 50, 75, 100)
     ],
     "batch": 0,

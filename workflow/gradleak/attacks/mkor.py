@@ -12,7 +12,7 @@ from gradleak.inversion.decoupling import ClassMeans, Decoupling
 from gradleak.inversion.features import considered, describers, grid, restored, stretched
 from gradleak.inversion.free_direction import KINDS, settle
 from gradleak.inversion.head import Head
-from gradleak.inversion.pixels import ESTIMATES, Layout, estimate
+from gradleak.inversion.pixels import ESTIMATES, Layout, estimate, smoothed
 from gradleak.losses import OF_CLASSES, RAW
 from gradleak.models.chain import Chain
 from gradleak.servers.plan import Plan, plan
@@ -51,6 +51,10 @@ class Mkor:
         ``average`` (ours) or ``least_squares`` (ours) for average pools.
     native
         Side of the images before they were enlarged, if the attacker knows it.
+    smooth
+        Side in pixels, odd, of the filter that images pass at last
+        (`gradleak.inversion.pixels.smoothed`); the authors' code has 5 behind VGG-16, the paper
+        does not tell. None for no filter.
 
     Notes
     -----
@@ -63,6 +67,7 @@ class Mkor:
     free: str = "median"
     estimate: str = "bounds"
     native: int | None = None
+    smooth: int | None = None
 
     def __post_init__(self) -> None:
         for name, known in CHOICES.items():
@@ -73,6 +78,10 @@ class Mkor:
         if self.rows == "all" and self.coupling == "ignore":
             raise ConfigError(
                 "coupling: ignore is eq. (9), which needs rows: path; set that, or coupling: solve."
+            )
+        if self.smooth is not None and self.smooth % 2 == 0:
+            raise ConfigError(
+                f"smooth: {self.smooth} has no middle pixel; give an odd side, or null for none."
             )
         if self.native is not None and self.estimate in ("direct", "least_squares"):
             raise ConfigError(f"native is not for estimate: {self.estimate}; take one of them out.")
@@ -127,6 +136,8 @@ class Mkor:
         layout = Layout(paths, grid(view.chain), view.chain.input[0])
         size = view.chain.input[1:]
         images = estimate(layout.regions(values), size, self.estimate, self.native, view.low)
+        if self.smooth is not None:
+            images = smoothed(images, self.smooth)
         return Reconstruction(
             np.clip(images, view.low, view.high),
             means.note,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.ndimage import distance_transform_edt
+from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from gradleak.errors import NumericsError
 from gradleak.servers.plan import Plan
@@ -14,6 +14,8 @@ from gradleak.servers.plan import Plan
 ESTIMATES = ("bounds", "direct", "average", "least_squares")
 # Weight of the squared differences of neighbours against that of an equation.
 SMOOTHNESS = 1e-4
+# Deviation in pixels of the filter of the authors' code: nearly a mean over so few.
+FILTER_SIGMA = 10.0
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,23 @@ def estimate(
     upper = _reduced(found.upper, axes, np.fmin.reduce)
     lower = _reduced(found.lower, axes, np.fmax.reduce)
     return _expanded(0.5 * (upper + lower), axes)
+
+
+def smoothed(images: np.ndarray, side: int) -> np.ndarray:
+    """Images (B, C, H, W) behind a Gaussian filter of side x side pixels, σ = 10.
+
+    Beyond the edge an image goes on as its last pixels, as in the authors' code (VGG-16).
+
+    Parameters
+    ----------
+    images
+        Before they are clipped.
+    side
+        Odd number of pixels.
+    """
+    return gaussian_filter(
+        images, FILTER_SIGMA, radius=side // 2, mode="nearest", axes=(2, 3)
+    ).astype(images.dtype)
 
 
 def _direct(found: Regions, size: tuple[int, int], empty: float) -> np.ndarray:
