@@ -18,7 +18,7 @@ THREADED = [
             (RECONSTRUCTION, "fedkl_lenet_mnist", "fedkl_lenet_mnist_nets", "fedkl_grnn"),
             (RECONSTRUCTION, "fedkl_resnet20_cifar10", "fedkl_resnet20_cifar10_nets", "fedkl_ig"),
             (RECONSTRUCTION, "fedkl_ggl_cifar10", "fedkl_ggl_cifar10_nets", "fedkl_ggl_cifar10"),
-            (RECONSTRUCTION, "mkor_lenet_honest", "mkor_searched_lenets", "mkor_gi"),
+            (RECONSTRUCTION, "mkor_lenet_honest", "mkor_lenets", "mkor_gi"),
             (GRADIENT, "mkor_cifar", "mkor_vgg16_100", ""),
             (RECONSTRUCTION, "mkor_cifar", "mkor_vgg16_100", "mkor_all_smooth"),
             (SCORE, "mkor_cifar", "mkor_vgg16_100", "mkor_all_smooth"),

@@ -111,7 +111,7 @@ def mkor_smoothed(panels):
     """Which images passed a filter, in words."""
     sides = {amounts_of_attack(panel["attack"]).get("smooth") for panel in panels} - {None}
     return "".join(
-        f" Images from VGG-16 with pools are smoothed by a {side}x{side} filter, as in that code."
+        f" Images from VGG-16 with pools are smoothed by a {side}×{side} filter, as in that code."
         for side in sorted(sides)
     )
 
