@@ -155,6 +155,26 @@ def test_what_cannot_be_is_refuted_or_not_judged(judged: pd.DataFrame) -> None:
     assert judged.loc["mkor.zeros", "reason"] == "data: there is no table mkor_inconspicuous"
 
 
+@pytest.mark.parametrize(("psnr", "exact"), [(160.0, True), (40.0, False)])
+def test_infinite_means_the_same_image_in_8_bits(
+    claims: Claims, tmp_path: Path, psnr: float, exact: bool
+) -> None:
+    modified = ("mkor_photos_modified", "mkor_modified_1000", "none", "mkor")
+    strided = ("mkor_photos_strided", "mkor_vgg16_1000_strided", "none", "mkor")
+    small = ("mkor_cifar_modified", "mkor_modified_100", "none", "mkor")
+    told = ("mkor_cifar_code_strided", "mkor_vgg16_100_strided", "none", "mkor_native")
+    keys = (modified, strided, small, told)
+    rows = [row for key in keys for row in _batch(key, 0, "psnr", [psnr] * SIZE)]
+    rows += _batch(modified, 1, "psnr", [psnr] + [20.0] * (SIZE - 1))
+    verdict = evaluate(claims, _read(tmp_path, rows), "real", "laptop").set_index("id")["verdict"]
+    cells = ["unique.m_max_psnr", "unique.m_avg_psnr", "relabelled.m_max_psnr"]
+    exactly = [*(f"mkor.table4.{cell}" for cell in cells), "mkor.batch.exact"]
+    exactly.append("mkor.batch.exact.strided")
+    assert set(verdict[exactly]) == {"reproduced" if exact else "differs"}
+    assert verdict["mkor.strided.not_exact"] == ("differs" if exact else "reproduced")
+    assert verdict["mkor.table4.random.m_max_psnr"] == "not judged"
+
+
 def test_a_table_of_words_has_what_was_measured(claims: Claims, tmp_path: Path) -> None:
     fishing = ("mkor_lenet_fishing", "mkor_lenet", "none", "class_fishing")
     modified = (fishing[0], "mkor_lenet_code", *fishing[2:])

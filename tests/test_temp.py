@@ -43,7 +43,7 @@ def test_a_large_gradient_is_gone_once_it_was_read(large, snakemake):
 
 
 def test_networks_of_a_hundred_million_weights_alone_have_large_gradients(tree, snakemake):
-    """And of it those that closed forms alone have read."""
+    """Of them those go that closed forms alone have read."""
     done = snakemake(tree, "-n", "--config", "scale=laptop")
     found = rules(done)
     blocks = re.findall(r"rule large_\w+:\n(?: .*\n)+", done.stdout + done.stderr)

@@ -53,7 +53,7 @@ def mkor_cifar_panels(attacks, suffix=""):
     return [panel(*known[name], *(small if len(known[name]) == 3 else ())) for name in attacks]
 
 
-# 1,000 photos: both networks of the authors' code, without and with noise; then the text's.
+# 1,000 photos: both networks of the authors' code, without and with noise.
 MKOR_PHOTO_PANELS = [
     panel(f"MKOR, {name},\n{noise}", experiment, attack, model, defence)
     for experiment, attack, model, name in (
@@ -62,11 +62,12 @@ MKOR_PHOTO_PANELS = [
     )
     for defence, noise in (("none", "no noise"), ("noise_ten", "noise 10 %"))
 ]
+# Then the text's network.
 MKOR_TEXT_PANELS = [
-    panel(f"MKOR, {name}strides for\npools, as the text has it", *found)
+    panel(f"MKOR, {name},\nstrides for pools", *found, "mkor_vgg16_1000_strided")
     for name, *found in (
-        ("", "mkor_photos_strided", "mkor", "mkor_vgg16_1000_strided"),
-        ("ours: ", "mkor_photos", "mkor_all", "mkor_vgg16_1000_strided"),
+        ("the text's network", "mkor_photos_strided", "mkor"),
+        ("ours: cross-entropy", "mkor_photos", "mkor_all"),
     )
 ]
 
@@ -104,15 +105,14 @@ def mkor_native(panels):
     """What attacks know of enlarged images, in words."""
     if not any("native" in panel["attack"] for panel in panels):
         return ""
-    return " With strides for pools, the attack is told that images were 32×32 before."
+    return " With strides for pools pixels were repeated, and the attack is told so."
 
 
 def mkor_smoothed(panels):
     """Which images passed a filter, in words."""
     sides = {amounts_of_attack(panel["attack"]).get("smooth") for panel in panels} - {None}
     return "".join(
-        f" Images from VGG-16 with pools are smoothed by a {side}×{side} filter, as in that code."
-        for side in sorted(sides)
+        f" Images from VGG-16 with pools pass a {side}×{side} filter." for side in sorted(sides)
     )
 
 
@@ -182,9 +182,18 @@ MKOR_BLOCKS = {
             ),
         ],
     ),
-    11: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(["MKOR", "modified"])),
-    12: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(["MKOR", "modified"])),
-    13: ("Another batch of CIFAR-100 from VGG-16", mkor_cifar_panels(["MKOR", "modified"])),
+    11: (
+        "Another batch of CIFAR-100, from VGG-16 and the modified network",
+        mkor_cifar_panels(["MKOR", "modified"]),
+    ),
+    12: (
+        "Another batch of CIFAR-100, from VGG-16 and the modified network",
+        mkor_cifar_panels(["MKOR", "modified"]),
+    ),
+    13: (
+        "Another batch of CIFAR-100, from VGG-16 and the modified network",
+        mkor_cifar_panels(["MKOR", "modified"]),
+    ),
     14: (f"{PHOTOS} photos in one gradient", [*MKOR_PHOTO_PANELS, *MKOR_TEXT_PANELS]),
     15: (
         f"{PHOTOS} photos in one gradient, classes repeat",
