@@ -29,7 +29,7 @@ def mkor_mnist_panels(attacks, model="mkor_lenet", defence="none", kind="lenet")
     return [panel(*known[name], model, defence) for name in attacks]
 
 
-def mkor_cifar_panels(attacks, suffix=""):
+def mkor_cifar_panels(attacks):
     """Panels of VGG-16; GI and CF search at 32x32."""
     known = {
         "MKOR": (MKOR_CODE, "mkor_cifar_code", "mkor_smooth", "mkor_vgg16_100"),
@@ -149,6 +149,10 @@ def mkor_module(wildcards):
 MKOR_SINGLE = ["MKOR", "ours", "GI", "CF"]
 MKOR_ALL = ["DLG", "iDLG", "GI", "CF", "MKOR", "ours"]
 MKOR_MORE = ["MKOR", "ours", "modified", "strided", "GI", "CF"]
+MKOR_ANOTHER = (
+    "Another batch of CIFAR-100, from VGG-16 and the modified network",
+    mkor_cifar_panels(["MKOR", "modified"]),
+)
 MKOR_BLOCKS = {
     3: ("A batch of MNIST from LeNet-5", mkor_mnist_panels(MKOR_SINGLE)),
     4: ("A batch of CIFAR-100 from VGG-16", mkor_cifar_panels(MKOR_SINGLE)),
@@ -182,18 +186,9 @@ MKOR_BLOCKS = {
             ),
         ],
     ),
-    11: (
-        "Another batch of CIFAR-100, from VGG-16 and the modified network",
-        mkor_cifar_panels(["MKOR", "modified"]),
-    ),
-    12: (
-        "Another batch of CIFAR-100, from VGG-16 and the modified network",
-        mkor_cifar_panels(["MKOR", "modified"]),
-    ),
-    13: (
-        "Another batch of CIFAR-100, from VGG-16 and the modified network",
-        mkor_cifar_panels(["MKOR", "modified"]),
-    ),
+    11: MKOR_ANOTHER,
+    12: MKOR_ANOTHER,
+    13: MKOR_ANOTHER,
     14: (f"{PHOTOS} photos in one gradient", [*MKOR_PHOTO_PANELS, *MKOR_TEXT_PANELS]),
     15: (
         f"{PHOTOS} photos in one gradient, classes repeat",
