@@ -30,7 +30,7 @@ def mkor_mnist_panels(attacks, model="mkor_lenet", defence="none", kind="lenet")
 
 
 def mkor_cifar_panels(attacks):
-    """Panels of VGG-16; GI and CF search at 32x32."""
+    """Panels of CIFAR-100: VGG-16, where GI and CF search at 32x32, and the modified networks."""
     known = {
         "MKOR": (MKOR_CODE, "mkor_cifar_code", "mkor_smooth", "mkor_vgg16_100"),
         "ours": (MKOR_OURS, "mkor_cifar", "mkor_all_smooth", "mkor_vgg16_100"),

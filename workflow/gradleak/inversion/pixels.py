@@ -147,16 +147,26 @@ def estimate(
 
 
 def smoothed(images: np.ndarray, side: int) -> np.ndarray:
-    """Images (B, C, H, W) behind a Gaussian filter of side x side pixels, σ = 10.
+    """Images (B, C, H, W) behind a Gaussian filter of side x side pixels.
 
-    Beyond the edge an image goes on as its last pixels, as in the authors' code (VGG-16).
+    y_ij = Σ_uv w_uv x_{i+u, j+v} with w_uv ∝ exp(−(u² + v²) / (2σ²)), Σ w = 1, |u|, |v| ≤
+    (side − 1)/2 and σ = 10 pixels. Beyond the edge an image goes on as its last pixels.
 
     Parameters
     ----------
     images
-        Before they are clipped.
+        Before they are clipped to the range of inputs.
     side
         Odd number of pixels.
+
+    Returns
+    -------
+    ndarray
+        Of the shape and type of `images`.
+
+    Notes
+    -----
+    That of MKOR's authors' code behind VGG-16 (side 5); the paper does not mention it.
     """
     return gaussian_filter(
         images, FILTER_SIGMA, radius=side // 2, mode="nearest", axes=(2, 3)
