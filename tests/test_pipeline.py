@@ -21,9 +21,9 @@ from test_figures_style import assert_print
 SMOKE = ("--config", "scale=smoke")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A tree in which everything was made once, at smoke scale."""
+    """A tree in which everything was made once, at smoke scale; removed at the end, being 5 GB."""
     folder = copy_tree(tmp_path_factory.mktemp("built"))
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", *SMOKE],
@@ -33,7 +33,8 @@ def built(tmp_path_factory):
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
