@@ -1,7 +1,8 @@
 """Write what envs/ takes from requirements.lock: `python envs/pin.py`.
 
-Snakemake copies an environment file before it builds it, so that file cannot refer to the lock and
-must hold the pins itself. A test compares all files with the lock.
+Snakemake copies an environment's files before it builds it, so they cannot refer to the lock, and
+one must hold the pins itself: the script, for Snakemake keeps the text of the YAML file with each
+result. A test compares all files with the lock.
 """
 
 import re
@@ -33,15 +34,27 @@ def build_lock(lock: str) -> str:
     return header + "".join(f"{line}\n" for line in broken)
 
 
-def conda(lock: str) -> str:
-    """Text of envs/gradleak.yaml. Conda hands the list `pip` to pip as a requirements file."""
-    pins = "".join(f'      - "{line}"\n' for line in entries(lock).values())
-    builders = "".join(f"  - {name}\n" for name in BUILDERS)
+def conda() -> str:
+    """Text of envs/gradleak.yaml, which Snakemake keeps with every file that a job makes."""
     return (
-        f"# Environment of every rule for `--sdm conda`, {WRITTEN}.\n"
-        "# Python packages come from the Python package index: conda channels lag behind torch.\n"
+        f"# Environment of every rule for `--sdm conda`; {WRITTEN}.\n"
+        "# Python packages are added by gradleak.post-deploy.sh: conda channels lag behind torch.\n"
         "channels:\n  - conda-forge\n  - nodefaults\n"
-        f"dependencies:\n  - python={PYTHON}\n  - pip\n{builders}  - pip:\n{pins}"
+        f"dependencies:\n  - python={PYTHON}\n  - pip\n"
+    )
+
+
+def post_deploy(lock: str) -> str:
+    """Text of envs/gradleak.post-deploy.sh, which Snakemake runs in the new environment."""
+    pinned = "".join(f"{line}\n" for line in entries(lock).values())
+    return (
+        "#!/usr/bin/env bash\n"
+        f"# Python packages of every rule for `--sdm conda`; {WRITTEN}.\n"
+        "# First what builds packages without a wheel: pip would fetch it unchecked.\n"
+        "set -euo pipefail\n"
+        f"python -m pip install --require-hashes -r /dev/stdin <<'END'\n{build_lock(lock)}END\n"
+        "python -m pip install --no-build-isolation --require-hashes -r /dev/stdin <<'END'\n"
+        f"{pinned}END\n"
     )
 
 
@@ -87,7 +100,8 @@ def files() -> dict[str, str]:
     lock = LOCK.read_text(encoding="utf-8")
     return {
         "build.lock": build_lock(lock),
-        "gradleak.yaml": conda(lock),
+        "gradleak.yaml": conda(),
+        "gradleak.post-deploy.sh": post_deploy(lock),
         "Containerfile": containerfile(),
         "gradleak.def": definition(),
     }

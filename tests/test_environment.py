@@ -11,7 +11,6 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -27,11 +26,12 @@ def pin():
     return module
 
 
+SCRIPT = (ROOT / "envs/gradleak.post-deploy.sh").read_text(encoding="utf-8")
+
+
 def pip_part():
-    """What conda writes to a requirements file and hands to pip."""
-    listed = yaml.safe_load((ROOT / "envs/gradleak.yaml").read_text())["dependencies"]
-    (part,) = [entry["pip"] for entry in listed if isinstance(entry, dict)]
-    return "\n".join(part)
+    """What Snakemake's script hands to pip in conda's environment: first the builders, then all."""
+    return re.findall(r"<<'END'\n(.*?\n)END\n", SCRIPT, flags=re.S)
 
 
 def requirements(text):
@@ -47,7 +47,16 @@ def requirements(text):
     return found
 
 
-@pytest.mark.parametrize("name", ["build.lock", "gradleak.yaml", "Containerfile", "gradleak.def"])
+WRITTEN = (
+    "build.lock",
+    "gradleak.yaml",
+    "gradleak.post-deploy.sh",
+    "Containerfile",
+    "gradleak.def",
+)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
 def test_what_is_made_of_the_lock_equals_it(name):
     stored = (ROOT / "envs" / name).read_text(encoding="utf-8")
     assert stored == pin().files()[name], f"run `python envs/pin.py` and commit envs/{name}"
@@ -60,8 +69,14 @@ def test_lock_has_hashes_and_no_addresses():
         assert "--hash=sha256:" in entry, entry.split("\n")[0]
 
 
+def test_every_file_written_is_compared():
+    assert set(WRITTEN) == set(pin().files())
+
+
 def test_conda_s_list_has_every_entry_of_the_lock_with_its_hashes():
-    found = requirements(pip_part())
+    builders, all_of_them = pip_part()
+    assert builders == (ROOT / "envs/build.lock").read_text(encoding="utf-8")
+    found = requirements(all_of_them)
     assert len(found) == len(ENTRIES)
     assert found == requirements(LOCK.read_text(encoding="utf-8"))
     assert all(found.values())
@@ -69,7 +84,7 @@ def test_conda_s_list_has_every_entry_of_the_lock_with_its_hashes():
 
 def test_a_missing_hash_or_entry_is_seen():
     """The comparison above can fail: one hash less, one entry less, a hash cut short."""
-    expected, text = requirements(LOCK.read_text(encoding="utf-8")), pip_part()
+    expected, text = requirements(LOCK.read_text(encoding="utf-8")), pip_part()[1].strip()
     assert requirements(re.sub(r" --hash=sha256:\w+", "", text, count=1)) != expected
     assert requirements("\n".join(text.splitlines()[1:])) != expected
     assert requirements(text[:-1]) != expected
@@ -77,7 +92,7 @@ def test_a_missing_hash_or_entry_is_seen():
 
 def test_every_install_asks_for_hashes():
     """Makefile, container files and CI: no `pip install` or `download` without them."""
-    places = ["Makefile", "envs/Containerfile", "envs/gradleak.def", ".ci/run"]
+    places = ["Makefile", *(f"envs/{name}" for name in WRITTEN[2:]), ".ci/run"]
     found = 0
     for place in places:
         for line in (ROOT / place).read_text(encoding="utf-8").splitlines():
@@ -89,9 +104,9 @@ def test_every_install_asks_for_hashes():
             found += 1
             own = command.endswith("--no-deps --no-build-isolation -e .")
             assert own or "--require-hashes" in command, f"{place}: {command}"
-            fetches_all = "requirements.lock" in command
+            fetches_all = "requirements.lock" in command or command.endswith("--no-build-isolation")
             assert not fetches_all or "--no-build-isolation" in command, f"{place}: {command}"
-    assert found >= 9
+    assert found >= 11
 
 
 def test_builders_are_of_the_lock():
@@ -147,23 +162,28 @@ def pip(folder, *arguments, check=True):
     sys.version_info[:2] != (3, 11) or not sys.platform.startswith("linux"),
     reason="images and conda's file are for Python 3.11 on Linux",
 )
-def test_the_steps_of_the_container_and_conda_s_list_resolve(tmp_path):
+def test_the_steps_of_the_container_and_conda_s_list_resolve(tmp_path, monkeypatch):
     """In a fresh environment, with hashes; every wheel is fetched, none is installed."""
-    env, listed = tmp_path / "env", tmp_path / "condaenv.requirements.txt"
+    env, report = tmp_path / "env", tmp_path / "report.json"
     venv.create(env, with_pip=True)
     pip(env, "--require-hashes", "-r", ROOT / "envs/build.lock")
-    listed.write_text(pip_part(), encoding="utf-8")
-    asked = ("--no-build-isolation", "--dry-run", "--ignore-installed")
-    found = []
-    # What conda runs (conda/env/installers/pip.py), and the second step of the image.
-    for path in (listed, LOCK):
-        report = tmp_path / "report.json"
-        pip(env, *asked, "--report", report, "-r", path)
-        found.append(sorted(re.findall(r'"sha256": "(\w+)"', report.read_text())))
-    assert found[0] == found[1]
-    assert len(found[0]) > 100
-    listed.write_text(re.sub(r"sha256:\w{9}", "sha256:012345678", pip_part()), encoding="utf-8")
-    done = pip(env, *asked, "-r", listed, check=False)
+    monkeypatch.setenv("PATH", f"{env / 'bin'}:{os.environ['PATH']}")
+    for name, value in {"DRY_RUN": 1, "IGNORE_INSTALLED": 1, "QUIET": 1, "REPORT": report}.items():
+        monkeypatch.setenv(f"PIP_{name}", str(value))
+
+    def hashes():
+        return sorted(re.findall(r'"sha256": "(\w+)"', report.read_text()))
+
+    def conda(script):
+        return subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False)
+
+    done = conda(SCRIPT)
+    assert done.returncode == 0, done.stderr
+    found = hashes()
+    assert len(found) > 100
+    pip(env, "--no-build-isolation", "--require-hashes", "-r", LOCK)  # second step of the image
+    assert hashes() == found
+    done = conda(re.sub(r"sha256:\w{9}", "sha256:012345678", SCRIPT))
     assert done.returncode != 0
     assert "DO NOT MATCH THE HASHES" in done.stderr
 
@@ -214,3 +234,68 @@ def test_apptainer_is_given_the_image_for_every_job(tree, snakemake, monkeypatch
 def test_without_sdm_no_container_is_asked_for(tree, snakemake):
     done = snakemake(tree, "-n", "--", "data/digits-test.safetensors")
     assert "gradleak.sif" not in done.stdout + done.stderr
+
+
+CONDA = """#!/bin/sh
+# Stands in for conda; the last argument of `env create` is the folder of the new environment.
+case "$1 $2" in
+"--version ") echo "conda 25.1.0" ;;
+"info --json") echo '{"conda_prefix": "BASE", "platform": "linux-64"}' ;;
+"clean -y") ;;
+"config --get") echo '{"get": {"channel_priority": "strict"}}' ;;
+"env create") for last; do :; done; mkdir -p "$last/bin" && cp BASE/python "$last/bin/python" ;;
+*) exit 1 ;;
+esac
+"""
+# The Python of that environment: notes what pip is asked to install, and that it was there.
+PYTHON = """#!/bin/sh
+case "$*" in
+"-m pip install "*) echo "> $*" >> BASE/asked; cat >> BASE/asked; test ! -e BASE/broken ;;
+*) touch BASE/ran; exec OURS "$@" ;;
+esac
+"""
+
+
+@pytest.fixture
+def conda(tmp_path, monkeypatch):
+    """A folder with the stand-in for conda, first on the path."""
+    base = tmp_path / "conda"
+    texts = {"bin/conda": CONDA, "python": PYTHON, "bin/activate": 'export PATH="$1/bin:$PATH"\n'}
+    for name, text in texts.items():
+        path = base / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text.replace("BASE", str(base)).replace("OURS", sys.executable))
+        path.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{base / 'bin'}:{os.environ['PATH']}")
+    return base
+
+
+DIGITS = "data/digits-test.safetensors"
+
+
+def test_conda_s_environment_gets_the_packages_of_the_lock(tree, snakemake, conda):
+    """No conda runs here: what is tried is what Snakemake asks for, with its script run by bash."""
+    snakemake(tree, "--sdm", "conda", "--", DIGITS)
+    assert (tree / DIGITS).is_file() and (conda / "ran").exists()
+    _, *asked = re.split(r"^> -m pip install (.*)\n", (conda / "asked").read_text(), flags=re.M)
+    assert asked[::2] == [
+        "--require-hashes -r /dev/stdin",
+        "--no-build-isolation --require-hashes -r /dev/stdin",
+    ]
+    assert asked[1::2] == pip_part()
+
+
+def test_an_environment_whose_packages_fail_is_not_kept(tree, snakemake, conda):
+    (conda / "broken").touch()
+    done = snakemake(tree, "--sdm", "conda", "--", DIGITS, check=False)
+    assert done.returncode != 0
+    assert not (tree / DIGITS).exists() and not (conda / "ran").exists()
+    assert [path for path in (tree / ".snakemake/conda").iterdir() if path.is_dir()] == []
+
+
+def test_the_record_of_a_file_does_not_hold_the_lock(tree, snakemake):
+    """Snakemake notes the environment's text with each of thousands of files."""
+    snakemake(tree, "--", DIGITS)
+    records = [p for p in (tree / ".snakemake/metadata").rglob("*") if p.is_file()]
+    assert records
+    assert max(path.stat().st_size for path in records) < 20_000
