@@ -19,12 +19,16 @@ from html_tree import parse
 from test_figures_style import assert_print
 
 SMOKE = ("--config", "scale=smoke")
+ROOM = 5.5  # GB that all results at smoke scale take, with a copy and its records (docs/disk.md)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory):
-    """A tree in which everything was made once, at smoke scale; removed at the end, being 5 GB."""
+    """A tree in which everything was made once, at smoke scale; 5 GB, removed at the end."""
     folder = copy_tree(tmp_path_factory.mktemp("built"))
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < ROOM:
+        pytest.fail(f"{folder}: {free:.1f} of {ROOM} GB are free; set TMPDIR to a larger disk")
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", *SMOKE],
         cwd=folder,
