@@ -1,14 +1,17 @@
 #!/usr/bin/env bash
 # Python packages of every rule for `--sdm conda`; written by `python envs/pin.py` from requirements.lock.
-# First what builds packages without a wheel: pip would fetch it unchecked.
 set -euo pipefail
-python -m pip install --require-hashes -r /dev/stdin <<'END'
+# Snakemake puts this file beside the environment. Where that could not be activated,
+# `python` would be another one.
+python="${0%.post-deploy.sh}/bin/python"
+# First what builds packages without a wheel: pip would fetch it unchecked.
+"$python" -m pip install --require-hashes -r /dev/stdin <<'END'
 # Builds the packages that have no wheel, without an index; written by `python envs/pin.py` from requirements.lock.
 setuptools==84.2.1 \
     --hash=sha256:3ff8b3b5492a0aa66960f4419365a86b84e013070d4313e4d4a6894f5d64d6bc \
     --hash=sha256:ca140b45d5325a9478f880e351484f62fef15f336462e449ca0c03c873d589c2
 END
-python -m pip install --no-build-isolation --require-hashes -r /dev/stdin <<'END'
+"$python" -m pip install --no-build-isolation --require-hashes -r /dev/stdin <<'END'
 annotated-types==0.8.0 --hash=sha256:13b2beaad985e05e2d6407ee4c4f35590b11f8d693a258a561055cac8f64cab7 --hash=sha256:f072f4d804ea359e4eaf198b1af7a8b0943881a87f31bb764f8bf219bb9419e0
 appnope==1.0.0 ; sys_platform == 'darwin' --hash=sha256:685db59cb6043c3c2e528adc0b3bce3a5f8d09bcf7492c6ea650d1b7421f3c49 --hash=sha256:6fe0c04218aab65c54c4ff81638cdbf848d89f5653b74d68638a137f200dd16e
 argparse-dataclass==2.0.0 --hash=sha256:09ab641c914a2f12882337b9c3e5086196dbf2ee6bf0ef67895c74002cc9297f --hash=sha256:3ffc8852a88d9d98d1364b4441a712491320afb91fb56049afd8a51d74bb52d2

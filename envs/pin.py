@@ -37,7 +37,7 @@ def build_lock(lock: str) -> str:
 def conda() -> str:
     """Text of envs/gradleak.yaml, which Snakemake keeps with every file that a job makes."""
     return (
-        f"# Environment of every rule for `--sdm conda`; {WRITTEN}.\n"
+        "# Environment of every rule for `--sdm conda`; written by `python envs/pin.py`.\n"
         "# Python packages are added by gradleak.post-deploy.sh: conda channels lag behind torch.\n"
         "channels:\n  - conda-forge\n  - nodefaults\n"
         f"dependencies:\n  - python={PYTHON}\n  - pip\n"
@@ -47,13 +47,17 @@ def conda() -> str:
 def post_deploy(lock: str) -> str:
     """Text of envs/gradleak.post-deploy.sh, which Snakemake runs in the new environment."""
     pinned = "".join(f"{line}\n" for line in entries(lock).values())
+    install = '"$python" -m pip install'
     return (
         "#!/usr/bin/env bash\n"
         f"# Python packages of every rule for `--sdm conda`; {WRITTEN}.\n"
-        "# First what builds packages without a wheel: pip would fetch it unchecked.\n"
         "set -euo pipefail\n"
-        f"python -m pip install --require-hashes -r /dev/stdin <<'END'\n{build_lock(lock)}END\n"
-        "python -m pip install --no-build-isolation --require-hashes -r /dev/stdin <<'END'\n"
+        "# Snakemake puts this file beside the environment. Where that could not be activated,\n"
+        "# `python` would be another one.\n"
+        'python="${0%.post-deploy.sh}/bin/python"\n'
+        "# First what builds packages without a wheel: pip would fetch it unchecked.\n"
+        f"{install} --require-hashes -r /dev/stdin <<'END'\n{build_lock(lock)}END\n"
+        f"{install} --no-build-isolation --require-hashes -r /dev/stdin <<'END'\n"
         f"{pinned}END\n"
     )
 

@@ -29,6 +29,10 @@ def pin():
 SCRIPT = (ROOT / "envs/gradleak.post-deploy.sh").read_text(encoding="utf-8")
 
 
+# The only install of the script that may isolate builds, as it builds nothing.
+BUILDERS_FIRST = "\"$python\" -m pip install --require-hashes -r /dev/stdin <<'END'"
+
+
 def pip_part():
     """What Snakemake's script hands to pip in conda's environment: first the builders, then all."""
     return re.findall(r"<<'END'\n(.*?\n)END\n", SCRIPT, flags=re.S)
@@ -104,8 +108,8 @@ def test_every_install_asks_for_hashes():
             found += 1
             own = command.endswith("--no-deps --no-build-isolation -e .")
             assert own or "--require-hashes" in command, f"{place}: {command}"
-            fetches_all = "requirements.lock" in command or command.endswith("--no-build-isolation")
-            assert not fetches_all or "--no-build-isolation" in command, f"{place}: {command}"
+            builders = "build.lock" in command or command == BUILDERS_FIRST
+            assert own or builders or "--no-build-isolation" in command, f"{place}: {command}"
     assert found >= 11
 
 
@@ -167,7 +171,6 @@ def test_the_steps_of_the_container_and_conda_s_list_resolve(tmp_path, monkeypat
     env, report = tmp_path / "env", tmp_path / "report.json"
     venv.create(env, with_pip=True)
     pip(env, "--require-hashes", "-r", ROOT / "envs/build.lock")
-    monkeypatch.setenv("PATH", f"{env / 'bin'}:{os.environ['PATH']}")
     for name, value in {"DRY_RUN": 1, "IGNORE_INSTALLED": 1, "QUIET": 1, "REPORT": report}.items():
         monkeypatch.setenv(f"PIP_{name}", str(value))
 
@@ -175,7 +178,9 @@ def test_the_steps_of_the_container_and_conda_s_list_resolve(tmp_path, monkeypat
         return sorted(re.findall(r'"sha256": "(\w+)"', report.read_text()))
 
     def conda(script):
-        return subprocess.run(["bash"], input=script, capture_output=True, text=True, check=False)
+        path = tmp_path / "env.post-deploy.sh"
+        path.write_text(script, encoding="utf-8")
+        return subprocess.run(["bash", path], capture_output=True, text=True, check=False)
 
     done = conda(SCRIPT)
     assert done.returncode == 0, done.stderr
@@ -183,9 +188,11 @@ def test_the_steps_of_the_container_and_conda_s_list_resolve(tmp_path, monkeypat
     assert len(found) > 100
     pip(env, "--no-build-isolation", "--require-hashes", "-r", LOCK)  # second step of the image
     assert hashes() == found
-    done = conda(re.sub(r"sha256:\w{9}", "sha256:012345678", SCRIPT))
-    assert done.returncode != 0
-    assert "DO NOT MATCH THE HASHES" in done.stderr
+    for part in pip_part():
+        wrong = re.sub(r"sha256:\w{9}", "sha256:012345678", part)
+        done = conda(SCRIPT.replace(part, wrong))
+        assert done.returncode != 0
+        assert "DO NOT MATCH THE HASHES" in done.stderr
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
@@ -247,10 +254,14 @@ case "$1 $2" in
 *) exit 1 ;;
 esac
 """
-# The Python of that environment: notes what pip is asked to install, and that it was there.
+# The Python of that environment: notes what pip is asked to install and breaks off at one of
+# these calls, if a file says which; notes whether a job was there.
 PYTHON = """#!/bin/sh
 case "$*" in
-"-m pip install "*) echo "> $*" >> BASE/asked; cat >> BASE/asked; test ! -e BASE/broken ;;
+"-m pip install "*)
+    echo "> $*" >> BASE/asked
+    cat >> BASE/asked
+    test "$(grep -c "^> " BASE/asked)" != "$(cat BASE/broken)" ;;
 *) touch BASE/ran; exec OURS "$@" ;;
 esac
 """
@@ -260,7 +271,8 @@ esac
 def conda(tmp_path, monkeypatch):
     """A folder with the stand-in for conda, first on the path."""
     base = tmp_path / "conda"
-    texts = {"bin/conda": CONDA, "python": PYTHON, "bin/activate": 'export PATH="$1/bin:$PATH"\n'}
+    activate = 'export PATH="$1/bin:$PATH"\n'
+    texts = {"bin/conda": CONDA, "python": PYTHON, "bin/activate": activate, "broken": "none"}
     for name, text in texts.items():
         path = base / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -285,10 +297,19 @@ def test_conda_s_environment_gets_the_packages_of_the_lock(tree, snakemake, cond
     assert asked[1::2] == pip_part()
 
 
-def test_an_environment_whose_packages_fail_is_not_kept(tree, snakemake, conda):
-    (conda / "broken").touch()
+def test_an_environment_that_cannot_be_activated_gets_them_all_the_same(tree, snakemake, conda):
+    """pip must not install into whatever Python comes first on the path."""
+    (conda / "bin/activate").write_text("return 1\n")
+    snakemake(tree, "--sdm", "conda", "--", DIGITS)
+    assert len(re.findall("^> ", (conda / "asked").read_text(), flags=re.M)) == 2
+
+
+@pytest.mark.parametrize("call", [1, 2])
+def test_an_environment_whose_packages_fail_is_not_kept(tree, snakemake, conda, call):
+    (conda / "broken").write_text(f"{call}\n")
     done = snakemake(tree, "--sdm", "conda", "--", DIGITS, check=False)
     assert done.returncode != 0
+    assert re.findall("^> ", (conda / "asked").read_text(), flags=re.M) == ["> "] * call
     assert not (tree / DIGITS).exists() and not (conda / "ran").exists()
     assert [path for path in (tree / ".snakemake/conda").iterdir() if path.is_dir()] == []
 

@@ -36,9 +36,11 @@ def built(tmp_path_factory):
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    yield folder
-    shutil.rmtree(folder)
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield folder
+    finally:
+        shutil.rmtree(folder)
 
 
 @pytest.fixture
