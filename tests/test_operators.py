@@ -131,6 +131,34 @@ def test_condition_number_of_a_large_system_by_lanczos(monkeypatch):
     assert whole.condition() == pytest.approx(exact, rel=1e-2)
 
 
+@pytest.mark.parametrize("scale", [1.0, 10.0, 100.0, 1e4, 1e7])
+def test_condition_number_where_the_gradient_outweighs_the_weights(scale):
+    """On path `column`, where conjugate gradients no longer end, too."""
+    whole = system(ConvShape(6, 16, (3, 3), (2, 1), (2, 2), (15, 7)), 0, scale)
+    assert whole.path == "column"
+    values = np.linalg.svd(whole.dense(), compute_uv=False)
+    # Lanczos, and block inverse iteration, end at 1e-3 of each eigenvalue; power steps at 1 %.
+    assert whole.condition() == pytest.approx(values[0] / values[-1], rel=1e-2)
+
+
+def test_a_condition_number_lost_in_rounding_is_refused(monkeypatch):
+    from gradleak.operators import system as module
+
+    whole = system(ConvShape(6, 16, (3, 3), (2, 1), (2, 2), (15, 7)), 0, 1e7)
+    monkeypatch.setattr(module, "DENSE_CONDITION", 100)
+    with pytest.raises(NumericsError, match="outweighs the weights so far"):
+        whole.condition()
+
+
+def test_a_layer_that_sees_padding_only_has_no_condition_number():
+    whole = system(ConvShape(1, 1, (1, 1), (4, 4), (1, 1), (2, 2)))
+    assert whole.rank == 0
+    with pytest.raises(NumericsError, match="U is 0"):
+        whole.condition()
+    # With padding as unknowns U has unit rows, and two more that the single pixel seen gives.
+    assert whole.condition("unknowns") > 1
+
+
 def test_projection_is_onto_the_range_of_w():
     shape = ConvShape(2, 6, (3, 3), (1, 1), (0, 0), (8, 8))
     weight, _ = parts(shape)

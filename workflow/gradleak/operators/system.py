@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 from scipy import linalg
-from scipy.sparse.linalg import LinearOperator, eigsh
+from scipy.sparse.linalg import ArpackNoConvergence, LinearOperator, eigsh
 
 from gradleak.errors import NumericsError
 from gradleak.operators import gram
@@ -24,6 +24,12 @@ DENSE_LIMIT = 400
 DENSE_BYTES = 4 * 2**30
 # Rows of K up to which its part on W's kernel is decomposed.
 KERNEL_ROWS = 1000
+# Relative error of a solve inside of Lanczos, in the norm of U, and so of the eigenvalue found.
+INNER = 1e-4
+# The damped factor tells singular values apart whose squares are this many times its damping.
+ABOVE_DAMPING = 100.0
+# Unknowns up to which U is decomposed for the smallest singular value that the factor cannot tell.
+DENSE_CONDITION = 3000
 
 
 class LayerSystem(Operator):
@@ -234,23 +240,33 @@ class LayerSystem(Operator):
         Raises
         ------
         NumericsError
-            If `padding` is neither, or ``unknowns`` is asked of a system with pinned unknowns.
+            If `padding` is neither, or ``unknowns`` is asked of a system with pinned unknowns; if
+            U is 0; if K outweighs W so far that rounding hides the smallest singular value.
         """
         if padding == "unknowns":
             return self._with_padding().condition()
         if padding != "known":
             raise NumericsError(f"padding is '{padding}'; choose known or unknowns.")
+        if not (self.weights.data.any() or self.gradient.block.any() or self.pinned is not None):
+            raise NumericsError("U is 0, so it has no condition number.")
         if min(self.shape) <= DENSE_LIMIT:
             values = linalg.svdvals(self.dense(), overwrite_a=True, check_finite=False)
             return float(values[0] / values[self.rank - 1])
         if self.path == "column":
-            return self._column_condition()
+            found = self._column_condition()
+            return self._full_rank_condition() if found is None else found
         factor = self._normal_factor()
         missing = self.shape[1] - self.rank if factor.suspects else 0
         lowest = gram.lowest_singular_values(self, factor, missing + 1)[-1]
         return float(gram.largest_singular_value(self, 200) / lowest)
 
-    def _column_condition(self) -> float:
+    def _column_condition(self) -> float | None:
+        """Both ends of the spectrum by Lanczos; None where conjugate gradients do not get there.
+
+        They solve N x = v for N = U^T U, preconditioned with M = W^T W <= N. Where their residual r
+        has r^T M^-1 r <= INNER² v^T x, the error of x is at most INNER ||x|| in the norm of N, as
+        N^-1 <= M^-1 and v^T x <= v^T N^-1 v.
+        """
         factor = self.convolution.factor
         assert factor is not None
         size = self.shape[1]
@@ -264,10 +280,33 @@ class LayerSystem(Operator):
 
         def inverse(v: np.ndarray) -> np.ndarray:
             floor = 1e-20 * float(v @ factor.solve(v))
-            return gram.conjugate_gradients(self, factor.solve, v, floor, 200)[0]
+            x = gram.conjugate_gradients(self, factor.solve, v, floor, 200)[0]
+            rest = v - self.adjoint(self.apply(x))
+            if float(rest @ factor.solve(rest)) > INNER**2 * float(v @ x):
+                raise _Unsolved
+            return x
 
         inverted = LinearOperator((size, size), inverse, dtype=float)
-        return float(np.sqrt(eigsh(normal, **options)[0] * eigsh(inverted, **options)[0]))
+        try:
+            return float(np.sqrt(eigsh(normal, **options)[0] * eigsh(inverted, **options)[0]))
+        except (_Unsolved, ArpackNoConvergence):
+            return None
+
+    def _full_rank_condition(self) -> float:
+        """Condition number of U of full column rank by the factor of U^T U, else by its SVD."""
+        size = self.shape[1]
+        if 8 * size * size <= gram.MATRIX_BYTES:
+            factor = self._normal_factor()
+            lowest = float(gram.lowest_singular_values(self, factor, 1)[0])
+            if lowest**2 >= ABOVE_DAMPING * factor.damping:
+                return gram.largest_singular_value(self, 200) / lowest
+        if size > DENSE_CONDITION:
+            raise NumericsError(
+                f"dJ/dZ outweighs the weights so far that the smallest of {size} singular values "
+                "is lost in rounding; scale dJ/dZ down."
+            )
+        values = linalg.svdvals(self.dense(), overwrite_a=True, check_finite=False)
+        return float(values[0] / values[-1])
 
     def _with_padding(self) -> LayerSystem:
         """A = [W; K; E]: padded pixels are unknowns, E has a unit row for each."""
@@ -332,6 +371,10 @@ class LayerSystem(Operator):
             overwrite_a=True,
             check_finite=False,
         )[0]
+
+
+class _Unsolved(Exception):
+    """Conjugate gradients ended before their answer was one."""
 
 
 class _WeightRows(Operator):
