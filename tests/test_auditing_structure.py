@@ -59,6 +59,52 @@ def test_ranks_say_what_they_are_worth():
         assert 0 <= layer.free == layer.own_unknowns - layer.rank
 
 
+def test_no_rank_is_exact_where_the_next_layer_skips_positions():
+    """Issue 26: 147 by the sizes of the first layer alone, of which 108 are there."""
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(3, 11, 5, 2),
+        nn.Tanh(),
+        nn.Conv2d(11, 9, 1, 2),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.Linear(9, 10),
+    )
+    found, converted = analysed(module, (3, 8, 8))
+    first, second = row(found, "0"), row(found, "2")
+    assert (first.rank, first.rank_kind, first.free) == (108, "measured", 84)
+    assert first.condition > 1 and "dJ/dZ is 0 at 3 of 4 positions" in first.note
+    assert (second.rank, second.rank_kind) == (11, "exact")
+    assert (found.security, found.security_kind) == (-84 - 33 / 2, "measured")
+    assert structural_index(converted.chain) == (found.security, False)
+
+
+@pytest.mark.parametrize(("size", "kind"), [(8, "measured"), (34, "at most")])
+def test_a_rank_behind_a_relu_is_never_proved_by_sizes(size, kind):
+    """Where dJ/dZ is 0 behind it depends on the image."""
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Flatten(), nn.Linear(6 * (size - 2) ** 2, 3)
+    )
+    found = row(analysed(module, (3, size, size))[0], "0")
+    assert found.rank_kind == kind
+    module[1] = nn.Tanh()
+    assert row(analysed(module, (3, size, size))[0], "0").rank_kind == "exact"
+
+
+def test_a_proved_rank_that_these_weights_do_not_have_is_measured():
+    """A filter that is almost another one: nothing is 0, and yet a rank is missing."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Conv2d(4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(48, 3))
+    before = row(analysed(module, (4, 5, 5))[0], "0")
+    assert before.rank_kind == "exact"
+    with torch.no_grad():
+        module[0].weight[1] = module[0].weight[0]
+        module[0].bias[1] = module[0].bias[0]
+    after = row(analysed(module, (4, 5, 5))[0], "0")
+    assert after.rank_kind == "measured" and after.rank < before.rank
+
+
 def test_a_measured_rank_is_that_of_the_dense_system():
     torch.manual_seed(0)
     module = nn.Sequential(

@@ -24,7 +24,7 @@ from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.structure import ConvShape, structural_rank
 from gradleak.operators.system import LayerSystem
-from gradleak.security import layer_rows, layer_system, reported_rank, structural_index
+from gradleak.security import behind, layer_rows, layer_system, reported_rank, structural_index
 from gradleak.targets import TargetSet
 
 TANH = Activation("tanh")
@@ -198,15 +198,15 @@ def test_the_numerical_rank_is_left_alone_where_it_is_not_reported(small_case, m
     monkeypatch.setattr(LayerSystem, "rank", property(lambda self: calls.append(self) or 7))
     found = case.read(small_case)
     layer = SMALL.convolutions[1]
-    structure = structural_rank(layer.shape)
+    structure, follows = structural_rank(layer.shape), behind(SMALL, layer)
     assert structure.exact
     system = layer_system(layer, found.weights, found.deltas)
-    assert reported_rank(system) == (structure.bound, "structural", structure)
+    assert reported_rank(system, follows) == (structure.bound, "structural", structure)
     assert not calls
     deltas = {name: delta.copy() for name, delta in found.deltas.items()}
     deltas[layer.name][2] = 0.0
     dead = layer_system(layer, found.weights, deltas)
-    assert reported_rank(dead) == (7, "numerical", structure)
+    assert reported_rank(dead, follows) == (7, "numerical", structure)
     assert calls == [dead]
 
 

@@ -17,7 +17,7 @@ from gradleak.models.files import ModelFile, runs
 from gradleak.models.passes import Weights, deltas, margin_label, unknown_keys
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.rank_analysis import analyse, critical, largest_alone
-from gradleak.security import layer_system, reported_rank
+from gradleak.security import behind, layer_system, reported_rank
 from gradleak.targets import TargetSet
 
 COLUMNS = [
@@ -174,7 +174,8 @@ def measured(
         if ranks:
             facts["pixels"] = layer.shape.size[0] * layer.shape.size[1]
             with _Noting(notes):
-                facts["rank"], facts["rank_method"], _ = reported_rank(system)
+                follows = behind(chain, layer)
+                facts["rank"], facts["rank_method"], _ = reported_rank(system, follows)
             with _Noting(notes):
                 facts["rank_gradient"] = gradient_rank(system.gradient)
                 facts["gradient_alone"] = facts["rank_gradient"] == facts["pixels"]

@@ -11,9 +11,10 @@ import pandas as pd
 from gradleak.models.chain import Chain, ConvLayer, LinearLayer
 from gradleak.models.files import ModelFile, runs
 from gradleak.models.passes import deltas as true_deltas
+from gradleak.operators.behind import Behind
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.structure import StructuralRank, structural_rank
+from gradleak.operators.structure import Seen, StructuralRank, structural_rank
 from gradleak.operators.system import LayerSystem
 from gradleak.progress import progress
 from gradleak.targets import TargetSet
@@ -68,17 +69,34 @@ def structural_index(chain: Chain) -> tuple[float, bool]:
     """c(M) from the sizes of the layers alone, and whether it is exact.
 
     rank(U_i) of `index_from_ranks` is replaced by the bound of docs/rank.md. Exact (for almost
-    every weight and gradient) if every layer lies in the domain where the bound is the rank,
-    else an upper bound.
+    every weight and image) if every layer lies in the domain where the bound is the rank, and the
+    layers behind it let dJ/dZ be what that takes; else an upper bound.
 
     Returns
     -------
     tuple
         c(M), at most 0, and whether it is exact.
     """
-    found = [structural_rank(layer.shape) for layer in chain.convolutions]
+    found = [structural_rank(layer.shape, behind(chain, layer)) for layer in chain.convolutions]
     value = index_from_ranks(chain, (rank.bound for rank in found))
     return value, all(rank.exact for rank in found)
+
+
+def behind(chain: Chain, layer: ConvLayer) -> Behind:
+    """What lies between a layer's linear output and the loss.
+
+    Behind pools, norms and skips nothing is taken to be known of dJ/dZ; behind slopes of 0 and
+    dropout, only where it is 0 in any case.
+    """
+    rest = chain.layers[chain.layers.index(layer) :]
+    convolutions = [other for other in rest if isinstance(other, ConvLayer)]
+    if not all(other.is_plain and not other.skip for other in convolutions):
+        return Behind(smooth=False)
+    smooth = all(
+        other.activation.is_sloped and not (isinstance(other, LinearLayer) and other.dropout)
+        for other in rest
+    )
+    return Behind(tuple(other.shape for other in convolutions[1:]), smooth)
 
 
 def discount(position: int, depth: int) -> float:
@@ -86,22 +104,67 @@ def discount(position: int, depth: int) -> float:
     return (depth - position) / depth
 
 
-def reported_rank(system: LayerSystem) -> tuple[int, str, StructuralRank]:
+def reported_rank(system: LayerSystem, follows: Behind) -> tuple[int, str, StructuralRank]:
     """Rank of U that c(M) is made of: the structural one where it is exact, else the numerical.
 
-    The structural rank holds for almost every weight and gradient; a dead filter (all weights or
-    all of dJ/dZ zero) is one of the exceptions. The numerical rank is computed only if it is
-    the one reported.
+    The structural rank holds for almost every weight and image, if the layers behind are known
+    (`Behind`); it is taken without further work unless weight or dJ/dZ is seen to be an exception.
+    Elsewhere the numerical rank decides, and confirms the structural one where both are the same.
+
+    Parameters
+    ----------
+    system
+        U.
+    follows
+        What lies behind the layer.
 
     Returns
     -------
     tuple
         The rank, ``structural`` or ``numerical``, and what the sizes say.
     """
-    structure = structural_rank(system.convolution.conv_shape)
-    if structure.exact and _generic(system):
+    shape = system.convolution.conv_shape
+    structure = structural_rank(shape, follows)
+    delta = system.gradient.delta
+    if structure.exact and is_ordinary(system.convolution.weight, delta, follows.seen(shape)):
         return structure.bound, "structural", structure
-    return system.rank, "numerical", structure
+    return *_confirmed(system, structure), structure
+
+
+def _confirmed(system: LayerSystem, structure: StructuralRank) -> tuple[int, str]:
+    """Numerical rank, never above the bound; ``structural`` where it is what the sizes prove."""
+    rank = system.rank
+    alive = _is_alive(system.convolution.weight, system.gradient.delta)
+    if alive and structure.domain is not None and rank == structure.bound:
+        return rank, "structural"
+    return min(rank, structure.bound), "numerical"
+
+
+def is_ordinary(weight: np.ndarray, delta: np.ndarray, seen: Seen) -> bool:
+    """Whether nothing shows weight and dJ/dZ to be among those that the proofs leave out.
+
+    As matrices both have full rank, no filter is 0, and no position seen by the layers behind has
+    a dJ/dZ of 0 in all filters.
+
+    Parameters
+    ----------
+    weight
+        (O, C, kh, kw).
+    delta
+        dJ/dZ (O, P).
+    seen
+        Where dJ/dZ may differ from 0.
+    """
+    taps = weight.reshape(weight.shape[0], -1)
+    places = delta[:, np.outer(*seen).ravel()]
+    if not (_is_alive(weight, delta) and places.any(axis=0).all()):
+        return False
+    return all(np.linalg.matrix_rank(one) == min(one.shape) for one in (taps, places))
+
+
+def _is_alive(weight: np.ndarray, delta: np.ndarray) -> bool:
+    """Whether no filter has a weight or a dJ/dZ of 0."""
+    return bool(delta.any(axis=1).all() and weight.any(axis=(1, 2, 3)).all())
 
 
 def layer_rows(
@@ -111,13 +174,15 @@ def layer_rows(
 ) -> list[dict[str, Any]]:
     """Rank facts of every convolution of one network for one image.
 
-    The row holds the rank of `reported_rank`, and the numerical one beside it.
+    The row holds the rank of `reported_rank` and the numerical one beside it, which decides where
+    they differ.
     """
     out = []
     first = next(layer for layer in chain.layers if isinstance(layer, LinearLayer))
     for i, layer in enumerate(progress(chain.convolutions, "layers")):
         system = layer_system(layer, weights, deltas)
-        rank, method, structure = reported_rank(system)
+        structure = structural_rank(layer.shape, behind(chain, layer))
+        rank, method = _confirmed(system, structure)
         weight = discount(i, len(chain.convolutions))
         out.append(
             {
@@ -142,12 +207,6 @@ def layer_rows(
             }
         )
     return out
-
-
-def _generic(system: LayerSystem) -> bool:
-    """Whether no filter is dead: zero filters and zero deltas lie outside of the identity."""
-    delta, weight = system.gradient.delta, system.convolution.weight
-    return bool(delta.any(axis=1).all() and weight.any(axis=(1, 2, 3)).all())
 
 
 def layer_system(

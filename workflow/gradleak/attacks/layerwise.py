@@ -16,7 +16,7 @@ from gradleak.models.activations import INVERTIBLE, Activation, Opened
 from gradleak.models.chain import Chain, ConvLayer, LinearLayer
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.structure import structural_rank
+from gradleak.operators.structure import rank_bound
 from gradleak.operators.system import LayerSystem
 
 
@@ -55,9 +55,9 @@ class LayerTask:
 
     @property
     def free(self) -> int:
-        """Unknowns that no row of U fixes, at least: by the sizes and by the rows that are left."""
+        """Unknowns that no row of U fixes, at least: by sizes, rows left, and where dJ/dZ is 0."""
         shape = self.layer.shape
-        known = min(structural_rank(shape).bound, self.system.shape[0])
+        known = min(rank_bound(shape, self.system.gradient.seen), self.system.shape[0])
         return max(0, shape.unknowns - known)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Literal
@@ -14,21 +14,26 @@ from torch import nn
 from gradleak.auditing.conversion import Converted
 from gradleak.auditing.counts import Count, counts
 from gradleak.auditing.reading import Layer, Reading
-from gradleak.models.chain import Chain
+from gradleak.models.chain import ConvLayer
+from gradleak.operators.behind import Behind
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.gram import normal_matrix
-from gradleak.operators.structure import ConvShape, structural_rank
+from gradleak.operators.structure import ConvShape, rank_bound, structural_rank
 from gradleak.operators.system import LayerSystem
 from gradleak.rank_analysis import analyse
-from gradleak.security import structural_index
+from gradleak.security import behind, index_from_ranks, is_ordinary
 
-# Unknowns up to which a condition number is computed, and a rank that no proof covers: some seconds
-# a layer.
+# Unknowns up to which a condition number is computed, and a rank below the bound: some seconds a
+# layer.
 CONDITIONED, RANKED = 3_100, 1_600
-# Eigenvalues of U^T U below this share of the largest are rounding.
+# Eigenvalues of U^T U below this share of the largest, or below n times eps of it, are rounding.
 ROUNDING = 1e-13
 RankKind = Literal["exact", "measured", "at most", ""]
+# The surest first.
+KINDS: tuple[RankKind, ...] = ("exact", "measured", "at most")
+# Where nothing is known of what follows a layer.
+UNKNOWN = Behind(smooth=False)
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ class LayerStructure:
     own_unknowns
         |x| of the layer alone: columns of U.
     rank, rank_kind
-        rank U: ``exact`` (proved, for almost every weight and gradient), ``measured`` (of these
+        rank U: ``exact`` (proved, for almost every weight and image), ``measured`` (of these
         weights, at a sample image) or ``at most`` (a bound).
     condition
         Largest over smallest non-zero singular value of U at a sample image; None where it was not
@@ -104,7 +109,7 @@ class Structure:
     security
         c(M), COPA's index; None where it is not defined.
     security_kind
-        ``exact``, or ``at most``; empty where it is not defined.
+        The least sure of the ranks that it is made of; empty where it is not defined.
     security_note
         Why c(M) is not defined.
     chain
@@ -140,12 +145,20 @@ def structure(
     """
     rows = _counted(reading, converted)
     worst = max(rows.values(), key=lambda row: row.index) if rows else None
+    follows = _behind(converted)
     layers = [
-        _layer(layer, rows.get(layer.name), module, deltas.get(layer.name), worst)
+        _layer(
+            layer,
+            rows.get(layer.name),
+            module,
+            deltas.get(layer.name),
+            worst,
+            follows.get(layer.name, UNKNOWN),
+        )
         for layer in reading.layers
         if layer.parameters or layer.unreadable
     ]
-    value, kind, note = security(converted.chain if converted else None, why_no_chain)
+    value, kind, note = security(converted, why_no_chain, layers)
     return Structure(
         tuple(layers),
         worst.index if worst else None,
@@ -157,16 +170,30 @@ def structure(
     )
 
 
-def security(chain: Chain | None, why_no_chain: str) -> tuple[float | None, str, str]:
-    """c(M), whether it is exact, and where it is not defined why (COPA eq. 8)."""
-    if chain is None:
+def security(
+    converted: Converted | None, why_no_chain: str, layers: Sequence[LayerStructure]
+) -> tuple[float | None, str, str]:
+    """c(M), how its ranks are known, and where it is not defined why (COPA eq. 8)."""
+    if converted is None:
         return None, "", f"c(M) is of a chain: {why_no_chain}"
+    chain = converted.chain
     if not chain.convolutions:
         return None, "", "c(M) is a sum over convolutions, and there are none."
     if not (chain.is_sequential and chain.is_plain):
         return None, "", "c(M) is of chains without skips, norms and pools."
-    value, exact = structural_index(chain)
-    return value, "exact" if exact else "at most", ""
+    rows = {row.layer: row for row in layers}
+    found = [rows[name] for name in _behind(converted)]
+    value = index_from_ranks(chain, (row.rank or 0 for row in found))
+    return value, max((row.rank_kind for row in found), key=KINDS.index), ""
+
+
+def _behind(converted: Converted | None) -> dict[str, Behind]:
+    """What lies behind each convolution of a chain, by the module's name of it."""
+    if converted is None:
+        return {}
+    chain = converted.chain
+    named = zip(converted.layers, chain.layers, strict=True)
+    return {name: behind(chain, layer) for name, layer in named if isinstance(layer, ConvLayer)}
 
 
 def _counted(reading: Reading, converted: Converted | None) -> dict[str, Count]:
@@ -188,6 +215,7 @@ def _layer(
     module: nn.Module,
     delta: np.ndarray | None,
     worst: Count | None,
+    follows: Behind,
 ) -> LayerStructure:
     base = LayerStructure(
         layer.name,
@@ -201,7 +229,7 @@ def _layer(
     )
     if not layer.is_linear:
         return base
-    rank, kind, condition, note = _ranks(layer, module, delta)
+    rank, kind, condition, note = _ranks(layer, module, delta, follows)
     notes = [note, count.note] if count else [note, "counted with the layer that its skip ends at"]
     fields = {
         "rank": rank,
@@ -225,7 +253,7 @@ def _layer(
 
 
 def _ranks(
-    layer: Layer, module: nn.Module, delta: np.ndarray | None
+    layer: Layer, module: nn.Module, delta: np.ndarray | None, follows: Behind
 ) -> tuple[int, RankKind, float | None, str]:
     """Rank U, how it is known, condition number, and what to note."""
     unknowns = prod(layer.input_shape)
@@ -235,34 +263,57 @@ def _ranks(
     if layer.shape is None:
         # dJ/dW = δ xᵀ gives x wherever a δ is not 0 (COPA eq. 9, 10).
         return unknowns, "exact", None, "its gradient gives its input directly"
-    shape = layer.shape
-    found = structural_rank(shape)
-    rank: int = layer.groups * found.bound
+    found = structural_rank(layer.shape, follows)
     kind: RankKind = "exact" if found.exact else "at most"
     if delta is None or layer.groups > 1:
         why = f"{layer.groups} groups, each counted" if delta is not None else "dJ/dZ is not known"
-        return rank, kind, None, f"{why}; no condition number"
-    weight, delta = _as_convolution(layer, module, delta, shape)
-    # Proofs for almost every weight do not hold where a filter, or its dJ/dZ, is 0.
-    is_dead = not (delta.any(axis=(1, 2)).all() and weight.any(axis=(1, 2, 3)).all())
-    notes = ["a filter or its dJ/dZ is 0"] if is_dead else []
+        return layer.groups * found.bound, kind, None, f"{why}; no condition number"
+    return _measured(layer.shape, *_as_convolution(layer, module, delta, layer.shape), follows)
+
+
+def _measured(
+    shape: ConvShape, weight: np.ndarray, delta: np.ndarray, follows: Behind
+) -> tuple[int, RankKind, float | None, str]:
+    """Rank U of these weights at this dJ/dZ, as far as it is computed; as `_ranks`.
+
+    An eigenvalue of U^T U above rounding confirms the bound, and so does the rank.
+    """
+    found, gradient = structural_rank(shape, follows), GradientConstraint(delta, shape)
+    rank = min(found.bound, rank_bound(shape, gradient.seen))
+    ordinary = is_ordinary(weight, gradient.delta, follows.seen(shape))
+    kind: RankKind = "exact" if found.exact and ordinary else "at most"
+    notes = _zeros(weight, gradient.delta)
     met = without_gaps(shape)
     # VGG-16's at 224x224 would take 30 GB.
     if met.unknowns > CONDITIONED:
         notes.append(f"no condition number above {CONDITIONED} unknowns")
-        return rank, "at most" if is_dead else kind, None, "; ".join(notes)
-    system = LayerSystem(Convolution(weight, met), GradientConstraint(delta, met))
-    if (is_dead or not found.exact) and met.unknowns <= RANKED:
-        rank, kind = system.rank, "measured"
-    elif is_dead:
-        kind = "at most"
-    if kind == "at most":
-        notes.append("no condition number: the rank is only bounded")
         return rank, kind, None, "; ".join(notes)
+    system = LayerSystem(Convolution(weight, met), GradientConstraint(delta, met))
     condition = _condition(system, rank)
+    if condition is None and met.unknowns <= RANKED:
+        measured = system.rank
+        if measured < rank or kind != "exact":
+            kind = "measured"
+        if measured < rank:
+            rank, condition = measured, _condition(system, measured)
+    elif condition is not None and kind == "at most":
+        kind = "measured"
     if condition is None:
-        notes.append("no condition number: the smallest singular value is lost in rounding")
+        why = "the smallest singular value is lost in rounding" if rank else "U is 0"
+        why = "the rank is only bounded" if kind == "at most" else why
+        notes.append(f"no condition number: {why}")
     return rank, kind, condition, "; ".join(notes)
+
+
+def _zeros(weight: np.ndarray, delta: np.ndarray) -> list[str]:
+    """Note filters without weight or dJ/dZ, and positions without dJ/dZ."""
+    notes = []
+    if not (delta.any(axis=1).all() and weight.any(axis=(1, 2, 3)).all()):
+        notes.append("a filter or its dJ/dZ is 0")
+    unseen = int(np.sum(~delta.any(axis=0)))
+    if 0 < unseen < delta.shape[1]:
+        notes.append(f"dJ/dZ is 0 at {unseen} of {delta.shape[1]} positions")
+    return notes
 
 
 def without_gaps(shape: ConvShape) -> ConvShape:
@@ -281,15 +332,18 @@ def without_gaps(shape: ConvShape) -> ConvShape:
 
 
 def _condition(system: LayerSystem, rank: int) -> float | None:
-    """Largest over smallest non-zero singular value of U, from U^T U; None where rounding hides it.
+    """Largest over `rank`-th singular value of U, from U^T U; None where rounding hides the latter.
 
     `LayerSystem.condition` gets further, but takes ten times as long.
     """
+    if not rank:
+        return None
     values = linalg.eigvalsh(
         normal_matrix(system.convolution, system.gradient), overwrite_a=True, check_finite=False
     )
     least = values[len(values) - rank]
-    return float(np.sqrt(values[-1] / least)) if least > ROUNDING * values[-1] else None
+    rounding = max(ROUNDING, len(values) * np.finfo(float).eps) * values[-1]
+    return float(np.sqrt(values[-1] / least)) if least > rounding else None
 
 
 def _as_convolution(

@@ -113,11 +113,11 @@ def _rgap_layers() -> Task:
 
 def _index() -> Task:
     """Time c(M) as it is reported, from weights and dJ/dZ."""
-    from gradleak.security import index_from_ranks, layer_system, reported_rank
+    from gradleak.security import behind, index_from_ranks, layer_system, reported_rank
 
     def run(case: cases.Case) -> Result:
         found = [
-            reported_rank(layer_system(layer, case.weights, case.deltas))
+            reported_rank(layer_system(layer, case.weights, case.deltas), behind(case.chain, layer))
             for layer in case.chain.convolutions
         ]
         ranks = [rank for rank, _, _ in found]

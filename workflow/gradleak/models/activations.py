@@ -91,6 +91,11 @@ class Activation:
         return self.name in HOMOGENEOUS
 
     @property
+    def is_sloped(self) -> bool:
+        """Whether a'(z) is 0 nowhere."""
+        return self.name in INVERTIBLE and (self.name != "leaky_relu" or self.slope != 0)
+
+    @property
     def limits(self) -> tuple[float, float]:
         """Open interval of values that a(z) takes for finite z."""
         return {"tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0)}.get(self.name, (-np.inf, np.inf))

@@ -9,7 +9,7 @@ import numpy as np
 from gradleak.errors import NumericsError
 from gradleak.operators.base import Operator
 from gradleak.operators.convolution import patch_indices
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.structure import ConvShape, Seen
 
 
 class GradientConstraint(Operator):
@@ -39,6 +39,12 @@ class GradientConstraint(Operator):
         self.conv_shape = shape
         kernel = shape.kernel[0] * shape.kernel[1]
         self.shape = (shape.filters * shape.channels * kernel, shape.unknowns)
+
+    @property
+    def seen(self) -> Seen:
+        """On each axis, whether dJ/dZ differs from 0 anywhere on the line at a position."""
+        grid = np.asarray(self.delta.any(axis=0)).reshape(self.conv_shape.output)
+        return np.asarray(grid.any(axis=1)), np.asarray(grid.any(axis=0))
 
     @cached_property
     def block(self) -> np.ndarray:

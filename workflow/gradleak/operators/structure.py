@@ -1,8 +1,9 @@
-"""Rank of a convolution's layer system from its sizes alone (COPA, eq. 4 and 8).
+"""Rank of a convolution's layer system from sizes alone (COPA, eq. 4 and 8).
 
 U = [W; K] stacks the weight constraint (eq. 1a) and the gradient constraint (eq. 1b). Its rank is
 at most :func:`rank_bound` for every weight and every gradient, and equal to it for almost every
-pair (all but a set of measure zero) where :func:`exact_domain` names a domain. Proofs:
+pair (all but a set of measure zero) where :func:`exact_domain` names a domain. The layers behind
+limit what gradients there are, see :class:`gradleak.operators.behind.Behind`. Proofs:
 ``docs/rank.md``.
 """
 
@@ -11,85 +12,24 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import product
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from gradleak.errors import ConfigError
+from gradleak.operators.axis import Axis, Gradient, Pair
 
-Pair = tuple[int, int]
+if TYPE_CHECKING:
+    from gradleak.operators.behind import Behind
+
+# On each axis, whether dJ/dZ may differ from 0 at a position.
+Seen = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
 SINGLE_FILTER = "single filter"
 ROW_LIMITED = "row-limited"
 PATCHES = "solved patch by patch"
 CHAINS = "solved in chains"
-
-
-@dataclass(frozen=True)
-class Axis:
-    """One image axis of a convolution.
-
-    Attributes
-    ----------
-    size, kernel, stride, padding
-        Pixels, kernel side, stride, and zero padding on each side.
-    """
-
-    size: int
-    kernel: int
-    stride: int
-    padding: int
-
-    @property
-    def positions(self) -> int:
-        """Output positions."""
-        return (self.size + 2 * self.padding - self.kernel) // self.stride + 1
-
-    @cached_property
-    def _pixel(self) -> npt.NDArray[np.intp]:
-        starts = np.arange(self.positions) * self.stride - self.padding
-        return np.add.outer(starts, np.arange(self.kernel))
-
-    @cached_property
-    def valid(self) -> npt.NDArray[np.bool_]:
-        """Whether offset k meets a pixel, not padding, at position p; (positions, kernel)."""
-        return (self._pixel >= 0) & (self._pixel < self.size)
-
-    @cached_property
-    def windows(self) -> npt.NDArray[np.float64]:
-        """1 where a position's window holds a pixel; (positions, size)."""
-        return self._incidence(0, self.positions)
-
-    @cached_property
-    def reach(self) -> npt.NDArray[np.float64]:
-        """1 where an offset meets a pixel at some position; (kernel, size)."""
-        return self._incidence(1, self.kernel)
-
-    def _incidence(self, axis: int, rows: int) -> npt.NDArray[np.float64]:
-        # float64: exact for counts, and its products are much faster than those of integers
-        found = np.zeros((rows, self.size))
-        where = np.nonzero(self.valid)
-        found[where[axis], self._pixel[where]] = 1
-        return found
-
-    @cached_property
-    def phases(self) -> list[tuple[int, npt.NDArray[np.int64]]]:
-        """Covered pixels of each phase, and at how many positions each of its offsets meets one.
-
-        Offsets of different phases never meet the same pixel. With a single position every
-        offset is a phase of its own.
-        """
-        step = self.kernel if self.positions == 1 else min(self.stride, self.kernel)
-        uses = self.valid.sum(axis=0)
-        groups = [np.arange(first, self.kernel, step) for first in range(step)]
-        return [(int(self.reach[group].any(axis=0).sum()), uses[group]) for group in groups]
-
-    @cached_property
-    def full_blocks(self) -> list[Pair]:
-        """Sizes (positions, offsets) of two blocks of ``valid`` without padding in them."""
-        met = self.valid[self.valid.any(axis=1)][:, self.valid.any(axis=0)]
-        rows, columns = met.shape
-        return [(int(met.all(axis=1).sum()), columns), (rows, int(met.all(axis=0).sum()))]
 
 
 @dataclass(frozen=True)
@@ -172,7 +112,7 @@ class ConvShape:
     @cached_property
     def phase_channels(self) -> list[Pair]:
         """Kernel sides of each channel once the stride is folded into channels."""
-        sides = [[len(uses) for _, uses in axis.phases] for axis in self.axes]
+        sides = [[len(uses) for _, uses in Gradient(axis).phases] for axis in self.axes]
         pairs = [(down, across) for down in sides[0] for across in sides[1]]
         return sorted(pairs * self.channels, key=lambda side: side[0] * side[1])
 
@@ -188,24 +128,29 @@ class StructuralRank:
     domain
         Why the bound is the rank for almost every weight and gradient, or None if nothing here
         proves that.
+    attained
+        Whether the layers behind let dJ/dZ be what the proof of `domain` asks for.
     """
 
     bound: int
     domain: str | None
+    attained: bool = True
 
     @property
     def exact(self) -> bool:
-        """Whether the bound is the rank for almost every weight and gradient."""
-        return self.domain is not None
+        """Whether the bound is the rank for almost every weight and gradient that there is."""
+        return self.domain is not None and self.attained
 
 
-def structural_rank(shape: ConvShape) -> StructuralRank:
+def structural_rank(shape: ConvShape, behind: Behind | None = None) -> StructuralRank:
     """Return the bound on rank U and the domain of equality that the layer lies in.
 
     Parameters
     ----------
     shape
         Sizes of the layer.
+    behind
+        What follows the layer; None for a dJ/dZ that can be anything.
 
     Returns
     -------
@@ -213,22 +158,33 @@ def structural_rank(shape: ConvShape) -> StructuralRank:
         Both parts hold whatever the scale of weights and gradients; the equality, for almost
         all of them.
     """
-    return StructuralRank(rank_bound(shape), exact_domain(shape))
+    if behind is None:
+        return StructuralRank(rank_bound(shape), exact_domain(shape))
+    seen = behind.seen(shape)
+    bound, domain = rank_bound(shape, seen), exact_domain(shape, seen, behind.filters(shape))
+    box = _product_box(shape)
+    if domain is None and box is not None and behind.are_independent(shape, box):
+        domain = ROW_LIMITED
+    if domain is not None:
+        return StructuralRank(bound, domain)
+    return StructuralRank(bound, exact_domain(shape, seen), attained=False)
 
 
-def rank_bound(shape: ConvShape) -> int:
+def rank_bound(shape: ConvShape, seen: Seen | None = None) -> int:
     """Return an upper bound on rank U for every weight w and every gradient delta.
 
     ``min(covered, C sum_f min(n_f, sum_k min(O, |P_k|)) + sum_p min(O, C |K_p|) - d)``: the first
     sum bounds the rank of K phase by phase, the second that of W, and d counts independent
     combinations of rows of W that are also combinations of rows of K. P_k are the positions where
-    offset k meets a pixel, K_p the offsets that do at position p, n_f the covered pixels of phase
-    f.
+    offset k meets a pixel and delta may differ from 0, K_p the offsets that meet one at position
+    p, n_f the pixels of phase f.
 
     Parameters
     ----------
     shape
         Sizes of the layer.
+    seen
+        Where delta may differ from 0, None for everywhere.
 
     Returns
     -------
@@ -237,20 +193,23 @@ def rank_bound(shape: ConvShape) -> int:
     """
     filters, channels = shape.filters, shape.channels
     height, width = shape.axes
+    down, across = _gradients(shape, seen)
     gradient = 0
-    for (rows, uses_h), (columns, uses_w) in product(height.phases, width.phases):
+    for (rows, uses_h), (columns, uses_w) in product(down.phases, across.phases):
         limited = np.minimum(filters, np.outer(uses_h, uses_w)).sum()
         gradient += min(rows * columns, int(limited))
     patch = channels * np.outer(height.valid.sum(axis=1), width.valid.sum(axis=1))
     weight = int(np.minimum(filters, patch).sum())
     shared = max(
         min(filters, p_h * p_w) * min(filters, channels * k_h * k_w)
-        for (p_h, k_h), (p_w, k_w) in product(height.full_blocks, width.full_blocks)
+        for (p_h, k_h), (p_w, k_w) in product(down.full_blocks, across.full_blocks)
     )
     return min(shape.covered, channels * gradient + weight - shared)
 
 
-def exact_domain(shape: ConvShape) -> str | None:
+def exact_domain(
+    shape: ConvShape, seen: Seen | None = None, filters: int | None = None
+) -> str | None:
     """Return the domain in which rank U equals the bound, or None.
 
     On a domain, rank U = :func:`rank_bound` for all (w, delta) outside a set of measure zero,
@@ -260,6 +219,11 @@ def exact_domain(shape: ConvShape) -> str | None:
     ----------
     shape
         Sizes of the layer.
+    seen
+        Where delta may differ from 0, None for everywhere.
+    filters
+        How many rows of delta can be unit vectors at any positions seen while the others are 0;
+        None for all. With 0 the weights alone must suffice.
 
     Returns
     -------
@@ -267,23 +231,41 @@ def exact_domain(shape: ConvShape) -> str | None:
         One of ``PATCHES``, ``CHAINS``, ``SINGLE_FILTER`` and ``ROW_LIMITED``.
     """
     height, width = shape.axes
+    free = shape.filters if filters is None else filters
     unknown = np.outer(height.windows.any(axis=0), width.windows.any(axis=0)).astype(float)
-    if _peels(shape, unknown, by_offset=True):
+    if _peels(shape, unknown, _gradients(shape, seen), free):
         return PATCHES
+    if seen is not None and not all(axis.all() for axis in seen):
+        return None
     inner, pixels = _without_padding(shape)
-    if inner is not None and _has_chains(inner):
+    if inner is not None and _has_chains(inner, free):
         unknown[pixels] = 0
-        if _peels(shape, unknown, by_offset=False):
+        if _peels(shape, unknown):
             return CHAINS
-    if any(shape.padding):
+    if any(shape.padding) or free < shape.filters:
         return None
     if shape.filters == 1:
         return SINGLE_FILTER
     return ROW_LIMITED if _is_row_limited(shape) else None
 
 
-def _peels(shape: ConvShape, unknown: npt.NDArray[np.float64], by_offset: bool) -> bool:
-    """Whether solving patches, and offsets, with at most O unknowns each leaves none.
+def _gradients(shape: ConvShape, seen: Seen | None) -> tuple[Gradient, Gradient]:
+    """K₀ on both axes."""
+    height, width = shape.axes
+    return (
+        (Gradient(height), Gradient(width))
+        if seen is None
+        else (Gradient(height, seen[0]), Gradient(width, seen[1]))
+    )
+
+
+def _peels(
+    shape: ConvShape,
+    unknown: npt.NDArray[np.float64],
+    gradients: tuple[Gradient, Gradient] | None = None,
+    free: int = 0,
+) -> bool:
+    """Whether solving patches with at most O unknowns each, and offsets with `free`, leaves none.
 
     ``unknown`` (height, width) is 1 at the covered pixels to find, in every channel.
     """
@@ -293,10 +275,11 @@ def _peels(shape: ConvShape, unknown: npt.NDArray[np.float64], by_offset: bool) 
         in_patch = shape.channels * (height.windows @ unknown @ width.windows.T)
         solved = (in_patch <= shape.filters).astype(float)
         unknown[(height.windows.T @ solved @ width.windows) > 0] = 0
-        if by_offset:
-            met = height.reach @ unknown @ width.reach.T
-            solved = (met <= shape.filters).astype(float)
-            unknown[(height.reach.T @ solved @ width.reach) > 0] = 0
+        if gradients is not None:
+            down, across = gradients
+            met = down.reach @ unknown @ across.reach.T
+            solved = (met <= free).astype(float)
+            unknown[(down.reach.T @ solved @ across.reach) > 0] = 0
         if int(unknown.sum()) == left:
             return False
     return True
@@ -316,18 +299,37 @@ def _without_padding(shape: ConvShape) -> tuple[ConvShape | None, tuple[slice, s
     return inner, (pixels[0], pixels[1])
 
 
-def _is_row_limited(shape: ConvShape) -> bool:
-    """Whether the O^2 combinations shared by W and K are the only dependencies of the rows."""
+def _owners(shape: ConvShape) -> tuple[list[Pair], list[Pair], int]:
+    """Kernel sides of the folded channels, those beyond 1 x 1, and how many filters need these."""
     sides = shape.phase_channels
     large = [side for side in sides if side != (1, 1)]
-    needed = max(0, shape.filters - (len(sides) - len(large)))
+    return sides, large, max(0, shape.filters - (len(sides) - len(large)))
+
+
+def _product_box(shape: ConvShape) -> Pair | None:
+    """Box B such that the row-limited rank follows from independent products delta_o t^u, u in B.
+
+    None where filters cannot be given two channels each, or one with a 1 x 1 box.
+    """
+    sides, large, needed = _owners(shape)
+    if any(shape.padding) or 2 * needed > len(large):
+        return None
+    pairs = list(zip(large[0 : 2 * needed : 2], large[1 : 2 * needed : 2], strict=True))
+    height, width = (
+        max([s[i] for s in sides] + [a[i] + b[i] - 1 for a, b in pairs]) for i in (0, 1)
+    )
+    return height, width
+
+
+def _is_row_limited(shape: ConvShape) -> bool:
+    """Whether the O^2 combinations shared by W and K are the only dependencies of the rows."""
+    sides, large, needed = _owners(shape)
     if needed > len(large):
         return False
     outs = [axis.positions for axis in shape.axes]
-    if 2 * needed <= len(large):
-        pairs = list(zip(large[0 : 2 * needed : 2], large[1 : 2 * needed : 2], strict=True))
-        gaps = [max([s[i] for s in sides] + [a[i] + b[i] - 1 for a, b in pairs]) for i in (0, 1)]
-        return shape.filters <= -(-outs[0] // gaps[0]) * -(-outs[1] // gaps[1])
+    gap_of_pairs = _product_box(shape)
+    if gap_of_pairs is not None:
+        return shape.filters <= -(-outs[0] // gap_of_pairs[0]) * -(-outs[1] // gap_of_pairs[1])
     used = large[-needed:]
     places = 1
     for i, out in enumerate(outs):
@@ -337,8 +339,8 @@ def _is_row_limited(shape: ConvShape) -> bool:
     return shape.filters <= places
 
 
-def _has_chains(shape: ConvShape) -> bool:
-    """Whether filters in chains, and gradients in two corners, give all covered pixels."""
+def _has_chains(shape: ConvShape, free: int) -> bool:
+    """Whether filters in chains, and `free` gradients in two corners, give all covered pixels."""
     sides = shape.phase_channels
     count = shape.filters - len(sides)
     if count < 1:
@@ -360,7 +362,7 @@ def _has_chains(shape: ConvShape) -> bool:
                         range(_boxes_after(after, side[across], step[across])),
                     )
                 )
-    return len(corners[0]) + len(corners[1]) <= shape.filters
+    return len(corners[0]) + len(corners[1]) <= free
 
 
 def _boxes_before(before: int, extra: int, step: int) -> int:
