@@ -116,7 +116,7 @@ class StructurePart(Part):
     security: float | None
     """c(M) of COPA, at most 0; null where it is not defined."""
     security_kind: str
-    """exact or at most; empty where it is not defined."""
+    """The least sure of its ranks: exact, measured, at most; empty where it is not defined."""
     security_note: str
     """Why c(M) is not defined."""
     chain: str

@@ -109,7 +109,7 @@ class Structure:
     security
         c(M), COPA's index; None where it is not defined.
     security_kind
-        The least sure of the ranks that it is made of; empty where it is not defined.
+        How the least sure of the ranks that it is made of is known; empty where it is not defined.
     security_note
         Why c(M) is not defined.
     chain
@@ -280,8 +280,8 @@ def _measured(
     """
     found, gradient = structural_rank(shape, follows), GradientConstraint(delta, shape)
     rank = min(found.bound, rank_bound(shape, gradient.seen))
-    ordinary = is_ordinary(weight, gradient.delta, follows.seen(shape))
-    kind: RankKind = "exact" if found.exact and ordinary else "at most"
+    proved = found.exact and is_ordinary(weight, gradient.delta, follows.seen(shape))
+    kind: RankKind = "exact" if proved else "at most"
     notes = _zeros(weight, gradient.delta)
     met = without_gaps(shape)
     # VGG-16's at 224x224 would take 30 GB.
