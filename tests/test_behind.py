@@ -11,7 +11,7 @@ from gradleak.attacks.rgap import minimum_norm
 from gradleak.models.initial import initial_weights
 from gradleak.models.passes import deltas
 from gradleak.operators.behind import PRIME, Behind, _has_full_row_rank
-from gradleak.operators.structure import PATCHES, ROW_LIMITED, ConvShape, structural_rank
+from gradleak.operators.structure import CHAINS, PATCHES, ROW_LIMITED, ConvShape, structural_rank
 from gradleak.security import (
     behind,
     index_from_ranks,
@@ -107,6 +107,17 @@ def test_positions_that_no_window_behind_meets_lower_the_bound(network, rank, wi
     if index is not None:
         assert sum(row["contribution"] for row in rows) == index
         assert structural_index(network) == (index, False)
+
+
+def test_a_rim_that_does_not_lower_the_bound_leaves_the_proof_to_a_measurement():
+    """Of copa_index: 3072 by chains, whose corner is on the rim, and 3072 in fact."""
+    network = chain(conv(8, 3, padding=1), conv(3, 3, 2), channels=3, side=12)
+    layer = network.convolutions[0]
+    found = structural_rank(layer.shape, behind(network, layer))
+    assert (found.bound, found.domain, found.exact) == (432, CHAINS, False)
+    weights, gradients = drawn(network, 0)
+    row = layer_rows(network, weights, gradients)[0]
+    assert (row["rank"], row["numerical"], row["exact"]) == (432, 432, True)
 
 
 def test_zeros_pass_through_several_layers_behind():

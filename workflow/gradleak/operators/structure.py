@@ -167,7 +167,11 @@ def structural_rank(shape: ConvShape, behind: Behind | None = None) -> Structura
         domain = ROW_LIMITED
     if domain is not None:
         return StructuralRank(bound, domain)
-    return StructuralRank(bound, exact_domain(shape, seen), attained=False)
+    # Not proved for these layers behind, but one dJ/dZ with this rank would do.
+    domain = exact_domain(shape, seen)
+    if domain is None and bound == rank_bound(shape):
+        domain = exact_domain(shape)
+    return StructuralRank(bound, domain, attained=False)
 
 
 def rank_bound(shape: ConvShape, seen: Seen | None = None) -> int:
