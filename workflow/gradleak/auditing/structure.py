@@ -288,6 +288,10 @@ def _measured(
     if met.unknowns > CONDITIONED:
         notes.append(f"no condition number above {CONDITIONED} unknowns")
         return rank, kind, None, "; ".join(notes)
+    # Where no proof makes the bound likely, one large matrix more would seldom confirm it.
+    if met.unknowns > RANKED and found.domain is None:
+        notes.append("no condition number: the rank is only bounded")
+        return rank, kind, None, "; ".join(notes)
     system = LayerSystem(Convolution(weight, met), GradientConstraint(delta, met))
     condition = _condition(system, rank)
     if condition is None and met.unknowns <= RANKED:
