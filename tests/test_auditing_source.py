@@ -1,14 +1,12 @@
-"""Networks and weights of one's own: what is taken, and the sentence where it is not."""
+"""Networks of one's own: what is taken, and the sentence where it is not."""
 
-import pickle
 import textwrap
 
 import pytest
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
-from gradleak.auditing.source import from_file, from_torchvision, load_weights
+from gradleak.auditing.source import from_file, from_torchvision
 from gradleak.errors import ConfigError
 
 GOOD = """
@@ -122,61 +120,3 @@ def test_a_file_that_does_not_import_is_one_sentence(tmp_path, content, part):
 
 def test_a_name_that_torchvision_lacks_is_one_sentence():
     refused(lambda: from_torchvision("resnet19", {}, 0), "no classifier 'resnet19'", "resnet18")
-
-
-def net():
-    return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
-
-
-def test_weights_of_both_formats_are_taken(tmp_path):
-    source, first, second = net(), net(), net()
-    save_file(source.state_dict(), tmp_path / "w.safetensors")
-    torch.save(source.state_dict(), tmp_path / "w.pth")
-    load_weights(first, str(tmp_path / "w.safetensors"))
-    load_weights(second, str(tmp_path / "w.pth"))
-    assert torch.equal(first[1].weight, source[1].weight)
-    assert torch.equal(second[1].weight, source[1].weight)
-
-
-class Evil:
-    """What a pickle of this would run when loaded."""
-
-    def __reduce__(self):
-        return (open, ("ran", "w"))
-
-
-def test_a_pickle_is_refused_and_its_code_not_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "plain.pth").write_bytes(pickle.dumps(Evil()))
-    torch.save(Evil(), tmp_path / "torch.pth")
-    torch.save(net(), tmp_path / "module.pth")
-    for name in ("plain.pth", "torch.pth", "module.pth"):
-        refused(lambda name=name: load_weights(net(), name), name, "not loaded", "state_dict()")
-    assert not (tmp_path / "ran").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "parts"),
-    [
-        (lambda s: s.pop("1.bias"), ("it lacks 1.bias",)),
-        (lambda s: s.update(more=torch.ones(1)), ("it has more",)),
-        (lambda s: s.update({"1.weight": torch.ones(3, 4)}), ("1.weight", "[3, 4]", "[2, 4]")),
-        (lambda s: s.update({"1.weight": torch.full((2, 4), torch.nan)}), ("holds NaN",)),
-    ],
-)
-def test_weights_of_another_network_are_one_sentence(tmp_path, change, parts):
-    state = dict(net().state_dict())
-    change(state)
-    save_file(state, tmp_path / "w.safetensors")
-    refused(lambda: load_weights(net(), str(tmp_path / "w.safetensors")), "weights: ", *parts)
-
-
-def test_files_that_hold_no_weights_are_one_sentence(tmp_path):
-    (tmp_path / "w.safetensors").write_bytes(b"not tensors")
-    refused(lambda: load_weights(net(), str(tmp_path / "w.safetensors")), "cannot be read")
-    torch.save([torch.ones(1)], tmp_path / "list.pth")
-    refused(lambda: load_weights(net(), str(tmp_path / "list.pth")), "a list, not a state dict")
-    torch.save({"epoch": 3}, tmp_path / "point.pth")
-    refused(lambda: load_weights(net(), str(tmp_path / "point.pth")), "'epoch' is no tensor")
-    refused(lambda: load_weights(net(), str(tmp_path / "none.pth")), "does not exist")
-    refused(lambda: load_weights(net(), str(tmp_path)), "is a folder; give the file in it")

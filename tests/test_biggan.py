@@ -266,6 +266,9 @@ def test_other_files_are_refused(state, weights, tmp_path):
     text.write_text("not found")
     with pytest.raises(DataError, match="is no file of weights alone"):
         made(str(text), tmp_path)
+    text.write_bytes(b"\x80\x02.")  # a pickle of nothing: an IndexError
+    with pytest.raises(DataError, match="is no file of weights alone"):
+        made(str(text), tmp_path)
     cut = tmp_path / "cut.bin"
     cut.write_bytes(Path(weights).read_bytes()[:5000])
     with pytest.raises(DataError, match="is no file of weights alone"):

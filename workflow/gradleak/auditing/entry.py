@@ -12,6 +12,7 @@ from gradleak.auditing import samples, source
 from gradleak.auditing.intake import same_parameters
 from gradleak.auditing.run import Audited, Origin, Settings, audit_network
 from gradleak.auditing.samples import Samples
+from gradleak.auditing.weights import load_weights
 from gradleak.data import arrays
 from gradleak.errors import ConfigError, GradleakError
 
@@ -57,7 +58,7 @@ def _audit(
 
     module, weights = build(0), settings["weights"]
     if weights is not None:
-        source.load_weights(module, weights)
+        load_weights(module, weights)
         drawn, told = False, f"file {weights}"
     elif "torchvision" in settings["network"]:
         drawn, told = True, f"fresh, seed {settings['seed']}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import keyword
 from typing import Any
 
 import torch
@@ -117,9 +118,15 @@ def same_parameters(first: nn.Module, second: nn.Module, what: str) -> list[str]
 
 
 def _check_plain(model: nn.Module) -> None:
-    """Refuse compiled, scripted and lazy networks."""
+    """Refuse compiled, scripted and lazy networks, and names that no graph can hold."""
     for name, part in model.named_modules():
         where = f"{name} of {type(model).__name__}" if name else type(model).__name__
+        last = name.rpartition(".")[2]
+        if keyword.iskeyword(last) or '"' in last or not last.isprintable():
+            raise ConfigError(
+                f"network: {type(model).__name__} has a layer named {last!r}, which the Python "
+                "code of its graph cannot hold; rename it."
+            )
         # Its class lives in a module that takes seconds to import.
         if type(part).__name__ == "OptimizedModule":
             raise ConfigError(

@@ -314,6 +314,12 @@ def _picture(image: np.ndarray) -> Image.Image:
 
 
 def _opened(file: Path, mode: str, size: tuple[int, int, int]) -> np.ndarray:
+    if not file.is_file():
+        # A pipe would be waited for without end.
+        raise DataError(
+            f"samples: {file} is no regular file but a folder, a broken link, a pipe or a device; "
+            "remove it."
+        )
     try:
         with Image.open(file) as opened:
             return _fitted(ImageOps.exif_transpose(opened), mode, size)

@@ -1,27 +1,22 @@
-"""A network of one's own: from a Python file or from torchvision, with weights of one's own."""
+"""A network of one's own: from a Python file or from torchvision."""
 
 from __future__ import annotations
 
 import difflib
 import importlib.util
-import pickle
 import sys
 import traceback
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 import torchvision
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from gradleak.auditing.intake import check_network, first_line
 from gradleak.errors import ConfigError
 
-SAFETENSORS = ".safetensors"
 # Name under which a file of one's own is imported: apart from all packages.
 MODULE = "gradleak_audited_network"
 TOO_LARGE = 5
@@ -75,90 +70,6 @@ def from_torchvision(name: str, arguments: Mapping[str, Any], seed: int) -> nn.M
         return torchvision.models.get_model(name, weights=None, **given)
 
     return _built(build, arguments, seed, f"torchvision's {name}", None)
-
-
-def load_weights(network: nn.Module, path: str) -> None:
-    """Put weights into a network.
-
-    Parameters
-    ----------
-    network
-        Takes them.
-    path
-        safetensors, or a state dict as `torch.save` writes it; of the latter only tensors are read,
-        no code that it may hold is run.
-
-    Raises
-    ------
-    ConfigError
-        If the file is missing, holds something else than a state dict, or is one of another
-        network.
-    """
-    file = Path(path)
-    if file.is_dir():
-        raise ConfigError(f"weights: {path} is a folder; give the file in it that holds them.")
-    if not file.is_file():
-        raise ConfigError(f"weights: {path} does not exist; correct the path, or take weights out.")
-    found = _tensors(file)
-    own = network.state_dict()
-    missing, more = (
-        [key for key in own if key not in found],
-        [key for key in found if key not in own],
-    )
-    if missing or more:
-        parts = [f"it lacks {missing[0]}"] if missing else []
-        parts += [f"it has {more[0]}"] if more else []
-        raise ConfigError(
-            f"weights: {path} is of another network than {type(network).__name__}: "
-            f"{' and '.join(parts)}; give the weights that belong to it."
-        )
-    for key, value in own.items():
-        if found[key].shape != value.shape:
-            raise ConfigError(
-                f"weights: {path} is of another network than {type(network).__name__}: {key} has "
-                f"the shape {list(found[key].shape)} in it, not {list(value.shape)}; give the "
-                "weights that belong to it."
-            )
-        if found[key].is_floating_point() and not torch.isfinite(found[key]).all():
-            raise ConfigError(
-                f"weights: {key} of {path} holds NaN or infinity; give weights that are numbers."
-            )
-    network.load_state_dict(found)
-
-
-def _tensors(file: Path) -> dict[str, torch.Tensor]:
-    """State dict of a file, read without running anything that it holds."""
-    try:
-        if file.suffix == SAFETENSORS:
-            return load_file(file)
-        with warnings.catch_warnings():
-            # Of other pickle protocols, which are refused below anyway.
-            warnings.simplefilter("ignore", UserWarning)
-            found = torch.load(file, map_location="cpu", weights_only=True)
-    except (SafetensorError, OSError) as error:
-        raise ConfigError(
-            f"weights: {file} cannot be read as {file.suffix or 'weights'} ({first_line(error)}); "
-            "give safetensors, or a state dict that torch.save wrote."
-        ) from error
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
-        raise ConfigError(
-            f"weights: {file} is no state dict that can be read without running code; it was not "
-            "loaded: write it with torch.save(network.state_dict(), …), or as safetensors."
-        ) from error
-    is_dict = isinstance(found, dict) and all(isinstance(v, torch.Tensor) for v in found.values())
-    if not is_dict or not found:
-        raise ConfigError(
-            f"weights: {file} holds {_kind(found)}, not a state dict; write it with "
-            "torch.save(network.state_dict(), …)."
-        )
-    return dict(found)
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, dict):
-        odd = next((key for key, v in value.items() if not isinstance(v, torch.Tensor)), None)
-        return "an empty dict" if odd is None else f"a dict whose '{odd}' is no tensor"
-    return f"a {type(value).__name__}"
 
 
 def _imported(path: Path) -> Any:

@@ -1,0 +1,231 @@
+"""Weights of an audit: what a file may hold, and the sentence where it holds something else."""
+
+import os
+import pickle
+import random
+import zipfile
+
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+from gradleak.auditing import weights
+from gradleak.auditing.intake import check_network
+from gradleak.auditing.samples import from_folder
+from gradleak.auditing.weights import load_weights
+from gradleak.errors import ConfigError, DataError, GradleakError
+
+# Damages of a file of each format: of 2,400 random ones, 42 once escaped as other errors.
+DAMAGES = 400
+
+
+def net():
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
+
+
+def normed():
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
+
+
+def refused(call, *parts, kind=ConfigError):
+    with pytest.raises(kind) as error:
+        call()
+    text = str(error.value)
+    assert all(part in text for part in parts), text
+    assert "\n" not in text and text.endswith("."), text
+
+
+def test_weights_of_both_formats_are_taken(tmp_path):
+    source, first, second = net(), net(), net()
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    torch.save(source.state_dict(), tmp_path / "w.pth")
+    load_weights(first, str(tmp_path / "w.safetensors"))
+    load_weights(second, str(tmp_path / "w.pth"))
+    assert torch.equal(first[1].weight, source[1].weight)
+    assert torch.equal(second[1].weight, source[1].weight)
+
+
+class Evil:
+    """What a pickle of this would run when loaded."""
+
+    def __reduce__(self):
+        return (open, ("ran", "w"))
+
+
+def test_a_pickle_is_refused_and_its_code_not_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "plain.pth").write_bytes(pickle.dumps(Evil()))
+    torch.save(Evil(), tmp_path / "torch.pth")
+    torch.save(net(), tmp_path / "module.pth")
+    for name in ("plain.pth", "torch.pth", "module.pth"):
+        refused(lambda name=name: load_weights(net(), name), name, "not loaded", "state_dict()")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (lambda s: s.pop("1.bias"), ("it lacks 1.bias",)),
+        (lambda s: s.update(more=torch.ones(1)), ("it has more",)),
+        (lambda s: s.update({"a\nb": torch.ones(1)}), (r"it has 'a\nb'",)),
+        (lambda s: s.update({"1.weight": torch.ones(3, 4)}), ("1.weight", "[3, 4]", "[2, 4]")),
+        (lambda s: s.update({"1.weight": torch.full((2, 4), torch.nan)}), ("holds NaN",)),
+    ],
+)
+def test_weights_of_another_network_are_one_sentence(tmp_path, change, parts):
+    state = dict(net().state_dict())
+    change(state)
+    save_file(state, tmp_path / "w.safetensors")
+    refused(lambda: load_weights(net(), str(tmp_path / "w.safetensors")), "weights: ", *parts)
+
+
+def test_files_that_hold_no_weights_are_one_sentence(tmp_path):
+    (tmp_path / "w.safetensors").write_bytes(b"not tensors")
+    refused(lambda: load_weights(net(), str(tmp_path / "w.safetensors")), "cannot be read")
+    torch.save([torch.ones(1)], tmp_path / "list.pth")
+    refused(lambda: load_weights(net(), str(tmp_path / "list.pth")), "a list, not a state dict")
+    torch.save({"epoch": 3}, tmp_path / "point.pth")
+    refused(lambda: load_weights(net(), str(tmp_path / "point.pth")), "'epoch' is no tensor")
+    refused(lambda: load_weights(net(), str(tmp_path / "none.pth")), "does not exist")
+    refused(lambda: load_weights(net(), str(tmp_path)), "is a folder; give the file in it")
+
+
+def quantised(value):
+    return torch.quantize_per_tensor(value, 0.1, 0, torch.qint8)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    ("change", "parts"),
+    [
+        (lambda v: v.int(), ("torch.int32", "not floating point")),
+        (lambda v: v.bool(), ("torch.bool", "not floating point")),
+        (lambda v: v.to(torch.complex64) * 1j, ("torch.complex64", "not floating point")),
+        (lambda v: v.to_sparse(), ("torch.float32", "sparse")),
+        (lambda v: v.to("meta"), ("torch.float32", "meta")),
+        (quantised, ("torch.qint8", "quantised")),
+        (lambda v: v.double() + 1e300, ("torch.float64", "float32")),
+        (lambda v: v.double() - torch.inf, ("torch.float64", "NaN or infinity")),
+    ],
+    ids=["int", "bool", "complex", "sparse", "meta", "quantised", "1e300", "infinite"],
+)
+def test_numbers_that_a_network_cannot_hold_are_refused(tmp_path, change, parts):
+    network = net()
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    path = tmp_path / "w.pth"
+    torch.save({**before, "1.weight": change(before["1.weight"])}, path)
+    refused(lambda: load_weights(network, str(path)), f"1.weight of {path}", *parts)
+    assert all(torch.equal(value, before[key]) for key, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_other_floating_point_numbers_are_converted(tmp_path, dtype):
+    source, found = normed(), normed()
+    state = {k: v.to(dtype) if v.is_floating_point() else v for k, v in source.state_dict().items()}
+    torch.save(state, tmp_path / "w.pth")
+    load_weights(found, str(tmp_path / "w.pth"))
+    assert torch.equal(found[0].weight, state["0.weight"].float())
+
+
+def test_what_overflows_a_network_of_half_precision_is_refused(tmp_path):
+    state = {key: value + 1e5 for key, value in net().state_dict().items()}
+    torch.save(state, tmp_path / "w.pth")
+    load_weights(net(), str(tmp_path / "w.pth"))
+    half = net().half()
+    refused(lambda: load_weights(half, str(tmp_path / "w.pth")), "1.weight", "float16")
+
+
+def test_integer_buffers_take_whole_numbers(tmp_path):
+    """BatchNorm counts its batches in an int64."""
+    path = tmp_path / "w.pth"
+    for count, taken in (
+        (torch.tensor(7), True),
+        (torch.tensor(7, dtype=torch.int32), True),
+        (torch.tensor(7.0), True),
+        (torch.tensor(7.5), False),
+        (torch.tensor(7j), False),
+    ):
+        network = normed()
+        torch.save({**normed().state_dict(), "1.num_batches_tracked": count}, path)
+        if taken:
+            load_weights(network, str(path))
+            assert network[1].num_batches_tracked.item() == 7
+        else:
+            refused(
+                lambda network=network: load_weights(network, str(path)),
+                "1.num_batches_tracked",
+                str(count.dtype),
+                "torch.int64",
+            )
+
+
+def damaged(content, draw):
+    """A file with bytes changed, cut out or doubled, at places and of lengths drawn at random."""
+    found = bytearray(content)
+    for _ in range(draw.randint(1, 4)):
+        place = draw.randrange(len(found))
+        length = draw.choice((1, 1, 1, 2, 8, 60))
+        kind = draw.randrange(4)
+        if kind == 0:
+            found[place] ^= 1 << draw.randrange(8)
+        elif kind == 1:
+            found[place : place + length] = draw.randbytes(length)
+        elif kind == 2:
+            del found[place : place + length]
+        else:
+            found[place:place] = found[place : place + length]
+    return bytes(found[: draw.randrange(len(found))] if draw.random() < 0.1 else found)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+def test_a_damaged_file_is_one_sentence(tmp_path, zipped):
+    whole, path = tmp_path / "whole.pth", tmp_path / "w.pth"
+    torch.save(normed().state_dict(), whole, _use_new_zipfile_serialization=zipped)
+    content, draw, network = whole.read_bytes(), random.Random(5), normed()
+    refusals = 0
+    for _ in range(DAMAGES):
+        path.write_bytes(damaged(content, draw))
+        try:
+            load_weights(network, str(path))
+        except GradleakError as error:
+            refusals += 1
+            assert "\n" not in str(error) and str(error).endswith("."), str(error)
+    assert refusals > DAMAGES / 2
+
+
+def test_an_inflated_archive_is_refused_before_it_is_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(weights, "SLACK", 2**12)
+    monkeypatch.setattr(torch, "load", lambda *a, **k: pytest.fail("it was loaded"))
+    bomb = tmp_path / "bomb.pth"
+    with zipfile.ZipFile(bomb, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("w/data.pkl", bytes(2**20))
+    assert bomb.stat().st_size < 2**12
+    refused(lambda: load_weights(net(), str(bomb)), str(bomb), "1,048,576 bytes", "40 bytes")
+    for name in ("legacy.pth", "w.safetensors"):
+        (tmp_path / name).write_bytes(bytes(2**13))
+        refused(lambda name=name: load_weights(net(), str(tmp_path / name)), "8,192 bytes")
+
+
+def test_only_regular_files_are_read(tmp_path):
+    """A pipe would be waited for without end."""
+    os.mkfifo(tmp_path / "w.pth")
+    refused(lambda: load_weights(net(), str(tmp_path / "w.pth")), "w.pth is no regular file")
+    refused(lambda: load_weights(net(), "/dev/zero"), "/dev/zero is no regular file")
+    folder = tmp_path / "images"
+    folder.mkdir()
+    Image.new("RGB", (4, 4)).save(folder / "a.png")
+    os.mkfifo(folder / "z.png")
+    refused(
+        lambda: from_folder(str(folder), (3, 4, 4), 2), "z.png is no regular file", kind=DataError
+    )
+
+
+@pytest.mark.parametrize("name", ['a"b', "a\nb", "class"])
+def test_a_layer_with_a_name_that_cannot_be_written_is_one_sentence(name):
+    network = nn.Sequential()
+    network.add_module("net", nn.Sequential())
+    network.net.add_module(name, nn.Linear(4, 2))
+    refused(lambda: check_network(network, "network"), repr(name), "rename")

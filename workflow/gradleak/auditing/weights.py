@@ -1,0 +1,185 @@
+"""Weights of one's own, put into a network: tensors alone are read, and only those that fit."""
+
+from __future__ import annotations
+
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from gradleak.auditing.intake import first_line
+from gradleak.errors import ConfigError
+
+SAFETENSORS = ".safetensors"
+# First bytes by which PyTorch knows its newer format, a zip archive.
+ZIP = b"PK\x03\x04"
+# A file may unpack to so many times the bytes of the network's own state, since float64 takes four
+# times as much as half precision and views are stored with all that they are views of, and to
+# SLACK bytes more. The rest of an archive could fill the memory.
+FACTOR, SLACK = 8, 2**26
+
+
+def load_weights(network: nn.Module, path: str) -> None:
+    """Put weights into a network.
+
+    Parameters
+    ----------
+    network
+        Takes them, as they are or, if they are floating-point numbers of another precision,
+        converted to its own; left as it was where they are refused.
+    path
+        safetensors, or a state dict as `torch.save` writes it; of the latter only tensors are read,
+        no code that it may hold is run.
+
+    Raises
+    ------
+    ConfigError
+        If the file is missing, no regular file, damaged, far larger than the network, holds
+        something else than a state dict or one of another network, or numbers that the network
+        cannot hold: integers, complex, sparse, quantised, without values, too large.
+    """
+    file = Path(path)
+    if file.is_dir():
+        raise ConfigError(f"weights: {path} is a folder; give the file in it that holds them.")
+    if not file.exists():
+        raise ConfigError(f"weights: {path} does not exist; correct the path, or take weights out.")
+    if not file.is_file():
+        raise ConfigError(f"weights: {path} is no regular file but a pipe or device; give a file.")
+    own = network.state_dict()
+    found = _tensors(file, sum(value.nbytes for value in own.values()))
+    missing, more = (
+        [key for key in own if key not in found],
+        [key for key in found if key not in own],
+    )
+    if missing or more:
+        parts = [f"it lacks {_shown(missing[0])}"] if missing else []
+        parts += [f"it has {_shown(more[0])}"] if more else []
+        raise ConfigError(
+            f"weights: {path} is of another network than {type(network).__name__}: "
+            f"{' and '.join(parts)}; give the weights that belong to it."
+        )
+    taken = {key: _taken(f"{_shown(key)} of {path}", found[key], own[key]) for key in own}
+    network.load_state_dict(taken)
+
+
+def _taken(what: str, value: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
+    """A stored tensor in the type of the network's own one, if that loses nothing but digits."""
+    odd = _odd(value)
+    if odd:
+        raise ConfigError(f"weights: {what} ({value.dtype}) {odd}.")
+    if value.shape != own.shape:
+        raise ConfigError(
+            f"weights: {what} has the shape {list(value.shape)}, not {list(own.shape)}, so it is "
+            "of another network; give the weights that belong to it."
+        )
+    value = value.detach()
+    if own.is_floating_point() and not value.is_floating_point():
+        raise ConfigError(
+            f"weights: {what} is of type {value.dtype}, not floating point; save it as {own.dtype}."
+        )
+    # Types of one byte have no test of their own.
+    known = value.float() if value.element_size() == 1 else value
+    if value.is_floating_point() and not torch.isfinite(known).all():
+        raise ConfigError(
+            f"weights: {what} ({value.dtype}) holds NaN or infinity; give weights that are numbers."
+        )
+    if own.is_floating_point():
+        # The audit takes half precision in float32; a network of float64 meets steps in float32.
+        for dtype in (own.dtype, torch.float32):
+            if not torch.isfinite(value.to(dtype)).all():
+                raise ConfigError(
+                    f"weights: {what} ({value.dtype}) holds numbers that overflow {dtype}; give "
+                    "weights within its range."
+                )
+        return value.to(own.dtype)
+    # Counters, such as BatchNorm's of batches.
+    whole = value if value.is_complex() else value.to(own.dtype)
+    if whole.dtype != own.dtype or not torch.equal(whole.to(value.dtype), value):
+        raise ConfigError(
+            f"weights: {what} is of type {value.dtype} and does not fit into the network's own "
+            f"{own.dtype}; save it as that."
+        )
+    return whole
+
+
+def _odd(value: torch.Tensor) -> str:
+    """Reason why a tensor is no plain array of numbers, and what to do; empty if it is one."""
+    if value.is_quantized:
+        return "is quantised; store it after dequantize()"
+    if value.is_nested or value.layout != torch.strided:
+        return "is sparse or nested; store it after to_dense()"
+    if value.is_meta:
+        return "lies on the device meta, which holds no numbers; save it from a loaded network"
+    return ""
+
+
+def _tensors(file: Path, own: int) -> dict[str, torch.Tensor]:
+    """State dict of a file, read without running anything that it holds.
+
+    `own` are the bytes of the network's state.
+    """
+    try:
+        size = _unpacked(file)
+        if size > FACTOR * own + SLACK:
+            raise ConfigError(
+                f"weights: {file} would unpack to {size:,} bytes, but the network's own weights "
+                f"are {own:,} bytes; give the state dict of this network alone."
+            )
+        if file.suffix == SAFETENSORS:
+            return load_file(file)
+        with warnings.catch_warnings():
+            # Of other pickle protocols, which are refused below anyway.
+            warnings.simplefilter("ignore", UserWarning)
+            found = torch.load(file, map_location="cpu", weights_only=True)
+    except ConfigError:
+        raise
+    except (SafetensorError, OSError) as error:
+        raise ConfigError(
+            f"weights: {file} cannot be read as {file.suffix or 'weights'} ({first_line(error)}); "
+            "give safetensors, or a state dict that torch.save wrote."
+        ) from error
+    except Exception as error:  # What a damaged pickle raises depends on the damaged byte.
+        raise ConfigError(
+            f"weights: {file} is damaged, or no state dict that can be read without running code; "
+            "it was not loaded: write it with torch.save(network.state_dict(), …), or as "
+            "safetensors."
+        ) from error
+    is_dict = isinstance(found, dict) and all(isinstance(v, torch.Tensor) for v in found.values())
+    if not is_dict or not found:
+        raise ConfigError(
+            f"weights: {file} holds {_kind(found)}, not a state dict; write it with "
+            "torch.save(network.state_dict(), …)."
+        )
+    return dict(found)
+
+
+def _unpacked(file: Path) -> int:
+    """Bytes that a file takes in memory: its own, or what an archive says of its members."""
+    with file.open("rb") as opened:
+        packed = opened.read(len(ZIP)) == ZIP
+    if not packed:
+        return file.stat().st_size
+    with zipfile.ZipFile(file) as archive:
+        return sum(member.file_size for member in archive.infolist())
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, dict):
+        odd = next((key for key, v in value.items() if not isinstance(v, torch.Tensor)), None)
+        return (
+            "an empty dict"
+            if odd is None
+            else f"a dict whose {_shown(odd, quoted=True)} is no tensor"
+        )
+    return f"a {type(value).__name__}"
+
+
+def _shown(name: Any, *, quoted: bool = False) -> str:
+    """A name on one line, whatever it holds."""
+    text = str(name)
+    return text if text.isprintable() and not quoted else repr(text)
