@@ -1,14 +1,14 @@
 # Four papers on gradient leakage: every figure, table and claim is a file.
 # `snakemake figures/copa_fig1.pdf`, `snakemake all`, or any other path of README's table.
-from pathlib import Path
-
 from snakemake.utils import min_version
 
 min_version("9.20")
 
 
-# That of the folder in which Snakemake runs, otherwise the one beside this file.
-configfile: "config.yaml" if Path("config.yaml").exists() else f"{workflow.basedir}/config.yaml"
+include: "workflow/rules/config_file.smk"
+
+
+configfile: CONFIG_FILE
 
 
 include: "workflow/rules/common.smk"

@@ -1,0 +1,100 @@
+"""The text of config files: what Snakemake would read in part, or say nothing useful of."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gradleak import config_file
+from gradleak.errors import ConfigError
+
+ROOT = Path(__file__).resolve().parents[1]
+WHOLE = (ROOT / "config.yaml").read_text(encoding="utf-8")
+
+
+def refused(path):
+    with pytest.raises(ConfigError) as caught:
+        config_file.check(path)
+    message = str(caught.value)
+    assert "\n" not in message and message.endswith(".") and str(path) in message, message
+    return message.replace(str(path), "FILE")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("scale: laptop\nimages: real\nscale: smoke\n", "line 3: key 'scale' stands in line 1 too"),
+        (
+            "targets:\n  a: {indices: [1],\n      indices: [2]}\n",
+            "line 3: key 'targets.a.indices' stands in line 2 too",
+        ),
+        ("models: {}\n\nmodels: {}\n", "line 3: key 'models' stands in line 1 too"),
+        ("targets: {a: {}, b: {}, a: {}}\n", "line 1: key 'targets.a' stands in line 1 too"),
+        ("a:\n- b: 1\n- b: 1\n  'b': 2\n", "line 4: key 'a.1.b' stands in line 3 too"),
+        ('{"a": {"b": 1, "b": 2}}', "key 'b' stands twice"),
+        ("images: real\nscale: *nope\n", "line 2: *nope refers to nothing; define &nope above"),
+        ("data:\n\troot: x\n", "line 2 is indented with a tab; indent with spaces"),
+        ("a:\n  - 1\n\t- 2\n", "line 3 is indented with a tab"),
+        ("a: 1\nb: !!python/object/apply:os.system ['x']\n", "line 2: the tag !!python/object/ap"),
+        ("a: 1\nb: !own 1\n", "line 2: the tag !own is not taken"),
+        ("a: 1\nb: c: d\n", "line 2 is no YAML (mapping values are not allowed"),
+        ("a: [1\nb: 2\n", "line 2 is no YAML"),
+        ("a: 1\nb: 2026-13-45\n", "line 2 is no YAML (month must be in 1..12)"),
+        ("a: 1\n---\nb: 1\n", "line 2 is no YAML (but found another document)"),
+        ("? [a]\n: 1\n", "line 1 is no YAML (found unhashable key)"),
+        ("a: 1\nb: \x01\n", r"line 2: the control character '\x01' is no text"),
+        ("a: 1\nb: \x00\n", r"line 2: the control character '\x00' is no text"),
+        (b"a: 1\nb: caf\xe9\n", "line 2: byte 0xe9 is no UTF-8"),
+        (b"\x7fELF\x02\x01\x01\x80", "line 1: byte 0x80 is no UTF-8"),
+        ("- 1\n", "FILE holds no keys"),
+        ("", "FILE holds no keys"),
+        ("__use_yte__: true\nscale: ?'x'\n", "__use_yte__ would run what the file holds"),
+        ("[" * 100_000, "FILE nests its values too deeply"),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_line(tmp_path, text, words):
+    path = tmp_path / "config.yaml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    assert words in refused(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        WHOLE,
+        WHOLE.replace("\n", "\r\n"),
+        "\ufeff" + WHOLE,
+        '{"a": {"b": 1}, "c": {"b": 2}}',
+        "a: &a {b: {c: &d {<<: {x: 1}, x: 2}}}\nz: {<<: *d, x: 3}\ny: {<<: *a, <<: *d}\n",
+        "a: [&x {b: 1}, *x, *x]\n",
+    ],
+    ids=["ours", "CRLF", "BOM", "JSON", "merges", "aliases"],
+)
+def test_good_files_pass(tmp_path, text):
+    path = tmp_path / "config.yaml"
+    path.write_bytes(text.encode())
+    config_file.check(path)
+
+
+def test_what_is_no_file_is_refused_and_a_missing_one_left_to_snakemake(tmp_path):
+    config_file.check(tmp_path / "none.yaml")
+    assert "is no regular file" in refused(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    assert "is no regular file" in refused(tmp_path / "pipe")
+
+
+def test_the_pipeline_checks_its_config_files_before_it_reads_them(tree, snakemake):
+    def said(*arguments):
+        done = snakemake(tree, "-n", "clean", *arguments, check=False)
+        assert done.returncode == 1 and "Traceback" not in done.stderr + done.stdout
+        return done.stdout + done.stderr
+
+    other = tree / "other.yaml"
+    other.write_text("scale: smoke\nimages: real\nscale: laptop\n")
+    assert "other.yaml, line 3: key 'scale' stands in line 1" in said("--configfile", other.name)
+    text = (tree / "config.yaml").read_text()
+    (tree / "config.yaml").write_text(f"{text}\nscale: smoke\n")
+    lines = text.count("\n") + 2
+    assert f"config.yaml, line {lines}: key 'scale' stands in line" in said()
+    (tree / "config.yaml").write_bytes(text.encode() + b"# \xe9\n")
+    assert "config.yaml, line" in said() and "UTF-8" in said()

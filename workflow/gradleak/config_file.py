@@ -1,0 +1,176 @@
+"""The text of a config file, checked before Snakemake reads it.
+
+Snakemake takes the last of two equal keys, says of a file that is no YAML neither line nor reason,
+and runs Python expressions in one that says ``__use_yte__: true``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gradleak.errors import ConfigError
+
+STANDARD = "tag:yaml.org,2002:"
+# By which Snakemake takes a file for a template whose expressions it runs.
+TEMPLATE = "__use_yte__"
+# Keys that YAML puts the entries of other mappings in place of.
+MERGE = f"{STANDARD}merge"
+
+Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+class _Loader(Base):
+    """Plain values alone; an impossible one, such as a date of a 13th month, with its line."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except ValueError as error:
+            raise yaml.constructor.ConstructorError(
+                None, None, str(error), node.start_mark
+            ) from error
+
+
+def check(path: str | Path) -> None:
+    """Refuse a config file that Snakemake could not read, or would read in part.
+
+    Parameters
+    ----------
+    path
+        The file, YAML or JSON. One that is not there is left to Snakemake.
+
+    Raises
+    ------
+    ConfigError
+        Naming file and line where it is no UTF-8, no YAML, has a key twice, a tag, an alias of
+        nothing, or asks for expressions to be run.
+    """
+    file = Path(path)
+    if not file.exists():
+        return
+    if not file.is_file():
+        raise ConfigError(f"{path} is no regular file; give a file with the keys of config.yaml.")
+    text = _text(file)
+    try:
+        if _is_json(text, file):
+            return
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        for line, key, first in _twice(node):
+            raise ConfigError(
+                f"{path}, line {line}: key '{key}' stands in line {first} too, and only the last "
+                "would count; take one out."
+            )
+        found = loader.construct_document(node) if node is not None else None
+    except yaml.MarkedYAMLError as error:
+        raise ConfigError(_sentence(file, text, error)) from None
+    except RecursionError:
+        raise ConfigError(f"{path} nests its values too deeply; make them flat.") from None
+    if not isinstance(found, dict):
+        raise ConfigError(f"{path} holds no keys; give it those of config.yaml.")
+    if TEMPLATE in found:
+        raise ConfigError(f"{path}: {TEMPLATE} would run what the file holds; take it out.")
+
+
+def _text(file: Path) -> str:
+    """What a file says.
+
+    Raises
+    ------
+    ConfigError
+        Naming the line with a byte that is no text.
+    """
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror}); correct that.") from error
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        raise ConfigError(
+            f"{file}, line {line}: byte 0x{content[error.start]:02x} is no UTF-8; save the file in "
+            "UTF-8."
+        ) from None
+    odd = yaml.reader.Reader.NON_PRINTABLE.search(text)
+    if odd:
+        line = text.count("\n", 0, odd.start()) + 1
+        raise ConfigError(
+            f"{file}, line {line}: the control character {odd[0]!r} is no text; take it out."
+        )
+    return text
+
+
+def _is_json(text: str, file: Path) -> bool:
+    """Whether a file is JSON, which Snakemake tries first; refuses keys that stand twice in it."""
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        for number, (key, _) in enumerate(pairs):
+            if key in dict(pairs[:number]):
+                raise ConfigError(f"{file}: key '{key}' stands twice; take one out.")
+        return dict(pairs)
+
+    try:
+        return isinstance(json.loads(text, object_pairs_hook=once), dict)
+    except ValueError:
+        return False
+
+
+def _twice(root: yaml.Node | None) -> Iterator[tuple[int, str, int]]:
+    """Keys that stand twice in one mapping: the line, the whole key, the line of the first."""
+    seen: set[int] = set()
+    ahead: list[tuple[tuple[str, ...], yaml.Node | None]] = [((), root)]
+    while ahead:
+        path, node = ahead.pop()
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            entries: Iterable[tuple[str, yaml.Node]] = (
+                (str(number), entry) for number, entry in enumerate(node.value)
+            )
+        elif isinstance(node, yaml.MappingNode):
+            yield from _twice_here(path, node)
+            entries = ((str(key.value), value) for key, value in node.value)
+        else:
+            continue
+        # The first in the file comes last onto the stack, so that it is looked at first.
+        ahead += reversed([((*path, name), value) for name, value in entries])
+
+
+def _twice_here(path: tuple[str, ...], node: yaml.MappingNode) -> Iterator[tuple[int, str, int]]:
+    lines: dict[tuple[str, str], int] = {}
+    for key, _ in node.value:
+        if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE:
+            continue
+        line = key.start_mark.line + 1
+        if (key.tag, key.value) in lines:
+            yield line, ".".join((*path, key.value)), lines[key.tag, key.value]
+        else:
+            lines[key.tag, key.value] = line
+
+
+def _sentence(file: Path, text: str, error: yaml.MarkedYAMLError) -> str:
+    """One sentence from what YAML complains of."""
+    mark = error.problem_mark or error.context_mark
+    line, column = (mark.line, mark.column) if mark else (0, 0)
+    where = f"{file}, line {line + 1}"
+    lines = text.splitlines()
+    shown = lines[line] if line < len(lines) else ""
+    problem = str(error.problem)
+    if "undefined alias" in problem:
+        name = re.match(r"\*?([^\s,\]}]*)", shown[column:])
+        word = name[1] if name else ""
+        return f"{where}: *{word} refers to nothing; define &{word} above it, or write a value."
+    if "tag '" in problem:
+        tag = problem.partition("tag '")[2].rstrip("'").replace(STANDARD, "!!")
+        return f"{where}: the tag {tag} is not taken; write a plain value without it."
+    if "\t" in shown[: column + 1]:
+        return f"{where} is indented with a tab; indent with spaces."
+    return f"{where} is no YAML ({problem}); correct it, or the lines above it."
