@@ -4,6 +4,7 @@ import copy
 import dataclasses
 import importlib
 import json
+import tracemalloc
 import typing
 from pathlib import Path
 
@@ -176,7 +177,35 @@ REFUSED = [
     ("experiments.rgap_fig4.training", "rgap_resnet81", ["rgap_fig4.training", "'rgap_resnet18'"]),
     ("experiments.rgap_fig4.mode", "eval", ["rgap_fig4.mode", "'eval'", "'evaluation'"]),
     ("targets.rgap_resnet.std", 1.0, ["rgap_fig4", "trained on std: 0.25", "have 1.0"]),
-    ("targets.rgap_resnet.std", 0.0, ["targets.rgap_resnet.std", "greater than 0"]),
+    ("targets.rgap_resnet.std", 0.0, ["targets.rgap_resnet.std", "equal to 0.0001"]),
+    ("targets.rgap_resnet.std", 1e-300, ["targets.rgap_resnet.std", "equal to 0.0001"]),
+    ("targets.rgap_resnet.offset", 1e308, ["targets.rgap_resnet.offset", "1e+308", "1000"]),
+    ("trainings.rgap_resnet18.offset", -1e4, ["rgap_resnet18.offset", "-10000", "-1000"]),
+    ("audit.lenet.offset", 1e308, ["audit.lenet.offset", "1e+308", "1000"]),
+    ("targets.copa_pair.split", "val", ["copa_pair: split: cifar10 has train and test, not val"]),
+    ("trainings.rgap_resnet18.split", "val", ["rgap_resnet18: split: cifar10 has train and test"]),
+    ("generators.fedkl_cifar10.split", "val", ["fedkl_cifar10: split: cifar10 has train and test"]),
+    ("targets.copa_pair.indices", [3, 3], ["targets.copa_pair.indices: 3 is listed twice"]),
+    ("targets.copa_pair.indices", [3, 50_000], ["50000 is none of the 50000 images of cifar10"]),
+    ("targets.rgap_cifar.count", 10_001, ["rgap_cifar: count: 10001 of", "the 10000 images of"]),
+    ("targets.mkor_mnist.batch", 10_001, ["mkor_mnist: batch: 10001", "the 10000 images of mnist"]),
+    ("targets.rgap_cifar.relabel", 10**7, ["rgap_cifar: count: 20 of batch: 1, each 10000001"]),
+    ("data.mirrors.cifarr", "http://x", [": data.mirrors.cifarr: 'cifarr' is not allowed"]),
+    ("models.cnn3_v1_tanh.layers.0.stride", 0, [": layer 1: stride: 0 is not", "than 0."]),
+    ("models.cnn3_v1_tanh.layers.0.kernel", 0, [": layer 1: kernel: 0 is not", "than 0."]),
+    ("models.cnn3_v1_tanh.layers.0.kernel", [0, 0], [": layer 1: kernel.0: 0 is not", "than 0."]),
+    ("models.cnn3_v1_tanh.layers.0.padding", -1, [": layer 1: padding: -1 is not", "to 0."]),
+    ("scales.copa_seeds.paper", 10**30, ["scales.copa_seeds.paper", "equal to 10000000"]),
+    ("scales.copa_seeds.laptop", 10**7, ["copa_pair.seeds: copa_seeds = 10000000 is more"]),
+    ("experiments.copa_pair.seeds", 10_001, ["copa_pair.seeds: 10001 is more than the 10000"]),
+    ("families.index_three.networks", 10_001, ["families.index_three.networks: 10001 is more"]),
+    ("audit.lenet.seeds", 10**12, ["audit.lenet.seeds: 1000000000000 is not allowed"]),
+    ("audit.lenet.seeds", 10**5, ["audit.lenet.seeds: 100000 is more than the 10000"]),
+    ("audit.lenet.seed", 2**64, ["audit.lenet.seed", "equal to 4294967295"]),
+    # Once as many numbers were written out to compare them.
+    ("scales.rgap_images.laptop", 10**9, ["scales.rgap_images.laptop: 1000000000 is not allowed"]),
+    ("scales.rgap_own_images.laptop", 10**7, ["rgap_own: count: 10000000 of", "the 50000 images"]),
+    ("bogus", 1, ["unknown key 'bogus'; correct"]),
     ("targets.mkor_mnist.std", 0.3, ["inputs in [0, 1]", "std: 0.3"]),
     ("experiments.rgap_fig4.server", "fishing", ["rgap_fig4", "training: rgap_resnet18", "honest"]),
     ("families.index_four.activation", "relu", ["index_four", "'relu'", "no inverse"]),
@@ -259,8 +288,62 @@ def test_other_wrong_keys_are_counted_once_each():
     assert "more key" not in str(caught.value)
     raw = changed("scale", "huge")
     raw["device"] = "tpu"
-    with pytest.raises(ConfigError, match=r"\(1 more keys are wrong\)"):
+    with pytest.raises(ConfigError, match=r"\(1 more key is wrong\)"):
         config.load(raw)
+
+
+def test_the_keys_of_a_list_are_one_key():
+    raw = changed("targets.copa_pair.indices", [-1, -2])
+    with pytest.raises(ConfigError, match=r"indices\.0: -1 is not allowed: [^(]*$"):
+        config.load(raw)
+    raw |= {"device": "tpu", "scale": "huge"}
+    with pytest.raises(ConfigError, match=r"\(2 more keys are wrong\)"):
+        config.load(raw)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [("ab" * 60, "at most 100 characters"), ("x_" + "a" * 20, "an end that repeats 20 times")],
+)
+def test_an_id_that_no_path_can_hold_is_refused(name, words):
+    raw = changed(f"models.{name}", RAW["models"]["cnn3_v1_tanh"])
+    with pytest.raises(ConfigError, match=words) as caught:
+        config.load(raw)
+    assert f"models.{name}: " in str(caught.value) and "[key]" not in str(caught.value)
+
+
+def test_long_ids_that_a_path_can_hold_are_taken():
+    name = "".join(chr(97 + k * k % 26) for k in range(100))
+    assert name in config.load(changed(f"models.{name}", RAW["models"]["cnn3_v1_tanh"])).models
+
+
+def test_amounts_are_compared_without_being_written_out():
+    raw = changed("scales.fedkl_generator_images.laptop", 10**7)
+    tracemalloc.start()
+    config.load({**raw, "scale": "laptop"})
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    # Ten million numbers in a set are 300 MB at least.
+    assert peak < 100e6
+
+
+@pytest.mark.parametrize(("given", "made"), [("file", False), ("file/below", False), ("x/y", True)])
+def test_the_data_root_has_to_be_a_folder_or_to_become_one(tmp_path, given, made):
+    (tmp_path / "file").write_text("")
+    root = tmp_path / given
+    if made:
+        config.check_root(str(root))
+        config.check_root(str(tmp_path))
+    else:
+        with pytest.raises(ConfigError, match=r"data\.root: .*--config 'data=\{root: FOLDER\}'"):
+            config.check_root(str(root))
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="it is Linux's")
+def test_a_data_root_where_no_folder_can_be_made_is_refused():
+    with pytest.raises(ConfigError, match=r"data\.root: /proc/x cannot be made a folder"):
+        config.check_root("/proc/x")
 
 
 def test_missing_key_is_named():

@@ -255,7 +255,15 @@ def test_a_file_that_the_server_lacks_is_named(tmp_path, server):
     server.files.clear()
     with pytest.raises(DataError) as error:
         download.fetch(file, tmp_path)
-    sentence(error, "file.bin", server.url, "HTTP 404", "by hand", "data_root")
+    sentence(
+        error,
+        "file.bin",
+        server.url,
+        "HTTP 404",
+        "by hand",
+        "data: root:",
+        "--config 'data={root: FOLDER}'",
+    )
     assert len(server.requests) == 1
 
 
@@ -278,7 +286,13 @@ def test_an_unwritable_folder_is_named(tmp_path, server):
     (tmp_path / "file").write_text("")
     with pytest.raises(DataError) as error:
         download.fetch(remote(server), tmp_path / "file" / "raw")
-    sentence(error, tmp_path / "file" / "raw" / "file.bin", "Not a directory", "data_root")
+    sentence(
+        error,
+        tmp_path / "file" / "raw" / "file.bin",
+        "Not a directory",
+        "data: root:",
+        "={root: FOLDER}",
+    )
 
 
 @pytest.mark.parametrize("harm", ["missing", "truncated", "altered"])

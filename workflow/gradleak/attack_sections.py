@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
-from gradleak.section import AmountOrName, Identifier, Identifiers, Precision, Section
+from gradleak.section import (
+    AmountOrName,
+    Count,
+    Identifier,
+    Identifiers,
+    Precision,
+    Section,
+)
 from gradleak.server_sections import MkorConfig
 
 
@@ -143,7 +150,7 @@ class GrnnConfig(Unlocking):
     tv: Annotated[float, Field(ge=0)] = 1e-3
     norm: Annotated[float, Field(ge=0)] = 1.0
     wasserstein: Annotated[float, Field(ge=0)] = 0.0
-    latent: PositiveInt = 128
+    latent: Count = 128
     precision: Precision = "float32"
     failure_loss: PositiveFloat = 0.5
 
@@ -168,7 +175,7 @@ class GglConfig(Section):
     method: Literal["ggl"]
     generator: Identifier
     generations: AmountOrName = 500
-    population: Annotated[int, Field(ge=2)] = 50
+    population: Annotated[Count, Field(ge=2)] = 50
     starts: AmountOrName = 1
     images: AmountOrName | None = None
     sigma: PositiveFloat = 0.5

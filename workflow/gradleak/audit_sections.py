@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Discriminator,
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    Tag,
-    model_validator,
-)
+from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from gradleak.data.catalogue import info
-from gradleak.section import AmountOrName, DatasetName, InputSize, OwnPath, Section
+from gradleak.section import (
+    AmountOrName,
+    Count,
+    DatasetName,
+    InputSize,
+    Offset,
+    OwnPath,
+    Section,
+    Seed,
+    Std,
+    known_split,
+)
 
 # Keys of an audit whose values are numbers, or lists of them.
 NUMBERS = ("input", "classes", "seed", "count", "seeds", "batches", "offset", "std", "limit")
@@ -52,9 +53,7 @@ class DatasetSamples(Section):
 
     @model_validator(mode="after")
     def _known_split(self) -> DatasetSamples:
-        splits = info(self.dataset).splits
-        if self.split not in splits:
-            raise ValueError(f"split: {self.dataset} has {' and '.join(splits)}, not {self.split}")
+        known_split(self.dataset, self.split)
         return self
 
 
@@ -110,9 +109,9 @@ class AuditConfig(Section):
         Discriminator(_network_kind),
     ]
     input: InputSize
-    classes: PositiveInt | None = None
+    classes: Count | None = None
     weights: OwnPath | None = None
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     samples: Annotated[
         Annotated[Literal["embedded"], BeforeValidator(_embedded), Tag("embedded")]
         | Annotated[FolderSamples, Tag("folder")]
@@ -125,9 +124,9 @@ class AuditConfig(Section):
     mode: Literal["auto", "training", "evaluation"] = "auto"
     count: AmountOrName | None = None
     seeds: AmountOrName | None = None
-    batches: Annotated[list[PositiveInt], Field(min_length=1)] = Field(default=[1, 4])
-    offset: float = 0.0
-    std: PositiveFloat = 1.0
+    batches: Annotated[list[Count], Field(min_length=1)] = Field(default=[1, 4])
+    offset: Offset = 0.0
+    std: Std = 1.0
     limit: Annotated[float, Field(ge=0, le=1)] | None = None
     baseline: OwnPath | None = None
 

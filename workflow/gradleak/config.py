@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from itertools import combinations
-from typing import Any
+from pathlib import Path
+from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from gradleak.attack_sections import AttackConfig
 from gradleak.errors import ConfigError
-from gradleak.experiment_checks import check_experiment, check_weights
+from gradleak.experiment_checks import check_experiment, check_targets, check_weights
 from gradleak.sections import (
     Config,
     Experiment,
 )
 from gradleak.wording import check_known, sentence
 
+# Papers, each with a claims file of its name.
+PAPERS = get_args(Experiment.model_fields["paper"].annotation)
 # Attacks that are made from the reconstructions of others, without a gradient of their own.
 POST = ("total_variation", "h_gap")
 # Attacks that give twin data beside their answer.
@@ -40,6 +44,8 @@ AMOUNTS = (
     "epochs",
     "generations",
 )
+# Of these a run keeps one array each, so that more than MOST_DRAWS are refused before it starts.
+DRAWS, MOST_DRAWS = ("seeds", "networks", "starts"), 10_000
 
 
 def load(raw: dict[str, Any]) -> Config:
@@ -60,6 +66,38 @@ def load(raw: dict[str, Any]) -> Config:
     for name, experiment in config.experiments.items():
         check_experiment(config, name, _run_in(config, experiment))
     return config
+
+
+def check_root(root: str) -> None:
+    """Refuse a `data: root:` that is no folder and cannot be made one.
+
+    A missing one is made for a moment, since permissions do not tell of file systems such as /proc.
+
+    Raises
+    ------
+    ConfigError
+        Naming the key, the value and the reason.
+    """
+    place, reason = Path(root), ""
+    if place.is_dir():
+        return
+    if os.path.lexists(place):
+        reason = "is no folder"
+    else:
+        top = [path for path in (place, *place.parents) if not os.path.lexists(path)][-1]
+        try:
+            top.mkdir()
+            top.rmdir()
+        except FileExistsError:
+            return  # Another run makes it just now.
+        except OSError as error:
+            if not top.is_dir():
+                reason = f"cannot be made a folder ({error.strerror})"
+    if reason:
+        raise ConfigError(
+            f"config.yaml: data.root: {root} {reason}; give a folder, in the file or by "
+            "--config 'data={root: FOLDER}'."
+        )
 
 
 def schema() -> dict[str, Any]:
@@ -95,6 +133,7 @@ def _check_ids(config: Config) -> None:
         check_known(f"models.{name}.layers.fc", model.amounts, config.scales)
     for name, targets in config.targets.items():
         _amounts_known(f"targets.{name}", targets, config)
+        check_targets(config, name)
     for name, training in config.trainings.items():
         _amounts_known(f"trainings.{name}", training, config)
     for name, generator in config.generators.items():
@@ -164,10 +203,17 @@ def _run_in(config: Config, experiment: Experiment) -> list[str]:
 
 
 def _amounts_known(where: str, section: BaseModel, config: Config) -> None:
+    """Refuse amounts that no name of `scales` stands for, and more draws than a file can hold."""
     for key in AMOUNTS:
         value = getattr(section, key, None)
         if isinstance(value, str):
             check_known(f"{where}.{key}", [value], config.scales)
+        if value is not None and key in DRAWS and config.amount(value) > MOST_DRAWS:
+            named = f"{value} = " if isinstance(value, str) else ""
+            raise ConfigError(
+                f"config.yaml: {where}.{key}: {named}{config.amount(value)} is more than the "
+                f"{MOST_DRAWS} that a run can keep; lower it."
+            )
 
 
 if __name__ == "__main__":

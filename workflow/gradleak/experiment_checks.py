@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from gradleak.data.catalogue import info, resolve
 from gradleak.errors import ConfigError
@@ -10,15 +10,60 @@ from gradleak.generator_sections import BigGanConfig
 from gradleak.losses import BINARY
 from gradleak.models.activations import INVERTIBLE
 from gradleak.models.chain import Chain
+from gradleak.section import MOST
 from gradleak.sections import Config, Experiment, Targets
 from gradleak.wording import check_known
 
 # Attacks that need the inverse of every activation.
 INVERTING = ("copa",)
+# Images of each split as it was published; stand-ins have fewer.
+PUBLISHED = {
+    "mnist": {"train": 60_000, "test": 10_000},
+    "cifar10": {"train": 50_000, "test": 10_000},
+    "cifar100": {"train": 50_000, "test": 10_000},
+    "imagenet": {"val": 50_000},
+}
 # Attacks that search for an image under known labels, which they do not find by themselves.
 SEARCHES = ("dlg", "inverting_gradients", "gauss_newton", "ggl", "grnn")
 # Attacks that read the secret of a server of the same method.
 SECRET = ("mkor", "class_fishing")
+
+
+def check_targets(config: Config, name: str) -> None:
+    """Refuse images that a data set does not have, under either setting of `images`.
+
+    A stand-in has fewer; a job that needs more says so.
+
+    Raises
+    ------
+    ConfigError
+        Naming the entry, and both numbers.
+    """
+    targets = config.targets[name]
+    dataset = f"{targets.dataset}-{targets.split}"
+    where, size = f"config.yaml: targets.{name}", PUBLISHED[targets.dataset][targets.split]
+    if targets.indices is not None:
+        last = max(targets.indices)
+        if last >= size:
+            raise ConfigError(
+                f"{where}.indices: {last} is none of the {size} images of {dataset}, which count "
+                "from 0; correct it."
+            )
+        return
+    assert targets.count is not None
+    count, batch = config.amount(targets.count), config.amount(targets.batch)
+    drawn = targets.draw == "random"
+    if targets.first + (batch if drawn else count * batch) > size:
+        asked = f"batch: {batch}" if drawn else f"count: {count} of batch: {batch}"
+        raise ConfigError(
+            f"{where}: {asked} from image {targets.first} on takes more than the {size} "
+            f"images of {dataset}; lower {'batch' if drawn else 'count, batch or first'}."
+        )
+    if count * batch * (1 + targets.relabel) > MOST:
+        raise ConfigError(
+            f"{where}: count: {count} of batch: {batch}, each {1 + targets.relabel} times, are "
+            f"more than {MOST} images; lower count or relabel."
+        )
 
 
 def check_weights(config: Config, name: str) -> None:
@@ -198,11 +243,11 @@ def _check_own_images(config: Config, name: str, attack: str) -> None:
                 f"{where}which has {key}: {ours}, but its targets have {theirs}; give both the "
                 "same."
             )
-    shared = sorted(set(_indices(config, own)) & set(_indices(config, other)))
+    shared = _shared(_indices(config, own), _indices(config, other))
     if own.split == other.split and shared:
         raise ConfigError(
-            f"{where}which has image {shared[0]} of {own.dataset}-{own.split} that is under attack "
-            f"({len(shared)} such); choose images that are not."
+            f"{where}which has image {min(shared)} of {own.dataset}-{own.split} that is under "
+            f"attack ({len(shared)} such); choose images that are not."
         )
 
 
@@ -235,9 +280,9 @@ def _check_generator(config: Config, name: str, attack: str) -> None:
         return
     used = range(entry.first, entry.first + config.amount(entry.images))
     drawn = targets.draw != "consecutive"
-    shared = sorted(set(used) & set(_indices(config, targets)))
+    shared = _shared(used, _indices(config, targets))
     if drawn or shared:
-        which = "drawn images" if drawn else f"image {shared[0]}"
+        which = "drawn images" if drawn else f"image {min(shared)}"
         raise ConfigError(
             f"{where}searches generator {chosen}, which is trained on {which} of "
             f"{entry.dataset}-{entry.split} that may be under attack; give it another split, "
@@ -252,13 +297,21 @@ def _shape(config: Config, size: int | str | None, dataset: str) -> tuple[int, i
     return channels, side or height, side or width
 
 
-def _indices(config: Config, targets: Targets) -> list[int]:
+def _shared(one: Sequence[int], other: Sequence[int]) -> Sequence[int]:
+    """Positions in both, of which ranges are not written out: they may be long."""
+    if isinstance(one, range) and isinstance(other, range):
+        return range(max(one.start, other.start), min(one.stop, other.stop))
+    listed, rest = (other, one) if isinstance(one, range) else (one, other)
+    return [index for index in listed if index in rest]
+
+
+def _indices(config: Config, targets: Targets) -> Sequence[int]:
     """Positions of a target set in its split."""
     if targets.indices is not None:
         return targets.indices
     assert targets.count is not None
     images = config.amount(targets.count) * config.amount(targets.batch)
-    return list(range(targets.first, targets.first + images))
+    return range(targets.first, targets.first + images)
 
 
 def _check_pair(config: Config, name: str, model: str) -> None:

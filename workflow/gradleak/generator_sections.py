@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, model_validator
 
-from gradleak.section import AmountOrName, DatasetName, OwnPath, Section
+from gradleak.section import (
+    AmountOrName,
+    Count,
+    DatasetName,
+    OwnPath,
+    Section,
+    Seed,
+    Whole,
+    known_split,
+)
 
 
 class ConditionalVaeConfig(Section):
@@ -22,16 +31,21 @@ class ConditionalVaeConfig(Section):
     dataset: DatasetName
     split: Literal["train", "test", "val"] = "train"
     images: AmountOrName
-    first: NonNegativeInt = 0
+    first: Whole = 0
     size: AmountOrName | None = None
     resize: Literal["repeat", "bilinear"] = "repeat"
     epochs: AmountOrName
     batch: AmountOrName = 64
-    latent: PositiveInt = 64
-    width: PositiveInt = 32
+    latent: Count = 64
+    width: Count = 32
     rate: PositiveFloat = 1e-3
-    seed: NonNegativeInt = 0
-    checkpoint: PositiveInt = 5
+    seed: Seed = 0
+    checkpoint: Count = 5
+
+    @model_validator(mode="after")
+    def _known_split(self) -> ConditionalVaeConfig:
+        known_split(self.dataset, self.split)
+        return self
 
 
 class BigGanConfig(Section):

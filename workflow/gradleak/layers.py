@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, ValidationError
+from pydantic import Field, PositiveFloat, ValidationError
 
 from gradleak.models.activations import Activation
 from gradleak.models.chain import ConvSpec, LinearSpec
-from gradleak.section import ActivationName, AmountOrName, Margins, Section, Sides
+from gradleak.section import (
+    ActivationName,
+    AmountOrName,
+    Count,
+    Margins,
+    Section,
+    Sides,
+    Whole,
+)
 from gradleak.wording import sentence
 
 # Part of a key, without underscores: what it stands for, and what applies in its place.
@@ -33,14 +41,14 @@ Slope = Annotated[float, Field(gt=0, lt=1)]
 class ConvConfig(Section):
     """A convolution and its activation."""
 
-    conv: PositiveInt
+    conv: Count
     kernel: Annotated[Sides, Field(strict=False)]
     stride: Annotated[Sides, Field(strict=False)] = (1, 1)
     padding: Annotated[Margins, Field(strict=False)] = (0, 0)
     bias: bool = False
     activation: ActivationName = "identity"
     slope: Slope = 0.01
-    skip: NonNegativeInt = 0
+    skip: Whole = 0
     gain: PositiveFloat = 1.0
     pool: Literal["none", "max", "max3", "average", "global"] = "none"
     padding_mode: Literal["zeros", "replicate"] = "zeros"
@@ -52,7 +60,7 @@ class LinearConfig(Section):
     """A fully connected layer and its activation."""
 
     fc: AmountOrName
-    inputs: PositiveInt | None = None
+    inputs: Count | None = None
     bias: bool = True
     activation: ActivationName = "identity"
     slope: Slope = 0.01

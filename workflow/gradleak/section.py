@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
-    NonNegativeInt,
-    PositiveInt,
+    ValidationError,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
 )
+
+from gradleak.data.catalogue import info
 
 ActivationName = Literal["identity", "tanh", "sigmoid", "leaky_relu", "relu"]
 DatasetName = Literal["mnist", "cifar10", "cifar100", "imagenet"]
@@ -23,21 +26,61 @@ Precision = Literal["float32", "float64"]
 WEB = r"^https?://[^\s{}]+$"
 # Ids become parts of paths and wildcards, so nothing else may be in them.
 ID_PATTERN = r"^[a-z][a-z0-9_]*$"
-Identifier = Annotated[str, Field(pattern=ID_PATTERN)]
-AmountOrName = PositiveInt | Identifier
-InputSize = Annotated[tuple[PositiveInt, PositiveInt, PositiveInt], Field(strict=False)]
+# Names of files end at 255 bytes, and an id is a part of one.
+LONGEST_ID = 100
+# Largest number of a config, far beyond what any machine here could do; and seed, of 32 bits.
+MOST, MOST_SEED = 10**7, 2**32 - 1
+# Of what inputs are shifted and divided by: pixels are in [0, 1] before.
+MOST_OFFSET, LEAST_STD = 1000.0, 1e-4
+Count = Annotated[int, Field(gt=0, le=MOST)]
+Whole = Annotated[int, Field(ge=0, le=MOST)]
+Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
+Offset = Annotated[float, Field(ge=-MOST_OFFSET, le=MOST_OFFSET)]
+Std = Annotated[float, Field(ge=LEAST_STD, le=1 / LEAST_STD)]
+
+
+def _no_period(value: str) -> str:
+    if re.search(r"(.+?)\1{19}$", value):
+        raise ValueError("an end that repeats 20 times is an endless path to Snakemake; cut it")
+    return value
+
+
+Identifier = Annotated[
+    str, Field(pattern=ID_PATTERN, max_length=LONGEST_ID), AfterValidator(_no_period)
+]
+AmountOrName = Count | Identifier
+InputSize = Annotated[tuple[Count, Count, Count], Field(strict=False)]
 # The same, where names of `scales` may stand for sides.
-ScaledInputSize = Annotated[tuple[PositiveInt, AmountOrName, AmountOrName], Field(strict=False)]
+ScaledInputSize = Annotated[tuple[Count, AmountOrName, AmountOrName], Field(strict=False)]
 
 
-def _pair(value: Any) -> Any:
-    return (value, value) if isinstance(value, int) else value
+def _pair(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
+    """Two numbers, or one that stands for both, which is then what a complaint is about."""
+    if not isinstance(value, int):
+        return validated(value)
+    try:
+        return validated((value, value))
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"]) from None
 
 
-def _once(values: list[str]) -> list[str]:
-    for number, value in enumerate(values):
-        if value in values[:number]:
-            raise ValueError(f"'{value}' is listed twice; take one of them out")
+def known_split(dataset: str, split: str) -> None:
+    """Refuse a split that a data set does not have.
+
+    Raises
+    ------
+    ValueError
+        Naming those that it has.
+    """
+    splits = info(dataset).splits
+    if split not in splits:
+        raise ValueError(f"split: {dataset} has {' and '.join(splits)}, not {split}")
+
+
+def _once(values: list[Any]) -> list[Any]:
+    value, times = Counter(values).most_common(1)[0] if values else (None, 0)
+    if times > 1:
+        raise ValueError(f"{value!r} is listed twice; take one of them out")
     return values
 
 
@@ -57,11 +100,17 @@ def _web_address(value: str) -> str:
 OwnPath = Annotated[str, Field(min_length=1), AfterValidator(_plain_path)]
 # Another address of downloads; their checksums stay the official ones.
 WebAddress = Annotated[str, Field(json_schema_extra={"pattern": WEB}), AfterValidator(_web_address)]
-Sides = Annotated[tuple[PositiveInt, PositiveInt], BeforeValidator(_pair)]
-Margins = Annotated[tuple[NonNegativeInt, NonNegativeInt], BeforeValidator(_pair)]
+Sides = Annotated[tuple[Count, Count], WrapValidator(_pair)]
+Margins = Annotated[tuple[Whole, Whole], WrapValidator(_pair)]
 # One or more ids, none of them twice.
 Identifiers = Annotated[
     list[Identifier],
+    Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_once),
+]
+# Positions of images in a split, each of which counts once.
+Indices = Annotated[
+    list[Whole],
     Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     AfterValidator(_once),
 ]

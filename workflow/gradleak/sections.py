@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    PrivateAttr,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, PositiveFloat, PrivateAttr, model_validator
 
 from gradleak.attack_sections import AttackConfig
 from gradleak.audit_sections import AuditConfig
@@ -29,16 +21,23 @@ from gradleak.models.locks import Lock
 from gradleak.section import (
     ActivationName,
     AmountOrName,
+    Count,
     DatasetName,
     Identifier,
     Identifiers,
+    Indices,
     InputSize,
     MirrorName,
+    Offset,
     OwnPath,
     Precision,
     ScaledInputSize,
     Section,
+    Seed,
+    Std,
     WebAddress,
+    Whole,
+    known_split,
 )
 from gradleak.server_sections import HonestServer, ServerConfig
 from gradleak.training_sections import TrainingConfig
@@ -55,9 +54,9 @@ class Data(Section):
 class Amount(Section):
     """One amount at each scale."""
 
-    smoke: PositiveInt
-    laptop: PositiveInt
-    paper: PositiveInt
+    smoke: Count
+    laptop: Count
+    paper: Count
 
 
 class Targets(Section):
@@ -74,22 +73,23 @@ class Targets(Section):
 
     dataset: DatasetName
     split: Literal["train", "test", "val"]
-    indices: Annotated[list[NonNegativeInt], Field(min_length=1)] | None = None
+    indices: Indices | None = None
     count: AmountOrName | None = None
-    first: NonNegativeInt = 0
+    first: Whole = 0
     batch: AmountOrName = 1
     draw: Literal["consecutive", "unique", "random"] = "consecutive"
     classes: AmountOrName | None = None
-    seed: NonNegativeInt = 0
-    relabel: NonNegativeInt = 0
+    seed: Seed = 0
+    relabel: Whole = 0
     size: AmountOrName | None = None
     resize: Literal["repeat", "bilinear"] = "repeat"
     names: list[str] | None = None
-    offset: float = 0.0
-    std: PositiveFloat = 1.0
+    offset: Offset = 0.0
+    std: Std = 1.0
 
     @model_validator(mode="after")
     def _one_selection(self) -> Targets:
+        known_split(self.dataset, self.split)
         if (self.indices is None) == (self.count is None):
             raise ValueError("give either indices or count")
         if self.draw != "consecutive" and (self.indices is not None or self.first):
@@ -131,9 +131,9 @@ class ResNetConfig(Section):
 
     kind: Literal["resnet18", "resnet20", "resnet32", "resnet34", "resnet101"]
     width: AmountOrName
-    classes: PositiveInt
+    classes: Count
     stem: Literal["small", "large"] = "small"
-    cut: list[PositiveInt] = Field(default=[])
+    cut: list[Count] = Field(default=[])
     activation: Literal["relu", "sigmoid"] = "relu"
 
 
@@ -141,7 +141,7 @@ class VggConfig(Section):
     """VGG-16 (Simonyan and Zisserman 2015)."""
 
     kind: Literal["vgg16"]
-    classes: PositiveInt
+    classes: Count
 
 
 class LockConfig(Section):
@@ -154,7 +154,7 @@ class LockConfig(Section):
     layers: Annotated[
         list[Annotated[str, Field(pattern=r"^conv[1-9][0-9]*(_skip)?$")]], Field(min_length=1)
     ] = Field(default=["conv1"])
-    key: PositiveInt = 1024
+    key: Count = 1024
     activation: Literal["identity", "relu", "sigmoid"] = "relu"
 
 
@@ -215,13 +215,13 @@ class Family(Section):
 
     input: InputSize
     networks: AmountOrName
-    seed: NonNegativeInt
-    convolutions: PositiveInt
-    filters: Annotated[list[PositiveInt], Field(min_length=1)]
-    kernels: Annotated[list[PositiveInt], Field(min_length=1)]
-    strides: Annotated[list[PositiveInt], Field(min_length=1)]
-    paddings: Annotated[list[NonNegativeInt], Field(min_length=1)]
-    classes: PositiveInt
+    seed: Seed
+    convolutions: Count
+    filters: Annotated[list[Count], Field(min_length=1)]
+    kernels: Annotated[list[Count], Field(min_length=1)]
+    strides: Annotated[list[Count], Field(min_length=1)]
+    paddings: Annotated[list[Whole], Field(min_length=1)]
+    classes: Count
     activation: ActivationName
 
 

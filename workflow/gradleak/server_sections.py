@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat
 
-from gradleak.section import Section
+from gradleak.section import (
+    Count,
+    Section,
+    Whole,
+)
 
 Beta = PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)]
 
@@ -23,20 +27,20 @@ class MkorServerConfig(Section):
     method: Literal["mkor"]
     convolutions: Literal["inconspicuous", "naive"] = "inconspicuous"
     classifier: Literal["paired", "naive", "untouched"] = "paired"
-    shifts: NonNegativeInt | None = None
+    shifts: Whole | None = None
     beta: Beta = 1.0
     noise: Annotated[float, Field(ge=0)] = 1e-3
     spare: Literal["noise", "keep", "silent"] = "noise"
     sigma: Annotated[float, Field(ge=0)] = 1e-4
     output_bias: Annotated[float, Field(ge=0)] = 0.0
-    paths: PositiveInt = 1
+    paths: Count = 1
 
 
 class ClassFishingServerConfig(Section):
     """The last layer's weights for one class alone."""
 
     method: Literal["class_fishing"]
-    target: NonNegativeInt = 0
+    target: Whole = 0
     bias: PositiveFloat = 10.0
 
 
@@ -51,8 +55,8 @@ class MkorConfig(Section):
     method: Literal["mkor"]
     rows: Literal["path", "all"] = "path"
     coupling: Literal["solve", "ignore"] = "solve"
-    refinements: NonNegativeInt = 1
+    refinements: Whole = 1
     free: Literal["median", "range"] = "median"
     estimate: Literal["bounds", "direct", "average", "least_squares"] = "bounds"
-    native: PositiveInt | None = None
-    smooth: PositiveInt | None = None
+    native: Count | None = None
+    smooth: Count | None = None

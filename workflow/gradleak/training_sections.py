@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, PositiveFloat, model_validator
 
-from gradleak.section import AmountOrName, DatasetName, Section
+from gradleak.section import (
+    AmountOrName,
+    Count,
+    DatasetName,
+    Offset,
+    Section,
+    Seed,
+    Std,
+    Whole,
+    known_split,
+)
 from gradleak.training.participation import chosen_number
 
 
@@ -18,9 +28,9 @@ class FederatedConfig(Section):
     training images are split ``iid`` or, with concentration `alpha`, by ``dirichlet``.
     """
 
-    clients: PositiveInt = 3
+    clients: Count = 3
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    local_epochs: PositiveInt = 1
+    local_epochs: Count = 1
     split: Literal["iid", "dirichlet"] = "iid"
     alpha: PositiveFloat = 0.5
     answering: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -52,11 +62,11 @@ class TrainingConfig(Section):
     train: AmountOrName
     validation: AmountOrName
     test: AmountOrName
-    seed: NonNegativeInt = 0
+    seed: Seed = 0
     size: AmountOrName | None = None
     resize: Literal["repeat", "bilinear"] = "repeat"
-    offset: float = 0.0
-    std: PositiveFloat = 1.0
+    offset: Offset = 0.0
+    std: Std = 1.0
     epochs: AmountOrName
     batch: AmountOrName = 128
     rate: PositiveFloat = 0.1
@@ -67,14 +77,15 @@ class TrainingConfig(Section):
     milestones: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.5, 0.75])
     factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    crop: NonNegativeInt = 4
+    crop: Whole = 4
     flip: bool = True
     precision: Literal["auto", "mixed", "float32"] = "auto"
-    checkpoint: PositiveInt = 5
+    checkpoint: Count = 5
     federated: FederatedConfig | None = None
 
     @model_validator(mode="after")
     def _settings_fit(self) -> TrainingConfig:
+        known_split(self.dataset, self.split)
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov: true needs momentum; set it above 0, or nesterov: false")
         given = {"milestones", "factor"} & self.model_fields_set

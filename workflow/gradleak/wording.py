@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -14,6 +15,8 @@ from gradleak.section import ID_PATTERN
 # Sections whose entries are a union, told apart by `method` or `kind`, and keys that are one.
 UNIONS = ("attacks", "defences", "servers", "generators")
 UNION_KEYS = ("architecture", "network", "samples")
+# Least likeness, from 0 to 1, of a word that may have been meant: 'dgl' for 'dlg' has 0.67.
+LIKENESS = 0.65
 # Ids that a sentence lists; the nearest one is named anyway.
 MOST_CHOICES = 10
 
@@ -21,7 +24,7 @@ MOST_CHOICES = 10
 def nearest(word: str, choices: Iterable[str]) -> str:
     """Suggestion of another choice that `word` may have been meant for, or nothing."""
     others = [choice for choice in choices if choice != word]
-    close = difflib.get_close_matches(word, others, n=1)
+    close = difflib.get_close_matches(word, others, 1, LIKENESS)
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
@@ -29,11 +32,12 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
     """One sentence from pydantic's first complaint."""
     first, *rest = error.errors()
     path = _user_path(first["loc"])
-    # The members of a union complain one by one about the same key.
-    others = {_user_path(entry["loc"]) for entry in rest} - {path}
+    # The members of a union, and those of a list, complain one by one about the same key.
+    others = {_key(entry["loc"]) for entry in rest} - {_key(first["loc"])}
     value = first.get("input")
     shown = repr(value) if not isinstance(value, dict | list) else ""
-    more = f" ({len(others)} more keys are wrong)" if others else ""
+    number = f"{len(others)} more keys are" if len(others) > 1 else "1 more key is"
+    more = f" ({number} wrong)" if others else ""
     kind = first["type"]
     if kind == "extra_forbidden":
         last, known = str(first["loc"][-1]), _all_keys(model)
@@ -52,7 +56,7 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
             f"choose one of {', '.join(choices)}{more}."
         )
     if kind == "string_pattern_mismatch" and first["ctx"]["pattern"] == ID_PATTERN:
-        where = path.removesuffix(".[key]").removesuffix(f".{value}")
+        where = path.removesuffix(f".{value}")
         rule = "use lower-case letters, digits and _, a letter first"
         return f"{where}: {shown} is no id; {rule}{more}."
     message = first["msg"].removeprefix("Value error, ")
@@ -74,7 +78,13 @@ def _user_path(location: tuple[int | str, ...]) -> str:
         del parts[2]
     if len(parts) > 3 and parts[2] in UNION_KEYS:
         del parts[3]
-    return ".".join(part for part in parts if not part.startswith(("constrained-", "function-")))
+    added = ("constrained-", "function-", "[key]")
+    return ".".join(part for part in parts if not part.startswith(added))
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    """Key that a complaint is about, without the place in its list."""
+    return re.sub(r"(\.\d+)+$", "", _user_path(location))
 
 
 def _all_keys(model: type[BaseModel]) -> set[str]:

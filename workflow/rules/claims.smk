@@ -1,5 +1,10 @@
 # Claims: a verdict for every number and sentence of the papers.
-CLAIMS = sorted(claims_of(p.stem) for p in Path(workflow.basedir, "workflow/claims").glob("*.yaml"))
+CLAIMS = sorted(claims_of(paper) for paper in gradleak_config.PAPERS)
+for path in CLAIMS:
+    if not Path(path).is_file():
+        raise WorkflowError(
+            f"{path} is missing, which holds a paper's claims; restore or write it."
+        )
 # What was learnt where they failed; a paper needs none.
 EXPLANATIONS = [
     str(path)

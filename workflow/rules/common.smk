@@ -31,6 +31,8 @@ try:
     if SHARED and workflow.storage_settings.default_storage_provider is None:
         shared_cache.check(os.environ.get(shared_cache.VARIABLE))
     CONFIG = gradleak_config.load(config)
+    if workflow.is_main_process and workflow.storage_settings.default_storage_provider is None:
+        gradleak_config.check_root(CONFIG.data.root)
 except GradleakError as error:
     raise WorkflowError(str(error)) from None
 
@@ -40,7 +42,7 @@ if not (Path("results").exists() or os.access(".", os.W_OK)):
         f"--snakefile {workflow.main_snakefile}."
     )
 for folder in ("results", "figures"):
-    if Path(folder).exists() and not (Path(folder).is_dir() and os.access(folder, os.W_OK)):
+    if os.path.lexists(folder) and not (Path(folder).is_dir() and os.access(folder, os.W_OK)):
         raise WorkflowError(
             f"{folder} is no folder that you may write to; move it away or change its permissions."
         )

@@ -96,8 +96,8 @@ def fetch(remote: RemoteFile, folder: Path, attempts: int = ATTEMPTS) -> Path:
         part_path(target).replace(target)
     except OSError as error:
         raise DataError(
-            f"Cannot write {target}: {error.strerror or error}; free space or choose a data_root "
-            f"you may write to."
+            f"Cannot write {target}: {error.strerror or error}; free space or set data: root: "
+            "to a folder that you may write to (--config 'data={root: FOLDER}')."
         ) from error
     return target
 

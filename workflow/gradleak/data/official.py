@@ -25,7 +25,9 @@ from gradleak.errors import ConfigError, DataError
 from gradleak.provenance import record
 
 CLASSES = {"mnist": "MNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}
-INSTEAD = "put the arrays into data_root"
+INSTEAD = (
+    "put the arrays into the folder of data: root: (--config 'data={root: FOLDER}' sets another)"
+)
 UNREADABLE = (
     RuntimeError,
     ValueError,

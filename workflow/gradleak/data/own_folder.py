@@ -79,7 +79,8 @@ def write(
     if not source:
         raise DataError(
             f"{KEY} is not set; set it to a folder or archive of images in class folders, or put "
-            f"{Path(path).name} into data_root by hand."
+            f"{Path(path).name} into the folder of data: root: by hand (--config 'data={{root: "
+            "FOLDER}' sets another)."
         )
     root = Path(source)
     data = read(root, dataset, split)
