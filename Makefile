@@ -8,7 +8,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 PIP = $(BIN)/python -m pip install --quiet $(if $(WHEELS),--no-index --find-links "$(WHEELS)")
 
-.PHONY: all figures tables claims setup wheels lint test test-all test-slurm slurm browser FORCE
+.PHONY: all figures tables claims setup wheels lint lock-check test test-all test-slurm slurm browser FORCE
 
 all figures tables claims: $(READY)
 	$(BIN)/snakemake $@
@@ -20,8 +20,8 @@ setup: $(READY)
 
 # The marker is written last, so that an interrupted set-up is done again. What builds packages
 # without a wheel is installed first, so that pip need not fetch it unchecked.
-$(READY): requirements.lock
-	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("gradleak needs Python 3.11 or newer, not " + sys.version.split()[0] + "; set PYTHON=python3.11 or the like.")'
+$(READY): requirements.lock envs/build.lock pyproject.toml
+	@$(PYTHON) envs/supported.py
 	$(PYTHON) -m venv .venv
 	$(PIP) --require-hashes -r envs/build.lock
 	$(PIP) --no-build-isolation --require-hashes -r requirements.lock
@@ -31,18 +31,23 @@ $(READY): requirements.lock
 # In an environment of its own, so that a machine that only fetches needs no other.
 wheels:
 	@test -n "$(WHEELS)" || { echo 'Say where to put them: make wheels WHEELS=folder' >&2; exit 1; }
+	@$(PYTHON) envs/supported.py
 	$(PYTHON) -m venv .venv/fetch
 	.venv/fetch/bin/python -m pip install --quiet --require-hashes -r envs/build.lock
 	.venv/fetch/bin/python -m pip download --quiet --require-hashes -r envs/build.lock -d "$(WHEELS)"
 	.venv/fetch/bin/python -m pip download --quiet --no-build-isolation --require-hashes -r requirements.lock -d "$(WHEELS)"
 	rm -rf .venv/fetch
 
-lint: $(READY)
+lint: $(READY) lock-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/snakefmt --check --compact-diff Snakefile workflow/rules
 	$(BIN)/snakemake --lint
 	$(BIN)/mypy
+
+# Asks the package index, if one answers, for wheels of the lock on every supported platform.
+lock-check: $(READY)
+	$(BIN)/python envs/supported.py --lock
 
 # By file, so that the pipeline is built once, not once a worker.
 test: lint

@@ -1,0 +1,201 @@
+"""Set-up: which Pythons and machines it takes, and what makes it run again."""
+
+import ast
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from itertools import chain
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+from conftest import ROOT
+
+MAKE = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+SOURCE = ROOT / "envs/supported.py"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+
+
+def supported():
+    spec = importlib.util.spec_from_file_location("supported", SOURCE)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def dry(folder, *arguments):
+    """Commands that make would run."""
+    return subprocess.run(
+        ["make", "-n", *arguments], cwd=folder, capture_output=True, text=True, check=True
+    ).stdout
+
+
+@MAKE
+@pytest.mark.parametrize("changed", ["requirements.lock", "envs/build.lock", "pyproject.toml"])
+def test_a_change_of_what_is_installed_sets_up_again(tmp_path, changed):
+    for name in ("Makefile", "requirements.lock", "envs/build.lock", "pyproject.toml"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / name)
+    ready = tmp_path / ".venv/.ready"
+    ready.parent.mkdir()
+    ready.touch()
+    assert "pip install" not in dry(tmp_path, "setup")
+    assert dry(tmp_path, "-W", changed, "setup").count("pip install") == 3
+
+
+# --- Pythons and platforms -----------------------------------------------------------------------
+
+HERE = (3, 11, 7), "Linux", "x86_64", (2, 36)
+TAKEN = [
+    HERE,
+    ((3, 12, 0), "Linux", "aarch64", (2, 28)),
+    ((3, 13, 9), "Darwin", "arm64", (14, 0)),
+]
+PYTHON_SENTENCE = "gradleak runs on Python 3.11, 3.12 or 3.13, not {}; set PYTHON=python3.11 or"
+REFUSED = [
+    (((3, 10, 13), *HERE[1:]), PYTHON_SENTENCE.format("3.10.13")),
+    (((3, 14, 0), *HERE[1:]), PYTHON_SENTENCE.format("3.14.0")),
+    ((HERE[0], "Darwin", "x86_64", (14, 5)), "not on Darwin x86_64 with macOS 14.5: "),
+    ((HERE[0], "Darwin", "arm64", (13, 6)), "not on Darwin arm64 with macOS 13.6: "),
+    ((HERE[0], "Linux", "x86_64", (2, 17)), "not on Linux x86_64 with glibc 2.17: "),
+    ((HERE[0], "Linux", "x86_64", ()), "not on Linux x86_64 with glibc none: "),
+    ((HERE[0], "Linux", "ppc64le", (2, 36)), "not on Linux ppc64le with glibc 2.36: "),
+    ((HERE[0], "Windows", "AMD64", ()), "not on Windows AMD64: "),
+]
+
+
+@pytest.mark.parametrize("given", TAKEN, ids=lambda given: f"{given[0][1]}-{given[2]}")
+def test_what_the_lock_has_wheels_for_is_taken(given):
+    assert supported().refusal(*given) == ""
+
+
+@pytest.mark.parametrize(("given", "said"), REFUSED)
+def test_what_it_has_none_for_is_refused_in_one_sentence(given, said):
+    sentence = supported().refusal(*given)
+    assert said in sentence
+    assert "\n" not in sentence and sentence.endswith(".") and sentence.count(". ") == 0
+
+
+def test_this_python_and_machine_are_recognised():
+    """Whoever runs these tests was set up, and so must be let pass."""
+    done = subprocess.run([sys.executable, SOURCE], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_old_pythons_can_read_the_refusal():
+    ast.parse(SOURCE.read_text(), feature_version=(3, 6))
+
+
+OLD = """#!/bin/sh
+# Stands in for a Python 3.14.
+exec {python} -c '
+import runpy, sys
+sys.version_info = (3, 14, 0)
+runpy.run_path(sys.argv[1], run_name="__main__")' "$@"
+"""
+
+
+@MAKE
+@pytest.mark.parametrize("target", ["setup", "wheels"])
+def test_setup_refuses_before_it_makes_anything(tmp_path, target):
+    for name in ("Makefile", "requirements.lock", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    shutil.copytree(ROOT / "envs", tmp_path / "envs")
+    other = tmp_path / "python3.14"
+    other.write_text(OLD.format(python=sys.executable))
+    other.chmod(0o755)
+    done = subprocess.run(
+        ["make", target, f"PYTHON={other}", "WHEELS=wheels"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert done.stderr.startswith(PYTHON_SENTENCE.format("3.14.0")), done.stderr
+    assert not (tmp_path / ".venv").exists() and not (tmp_path / "wheels").exists()
+
+
+def test_all_that_name_versions_name_the_same():
+    pythons = {".".join(map(str, one)) for one in supported().PYTHONS}
+    allowed = SpecifierSet(PROJECT["requires-python"])
+    assert {f"3.{minor}" for minor in range(30) if f"3.{minor}" in allowed} == pythons
+    words = "Programming Language :: Python :: "
+    named = {one.removeprefix(words) for one in PROJECT["classifiers"] if one.startswith(words)}
+    assert named == pythons
+    for page in ("README.md", "envs/README.md"):
+        text = (ROOT / page).read_text()
+        assert "Python 3.11, 3.12 or 3.13" in text, page
+        assert "glibc 2.28" in text and "macOS 14" in text, page
+
+
+# --- The check of the lock -----------------------------------------------------------------------
+
+
+def answers(monkeypatch, *given):
+    """Let uv answer so, again and again; returns the check."""
+    module, calls = supported(), []
+
+    def resolve(pair):
+        calls.append(pair)
+        return given[(len(calls) - 1) % len(given)]
+
+    monkeypatch.setattr(module, "resolve", resolve)
+    return module, calls
+
+
+def test_the_lock_is_tried_on_every_supported_pair(monkeypatch):
+    module, calls = answers(monkeypatch, (0, ""))
+    assert module.check_lock() == ""
+    assert sorted(calls) == sorted(
+        (p, n) for p in module.PYTHONS for n in module.PLATFORMS.values()
+    )
+
+
+def test_a_pair_without_a_wheel_fails_and_is_named(monkeypatch):
+    module, _ = answers(monkeypatch, (0, ""), (1, "error: toy==1.0 has no usable wheels"))
+    said = module.check_lock()
+    assert said.startswith("requirements.lock: Python 3.1") and "toy==1.0 has no usable" in said
+
+
+def test_without_an_index_the_check_is_left_out_with_a_line(monkeypatch, capsys):
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9/simple")
+    monkeypatch.setenv("UV_NO_CACHE", "1")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    assert supported().check_lock() == ""
+    assert capsys.readouterr().out.endswith("no package index answered\n")
+
+
+def test_a_lock_that_has_no_wheels_is_found_by_uv(monkeypatch, tmp_path):
+    """uv itself, offline: nothing fits the one requirement."""
+    module = supported()
+    lock = tmp_path / "requirements.lock"
+    lock.write_text(f"toy==1.0 --hash=sha256:{'0' * 64}\n")
+    monkeypatch.setattr(module, "LOCK", lock)
+    monkeypatch.setenv("UV_NO_INDEX", "1")
+    assert "toy" in module.check_lock()
+
+
+@MAKE
+def test_lint_checks_the_lock():
+    assert "envs/supported.py --lock" in dry(ROOT, "-o", ".venv/.ready", "lint")
+
+
+def test_the_documented_command_locks_every_extra():
+    """Without one of them its packages would be dropped from the lock."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    (command,) = re.findall(r"`(uv pip compile [^`]+)`", text)
+    assert set(re.findall(r"--extra (\w+)", command)) == set(PROJECT["optional-dependencies"])
+    locked = {
+        re.split("[=; ]", line)[0]
+        for line in (ROOT / "requirements.lock").read_text().splitlines()
+        if re.match("[a-z0-9]", line)
+    }
+    asked = PROJECT["dependencies"] + [*chain(*PROJECT["optional-dependencies"].values())]
+    assert {Requirement(one).name for one in asked} <= locked
+    assert Path(command.split()[-1]).name == "requirements.lock"
