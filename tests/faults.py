@@ -1,14 +1,18 @@
 """Running the pipeline and getting in its way: processes, signals, mounts, what was left behind."""
 
 import csv
+import fcntl
 import json
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
+import termios
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -61,23 +65,57 @@ def alive(process):
         return False
 
 
-class Running:
-    """Snakemake at work, in a process group of its own."""
+def _own_terminal():
+    """Signals as a shell has them; a terminal on standard input becomes one's own."""
+    # A shell starts what it puts behind itself with SIGINT ignored, nohup with SIGHUP.
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    if os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
-    def __init__(self, folder, *arguments):
+
+class Running:
+    """Snakemake at work, in a process group of its own; on a terminal of its own if need be."""
+
+    def __init__(self, folder, *arguments, terminal=False):
         self.folder, self.log = folder, folder / "run.log"
+        self.terminal, end = os.openpty() if terminal else (None, subprocess.DEVNULL)
         with self.log.open("w") as log:
             self.process = subprocess.Popen(
                 command(*arguments),
                 cwd=folder,
                 env=environment(),
-                stdout=log,
-                stderr=subprocess.STDOUT,
+                stdin=end,
+                stdout=end if terminal else log,
+                stderr=end if terminal else subprocess.STDOUT,
                 start_new_session=True,
-                # A shell starts what it puts behind itself with SIGINT ignored.
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+                preexec_fn=_own_terminal,
             )
+        if terminal:
+            os.close(end)
+            self.open = threading.Event()
+            self.open.set()
+            self.screen = threading.Thread(target=self._show)
+            self.screen.start()
         self.seen = {}
+
+    def _show(self):
+        """What stands on the terminal, into the log."""
+        with self.log.open("wb", buffering=0) as log:
+            while self.open.is_set():
+                if select.select([self.terminal], [], [], 0.05)[0]:
+                    try:
+                        log.write(os.read(self.terminal, 65536))
+                    except OSError:  # of a terminal on which nothing runs any more
+                        return
+
+    def close_terminal(self):
+        """Close the window: a hangup to all that runs in it, and no more output or input."""
+        if self.terminal is not None:
+            self.open.clear()
+            self.screen.join()
+            os.close(self.terminal)
+            self.terminal = None
 
     @property
     def text(self):
@@ -117,6 +155,17 @@ class Running:
         assert process, f"no job {script} began:\n{self.text}"
         return process
 
+    def wait_for_import(self, library="numpy", seconds=120):
+        """Wait until a job imports that library, the first of those that take seconds."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and self.process.poll() is None:
+            for process in self.jobs():
+                with suppress(psutil.Error):
+                    if any(f"/{library}/" in one.path for one in process.memory_maps()):
+                        return
+            time.sleep(0.005)
+        raise AssertionError(f"no job imported {library}:\n{self.text}")
+
     def signal(self, number, group=False):
         (os.killpg if group else os.kill)(self.process.pid, number)
 
@@ -138,6 +187,7 @@ class Running:
         if self.process.poll() is None:
             os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
+        self.close_terminal()
 
 
 def artifacts(folder):

@@ -49,10 +49,10 @@ def run(folder, body, prefix=(), **more):
     )
 
 
-def begin(folder, body=SLOW, prefix=(), **more):
-    """Start a job; returns when it has written half of its output."""
+def begin(folder, body=SLOW, prefix=(), whole=None, **more):
+    """Start a job, or a `whole` script; returns when it has written half of its output."""
     process = subprocess.Popen(
-        [*prefix, sys.executable, "-c", code(body)],
+        [*prefix, sys.executable, "-c", whole or code(body)],
         cwd=folder,
         env=ENVIRONMENT,
         stdin=subprocess.PIPE,
@@ -63,6 +63,28 @@ def begin(folder, body=SLOW, prefix=(), **more):
     )
     assert process.stdout.readline() == "half\n", process.stderr.read()
     return process
+
+
+# Imports as a script of the pipeline does; `slow` stands for what takes seconds.
+IMPORTING = """
+import sys
+sys.path.insert(0, {scripts!r})
+import _package
+import slow
+"""
+# Says that it began, and goes on only when told to.
+IMPORTED = """
+import sys
+print("half", flush=True)
+sys.stdin.readline()
+"""
+
+
+def begin_imports(folder, **more):
+    """Start a job; returns while it imports."""
+    (folder / "slow.py").write_text(IMPORTED)
+    body = IMPORTING.format(scripts=str(ROOT / "workflow/scripts"))
+    return begin(folder, whole=body, **more)
 
 
 def finish(process):

@@ -1,5 +1,6 @@
 """One job that is killed, stopped, orphaned, or short of memory; clocks; what stays behind."""
 
+import ast
 import os
 import signal
 import subprocess
@@ -65,27 +66,57 @@ def test_the_content_is_on_the_disk_before_the_name(tmp_path, monkeypatch):
     assert told == ["sync", "rename"]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_ends_a_job_with_one_sentence_and_nothing_half_written(tmp_path, number):
-    # Whoever runs the tests may ignore a signal, as nohup does, and processes inherit that.
-    default = lambda: signal.signal(number, signal.SIG_DFL)  # noqa: E731
-    job = faults_job.begin(tmp_path, preexec_fn=default)
+SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+
+
+def stopped(job, number):
+    """Send a signal; what the job said, which must be one sentence."""
     job.send_signal(number)
     _, errors = job.communicate(timeout=60)
     assert job.returncode == 128 + number
     assert errors.startswith(f"gradleak: Stopped by {signal.Signals(number).name}; ")
     assert errors.count("\n") == 1
+
+
+def by_default(number):
+    """Whoever runs the tests may ignore a signal, as nohup does, and processes inherit that."""
+    return lambda: signal.signal(number, signal.SIG_DFL)
+
+
+@SIGNALS
+def test_a_signal_ends_a_job_with_one_sentence_and_nothing_half_written(tmp_path, number):
+    job = faults_job.begin(tmp_path, preexec_fn=by_default(number))
+    stopped(job, number)
     assert names(tmp_path / "results") == []
     assert "Stopped by" in (tmp_path / "results/logs/toy.log").read_text()
 
 
-def test_a_signal_that_is_ignored_stays_so(tmp_path):
-    # As nohup does with SIGHUP.
-    prefix = ("bash", "-c", "trap '' HUP; exec \"$@\"", "bash")
-    job = faults_job.begin(tmp_path, prefix=prefix)
+@SIGNALS
+def test_a_signal_while_a_job_imports_ends_it_with_the_same_sentence(tmp_path, number):
+    stopped(faults_job.begin_imports(tmp_path, preexec_fn=by_default(number)), number)
+
+
+def test_every_script_imports_what_catches_signals_first():
+    """Before NumPy, pandas and PyTorch, which take seconds."""
+    scripts = [p for p in (ROOT / "workflow/scripts").glob("*.py") if p.name != "_package.py"]
+    assert len(scripts) > 30
+    for script in scripts:
+        body = ast.parse(script.read_text()).body
+        first = next(one for one in body if isinstance(one, ast.Import | ast.ImportFrom))
+        assert ast.unparse(first) == "import _package", script.name
+
+
+# As nohup does with SIGHUP.
+NOHUP = ("bash", "-c", "trap '' HUP; exec \"$@\"", "bash")
+
+
+@pytest.mark.parametrize("begin", [faults_job.begin, faults_job.begin_imports])
+def test_a_signal_that_is_ignored_stays_so(tmp_path, begin):
+    job = begin(tmp_path, prefix=NOHUP)
     job.send_signal(signal.SIGHUP)
     assert faults_job.finish(job) == (0, "")
-    assert (tmp_path / "results/toy.csv").read_text() == "whole"
+    if begin is faults_job.begin:
+        assert (tmp_path / "results/toy.csv").read_text() == "whole"
 
 
 PARENT = """

@@ -29,41 +29,61 @@ def copy(calm, tmp_path):
 
 
 @pytest.fixture
-def running(tmp_path):
-    """A run whose first job has just begun."""
-    started = faults.Running(copy_tree(tmp_path / "tree"), *faults.SMOKE, "--", TARGET)
+def running(tmp_path, request):
+    """A run whose first job has just begun; on a terminal if asked for."""
+    terminal = getattr(request, "param", False)
+    started = faults.Running(
+        copy_tree(tmp_path / "tree"), *faults.SMOKE, "--", TARGET, terminal=terminal
+    )
     started.wait_for_job()
     yield started
     started.stop()
 
 
-STOPS = [
-    pytest.param(
-        signal.SIGTERM,
-        False,
-        "Will exit after finishing currently running jobs",
-        id="SIGTERM",
-        marks=pytest.mark.slow,
-    ),
-    # Ctrl-C reaches the whole group, jobs too.
-    pytest.param(signal.SIGINT, True, "", id="Ctrl-C"),
-]
-
-
-@pytest.mark.parametrize(("number", "group", "said"), STOPS)
-def test_a_stopped_run_goes_on_without_unlocking(running, calm, number, group, said):
-    reference = faults.artifacts(calm)
-    running.signal(number, group)
-    assert running.wait() == 1
-    assert said in running.text
+def goes_on(running, calm):
+    """Nothing half-written and no lock is left, and the same command makes the same bytes."""
     running.end()
-    folder = running.folder
+    folder, reference = running.folder, faults.artifacts(calm)
     assert faults.half_written(folder, reference) == []
     assert faults.temporaries(folder / "results") == []
     assert not any((folder / ".snakemake/locks").glob("*"))
     done = faults.run(folder, *faults.SMOKE, "--", TARGET)
     assert done.returncode == 0, done.stdout
     assert faults.artifacts(folder) == reference
+
+
+@pytest.mark.slow
+def test_sigterm_lets_running_jobs_finish(running, calm):
+    running.signal(signal.SIGTERM)
+    assert running.wait() == 1
+    assert "Will exit after finishing currently running jobs" in running.text
+    goes_on(running, calm)
+
+
+# Ctrl-C and a hangup reach the whole group, jobs too.
+@pytest.mark.parametrize(
+    "number",
+    [
+        pytest.param(signal.SIGINT, id="Ctrl-C"),
+        pytest.param(signal.SIGHUP, id="hangup", marks=pytest.mark.slow),
+    ],
+)
+def test_a_stopped_run_goes_on_without_unlocking(running, calm, number):
+    running.wait_for_import()
+    running.signal(number, group=True)
+    assert running.wait() == 1, running.text
+    assert f"gradleak: Stopped by {number.name}; no half-written file is left" in running.text
+    assert "Traceback" not in running.text and "KeyboardInterrupt" not in running.text
+    goes_on(running, calm)
+
+
+@pytest.mark.parametrize("running", [True], indirect=True, ids=["terminal"])
+def test_a_closed_terminal_leaves_no_lock(running, calm):
+    """The kernel itself sends the hangup, and nobody reads what is said then."""
+    running.wait_for_import()
+    running.close_terminal()
+    assert running.wait() == 1
+    goes_on(running, calm)
 
 
 def test_a_second_run_at_the_same_time_is_refused_and_the_first_undisturbed(running, calm):

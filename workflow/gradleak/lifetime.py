@@ -1,4 +1,4 @@
-"""How a job ends before its time: a signal, or the end of the Snakemake that started it."""
+"""How a job or a run ends before its time: a signal, or the end of the Snakemake above a job."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -15,6 +15,8 @@ import psutil
 
 # What a person, a batch system or a closed terminal sends.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+# What Python begins with where nobody has asked to ignore a signal.
+DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
 # Seconds between two looks at Snakemake, and those that a job has to clean up after it is gone.
 INTERVAL = 1.0
 GRACE = 30.0
@@ -38,15 +40,44 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped(number)
 
 
+def _end(number: int, frame: FrameType | None) -> None:
+    with suppress(OSError):  # of a closed terminal
+        os.write(2, f"gradleak: {Stopped(number)}\n".encode())
+    os._exit(128 + number)
+
+
+def end_on_signals() -> None:
+    """End a job that has written nothing yet at once, with the sentence of `Stopped`.
+
+    Called before the imports, which take seconds: an exception raised in the middle of one would
+    end in a traceback, or be caught by the module. `clean_up_on_signals` takes over.
+    """
+    for number in SIGNALS:
+        if signal.getsignal(number) in DEFAULTS:
+            signal.signal(number, _end)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    # Once: the terminal, the shell and the kernel may each send one.
+    signal.signal(number, signal.SIG_IGN)
+    raise KeyboardInterrupt
+
+
+def interrupt_on_hangup() -> None:
+    """Let a closed terminal stop Snakemake as Ctrl-C does, so that it removes its lock.
+
+    A hangup that is ignored, as under nohup, stays so.
+    """
+    main = threading.current_thread() is threading.main_thread()
+    if main and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, _interrupt)
+
+
 @contextmanager
 def clean_up_on_signals() -> Iterator[None]:
     """Turn signals into `Stopped`, so that temporary files go; those that are ignored stay so."""
     found = {number: signal.getsignal(number) for number in SIGNALS}
-    changed = {
-        number: handler
-        for number, handler in found.items()
-        if handler in (signal.SIG_DFL, signal.default_int_handler)
-    }
+    changed = {number: handler for number, handler in found.items() if handler in (*DEFAULTS, _end)}
     for number in changed:
         signal.signal(number, _stop)
     try:

@@ -1,8 +1,9 @@
 """Writes the supplement of a paper: settings, results and where they come from."""
 
+import _package  # isort: split
+
 from pathlib import Path
 
-import _package
 from gradleak import archive
 from gradleak.script import job
 

@@ -1,8 +1,9 @@
 """Writes a verdict for every claim of every paper."""
 
+import _package  # isort: split
+
 import pandas as pd
 
-import _package
 from gradleak.artifacts import write_csv
 from gradleak.claims import Evidence, evaluate, load_all
 from gradleak.script import job

@@ -1,8 +1,9 @@
 """Writes a figure of the module that the rule names."""
 
+import _package  # isort: split
+
 from importlib import import_module
 
-import _package
 from gradleak.figures import style
 from gradleak.script import job
 

@@ -1,8 +1,9 @@
 """Writes the figure of c(M) against MSE."""
 
+import _package  # isort: split
+
 import pandas as pd
 
-import _package
 from gradleak import targets
 from gradleak.figures import network_index, style
 from gradleak.script import job

@@ -1,8 +1,9 @@
 """Writes how COPA's optimisers compare on the same gradients."""
 
+import _package  # isort: split
+
 import pandas as pd
 
-import _package
 from gradleak import targets
 from gradleak.artifacts import write_csv
 from gradleak.benchmarks import copa_settings as settings

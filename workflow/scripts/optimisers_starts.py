@@ -1,8 +1,9 @@
 """Writes how COPA's starts and pull-backs compare on the same gradients, beside the paper."""
 
+import _package  # isort: split
+
 import pandas as pd
 
-import _package
 from gradleak import targets
 from gradleak.artifacts import write_csv
 from gradleak.benchmarks import copa_settings as settings

@@ -1,8 +1,9 @@
 """Writes the report: figures, tables and claims of all papers on one page."""
 
+import _package  # isort: split
+
 from pathlib import Path
 
-import _package
 from gradleak.reporting import page
 from gradleak.script import job
 

@@ -1,11 +1,12 @@
 """Writes the table of speeds: ours against the plain way, and the pipeline's wall time."""
 
+import _package  # isort: split
+
 import tempfile
 from pathlib import Path
 
 import pandas as pd
 
-import _package
 from gradleak import targets
 from gradleak.artifacts import write_csv
 from gradleak.benchmarks import (

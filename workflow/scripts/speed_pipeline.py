@@ -1,8 +1,9 @@
 """Writes what the pipeline adds to its jobs, and what a second core gains, as rows of speed.csv."""
 
+import _package  # isort: split
+
 import pandas as pd
 
-import _package
 from gradleak.artifacts import write_csv
 from gradleak.benchmarks import pipeline
 from gradleak.provenance import ROOT

@@ -1,8 +1,9 @@
 """Writes one of MKOR's tidy tables."""
 
+import _package  # isort: split
+
 import pandas as pd
 
-import _package
 from gradleak.artifacts import write_csv
 from gradleak.script import job
 

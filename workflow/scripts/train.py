@@ -1,8 +1,9 @@
 """Writes trained networks: weights of the best epoch, curves, accuracies, clients' own parts."""
 
+import _package  # isort: split
+
 from pathlib import Path
 
-import _package
 from gradleak import clients
 from gradleak.data import arrays, catalogue
 from gradleak.models import files

@@ -1,8 +1,9 @@
 """Turns the official files of a data set into one file of arrays."""
 
+import _package  # isort: split
+
 from pathlib import Path
 
-import _package
 from gradleak.data import official
 from gradleak.script import job
 
