@@ -1,4 +1,4 @@
-"""What a Snakefile can make: asked by tests/test_docs.py in a process of its own.
+"""What a Snakefile can make: asked by tests/test_docs_commands.py in a process of its own.
 
 Reads {"SCALE IMAGES": [targets]} from standard input and writes, for each, the targets that no
 rule makes, and the patterns of all outputs.

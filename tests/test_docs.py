@@ -1,22 +1,15 @@
 """Documents: links, keys and commands lead somewhere, nothing is left to fill in."""
 
-import contextlib
-import io
-import itertools
 import json
 import re
-import shlex
-import subprocess
-import sys
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 from pydantic import TypeAdapter
-from snakemake.cli import parse_args
 
-from conftest import copy_tree
 from gradleak.claims import outcome
 from gradleak.claims.load import ClaimsFile
 from gradleak.claims.model import Claim
@@ -103,6 +96,7 @@ def test_anchors_are_those_of_github(tmp_path):
 # --- Keys of config.yaml -------------------------------------------------------------------------
 
 
+@cache
 def keys_and_words():
     """Every key that config.yaml and claims files know, and the words of those that are closed."""
     words = defaultdict(list)
@@ -181,125 +175,3 @@ def test_verdicts_and_rules_of_the_page_on_claims_are_all():
     verdicts = {outcome.REPRODUCED, outcome.EXCEEDS, outcome.DIFFERS, outcome.REFUTED}
     assert first_column("Verdicts") == verdicts | {outcome.NOT_JUDGED}
     assert first_column("Tolerances") - {"rule"} == {rule for one in RULES.values() for rule in one}
-
-
-# --- Commands ------------------------------------------------------------------------------------
-
-
-def commands():
-    """(page, command) of every call of Snakemake on the pages, in fences and in the text.
-
-    But for docs/adding.md, whose targets are made by its own test.
-    """
-    for page in PAGES:
-        text = page.read_text()
-        fenced = "\n".join(FENCE.findall(text)).replace("\\\n", " ")
-        lines = [line.strip() for line in fenced.splitlines()]
-        lines += re.findall(r"`(snakemake [^`]+)`", FENCE.sub("", text).replace("\n", " "))
-        for line in lines:
-            if line.startswith("snakemake ") and page.name not in ("CHANGELOG.md", "adding.md"):
-                yield page.name, line.partition("#")[0].partition(" 2>")[0].strip()
-
-
-def expanded(word):
-    """A word with its braces written out, as a shell does."""
-    parts = re.split(r"\{([^{}]*)\}", word)
-    choices = [part.split(",") if i % 2 else [part] for i, part in enumerate(parts)]
-    return ["".join(one) for one in itertools.product(*choices)]
-
-
-def is_target(word):
-    """Whether a word is a rule or a file, not a place holder such as TARGET or …."""
-    return bool(re.fullmatch(r"[a-z0-9_./-]+", word)) and "mine" not in word
-
-
-def parsed():
-    """Targets of every command, by scale and images; options are Snakemake's own."""
-    found = defaultdict(list)
-    for page, line in commands():
-        words = shlex.split(line)[1:]
-        said = io.StringIO()
-        try:
-            with contextlib.redirect_stderr(said):
-                _, arguments = parse_args([word for word in words if word != "…"])
-        except SystemExit as error:
-            assert not error.code, f"{page}: {line}: {said.getvalue()}"
-            continue
-        case = {"scale": "laptop", "images": "embedded"}
-        case |= dict(pair.split("=", 1) for pair in arguments.config or [] if pair.count("=") == 1)
-        targets = [one for word in arguments.targets for one in expanded(word)]
-        found[f"{case['scale']} {case['images']}"] += filter(is_target, targets)
-    table = (ROOT / "README.md").read_text().split("## Targets")[1].split("\n## ")[0]
-    cells = " ".join(line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `"))
-    listed = [word for word in re.findall(r"`([^`]+)`", cells) if is_target(word)]
-    # A second table in a row is named without its folder, a second figure by its number.
-    found["laptop embedded"] += [
-        f"results/tables/{word}" if word.endswith(".csv") and "/" not in word else word
-        for word in listed
-        if not word.isdigit()
-    ]
-    return found
-
-
-# Another scale than the run's, and a slip: no rule makes them.
-WRONG = ["results/scores/embedded-laptop/copa_pair/cnn3_v3_tanh/none/rgap.csv", "alll"]
-
-
-@pytest.fixture(scope="module")
-def makes():
-    """What the rules say of every target that a page asks for, and of two wrong ones."""
-    asked = parsed()
-    asked["smoke embedded"] += WRONG
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests/docs_targets.py"],
-        input=json.dumps(asked),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return json.loads(done.stdout)
-
-
-def test_targets_of_all_commands_are_made_by_a_rule(makes):
-    asked = parsed()
-    assert sum(map(len, asked.values())) > 40 and len(asked) == 4
-    unmade = {case: found["unmade"] for case, found in makes.items() if found["unmade"]}
-    assert unmade == {"smoke embedded": WRONG}
-
-
-def test_paths_of_the_page_on_targets_are_those_of_the_rules(makes):
-    """Each path of its table is a rule's, and each rule's path stands there or has a name."""
-    line = (ROOT / "docs/targets.md").read_text().split("\n## ")[1]
-    table = re.findall(r"^\| `([^`]+)` \| `", line, re.MULTILINE)
-    said = {path.replace("{images}", "embedded").replace("{scale}", "smoke") for path in table}
-    rules = set(makes["smoke embedded"]["patterns"])
-    assert said <= rules
-    beside = [path.removesuffix(Path(path).suffix) for path in said]
-    named = ("figures/", "results/tables/", "results/benchmarks/", "results/audit/")
-    single = {path for path in rules if "{" not in path} | {
-        "data/raw/{dataset}/MD5SUMS",
-        "results/inconspicuous/embedded-smoke/{model}.csv",
-    }
-    left = [
-        path
-        for path in rules - single
-        if not path.startswith(named) and not any(path.startswith(stem) for stem in beside)
-    ]
-    assert left == []
-
-
-def test_examples_of_the_page_on_targets_dry_run(tmp_path, snakemake):
-    folder = copy_tree(tmp_path)
-    text = "\n".join(FENCE.findall((ROOT / "docs/targets.md").read_text()))
-    found = defaultdict(list)
-    for words in map(shlex.split, text.splitlines()):
-        if "--" in words:
-            options = words[words.index("--config") + 1 : words.index("--")]
-            found[tuple(options)] += words[words.index("--") + 1 :]
-    assert len(found) == 2
-    for options, targets in found.items():
-        said = snakemake(folder, "-n", "--config", *options, "--", *targets)
-        for target in targets:
-            assert target in said.stdout + said.stderr
