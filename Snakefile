@@ -56,18 +56,26 @@ rule all:
         FIGURES,
         TABLES,
         "results/claims.csv",
+    message:
+        "All figures, tables and claims are made"
 
 
 rule figures:
     input:
         FIGURES,
+    message:
+        "All figures are made"
 
 
 rule tables:
     input:
         TABLES,
+    message:
+        "All tables are made"
 
 
 rule claims:
     input:
         "results/claims.csv",
+    message:
+        "All claims are judged"

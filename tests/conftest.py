@@ -25,6 +25,10 @@ TREE = (
     "notebooks",
 )
 
+# Where the arrays of the real images lie, if anywhere. Runs of the pipeline would take them too, so
+# the variable goes; xdist's workers find it under another name.
+REAL_DATA = os.environ.setdefault("_GRADLEAK_REAL", os.environ.pop("GRADLEAK_DATA_ROOT", ""))
+
 # Files whose tests take minutes: first, so that no process is left alone with one at the end.
 LONGEST = ("test_pipeline.py", "test_auditing_cases.py", "test_branches.py", "test_clean.py")
 

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 import re
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from conftest import REAL_DATA
 from gradleak.data import arrays, catalogue
 from gradleak.errors import ArtifactError, ConfigError, DataError
 
@@ -227,13 +227,13 @@ REAL = {
 
 
 @pytest.mark.skipif(
-    "GRADLEAK_DATA_ROOT" not in os.environ,
+    not REAL_DATA,
     reason="GRADLEAK_DATA_ROOT names no folder with arrays of the real images",
 )
 @pytest.mark.parametrize("name", REAL)
 def test_real_arrays_have_the_official_shapes_and_means(name):
     dataset, _, split = name.partition("-")
-    path = Path(os.environ["GRADLEAK_DATA_ROOT"]) / f"{name}.safetensors"
+    path = Path(REAL_DATA) / f"{name}.safetensors"
     data = arrays.load(path, dataset, split)
     assert data.images.shape == REAL[name]
     assert set(np.unique(data.labels)) == set(range(catalogue.info(dataset).classes))

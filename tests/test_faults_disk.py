@@ -103,7 +103,8 @@ def test_a_read_only_source_tree_gives_the_same_bytes_elsewhere(tmp_path, calm):
 def test_a_config_of_the_working_folder_wins_and_claims_are_found(tmp_path):
     source, work = copy_tree(tmp_path / "source"), tmp_path / "work"
     work.mkdir()
-    arguments = ("-n", "--snakefile", source / "Snakefile", "--", "results/tables/copa_table1.csv")
+    target = "results/tables/copa_table1.csv"
+    arguments = ("-n", "--verbose", "--snakefile", source / "Snakefile", "--", target)
     done = faults.run(work, *arguments)
     assert done.returncode == 0, done.stdout
     assert f"input: {source}/workflow/claims/copa.yaml" in done.stdout

@@ -112,7 +112,7 @@ def arguments(cloud, *further):
 
 def test_a_dry_run_plans_every_job_with_its_files_in_the_bucket(tree, snakemake, cloud):
     smoke = "--config", "scale=smoke", "--", "figures/copa_fig1.pdf"
-    done = snakemake(tree, "-n", *arguments(cloud, *smoke))
+    done = snakemake(tree, "-n", "--verbose", *arguments(cloud, *smoke))
     out = done.stdout + done.stderr
     assert "s3://gradleak/figures/copa_fig1.pdf" in out
     assert "s3://gradleak/results/reconstructions/embedded-smoke/copa_pair/" in out

@@ -1,7 +1,6 @@
 """Metrics of FedKL's Table VI: what it calls MSE and PSNR, and LPIPS against its own package."""
 
 import importlib
-import os
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,6 +11,7 @@ from skimage.metrics import structural_similarity
 from torchvision.transforms.functional import to_pil_image
 
 from backbone_files import untrained, write
+from conftest import REAL_DATA
 from gradleak.data import arrays, backbones
 from gradleak.errors import DataError
 from gradleak.metrics import perceptual
@@ -180,7 +180,7 @@ def test_a_package_without_its_heads_is_named(files, monkeypatch):
 
 # --- With trained networks ----------------------------------------------------------------------
 
-REAL = Path(os.environ.get("GRADLEAK_DATA_ROOT", "absent"))
+REAL = Path(REAL_DATA or "absent")
 TRAINED = backbones.by_network(backbones.present(REAL / backbones.FOLDER))
 
 

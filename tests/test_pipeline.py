@@ -61,7 +61,7 @@ def _copied(source, target):
 
 def scheduled(snakemake, folder, *arguments):
     """Jobs that a dry run would start, as (rule, wildcards) pairs."""
-    done = snakemake(folder, "-n", *(arguments or SMOKE))
+    done = snakemake(folder, "-n", "--verbose", *(arguments or SMOKE))
     text = done.stdout + done.stderr
     found = []
     for block in re.split(r"\n(?=(?:local)?rule )", text):

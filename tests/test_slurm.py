@@ -78,7 +78,7 @@ def results(folder):
 
 def planned(folder, *targets):
     """(rule and wildcards, cores, MB, minutes) of each job, as a dry run on this machine tells."""
-    out = locally(folder, "--dry-run", "--forceall", "--cores", "2", *SMOKE, *targets)
+    out = locally(folder, "--dry-run", "--verbose", "--forceall", "--cores", "2", *SMOKE, *targets)
     jobs = []
     for block in re.split(r"\n(?=(?:local)?rule \w+:)", out.partition("Job stats")[2])[1:]:
         told = dict(re.findall(r"^ {4}(\w+): (.*)$", block, re.MULTILINE))

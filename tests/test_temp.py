@@ -44,7 +44,7 @@ def test_a_large_gradient_is_gone_once_it_was_read(large, snakemake):
 
 def test_networks_of_a_hundred_million_weights_alone_have_large_gradients(tree, snakemake):
     """Of them those go that closed forms alone have read."""
-    done = snakemake(tree, "-n", "--config", "scale=laptop")
+    done = snakemake(tree, "-n", "--verbose", "--config", "scale=laptop")
     found = rules(done)
     blocks = re.findall(r"rule large_\w+:\n(?: .*\n)+", done.stdout + done.stderr)
     assert found["large_gradient"] == 20 and found["large_defended_gradient"] == 3

@@ -46,6 +46,30 @@ AMOUNTS = (
 )
 # Of these a run keeps one array each, so that more than MOST_DRAWS are refused before it starts.
 DRAWS, MOST_DRAWS = ("seeds", "networks", "starts"), 10_000
+# Names the folder of the data sets; between config.yaml and the command line.
+ROOT_VARIABLE = "GRADLEAK_DATA_ROOT"
+
+
+def with_data_root(
+    raw: dict[str, Any], given: Mapping[str, Any], root: str | None
+) -> dict[str, Any]:
+    """Take `data: root:` from the environment, unless the command line names one.
+
+    Parameters
+    ----------
+    raw
+        The parsed config.yaml, with what the command line changes.
+    given
+        What `--config` and `--configfile` change.
+    root
+        Value of ``GRADLEAK_DATA_ROOT``; None or empty where it is not set.
+    """
+    theirs, data = given.get("data"), raw.get("data")
+    if not root or (isinstance(theirs, Mapping) and "root" in theirs):
+        return raw
+    if not isinstance(data, Mapping | None):
+        return raw
+    return {**raw, "data": {**(data or {}), "root": root}}
 
 
 def load(raw: dict[str, Any]) -> Config:

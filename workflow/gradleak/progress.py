@@ -2,7 +2,8 @@
 
 Jobs that run at once share their terminal. Only one of them draws there, the first that takes the
 terminal's lock; the next takes over when it is done. Every job writes lines to its own log, and
-where there is no terminal to standard error as well.
+where there is no terminal to standard error as well. Where the run that they belong to has a
+display of its own, it shows their logs' last lines, and they neither draw nor write.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 LOG = logging.getLogger(__name__)
+# Set by a run for its jobs: what it shows of them, `display` (how far they are, why they failed) or
+# `lines` (why they failed).
+SHOWN = "GRADLEAK_SHOWN"
 # Seconds between two states of a bar, and between two lines.
 BAR, LINES = 0.25, 30.0
 MEGABYTE = 1e6
@@ -187,7 +191,7 @@ class _Display:
             self._draw(text)
         if self.job and now >= self._line_due:
             LOG.info("%s", text)
-            if not on_terminal:
+            if not on_terminal and os.environ.get(SHOWN) != "display":
                 # At once, so that lines of several jobs stay whole.
                 sys.stderr.write(f"{self.job}: {text}\n")
                 sys.stderr.flush()
@@ -259,6 +263,9 @@ class _Terminal:
 
 
 def _is_terminal() -> bool:
+    """Whether there is a terminal, which no display of the run has."""
+    if os.environ.get(SHOWN) == "display":
+        return False
     with contextlib.suppress(ValueError, AttributeError):
         return sys.stderr.isatty()
     return False

@@ -28,8 +28,8 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
     """Run a script's body with its log open; write the sidecars of what it made.
 
     An error that the user can act on ends the script with status 1 and one sentence, on the
-    terminal and in the log; any other error keeps its traceback. A signal ends it with 128 and
-    the signal's number.
+    terminal and in the log; any other error keeps its traceback. A run that shows failures itself
+    takes both from the log. A signal ends it with 128 and the signal's number.
 
     Parameters
     ----------
@@ -56,14 +56,16 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
     except GradleakError as error:
         _end(logger, error)
     except lifetime.Stopped as stopped:
-        logger.error("%s", stopped)
+        logger.error("gradleak: %s", stopped)
         print(f"gradleak: {stopped}", file=sys.stderr)
         raise
     except Exception as error:
         known = _known(snakemake, error)
         if known is not None:
             _end(logger, known)
-        logger.exception("unexpected error")
+        logger.exception("gradleak: unexpected error")
+        if _is_shown_by_run(logger):
+            sys.exit(1)
         raise
     finally:
         progress.begin_job("")
@@ -91,9 +93,16 @@ def _handler(path: Path) -> logging.Handler:
 
 
 def _end(logger: logging.Logger, error: GradleakError) -> None:
-    logger.error("%s", error)
-    print(f"gradleak: {error}", file=sys.stderr)
+    logger.error("gradleak: %s", error)
+    if not _is_shown_by_run(logger):
+        print(f"gradleak: {error}", file=sys.stderr)
     sys.exit(1)
+
+
+def _is_shown_by_run(logger: logging.Logger) -> bool:
+    """Whether the run shows what the log says last: it does not if the log could not be written."""
+    logs = [handler for handler in logger.handlers if isinstance(handler, Log)]
+    return progress.SHOWN in os.environ and any(log.level <= logging.CRITICAL for log in logs)
 
 
 def _known(snakemake: Any, error: Exception) -> GradleakError | None:

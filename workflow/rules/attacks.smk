@@ -29,6 +29,9 @@ rule attack:
         device=attack_device,
         code=attack_code,
         software=SOFTWARE,
+    message:
+        "Attack {wildcards.attack} on {wildcards.model}"
+        " ({wildcards.experiment}, defence {wildcards.defence})"
     script:
         "../scripts/attack.py"
 
@@ -54,5 +57,8 @@ rule postprocess:
     params:
         settings=attack_settings,
         code=code("gradleak.attacks.postprocess"),
+    message:
+        "Postprocess {wildcards.attack} of {wildcards.model}"
+        " ({wildcards.experiment}, defence {wildcards.defence})"
     script:
         "../scripts/postprocess.py"

@@ -37,6 +37,8 @@ rule audit:
         device=CONFIG.device,
         listing=audit_listing,
         code=code("gradleak.auditing.entry", *METHODS),
+    message:
+        "Audit {wildcards.audit}"
     script:
         "../scripts/audit.py"
 
@@ -62,6 +64,8 @@ rule audit_report:
         runtime=doubling(10),
     params:
         code=code("gradleak.auditing.page"),
+    message:
+        "Write the page of the audit {wildcards.audit}"
     script:
         "../scripts/audit_report.py"
 
@@ -89,6 +93,8 @@ rule audit_gate:
         limit=lambda wildcards: CONFIG.audit[wildcards.audit].limit,
         baseline=lambda wildcards: CONFIG.audit[wildcards.audit].baseline,
         code=code("gradleak.auditing.gate"),
+    message:
+        "Hold the audit {wildcards.audit} against its limit"
     script:
         "../scripts/audit_gate.py"
 
@@ -98,3 +104,5 @@ rule audits:
         expand(f"{AUDIT}report.html", audit=CONFIG.audit),
         expand(f"{AUDIT}passed.txt", audit=GATED),
     localrule: True
+    message:
+        "All audits are made"

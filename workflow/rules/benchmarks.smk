@@ -87,6 +87,8 @@ rule speed:
             "gradleak.benchmarks.grnn",
             "gradleak.benchmarks.ggl",
         ),
+    message:
+        "Measure speed and memory"
     script:
         "../scripts/speed.py"
 
@@ -107,6 +109,8 @@ rule speed_pipeline:
         target=SPEED_TARGET,
         overrides={"images": "embedded", "scale": "smoke", "device": CONFIG.device},
         code=code("gradleak.benchmarks.pipeline"),
+    message:
+        "Measure a whole run"
     script:
         "../scripts/speed_pipeline.py"
 
@@ -126,6 +130,8 @@ rule threads:
         artifacts=THREADED,
         overrides=few_overrides,
         code=code("gradleak.benchmarks.threads"),
+    message:
+        "Measure what a second thread gains"
     script:
         "../scripts/threads.py"
 
@@ -151,6 +157,8 @@ rule copa_optimisers:
         default=copa_default,
         images=CONFIG.images,
         code=code("gradleak.benchmarks.copa_settings"),
+    message:
+        "Compare COPA's optimisers"
     script:
         "../scripts/optimisers.py"
 
@@ -177,5 +185,7 @@ rule copa_starts:
         default=copa_default,
         images=CONFIG.images,
         code=code("gradleak.benchmarks.copa_settings"),
+    message:
+        "Compare COPA's starts"
     script:
         "../scripts/optimisers_starts.py"

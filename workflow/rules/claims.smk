@@ -46,5 +46,7 @@ rule claims_table:
     params:
         case={"images": CONFIG.images, "scale": CONFIG.scale},
         code=code("gradleak.claims"),
+    message:
+        "Judge the papers' claims: {output}"
     script:
         "../scripts/claims.py"

@@ -12,5 +12,7 @@ rule clean:
     threads: 1
     params:
         folders=[str(Path(path.partition("{")[0])) for path in CLEANED],
+    message:
+        "Remove intermediate files"
     script:
         "../scripts/clean.py"

@@ -19,9 +19,12 @@ from gradleak.defences.base import DEFENCES
 from gradleak.errors import GradleakError
 from gradleak.provenance import code_hash as code
 from gradleak.provenance import software
+from gradleak.run_output.handler import take_over
 from gradleak.servers.base import SERVERS
 
 lifetime.interrupt_on_hangup()
+# What a run prints; None where Snakemake prints itself.
+OUTPUT = take_over(workflow)
 
 # Costly rules use Snakemake's shared cache, `cache: SHARED`, where --cache asks for it; without it
 # Snakemake would warn about each of them. A storage provider brings a cache of its own.
@@ -32,7 +35,13 @@ SOFTWARE = software()
 try:
     if SHARED and workflow.storage_settings.default_storage_provider is None:
         shared_cache.check(os.environ.get(shared_cache.VARIABLE))
-    CONFIG = gradleak_config.load(config)
+    CONFIG = gradleak_config.load(
+        gradleak_config.with_data_root(
+            config,
+            workflow.config_settings.overwrite_config,
+            os.environ.get(gradleak_config.ROOT_VARIABLE),
+        )
+    )
     if workflow.is_main_process and workflow.storage_settings.default_storage_provider is None:
         gradleak_config.check_root(CONFIG.data.root)
 except GradleakError as error:
@@ -50,6 +59,16 @@ for folder in ("results", "figures"):
         )
 
 DATA_ROOT = CONFIG.data.root
+# For jobs elsewhere, which read the config anew.
+if gradleak_config.ROOT_VARIABLE in os.environ:
+
+    envvars:
+        gradleak_config.ROOT_VARIABLE,
+
+
+if OUTPUT is not None:
+    OUTPUT.data_root = str(DATA_ROOT)
+
 ARRAYS = f"{DATA_ROOT}/{{dataset}}-{{split}}.safetensors"
 MARKER = f"{DATA_ROOT}/raw/{{dataset}}/MD5SUMS"
 LPIPS = f"{DATA_ROOT}/{backbones.FOLDER}"

@@ -52,6 +52,8 @@ rule copa_fig1:
         },
         scale=CONFIG.scale,
         code=code("gradleak.figures.samples"),
+    message:
+        "Draw {output.pdf}"
     script:
         "../scripts/figure_samples.py"
 
@@ -97,6 +99,8 @@ rule copa_table1:
         name="copa_table1",
         case={"images": CONFIG.images, "scale": CONFIG.scale},
         code=code("gradleak.claims"),
+    message:
+        "Write {output}"
     script:
         "../scripts/table_paper.py"
 
@@ -137,6 +141,8 @@ rule copa_images:
         columns=COPA_CELLS,
         case={"images": CONFIG.images, "scale": CONFIG.scale},
         code=code("gradleak.tables.many_images", "gradleak.tables.network_index"),
+    message:
+        "Write {output}"
     script:
         "../scripts/table_images.py"
 
@@ -158,6 +164,8 @@ rule copa_index:
     params:
         case={"images": CONFIG.images, "scale": CONFIG.scale},
         code=code("gradleak.tables.network_index"),
+    message:
+        "Write {output}"
     script:
         "../scripts/table_index.py"
 
@@ -179,5 +187,7 @@ rule copa_index_figure:
         runtime=minutes("figure_index"),
     params:
         code=code("gradleak.figures.network_index"),
+    message:
+        "Draw {output.pdf}"
     script:
         "../scripts/figure_index.py"

@@ -22,6 +22,8 @@ rule embedded_dataset:
         split=wildcard("split"),
         code=code("gradleak.data.embedded"),
         software=SOFTWARE,
+    message:
+        "Make the data set {wildcards.dataset}-{wildcards.split} of embedded images"
     script:
         "../scripts/embedded_dataset.py"
 
@@ -46,6 +48,8 @@ rule download_dataset:
     params:
         mirror=mirror,
         code=code("gradleak.data.official"),
+    message:
+        "Download {wildcards.dataset}"
     script:
         "../scripts/download_dataset.py"
 
@@ -72,6 +76,8 @@ rule unpack_dataset:
         split=wildcard("split"),
         code=code("gradleak.data.official"),
         software=SOFTWARE,
+    message:
+        "Unpack {wildcards.dataset}-{wildcards.split}"
     script:
         "../scripts/unpack_dataset.py"
 
@@ -100,5 +106,7 @@ rule import_imagenet:
         listing=own_listing,
         code=code("gradleak.data.own_folder"),
         software=SOFTWARE,
+    message:
+        "Read {wildcards.dataset}-{wildcards.split} from your own images"
     script:
         "../scripts/import_folder.py"

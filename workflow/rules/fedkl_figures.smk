@@ -29,6 +29,8 @@ rule fedkl_table2:
         words=fedkl_table2_words(),
         scale=CONFIG.scale,
         code=code("gradleak.figures.fedkl_curves"),
+    message:
+        "Draw {output.pdf}"
     script:
         "../scripts/figure.py"
 
@@ -59,6 +61,8 @@ for GRID in FEDKL_TITLES:
             words=fedkl_grid_words,
             scale=CONFIG.scale,
             code=code("gradleak.figures.fedkl_pictures"),
+        message:
+            "Draw {output.pdf}"
         script:
             "../scripts/figure.py"
 
@@ -82,6 +86,8 @@ rule fedkl_fig4_table:
         cases=fedkl_fig4_cases(),
         case={"images": CONFIG.images, "scale": CONFIG.scale},
         code=code("gradleak.distributions"),
+    message:
+        "Write {output}"
     script:
         "../scripts/distributions.py"
 
@@ -120,6 +126,8 @@ rule fedkl_adaptive_table:
         base=next(iter(FEDKL_CASES)),
         case={"images": CONFIG.images, "scale": CONFIG.scale},
         code=code("gradleak.tables.fedkl_adaptive"),
+    message:
+        "Write {output}"
     script:
         "../scripts/table_adaptive.py"
 

@@ -34,6 +34,8 @@ rule fedkl_accuracy:
         cases=FEDKL_ACCURACIES,
         case={"images": CONFIG.images, "scale": CONFIG.scale},
         code=code("gradleak.tables.fedkl_accuracy"),
+    message:
+        "Write {output}"
     script:
         "../scripts/table_fedkl.py"
 

@@ -28,5 +28,7 @@ rule generator:
         checkpoints=GENERATOR.replace(".safetensors", ".checkpoints"),
         code=code("gradleak.generators.make"),
         software=SOFTWARE,
+    message:
+        "Train the generator {wildcards.generator}"
     script:
         "../scripts/generator.py"

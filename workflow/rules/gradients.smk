@@ -31,6 +31,9 @@ rule gradient:
         experiment=experiment_settings,
         device=CONFIG.device,
         code=code("gradleak.gradients"),
+    message:
+        "Compute the gradient of {wildcards.model}"
+        " ({wildcards.experiment}, defence {wildcards.defence})"
     script:
         "../scripts/gradient.py"
 
@@ -68,6 +71,8 @@ rule defended_gradient:
     params:
         defence=defence_settings,
         code=defence_code,
+    message:
+        "Defend the gradient of {wildcards.model} by {wildcards.defence} ({wildcards.experiment})"
     script:
         "../scripts/defended_gradient.py"
 

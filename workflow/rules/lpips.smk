@@ -24,6 +24,8 @@ rule lpips_network:
         mirror=CONFIG.data.mirrors.get("lpips"),
         code=code("gradleak.data.backbones"),
         software=SOFTWARE,
+    message:
+        "Download LPIPS' network {wildcards.network}"
     script:
         "../scripts/lpips_network.py"
 
@@ -33,3 +35,5 @@ rule lpips:
     input:
         expand(f"{LPIPS}/{{network}}.safetensors", network=backbones.BACKBONES),
     localrule: True
+    message:
+        "All of LPIPS' networks are there"

@@ -35,6 +35,8 @@ for NUMBER in map(str, MKOR_FIGURES):
             words=mkor_words,
             scale=CONFIG.scale,
             code=mkor_code,
+        message:
+            "Draw {output.pdf}"
         script:
             "../scripts/figure.py"
 
@@ -57,6 +59,8 @@ rule mkor_leakage:
         model="mkor_lenet",
         draws=20000,
         code=code("gradleak.leakage"),
+    message:
+        "Write {output}"
     script:
         "../scripts/leakage.py"
 
@@ -81,5 +85,7 @@ rule mkor_leakage_figure:
         words={},
         scale=CONFIG.scale,
         code=code("gradleak.figures.mkor_leakage"),
+    message:
+        "Draw {output.pdf}"
     script:
         "../scripts/figure.py"

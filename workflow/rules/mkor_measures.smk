@@ -31,6 +31,8 @@ rule inconspicuous:
         samples=CONFIG.amount("mkor_sampled"),
         code=code("gradleak.inconspicuous"),
         software=SOFTWARE,
+    message:
+        "Measure how far {wildcards.model} sent by servers differs from an honest one"
     script:
         "../scripts/inconspicuous.py"
 
@@ -51,6 +53,8 @@ rule mkor_inconspicuous:
     params:
         table="joined",
         code=code("gradleak.artifacts"),
+    message:
+        "Write {output}"
     script:
         "../scripts/table_mkor.py"
 

@@ -86,5 +86,7 @@ for NUMBER in map(str, MKOR_TABLES):
             name="mkor_table{number}",
             case={"images": CONFIG.images, "scale": CONFIG.scale},
             code=code("gradleak.claims"),
+        message:
+            "Write {output}"
         script:
             "../scripts/table_paper.py"

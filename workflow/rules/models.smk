@@ -22,6 +22,8 @@ rule targets:
         size=target_batch,
         images=CONFIG.images,
         code=code("gradleak.targets"),
+    message:
+        "Choose the images {wildcards.targets}"
     script:
         "../scripts/targets.py"
 
@@ -43,6 +45,8 @@ rule model:
         settings=model_settings,
         seeds=model_seeds,
         code=code("gradleak.models.create"),
+    message:
+        "Draw the weights of {wildcards.model}"
     script:
         "../scripts/model.py"
 
@@ -66,5 +70,7 @@ rule client:
         runtime=minutes("client"),
     params:
         code=code("gradleak.clients"),
+    message:
+        "Draw the key of client {wildcards.client} ({wildcards.model})"
     script:
         "../scripts/client.py"

@@ -25,6 +25,8 @@ rule notebook:
     params:
         scale=CONFIG.scale,
         code=notebook_code,
+    message:
+        "Run the notebook {wildcards.notebook}"
     script:
         "../scripts/run_notebook.py"
 
@@ -33,3 +35,5 @@ rule notebooks:
     input:
         expand(NOTEBOOK, notebook=NOTEBOOKS),
     localrule: True
+    message:
+        "All notebooks are run"

@@ -29,6 +29,8 @@ rule provenance:
         pictured=PICTURED,
         resolved=CONFIG.model_dump_json(exclude_unset=True),
         code=code("gradleak.provenance_record"),
+    message:
+        "Collect the provenance of all results: {output}"
     script:
         "../scripts/provenance.py"
 
@@ -53,6 +55,8 @@ rule archive:
         runtime=10,
     params:
         code=code("gradleak.archive"),
+    message:
+        "Pack {output}"
     script:
         "../scripts/archive.py"
 
@@ -76,5 +80,7 @@ rule record:
         runtime=10,
     params:
         code=code("gradleak.recording"),
+    message:
+        "Record this run: {output}"
     script:
         "../scripts/record.py"

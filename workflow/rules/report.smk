@@ -27,5 +27,7 @@ rule report_page:
         runtime=10,
     params:
         code=code("gradleak.reporting.page"),
+    message:
+        "Write {output}"
     script:
         "../scripts/report_page.py"

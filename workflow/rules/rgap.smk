@@ -46,6 +46,8 @@ rule rgap_fig1:
         words={},
         scale=CONFIG.scale,
         code=code("gradleak.figures.rgap_fig1"),
+    message:
+        "Draw {output.pdf}"
     script:
         "../scripts/figure.py"
 

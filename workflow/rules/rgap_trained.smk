@@ -30,6 +30,8 @@ rule rgap_fig4_table:
         **RGAP_RESNETS.get("rgap_fig4", {}),
         case={"images": CONFIG.images, "scale": CONFIG.scale},
         code=code("gradleak.tables.resnets", "gradleak.tables.network_index"),
+    message:
+        "Write {output}"
     script:
         "../scripts/table_resnets.py"
 

@@ -21,6 +21,9 @@ rule score:
         case=score_case,
         task=score_task,
         code=score_code,
+    message:
+        "Score {wildcards.attack} on {wildcards.model}"
+        " ({wildcards.experiment}, defence {wildcards.defence})"
     script:
         "../scripts/score.py"
 
@@ -44,6 +47,8 @@ rule security:
         seeds=security_seeds,
         code=code("gradleak.security"),
         software=SOFTWARE,
+    message:
+        "Compute c(M) of {wildcards.model} ({wildcards.experiment})"
     script:
         "../scripts/security.py"
 
@@ -68,5 +73,7 @@ rule rank_analysis:
         amounts=rank_amounts,
         code=code("gradleak.rank_table"),
         software=SOFTWARE,
+    message:
+        "Analyse the rank of {wildcards.model} ({wildcards.experiment})"
     script:
         "../scripts/rank_analysis.py"

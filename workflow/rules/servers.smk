@@ -20,5 +20,7 @@ rule server:
     params:
         settings=server_settings,
         code=server_code,
+    message:
+        "Set the weights of {wildcards.model} as the server {wildcards.server} sends them"
     script:
         "../scripts/server.py"

@@ -40,6 +40,8 @@ rule train:
     params:
         **TRAINING_PARAMS,
         code=code("gradleak.training.run"),
+    message:
+        "Train {wildcards.model} ({wildcards.training})"
     script:
         "../scripts/train.py"
 

@@ -1,15 +1,17 @@
-# The last line of a run: where to look.
+# The last lines of a run: where to look.
 import atexit
 import sys
 
-# Targets after which a person is told, besides the default one.
+from gradleak.run_output import hints
+
+# Targets after which one line says it, as after the default one; after others stand their paths.
 LOOKED_AT = {"all", "figures", "tables", "claims", "results/report.html"}
 THE_PAGE, THE_CLAIMS = "results/report.html", "results/claims.csv"
 
 
 def where_to_look(targets):
     """One line on what there is to look at; empty where something else was asked for."""
-    if targets and not LOOKED_AT & set(targets):
+    if targets and not set(targets) <= LOOKED_AT:
         return ""
     page = THE_PAGE in targets or is_current(THE_PAGE)
     there = [THE_PAGE] if page else []
@@ -32,10 +34,25 @@ def is_current(page):
     return all(Path(path).stat().st_mtime_ns <= made for path in shown)
 
 
-# Not after a dry run, nor in the processes of single jobs. Snakemake still says where its log is:
-# the line waits for its end. Where nothing is to be done Snakemake calls no handler.
+def last_lines():
+    """Where what was asked for lies."""
+    targets = workflow.dag_settings.targets
+    line = where_to_look(targets)
+    return [line] if line else hints.shortened(hints.asked_for(workflow.dag.targetjobs, targets))
+
+
+def tell_at_the_end():
+    """Print the last lines when Snakemake has printed its own."""
+    for line in last_lines():
+        print(line, file=sys.stderr)
+
+
+# Not after a dry run, nor in the processes of single jobs.
 onsuccess:
     if workflow.is_main_process:
-        line = where_to_look(workflow.dag_settings.targets)
-        if line:
-            atexit.register(print, line, file=sys.stderr)
+        atexit.register(tell_at_the_end)
+
+
+# Where nothing is to be done Snakemake calls no handler.
+if OUTPUT is not None:
+    OUTPUT.ending = last_lines

@@ -1,0 +1,310 @@
+"""Lines of a run: piped, on a terminal, dry; failures, misspelt targets, paths at the end."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from conftest import ROOT
+from gradleak.config import with_data_root
+from gradleak.progress import SHOWN
+from gradleak.run_output import failures, hints
+from gradleak.run_output.display import last_line
+from test_progress import Terminal
+
+ESCAPES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
+RULES = sorted((ROOT / "workflow/rules").glob("*.smk"))
+TOY = """
+import sys
+from pathlib import Path
+
+sys.path.insert(0, {workflow!r})
+from gradleak.run_output.handler import take_over
+
+OUTPUT = take_over(workflow)
+FIGURES, TABLES = [], []
+
+
+rule both:
+    input: "one.txt", "two.txt"
+    message: "Both are made"
+
+
+rule make:
+    output: "{{name}}.txt"
+    log: "{{name}}.log"
+    message: "Make {{wildcards.name}}"
+    script: "make.py"
+
+
+include: {include!r}
+"""
+SCRIPT = """
+import os, signal, sys, time
+sys.path.insert(0, {workflow!r})
+from pathlib import Path
+from gradleak import progress
+from gradleak.errors import DataError
+from gradleak.script import job
+progress.BAR = progress.LINES = 0.0
+with job(snakemake):
+    name = snakemake.wildcards.name
+    if name.startswith("bad"):
+        raise DataError(f"The file of {{name}} is cut; get it again.")
+    if name == "odd":
+        raise ValueError("nobody thought of this")
+    if name == "killed":
+        os.kill(os.getpid(), signal.SIGKILL)
+    for _ in progress.progress(range(30), "steps"):
+        time.sleep(0.05 if {slow} else 0)
+    Path(snakemake.output[0]).touch()
+"""
+
+
+class Toy:
+    """A workflow of a few small jobs that prints as ours."""
+
+    def __init__(self, folder, slow=False):
+        self.folder, workflow = folder, str(ROOT / "workflow")
+        include = f"{workflow}/rules/where_to_look.smk"
+        (folder / "Snakefile").write_text(TOY.format(workflow=workflow, include=include))
+        (folder / "make.py").write_text(SCRIPT.format(workflow=workflow, slow=slow))
+
+    def command(self, *arguments):
+        return ["-m", "snakemake", "--cores", "2", "--scheduler", "greedy", *arguments]
+
+    def piped(self, *arguments):
+        done = subprocess.run(
+            [sys.executable, *self.command(*arguments)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+            cwd=self.folder,
+        )
+        return done.returncode, done.stdout.splitlines()
+
+    def on_terminal(self, *arguments):
+        terminal, options = Terminal(), {"stdout": subprocess.DEVNULL, "cwd": self.folder}
+        try:
+            with terminal.run("", *self.command(*arguments), **options) as running:
+                while running.poll() is None:
+                    terminal.read(seconds=0.1)
+            return running.returncode, terminal.read(seconds=0.2)
+        finally:
+            terminal.close()
+
+
+@pytest.fixture
+def toy(tmp_path):
+    return Toy(tmp_path)
+
+
+def test_a_piped_run_says_one_line_a_job_and_ends_with_the_paths(toy):
+    code, lines = toy.piped("both")
+    assert code == 0
+    # Some lines of how far its jobs are come in between, as no job of ours would say in this time.
+    kept = [line for line in lines if " steps, " not in line]
+    assert kept[0] == "3 jobs" and kept[3] == "3/3 Both are made"
+    assert sorted(line.partition(" ")[2] for line in kept[1:3]) == ["Make one", "Make two"]
+    assert re.fullmatch(r"3 of 3 jobs done in \d+ s", kept[4])
+    assert kept[5:] == ["one.txt", "two.txt"]
+    # Where nothing is left to do the paths stand there too; a file stands for itself.
+    code, lines = toy.piped("two.txt")
+    assert code == 0 and lines[0].startswith("Nothing to be done") and lines[1:] == ["two.txt"]
+
+
+def test_snakemakes_own_account_is_kept_and_printed_on_demand(toy):
+    code, lines = toy.piped("--verbose", "one.txt")
+    assert code == 0 and lines[-1] == "one.txt"
+    assert {"localrule make:", "    output: one.txt", "    wildcards: name=one"} <= set(lines)
+    code, _ = toy.piped("two.txt")
+    log = max((toy.folder / ".snakemake/log").iterdir())
+    assert code == 0 and "    output: two.txt" in log.read_text().splitlines()
+
+
+def test_failures_are_said_once_and_last(toy):
+    code, lines = toy.piped("--keep-going", "--", "bad1.txt", "bad2.txt", "one.txt")
+    assert code == 1
+    sentences = [f"gradleak: The file of bad{n} is cut; get it again." for n in (1, 2)]
+    assert sorted(lines[-2:]) == sentences
+    text = "\n".join(lines)
+    assert all(text.count(sentence) == 1 for sentence in sentences)
+    assert re.search(r"^Failed: Make bad1 \(log: bad1.log\)$", text, re.MULTILINE)
+    assert re.search(r"^1 of 3 jobs done, 2 failed in \d+ s; complete log", text, re.MULTILINE)
+    assert not re.search(r"RuleException|CalledProcessError|WorkflowError|At least one|===", text)
+    assert sentences[0] in (toy.folder / "bad1.log").read_text()
+
+
+def test_a_failure_of_the_run_before_is_not_said_of_this_one(toy):
+    toy.piped("--", "bad1.txt")
+    os.utime(toy.folder / "bad1.log", (100, 100))
+    assert failures.last_word(toy.folder / "bad1.log", since=200) == ""
+
+
+def test_an_error_of_ours_keeps_its_traceback_and_a_killed_job_its_signal(toy):
+    code, lines = toy.piped("--", "odd.txt")
+    assert code == 1 and lines[-1] == "ValueError: nobody thought of this"
+    assert sum("Traceback" in line for line in lines) == 1
+    assert "RuleException" not in "\n".join(lines)
+    code, lines = toy.piped("--", "killed.txt")
+    assert code == 1 and lines[-1] == (
+        "gradleak: 'Make killed' failed without giving a reason (died with <Signals.SIGKILL: 9>); "
+        "see killed.log."
+    )
+
+
+def test_a_run_on_a_terminal_is_a_display(tmp_path):
+    code, shown = Toy(tmp_path, slow=True).on_terminal("both")
+    assert code == 0, shown
+    plain = ESCAPES.sub("", shown)
+    # A bar of all jobs, and how far the running ones are by their logs; no bar of theirs.
+    assert re.search(r"━+ +\d/3 jobs", plain)
+    assert re.search(r"  Make one: \d+ of 30 steps, \d+ s left", plain)
+    assert "%|" not in shown and "make one:" not in shown
+    # It is taken away, and the paths stay.
+    after = ESCAPES.sub("", shown[shown.rindex("\x1b[?25h") :])
+    assert "━" not in after and "Make" not in after
+    assert after.split()[-2:] == ["one.txt", "two.txt"]
+
+
+def test_a_job_alone_on_a_terminal_draws_its_own_bar(toy):
+    code, shown = toy.on_terminal("one.txt")
+    assert code == 0 and "━" not in shown
+    assert "%|" in shown and re.search(r"^1/1 Make one\r?$", shown, re.MULTILINE)
+
+
+def test_a_failure_on_a_terminal_comes_last_too(toy):
+    code, shown = toy.on_terminal("--", "bad1.txt", "one.txt")
+    plain = ESCAPES.sub("", shown)
+    sentence = "gradleak: The file of bad1 is cut; get it again."
+    assert code == 1 and plain.rstrip().splitlines()[-1] == sentence
+    # Shown by its end alone: the cursor is back, and nothing is drawn over it.
+    assert shown.rindex("\x1b[?25h") < shown.rindex(sentence)
+
+
+def test_without_rich_a_terminal_gets_lines(toy, monkeypatch):
+    (toy.folder / "absent").mkdir()
+    (toy.folder / "absent/rich.py").write_text("raise ImportError('not here')")
+    monkeypatch.setenv("PYTHONPATH", str(toy.folder / "absent"), prepend=os.pathsep)
+    code, shown = toy.on_terminal("both")
+    assert code == 0 and "━" not in shown
+    assert re.search(r"[\r\n]3/3 Both are made\r?\n", shown)
+
+
+def test_a_log_that_is_not_of_this_job_says_nothing(tmp_path):
+    log = tmp_path / "job.log"
+    assert last_line(log, 0.0) == failures.last_word(log, 0.0) == ""
+    log.write_text("2026-01-01 00:00:00,000 a\n2026-01-01 00:00:01,000 3 of 5 images\n")
+    assert last_line(log, 0.0) == "3 of 5 images"
+    assert last_line(log, log.stat().st_mtime + 1) == failures.last_word(log, 0.0) == ""
+
+
+def test_sentences_of_our_rules_stand_without_a_frame():
+    place = 'in file "/here/workflow/rules/common.smk", line 3'
+    text = f'WorkflowError {place}:\nconfig.yaml: wrong.\n  File "/here/x.smk", line 3, in <module>'
+    assert failures.without_frame(text, Path("/here")) == "gradleak: config.yaml: wrong."
+    assert failures.without_frame(text, Path("/there")) == text
+
+
+def rule(name, *output, reads=(), wildcards=False):
+    return SimpleNamespace(name=name, output=output, input=reads, has_wildcards=lambda: wildcards)
+
+
+@pytest.mark.parametrize(
+    ("target", "meant"),
+    [
+        ("figurs", " (did you mean 'figures'?)"),
+        ("figures/one.pdv", " (did you mean 'figures/one.pdf'?)"),
+        ("results/audit/lennet/page.html", " (did you mean 'results/audit/lenet/page.html'?)"),
+        ("quite/another/thing", ""),
+    ],
+)
+def test_a_misspelt_target_gets_the_nearest(target, meant):
+    rules = [
+        rule("figures", reads=["figures/one.pdf"]),
+        rule("audits", reads=["results/audit/lenet/page.html"]),
+        rule("page", "results/audit/{audit}/page.html", wildcards=True),
+    ]
+    said = hints.unknown(target, rules)
+    assert said.startswith(f"gradleak: No rule makes '{target}'{meant}; ") and "\n" not in said
+
+
+def test_many_paths_are_shortened_to_their_folders():
+    few = [f"figures/{n}.pdf" for n in range(12)]
+    assert hints.shortened(few) == few
+    assert hints.shortened([*few, "results/claims.csv"]) == [
+        "figures/ (12 files)",
+        "results/claims.csv",
+    ]
+
+
+def test_the_pipeline_names_the_nearest_target(tree, snakemake):
+    done = snakemake(tree, "-n", "figures/copa_fg1.pdf", check=False)
+    said = done.stdout.splitlines()
+    assert done.returncode == 1 and len(said) == 1
+    assert said[0].startswith(
+        "gradleak: No rule makes 'figures/copa_fg1.pdf' (did you mean 'figures/copa_fig1.pdf'?)"
+    )
+
+
+def test_one_figure_is_a_few_lines(tree, snakemake):
+    done = snakemake(tree, "--config", "scale=smoke", "--", "figures/rgap_fig1.pdf")
+    lines = (done.stdout + done.stderr).splitlines()
+    # The profile, the config, the number of jobs, one job, its end, the path.
+    assert len(lines) == 6 and "1/1 Draw figures/rgap_fig1.pdf" in lines
+    assert lines[-1] == "figures/rgap_fig1.pdf"
+
+
+def test_a_dry_run_of_everything_is_about_a_line_a_job(tree, snakemake):
+    done = snakemake(tree, "-n", "all")
+    lines = (done.stdout + done.stderr).splitlines()
+    jobs = int(re.search(r"^total +(\d+)$", done.stdout, re.MULTILINE)[1])
+    assert jobs > 900 and jobs < len(lines) < 1.2 * jobs
+    assert "Draw figures/copa_fig1.pdf" in lines
+    # Embedded images are made here.
+    assert "Data sets are looked for" not in done.stdout
+
+
+def test_every_rule_has_a_message():
+    found, inherited = {}, set()
+    for path in [*RULES, ROOT / "Snakefile"]:
+        text = path.read_text()
+        blocks = re.finditer(r"^( *)rule ?(\w*):\n((?:\1 +.*\n|\n)+)", text, re.MULTILINE)
+        for number, (_, name, body) in enumerate(block.groups() for block in blocks):
+            found[name or f"{path.stem}:{number}"] = re.search(r"^ +message:\n +\"", body, re.M)
+        inherited |= set(re.findall(r"^ *use rule (\w+) as (\w+) with:", text, re.MULTILINE))
+    assert len(found) > 55 and [name for name, message in found.items() if not message] == []
+    bases, heirs = map(set, zip(*inherited, strict=True))
+    assert len(heirs) > 30 and bases <= {*found, *heirs}
+
+
+REAL = ("-n", "--config", "images=real", "scale=smoke")
+
+
+def test_where_data_are_looked_for_is_said_and_can_be_changed(tree, snakemake, monkeypatch):
+    monkeypatch.setenv("GRADLEAK_DATA_ROOT", "/from/environment")
+    done = snakemake(tree, *REAL, "--", "results/tables/copa_table2.csv")
+    assert done.stdout.splitlines().count(
+        "Data sets are looked for in /from/environment; for another folder set GRADLEAK_DATA_ROOT, "
+        "or --config 'data={root: FOLDER}'."
+    )
+
+
+def test_the_environment_stands_between_the_file_and_the_command_line():
+    raw = {"images": "real", "data": {"root": "data", "imagenet": "mine"}}
+    changed = {"images": "real", "data": {"root": "/there", "imagenet": "mine"}}
+    assert with_data_root(raw, {"images": "real"}, "/there") == changed
+    assert with_data_root(raw, {"data": {"imagenet": "mine"}}, "/there") == changed
+    assert with_data_root({}, {}, "/there") == {"data": {"root": "/there"}}
+    assert with_data_root(raw, {"data": {"root": "data"}}, "/there") is raw
+    assert with_data_root(raw, {}, "") is raw and with_data_root(raw, {}, None) is raw
+    assert with_data_root({"data": 3}, {}, "/there") == {"data": 3}
+
+
+def test_the_suite_is_free_of_what_a_session_may_have_set():
+    assert SHOWN not in os.environ and "GRADLEAK_DATA_ROOT" not in os.environ

@@ -1,0 +1,51 @@
+"""Reasons of failures as one sentence, without what Snakemake puts around them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+# How Snakemake says that a job's process ended.
+STATUS = re.compile(r"returned non-zero exit status -?\d+|died with <Signals\.\w+: \d+>")
+# A job's last word in its log (`gradleak.script`), up to the log's end.
+LAST_WORD = re.compile(r"^[\d-]+ [\d:,]+ (gradleak: .*)", re.MULTILINE | re.DOTALL)
+# Where in a Snakefile a sentence was raised.
+HEAD = re.compile(r'^(?:WorkflowError|RuleException)(?: in .*?file "([^"]*)", line \d+)?:\n')
+FRAME = re.compile(r'^  File ".*", line \d+, in .*\n?', re.MULTILINE)
+# Dates of files may be coarse.
+SECONDS = 2.0
+
+
+def last_word(log: Path, since: float) -> str:
+    """Sentence, or sentence and traceback, with which a job ended; empty if it said none.
+
+    Parameters
+    ----------
+    log
+        The job's log.
+    since
+        When the job began: an older log is another run's.
+    """
+    try:
+        if log.stat().st_mtime < since - SECONDS:
+            return ""
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    found = list(LAST_WORD.finditer(text))
+    return found[-1][1].rstrip() if found else ""
+
+
+def without_frame(text: str, ours: Path) -> str:
+    """A message of Snakemake's; what the pipeline's own rules in `ours` raise stands alone."""
+    head = HEAD.match(text)
+    if head is None or head[1] is None or not Path(head[1]).is_relative_to(ours):
+        return text.rstrip()
+    return f"gradleak: {FRAME.sub('', text[head.end() :]).rstrip()}"
+
+
+def silent(words: str, status: str, logs: list[str]) -> str:
+    """Sentence on a job that ended without one: it was killed, or failed before it could speak."""
+    where = f"; see {', '.join(logs)}" if logs else ""
+    how = f" ({status})" if status else ""
+    return f"gradleak: '{words}' failed without giving a reason{how}{where}."
