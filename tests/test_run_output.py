@@ -153,8 +153,8 @@ def test_an_error_of_ours_keeps_its_traceback_and_a_killed_job_its_signal(toy):
     assert "RuleException" not in "\n".join(lines)
     code, lines = toy.piped("--", "killed.txt")
     assert code == 1 and lines[-1] == (
-        "gradleak: 'Make killed' failed without giving a reason (died with <Signals.SIGKILL: 9>); "
-        "see killed.log."
+        "gradleak: 'Make killed' failed (died with <Signals.SIGKILL: 9>), and killed.log does not "
+        "say why."
     )
 
 

@@ -45,7 +45,7 @@ def without_frame(text: str, ours: Path) -> str:
 
 
 def silent(words: str, status: str, logs: list[str]) -> str:
-    """Sentence on a job that ended without one: it was killed, or failed before it could speak."""
-    where = f"; see {', '.join(logs)}" if logs else ""
+    """Sentence on a job whose log has none: it was killed, or could not write there."""
     how = f" ({status})" if status else ""
-    return f"gradleak: '{words}' failed without giving a reason{how}{where}."
+    where = f", and {' and '.join(logs)} does not say why" if logs else ""
+    return f"gradleak: '{words}' failed{how}{where}."
