@@ -32,15 +32,15 @@ with atomic("results/toy.csv") as temporary:
 ENVIRONMENT = {"PYTHONPATH": str(ROOT / "workflow"), "PATH": "/usr/bin:/bin"}
 
 
-def code(body):
-    """The script of a job with that body."""
-    return BEGIN + textwrap.indent(textwrap.dedent(body), "    ")
+def code(body, first=""):
+    """The script of a job with that body, and what it does first."""
+    return first + BEGIN + textwrap.indent(textwrap.dedent(body), "    ")
 
 
-def run(folder, body, prefix=(), **more):
+def run(folder, body, prefix=(), first="", **more):
     """Run a job to its end."""
     return subprocess.run(
-        [*prefix, sys.executable, "-c", code(body)],
+        [*prefix, sys.executable, "-c", code(body, first)],
         cwd=folder,
         env=ENVIRONMENT | more,
         capture_output=True,

@@ -10,10 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
 
+import threadpoolctl
+
 from gradleak import lifetime, progress, sidecars
 from gradleak.artifacts import DISK
 from gradleak.errors import ArtifactError, GradleakError, MemoryShortage
 from gradleak.memory import available_mib, is_shortage, keep_freed_memory
+
+# What libraries read when they are loaded; Snakemake sets the same.
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Log(logging.FileHandler):
@@ -27,7 +32,8 @@ class Log(logging.FileHandler):
 def job(snakemake: Any) -> Iterator[logging.Logger]:
     """Run a script's body with its log open; write the sidecars of what it made.
 
-    An error that the user can act on ends the script with status 1 and one sentence, on the
+    The libraries compute with the threads of the rule, since sums depend on how many there are. An
+    error that the user can act on ends the script with status 1 and one sentence, on the
     terminal and in the log; any other error keeps its traceback. A run that shows failures itself
     takes both from the log. A signal ends it with 128 and the signal's number.
 
@@ -37,6 +43,7 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
         The object that Snakemake hands to scripts.
     """
     keep_freed_memory()
+    _limit_threads(snakemake.threads)
     lifetime.end_with_snakemake()
     logger = logging.getLogger("gradleak")
     logger.setLevel(logging.INFO)
@@ -69,6 +76,15 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
         raise
     finally:
         progress.begin_job("")
+
+
+def _limit_threads(threads: int) -> None:
+    """Let libraries that are loaded, and those that will be, compute with so many threads."""
+    os.environ.update(dict.fromkeys(THREADS, str(threads)))
+    threadpoolctl.threadpool_limits(threads)
+    # MKL is part of PyTorch's own library, where nothing else reaches it.
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
 
 
 def _leave() -> NoReturn:
