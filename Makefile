@@ -4,11 +4,12 @@
 
 PYTHON ?= python3
 WHEELS ?=
+KERNELS ?=
 BIN := .venv/bin
 READY := .venv/.ready
 PIP = $(BIN)/python -m pip install --quiet $(if $(WHEELS),--no-index --find-links "$(WHEELS)")
 
-.PHONY: all figures tables claims setup wheels lint lock-check test test-all test-slurm slurm browser FORCE
+.PHONY: all figures tables claims setup wheels lint lock-check test test-all test-kernels test-slurm slurm browser FORCE
 
 all figures tables claims: $(READY)
 	$(BIN)/snakemake $@
@@ -55,6 +56,10 @@ test: lint
 
 test-all: lint slurm browser
 	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+
+# The numeric tests with kernels of other CPUs: all, or `make test-kernels KERNELS="Haswell Prescott"`.
+test-kernels: $(READY)
+	$(BIN)/python tests/kernels.py test $(KERNELS)
 
 # On a real scheduler, on this machine alone; Debian's packages are installed where that may be.
 test-slurm: $(READY) slurm

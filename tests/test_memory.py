@@ -47,5 +47,6 @@ def test_every_job_keeps_it(monkeypatch):
     called = []
     monkeypatch.setattr(script, "keep_freed_memory", lambda: called.append(True))
     monkeypatch.setattr(script.sidecars, "write", lambda given: None)
-    with script.job(SimpleNamespace(log=[])):
+    monkeypatch.setattr(script, "_limit_threads", lambda threads: None)  # those of this process
+    with script.job(SimpleNamespace(log=[], threads=1)):
         assert called

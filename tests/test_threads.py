@@ -25,4 +25,3 @@ def test_a_job_takes_the_threads_of_its_rule(tmp_path, environment, first):
     assert done.returncode == 0, done.stderr
     threads = json.loads((tmp_path / "results/toy.csv").read_text())
     assert len(threads) >= 3 and set(threads) == {1}
-

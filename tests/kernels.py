@@ -1,0 +1,191 @@
+"""Other CPUs on this one: the numeric tests, or any command, with the kernels of another CPU.
+
+    python tests/kernels.py test [KERNEL ...]        the numeric test files, by default under all
+    python tests/kernels.py run KERNEL COMMAND ...   a command
+    python tests/kernels.py compare ONE OTHER        tables and claims of two folders of results
+
+OpenBLAS (NumPy's and SciPy's own), PyTorch, MKL inside PyTorch, and NumPy choose their loops by
+CPU, and each obeys a variable. One that does not is an error, for the run would say nothing; MKL,
+which obeys on Intel's CPUs alone, is told of.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+TESTS = Path(__file__).resolve().parent
+# OpenBLAS' name of a kernel: what the CPU must have (NumPy's name), PyTorch's, MKL's, and how far
+# NumPy's own loops go.
+KERNELS = {
+    "SkylakeX": ("AVX512_SKX", "avx512", "AVX512", "X86_V4"),
+    "Zen": ("AVX2", "avx2", "AVX2", "X86_V3"),
+    "Haswell": ("AVX2", "avx2", "AVX2", "X86_V3"),
+    "Sandybridge": ("AVX", "default", "SSE4_2", "X86_V2"),
+    "Nehalem": ("SSE42", "default", "SSE4_2", "X86_V2"),
+    "Prescott": ("SSE3", "default", "SSE4_2", "X86_V2"),
+}
+# Other names under which OpenBLAS may report them: the builds of the wheels share these.
+ALSO = {"Zen": "Haswell", "Prescott": "Katmai"}
+LOOPS = ("X86_V2", "X86_V3", "X86_V4")
+# Where MKL's first line names what it takes.
+MKL_WORDS = {"AVX512": "AVX-512)", "AVX2": "AVX2)", "SSE4_2": "SSE4.2)"}
+PROBE = """
+import json, numpy, scipy.linalg, threadpoolctl, torch
+numpy.ones((9, 9)) @ numpy.ones((9, 9)), scipy.linalg.inv(numpy.eye(9))
+torch.ones(9, 9) @ torch.ones(9, 9)
+pools = threadpoolctl.threadpool_info()
+features = numpy._core._multiarray_umath.__cpu_features__
+print(json.dumps({
+    "openblas": [pool["architecture"] for pool in pools if pool["internal_api"] == "openblas"],
+    "torch": torch.backends.cpu.get_cpu_capability(),
+    "mkl": torch.backends.mkl.is_available(),
+    "features": [name for name, there in features.items() if there],
+}))
+"""
+
+
+def probe(**variables):
+    """Say what the libraries take under these variables."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE],
+        env=os.environ | {"MKL_VERBOSE": "1"} | variables,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = done.stdout.splitlines()
+    mkl = [line for line in lines if line.startswith("MKL_VERBOSE oneMKL")]
+    return json.loads(lines[-1]) | {"mkl_line": "".join(mkl)}
+
+
+def variables(kernel, features):
+    """Choose the variables that make the libraries of a CPU with these features take a kernel."""
+    _, torch, mkl, loops = KERNELS[kernel]
+    beyond = {"X86_V3": LOOPS[2:], "X86_V2": LOOPS[1:]}.get(loops, ())
+    return {
+        "OPENBLAS_CORETYPE": kernel,
+        "ATEN_CPU_CAPABILITY": torch,
+        "MKL_ENABLE_INSTRUCTIONS": mkl,
+        "NPY_DISABLE_CPU_FEATURES": " ".join(name for name in beyond if name in features),
+    }
+
+
+def disobedient(kernel, found):
+    """What did not take the kernel, in words; empty if all did."""
+    _, torch, _, loops = KERNELS[kernel]
+    known = (kernel, ALSO.get(kernel))
+    words = [f"OpenBLAS takes {name}" for name in found["openblas"] if name not in known]
+    if len(found["openblas"]) != 2:
+        words.append(f"{len(found['openblas'])} copies of OpenBLAS were found, not 2")
+    if found["torch"].lower() != torch:
+        words.append(f"PyTorch takes {found['torch']}")
+    beyond = LOOPS[LOOPS.index(loops) + 1 :]
+    return words + [f"NumPy takes {name}" for name in beyond if name in found["features"]]
+
+
+def mkl_told(kernel, found):
+    """What MKL takes, in words: it obeys on Intel's CPUs, and says on others what it likes."""
+    if not found["mkl"]:
+        return "no MKL here"
+    obeys = MKL_WORDS[KERNELS[kernel][2]] in found["mkl_line"]
+    return "and MKL" if obeys else f"but not in MKL ({found['mkl_line']})"
+
+
+def environment(kernel, features=None):
+    """Environment under which the libraries take the kernel; ends the program if one does not.
+
+    MKL alone need not: what it takes is printed.
+    """
+    if kernel not in KERNELS:
+        sys.exit(f"There is no kernel '{kernel}'; choose of {', '.join(KERNELS)}.")
+    features = probe()["features"] if features is None else features
+    if KERNELS[kernel][0] not in features:
+        sys.exit(f"This CPU has no {KERNELS[kernel][0]}, which {kernel} asks for.")
+    chosen = variables(kernel, features)
+    found = probe(**chosen)
+    if words := disobedient(kernel, found):
+        sys.exit(f"{kernel} is not in effect: {'; '.join(words)}.")
+    told = mkl_told(kernel, found)
+    print(f"== {kernel} is in effect in OpenBLAS, PyTorch, NumPy, {told}", file=sys.stderr)
+    return os.environ | chosen
+
+
+def numeric_files():
+    """Test files that compute in their own process: new ones fall in by what they import."""
+    return [
+        str(path)
+        for path in sorted(TESTS.glob("test_*.py"))
+        if re.search(r"^ *(import|from) (numpy|torch)\b", text := path.read_text(), re.MULTILINE)
+        and not re.search("snakemake|browser", text, re.IGNORECASE)
+        and not path.name.startswith("test_benchmarks")  # they hold times
+    ]
+
+
+def test(kernels):
+    """Run the numeric tests under kernels, one after the other; ends with 1 if any failed."""
+    features = probe()["features"]
+    if not kernels:
+        kernels = [name for name, (needs, *_) in KERNELS.items() if needs in features]
+        for name in KERNELS.keys() - set(kernels):
+            print(f"{name} left out: this CPU has no {KERNELS[name][0]}", flush=True)
+    if not kernels:
+        sys.exit("This CPU takes none of the kernels, which are those of x86-64.")
+    failed = []
+    for kernel in kernels:
+        chosen = environment(kernel, features) | {"OMP_NUM_THREADS": "1"}
+        command = ["pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *numeric_files()]
+        if subprocess.run([sys.executable, "-m", *command], env=chosen, check=False).returncode:
+            failed.append(kernel)
+    if failed:
+        sys.exit(f"Tests failed under {', '.join(failed)}.")
+
+
+def moves(one, other):
+    """Compare two tables of one shape: relative moves of numbers, and cells of words that turned.
+
+    A move is |a − b| / max(|a|, |b|), so that 0 against a number is 1.
+    """
+    if list(one.columns) != list(other.columns) or len(one) != len(other):
+        sys.exit("The two tables have different columns or rows.")
+    numbers, turned = [], []
+    for column in one:
+        left, right = one[column], other[column]
+        a, b = (pd.to_numeric(cells, errors="coerce") for cells in (left, right))
+        both = a.notna() & b.notna()
+        largest = pd.concat([a.abs(), b.abs()], axis=1).max(axis=1)
+        numbers.append(((a - b).abs() / largest.where(largest > 0, 1.0))[both])
+        words = ~both & (left.fillna("").astype(str) != right.fillna("").astype(str))
+        turned += [(row, column, left[row], right[row]) for row in one.index[words]]
+    return pd.concat(numbers), turned
+
+
+def compare(one, other):
+    """Print for each CSV table and claims file of two folders how far its entries moved."""
+    print("table,entries,moved,median_move,largest_move,words_turned")
+    for path in sorted([*Path(one).glob("tables/*.csv"), *Path(one).glob("*claims*.csv")]):
+        place = path.relative_to(one)
+        found, turned = moves(pd.read_csv(path), pd.read_csv(Path(other) / place))
+        moved = found[found > 0]
+        print(
+            f"{place},{len(found)},{len(moved)},{moved.median():.1e},{found.max():.1e},{len(turned)}"
+        )
+        for row, column, before, after in turned:
+            print(f"  row {row}, {column}: {before!r} became {after!r}")
+
+
+if __name__ == "__main__":
+    what, *arguments = sys.argv[1:] or ["help"]
+    if what == "test":
+        test(arguments)
+    elif what == "run" and len(arguments) > 1:
+        chosen = environment(arguments[0])
+        os.execvpe(arguments[1], arguments[1:], chosen)
+    elif what == "compare" and len(arguments) == 2:
+        compare(*arguments)
+    else:
+        sys.exit(__doc__)
