@@ -181,7 +181,7 @@ def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="is missing"):
         Evidence.read(security=[tmp_path / "none.csv"])
     (tmp_path / "empty.csv").touch()
-    with pytest.raises(ArtifactError, match="no CSV table"):
+    with pytest.raises(ArtifactError, match=r"empty\.csv is damaged \(it is empty\); delete it"):
         Evidence.read(index=[tmp_path / "empty.csv"])
     (tmp_path / "other.csv").write_text("a,b\n1,2\n", encoding="utf-8")
     with pytest.raises(ArtifactError, match="no column 'network'"):

@@ -23,6 +23,8 @@ from rgap_files import target_set
 
 MKOR = {"method": "mkor", "beta": 0.1, "spare": "silent"}
 FISHING = {"method": "class_fishing", "target": 0, "bias": 10.0}
+# What is said of gradients.
+FACTS = {"seeds": 1, "images": 1, "batch": 2, "low": 0.0, "high": 1.0, "loss": "cross_entropy"}
 
 
 @pytest.fixture
@@ -254,7 +256,7 @@ def test_what_soteria_takes_is_counted_among_columns_that_were_not_empty(tmp_pat
     defended[..., 7] = 0.0
     files_ = [str(tmp_path / f"{name}.safetensors") for name in ("none", "soteria")]
     for path, value in zip(files_, (plain, defended), strict=True):
-        write_tensors(path, {"net/fc1.weight": value, "net/fc1.bias": value[..., 0]}, {})
+        write_tensors(path, {"net/fc1.weight": value, "net/fc1.bias": value[..., 0]}, FACTS)
     case = {"result": "x", "before": files_[0], "after": files_[1]}
     (row,) = mkor_pruned.table([case]).to_dict("records")
     assert (row["model"], row["features"], row["empty"], row["pruned"]) == ("net", 8, 4, 1)

@@ -227,7 +227,7 @@ def test_empty_scores_are_one_sentence(tmp_path: Path) -> None:
     _, made, _ = fig6(tmp_path)
     rows = pd.read_csv(made.files["scores"][0])
     write_csv(made.files["scores"][0], rows.iloc[:0])
-    with pytest.raises(ArtifactError, match=r"has no rows; delete it"):
+    with pytest.raises(ArtifactError, match=r"it has no rows\); delete it"):
         Answers(made.files["reconstructions"], made.files["scores"])
 
 

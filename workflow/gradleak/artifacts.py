@@ -11,11 +11,13 @@ from __future__ import annotations
 import csv
 import errno
 import fcntl
+import io
 import json
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,12 +26,21 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from gradleak.errors import ArtifactError
+from gradleak.csv_text import as_text, as_written, checked, with_check
+from gradleak.errors import ArtifactError, ConfigError
+from gradleak.memory import is_shortage
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pydantic import BaseModel
 
 METADATA_KEY = "gradleak"
+# Checksums among the metadata: of each array, and of the metadata themselves.
+ARRAY_SUMS, OWN_SUM = "crc32_arrays", "crc32"
+# Types of weights, gradients and reconstructions.
+FLOATS = ("float32", "float64")
+# Letters of a foreign error that a sentence quotes.
+MOST_WORDS = 200
 
 
 # What a full, read-only or forbidden disk says; the sentence then tells of space and folders.
@@ -134,37 +145,167 @@ def write_tensors(
     tensors: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any],
 ) -> None:
-    """Write named arrays and their metadata (anything JSON can hold) as one safetensors file."""
+    """Write named arrays and their metadata (anything JSON can hold) as one safetensors file.
+
+    The metadata hold the CRC-32 of each array, and of themselves, for the reader.
+    """
     arrays = {key: np.ascontiguousarray(tensors[key]) for key in sorted(tensors)}
-    text = json.dumps(metadata, sort_keys=True, ensure_ascii=False)
+    sums = {key: _array_sum(array) for key, array in arrays.items()}
+    # As it will be read: JSON has no other keys than text, and sorts them as such.
+    content = json.loads(json.dumps({**metadata, ARRAY_SUMS: sums}))
+    content[OWN_SUM] = _own_sum(content)
+    text = json.dumps(content, sort_keys=True, ensure_ascii=False)
     with atomic(path) as temporary:
         save_file(arrays, temporary, metadata={METADATA_KEY: text})
 
 
+def _array_sum(array: np.ndarray) -> int:
+    kind = f"{array.dtype.str}{array.shape}".encode()
+    return zlib.crc32(array.reshape(-1).view(np.uint8).data, zlib.crc32(kind))
+
+
+def _own_sum(metadata: Mapping[str, Any]) -> int:
+    return zlib.crc32(json.dumps(metadata, sort_keys=True).encode())
+
+
 def read_tensors(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str], schema: type[BaseModel] | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read all arrays and the metadata that `write_tensors` stored.
+
+    Parameters
+    ----------
+    path
+        The file.
+    schema
+        What its metadata must hold.
 
     Raises
     ------
     ArtifactError
-        If the file is missing, truncated or not made by `write_tensors`.
+        If the file is missing, truncated or altered, not made by `write_tensors`, or its metadata
+        are of another kind of file.
     """
-    source = Path(path)
-    if not source.is_file():
-        raise ArtifactError(f"{source} is missing; ask Snakemake for it, so that it is made.")
-    try:
-        with safe_open(source, framework="numpy") as file:
-            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-            text = (file.metadata() or {}).get(METADATA_KEY)
-    except (SafetensorError, OSError) as error:
-        raise ArtifactError(f"{source} is damaged ({error}); {again(source)}.") from error
+    with opened(path) as file:
+        found, sums = _metadata(file, schema)
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        if sums is not None:
+            if sums.keys() != tensors.keys():
+                odd = sorted(sums.keys() ^ tensors.keys())[0]
+                raise ValueError(f"array '{odd}' is {'missing' if odd in sums else 'foreign'}")
+            for key, array in tensors.items():
+                if _array_sum(array) != sums[key]:
+                    raise ValueError(f"array '{key}' differs from what was written")
+    return tensors, found
+
+
+def read_metadata(
+    path: str | os.PathLike[str], schema: type[BaseModel] | None = None
+) -> dict[str, Any]:
+    """Read the metadata alone, of a file too large to be read whole; as `read_tensors`."""
+    with opened(path) as file:
+        return _metadata(file, schema)[0]
+
+
+def _metadata(
+    file: Any, schema: type[BaseModel] | None
+) -> tuple[dict[str, Any], dict[str, int] | None]:
+    """Metadata of an open file, and checksums of its arrays; None in files older than those."""
+    text = (file.metadata() or {}).get(METADATA_KEY)
     if text is None:
+        raise ValueError(f"no metadata under '{METADATA_KEY}', so it was not made by this pipeline")
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError("its metadata are no record")
+    own = found.pop(OWN_SUM, None)
+    if own is not None and own != _own_sum(found):
+        raise ValueError("its metadata differ from what was written")
+    sums = found.pop(ARRAY_SUMS, None)
+    if schema is not None:
+        schema.model_validate(found)
+    return found, sums
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
+    """Yield a safetensors file of this pipeline; what goes wrong with it is an `ArtifactError`."""
+    with whole(path), safe_open(path, framework="numpy") as file:
+        yield file
+
+
+# What code meets where a file holds something else than it was written to read.
+MISFITS = (
+    ArithmeticError, AttributeError, EOFError, LookupError, TypeError, ValueError, RuntimeError,
+    OSError, SafetensorError, ConfigError,
+)  # fmt: skip
+
+
+@contextmanager
+def whole(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name the file and what to do where reading it fails, whatever it holds.
+
+    Raises
+    ------
+    ArtifactError
+        In place of any other error within.
+    """
+    if Path(path).is_dir():
         raise ArtifactError(
-            f"{source} has no metadata under '{METADATA_KEY}'; it was not made by this pipeline."
+            f"{path} is a folder where a file should be; delete it and ask Snakemake for it again."
         )
-    return tensors, json.loads(text)
+    if not Path(path).exists():
+        raise ArtifactError(f"{path} is missing; ask Snakemake for it, so that it is made.")
+    try:
+        yield
+    except MISFITS as error:
+        if is_shortage(error) or (isinstance(error, OSError) and error.errno in DISK):
+            raise
+        raise ArtifactError(f"{path} is damaged ({_reason(error)}); {again(path)}.") from error
+
+
+def _reason(error: Exception) -> str:
+    """What is wrong, in one line."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"its metadata are no JSON: {error}"
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
+    told = getattr(error, "errors", None)
+    if callable(told):  # pydantic's, without the time to import it
+        first = told(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        return f"{where}: {first['msg']}" if where else first["msg"]
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]}..."
+
+
+def check_array(
+    tensors: Mapping[str, np.ndarray],
+    name: str,
+    kinds: Sequence[str],
+    shape: Sequence[int | None],
+) -> np.ndarray:
+    """One array of a file, which must be of one of the dtypes `kinds` and of a shape.
+
+    Raises
+    ------
+    ValueError
+        If it is missing or is not so; None in `shape` stands for any size from 1 on.
+    """
+    if name not in tensors:
+        raise ValueError(f"array '{name}' is missing")
+    array = tensors[name]
+    if array.dtype.name not in kinds:
+        raise ValueError(
+            f"array '{name}' is of type {array.dtype} where {' or '.join(kinds)} is expected"
+        )
+    fits = len(array.shape) == len(shape) and all(
+        found >= 1 if wanted is None else found == wanted
+        for found, wanted in zip(array.shape, shape, strict=True)
+    )
+    if not fits:
+        expected = ", ".join("n" if wanted is None else str(wanted) for wanted in shape)
+        raise ValueError(f"array '{name}' is of shape {array.shape} where ({expected}) is expected")
+    return array
 
 
 def again(path: str | os.PathLike[str]) -> str:
@@ -175,26 +316,84 @@ def again(path: str | os.PathLike[str]) -> str:
     return f"delete it and {entry}, which it is a link to, and ask Snakemake for it again"
 
 
-def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
-    """Write a table as CSV with 10 significant digits, empty where there is no value."""
+def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame, *, check: bool = False) -> None:
+    """Write a table as CSV with 10 significant digits, empty where there is no value.
+
+    Text that a spreadsheet would take for a formula gets a quote before it. A table with `check`
+    has one more column, by which `read_csv` knows that it is whole.
+    """
+    text = _mapped(frame, as_text).to_csv(index=False, float_format="%.10g", lineterminator="\n")
     with atomic(path) as temporary:
-        frame.to_csv(temporary, index=False, float_format="%.10g", lineterminator="\n")
+        temporary.write_bytes((with_check(text) if check else text).encode())
+
+
+def _mapped(frame: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
+    """A table with its text changed; columns that stay as they are keep their type."""
+    import pandas as pd
+
+    out = frame
+    for name, cells in frame.items():
+        if cells.dtype.kind == "O":
+            old = cells.tolist()
+            new = [change(cell) for cell in old]
+            if any(one is not cell for one, cell in zip(new, old, strict=True)):
+                out = out.copy(deep=False)
+                out[name] = pd.Series(new, index=frame.index, dtype=object)
+    return out
 
 
 def write_rows(
-    path: str | os.PathLike[str], columns: Sequence[str], rows: Iterable[Mapping[str, Any]]
+    path: str | os.PathLike[str],
+    columns: Sequence[str],
+    rows: Iterable[Mapping[str, Any]],
+    *,
+    check: bool = False,
 ) -> None:
     """Write records as CSV in the format of `write_csv`, without the time to import pandas."""
-    with atomic(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({key: _cell(row[key]) for key in columns} for row in rows)
+    out = io.StringIO(newline="")
+    writer = csv.DictWriter(out, columns, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: _cell(row[key]) for key in columns} for row in rows)
+    text = out.getvalue()
+    with atomic(path) as temporary:
+        temporary.write_bytes((with_check(text) if check else text).encode())
 
 
 def _cell(value: Any) -> Any:
     if isinstance(value, float):
         return "" if np.isnan(value) else f"{value:.10g}"
-    return value
+    return as_text(value)
+
+
+def read_csv(
+    path: str | os.PathLike[str], columns: Sequence[str] = (), **options: Any
+) -> pd.DataFrame:
+    """Read a table that a job wrote, without the column `csv_text.CHECK`.
+
+    Parameters
+    ----------
+    path
+        The file.
+    columns
+        Columns that it must have.
+    options
+        Of `pandas.read_csv`.
+
+    Raises
+    ------
+    ArtifactError
+        If it is missing, empty, cut short or altered, or lacks a column.
+    """
+    import pandas as pd
+
+    with whole(path):
+        # Not `read_text`, which would take other line ends for ours.
+        text = checked(Path(path).read_bytes().decode("utf-8"))
+        frame = pd.read_csv(io.StringIO(text), **options)
+        for column in columns:
+            if column not in frame:
+                raise ValueError(f"it has no column '{column}'")
+    return _mapped(frame, as_written)
 
 
 def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from gradleak.artifacts import read_tensors, write_tensors
+from gradleak.artifacts import read_tensors, whole, write_tensors
 from gradleak.errors import ArtifactError
+from gradleak.metadata import Metadata, Place
 from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile, select
 from gradleak.models.initial import draw_key
@@ -100,6 +101,13 @@ class ClientFile:
         write_tensors(self.path, self.weights, metadata)
 
 
+class _Metadata(Metadata):
+    """Metadata of a client's file."""
+
+    client: Place
+    models: list[str]
+
+
 def read(path: str) -> ClientFile:
     """Read a client's file.
 
@@ -111,7 +119,12 @@ def read(path: str) -> ClientFile:
     weights, metadata = read_tensors(path)
     if "client" not in metadata:
         raise ArtifactError(f"{path} is no client's file; give one of results/clients.")
-    return ClientFile(int(metadata["client"]), tuple(metadata["models"]), weights, path)
+    with whole(path):
+        _Metadata.model_validate(metadata)
+        for name, array in weights.items():
+            if array.dtype != np.float32 or array.ndim < 2:
+                raise ValueError(f"array '{name}' is of type {array.dtype}, shape {array.shape}")
+    return ClientFile(metadata["client"], tuple(metadata["models"]), weights, path)
 
 
 def sharing(paths: Sequence[str] | None) -> ClientFile | None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from gradleak.artifacts import write_csv, write_json
+from gradleak.artifacts import read_csv, write_csv, write_json
 from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError
 from gradleak.provenance_chain import behind
@@ -111,7 +111,7 @@ def write(folder: str, provenance: str, claims: str, tables: Iterable[str]) -> N
                 f"{paths[0]} {what} ({len(paths)} such files); delete it and ask Snakemake for it "
                 "again before you record this run."
             )
-    rows = pd.read_csv(claims, dtype=str, keep_default_na=False)
+    rows = read_csv(claims, dtype=str, keep_default_na=False)
     results = [own["path"] for own in told["results"]]
     made = {}
     for paper in rows.paper.unique():

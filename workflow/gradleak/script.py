@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn
@@ -29,7 +29,7 @@ class Log(logging.FileHandler):
 
 
 @contextmanager
-def job(snakemake: Any) -> Iterator[logging.Logger]:
+def job(snakemake: Any, *, altered: bool = False) -> Iterator[logging.Logger]:
     """Run a script's body with its log open; write the sidecars of what it made.
 
     The libraries compute with the threads of the rule, since sums depend on how many there are. An
@@ -41,6 +41,8 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
     ----------
     snakemake
         The object that Snakemake hands to scripts.
+    altered
+        Whether results that were changed by hand are read, by jobs that only show or list them.
     """
     keep_freed_memory()
     _limit_threads(snakemake.threads)
@@ -55,6 +57,8 @@ def job(snakemake: Any) -> Iterator[logging.Logger]:
             values = [value for _, value in snakemake.wildcards.items()]
             progress.begin_job(" ".join([snakemake.rule, *values]))
         with lifetime.clean_up_on_signals():
+            if not altered:
+                _check(snakemake.input)
             yield logger
             sidecars.write(snakemake)
         # A script has nothing after its job, and all that it made is written and synced.
@@ -85,6 +89,14 @@ def _limit_threads(threads: int) -> None:
     # MKL is part of PyTorch's own library, where nothing else reaches it.
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
+
+
+def _check(paths: Iterable[str]) -> None:
+    """Refuse inputs that differ from what jobs of this checkout made."""
+    for path in paths:
+        # Data sets and what a user gives have checks of their own.
+        if Path(path).parts[:1] == ("results",):
+            sidecars.check(str(path))
 
 
 def _leave() -> NoReturn:

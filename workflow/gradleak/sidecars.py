@@ -24,7 +24,8 @@ from typing import Any
 
 import psutil
 
-from gradleak.artifacts import write_json
+from gradleak.artifacts import again, write_json
+from gradleak.errors import ArtifactError
 from gradleak.provenance import ROOT, versions
 
 FOLDER = Path("results/provenance")
@@ -129,6 +130,30 @@ def read(path: Path) -> dict[str, Any]:
     """A sidecar as it was written."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
+
+
+def check(path: str | os.PathLike[str]) -> None:
+    """Refuse a file that differs from what its sidecar says was made.
+
+    A file without one, or of the shared cache, is not compared: another checkout may have made it.
+
+    Raises
+    ------
+    ArtifactError
+        If the checksums differ, or the file is a folder where a file was made.
+    """
+    place = path_of(path)
+    if Path(path).is_symlink() or not Path(path).exists() or not place.is_file():
+        return
+    try:
+        made = read(place)
+        artifact, wanted = made["artifact"], made["sha256"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return  # results/provenance.json tells of it.
+    if artifact == os.fspath(path) and checksum(path) != wanted:
+        raise ArtifactError(
+            f"{path} was changed after it was made, by its SHA-256 in {place}; {again(path)}."
+        )
 
 
 def jobs(folder: Path) -> list[dict[str, Any]]:

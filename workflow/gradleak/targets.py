@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
+from pydantic import Field
 
-from gradleak.artifacts import read_tensors, write_tensors
+from gradleak.artifacts import check_array, read_tensors, whole, write_tensors
 from gradleak.data.arrays import Dataset
 from gradleak.enlarging import bilinear, fit
 from gradleak.errors import DataError
+from gradleak.metadata import Amount, Metadata
 
 # Batches of more images are named by their number, not by their images.
 MOST_NAMED = 8
@@ -242,17 +244,44 @@ def save(path: str, targets: TargetSet, provenance: dict[str, Any]) -> None:
     write_tensors(path, tensors, metadata)
 
 
+class _Metadata(Metadata):
+    """Metadata of a target set."""
+
+    offset: float
+    std: Annotated[float, Field(gt=0)]
+    names: list[str]
+    source: dict[str, str]
+    words: dict[str, str]
+    enlarged: Amount
+
+
 def read(path: str) -> TargetSet:
-    """Read a target set."""
-    tensors, metadata = read_tensors(path)
+    """Read a target set.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is missing, damaged, or something else.
+    """
+    tensors, metadata = read_tensors(path, _Metadata)
+    with whole(path):
+        images = check_array(tensors, "images", ["uint8"], [None] * 5)
+        labels, indices = (
+            check_array(tensors, name, ["int64"], images.shape[:2])
+            for name in ("labels", "indices")
+        )
+        words = {int(label): word for label, word in metadata["words"].items()}
+        unknown = set(labels.ravel().tolist()) - words.keys()
+        if unknown or len(metadata["names"]) != len(images):
+            raise ValueError("a label or a batch has no name")
     return TargetSet(
-        tensors["images"],
-        tensors["labels"],
-        tensors["indices"],
+        images,
+        labels,
+        indices,
         metadata["offset"],
         tuple(metadata["names"]),
         metadata["source"],
-        {int(label): word for label, word in metadata["words"].items()},
+        words,
         metadata["enlarged"],
         metadata["std"],
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 from gradleak import archive
 from gradleak.script import job
 
-with job(snakemake):
+with job(snakemake, altered=True):
     given = snakemake.input
     sources = {"config.yaml": given.config, "requirements.lock": given.lock}
     sources |= {f"workflow/claims/{Path(path).name}": path for path in given.claims}

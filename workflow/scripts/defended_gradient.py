@@ -1,8 +1,8 @@
 """Writes what clients share after a defence."""
 
 import _package
-from gradleak import clients, targets
-from gradleak.artifacts import read_tensors, write_tensors
+from gradleak import clients, gradient_files, targets
+from gradleak.artifacts import write_tensors
 from gradleak.defences import apply
 from gradleak.defences import base as defences
 from gradleak.models import files
@@ -11,9 +11,10 @@ from gradleak.script import job
 
 with job(snakemake):
     params = snakemake.params
-    tensors, metadata = read_tensors(snakemake.input.gradient)
+    models = files.read(snakemake.input.model)
+    tensors, metadata = gradient_files.read(snakemake.input.gradient, models.chains)
     apply.defend_all(
-        files.read(snakemake.input.model),
+        models,
         targets.read(snakemake.input.targets),
         tensors,
         metadata,

@@ -16,4 +16,4 @@ with job(snakemake):
         snakemake.params.samples,
         "cross_entropy",
     )
-    write_rows(snakemake.output[0], inconspicuous.COLUMNS, rows)
+    write_rows(snakemake.output[0], inconspicuous.COLUMNS, rows, check=True)

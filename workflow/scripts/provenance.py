@@ -7,7 +7,7 @@ from gradleak.provenance_record import make
 from gradleak.script import job
 from gradleak.sections import Config
 
-with job(snakemake):
+with job(snakemake, altered=True):
     params = snakemake.params
     config = Config.model_validate_json(params.resolved)
     layout = Layout(params.data_root, tuple(params.made), tuple(params.pictured))

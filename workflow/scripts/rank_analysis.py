@@ -13,4 +13,4 @@ with job(snakemake):
         **snakemake.params.task,
         **snakemake.params.amounts,
     )
-    write_csv(snakemake.output[0], table)
+    write_csv(snakemake.output[0], table, check=True)

@@ -16,4 +16,4 @@ with job(snakemake):
     rows = scores.score(*given, snakemake.params.task)
     if snakemake.params.case["paper"] == "fedkl":
         rows += scores_fedkl.score(*given, snakemake.input.lpips)
-    write_rows(snakemake.output[0], scores.COLUMNS, rows)
+    write_rows(snakemake.output[0], scores.COLUMNS, rows, check=True)

@@ -12,4 +12,4 @@ with job(snakemake):
         targets.read(snakemake.input.targets),
         seeds=snakemake.params.seeds,
     )
-    write_csv(snakemake.output[0], table)
+    write_csv(snakemake.output[0], table, check=True)

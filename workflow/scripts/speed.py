@@ -5,10 +5,8 @@ import _package  # isort: split
 import tempfile
 from pathlib import Path
 
-import pandas as pd
-
 from gradleak import targets
-from gradleak.artifacts import write_csv
+from gradleak.artifacts import read_csv, write_csv
 from gradleak.benchmarks import (
     case,
     dlg,
@@ -123,5 +121,5 @@ with job(snakemake) as log, tempfile.TemporaryDirectory(prefix="gradleak-speed-"
         )
     )
     log.info("%s", speed.summary(rows))
-    overhead = pd.read_csv(given.pipeline).to_dict("records")
+    overhead = read_csv(given.pipeline).to_dict("records")
     write_csv(snakemake.output[0], speed.table([*rows, last, *overhead]))

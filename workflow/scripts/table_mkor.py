@@ -4,13 +4,13 @@ import _package  # isort: split
 
 import pandas as pd
 
-from gradleak.artifacts import write_csv
+from gradleak.artifacts import read_csv, write_csv
 from gradleak.script import job
 
 
 def joined():
     """Tables of several files, one after the other."""
-    return pd.concat([pd.read_csv(path) for path in snakemake.input], ignore_index=True)
+    return pd.concat([read_csv(path) for path in snakemake.input], ignore_index=True)
 
 
 def unique_samples():

@@ -228,7 +228,7 @@ def _check(view: AttackerView) -> None:
         if missing:
             raise NumericsError(
                 f"The {what} of {view.chain.name} lacks {missing[0]}, and the walk needs every "
-                "layer's; make the file again with all parameters in it."
+                "layer's; give it a file with all parameters."
             )
     for name in parameters:
         if not np.all(np.isfinite(view.weights[name])):

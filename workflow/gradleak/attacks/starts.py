@@ -6,7 +6,6 @@ from typing import Protocol
 
 import numpy as np
 
-from gradleak.artifacts import read_tensors
 from gradleak.errors import NumericsError
 from gradleak.targets import TargetSet
 
@@ -30,11 +29,14 @@ class FromReconstruction:
     """
 
     def __init__(self, path: str, kind: str = "answer") -> None:
-        self._images, metadata = read_tensors(path)
+        # Not at the top: the module of attacks reads this one.
+        from gradleak.attacks import run
+
+        self._images, runs = run.read(path)
         self._places = {
-            (run["model"], run["seed"], run["batch"]): run["answer"]
-            for run in metadata["runs"]
-            if run["kind"] == kind or (kind == "answer" and run["answer"] == 0)
+            (one["model"], one["seed"], one["batch"]): one["answer"]
+            for one in runs
+            if one["kind"] == kind or (kind == "answer" and one["answer"] == 0)
         }
 
     def of(self, chain: str, seed: int, batch: int, classes: np.ndarray | None) -> np.ndarray:

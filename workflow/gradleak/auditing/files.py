@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import numpy as np
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
-from gradleak.artifacts import read_tensors, write_json, write_tensors
+from gradleak.artifacts import check_array, read_tensors, whole, write_json, write_tensors
 from gradleak.auditing.page_pictures import Pictures
 from gradleak.auditing.result import VERSION, Audit
 from gradleak.errors import ArtifactError
@@ -61,14 +60,22 @@ def save_pictures(path: Path_, pictures: Pictures) -> None:
 
 
 def read_pictures(path: Path_) -> Pictures:
-    """Pictures that `save_pictures` wrote."""
+    """Pictures that `save_pictures` wrote.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is missing, damaged, or something else.
+    """
     arrays, _ = read_tensors(str(path))
     answers: dict[str, dict[int, np.ndarray]] = {}
-    for name, value in arrays.items():
-        if name != "originals":
+    with whole(path):
+        shape = check_array(arrays, "originals", ["float32"], [None] * 4).shape[1:]
+        for name in sorted(arrays.keys() - {"originals"}):
             _, attack, image = name.split("/")
-            answers.setdefault(attack, {})[int(image)] = value
-    return Pictures(arrays["originals"], answers)
+            answer = check_array(arrays, name, ["float32"], shape)
+            answers.setdefault(attack, {})[int(image)] = answer
+        return Pictures(arrays["originals"], answers)
 
 
 def save_seconds(path: Path_, seconds: dict[str, float]) -> None:
@@ -78,5 +85,5 @@ def save_seconds(path: Path_, seconds: dict[str, float]) -> None:
 
 def read_seconds(path: Path_) -> dict[str, float]:
     """Seconds that `save_seconds` wrote."""
-    found: dict[str, float] = json.loads(Path(path).read_text(encoding="utf-8"))
-    return found
+    with whole(path):
+        return TypeAdapter(dict[str, float]).validate_json(Path(path).read_bytes())

@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 
 from gradleak import columns
+from gradleak.artifacts import read_csv
 from gradleak.claims.queries import LAYERED, Answers, Side, Where
 from gradleak.errors import ArtifactError
 
@@ -62,22 +63,7 @@ class NotJudged(Exception):
 
 
 def _read(path: str | os.PathLike[str], columns: list[str]) -> pd.DataFrame:
-    source = Path(path)
-    if not source.is_file():
-        raise ArtifactError(f"{source} is missing; ask Snakemake for it, so that it is made.")
-    try:
-        frame = pd.read_csv(source, dtype=str, keep_default_na=False)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise ArtifactError(
-            f"{source} is no CSV table ({reason}); delete it and ask Snakemake for it again."
-        ) from error
-    for column in columns:
-        if column not in frame:
-            raise ArtifactError(
-                f"{source} has no column '{column}'; delete it and ask Snakemake for it again."
-            )
-    return frame
+    return read_csv(path, columns, dtype=str, keep_default_na=False)
 
 
 def _numbers(frame: pd.DataFrame, column: str, source: object) -> pd.Series:

@@ -11,7 +11,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from gradleak import targets
+from gradleak.artifacts import read_csv
 from gradleak.attacks import run
+from gradleak.columns import SCORES
 from gradleak.errors import ArtifactError
 from gradleak.figures.missing import draw_missing
 from gradleak.figures.pictures import describe_images, draw_pixels, median_of
@@ -68,16 +70,14 @@ class Answers:
     Raises
     ------
     ArtifactError
-        If there are no files, or one is empty.
+        If there are no files, or one is missing or damaged.
     """
 
     def __init__(self, reconstructions: Iterable[str], scores: Iterable[str]) -> None:
         frames = []
         self._images: dict[tuple[str, str, str], np.ndarray] = {}
         for reconstruction, score in zip(reconstructions, scores, strict=True):
-            frame = pd.read_csv(score, keep_default_na=False)
-            if frame.empty:
-                raise ArtifactError(f"{score} has no rows; delete it and ask Snakemake for it.")
+            frame = read_csv(score, SCORES, keep_default_na=False)
             frames.append(frame)
             images, _ = run.read(reconstruction)
             for name, array in images.items():

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from gradleak.artifacts import read_csv
 from gradleak.errors import ArtifactError
 from gradleak.figures.style import BLUE, RED
 
@@ -90,7 +91,7 @@ def read(files: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list
 
 def _central(path: str, model: str) -> pd.DataFrame:
     """Rows of a network that no client trained alone."""
-    table = pd.read_csv(path)
+    table = read_csv(path)
     if "client" in table:
         table = table[table["client"].isna()]
     found = table[table["model"] == model]

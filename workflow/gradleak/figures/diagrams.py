@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
-from gradleak.errors import ArtifactError
+from gradleak.artifacts import read_csv
 from gradleak.figures.pictures import Page
 from gradleak.figures.style import BLUE, GREY, LEAST, RED, SKY
 from gradleak.models.chain import Chain, ConvLayer, Layer
@@ -173,13 +173,11 @@ def read_ranks(paths: Iterable[str]) -> pd.DataFrame:
     Raises
     ------
     ArtifactError
-        If a file is empty.
+        If a file is missing or damaged.
     """
     frames = []
     for path in paths:
-        frame = pd.read_csv(path)
-        if frame.empty:
-            raise ArtifactError(f"{path} has no rows; delete it and ask Snakemake for it again.")
+        frame = read_csv(path, ["model", "layer", "rank"])
         frames.append(frame[frame["rank"].notna()].drop_duplicates(["model", "layer"]))
     if not frames:
         return pd.DataFrame(columns=["model", "layer", "inputs", "rank", "critical"])

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from gradleak.artifacts import read_csv
 from gradleak.errors import ArtifactError
 from gradleak.figures import curves
 from gradleak.figures.curves import LOOKS, NAMES, Curve
@@ -80,7 +81,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
         If a file lacks what the figure shows.
     """
     found = curves.read(files, words["curves"])
-    table = pd.read_csv(files["table"])
+    table = read_csv(files["table"])
     panels = words["panels"]
     across = min(ACROSS, len(panels))
     width = (PAGE - ACROSS * (LEFT + RIGHT) - (ACROSS - 1) * GAP) / ACROSS

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradleak import targets
-from gradleak.errors import ArtifactError
+from gradleak.artifacts import read_csv
 from gradleak.figures.panel_files import describe
 from gradleak.figures.pictures import TITLE, Page
 from gradleak.figures.style import BLUE, GREY, ORANGE, PAGE, RED, styled
@@ -39,11 +39,9 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     Raises
     ------
     ArtifactError
-        If the table is empty.
+        If the table is missing or damaged.
     """
-    table = pd.read_csv(files["table"])
-    if table.empty:
-        raise ArtifactError(f"{files['table']} has no rows; delete it and ask Snakemake for it.")
+    table = read_csv(files["table"])
     originals = targets.read(files["targets"])
     width = (PAGE - LEFT - BETWEEN - 0.1) / 2
     with styled():

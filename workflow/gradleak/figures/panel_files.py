@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from safetensors import SafetensorError, safe_open
 
 from gradleak import targets
-from gradleak.artifacts import METADATA_KEY, again
+from gradleak.artifacts import opened, read_csv
+from gradleak.attacks import run
 from gradleak.errors import ArtifactError
 from gradleak.figures.pictures import DATASETS, DIGITS, is_embedded
 from gradleak.metrics.image import assignment
@@ -22,6 +20,8 @@ from gradleak.targets import TargetSet
 NONE = -1  # the place of an image that an attack does not give
 # Metrics that figures show; the last of attacks that go by class alone.
 SHOWN = ("psnr", "ssim", "ssim_gauss", "psnr_class_mean")
+# Columns of scores that panels are made of.
+READ = ("model", "seed", "batch", "answer", "index", "metric", "value", "precision")
 SEED, ANSWER = 0, 0
 MOST_PIXELS = 224  # of a side, beyond what a page can show
 # What an embedded data set stands in for.
@@ -51,26 +51,15 @@ class Stored:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        if not Path(path).is_file():
-            raise ArtifactError(f"{path} is missing; ask Snakemake for it, so that it is made.")
-        try:
-            with safe_open(path, framework="numpy") as file:
-                text = (file.metadata() or {}).get(METADATA_KEY, "{}")
-        except (SafetensorError, OSError) as error:
-            raise self._damaged(error) from error
-        self.runs: list[dict[str, Any]] = json.loads(text).get("runs", [])
+        self.runs = run.read_runs(path)
 
     def images(self, model: str, batch: int, part: slice) -> np.ndarray:
         """Images `part` of the answer to a batch, (k, C, H, W), NaN where there is none."""
-        try:
-            with safe_open(self.path, framework="numpy") as file:
-                found = file.get_slice(f"{model}/images")[SEED, batch, ANSWER, part]
-        except (SafetensorError, OSError) as error:
-            raise self._damaged(error) from error
-        return np.asarray(found)
-
-    def _damaged(self, error: Exception) -> ArtifactError:
-        return ArtifactError(f"{self.path} is damaged ({error}); {again(self.path)}.")
+        with opened(self.path) as file:
+            stored = file.get_slice(f"{model}/images")
+            if len(stored.get_shape()) != 7:
+                raise ValueError(f"array '{model}/images' is of shape {stored.get_shape()}")
+            return np.asarray(stored[SEED, batch, ANSWER, part])
 
 
 @dataclass(frozen=True)
@@ -201,7 +190,7 @@ def read(files: Mapping[str, Any], words: Mapping[str, Any]) -> list[Panel]:
 
 
 def _scores(path: str, entry: Mapping[str, Any]) -> pd.DataFrame:
-    table = pd.read_csv(path, keep_default_na=False)
+    table = read_csv(path, READ, keep_default_na=False)
     table = table[
         (table["model"] == entry["model"]) & (table["seed"] == SEED) & (table["answer"] == ANSWER)
     ]

@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
+from gradleak.artifacts import read_csv
 from gradleak.errors import ArtifactError
 from gradleak.figures import missing
 from gradleak.figures import residual_diagrams as diagrams
@@ -69,7 +70,7 @@ class Data:
         content = Content.read(files, {**words, "names": words["networks"]})
         return Data(
             content,
-            pd.read_csv(files["table"]),
+            read_csv(files["table"]),
             _points(files["points"]),
             words["networks"],
             words["columns"],
@@ -119,7 +120,7 @@ class Data:
 
 
 def _points(paths: Iterable[str]) -> pd.DataFrame:
-    scores = pd.concat([pd.read_csv(path, keep_default_na=False) for path in paths])
+    scores = pd.concat([read_csv(path, keep_default_na=False) for path in paths])
     scores = scores[scores["metric"] == "mse"]
     value = pd.to_numeric(scores["value"], errors="coerce").where(scores["status"] == "ok")
     return scores.assign(value=value)

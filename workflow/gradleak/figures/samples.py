@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gradleak.artifacts import again, read_csv
 from gradleak.attacks import run
+from gradleak.columns import SCORES
 from gradleak.errors import ArtifactError
 from gradleak.figures.missing import draw_missing, explain
 from gradleak.figures.pictures import (
@@ -94,10 +95,11 @@ def read_rows(
     """
     models, attacks = list(models), list(attacks)
     cells = [(model, attack) for model in models for attack in attacks]
+    scores = list(scores)
     table = _errors(scores)
     found = {
-        cell: _samples(path, table, *cell, seed)
-        for cell, path in zip(cells, reconstructions, strict=True)
+        cell: _samples(files, table, *cell, seed)
+        for cell, *files in zip(cells, reconstructions, scores, strict=True)
     }
     rows = []
     for model, path in zip(models, security, strict=True):
@@ -108,14 +110,14 @@ def read_rows(
 
 def _index(path: str, model: str, seed: int) -> tuple[float, bool]:
     """c(M) (eq. 8), and whether all of its ranks are structural."""
-    layers = pd.read_csv(path)
+    layers = read_csv(path, ["model", "seed", "rank_method", "contribution"])
     layers = layers[(layers["model"] == model) & (layers["seed"] == seed)]
     structural = (layers["rank_method"] == "structural").all()
     return float(layers["contribution"].sum()), bool(structural)
 
 
 def _errors(paths: Iterable[str]) -> pd.DataFrame:
-    frames = [pd.read_csv(path, keep_default_na=False) for path in paths]
+    frames = [read_csv(path, SCORES, keep_default_na=False) for path in paths]
     if not frames:
         raise ArtifactError(
             "No scores to draw; name models of the figure in the experiments of config.yaml."
@@ -125,17 +127,17 @@ def _errors(paths: Iterable[str]) -> pd.DataFrame:
     return table.assign(value=pd.to_numeric(table["value"], errors="coerce"))
 
 
-def _samples(path: str, table: pd.DataFrame, model: str, attack: str, seed: int) -> list[Sample]:
-    """Samples of one file under `seed`, in the order of the images."""
-    images, _ = run.read(path)
+def _samples(
+    files: Sequence[str], table: pd.DataFrame, model: str, attack: str, seed: int
+) -> list[Sample]:
+    """Samples of a reconstruction and its scores under `seed`, in the order of the images."""
+    images, _ = run.read(files[0])
     chosen = table[(table["model"] == model) & (table["attack"] == attack)]
     medians = _medians(chosen)
     chosen = chosen[chosen["seed"] == seed].sort_values("batch")
-    if chosen.empty or f"{model}/images" not in images:
-        raise ArtifactError(
-            f"{Path(path)}: no {attack} of {model}, seed {seed}; delete the file and its scores "
-            f"and ask Snakemake for them again."
-        )
+    for path, lacks in zip(files, (f"{model}/images" not in images, chosen.empty), strict=True):
+        if lacks:
+            raise ArtifactError(f"{path} has no {attack} of {model}, seed {seed}; {again(path)}.")
     found = run.chosen(images, model)[seed]
     columns = (chosen[key] for key in ("batch", "value", "status", "reason"))
     return [

@@ -10,8 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradleak.artifacts import again, read_tensors, write_tensors
-from gradleak.errors import ArtifactError, ConfigError
+from gradleak.artifacts import read_tensors, whole, write_tensors
 from gradleak.generators import biggan, conditional_vae
 from gradleak.generators.base import Generator
 
@@ -52,15 +51,13 @@ def read(path: str) -> Generator:
         If the file is missing, damaged or no generator's.
     """
     tensors, metadata = read_tensors(path)
-    if metadata.get("kind") not in KINDS:
-        raise ArtifactError(
-            f"{path} holds no generator (kind: {metadata.get('kind')}); delete it and ask "
-            "Snakemake for it again."
-        )
-    try:
+    with whole(path):
+        if metadata.get("kind") not in KINDS:
+            raise ValueError(f"it holds no generator (kind: {metadata.get('kind')})")
+        for name, array in tensors.items():
+            if array.dtype.kind == "f" and array.dtype != np.float32:
+                raise ValueError(f"array '{name}' is of type {array.dtype}")
         return _built(metadata["kind"], metadata["sizes"], tensors)
-    except (KeyError, TypeError, RuntimeError, ConfigError) as error:
-        raise ArtifactError(f"{path} is damaged ({error}); {again(path)}.") from error
 
 
 def _built(

@@ -9,8 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from gradleak.artifacts import read_tensors, write_tensors
+from gradleak.artifacts import FLOATS, check_array, read_tensors, whole, write_tensors
+from gradleak.metadata import Metadata
 from gradleak.models.chain import Chain
+from gradleak.models.initial import parameter_shapes
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,28 @@ def save(
     write_tensors(path, weights, metadata)
 
 
+class _Metadata(Metadata):
+    """Metadata of a model file."""
+
+    chains: list[dict[str, Any]]
+
+
 def read(path: str) -> ModelFile:
-    """Read a model file."""
-    weights, metadata = read_tensors(path)
-    chains = tuple(Chain.from_description(entry) for entry in metadata["chains"])
+    """Read a model file.
+
+    Raises
+    ------
+    ArtifactError
+        If the file is missing, damaged, or something else.
+    """
+    weights, metadata = read_tensors(path, _Metadata)
+    with whole(path):
+        chains = tuple(Chain.from_description(entry) for entry in metadata["chains"])
+        for chain in chains:
+            seeds: int | None = None
+            for name, shape in parameter_shapes(chain).items():
+                array = check_array(weights, f"{chain.name}/{name}", FLOATS, (seeds, *shape))
+                seeds = len(array)
     return ModelFile(chains, weights)
 
 

@@ -61,6 +61,28 @@ def _locks(chain: Chain, seed: int) -> dict[str, np.ndarray]:
     return out
 
 
+def parameter_shapes(chain: Chain) -> dict[str, tuple[int, ...]]:
+    """Shape of each array that `initial_weights` draws for a chain."""
+    out: dict[str, tuple[int, ...]] = {}
+    for part in chain.parts:
+        shape = part.shape
+        out[f"{part.name}.weight"] = (shape.filters, shape.channels, *shape.kernel)
+        if part.bias:
+            out[f"{part.name}.bias"] = (shape.filters,)
+        if part.normed and part.lock is None:
+            out |= dict.fromkeys((f"{part.norm}.weight", f"{part.norm}.bias"), (shape.filters,))
+    for layer in chain.layers:
+        if isinstance(layer, LinearLayer):
+            out[f"{layer.name}.weight"] = (layer.outputs, layer.inputs)
+            if layer.bias:
+                out[f"{layer.name}.bias"] = (layer.outputs,)
+    for locked in chain.locked:
+        for name in names_of(locked.name).values():
+            out[f"{name}.weight"] = (locked.filters, locked.lock.key)
+            out[f"{name}.bias"] = (locked.filters,)
+    return out
+
+
 def draw_key(chain: Chain, client: int, seed: int) -> dict[str, np.ndarray]:
     """Private keys ``{layer}_key`` (S,) of one client: uniform in [0, 1) (FedKL section IV-A)."""
     generator = np.random.default_rng((seed, *KEYS, client))

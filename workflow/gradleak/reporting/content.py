@@ -13,6 +13,7 @@ import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from gradleak import columns, page_text
+from gradleak.artifacts import again, read_csv
 from gradleak.claims import COLUMNS, Claims, Explanations
 from gradleak.claims.explanations import Explanation
 from gradleak.claims.model import Claim
@@ -176,11 +177,11 @@ def read_claims(path: Path) -> pd.DataFrame:
     frame = _csv(path)
     missing = [name for name in COLUMNS if name not in frame]
     if missing:
-        raise ArtifactError(f"{path}: column '{missing[0]}' is missing; make the file again.")
+        raise ArtifactError(f"{path} has no column '{missing[0]}'; {again(path)}.")
     unknown = sorted(set(frame["verdict"].dropna()) - set(VERDICTS))
     if unknown or frame["verdict"].isna().any() or frame.empty:
         found = repr(unknown[0]) if unknown else "nothing"
-        raise ArtifactError(f"{path}: {found} is no verdict; make the file again.")
+        raise ArtifactError(f"{path}: {found} is no verdict; {again(path)}.")
     return frame
 
 
@@ -303,12 +304,7 @@ def paper(
 
 
 def _csv(path: Path) -> pd.DataFrame:
-    try:
-        return pd.read_csv(path)
-    except (OSError, ValueError) as error:
-        raise ArtifactError(
-            f"{path}: no table that can be read ({error}); make it again."
-        ) from error
+    return read_csv(path)
 
 
 def _ours(row: Mapping[Hashable, object]) -> dict[str, Any]:

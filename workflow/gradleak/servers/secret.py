@@ -8,10 +8,24 @@ from typing import Any
 
 import numpy as np
 
-from gradleak.artifacts import read_tensors, write_tensors
+from gradleak.artifacts import FLOATS, check_array, read_tensors, whole, write_tensors
+from gradleak.metadata import Metadata
 
 # Gray levels of the constant images whose features a server computes for itself.
 REFERENCES = (0.0, 0.5, 1.0)
+# What each method's secret cannot do without: types, and shapes for each draw.
+NEEDED: Mapping[str, Mapping[str, tuple[tuple[str, ...], tuple[int | None, ...]]]] = {
+    "mkor": {"references": (FLOATS, (len(REFERENCES), None))},
+    "class_fishing": {"target": (("int64",), ())},
+}
+
+
+class _Metadata(Metadata):
+    """Metadata of a secret file."""
+
+    method: str
+    settings: dict[str, Any]
+    fingerprints: dict[str, list[str]]
 
 
 @dataclass(frozen=True)
@@ -76,8 +90,20 @@ class Secrets:
 
     @staticmethod
     def read(path: str) -> Secrets:
-        """Read a secret file."""
-        tensors, metadata = read_tensors(path)
+        """Read a secret file.
+
+        Raises
+        ------
+        ArtifactError
+            If the file is missing, damaged, or something else.
+        """
+        tensors, metadata = read_tensors(path, _Metadata)
+        with whole(path):
+            return Secrets._of(tensors, metadata)
+
+    @staticmethod
+    def _of(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Secrets:
+        """Secrets of a file's content, for each seed that has a fingerprint."""
         entries = {}
         for chain, marks in metadata["fingerprints"].items():
             own = {
@@ -85,6 +111,11 @@ class Secrets:
                 for key, value in tensors.items()
                 if key.startswith(f"{chain}/")
             }
+            for name, (kinds, shape) in NEEDED[metadata["method"]].items():
+                check_array(own, name, kinds, (len(marks), *shape))
+            for name, value in own.items():
+                if value.shape[:1] != (len(marks),) or not np.isfinite(value).all():
+                    raise ValueError(f"array '{chain}/{name}' has no value for each draw")
             entries[chain] = [
                 Secret(
                     metadata["method"],

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gradleak.artifacts import read_csv
 from gradleak.claims.statistics import wilson, z_value
 from gradleak.columns import TABLES
 from gradleak.errors import ArtifactError
@@ -139,7 +140,7 @@ class _Case:
 
 def _read(path: str, model: str) -> pd.DataFrame:
     """Rows of a network in a summary, clients as text, accuracies as numbers."""
-    text = pd.read_csv(path, dtype=str, keep_default_na=False)
+    text = read_csv(path, dtype=str, keep_default_na=False)
     own = text[text["model"] == model]
     if own.empty:
         raise ArtifactError(
@@ -252,7 +253,7 @@ def _curves(plain: _Case, locked: _Case) -> Iterator[Row]:
 
 def _curve(case: Mapping[str, Any]) -> pd.DataFrame:
     """Validation accuracy by draw and epoch."""
-    text = pd.read_csv(case["curve"], dtype=str, keep_default_na=False)
+    text = read_csv(case["curve"], dtype=str, keep_default_na=False)
     own = text[(text["model"] == case["model"]) & (text.get("client", "") == "")]
     accuracy = pd.to_numeric(own["validation_accuracy"], errors="coerce")
     kept = own.assign(accuracy=accuracy, epoch=own["epoch"].astype(int))

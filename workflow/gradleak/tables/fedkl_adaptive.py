@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gradleak.artifacts import read_csv
 from gradleak.claims.statistics import bootstrap_mean
 from gradleak.columns import TABLES
 from gradleak.errors import ArtifactError
 
 COLUMNS = [*TABLES, "network", "dataset", "method", "case", "model", "attack", "result"]
 RUN = ["seed", "batch", "index"]
+READ = ["model", "answer", *RUN, "metric", "value", "status"]
 # Metric: the value that a failed run counts as, the worst.
 WORST = {"mse": np.inf, "psnr": -np.inf, "ssim": -np.inf, "lpips_alex": np.inf}
 ALWAYS = ("mse", "psnr", "ssim")
@@ -36,7 +38,7 @@ def runs(path: str, model: str) -> pd.DataFrame:
     ArtifactError
         If the file has no rows of it.
     """
-    scores = pd.read_csv(path, keep_default_na=False)
+    scores = read_csv(path, READ, keep_default_na=False)
     scores = scores[(scores["model"] == model) & (scores["answer"] == 0)]
     if scores.empty:
         raise ArtifactError(

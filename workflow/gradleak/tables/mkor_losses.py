@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from gradleak.artifacts import read_csv
 from gradleak.models import files
 
 COLUMNS = [
@@ -49,7 +50,7 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """
     rows = []
     for case in cases:
-        frame = pd.read_csv(case["scores"])
+        frame = read_csv(case["scores"], ["model", "answer", "status", "metric", "value"])
         models = files.read(case["model"])
         for chain in models.chains:
             own = frame[(frame["model"] == chain.name) & (frame["answer"] == 0)]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from gradleak.artifacts import read_tensors
+from gradleak import gradient_files
 
 COLUMNS = ["result", "model", "batch", "features", "empty", "pruned", "pruned_share"]
 
@@ -30,7 +30,7 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
     """
     rows = []
     for case in cases:
-        before, after = (read_tensors(case[key])[0] for key in ("before", "after"))
+        before, after = (gradient_files.read(case[key])[0] for key in ("before", "after"))
         for key in before:
             model, parameter = key.rsplit("/", 1)
             if parameter != "fc1.weight":

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gradleak.artifacts import read_csv
 from gradleak.claims.statistics import prediction_interval, spearman
 from gradleak.columns import TABLES as TABLE_COLUMNS
 from gradleak.errors import ArtifactError
@@ -27,7 +28,7 @@ def read(paths: Iterable[str]) -> pd.DataFrame:
     ArtifactError
         If there is no file.
     """
-    frames = [pd.read_csv(path, keep_default_na=False) for path in paths]
+    frames = [read_csv(path, keep_default_na=False) for path in paths]
     if not frames:
         raise ArtifactError(
             "No results to tabulate; name models and attacks in the experiments of config.yaml."

@@ -146,7 +146,7 @@ class Curve:
     def write(self, path: str | Path) -> None:
         """Write all rows, if there are any."""
         if self._rows:
-            write_rows(path, CURVE, self._rows)
+            write_rows(path, CURVE, self._rows, check=True)
 
 
 class Results:
@@ -227,7 +227,7 @@ class Results:
         files.save(
             self._paths["weights"], list(self._models.chains), stacked, provenance, self.summary
         )
-        write_rows(self._paths["summary"], SUMMARY, self.summary)
+        write_rows(self._paths["summary"], SUMMARY, self.summary, check=True)
         self._clear()
 
     def _clear(self) -> None:

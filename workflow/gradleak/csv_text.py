@@ -1,0 +1,95 @@
+"""Text of CSV files: a column by which a table is found to be whole, and cells that stay text.
+
+A table that other jobs read has a last column `CHECK`. Each of its cells holds the number of rows
+and the CRC-32 of all that stands before that column, so a table that was cut or changed is known
+for it wherever it came from: the shared cache brings no sidecar along.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+CHECK = "check"
+# What spreadsheets take for a formula where a cell begins with it (OWASP, CSV injection).
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_LINES = re.compile(r"[\r\n]+")
+_QUOTED = re.compile(r"'[=+\-@\t\r]")
+
+
+def as_text(cell: Any) -> Any:
+    """A cell that no spreadsheet runs: text that looks like a formula gets a quote before it.
+
+    Numbers stay as they are, also those that are text. Line breaks become spaces.
+    """
+    if not isinstance(cell, str):
+        return cell
+    if cell.startswith(FORMULA) and not _is_number(cell):
+        cell = f"'{cell}"
+    return _LINES.sub(" ", cell) if _LINES.search(cell) else cell
+
+
+def as_written(cell: Any) -> Any:
+    """What `as_text` was given: the cell without that quote."""
+    return cell[1:] if isinstance(cell, str) and _QUOTED.match(cell) else cell
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def with_check(text: str) -> str:
+    """A table with its column `CHECK`; each of its rows ends with a line feed, and has no other."""
+    lines = text.removesuffix("\n").split("\n")
+    marks = [CHECK, *[_mark(lines)] * (len(lines) - 1)]
+    return "".join(f"{line},{mark}\n" for line, mark in zip(lines, marks, strict=True))
+
+
+def checked(text: str) -> str:
+    """A table without its column `CHECK`, if it has one, once it is found to be whole.
+
+    Raises
+    ------
+    ValueError
+        If it is empty or has no rows, ends within one, has a row with more or fewer cells than
+        the header, or differs from what was written.
+    """
+    if not text.strip():
+        raise ValueError("it is empty")
+    if not text.endswith("\n"):
+        raise ValueError("it ends within a row")
+    lines = text.removesuffix("\n").split("\n")
+    if lines[0].endswith(f",{CHECK}"):
+        lines = _compared(lines)
+        text = "".join(f"{line}\n" for line in lines)
+    head, *rows = csv.reader(io.StringIO(text))
+    if not rows:
+        raise ValueError("it has no rows")
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(head):
+            raise ValueError(f"line {number} has {len(row)} cells where {len(head)} are expected")
+    return text
+
+
+def _compared(lines: Sequence[str]) -> list[str]:
+    """Lines without their marks, which must be right."""
+    rows, marks = zip(*(line.rpartition(",")[::2] for line in lines), strict=True)
+    if any(mark != _mark(rows) for mark in marks[1:2]) or len(set(marks[1:])) > 1:
+        count, found = marks[1].partition(":")[0], len(rows) - 1
+        if count.isdigit() and int(count) != found:
+            raise ValueError(f"it has {found} rows where {count} were written")
+        raise ValueError("a cell differs from what was written")
+    return list(rows)
+
+
+def _mark(lines: Sequence[str]) -> str:
+    """Cell of the column `CHECK`, which is the same in all rows."""
+    return f"{len(lines) - 1}:{zlib.crc32(chr(10).join(lines).encode()):08x}"
