@@ -58,9 +58,9 @@ with job(given):
 """
 
 
-def run(folder, how):
+def run(folder, how, code=JOB):
     return subprocess.run(
-        [sys.executable, "-c", JOB, how],
+        [sys.executable, "-c", code, how],
         cwd=folder,
         env={"PYTHONPATH": str(ROOT / "workflow"), "PATH": "/usr/bin:/bin"},
         capture_output=True,
@@ -125,3 +125,60 @@ def test_the_commit_is_told_where_git_knows_it():
         assert found["changed"] in (True, False)
     else:
         assert found == {"commit": None, "changed": None}
+
+
+READ = """
+import sys
+from types import SimpleNamespace
+from snakemake.iocontainers import Namedlist
+from gradleak.script import job
+
+given = SimpleNamespace(
+    rule="reader", log=Namedlist(), wildcards=Namedlist(), output=Namedlist(), config={},
+    input=Namedlist(["results/a/x.csv"]), params=Namedlist(), threads=1,
+)
+with job(given, altered=sys.argv[1] == "lists"):
+    print("read")
+"""
+
+
+def _cut(path):
+    path.write_text("conten")
+
+
+def _folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+@pytest.mark.parametrize("damage", [_cut, _folder])
+def test_a_job_refuses_an_input_that_was_changed_after_it_was_made(tmp_path, damage):
+    run(tmp_path, "works")
+    assert run(tmp_path, "reads", READ).stdout == "read\n"
+    path = tmp_path / "results/a/x.csv"
+    damage(path)
+    done = run(tmp_path, "reads", READ)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        "gradleak: results/a/x.csv was changed after it was made, by its SHA-256 in "
+        "results/provenance/a/x.csv.json; delete it and ask Snakemake for it again.\n"
+    )
+    # Jobs that show or list results tell of it in their own way.
+    assert run(tmp_path, "lists", READ).stdout == "read\n"
+
+
+def test_what_another_checkout_may_have_made_is_not_compared(tmp_path):
+    run(tmp_path, "works")
+    path, entry = tmp_path / "results/a/x.csv", tmp_path / "entry"
+    entry.write_text("of the shared cache")
+    path.unlink()
+    path.symlink_to(entry)
+    assert run(tmp_path, "reads", READ).stdout == "read\n"
+    path.unlink()
+    path.write_text("copied here")
+    sidecar = tmp_path / "results/provenance/a/x.csv.json"
+    for text in ("{", "[]", '{"artifact": "other/x.csv", "sha256": ""}'):
+        sidecar.write_text(text)
+        assert run(tmp_path, "reads", READ).stdout == "read\n"
+    sidecar.unlink()
+    assert run(tmp_path, "reads", READ).stdout == "read\n"

@@ -122,7 +122,7 @@ def read(path: str) -> ClientFile:
     with whole(path):
         _Metadata.model_validate(metadata)
         for name, array in weights.items():
-            if array.dtype != np.float32 or array.ndim < 2:
+            if array.dtype != np.float32 or array.ndim < 2 or not array.size:
                 raise ValueError(f"array '{name}' is of type {array.dtype}, shape {array.shape}")
     return ClientFile(metadata["client"], tuple(metadata["models"]), weights, path)
 

@@ -16,9 +16,10 @@ from typing import Any
 
 CHECK = "check"
 # What spreadsheets take for a formula where a cell begins with it (OWASP, CSV injection).
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
+FORMULA = ("=", "+", "-", "@", "\t")
 _LINES = re.compile(r"[\r\n]+")
-_QUOTED = re.compile(r"'[=+\-@\t\r]")
+_QUOTED = re.compile(r"'[=+\-@\t]")
+_MARK = re.compile(r"\d+:[0-9a-f]{8}")
 
 
 def as_text(cell: Any) -> Any:
@@ -28,9 +29,9 @@ def as_text(cell: Any) -> Any:
     """
     if not isinstance(cell, str):
         return cell
-    if cell.startswith(FORMULA) and not _is_number(cell):
-        cell = f"'{cell}"
-    return _LINES.sub(" ", cell) if _LINES.search(cell) else cell
+    if _LINES.search(cell):
+        cell = _LINES.sub(" ", cell)
+    return f"'{cell}" if cell.startswith(FORMULA) and not _is_number(cell) else cell
 
 
 def as_written(cell: Any) -> Any:
@@ -67,7 +68,9 @@ def checked(text: str) -> str:
     if not text.endswith("\n"):
         raise ValueError("it ends within a row")
     lines = text.removesuffix("\n").split("\n")
-    if lines[0].endswith(f",{CHECK}"):
+    # By the rows as well: the header may be what was changed.
+    last = [line.rpartition(",")[2].rstrip("\r") for line in lines[:2]]
+    if last[0] == CHECK or _MARK.fullmatch(last[-1]):
         lines = _compared(lines)
         text = "".join(f"{line}\n" for line in lines)
     head, *rows = csv.reader(io.StringIO(text))
@@ -82,8 +85,9 @@ def checked(text: str) -> str:
 def _compared(lines: Sequence[str]) -> list[str]:
     """Lines without their marks, which must be right."""
     rows, marks = zip(*(line.rpartition(",")[::2] for line in lines), strict=True)
-    if any(mark != _mark(rows) for mark in marks[1:2]) or len(set(marks[1:])) > 1:
-        count, found = marks[1].partition(":")[0], len(rows) - 1
+    found = len(rows) - 1
+    if marks != (CHECK, *[_mark(rows)] * found):
+        count = marks[-1].partition(":")[0]
         if count.isdigit() and int(count) != found:
             raise ValueError(f"it has {found} rows where {count} were written")
         raise ValueError("a cell differs from what was written")

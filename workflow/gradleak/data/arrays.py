@@ -175,6 +175,8 @@ def load(
         or dtype, or labels that name no class.
     """
     source = Path(path)
+    if source.is_dir():
+        raise DataError(f"{source} is a folder where a file should be; {REPLACE}.")
     if not source.is_file():
         raise DataError(
             f"{source} is missing; ask Snakemake for it, or put arrays of that name there by hand."

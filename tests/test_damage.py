@@ -1,0 +1,241 @@
+"""Damaged artifacts: one sentence that names the file and says what to do, or the same result."""
+
+import json
+import shutil
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.numpy import save_file
+
+from artifact_files import KIND, READERS, make, same
+from gradleak.artifacts import METADATA_KEY, read_tensors, write_tensors
+from gradleak.errors import GradleakError
+
+TENSORS = [name for name in READERS if name != "scores"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Paths of undamaged files, and what jobs read in them."""
+    paths = make(tmp_path_factory.mktemp("whole"))
+    return paths, {name: read(paths) for name, read in READERS.items()}
+
+
+def copied(whole, folder, name):
+    """Undamaged files, but a copy of the one that a reader reads."""
+    paths = dict(whole[0])
+    kind = KIND.get(name, name)
+    source = Path(paths[kind])
+    paths[kind] = str(shutil.copy(source, folder / source.name))
+    beside = Path(f"{source}.sha256")
+    if beside.exists():
+        shutil.copy(beside, folder / beside.name)
+    return paths, Path(paths[kind])
+
+
+def outcome(whole, name, paths, path):
+    """Read a damaged file: True if it was refused as it should be, False if all is as before."""
+    try:
+        found = READERS[name](paths)
+    except GradleakError as error:
+        said = str(error)
+        assert "\n" not in said
+        assert str(path) in said
+        advice = ("delete it", "ask Snakemake for it", "give one of")
+        assert any(words in said for words in advice), said
+        return True
+    assert same(whole[1][name], found)
+    return False
+
+
+def refused(whole, name, paths, path):
+    assert outcome(whole, name, paths, path)
+
+
+def emptied(path):
+    path.write_bytes(b"")
+
+
+def halved(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def folder(path):
+    path.unlink()
+    path.mkdir()
+
+
+def gone(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize("damage", [emptied, halved, cut, folder, gone])
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_that_is_not_whole_is_named(whole, tmp_path, name, damage):
+    paths, path = copied(whole, tmp_path, name)
+    damage(path)
+    refused(whole, name, paths, path)
+    assert damage != folder or "is a folder" in _said(name, paths)
+
+
+def _said(name, paths):
+    with pytest.raises(GradleakError) as error:
+        READERS[name](paths)
+    return str(error.value)
+
+
+def flipped(path, bit, first=0, end=None):
+    """Flip one bit of the bytes from `first` to `end`."""
+    content = bytearray(path.read_bytes())
+    bit %= 8 * (len(content[:end]) - first)
+    content[first + bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+QUICK = settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+@pytest.mark.parametrize("name", TENSORS)
+@QUICK
+@given(bit=st.integers(0, 2**30))
+def test_a_flipped_bit_of_the_header_changes_nothing_or_is_told(whole, tmp_path, name, bit):
+    paths, path = copied(whole, tmp_path, name)
+    length = struct.unpack("<Q", path.read_bytes()[:8])[0]
+    flipped(path, bit, end=8 + length)
+    outcome(whole, name, paths, path)
+
+
+@pytest.mark.parametrize("name", [name for name in READERS if name != "stored"])
+@QUICK
+@given(bit=st.integers(0, 2**30))
+def test_a_flipped_bit_anywhere_changes_nothing_or_is_told(whole, tmp_path, name, bit):
+    paths, path = copied(whole, tmp_path, name)
+    flipped(path, bit)
+    outcome(whole, name, paths, path)
+
+
+def rewritten(path, change):
+    """Change arrays and metadata of a file, its checksums left as they are."""
+    with safe_open(path, framework="numpy") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        text = file.metadata()[METADATA_KEY]
+    text = change(tensors, text) or text
+    save_file({k: np.ascontiguousarray(v) for k, v in tensors.items()}, path, {METADATA_KEY: text})
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", '{"a": 1} x', "\x00", "{" * 9999])
+@pytest.mark.parametrize("name", TENSORS)
+def test_metadata_that_are_no_record_are_named(whole, tmp_path, name, text):
+    paths, path = copied(whole, tmp_path, name)
+    rewritten(path, lambda tensors, old: text)
+    refused(whole, name, paths, path)
+
+
+@pytest.mark.parametrize("name", [name for name in TENSORS if name != "stored"])
+def test_a_missing_array_is_named(whole, tmp_path, name):
+    for key in read_tensors(whole[0][KIND.get(name, name)])[0]:
+        paths, path = copied(whole, tmp_path, name)
+        rewritten(path, lambda tensors, text, key=key: tensors.pop(key) is None)
+        refused(whole, name, paths, path)
+        assert name == "dataset" or f"'{key}' is missing" in _said(name, paths)
+
+
+def test_numbers_that_changed_are_told_of_metadata_too(whole, tmp_path):
+    paths, path = copied(whole, tmp_path, "targets")
+    rewritten(path, lambda tensors, text: text.replace('"offset": -0.5', '"offset": -0.4'))
+    assert "its metadata differ from what was written" in _said("targets", paths)
+
+
+# --- Files that are whole, but hold something else: of other code, or written by hand -------------
+
+
+def remade(path, change):
+    """Change arrays and metadata of a file, and write it as this pipeline does."""
+    tensors, metadata = read_tensors(path)
+    change(tensors, metadata)
+    write_tensors(path, tensors, metadata)
+
+
+# Nothing depends on these.
+UNUSED = {
+    "provenance", "training", "initialisation", "unusable", "fingerprints", "mode", "labels",
+    "precision", "lock",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [name for name in TENSORS if name != "dataset"])
+def test_a_key_that_is_missing_or_of_another_type_is_named(whole, tmp_path, name):
+    keys = read_tensors(whole[0][KIND.get(name, name)])[1].keys() - UNUSED
+    for key in sorted(keys):
+        for value in (None, "word", -1, [1], {"a": 1}):
+            paths, path = copied(whole, tmp_path, name)
+
+            def change(tensors, metadata, key=key, value=value):
+                metadata.pop(key)
+                if value is not None:
+                    metadata[key] = value
+
+            remade(path, change)
+            if value is None:
+                refused(whole, name, paths, path)
+                continue
+            try:  # A value of the right type is read as it stands.
+                READERS[name](paths)
+            except GradleakError as error:
+                assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize("name", [n for n in TENSORS if n not in ("dataset", "stored")])
+def test_arrays_of_another_shape_or_type_are_named(whole, tmp_path, name):
+    changes = {
+        "another dimension": lambda array: array[None],
+        "one value": lambda array: array.reshape(-1)[:1],
+        "nothing": lambda array: array[:0],
+        "half precision": lambda array: array.astype(np.float16),
+        "whole numbers": lambda array: np.zeros(array.shape, np.int8),
+    }
+    for key, array in read_tensors(whole[0][name])[0].items():
+        for what, change in changes.items():
+            changed = change(array) if array.ndim or what == "another dimension" else array[None]
+            if (changed.shape, changed.dtype) == (array.shape, array.dtype):
+                continue
+            paths, path = copied(whole, tmp_path, name)
+            remade(path, lambda tensors, _, key=key, new=changed: tensors.update({key: new}))
+            assert outcome(whole, name, paths, path), (key, what)
+
+
+def test_an_answer_that_is_ok_has_an_image(whole, tmp_path):
+    paths, path = copied(whole, tmp_path, "reconstruction")
+
+    def change(tensors, metadata):
+        number = next(n for n, one in enumerate(metadata["runs"]) if one["status"] == "ok")
+        place = metadata["runs"][number]
+        tensors["net/images"][place["seed"], place["batch"], place["answer"]] = np.nan
+
+    remade(path, change)
+    assert "its images hold NaN or infinity" in _said("reconstruction", paths)
+
+
+def test_a_file_without_checksums_is_read(whole, tmp_path):
+    """As those are that were written before there were any."""
+    paths, path = copied(whole, tmp_path, "model")
+
+    def change(tensors, text):
+        kept = json.loads(text)
+        return json.dumps({key: kept[key] for key in kept if not key.startswith("crc32")})
+
+    rewritten(path, change)
+    assert not outcome(whole, "model", paths, path)
