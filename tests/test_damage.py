@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from artifact_files import KIND, READERS, make, same
+from artifact_files import KIND, LOCKED, READERS, make, same
+from chains import chain, conv
 from gradleak.artifacts import METADATA_KEY, read_tensors, write_tensors
 from gradleak.errors import GradleakError
+from gradleak.models.initial import initial_weights, parameter_shapes
 
+NORMED = chain(conv(2, 3, padding=1, bias=True, norm="batch"), conv(2, 3, padding=1, skip=1))
 TENSORS = [name for name in READERS if name != "scores"]
 
 
@@ -51,6 +54,12 @@ def outcome(whole, name, paths, path):
         return True
     assert same(whole[1][name], found)
     return False
+
+
+@pytest.mark.parametrize("network", [LOCKED, NORMED])
+def test_shapes_are_those_of_the_weights_that_are_drawn(network):
+    drawn = initial_weights(network, 0)
+    assert parameter_shapes(network) == {name: value.shape for name, value in drawn.items()}
 
 
 def refused(whole, name, paths, path):

@@ -7,7 +7,7 @@ import torch
 from chains import chain, conv, image, view
 from gradleak.gradients import capture
 from gradleak.models.build import ChainModule, load
-from gradleak.models.initial import family_weights, initial_weights
+from gradleak.models.initial import family_weights, initial_weights, parameter_shapes
 from gradleak.models.passes import deltas, fc_input
 
 NETWORKS = {
@@ -25,6 +25,7 @@ NETWORKS = {
 @pytest.mark.parametrize("network", NETWORKS.values(), ids=NETWORKS.keys())
 def test_initial_weights_are_those_of_pytorch_in_shape_and_range(network):
     ours = initial_weights(network, 0)
+    assert parameter_shapes(network) == {name: value.shape for name, value in ours.items()}
     for name, parameter in ChainModule(network).named_parameters():
         assert ours[name].shape == tuple(parameter.shape)
         assert ours[name].dtype == np.float32

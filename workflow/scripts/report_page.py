@@ -7,7 +7,7 @@ from pathlib import Path
 from gradleak.reporting import page
 from gradleak.script import job
 
-with job(snakemake, altered=True):
+with job(snakemake):
     files = snakemake.input
     sources = page.Sources(
         figures=[Path(path) for path in files.figures],
