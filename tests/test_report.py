@@ -377,8 +377,12 @@ def spoil(found, name, text):
 
 SPOILT = {
     "a figure that is none": ("copa_fig1.png", "no picture", "delete it and make it again"),
-    "a table that is none": ("copa_table1.csv", "", "make it again"),
-    "claims without verdicts": ("claims.csv", "id,paper\nx,copa\n", "column 'locator' is missing"),
+    "a table that is none": ("copa_table1.csv", "", "it is empty"),
+    "claims without verdicts": (
+        "claims.csv",
+        "id,paper\nx,copa\n",
+        "has no column 'locator'",
+    ),
 }
 
 

@@ -29,6 +29,8 @@ from gradleak.errors import ArtifactError
 from gradleak.provenance import ROOT, versions
 
 FOLDER = Path("results/provenance")
+# Snakemake leaves it in a folder that a job made, once the job is done.
+TIMESTAMP = ".snakemake_timestamp"
 
 
 def path_of(artifact: str | os.PathLike[str]) -> Path:
@@ -51,7 +53,7 @@ def checksum(path: str | os.PathLike[str]) -> str:
     if source.is_dir():
         digest = hashlib.sha256()
         for file in sorted(source.rglob("*")):
-            if file.is_file():
+            if file.is_file() and file.name != TIMESTAMP:
                 digest.update(f"{file.relative_to(source)}:{checksum(file)};".encode())
         return digest.hexdigest()
     with source.open("rb") as stream:

@@ -13,6 +13,7 @@ from gradleak.artifacts import FLOATS, check_array, read_tensors, whole, write_t
 from gradleak.metadata import Metadata
 from gradleak.models.chain import Chain
 from gradleak.models.initial import parameter_shapes
+from gradleak.models.locks import is_private
 
 
 @dataclass(frozen=True)
@@ -79,6 +80,9 @@ def read(path: str) -> ModelFile:
         for chain in chains:
             seeds: int | None = None
             for name, shape in parameter_shapes(chain).items():
+                # A client brings its own lock along.
+                if is_private(name) and f"{chain.name}/{name}" not in weights:
+                    continue
                 array = check_array(weights, f"{chain.name}/{name}", FLOATS, (seeds, *shape))
                 seeds = len(array)
     return ModelFile(chains, weights)
