@@ -7,9 +7,10 @@ WHEELS ?=
 KERNELS ?=
 BIN := .venv/bin
 READY := .venv/.ready
+PYTEST := -n 2 --dist loadfile --no-loadscope-reorder
 PIP = $(BIN)/python -m pip install --quiet $(if $(WHEELS),--no-index --find-links "$(WHEELS)")
 
-.PHONY: all figures tables claims setup wheels lint lock-check test test-all test-kernels test-slurm slurm browser FORCE
+.PHONY: all figures tables claims setup wheels lint lock-check test test-slow test-all test-kernels test-slurm slurm browser FORCE
 
 all figures tables claims: $(READY)
 	$(BIN)/snakemake $@
@@ -52,10 +53,14 @@ lock-check: $(READY)
 
 # By file, so that the pipeline is built once, not once a worker.
 test: lint
-	$(BIN)/pytest -m "not slow" -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -m "not slow" $(PYTEST) --durations=10
+
+# All targets at smoke scale, and whatever else takes long; ends at the first failure.
+test-slow: $(READY)
+	$(BIN)/pytest -m "slow and not slurm" -x $(PYTEST)
 
 test-all: lint slurm browser
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest $(PYTEST)
 
 # The numeric tests with kernels of other CPUs: all, or `make test-kernels KERNELS="Haswell Prescott"`.
 test-kernels: $(READY)

@@ -30,7 +30,13 @@ TREE = (
 REAL_DATA = os.environ.setdefault("_GRADLEAK_REAL", os.environ.pop("GRADLEAK_DATA_ROOT", ""))
 
 # Files whose tests take minutes: first, so that no process is left alone with one at the end.
-LONGEST = ("test_pipeline.py", "test_auditing_cases.py", "test_branches.py", "test_clean.py")
+LONGEST = (
+    "test_everything.py",
+    "test_pipeline.py",
+    "test_auditing_cases.py",
+    "test_branches.py",
+    "test_clean.py",
+)
 
 
 def pytest_configure():

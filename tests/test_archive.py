@@ -202,9 +202,8 @@ def reduce(tree, images):
     (tree / "Snakefile").write_text(text.replace(include, REDUCED))
 
 
-@pytest.mark.parametrize(
-    "images", ["real", pytest.param("embedded", marks=pytest.mark.slow)], ids=str
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("images", ["real", "embedded"])
 def test_the_rules_from_arrays_to_the_archive(tree, snakemake, tmp_path_factory, images):
     reduce(tree, images)
     # Once in the source tree, once in another folder.

@@ -82,6 +82,7 @@ def test_overhead_counts_the_jobs_of_each_run(toy):
     assert second["ours_s"] == first["ours_s"]
 
 
+@pytest.mark.slow
 def test_a_job_is_made_on_one_thread_and_on_two(toy):
     found = threads.compare(str(toy), {"amount": 1}, ["results/0.csv"])
     assert [(row["artifact"], row["script"], row["declared"]) for row in found] == [

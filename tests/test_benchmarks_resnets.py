@@ -119,6 +119,7 @@ def test_all_ways_of_evaluating_a_population_give_the_same_distances(case, data)
         torch.testing.assert_close(ours(images), plain, rtol=1e-4, atol=0.0)
 
 
+@pytest.mark.slow
 def test_rows_hold_times_memory_and_errors(stored):
     model, dataset = stored
     settings = {

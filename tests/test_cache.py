@@ -85,6 +85,7 @@ def shared(tmp_path_factory):
     return first, second, cache, said
 
 
+@pytest.mark.slow
 def test_a_second_checkout_runs_no_cached_job(shared):
     first, second, cache, said = shared
     assert computed(first) == CACHED
@@ -94,6 +95,7 @@ def test_a_second_checkout_runs_no_cached_job(shared):
     assert bytes_of(first) == bytes_of(second)
 
 
+@pytest.mark.slow
 def test_results_are_those_without_a_cache(shared, tree, snakemake):
     first = shared[0]
     snakemake(tree, *SMOKE, "--", COPA)
@@ -101,6 +103,7 @@ def test_results_are_those_without_a_cache(shared, tree, snakemake):
     assert (tree / COPA).read_bytes() == (first / COPA).read_bytes()
 
 
+@pytest.mark.slow
 def test_what_one_checkout_deletes_or_makes_anew_changes_no_entry(shared, tmp_path):
     """An edit of one attack's code runs that attack alone; taken back, its entry is used again."""
     first, second, cache, _ = shared
@@ -127,6 +130,7 @@ def test_what_one_checkout_deletes_or_makes_anew_changes_no_entry(shared, tmp_pa
     assert entries(cache) == after
 
 
+@pytest.mark.slow
 def test_another_config_has_other_entries(shared):
     second, cache = shared[1:3]
     before = entries(cache)
@@ -159,6 +163,7 @@ def test_two_checkouts_at_once_leave_whole_entries(tmp_path):
     assert all((folder / RGAP).resolve().parent == cache for folder in folders)
 
 
+@pytest.mark.slow
 def test_a_damaged_entry_is_named_and_made_again_once_it_is_deleted(shared):
     first, _, cache, _ = shared
     entry = (first / RGAP).resolve()

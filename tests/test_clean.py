@@ -92,6 +92,7 @@ def test_the_sum_is_told():
     ]
 
 
+@pytest.mark.slow
 def test_after_a_clean_up_nothing_is_to_be_done(tree, snakemake):
     """Scores and accuracies stay up to date; one that is deleted brings back what it needs."""
     other = write(tree / "results/gradients/embedded-laptop/x/y/none.safetensors")

@@ -22,6 +22,7 @@ def config(scale):
     return gradleak_config.load({**RAW, "scale": scale, "images": "real"})
 
 
+@pytest.mark.slow
 def test_reckoned_sizes_are_those_found(tmp_path):
     folder = copy_tree(tmp_path)
     done = faults.run(folder, *faults.SMOKE, "--cores", "2", "--", faults.SCORE, MKOR)

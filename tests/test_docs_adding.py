@@ -13,6 +13,8 @@ import pytest
 from conftest import ROOT, copy_tree
 from gradleak.reporting.captions import Captions
 
+pytestmark = pytest.mark.slow
+
 PAGE = ROOT / "docs/adding.md"
 BLOCK = re.compile(r"^([^\n]*)\n\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PLACES = {

@@ -53,6 +53,7 @@ def calm(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @mounts
 def test_a_full_disk_is_told_and_the_run_goes_on_after_space_is_freed(tmp_path, calm):
     work = tmp_path / "work"

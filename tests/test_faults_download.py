@@ -78,6 +78,7 @@ def test_the_limits_are_those_of_the_manual():
     assert download.TIMEOUT == (10.0, 60.0) and download.ATTEMPTS == 3
 
 
+@pytest.mark.slow
 def test_a_rule_that_downloads_resumes_and_refuses_other_bytes(tmp_path, server):
     """Through Snakemake: three cuts, then a resumed transfer whose bytes are not the official."""
     folder = copy_tree(tmp_path / "tree")

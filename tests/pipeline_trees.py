@@ -1,0 +1,101 @@
+"""A tree in which targets of the pipeline were made once, copies of it, and what would rerun."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from conftest import ROOT, copy_tree
+
+SMOKE = ("--config", "scale=smoke")
+
+
+@contextmanager
+def made(folder, *targets):
+    """A tree in which targets were made at smoke scale, removed at the end; all without any."""
+    copy_tree(folder)
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", *SMOKE, "--", *targets],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    try:
+        assert done.returncode == 0, done.stdout + done.stderr
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+def need_room(folder):
+    """Fail in one line where the whole pipeline at smoke scale, 5 GB, has no room."""
+    sizes = pd.read_csv(ROOT / "docs/results/pipeline/disk.csv")
+    # A tenth more for data, figures and records.
+    needed = 1.1 * sizes.megabytes[sizes.scale == "smoke"].sum() / 1e3
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < needed:
+        pytest.fail(f"{folder}: {free:.1f} of {needed:.1f} GB are free; set TMPDIR elsewhere")
+
+
+def copied(built, folder):
+    """A copy of a built tree that a test may change."""
+    return Path(shutil.copytree(built, folder, copy_function=_copied))
+
+
+def _copied(source, target):
+    """Copy a file; arrays, of which there are many, are linked, as jobs replace them whole."""
+    if source.endswith(".safetensors"):
+        os.link(source, target)
+        return target
+    return shutil.copy2(source, target)
+
+
+def scheduled(snakemake, folder, *arguments):
+    """Jobs that a dry run would start, as (rule, wildcards) pairs."""
+    done = snakemake(folder, "-n", "--verbose", *arguments)
+    text = done.stdout + done.stderr
+    found = []
+    for block in re.split(r"\n(?=(?:local)?rule )", text):
+        name = re.match(r"\s*(?:local)?rule (\w+):", block)
+        if name:
+            wildcards = re.search(r"wildcards: (.*)", block)
+            found.append((name[1], wildcards[1] if wildcards else ""))
+    return found
+
+
+# What tells of the run, not of the result.
+ABOUT_THE_RUN = ("logs", "benchmarks", "provenance")
+
+
+def results_of(folder):
+    """Everything that equal inputs must make equal, with its bytes, by its path in the tree."""
+    found = {}
+    for top in ("results", "figures", "data"):
+        for path in (folder / top).rglob("*"):
+            parts = path.relative_to(folder).parts
+            if path.is_file() and parts[1] not in ABOUT_THE_RUN and ".seconds." not in path.name:
+                found["/".join(parts)] = path.read_bytes()
+    return found
+
+
+# Another home, time zone, language, hash seed and number of cores, as on somebody else's account.
+ELSEWHERE = {"TZ": "Asia/Tokyo", "LANG": "C", "LC_ALL": "C", "PYTHONHASHSEED": "7"}
+
+
+def assert_same_bytes(built, fresh, snakemake, targets, monkeypatch):
+    """Make targets again as somebody else would; returns names of what was made there."""
+    for key, value in (ELSEWHERE | {"HOME": str(fresh.parent)}).items():
+        monkeypatch.setenv(key, value)
+    snakemake(copy_tree(fresh), "--cores", 1, *SMOKE, "--", *targets)
+    expected, found = results_of(built), results_of(fresh)
+    kinds = {Path(name).suffix for name in found}
+    assert {".safetensors", ".csv", ".pdf", ".png"} <= kinds
+    assert [name for name, content in found.items() if content != expected.get(name)] == []
+    return found.keys()

@@ -1,0 +1,148 @@
+"""The whole pipeline on the embedded images at smoke scale: every target, once and again."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from conftest import ROOT
+from html_tree import parse
+from pipeline_trees import SMOKE, assert_same_bytes, copied, made, need_room, results_of, scheduled
+from test_figures_style import assert_print
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """A tree in which everything was made once; 5 GB, removed at the end."""
+    folder = tmp_path_factory.mktemp("built")
+    need_room(folder)
+    with made(folder):
+        yield folder
+
+
+@pytest.fixture
+def copy(built, tmp_path):
+    """A copy of the built tree that a test may change."""
+    return copied(built, tmp_path / "tree")
+
+
+def test_every_target_is_made(built):
+    made = {str(p.relative_to(built)) for p in built.rglob("*") if p.is_file()}
+    expected = {
+        "results/claims.csv",
+        *(f"figures/copa_{n}.{s}" for n in ("fig1", "fig2", "index") for s in ("pdf", "png")),
+        *(f"results/tables/copa_{n}.csv" for n in ("table1", "table2", "images", "index")),
+        *(f"figures/rgap_fig{n}.{s}" for n in range(1, 10) for s in ("pdf", "png")),
+        *(f"results/tables/rgap_table{n}.csv" for n in (1, 2, 3, 4)),
+        *(f"results/tables/rgap_{name}.csv" for name in ("fig4", "resnet101")),
+        *(f"figures/mkor_fig{n}.{s}" for n in range(3, 19) for s in ("pdf", "png")),
+        *(f"figures/mkor_leakage.{s}" for s in ("pdf", "png")),
+        *(f"results/tables/mkor_table{n}.csv" for n in (1, 2, 3, 4, 6, 7)),
+        *(f"results/tables/mkor_{n}.csv" for n in ("inconspicuous", "losses", "unique_samples")),
+    }
+    assert expected <= made
+    claims = pd.read_csv(built / "results/claims.csv")
+    assert claims.paper.value_counts()["copa"] > 200
+    assert claims.paper.value_counts()["rgap"] > 100
+    assert claims.paper.value_counts()["mkor"] > 200
+    assert set(claims.images) == {"embedded"}
+    verdicts = {"reproduced", "exceeds", "differs", "refuted", "not judged"}
+    assert set(claims.verdict) <= verdicts
+    exact = claims[claims.id.str.match(r"copa\.table1|rgap\.table3\..\.ra$")]
+    assert set(exact.verdict) == {"reproduced"}
+    table = pd.read_csv(built / "results/tables/copa_table2.csv")
+    assert (table.n_ok.dropna() <= table.n.dropna()).all()
+
+
+def test_what_holds_of_any_run_is_as_it_was_recorded(built):
+    """Sizes and equations give the numbers and verdicts of the runs that docs/results keeps."""
+    files = (ROOT / "docs/results").glob("*/claims.csv")
+    recorded = pd.concat(map(pd.read_csv, files)).set_index("id")
+    here = pd.read_csv(built / "results/claims.csv").set_index("id").loc[recorded.index]
+    judged = (recorded.verdict != "not judged") & (here.verdict != "not judged")
+    assert judged.sum() > 230
+    turned = recorded.index[judged & (recorded.verdict != here.verdict)]
+    assert list(turned) == []
+    exact = recorded[(recorded.kind == "exact") & judged]
+    # c(M), RA-i, shares of parameters and the like, which the paper prints.
+    equal = exact[exact.reason.str.match(r"all (equal|within .*) to the paper's value")]
+    assert len(equal) > 75 and set(equal.paper) == {"copa", "rgap", "mkor", "fedkl"}
+    np.testing.assert_allclose(here.ours[equal.index], equal.ours, rtol=1e-9, atol=1e-7)  # rounding
+
+
+def test_a_second_run_does_nothing(built, snakemake):
+    done = snakemake(built, *SMOKE)
+    assert "Nothing to be done" in done.stdout + done.stderr
+    for target in ("all", "figures", "tables", "claims"):
+        assert scheduled(snakemake, built, *SMOKE, "--", target) == []
+
+
+def test_an_edited_explanation_or_caption_reruns_claims_and_the_report_alone(copy, snakemake):
+    path = copy / "workflow/claims/explanations/copa.yaml"
+    path.write_text(path.read_text() + "\n# touched\n")
+    targets = ("--", "all", "results/report.html")
+    rules = {rule for rule, _ in scheduled(snakemake, copy, *SMOKE, *targets)}
+    assert rules == {"claims_table", "report_page", "all"}
+
+
+def test_a_changed_claim_reruns_tables_and_claims_alone(copy, snakemake):
+    path = copy / "workflow/claims/copa.yaml"
+    path.write_text(path.read_text() + "\n# touched\n")
+    rules = {rule for rule, _ in scheduled(snakemake, copy, *SMOKE, "--", "all")}
+    assert "claims_table" in rules
+    assert rules.isdisjoint({"score", "attack", "gradient", "model", "security", "copa_fig1"})
+
+
+def test_a_fresh_copy_makes_the_same_bytes(built, tmp_path, snakemake, monkeypatch):
+    found = assert_same_bytes(built, tmp_path / "another" / "tree", snakemake, ["all"], monkeypatch)
+    assert found == results_of(built).keys()
+
+
+def test_all_figures_hold_their_words_as_text_and_fit_a_page(built):
+    figures = sorted(built.glob("figures/*.pdf"))
+    assert len(figures) > 30
+    for path in figures:
+        assert_print(path)
+
+
+# Bytes of the page; it goes by mail.
+LIMIT = 15e6
+
+
+def test_the_report_shows_all_that_was_made_and_stays_small(copy, snakemake):
+    done = snakemake(copy, *SMOKE, "--", "results/report.html")
+    page = copy / "results/report.html"
+    figures = len(list(copy.glob("figures/*.pdf")))
+    told = f"Look at results/report.html, results/claims.csv, figures/ ({figures} of {figures} "
+    assert done.stderr.splitlines()[-1].startswith(told)
+    assert "puts them on one page" not in done.stderr
+    assert page.stat().st_size < LIMIT
+    html = parse(page.read_text(encoding="utf-8"))
+    links = {link["href"] for link in html.all("a")}
+    ids = {element["id"] for element in html.all() if "id" in element.attributes}
+    # The papers' own code.
+    for link in (link for link in links if not link.startswith("https://github.com/")):
+        assert link[1:] in ids if link.startswith("#") else (page.parent / link).is_file(), link
+    # Every figure, table and claim of the tree, and each with a caption of its own.
+    assert {f"figure-{path.stem}" for path in copy.glob("figures/*.pdf")} <= ids
+    assert {f"sheet-{path.stem}" for path in copy.glob("results/tables/*.csv")} <= ids
+    assert set(pd.read_csv(copy / "results/claims.csv").id) <= ids
+    captions = copy / "workflow/report/captions"
+    for kind, files in (("figures", "figures/*.pdf"), ("tables", "results/tables/*.csv")):
+        assert {path.stem for path in copy.glob(files)} == {
+            path.stem for path in (captions / kind).glob("*.rst")
+        }
+    # An interval says what it is.
+    bare = re.compile(r"(\S*\d\S*|open) to (\S*\d\S*|open)")
+    assert [cell.text() for cell in html.all("td") if bare.fullmatch(cell.text())] == []
+    assert scheduled(snakemake, copy, *SMOKE, "--", "results/report.html") == []
+
+
+def test_snakemake_s_own_report_of_everything_is_made(built, snakemake, tmp_path):
+    snakemake(built, *SMOKE, "--report", tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    for name in ("copa_fig1.png", "fedkl_table6.csv", "mkor_table4.csv", "claims.csv"):
+        assert name in text
