@@ -19,6 +19,8 @@ from pathlib import Path
 import pandas as pd
 
 TESTS = Path(__file__).resolve().parent
+# Tests of times, verdicts and pages, which say nothing of rounding.
+OTHER = re.compile("test_(benchmarks|claims|figures|report)")
 # OpenBLAS' name of a kernel: what the CPU must have (NumPy's name), PyTorch's, MKL's, and how far
 # NumPy's own loops go.
 KERNELS = {
@@ -122,7 +124,7 @@ def numeric_files():
         for path in sorted(TESTS.glob("test_*.py"))
         if re.search(r"^ *(import|from) (numpy|torch)\b", text := path.read_text(), re.MULTILINE)
         and not re.search("snakemake|browser", text, re.IGNORECASE)
-        and not path.name.startswith("test_benchmarks")  # they hold times
+        and not OTHER.match(path.name)
     ]
 
 
@@ -138,7 +140,9 @@ def test(kernels):
     failed = []
     for kernel in kernels:
         chosen = environment(kernel, features) | {"OMP_NUM_THREADS": "1"}
-        command = ["pytest", "-q", "-m", "not slow", "-p", "no:cacheprovider", *numeric_files()]
+        # By file, as make test does; each process computes on one thread.
+        command = ["pytest", "-q", "-n", "2", "--dist", "loadfile", "-m", "not slow"]
+        command += ["-p", "no:cacheprovider", *numeric_files()]
         if subprocess.run([sys.executable, "-m", *command], env=chosen, check=False).returncode:
             failed.append(kernel)
     if failed:
