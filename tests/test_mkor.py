@@ -11,8 +11,11 @@ from chains import conv
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.class_fishing import ClassFishing
 from gradleak.attacks.mkor import Mkor
+from gradleak.data import embedded
 from gradleak.errors import NumericsError
 from gradleak.gradients import capture
+from gradleak.inversion.head import Head
+from gradleak.inversion.recount import is_needed, whole
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.files import fingerprint
 from gradleak.models.initial import initial_weights
@@ -53,6 +56,61 @@ def test_cross_entropy_with_an_absent_class_gives_class_means(server, rows):
     found = Mkor(rows=rows, native=4).run(seen(chain, server, images, labels), 0)
     assert dict(zip(found.classes, found.counts, strict=True)) == Counter(labels)
     assert max(error(found, images, labels).values()) < 5e-3
+
+
+MANY = (9, 14, 6, 11, 3, 17, 8, 12)
+
+
+def dark(chain, counts):
+    """Images with no place that two classes ink, alike within a class."""
+    labels = np.repeat(np.arange(len(counts)), counts)
+    ink = np.random.default_rng(0).uniform(0.2, 1.0, chain.input)
+    owner = np.arange(ink.size).reshape(ink.shape) % (2 * len(counts))
+    return np.stack([np.where(owner == label, ink, 0.0) for label in labels]), labels
+
+
+@pytest.mark.parametrize(
+    ("counts", "inverted"),
+    [(MANY, False), (MANY, True), ((0, 14, 9, 17, 4, 12, 11, 13), False)],
+    ids=["dark", "bright", "absent"],
+)
+def test_counts_are_right_where_a_gray_image_is_unlike_the_batch(counts, inverted):
+    chain = Chain("fc", (1, 8, 8), (LinearSpec(len(counts)),))
+    images, labels = dark(chain, counts)
+    images = 1.0 - images if inverted else images
+    view = seen(chain, MkorServer(classifier="untouched"), images, labels)
+    gray = Head(chain, view.weights, view.loss).probabilities(np.full((1, 64), 0.5))[0]
+    assert np.abs(80 * (gray - view.gradients["fc1.bias"]) - counts).max() > 1
+    found = Mkor(rows="all").run(view, 0)
+    assert dict(zip(found.classes, found.counts, strict=True)) == Counter(labels.tolist())
+
+
+def test_counts_of_digits():
+    """Probabilities at class means are those of images nearly, and digits of a class are unlike."""
+    conv_ = {"padding": 2, "padding_mode": "replicate", "bias": True, "activation": "relu"}
+    chain = Chain("code", (1, 28, 28), (conv(1, 5, **conv_), conv(1, 5, **conv_), LinearSpec(10)))
+    data = embedded.build("digits", "test")
+    picked = np.random.default_rng(0).choice(len(data.images), 100, replace=False)
+    images, labels = data.images[picked] / 255.0, np.asarray(data.labels)[picked]
+    true = np.bincount(labels, minlength=10)
+    for bias, most in ((0.0, 4), (5.0, 0)):
+        server = MkorServer(
+            classifier="untouched", beta=1.0, noise=1e-3, spare="noise", output_bias=bias
+        )
+        view = seen(chain, server, images, labels)
+        found = Mkor(rows="all", free="range" if bias else "median").run(view, 0)
+        off = np.abs(np.bincount(found.classes, found.counts, 10) - true)
+        assert off.sum() <= most and sum(found.counts) == 100
+
+
+def test_noise_leaves_counts_to_a_gray_image():
+    values = np.array([2.4, 1.4, 3.2])
+    assert is_needed(values, 7) and not is_needed(values, 9)
+    assert not is_needed(np.array([2.1, 0.9, 4.0]), 7)
+
+
+def test_counts_add_up_by_largest_remainder():
+    assert whole(np.array([2.6, -0.3, 3.9, 0.8]), 7).tolist() == [2, 0, 4, 1]
 
 
 def test_paths_of_an_untouched_classifier_are_refused():

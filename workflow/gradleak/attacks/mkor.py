@@ -10,9 +10,10 @@ from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.inversion.decoupling import ClassMeans, Decoupling
 from gradleak.inversion.features import considered, describers, grid, restored, stretched
-from gradleak.inversion.free_direction import KINDS, settle
+from gradleak.inversion.free_direction import ENDS, KINDS, settle
 from gradleak.inversion.head import Head
 from gradleak.inversion.pixels import ESTIMATES, Layout, estimate, smoothed
+from gradleak.inversion.recount import constants, is_needed, recount, whole
 from gradleak.losses import OF_CLASSES, RAW
 from gradleak.models.chain import Chain
 from gradleak.servers.plan import Plan, plan
@@ -146,22 +147,71 @@ class Mkor:
         )
 
     def _class_means(self, view: AttackerView, paths: Plan, secret: Secret) -> ClassMeans:
-        """Mean features of each class, the open direction settled."""
+        """Mean features of each class, the open direction settled, and images counted again."""
         head = Head(view.chain, view.weights, view.loss)
-        decoupling = Decoupling(self.rows, self.coupling)
-        at: np.ndarray | None = None
         # Eq. (9) as it stands does not look at the features.
         plain = self.rows == "path" and (self.coupling == "ignore" or view.loss == RAW)
         repeats = 0 if plain else self.refinements
+        means = self._refined(view, head, paths, secret, repeats=repeats)
+        bias = view.gradients.get(f"{head.layers[-1].name}.bias")
+        if self.coupling == "ignore" or view.loss == RAW or bias is None:
+            return means
+        gray = head.probabilities(secret.values["references"][1:2])[0]
+        entries = bias.astype(np.float64) / means.scale
+        if not is_needed(view.batch * (gray - entries), view.batch):
+            return means
+        # All classes, so that none taken for absent is missed.
+        first = np.maximum(whole(view.batch * (gray - entries), view.batch), 1)
+        settled = self._likeliest(view, head, paths, secret, first)
+
+        def way(counts: np.ndarray) -> np.ndarray:
+            found = self._refined(view, head, paths, secret, counts, settled)
+            return head.probabilities(_known(found, secret))
+
+        counts = recount(first, entries, view.batch, way)
+        found = np.flatnonzero(counts)
+        if not np.array_equal(found, means.classes):
+            return self._refined(view, head, paths, secret, counts, repeats=repeats)
+        # Images stay those of the first counts, which they hardly depend on.
+        return replace(means, counts=counts[found])
+
+    def _likeliest(
+        self, view: AttackerView, head: Head, paths: Plan, secret: Secret, counts: np.ndarray
+    ) -> str:
+        """How the open direction is settled for counts: as features of known value tell, if any."""
+        places, values = constants(head, view.gradients, secret.values["references"])
+        if not len(places):
+            return self.free
+
+        def off(free: str) -> float:
+            found = self._refined(view, head, paths, secret, counts, free).features[:, places]
+            return float(np.nanmean(np.abs(found - values)))
+
+        return min((self.free, *ENDS), key=off)
+
+    def _refined(
+        self,
+        view: AttackerView,
+        head: Head,
+        paths: Plan,
+        secret: Secret,
+        counts: np.ndarray | None = None,
+        free: str | None = None,
+        repeats: int = 2,
+    ) -> ClassMeans:
+        """Class means of `counts`, computed again `repeats` times at the features found."""
+        decoupling = Decoupling(self.rows, self.coupling)
+        at: np.ndarray | None = None
         for _ in range(1 + repeats):
-            means = decoupling.solve(head, view.gradients, view.batch, secret, at)
+            means = decoupling.solve(head, view.gradients, view.batch, secret, at, counts)
             if means.direction is not None:
-                means = self._settled(view.chain, paths, secret, means)
-            gray = secret.values["references"][1]
-            at = np.where(np.isnan(means.features), gray, means.features)
+                means = self._settled(view.chain, paths, secret, means, free or self.free)
+            at = _known(means, secret)
         return means
 
-    def _settled(self, chain: Chain, paths: Plan, secret: Secret, means: ClassMeans) -> ClassMeans:
+    def _settled(
+        self, chain: Chain, paths: Plan, secret: Secret, means: ClassMeans, free: str
+    ) -> ClassMeans:
         """Class means with the open direction settled, on the grid of regions."""
         assert means.direction is not None
         black, _, white = secret.values["references"]
@@ -171,13 +221,19 @@ class Mkor:
         )
         layout = Layout(paths, grid(chain), chain.input[0])
         grids = layout.grids(considered(chain, secret, scaled))
-        parts = [settle(values, means.direction, self.free) for values in grids]
+        parts = [settle(values, means.direction, free) for values in grids]
         moved = restored(chain, secret, layout.channels(parts)) * span
         return replace(
             means,
             features=means.features + means.direction[:, None] * moved,
-            note=f"{means.note}, one direction by the {FREE[self.free]}",
+            note=f"{means.note}, one direction by the {FREE.get(free, free)}",
         )
+
+
+def _known(means: ClassMeans, secret: Secret) -> np.ndarray:
+    """Features of each class (N', n), gray where the gradient tells nothing."""
+    gray: np.ndarray = secret.values["references"][1]
+    return np.where(np.isnan(means.features), gray, means.features)
 
 
 def own_secret(view: AttackerView, method: str) -> Secret:

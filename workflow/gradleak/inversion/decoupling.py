@@ -58,6 +58,8 @@ class ClassMeans:
         v (N',), along which the features are not determined; None if they are.
     note
         How they were solved for, in words.
+    scale
+        What the gradient was scaled by (`class_counts`).
     """
 
     classes: np.ndarray
@@ -65,6 +67,7 @@ class ClassMeans:
     features: np.ndarray
     direction: np.ndarray | None
     note: str
+    scale: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -90,10 +93,12 @@ class Decoupling:
         batch: int,
         secret: Secret,
         at: np.ndarray | None = None,
+        counts: np.ndarray | None = None,
     ) -> ClassMeans:
         """Class means of a batch of K = `batch` images.
 
-        δ is taken at features `at` (N', n) of the classes, or of a gray image.
+        δ is taken at features `at` (N', n) of the classes, or of a gray image. `counts` (N,) are
+        those of `class_counts`, if not given.
 
         Raises
         ------
@@ -102,7 +107,8 @@ class Decoupling:
         """
         references = secret.values["references"]
         at = references[1:2] if at is None else at
-        counts, scale = class_counts(head, gradients, batch, references[1:2])
+        told, scale = class_counts(head, gradients, batch, references[1:2])
+        counts = told if counts is None else counts
         classes = np.flatnonzero(counts)
         if not len(classes):
             raise NumericsError(
@@ -128,7 +134,7 @@ class Decoupling:
         features, direction = _solve(matrix, equations, open_)
         features[:, pruned] = np.nan
         note = f"{matrix.shape[0]} rows for {len(classes)} classes"
-        return ClassMeans(classes, counts[classes], features, direction, note)
+        return ClassMeans(classes, counts[classes], features, direction, note, scale)
 
 
 def class_counts(

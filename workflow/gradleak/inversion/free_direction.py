@@ -16,6 +16,8 @@ from scipy import sparse
 from scipy.sparse.linalg import splu
 
 KINDS = ("median", "range")
+# Ends of the range: some class is black, or white, at every place.
+ENDS = ("black", "white")
 # Smallest deviation of anything, relative to the largest: float32 gradients are rounded.
 LEAST = 1e-5
 
@@ -30,7 +32,8 @@ def settle(values: np.ndarray, direction: np.ndarray, kind: str) -> np.ndarray:
     direction
         v (N',), not negative.
     kind
-        ``median``, or ``range``: the middle of what keeps all classes in the range.
+        ``median``, ``range``: the middle of what keeps all classes in the range, or an end of that:
+        ``black`` or ``white``.
 
     Returns
     -------
@@ -42,6 +45,8 @@ def settle(values: np.ndarray, direction: np.ndarray, kind: str) -> np.ndarray:
     v, known = direction[part, None, None, None], values[part]
     low = np.nanmax((0.0 - known) / v, axis=0)
     high = np.nanmin((1.0 - known) / v, axis=0)
+    if kind in ENDS:
+        return np.asarray(low if kind == "black" else high)
     middle = 0.5 * (low + high)
     if kind == "range":
         return middle
