@@ -305,6 +305,24 @@ def test_a_trend_over_batches(tmp_path: Path) -> None:
         assert "over 8 batches" in found["reason"]
 
 
+@pytest.mark.parametrize("sign", ["positive", "negative"])
+def test_a_trend_whose_interval_holds_0_is_none(sign: str, tmp_path: Path) -> None:
+    side = 1 if sign == "positive" else -1
+    means = {1: (0.3, 0.6), 10: (0.7, 0.4), 50: (0.5, 0.65), 100: (0.45, 0.75)}
+    rows = [
+        row
+        for n, pair in means.items()
+        for batch, mean in enumerate(pair)
+        for row in _batch((f"n{n}", *KEY[1:]), batch, "ssim", [side * mean])
+    ]
+    points = [{"x": n, "where": {"result": f"n{n}"}} for n in means]
+    query = {"form": "trend", "metric": "ssim", "points": points, "sign": sign}
+    claim = {"id": "c", "locator": "x", "kind": "order", "statement": "x", "tolerance": "test"}
+    found = _judge(tmp_path, _read(tmp_path, rows), {**claim, "query": query})
+    assert side * found["ours"] > 0 and found["low"] < 0 < found["high"]
+    assert found["verdict"] == "differs"
+
+
 def test_columns_of_other_tables(tmp_path: Path) -> None:
     evidence = _read(
         tmp_path, [], sizes=[{"model": m, "value": v} for m, v in (("a", 1), ("b", 3))]

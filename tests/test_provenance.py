@@ -208,6 +208,10 @@ def test_arrays_are_told_by_their_place(tmp_path, monkeypatch):
     Path("data/mnist-test.safetensors.sha256").write_text("f" * 64 + "  mnist-test.safetensors\n")
     entry = provenance_chain.dataset_entry("data/mnist-test.safetensors", LAYOUT, None)
     assert entry["sha256"] == "f" * 64
+    # What its own sidecar recorded goes before both, whatever lies there now.
+    recorded = {"sha256": "e" * 64, "rule": "data"}
+    entry = provenance_chain.dataset_entry("data/mnist-test.safetensors", LAYOUT, recorded)
+    assert (entry["sha256"], entry["made_by"]) == ("e" * 64, "data")
 
 
 def test_the_whole_package_is_hashed():
