@@ -249,7 +249,7 @@ def workflow(tmp_path_factory):
 
 def dry_run(folder, *targets):
     done = subprocess.run(
-        [sys.executable, "-m", "snakemake", "--dry-run", "--cores", "1", *targets],
+        [sys.executable, "-m", "snakemake", "--dry-run", "--verbose", "--cores", "1", *targets],
         cwd=folder,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,

@@ -48,5 +48,5 @@ def test_every_job_keeps_it(monkeypatch):
     monkeypatch.setattr(script, "keep_freed_memory", lambda: called.append(True))
     monkeypatch.setattr(script.sidecars, "write", lambda given: None)
     monkeypatch.setattr(script, "_limit_threads", lambda threads: None)  # those of this process
-    with script.job(SimpleNamespace(log=[], threads=1)):
+    with script.job(SimpleNamespace(input=[], log=[], threads=1)):
         assert called

@@ -171,7 +171,7 @@ def test_a_figure_without_its_experiment_is_refused(tree, snakemake):
     assert "experiments.rgap_batch2 is missing" in done.stdout + done.stderr
 
 
-def test_missing_index_is_refused_by_the_job(tree, snakemake):
+def test_missing_index_is_refused_before_any_job(tree, snakemake):
     path = tree / "config.yaml"
     raw = yaml.safe_load(path.read_text())
     raw["targets"]["copa_pair"]["indices"] = [1, 99999]
@@ -179,7 +179,7 @@ def test_missing_index_is_refused_by_the_job(tree, snakemake):
     target = "results/targets/embedded-smoke/copa_pair.safetensors"
     done = snakemake(tree, *SMOKE, "--", target, check=False)
     assert done.returncode != 0
-    assert "Index 99999 is out of range" in done.stdout + done.stderr
+    assert "99999 is none of the 50000 images of cifar10-train" in done.stdout + done.stderr
     assert not (tree / target).exists()
 
 

@@ -42,8 +42,6 @@ try:
             os.environ.get(gradleak_config.ROOT_VARIABLE),
         )
     )
-    if workflow.is_main_process and workflow.storage_settings.default_storage_provider is None:
-        gradleak_config.check_root(CONFIG.data.root)
 except GradleakError as error:
     raise WorkflowError(str(error)) from None
 
@@ -57,6 +55,11 @@ for folder in ("results", "figures"):
         raise WorkflowError(
             f"{folder} is no folder that you may write to; move it away or change its permissions."
         )
+if workflow.is_main_process and workflow.storage_settings.default_storage_provider is None:
+    try:
+        gradleak_config.check_root(CONFIG.data.root)
+    except GradleakError as error:
+        raise WorkflowError(str(error)) from None
 
 DATA_ROOT = CONFIG.data.root
 # For jobs elsewhere, which read the config anew.
