@@ -20,7 +20,7 @@ from gradleak.data.arrays import Dataset
 from gradleak.errors import ArtifactError, ConfigError, DataError, NumericsError
 from gradleak.models import files, resnet
 from gradleak.models.activations import Activation
-from gradleak.models.build import load, with_statistics
+from gradleak.models.build import fast_layout, load, with_statistics
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
 from gradleak.training import learner, memory
@@ -237,6 +237,36 @@ def test_killed_training_goes_on_at_its_checkpoint(tmp_path):
         assert equal(trainer(epochs=8).run(path).weights, trainer(epochs=8).run().weights)
     finally:
         torch.set_num_threads(threads)
+
+
+# oneDNN writes past its memory in the second convolution with channels last, if AVX2 is all it has.
+NARROW = Chain(
+    "narrow",
+    (3, 16, 16),
+    (
+        ConvSpec(6, (3, 3), padding=(1, 1), activation=RELU),
+        ConvSpec(8, (1, 1), stride=(2, 2), activation=RELU, pool="global"),
+        LinearSpec(3),
+    ),
+)
+TRAINED = """
+import sys
+sys.path[:0] = {paths!r}
+import test_training as t
+t.trainer(chain=t.NARROW, parts=t.split(side=16), **t.PLAIN).run()
+"""
+
+
+def test_networks_train_on_a_cpu_without_avx512():
+    here = Path(__file__).parent
+    code = TRAINED.format(paths=[str(here), str(here.parent / "workflow")])
+    environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert fast_layout(NARROW) == torch.contiguous_format
+    assert fast_layout(SMALL) == torch.channels_last
 
 
 def test_diverged_training_names_the_epoch_and_keeps_the_last_checkpoint(tmp_path):

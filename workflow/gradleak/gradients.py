@@ -15,6 +15,7 @@ from gradleak.losses import BINARY, LOSSES, RAW
 from gradleak.models.build import (
     ChainModule,
     check_norms,
+    fast_layout,
     images_at_once,
     load,
     with_statistics,
@@ -207,7 +208,7 @@ def _inputs(chain: Chain, images: np.ndarray, precision: str, device: torch.devi
 
 def _layout(chain: Chain) -> torch.memory_format:
     # Measured on two cores: VGG-16 at 224x224 runs forward in 0.7 of the time.
-    return torch.channels_last if max(chain.input[1:]) >= LARGE else torch.contiguous_format
+    return fast_layout(chain) if max(chain.input[1:]) >= LARGE else torch.contiguous_format
 
 
 def _summed(

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from gradleak.errors import ConfigError
-from gradleak.models.build import check_norms, load, with_statistics
+from gradleak.models.build import check_norms, fast_layout, load, with_statistics
 from gradleak.models.chain import Chain
 from gradleak.models.files import fingerprint
 from gradleak.progress import Progress
@@ -69,7 +69,8 @@ class Learner:
         self.chain, self.recipe, self.seed, self.device = chain, recipe, seed, device
         self.kind = arithmetic(recipe.precision, device)
         self.module = load(chain, with_statistics(chain, weights), torch.float32)
-        self.module.to(device).to(memory_format=torch.channels_last)
+        self.layout = fast_layout(chain)
+        self.module.to(device).to(memory_format=self.layout)
         self.optimiser = recipe.optimiser(self.module)
         self._evaluated = EVALUATED
 
@@ -154,7 +155,7 @@ class Learner:
         self, inputs: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         with autocast(self.kind, self.device):
-            output = self.module(inputs)
+            output = self.module(inputs.contiguous(memory_format=self.layout))
         output = output.float()
         return output, functional.cross_entropy(output, labels)
 
