@@ -205,7 +205,7 @@ def cosine(view, images, labels):
     return 1.0 - a @ b / np.linalg.norm(a) / np.linalg.norm(b)
 
 
-@pytest.mark.parametrize("build", [audited.vit, normed])
+@pytest.mark.parametrize("build", [pytest.param(audited.vit, marks=pytest.mark.slow), normed])
 def test_a_search_leaves_network_and_switches_as_they_were(build, photos):
     module = made(build)
     before = {name: value.clone() for name, value in module.state_dict().items()}

@@ -67,7 +67,7 @@ def dense_rank(system):
     return int(np.sum(values > 1e-10 * values[0])), clear
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(networks(), st.integers(0, 1000))
 @example(SKIPPED, 0)
 @example(RIM, 0)

@@ -44,6 +44,7 @@ def test_both_ways_begin_alike_and_walk_alike(case):
     assert (plain.values < first.values).all()
 
 
+@pytest.mark.slow
 def test_the_row_holds_times_memory_and_errors(tmp_path, data):
     model, dataset = (str(tmp_path / f"{name}.safetensors") for name in ("model", "photos10-train"))
     stacked = {f"net/{name}": value[None] for name, value in initial_weights(NET, 0).items()}

@@ -70,6 +70,7 @@ def toy(tmp_path):
     return tmp_path
 
 
+@pytest.mark.slow
 def test_overhead_counts_the_jobs_of_each_run(toy):
     over = {"amount": 3, "scale": "smoke"}
     first, second = pipeline.overhead_rows(str(toy), "all", over)

@@ -137,7 +137,7 @@ def told(kills, runs, seed):
 @pytest.mark.parametrize(
     ("number", "targets"),
     [
-        pytest.param(3, (faults.SCORE,), id="3"),
+        pytest.param(2, (faults.SCORE,), id="2"),
         pytest.param(20, (faults.FIGURE, faults.TRAINING), id="20", marks=pytest.mark.slow),
     ],
 )

@@ -50,6 +50,7 @@ def test_each_network_and_regime_has_its_rule(ours, snakemake):
     assert counts["client"] == "2"
 
 
+@pytest.mark.slow
 def test_a_federation_from_nothing(ours, snakemake):
     target = f"{FOLDER}/together/ours_kl.csv"
     snakemake(ours, *options(), target)

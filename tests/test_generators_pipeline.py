@@ -1,6 +1,7 @@
 """Generators and the attack that searches them, as rules."""
 
 import pandas as pd
+import pytest
 import yaml
 
 from gradleak.artifacts import read_tensors
@@ -45,6 +46,7 @@ def configured(tree):
     path.write_text(yaml.safe_dump(raw))
 
 
+@pytest.mark.slow
 def test_an_attack_trains_the_generator_that_it_searches(tree, snakemake):
     configured(tree)
     target = f"results/scores/{CASE}/searched/searched/none/searching.csv"

@@ -110,6 +110,7 @@ def arguments(cloud, *further):
     return *profile, "--storage-s3-endpoint-url", cloud.url, *further
 
 
+@pytest.mark.slow
 def test_a_dry_run_plans_every_job_with_its_files_in_the_bucket(tree, snakemake, cloud):
     smoke = "--config", "scale=smoke", "--", "figures/copa_fig1.pdf"
     done = snakemake(tree, "-n", "--verbose", *arguments(cloud, *smoke))

@@ -248,6 +248,7 @@ def pages(tree):
     return tree / "results" / "notebooks"
 
 
+@pytest.mark.slow
 def test_the_target_makes_every_page_but_that_of_the_failing_notebook(built):
     tree, done = built
     assert done.returncode == 1
@@ -262,6 +263,7 @@ def test_the_target_makes_every_page_but_that_of_the_failing_notebook(built):
 
 
 @pytest.mark.parametrize("name", OURS)
+@pytest.mark.slow
 def test_a_page_is_whole_and_asks_for_nothing(built, name):
     file = pages(built[0]) / f"{name}.html"
     tree = parse(file.read_text())
@@ -278,6 +280,7 @@ def test_a_page_is_whole_and_asks_for_nothing(built, name):
         assert (ROOT / target.removeprefix("../../")).is_file()
 
 
+@pytest.mark.slow
 def test_a_notebook_runs_to_the_same_bytes_and_again_only_after_a_change(built):
     tree, _ = built
     file = pages(tree) / "fedkl.html"
@@ -325,6 +328,7 @@ def test_a_signal_ends_the_kernel_too(tmp_path):
 
 
 @pytest.mark.parametrize("name", OURS)
+@pytest.mark.slow
 def test_on_a_telephone_pictures_and_tables_keep_their_size(browser, built, name):
     tab = browser.open(pages(built[0]) / f"{name}.html", width=400)
     try:
@@ -340,6 +344,7 @@ def test_on_a_telephone_pictures_and_tables_keep_their_size(browser, built, name
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.slow
 def test_a_page_opens_without_errors_fits_its_window_and_axe_finds_nothing(
     browser, built, name, width, scheme
 ):

@@ -216,6 +216,7 @@ def test_slurm_is_asked_for_a_gpu_by_jobs_that_use_one(tree, snakemake, fake, mo
     assert int(trained[trained.index("-t") + 1]) >= 5
 
 
+@pytest.mark.slow
 def test_slurm_is_asked_for_no_gpu_by_the_others(tree, snakemake, fake, monkeypatch):
     monkeypatch.setenv("PATH", fake.path)
     model = "results/models/smoke/cnn3_v1_tanh.safetensors"

@@ -25,6 +25,7 @@ def rules(done):
     return {name: int(n) for name, n in re.findall(r"^(\w+) +(\d+)$", text, re.MULTILINE)}
 
 
+@pytest.mark.slow
 def test_a_large_gradient_is_gone_once_it_was_read(large, snakemake):
     """And nothing is to be done; --notemp keeps it; another attack makes it again for itself."""
     gradient = large / f"results/gradients/{CELL}.safetensors"

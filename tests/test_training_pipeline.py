@@ -1,6 +1,7 @@
 """Training as a rule: what it writes, and a checkpoint that is not its own."""
 
 import pandas as pd
+import pytest
 
 from gradleak.artifacts import read_tensors
 
@@ -8,6 +9,7 @@ SMOKE = ("--cores", "2", "--config", "scale=smoke", "--")
 FOLDER = "results/training/embedded-smoke/rgap_resnet18"
 
 
+@pytest.mark.slow
 def test_a_training_from_nothing_and_a_damaged_checkpoint(tree, snakemake):
     """The job refuses the file by name, leaves it, and works once it is gone."""
     checkpoint = tree / FOLDER / "rgap_resnet18.checkpoints" / "rgap_resnet18-0.safetensors"

@@ -88,6 +88,7 @@ def test_of_another_target_its_path_is_said_and_nothing_after_a_failure(toy, tmp
     assert not any("Look at" in line or line == "results/claims.csv" for line in said)
 
 
+@pytest.mark.slow
 def test_the_page_is_named_unless_it_is_older_than_what_it_shows(toy, tmp_path):
     assert toy("--", "results/report.html")[-1] == WITH_PAGE
 

@@ -117,7 +117,7 @@ def _fitted(
             equations = sparse.identity(place.size, format="csr")
         else:
             # Unknown differences count a little, so that nothing is left undetermined.
-            weight = np.maximum(weight, 1e-9 * max(weight.max(), 1.0))
+            weight = np.maximum(weight, 1e-9 * weight.max(initial=1.0))
             each = np.arange(to.size)
             ones = np.ones(to.size)
             equations = sparse.csr_matrix(
