@@ -214,6 +214,7 @@ def test_without_a_server_it_says_where_the_file_belongs(served, tmp_path):
 
 SNAKEFILE = """
 configfile: "config.yaml"
+include: "workflow/rules/config_file.smk"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/inputs.smk"
 include: "workflow/rules/training_inputs.smk"

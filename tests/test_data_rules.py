@@ -16,6 +16,7 @@ from gradleak.data import arrays, catalogue
 ROOT = Path(__file__).resolve().parents[1]
 SNAKEFILE = """
 configfile: "config.yaml"
+include: "workflow/rules/config_file.smk"
 include: "workflow/rules/common.smk"
 include: "workflow/rules/inputs.smk"
 include: "workflow/rules/data.smk"

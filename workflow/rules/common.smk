@@ -8,7 +8,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
 from gradleak import config as gradleak_config
-from gradleak import cleanup, disk, experiment_checks, lifetime, resources, shared_cache
+from gradleak import cleanup, disk, experiment_checks, resources, shared_cache
 from gradleak.attack_sections import SEARCHES
 from gradleak.attacks.run import ATTACKS
 from gradleak.benchmarks.threads import shortened
@@ -19,12 +19,7 @@ from gradleak.defences.base import DEFENCES
 from gradleak.errors import GradleakError
 from gradleak.provenance import code_hash as code
 from gradleak.provenance import software
-from gradleak.run_output.handler import take_over
 from gradleak.servers.base import SERVERS
-
-lifetime.interrupt_on_hangup()
-# What a run prints; None where Snakemake prints itself.
-OUTPUT = take_over(workflow)
 
 # Costly rules use Snakemake's shared cache, `cache: SHARED`, where --cache asks for it; without it
 # Snakemake would warn about each of them. A storage provider brings a cache of its own.
