@@ -4,9 +4,9 @@
     python tests/kernels.py run KERNEL COMMAND ...   a command
     python tests/kernels.py compare ONE OTHER        tables and claims of two folders of results
 
-OpenBLAS (NumPy's and SciPy's own), PyTorch, MKL inside PyTorch, and NumPy choose their loops by
-CPU, and each obeys a variable. One that does not is an error, for the run would say nothing; MKL,
-which obeys on Intel's CPUs alone, is told of.
+OpenBLAS (NumPy's and SciPy's own), PyTorch, MKL and oneDNN inside PyTorch, and NumPy choose their
+loops by CPU, and each obeys a variable. One that does not is an error, for the run would say
+nothing; MKL, which obeys on Intel's CPUs alone, is told of.
 """
 
 import json
@@ -21,25 +21,34 @@ import pandas as pd
 TESTS = Path(__file__).resolve().parent
 # Tests of times, verdicts and pages, which say nothing of rounding.
 OTHER = re.compile("test_(benchmarks|claims|figures|report)")
-# OpenBLAS' name of a kernel: what the CPU must have (NumPy's name), PyTorch's, MKL's, and how far
-# NumPy's own loops go.
+# OpenBLAS' name of a kernel: what the CPU must have (NumPy's name), PyTorch's, MKL's and oneDNN's,
+# and how far NumPy's own loops go. MKL and oneDNN have nothing older than SSE4.
 KERNELS = {
-    "SkylakeX": ("AVX512_SKX", "avx512", "AVX512", "X86_V4"),
-    "Zen": ("AVX2", "avx2", "AVX2", "X86_V3"),
-    "Haswell": ("AVX2", "avx2", "AVX2", "X86_V3"),
-    "Sandybridge": ("AVX", "default", "SSE4_2", "X86_V2"),
-    "Nehalem": ("SSE42", "default", "SSE4_2", "X86_V2"),
-    "Prescott": ("SSE3", "default", "SSE4_2", "X86_V2"),
+    "SkylakeX": ("AVX512_SKX", "avx512", "AVX512", "AVX512_CORE", "X86_V4"),
+    "Zen": ("AVX2", "avx2", "AVX2", "AVX2", "X86_V3"),
+    "Haswell": ("AVX2", "avx2", "AVX2", "AVX2", "X86_V3"),
+    "Sandybridge": ("AVX", "default", "SSE4_2", "AVX", "X86_V2"),
+    "Nehalem": ("SSE42", "default", "SSE4_2", "SSE41", "X86_V2"),
+    "Prescott": ("SSE3", "default", "SSE4_2", "SSE41", "X86_V2"),
 }
 # Other names under which OpenBLAS may report them: the builds of the wheels share these.
 ALSO = {"Zen": "Haswell", "Prescott": "Katmai"}
 LOOPS = ("X86_V2", "X86_V3", "X86_V4")
-# Where MKL's first line names what it takes.
+# Where MKL's first line names what it takes, and what oneDNN calls it.
 MKL_WORDS = {"AVX512": "AVX-512)", "AVX2": "AVX2)", "SSE4_2": "SSE4.2)"}
+ONEDNN_WORDS = {
+    "AVX512_CORE": "Intel AVX-512 with AVX512BW, AVX512VL, and AVX512DQ extensions",
+    "AVX2": "Intel AVX2",
+    "AVX": "Intel AVX",
+    "SSE41": "Intel SSE4.1",
+}
 PROBE = """
 import json, numpy, scipy.linalg, threadpoolctl, torch
 numpy.ones((9, 9)) @ numpy.ones((9, 9)), scipy.linalg.inv(numpy.eye(9))
 torch.ones(9, 9) @ torch.ones(9, 9)
+if torch.backends.mkldnn.is_available():
+    image = torch.ones(1, 1, 9, 9)
+    torch.mkldnn_convolution(image, image, None, (0, 0), (1, 1), (1, 1), 1)
 pools = threadpoolctl.threadpool_info()
 features = numpy._core._multiarray_umath.__cpu_features__
 print(json.dumps({
@@ -55,37 +64,42 @@ def probe(**variables):
     """Say what the libraries take under these variables."""
     done = subprocess.run(
         [sys.executable, "-c", PROBE],
-        env=os.environ | {"MKL_VERBOSE": "1"} | variables,
+        env=os.environ | {"MKL_VERBOSE": "1", "ONEDNN_VERBOSE": "1"} | variables,
         capture_output=True,
         text=True,
         check=True,
     )
     lines = done.stdout.splitlines()
     mkl = [line for line in lines if line.startswith("MKL_VERBOSE oneMKL")]
-    return json.loads(lines[-1]) | {"mkl_line": "".join(mkl)}
+    onednn = re.findall(r"^onednn_verbose,.*,cpu,isa:(.*)$", done.stdout, re.MULTILINE)
+    said = next(line for line in lines if line.startswith("{"))
+    return json.loads(said) | {"mkl_line": "".join(mkl), "onednn": "".join(onednn)}
 
 
 def variables(kernel, features):
     """Choose the variables that make the libraries of a CPU with these features take a kernel."""
-    _, torch, mkl, loops = KERNELS[kernel]
+    _, torch, mkl, onednn, loops = KERNELS[kernel]
     beyond = {"X86_V3": LOOPS[2:], "X86_V2": LOOPS[1:]}.get(loops, ())
     return {
         "OPENBLAS_CORETYPE": kernel,
         "ATEN_CPU_CAPABILITY": torch,
         "MKL_ENABLE_INSTRUCTIONS": mkl,
+        "ONEDNN_MAX_CPU_ISA": onednn,
         "NPY_DISABLE_CPU_FEATURES": " ".join(name for name in beyond if name in features),
     }
 
 
 def disobedient(kernel, found):
     """What did not take the kernel, in words; empty if all did."""
-    _, torch, _, loops = KERNELS[kernel]
+    _, torch, _, onednn, loops = KERNELS[kernel]
     known = (kernel, ALSO.get(kernel))
     words = [f"OpenBLAS takes {name}" for name in found["openblas"] if name not in known]
     if len(found["openblas"]) != 2:
         words.append(f"{len(found['openblas'])} copies of OpenBLAS were found, not 2")
     if found["torch"].lower() != torch:
         words.append(f"PyTorch takes {found['torch']}")
+    if found["onednn"] not in ("", ONEDNN_WORDS[onednn]):  # empty in builds without oneDNN
+        words.append(f"oneDNN takes {found['onednn']}")
     beyond = LOOPS[LOOPS.index(loops) + 1 :]
     return words + [f"NumPy takes {name}" for name in beyond if name in found["features"]]
 
@@ -113,7 +127,7 @@ def environment(kernel, features=None):
     if words := disobedient(kernel, found):
         sys.exit(f"{kernel} is not in effect: {'; '.join(words)}.")
     told = mkl_told(kernel, found)
-    print(f"== {kernel} is in effect in OpenBLAS, PyTorch, NumPy, {told}", file=sys.stderr)
+    print(f"== {kernel} is in effect in OpenBLAS, PyTorch, oneDNN, NumPy, {told}", file=sys.stderr)
     return os.environ | chosen
 
 
@@ -163,7 +177,10 @@ def moves(one, other):
         both = a.notna() & b.notna()
         largest = pd.concat([a.abs(), b.abs()], axis=1).max(axis=1)
         numbers.append(((a - b).abs() / largest.where(largest > 0, 1.0))[both])
-        words = ~both & (left.fillna("").astype(str) != right.fillna("").astype(str))
+        words = ~both & (
+            left.astype(object).fillna("").astype(str)
+            != right.astype(object).fillna("").astype(str)
+        )
         turned += [(row, column, left[row], right[row]) for row in one.index[words]]
     return pd.concat(numbers), turned
 

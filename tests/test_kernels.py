@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(
 
 def test_each_library_takes_the_kernel_that_the_tests_ask_for(capsys):
     chosen = kernels.environment("Prescott")
-    assert "Prescott is in effect in OpenBLAS, PyTorch, NumPy, " in capsys.readouterr().err
+    assert "Prescott is in effect in OpenBLAS, PyTorch, oneDNN, NumPy, " in capsys.readouterr().err
     found = kernels.probe(**{name: chosen[name] for name in kernels.variables("Prescott", [])})
     assert kernels.disobedient("Prescott", found) == []
 
@@ -24,7 +24,9 @@ def test_a_kernel_that_is_not_in_effect_ends_the_run():
     chosen = kernels.variables("Prescott", features)
     found = kernels.probe(**chosen | {"OPENBLAS_CORETYPE": "Nehalem"})
     assert kernels.disobedient("Prescott", found) == ["OpenBLAS takes Nehalem"] * 2
-    none = {"openblas": [], "torch": "DEFAULT", "mkl": False, "features": []}
+    beyond = kernels.probe(**chosen | {"ONEDNN_MAX_CPU_ISA": "AVX"})
+    assert kernels.disobedient("Prescott", beyond) == ["oneDNN takes Intel AVX"]
+    none = {"openblas": [], "torch": "DEFAULT", "onednn": "", "mkl": False, "features": []}
     assert kernels.disobedient("Prescott", none) == ["0 copies of OpenBLAS were found, not 2"]
     loops = none | {"openblas": ["Katmai"] * 2, "features": ["X86_V3"]}
     assert kernels.disobedient("Prescott", loops) == ["NumPy takes X86_V3"]
@@ -60,6 +62,14 @@ def test_moves_are_relative_and_words_that_turn_are_named(tmp_path, capsys):
     assert "tables/t.csv,3,1,5.0e-01,5.0e-01,2" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="different columns or rows"):
         kernels.moves(one, other[:2])
+
+
+def test_a_column_of_numbers_and_gaps_is_compared_in_silence(recwarn):
+    one, other = (pd.DataFrame({"n": [1.0, None], "s": ["a", None]}) for _ in range(2))
+    assert kernels.moves(one, other)[1] == []
+    other.loc[1, "n"] = 2.0
+    assert [turn[:2] for turn in kernels.moves(one, other)[1]] == [(1, "n")]
+    assert not recwarn.list
 
 
 def test_tests_that_fail_under_a_kernel_end_with_its_name(tmp_path, monkeypatch):
