@@ -14,6 +14,7 @@ from gradleak.attacks.mkor import Mkor
 from gradleak.data import embedded
 from gradleak.errors import NumericsError
 from gradleak.gradients import capture
+from gradleak.inversion.free_direction import settle
 from gradleak.inversion.head import Head
 from gradleak.inversion.recount import is_needed, whole
 from gradleak.models.chain import Chain, LinearSpec
@@ -163,6 +164,15 @@ def test_neighbours_settle_the_open_direction_of_many_smooth_images():
         for free in ("median", "range")
     }
     assert errors["median"] < 0.5 * errors["range"]
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (5, 1)])
+def test_the_open_direction_is_settled_without_neighbours(shape):
+    """A grid one region wide has none across; of one region, the middle of the range decides."""
+    dark = np.random.default_rng(0).uniform(0.1, 0.3, (10, 2, *shape))
+    found, middle = (settle(dark, np.full(10, 0.5), kind) for kind in ("median", "range"))
+    assert (dark + 0.5 * found).min() >= 0 and (dark + 0.5 * found).max() <= 1
+    assert shape != (1, 1) or found == pytest.approx(middle, rel=1e-12)  # one equation, no sums
 
 
 def test_inverse_sigmoids_are_exact_without_a_pool():
