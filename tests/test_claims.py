@@ -149,6 +149,12 @@ def test_failed_runs_are_counted_and_count_as_worst(
     assert frame["copa.c.full.fig1.copa"].verdict == "differs"
     assert frame["copa.padding.copa"].verdict == "differs"
     assert frame["copa.fig1.pair.12.copa"].verdict == "reproduced"
+    most = changed_scores(rows, **where)
+    for row in most:
+        if all(row[key] == value for key, value in where.items()) and row["seed"] < 6:
+            row.update(status="failed", reason="NaN", value="")
+    value = Judged(claims, read(tmp_path, most, [], []))["copa.table2.fig1.v3.truck.copa.mse"]
+    assert (value.n_ok, value.verdict, value.reason) == (4, "differs", "6 of 10 runs failed")
     none_left = [row for row in rows if row["seed"] < 4 or row["model"] != "cnn3_v3_tanh"]
     frame = Judged(claims, read(tmp_path, none_left, [], []))
     assert frame["copa.table2.fig1.v3.truck.copa.mse"].verdict == "differs"

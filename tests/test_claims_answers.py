@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from claims_rgap import FILE, changed, rank_rows, read, score_rows
@@ -12,6 +14,7 @@ from claims_synthetic import Judged
 from gradleak.claims import Claims, Evidence, evaluate, load
 from gradleak.claims.evidence import runs
 from gradleak.claims.model import Claim
+from gradleak.claims.orders import _one_answer
 from gradleak.errors import ArtifactError
 
 
@@ -71,6 +74,15 @@ def test_starts_are_compared_by_their_median(claims: Claims, scores: list, tmp_p
     own = _claim(claims, name, comparisons=comparisons)
     frame = Judged(own, read(tmp_path, one, []))
     assert (frame[name].verdict, frame[name].n_ok) == ("differs", 6)
+
+
+def test_more_failed_answers_than_not_are_a_failure() -> None:
+    rows = [("m", "0", 0, 0, value) for value in (20.0, math.nan, math.nan)]
+    rows += [("m", "0", 0, 1, value) for value in (20.0, 30.0, math.nan)]
+    found = pd.DataFrame(rows, columns=["model", "seed", "batch", "index", "value"])
+    assert _one_answer(found, "psnr").ok.tolist() == [False, True]
+    assert _one_answer(found, "psnr").value.tolist() == [-math.inf, 20.0]
+    assert _one_answer(found, "mse").value.tolist() == [math.inf, 30.0]
 
 
 def test_failed_starts_count_in_shares_and_means(

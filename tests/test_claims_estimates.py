@@ -103,6 +103,7 @@ def _related(folder: Path, relation: dict, **more: Any) -> pd.Series:
         ({"of": "difference", "cells": ["g.r1.v", "g.r2.v"]}, {"paper_value": 9.7}, 9.9, False),
         ({"of": "value", "cells": ["g.r2.v"]}, {"paper_value": 20.5, "decimals": 0}, 20.1, True),
         ({"of": "value", "cells": ["g.r2.v"]}, {"paper_value": 20.5}, 20.1, False),
+        ({"of": "value", "cells": ["g.r2.v"]}, {"paper_value": 21, "decimals": 0}, 20.1, False),
         ({"of": "count", "cells": ["g.*"]}, {"paper_value": 3}, 3, True),
     ],
 )

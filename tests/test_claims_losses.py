@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from scipy.special import spence
 
 from gradleak.claims.margin import FACTS, MARGINS, check, roots
+from gradleak.claims.queries import Effect, Loss
 from gradleak.losses import BINARY, MarginLoss
 
 AMOUNT = 1e-6
@@ -98,3 +101,17 @@ def test_the_twin_is_smaller_only_behind_the_turn() -> None:
     wrong, least = check("twin_larger_before_turn", ["logistic"], AMOUNT)
     assert wrong == [] and 1 < least < 1.3
     assert MarginLoss("logistic").turn == pytest.approx(1.278, abs=5e-4)
+
+
+@pytest.mark.parametrize(("key", "value"), [("fact", "rises"), ("losses", ["square"])])
+def test_unknown_facts_and_losses_are_refused(key: str, value: Any) -> None:
+    known = {"form": "loss", "fact": next(iter(FACTS)), "losses": list(BINARY)}
+    Loss.model_validate(known)
+    with pytest.raises(ValidationError, match="is not one of"):
+        Loss.model_validate({**known, key: value})
+
+
+def test_effects_of_nothing_are_refused() -> None:
+    pair = {"pairs": [], "among": [{}, {}]}
+    with pytest.raises(ValidationError, match="pairs"):
+        Effect.model_validate({"form": "effect", "unit": "image", **pair})

@@ -59,6 +59,7 @@ def _file(folder: Path, **content: Any) -> Claims:
         "factor": {"rule": "factor", "factor": 1.1},
         "least": {"rule": "at_least", "amount": 2},
         "most": {"rule": "at_most", "amount": 2},
+        "half": {"rule": "at_least", "amount": 0.5},
         "same": {"rule": "absolute", "amount": 0},
         "test": {"rule": "alpha"},
     }
@@ -320,7 +321,21 @@ def test_a_trend_whose_interval_holds_0_is_none(sign: str, tmp_path: Path) -> No
     claim = {"id": "c", "locator": "x", "kind": "order", "statement": "x", "tolerance": "test"}
     found = _judge(tmp_path, _read(tmp_path, rows), {**claim, "query": query})
     assert side * found["ours"] > 0 and found["low"] < 0 < found["high"]
-    assert found["verdict"] == "differs"
+    assert (found["verdict"], found["n"], found["n_ok"]) == ("differs", 8, 8)
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_shares_are_of_units_that_both_have(swapped: bool, tmp_path: Path) -> None:
+    rows = [_row(("r", *KEY[1:]), 0, k, "ssim", 0.9) for k in range(9)]
+    rows += [_row(("s", *KEY[1:]), 0, k, "ssim", 0.1) for k in range(2, 11)]
+    more, less = ({"metric": "ssim", "where": {"result": name}} for name in ("r", "s"))
+    query = {"form": "share", "unit": "image", "more": more, "less": less}
+    if swapped:
+        query |= {"more": less, "less": more}
+    claim = {"id": "c", "locator": "x", "kind": "order", "statement": "x", "tolerance": "half"}
+    found = _judge(tmp_path, _read(tmp_path, rows), {**claim, "query": query})
+    assert (found["verdict"], found["ours"]) == (("differs", -1) if swapped else ("reproduced", 1))
+    assert "over 7 images" in found["reason"]
 
 
 def test_columns_of_other_tables(tmp_path: Path) -> None:
