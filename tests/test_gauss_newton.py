@@ -237,6 +237,13 @@ def test_an_exact_start_costs_one_evaluation_and_stays():
     assert found.evaluations == 1 and found.stop == "target reached"
 
 
+def test_the_image_is_searched_after_the_known_layers():
+    shared, _ = perturbed(deficient())
+    found = GaussNewton(iterations=8).run_many([shared], [0])[0]
+    # Of the last stage alone.
+    assert len(found.trace) > 1 and found.trace[-1] < found.trace[0]
+
+
 def test_members_do_not_influence_each_other_and_a_run_repeats_itself():
     views = [perturbed(smooth(), seed=seed)[0] for seed in range(2)]
     bad = replace(

@@ -1,0 +1,143 @@
+"""Small parts of attacks and their inversions, each against its definition."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from chains import fully_connected, image, seen, view
+from gradleak.attacks.inverting import InvertingGradients
+from gradleak.attacks.labels import is_positive
+from gradleak.attacks.last_layer import beginnings
+from gradleak.attacks.least_squares import LayerProblem, adam, square_sum
+from gradleak.attacks.mkor import Mkor
+from gradleak.attacks.run import chosen
+from gradleak.errors import NumericsError
+from gradleak.inversion.free_direction import settle
+from gradleak.inversion.pixels import Axis, Regions, estimate
+from gradleak.models.activations import Activation
+from gradleak.operators.convolution import Convolution
+from gradleak.operators.structure import ConvShape
+from mkor_cases import PAIRED, batch, error, network
+from mkor_cases import seen as seen_by_server
+
+
+def test_adam_is_pytorchs():
+    shape = ConvShape(1, 2, (2, 2), (1, 1), (0, 0), (3, 3))
+    draw = np.random.default_rng(0)
+    operator = Convolution(draw.standard_normal((2, 1, 2, 2)), shape)
+    problem = LayerProblem(operator, draw.standard_normal(8), Activation("tanh"))
+    start = draw.standard_normal(9)
+    found = adam(problem, start, 250)
+    y = torch.tensor(start, requires_grad=True)
+    weight, values = torch.tensor(operator.dense()), torch.tensor(problem.values)
+    search = torch.optim.Adam([y], lr=1e-2, eps=1e-8)
+    losses = []
+    for _ in range(251):
+        search.zero_grad()
+        loss = (weight @ torch.tanh(y) - values).square().sum()
+        loss.backward()
+        losses.append(loss.item())
+        if len(losses) <= 250:
+            search.step()
+    np.testing.assert_allclose(found.y, y.detach().numpy(), rtol=1e-8)
+    # The value at the start, after each hundred steps and at the end; no penalty adds nothing.
+    np.testing.assert_allclose(found.trace, [losses[k] for k in (0, 100, 200, 250)], rtol=1e-8)
+    assert square_sum(problem.residuals(start)) == pytest.approx(losses[0])
+
+
+def test_an_input_that_may_be_negative_is_not_positive():
+    """A mean of 0.5 moves the range below 0; from 0 on it is positive."""
+    single = fully_connected()
+    given = view(single, image(single, low=0.0), loss="logistic", low=0.0)
+    assert is_positive(given)
+    assert not is_positive(replace(given, low=-0.5))
+
+
+def test_a_granted_label_is_held_against_the_last_bias():
+    deep = fully_connected(8, 6, bias=True)
+    given, _, label = seen(deep)
+    InvertingGradients(iterations=1).run_many([given], [0])
+    (found,) = InvertingGradients(iterations=1).run_many([replace(given, labels=(-label,))], [0])
+    assert isinstance(found, NumericsError)
+
+
+def test_the_margin_is_held_against_the_last_bias():
+    given, _, _ = seen(fully_connected(8, bias=True))
+    (one,) = beginnings(given, given.weights, given.gradients)
+    assert one.note == ""
+    # The same ∂ℓ/∂w and ∂ℓ/∂b, but another b gives another μ.
+    bent = given.weights | {"fc2.bias": given.weights["fc2.bias"] + 1.0}
+    (one,) = beginnings(given, bent, given.gradients)
+    assert "differ" in one.note
+
+
+def test_an_own_choice_is_the_first_image_of_the_first_answer():
+    images = np.arange(2 * 1 * 3 * 4 * 2.0).reshape(2, 1, 3, 4, 2, 1, 1)
+    np.testing.assert_array_equal(chosen({"net/images": images}, "net"), images[:, :, 0, 0])
+
+
+# --- MKOR ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("size", "native", "fits"), [(16, 4, True), (16, 5, False)])
+def test_an_original_size_must_divide_the_images(size, native, fits):
+    assert (Mkor(native=native).applies(network(side=size)) is None) == fits
+
+
+@pytest.mark.parametrize("input_", [(1, 16, 8), (1, 8, 16)])
+def test_an_original_size_is_of_square_images(input_):
+    assert "native" in Mkor(native=4).applies(replace(network(), input=input_))
+
+
+def test_paths_are_solved_again_at_the_features_found():
+    """Cross-entropy sends back what depends on the image: so δ of a gray one is a beginning."""
+    labels = [2, 0, 0, 2, 2, 3]
+    images = 0.02 * batch(network(), labels)
+    given = seen_by_server(network(), replace(PAIRED, beta=1.0), images, labels)
+    off = [
+        max(error(Mkor(native=4, refinements=n).run(given, 0), images, labels).values())
+        for n in (0, 1)
+    ]
+    assert off[1] < 0.1 * off[0]
+
+
+@pytest.mark.parametrize("axis", [1, 2])
+def test_an_edge_between_rows_or_columns_settles_the_direction(axis):
+    """Flat images, so that all differences between neighbours are of s."""
+    ramp = np.linspace(0.0, 0.5, 6)
+    s = np.broadcast_to(ramp[:, None] if axis == 1 else ramp, (1, 6, 6))
+    draw = np.random.default_rng(0)
+    flat = np.broadcast_to(
+        np.r_[0.0, 1.0, draw.uniform(0, 1, 9)][:, None, None, None], (11, 1, 6, 6)
+    )
+    v = np.ones(11)
+    found = settle(flat - s, v, "median")
+    np.testing.assert_allclose(found, s, atol=1e-6)
+
+
+@pytest.mark.parametrize("regions", [(1, 1), (1, 3), (3, 1)])
+def test_a_row_of_regions_has_no_neighbours_on_one_side(regions):
+    s = 0.5 * np.arange(float(np.prod(regions))).reshape(1, *regions) / max(regions)
+    flat = np.linspace(0.1, 0.9, 11)[:, None, None, None]
+    found = settle(flat - s, np.ones(11), "median")
+    np.testing.assert_allclose(found, s, atol=1e-6)
+
+
+def test_unknown_blocks_lie_between_known_ones():
+    axis = Axis(np.arange(6), 1, 6, 6)
+    known = np.array([False, True, False, False, True, False])
+    cells = np.array([np.nan, 1.0, np.nan, np.nan, 4.0, np.nan])
+    spread = axis.spread(known) @ np.nan_to_num(cells)
+    np.testing.assert_allclose(spread, [1, 1, 2, 3, 4, 4])
+
+
+def test_least_squares_leaves_out_rows_and_columns_that_were_pruned():
+    starts = np.arange(0, 8, 2), np.arange(0, 12, 2)
+    ramp = np.add.outer(np.linspace(0, 0.4, 8), np.linspace(0, 0.6, 12))
+    means = ramp.reshape(4, 2, 6, 2).mean(axis=(1, 3))[None, None]
+    means[:, :, :, 4] = np.nan
+    found = estimate(Regions(means, means, starts, 2), (8, 12), "least_squares", None, 0.0)
+    assert found.shape == (1, 1, 8, 12)
+    np.testing.assert_allclose(found[0, 0, 1:-1, 1:-1], ramp[1:-1, 1:-1], atol=0.05)
