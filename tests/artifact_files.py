@@ -8,7 +8,7 @@ import torch
 from chains import chain, conv
 from gradleak import clients, gradients, targets
 from gradleak.artifacts import write_rows, write_tensors
-from gradleak.attacks import run
+from gradleak.attacks import reconstruction_files, run
 from gradleak.auditing import files as audits
 from gradleak.auditing.page_pictures import Pictures
 from gradleak.claims import Evidence
@@ -131,7 +131,10 @@ READERS = {
     "model": lambda paths: (models.read(paths["model"]), attacked(paths)),
     "client": _client,
     "gradient": attacked,
-    "reconstruction": lambda paths: (run.read(paths["reconstruction"]), scored(paths)),
+    "reconstruction": lambda paths: (
+        reconstruction_files.read(paths["reconstruction"]),
+        scored(paths),
+    ),
     "stored": _images,
     "sent": lambda paths: models.read(paths["sent"]),
     "secret": _known,

@@ -9,7 +9,7 @@ from gradleak.gradients import capture, signs
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 
 
 def conv(filters, kernel, stride=1, padding=0, bias=False, activation="tanh", slope=0.01, **more):

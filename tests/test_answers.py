@@ -7,7 +7,7 @@ import pytest
 from chains import conv
 from gradleak import gradients, scores, targets
 from gradleak.artifacts import read_tensors, write_tensors
-from gradleak.attacks import run, starts
+from gradleak.attacks import reconstruction_files, run, starts
 from gradleak.attacks.base import Reconstruction
 from gradleak.attacks.denoise import salt_and_pepper
 from gradleak.attacks.postprocess import hybrid_all
@@ -164,9 +164,9 @@ def test_every_answer_has_its_rows(cell, tmp_path):
     assert mse.reason.to_list()[2:] == ["The search diverged.", "No way."]
     spent = found[found.metric == "evaluations"]
     assert spent.value.to_list() == [7, 9]
-    images, _ = run.read(path)
+    images, _ = reconstruction_files.read(path)
     assert images["net/images"].shape == (1, 2, 3, 1, 1, 8, 8)
-    np.testing.assert_array_equal(run.chosen(images, "net")[0, 0], first[0])
+    np.testing.assert_array_equal(reconstruction_files.chosen(images, "net")[0, 0], first[0])
 
 
 def test_images_of_a_batch_are_matched(cell, tmp_path):

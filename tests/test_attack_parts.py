@@ -12,13 +12,13 @@ from gradleak.attacks.labels import is_positive
 from gradleak.attacks.last_layer import beginnings
 from gradleak.attacks.least_squares import LayerProblem, adam, square_sum
 from gradleak.attacks.mkor import Mkor
-from gradleak.attacks.run import chosen
+from gradleak.attacks.reconstruction_files import chosen
 from gradleak.errors import NumericsError
 from gradleak.inversion.free_direction import settle
 from gradleak.inversion.pixels import Axis, Regions, estimate
 from gradleak.models.activations import Activation
 from gradleak.operators.convolution import Convolution
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 from mkor_cases import PAIRED, batch, error, network
 from mkor_cases import seen as seen_by_server
 

@@ -14,7 +14,7 @@ from gradleak.auditing.structure import structure, without_gaps
 from gradleak.errors import ConfigError, NotApplicable
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 from gradleak.operators.system import LayerSystem
 from gradleak.rank_analysis import network_index
 from gradleak.security import structural_index

@@ -11,7 +11,8 @@ from gradleak.attacks.rgap import minimum_norm
 from gradleak.models.initial import initial_weights
 from gradleak.models.passes import deltas
 from gradleak.operators.behind import PRIME, Behind, _has_full_row_rank
-from gradleak.operators.structure import CHAINS, PATCHES, ROW_LIMITED, ConvShape, structural_rank
+from gradleak.operators.shape import ConvShape
+from gradleak.operators.structure import CHAINS, PATCHES, ROW_LIMITED, structural_rank
 from gradleak.security import (
     behind,
     index_from_ranks,

@@ -22,7 +22,8 @@ from gradleak.models.passes import deltas as true_deltas
 from gradleak.models.passes import forward
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.structure import ConvShape, structural_rank
+from gradleak.operators.shape import ConvShape
+from gradleak.operators.structure import structural_rank
 from gradleak.operators.system import LayerSystem
 from gradleak.security import behind, layer_rows, layer_system, reported_rank, structural_index
 from gradleak.targets import TargetSet

@@ -12,7 +12,7 @@ from gradleak.operators import gram
 from gradleak.operators import system as system_module
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 from gradleak.operators.system import LayerSystem
 
 SHAPES = conv_shapes(most_filters=8)

@@ -9,7 +9,8 @@ from gradleak.operators import gram
 from gradleak.operators.band import BandCholesky
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.structure import ConvShape, _boxes_after, _boxes_before
+from gradleak.operators.shape import ConvShape
+from gradleak.operators.structure import _boxes_after, _boxes_before
 from gradleak.operators.system import LayerSystem
 
 

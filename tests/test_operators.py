@@ -10,7 +10,8 @@ from chains import conv_shapes
 from gradleak.errors import NumericsError
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.structure import ConvShape, structural_rank
+from gradleak.operators.shape import ConvShape
+from gradleak.operators.structure import structural_rank
 from gradleak.operators.system import LayerSystem
 
 

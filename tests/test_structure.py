@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradleak.errors import ConfigError
+from gradleak.operators.shape import ConvShape
 from gradleak.operators.structure import (
     CHAINS,
     PATCHES,
     ROW_LIMITED,
     SINGLE_FILTER,
-    ConvShape,
     exact_domain,
     rank_bound,
     structural_rank,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gradleak.errors import NotApplicable
 from gradleak.models.chain import Chain, ConvLayer, Layer, LinearLayer
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 
 
 @dataclass(frozen=True)

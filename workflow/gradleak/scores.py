@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gradleak import columns
-from gradleak.attacks import run
+from gradleak.attacks import reconstruction_files
 from gradleak.losses import BINARY, MarginLoss
 from gradleak.metrics.image import CLIPPED, Metrics, assignment, combination, mse, of_paper
 from gradleak.models.chain import Chain
@@ -71,7 +71,7 @@ def score(
         ``objective``, ``evaluations``
             Of an iterative attack: final value, and gradients of the network computed.
     """
-    images, records = run.read(path)
+    images, records = reconstruction_files.read(path)
     chains = {chain.name: chain for chain in models.chains}
     rows = []
     metrics = of_paper(case["paper"])

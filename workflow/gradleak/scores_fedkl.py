@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gradleak.attacks import run
+from gradleak.attacks import reconstruction_files
 from gradleak.data import backbones
 from gradleak.metrics.image import FEDKL
 from gradleak.metrics.perceptual import Lpips, as_stored, standard
@@ -60,7 +60,7 @@ def score(
             The paper's LPIPS-A and LPIPS-V: of images on 0..255 with blue first, where LPIPS is
             made for [-1, 1] and red first.
     """
-    images, records = run.read(path)
+    images, records = reconstruction_files.read(path)
     chains = {chain.name: chain for chain in models.chains}
     records = [record for record in records if not record.get("classes")]
     originals, found = _pairs(images, records, targets)

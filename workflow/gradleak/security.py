@@ -14,7 +14,8 @@ from gradleak.models.passes import deltas as true_deltas
 from gradleak.operators.behind import Behind
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.structure import Seen, StructuralRank, structural_rank
+from gradleak.operators.shape import Seen
+from gradleak.operators.structure import StructuralRank, structural_rank
 from gradleak.operators.system import LayerSystem
 from gradleak.progress import progress
 from gradleak.targets import TargetSet

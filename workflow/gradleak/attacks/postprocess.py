@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradleak.attacks import run
+from gradleak.attacks import reconstruction_files, run
 from gradleak.attacks.denoise import salt_and_pepper, total_variation
 
 # What is kept of the answer that a new one is made from.
@@ -17,7 +17,7 @@ KEPT = ("model", "seed", "batch", "status", "reason", "stop")
 
 def denoise_all(path: str, weight: float) -> run.Results:
     """Denoise every answer of a reconstruction file; those without an image keep their reason."""
-    images, records = run.read(path)
+    images, records = reconstruction_files.read(path)
     found = {k: np.full_like(v, np.nan) for k, v in images.items() if k.endswith("/images")}
     out = run.Results(found, [], [])
     for record in records:
@@ -43,7 +43,7 @@ def hybrid_all(paths: Sequence[str]) -> run.Results:
     paths
         Reconstruction files of the same gradients. Runs that not all of them have are left out.
     """
-    files = [run.read(path) for path in paths]
+    files = [reconstruction_files.read(path) for path in paths]
     choices = [
         {(r["model"], r["seed"], r["batch"]): r for r in records if r["answer"] == 0}
         for _, records in files

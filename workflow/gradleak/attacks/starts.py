@@ -6,6 +6,7 @@ from typing import Protocol
 
 import numpy as np
 
+from gradleak.attacks import reconstruction_files
 from gradleak.errors import NumericsError
 from gradleak.targets import TargetSet
 
@@ -29,10 +30,7 @@ class FromReconstruction:
     """
 
     def __init__(self, path: str, kind: str = "answer") -> None:
-        # Not at the top: the module of attacks reads this one.
-        from gradleak.attacks import run
-
-        self._images, runs = run.read(path)
+        self._images, runs = reconstruction_files.read(path)
         self._places = {
             (one["model"], one["seed"], one["batch"]): one["answer"]
             for one in runs

@@ -33,7 +33,7 @@ from gradleak.auditing.kinds import (
     Kind,
 )
 from gradleak.errors import ConfigError
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 
 Shape = tuple[int, ...]
 # Images that pass to learn the shapes; norms in training need more than one.

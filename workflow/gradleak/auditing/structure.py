@@ -19,7 +19,8 @@ from gradleak.operators.behind import Behind
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.gram import normal_matrix
-from gradleak.operators.structure import ConvShape, rank_bound, structural_rank
+from gradleak.operators.shape import ConvShape
+from gradleak.operators.structure import rank_bound, structural_rank
 from gradleak.operators.system import LayerSystem
 from gradleak.rank_analysis import analyse
 from gradleak.security import behind, index_from_ranks, is_ordinary

@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 from gradleak.attacks.base import AttackerView
 from gradleak.errors import NotApplicable
 from gradleak.models.chain import Chain, ConvLayer
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 
 # As R-GAP's default: estimates outside of an activation's range are moved this far into it.
 MARGIN = 1e-6

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from gradleak import targets
 from gradleak.artifacts import read_csv
-from gradleak.attacks import run
+from gradleak.attacks import reconstruction_files
 from gradleak.columns import SCORES
 from gradleak.errors import ArtifactError
 from gradleak.figures.missing import draw_missing
@@ -79,7 +79,7 @@ class Answers:
         for reconstruction, score in zip(reconstructions, scores, strict=True):
             frame = read_csv(score, SCORES, keep_default_na=False)
             frames.append(frame)
-            images, _ = run.read(reconstruction)
+            images, _ = reconstruction_files.read(reconstruction)
             for name, array in images.items():
                 if name.endswith("/images"):
                     key = (frame["defence"].iloc[0], frame["attack"].iloc[0], name[:-7])

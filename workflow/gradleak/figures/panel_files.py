@@ -11,7 +11,7 @@ import pandas as pd
 
 from gradleak import targets
 from gradleak.artifacts import opened, read_csv
-from gradleak.attacks import run
+from gradleak.attacks import reconstruction_files
 from gradleak.errors import ArtifactError
 from gradleak.figures.pictures import DATASETS, DIGITS, is_embedded
 from gradleak.metrics.image import assignment
@@ -51,7 +51,7 @@ class Stored:
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.runs = run.read_runs(path)
+        self.runs = reconstruction_files.read_runs(path)
 
     def images(self, model: str, batch: int, part: slice) -> np.ndarray:
         """Images `part` of the answer to a batch, (k, C, H, W), NaN where there is none."""

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradleak.artifacts import again, read_csv
-from gradleak.attacks import run
+from gradleak.attacks import reconstruction_files
 from gradleak.columns import SCORES
 from gradleak.errors import ArtifactError
 from gradleak.figures.missing import draw_missing, explain
@@ -131,14 +131,14 @@ def _samples(
     files: Sequence[str], table: pd.DataFrame, model: str, attack: str, seed: int
 ) -> list[Sample]:
     """Samples of a reconstruction and its scores under `seed`, in the order of the images."""
-    images, _ = run.read(files[0])
+    images, _ = reconstruction_files.read(files[0])
     chosen = table[(table["model"] == model) & (table["attack"] == attack)]
     medians = _medians(chosen)
     chosen = chosen[chosen["seed"] == seed].sort_values("batch")
     for path, lacks in zip(files, (f"{model}/images" not in images, chosen.empty), strict=True):
         if lacks:
             raise ArtifactError(f"{path} has no {attack} of {model}, seed {seed}; {again(path)}.")
-    found = run.chosen(images, model)[seed]
+    found = reconstruction_files.chosen(images, model)[seed]
     columns = (chosen[key] for key in ("batch", "value", "status", "reason"))
     return [
         Sample(found[int(batch)], float(value), medians[batch], str(status), str(reason))

@@ -13,7 +13,7 @@ from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
 from gradleak.models.chain import POOL
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 
 EPSILON = 1e-5
 # All but the members and channels of images (K, M, C, H, W).

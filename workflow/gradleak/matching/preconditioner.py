@@ -16,7 +16,7 @@ import torch
 from gradleak.matching.linearised import Linearised
 from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 
 # Least damping relative to the largest diagonal entry: what rounding in float32 asks for.
 LEAST = 1e-7

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional
 
 from gradleak.models.chain import POOL, ConvLayer
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 
 
 def unfold(images: torch.Tensor, layer: ConvLayer) -> torch.Tensor:

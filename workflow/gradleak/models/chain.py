@@ -11,7 +11,7 @@ from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
 from gradleak.models.locks import Lock, Locked
 from gradleak.models.parts import SKIP, ConvPart, PaddingMode
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 
 IDENTITY = Activation("identity")
 # Side of a pool's blocks, and its stride.

@@ -7,7 +7,7 @@ from math import prod
 from typing import Literal
 
 from gradleak.models.locks import Lock
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 
 # What the projection of a skip is called, behind the name of the layer where it ends.
 SKIP = "_skip"

@@ -12,7 +12,7 @@ from gradleak.losses import output_gradient
 from gradleak.models.chain import POOL, Chain, ConvLayer, Layer
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 
 Weights = dict[str, np.ndarray]
 POOLS = ("none", "max", "average")

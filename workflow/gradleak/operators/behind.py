@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gradleak.operators.axis import Pair
-from gradleak.operators.structure import ConvShape, Seen
+from gradleak.operators.shape import ConvShape, Seen
 
 # Arithmetic modulo a prime whose square fits into int64: what is independent there is independent.
 PRIME = 2**31 - 1

@@ -10,7 +10,7 @@ from scipy import sparse
 from gradleak.errors import NumericsError
 from gradleak.operators.band import BandCholesky, NotPositiveDefinite
 from gradleak.operators.base import Operator
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 
 # Beyond this condition number W counts as rank-deficient and the dense path decides: normal
 # equations lose twice the digits, and 1e6 leaves four of float64's sixteen.

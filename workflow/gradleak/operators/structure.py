@@ -9,112 +9,20 @@ limit what gradients there are, see :class:`gradleak.operators.behind.Behind`. P
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from gradleak.errors import ConfigError
-from gradleak.operators.axis import Axis, Gradient, Pair
-
-if TYPE_CHECKING:
-    from gradleak.operators.behind import Behind
-
-# On each axis, whether dJ/dZ may differ from 0 at a position.
-Seen = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
+from gradleak.operators.axis import Gradient, Pair
+from gradleak.operators.behind import Behind
+from gradleak.operators.shape import ConvShape, Seen
 
 SINGLE_FILTER = "single filter"
 ROW_LIMITED = "row-limited"
 PATCHES = "solved patch by patch"
 CHAINS = "solved in chains"
-
-
-@dataclass(frozen=True)
-class ConvShape:
-    """Sizes of a convolutional layer without dilation or groups.
-
-    Attributes
-    ----------
-    channels, filters
-        Input channels C and output channels O.
-    kernel, stride, padding, size
-        Kernel sides, strides, zero padding on each side and input sides, each (height, width).
-
-    Raises
-    ------
-    ConfigError
-        If a size is not a positive whole number or the kernel exceeds the padded input.
-    """
-
-    channels: int
-    filters: int
-    kernel: Pair
-    stride: Pair
-    padding: Pair
-    size: Pair
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            least = 0 if field.name == "padding" else 1
-            if field.name not in ("channels", "filters") and len(value) != 2:
-                raise ConfigError(f"convolution: {field.name} is {value!r}; give two whole numbers")
-            for entry in value if isinstance(value, tuple | list) else (value,):
-                if isinstance(entry, bool) or not isinstance(entry, int) or entry < least:
-                    raise ConfigError(
-                        f"convolution: {field.name} is {value!r}; use whole numbers from {least} up"
-                    )
-        for side, kernel, padding in zip(self.size, self.kernel, self.padding, strict=True):
-            if kernel > side + 2 * padding:
-                raise ConfigError(
-                    f"convolution: kernel {kernel} does not fit an input of {side} with padding "
-                    f"{padding}; use a smaller kernel or a larger input"
-                )
-
-    @cached_property
-    def axes(self) -> tuple[Axis, Axis]:
-        """Height and width."""
-        height, width = (
-            Axis(*sizes)
-            for sizes in zip(self.size, self.kernel, self.stride, self.padding, strict=True)
-        )
-        return height, width
-
-    @property
-    def output(self) -> Pair:
-        """Sides (Ph, Pw) of the output."""
-        return self.axes[0].positions, self.axes[1].positions
-
-    @property
-    def positions(self) -> int:
-        """Output positions P of one filter."""
-        return self.axes[0].positions * self.axes[1].positions
-
-    @property
-    def unknowns(self) -> int:
-        """Pixels n of the input, padding not counted."""
-        return self.channels * self.size[0] * self.size[1]
-
-    @property
-    def covered(self) -> int:
-        """Pixels that some window holds."""
-        rows, columns = (int(axis.windows.any(axis=0).sum()) for axis in self.axes)
-        return self.channels * rows * columns
-
-    @property
-    def rows(self) -> int:
-        """Rows of U: |z| + |W|."""
-        return self.filters * (self.positions + self.channels * self.kernel[0] * self.kernel[1])
-
-    @cached_property
-    def phase_channels(self) -> list[Pair]:
-        """Kernel sides of each channel once the stride is folded into channels."""
-        sides = [[len(uses) for _, uses in Gradient(axis).phases] for axis in self.axes]
-        pairs = [(down, across) for down in sides[0] for across in sides[1]]
-        return sorted(pairs * self.channels, key=lambda side: side[0] * side[1])
 
 
 @dataclass(frozen=True)

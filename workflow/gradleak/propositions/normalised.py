@@ -10,7 +10,7 @@ from scipy import linalg
 from gradleak.models.chain import ConvLayer
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.structure import ConvShape
+from gradleak.operators.shape import ConvShape
 from gradleak.propositions.inference import Arrays, Head
 
 # ε of the norm (eq. 26), PyTorch's default.
