@@ -299,6 +299,7 @@ def test_security_reports_both_ranks(bias):
     assert list(table.columns) == security.COLUMNS
     assert (table[table.exact].numerical == table[table.exact]["rank"]).all()
     assert (table.numerical <= table.bound).all()
+    assert table["rows"].to_list() == 2 * [layer.shape.rows for layer in network.convolutions]
     value, exact = security.structural_index(network)
     sums = table.groupby("seed").contribution.sum()
     assert exact

@@ -10,6 +10,7 @@ import pytest
 
 from claims_fedkl import claim, claims_file, read, score
 from gradleak.claims import Evidence, evaluate
+from gradleak.claims.batches import _batches
 from gradleak.errors import ConfigError
 
 # --- Estimates -----------------------------------------------------------------------------------
@@ -114,6 +115,7 @@ def test_printed_numbers_follow_from_others_within_rounding(
     assert found["ours"] == pytest.approx(ours)
     assert found["verdict"] == ("reproduced" if verdict else "refuted")
     assert verdict or "the paper's own table" in found["reason"]
+    assert f"{int(verdict)} of 1 hold" in found["reason"]
 
 
 @pytest.mark.parametrize(
@@ -143,6 +145,28 @@ def test_numbers_in_a_range(tmp_path: Path, high: float, verdict: str) -> None:
 # --- Metrics -------------------------------------------------------------------------------------
 
 WHERE = {"result": "r", "model": "m", "attack": "a"}
+
+
+@pytest.mark.parametrize(
+    ("failed", "verdict", "reason"),
+    [
+        (0, "not judged", "scale: one image has no interval"),
+        (1, "differs", "1 of 2 runs failed and are not in the mean"),
+    ],
+)
+def test_the_mean_of_one_image_has_no_interval(
+    tmp_path: Path, failed: int, verdict: str, reason: str
+) -> None:
+    rows = [score(WHERE, 0, "ssim", 0.5)]
+    rows += [score(WHERE, 1, "ssim", None, status="failed", reason="diverged")] * failed
+    query = {"form": "runs", "where": WHERE, "metric": "ssim"}
+    claims = claims_file(tmp_path, [claim("c", query, "mean", kind="value", paper_value=0.5)])
+    found = evaluate(claims, read(tmp_path, rows), "real", "laptop").iloc[0]
+    assert (found["verdict"], found["reason"], found["ours"]) == (verdict, reason, 0.5)
+
+
+def test_batches_are_counted_in_words() -> None:
+    assert [_batches(count) for count in (1, 2)] == ["one batch", "2 batches"]
 
 
 def test_a_metric_without_weights_is_not_judged(tmp_path: Path) -> None:

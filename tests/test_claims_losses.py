@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -68,6 +69,25 @@ def test_every_fact_holds_where_it_should() -> None:
 @pytest.mark.parametrize("fact", BENT)
 def test_facts_about_losses_can_fail(fact: str) -> None:
     assert not FACTS[fact](Bent(bend=BENT[fact]), AMOUNT)[0]
+
+
+ZERO_AFTER_ONE = {
+    "rises before 0": (lambda mu: np.where(mu < 0, mu, np.where(mu < 1, -mu, 0.0)), True),
+    "rises before 1": (lambda mu: np.where(mu < 1, np.abs(mu - 0.5) - 0.5, 0.0), False),
+    "constant": (np.zeros_like, False),
+    "zero after 1.5": (lambda mu: np.where(mu < 1.5, -mu, 0.0), False),
+}
+
+
+@pytest.mark.parametrize(("product", "holds"), ZERO_AFTER_ONE.values(), ids=ZERO_AFTER_ONE.keys())
+def test_zero_after_one_is_of_margins_from_0(product: Callable, holds: bool) -> None:
+    loss: Any = SimpleNamespace(product=product)
+    assert FACTS["zero_after_one"](loss, AMOUNT)[0] == holds
+
+
+def test_three_margins_of_one_value_are_too_many() -> None:
+    cubic: Any = SimpleNamespace(product=lambda mu: mu**3 - 3 * mu)
+    assert FACTS["at_most_two"](cubic, AMOUNT) == (False, 3.0)
 
 
 def test_a_loss_whose_slope_is_equation_35_is_told() -> None:
