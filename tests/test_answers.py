@@ -252,8 +252,9 @@ def test_the_hybrid_takes_the_answer_with_less_noise(tmp_path):
     noisy = chosen.inputs(0)
     assert salt_and_pepper(smooth) < 1e-12 < salt_and_pepper(noisy)
     failure = run.NotAttacked("failed", "It broke.")
+    other = run.NotAttacked("failed", "It broke too.")
     one = saved(tmp_path, [Reconstruction(smooth, "a"), Reconstruction(noisy, "a"), failure], "one")
-    two = saved(tmp_path, [Reconstruction(noisy, "b"), failure, failure], "two")
+    two = saved(tmp_path, [Reconstruction(noisy, "b"), failure, other], "two")
     found = hybrid_all([one, two])
     images = found.images["net/images"][0, :, 0]
     np.testing.assert_array_equal(images[0], smooth)

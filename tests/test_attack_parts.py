@@ -7,15 +7,18 @@ import pytest
 import torch
 
 from chains import fully_connected, image, seen, view
+from gradleak.attacks import gauss_newton
 from gradleak.attacks.inverting import InvertingGradients
 from gradleak.attacks.labels import is_positive
 from gradleak.attacks.last_layer import beginnings
 from gradleak.attacks.least_squares import LayerProblem, adam, square_sum
 from gradleak.attacks.mkor import Mkor
 from gradleak.attacks.reconstruction_files import chosen
+from gradleak.attacks.rgap import RGap
 from gradleak.errors import NumericsError
 from gradleak.inversion.free_direction import settle
 from gradleak.inversion.pixels import Axis, Regions, estimate
+from gradleak.matching.damped import Damped
 from gradleak.models.activations import Activation
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.shape import ConvShape
@@ -71,6 +74,30 @@ def test_the_margin_is_held_against_the_last_bias():
     bent = given.weights | {"fc2.bias": given.weights["fc2.bias"] + 1.0}
     (one,) = beginnings(given, bent, given.gradients)
     assert "differ" in one.note
+
+
+def test_every_beginning_of_an_odd_network_is_answered():
+    """No bias and the identity: x, −x and their twins all give the same gradient."""
+    network = fully_connected(8, activation="identity")
+    given, _, _ = seen(network, low=-0.5, side="same", granted=False)
+    found = RGap().run(given, 0)
+    assert len(beginnings(given, given.weights, given.gradients)) == 1 + len(found.others) == 4
+
+
+@pytest.mark.parametrize("low", [0.0, -2.0])
+def test_the_prior_of_gauss_newton_is_a_uniform_images(low, monkeypatch):
+    network = fully_connected(4)
+    given, target, _ = seen(network)
+    given = replace(given, low=low, high=1.0, starts=0.5 * target[None, None])
+    spreads = []
+
+    def note(*args, spread, **more):
+        spreads.append(spread)
+        return Damped(*args, spread=spread, **more)
+
+    monkeypatch.setattr(gauss_newton, "Damped", note)
+    gauss_newton.GaussNewton(iterations=1).run_many([given], [0])
+    assert set(spreads) == {(1.0 - low) ** 2 / 12.0}
 
 
 def test_an_own_choice_is_the_first_image_of_the_first_answer():

@@ -41,6 +41,11 @@ def test_a_matrix_of_just_so_many_bytes_is_built(monkeypatch):
         gram.normal_matrix(whole.convolution, whole.gradient)
 
 
+def test_phases_are_sorted_by_their_kernels_size():
+    shape = ConvShape(1, 2, (3, 5), (2, 2), (0, 0), (9, 11))
+    assert shape.phase_channels == [(1, 2), (1, 3), (2, 2), (2, 3)]
+
+
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_boxes_are_counted(step):
     """Those of the chains' proof: the fewest of a row, a step apart, that reach the last pixel."""
