@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from chains import chain, conv, image, view
+from gradleak.attacks import gauss_newton
 from gradleak.attacks.gauss_newton import GaussNewton
 from gradleak.attacks.known_layers import known_deltas
 from gradleak.attacks.layerwise import ConvolutionCache
@@ -14,7 +15,7 @@ from gradleak.attacks.rgap import RGap
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.gradients import signs
 from gradleak.matching.chain_gradients import ChainGradients
-from gradleak.matching.damped import Problem, conjugate_gradients, square
+from gradleak.matching.damped import Damped, Problem, conjugate_gradients, square
 from gradleak.matching.linearised import Linearised
 from gradleak.matching.preconditioner import Preconditioner, depth, normal_matrix
 from gradleak.models.activations import Activation
@@ -237,11 +238,19 @@ def test_an_exact_start_costs_one_evaluation_and_stays():
     assert found.evaluations == 1 and found.stop == "target reached"
 
 
-def test_the_image_is_searched_after_the_known_layers():
+@pytest.mark.parametrize(("target", "stages"), [(1e-12, 1), (0.0, 2)])
+def test_the_image_is_searched_after_the_known_layers(target, stages, monkeypatch):
+    """Unless these alone reach the target."""
     shared, _ = perturbed(deficient())
-    found = GaussNewton(iterations=8).run_many([shared], [0])[0]
-    # Of the last stage alone.
-    assert len(found.trace) > 1 and found.trace[-1] < found.trace[0]
+    begun = []
+
+    def note(problem, **more):
+        begun.append(problem)
+        return Damped(problem, **more)
+
+    monkeypatch.setattr(gauss_newton, "Damped", note)
+    GaussNewton(iterations=12, target=target).run_many([shared], [0])
+    assert len(begun) == stages
 
 
 def test_members_do_not_influence_each_other_and_a_run_repeats_itself():
