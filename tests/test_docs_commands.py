@@ -185,7 +185,8 @@ def test_every_call_of_snakemake_runs_dry(written, tmp_path, snakemake, monkeypa
     assert len(runs) > 10
     failed = []
     for options, targets in runs.items():
-        dry = [] if set(options) & NO_JOBS else ["-n"]
+        # With the files of each job.
+        dry = [] if set(options) & NO_JOBS else ["-n", "--verbose"]
         done = snakemake(tree, *dry, *options, "--", *targets, check=False)
         said = done.stdout + done.stderr
         named = all(target in said for target in targets if "/" in target)
