@@ -297,9 +297,13 @@ def test_conda_s_environment_gets_the_packages_of_the_lock(tree, snakemake, cond
     assert asked[1::2] == pip_part()
 
 
-def test_an_environment_that_cannot_be_activated_gets_them_all_the_same(tree, snakemake, conda):
+def test_an_environment_that_cannot_be_activated_gets_them_all_the_same(
+    tree, snakemake, conda, monkeypatch
+):
     """pip must not install into whatever Python comes first on the path."""
     (conda / "bin/activate").write_text("return 1\n")
+    # Many systems have a python3 and no python.
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
     snakemake(tree, "--sdm", "conda", "--", DIGITS)
     assert len(re.findall("^> ", (conda / "asked").read_text(), flags=re.M)) == 2
 

@@ -82,7 +82,8 @@ def test_a_closed_terminal_leaves_no_lock(running, calm):
     """The kernel itself sends the hangup, and nobody reads what is said then."""
     running.wait_for_import()
     running.close_terminal()
-    assert running.wait() == 1
+    # 120 is Python's own where its last words cannot be written either.
+    assert running.wait() in (1, 120)
     goes_on(running, calm)
 
 

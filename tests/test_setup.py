@@ -172,12 +172,14 @@ def test_without_an_index_the_check_is_left_out_with_a_line(monkeypatch, capsys)
 
 
 def test_a_lock_that_has_no_wheels_is_found_by_uv(monkeypatch, tmp_path):
-    """uv itself, offline: nothing fits the one requirement."""
+    """uv itself, without internet: the index is an empty folder."""
     module = supported()
     lock = tmp_path / "requirements.lock"
     lock.write_text(f"toy==1.0 --hash=sha256:{'0' * 64}\n")
     monkeypatch.setattr(module, "LOCK", lock)
-    monkeypatch.setenv("UV_NO_INDEX", "1")
+    (tmp_path / "index").mkdir()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", (tmp_path / "index").as_uri())
+    monkeypatch.setenv("UV_NO_CONFIG", "1")
     assert "toy" in module.check_lock()
 
 
