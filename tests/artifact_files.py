@@ -69,7 +69,7 @@ def make(folder):
     targets.save(paths["targets"], target_set(), {})
     models.save(paths["model"], [NET], family_weights([NET], 2), {})
     locked = models.ModelFile((LOCKED,), family_weights([LOCKED], 2))
-    clients.create(paths["client"], 0, locked, "")
+    clients.create(paths["client"], 0, locked)
     tensors, facts = gradients.capture_all(
         models.read(paths["model"]),
         target_set(),
@@ -82,7 +82,7 @@ def make(folder):
     found = run.attack_all(paths["model"], paths["gradient"], {"method": "rgap"})
     found.save(paths["reconstruction"], str(folder / "seconds.json"), {})
     fishing = {"method": "class_fishing", "target": 1, "bias": 10.0}
-    create((paths["sent"], paths["secret"]), models.read(paths["model"]), fishing, "")
+    create((paths["sent"], paths["secret"]), models.read(paths["model"]), fishing)
     with torch.random.fork_rng():
         weights = conditional_vae.Decoder(SIZES).state_dict()
     state = {name: value.numpy() for name, value in weights.items()}

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gradleak import provenance
 from gradleak.artifacts import atomic, read_tensors, write_csv, write_json, write_tensors
 from gradleak.errors import ArtifactError
 
@@ -82,68 +81,3 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path):
     assert done.stdout.startswith("Cannot write ")
     assert "free space" in done.stdout
     assert not list(tmp_path.iterdir())
-
-
-@pytest.fixture
-def package(tmp_path, monkeypatch):
-    """A package of two modules, one importing the other, in place of our own."""
-    (tmp_path / "__init__.py").write_text("")
-    (tmp_path / "low.py").write_text('"""Doc."""\nX = 1\n')
-    (tmp_path / "high.py").write_text("from gradleak.low import X\n\ndef f():\n    return X\n")
-    (tmp_path / "other.py").write_text("Y = 2\n")
-    monkeypatch.setattr(provenance, "ROOT", tmp_path)
-
-    def digest(module):
-        for function in (
-            provenance.module_path,
-            provenance._digest_and_imports,
-            provenance.dependencies,
-            provenance.code_hash,
-        ):
-            function.cache_clear()
-        return provenance.code_hash(module)
-
-    yield tmp_path, digest
-    monkeypatch.undo()
-    digest("gradleak.errors")
-
-
-def test_code_hash_follows_imports_and_ignores_comments(package):
-    folder, digest = package
-    first = digest("gradleak.high")
-    (folder / "low.py").write_text('"""Other words."""\n# a comment\nX = 1  # another\n')
-    (folder / "other.py").write_text("Y = 3\n")
-    assert digest("gradleak.high") == first
-    (folder / "low.py").write_text("X = 2\n")
-    assert digest("gradleak.high") != first
-
-
-def test_digests_are_kept_by_content_and_do_without_a_file(tmp_path):
-    source, folder = tmp_path / "a.py", tmp_path / "kept"
-    source.write_text("from gradleak.low import X\nimport os\n")
-    first = provenance._Sources(folder)
-    found = first.read(source)
-    assert found[1] == ["gradleak.low", "gradleak.low.X"]
-    first._keep()
-    (kept,) = folder.iterdir()
-    again = provenance._Sources(folder)
-    assert again.read(source) == found and len(again._known) == 1
-    source.write_text("from gradleak.high import Y\n")
-    assert again.read(source)[0] != found[0] and len(again._known) == 2
-    kept.write_text("{broken")
-    assert provenance._Sources(folder).read(source) == again.read(source)
-    (tmp_path / "file").write_text("")
-    nowhere = provenance._Sources(tmp_path / "file")
-    assert nowhere.read(source) == again.read(source)
-    nowhere._keep()
-
-
-def test_code_hash_refuses_what_is_no_module():
-    with pytest.raises(ValueError, match=r"gradleak\.nothing is not a module"):
-        provenance.code_hash("gradleak.nothing")
-
-
-def test_an_attack_does_not_depend_on_the_other_one():
-    assert "gradleak.attacks.copa" not in provenance.dependencies("gradleak.attacks.rgap")
-    assert "gradleak.attacks.rgap" not in provenance.dependencies("gradleak.attacks.copa")
-    assert "gradleak.operators.band" in provenance.dependencies("gradleak.attacks.copa")

@@ -164,7 +164,7 @@ def served(server, tmp_path, monkeypatch):
 
 def test_a_network_from_server_to_safetensors(served, tmp_path):
     path = tmp_path / "lpips" / "alex.safetensors"
-    backbones.make(path, "alex", served.url, "code")
+    backbones.make(path, "alex", served.url)
     assert [each.name for each in path.parent.iterdir()] == ["alex.safetensors"]
     found, metadata = read_tensors(path)
     assert found.keys() == tensors("alex").keys() == backbones.read(path, "alex").keys()
@@ -172,7 +172,7 @@ def test_a_network_from_server_to_safetensors(served, tmp_path):
     sha256 = hashlib.sha256(content).hexdigest()
     assert metadata["provenance"]["sources"] == {name: sha256}
     before = path.read_bytes()
-    backbones.make(path, "alex", served.url, "code")
+    backbones.make(path, "alex", served.url)
     assert path.read_bytes() == before
 
 
@@ -182,7 +182,7 @@ def test_a_file_put_there_by_hand_is_taken_and_kept(features, served, tmp_path):
     folder.mkdir()
     by_hand = folder / backbones.file_names("alex")[2 if features else 1]
     by_hand.write_bytes(next(iter(served.files.values())))
-    backbones.make(folder / "alex.safetensors", "alex", served.url, "code")
+    backbones.make(folder / "alex.safetensors", "alex", served.url)
     assert served.requests == []
     assert sorted(each.name for each in folder.iterdir()) == ["alex.safetensors", by_hand.name]
 
@@ -191,12 +191,12 @@ def test_an_altered_official_file_is_refused(served, tmp_path):
     name, content = next(iter(served.files.items()))
     (tmp_path / name).write_bytes(content[:-1])
     with pytest.raises(DataError) as error:
-        backbones.make(tmp_path / "alex.safetensors", "alex", served.url, "code")
+        backbones.make(tmp_path / "alex.safetensors", "alex", served.url)
     sentence(error, name, "SHA-256 begins with", "delete it")
     (tmp_path / name).unlink()
     served.files[name] = content[:-1]
     with pytest.raises(DataError) as error:
-        backbones.make(tmp_path / "alex.safetensors", "alex", served.url, "code")
+        backbones.make(tmp_path / "alex.safetensors", "alex", served.url)
     sentence(error, served.url, name, "truncated or altered", "data.mirrors")
     assert not (tmp_path / "alex.safetensors").exists()
 
@@ -204,7 +204,7 @@ def test_an_altered_official_file_is_refused(served, tmp_path):
 def test_without_a_server_it_says_where_the_file_belongs(served, tmp_path):
     served.files.clear()
     with pytest.raises(DataError) as error:
-        backbones.make(tmp_path / "lpips" / "alex.safetensors", "alex", served.url, "code")
+        backbones.make(tmp_path / "lpips" / "alex.safetensors", "alex", served.url)
     folder = tmp_path / "lpips"
     sentence(error, served.url, "HTTP 404", f"or put the file into {folder} by hand")
     assert "arrays" not in str(error.value)

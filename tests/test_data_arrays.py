@@ -43,7 +43,7 @@ def sentence(error, *parts):
 
 def test_save_then_load_gives_the_same_images_and_the_checksum_of_the_file(tmp_path):
     path, data = tmp_path / "cifar10-test.safetensors", small()
-    digest = arrays.save(path, data, {"code": "abc"})
+    digest = arrays.save(path, data, {"settings": {}})
     assert digest == hashlib.sha256(path.read_bytes()).hexdigest()
     assert arrays.sidecar(path).read_text() == f"{digest}  {path.name}\n"
     found = arrays.load(path, "cifar10", "test")

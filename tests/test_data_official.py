@@ -126,7 +126,7 @@ def test_cifar_from_server_to_arrays(tmp_path, monkeypatch, server, dataset, par
     assert marker.read_text() == f"{small.tgz_md5}  {parent.filename}\n"
     for split in ("train", "test"):
         path = tmp_path / f"{dataset}-{split}.safetensors"
-        official.unpack(path, marker.parent, dataset, split, "code")
+        official.unpack(path, marker.parent, dataset, split)
         found = arrays.load(path, dataset, split)
         assert np.array_equal(found.images.reshape(-1, 3072), images[split])
         assert found.labels[:4].tolist() == [1, 0, 3, 2]
@@ -142,7 +142,7 @@ def test_mnist_from_server_to_arrays(tmp_path, monkeypatch, server):
     official.download(marker, "mnist", server.url)
     for split in ("train", "test"):
         path = tmp_path / f"mnist-{split}.safetensors"
-        official.unpack(path, marker.parent, "mnist", split, "code")
+        official.unpack(path, marker.parent, "mnist", split)
         found = arrays.load(path, "mnist", split)
         assert np.array_equal(found.images[:, 0], images[split])
         assert found.labels.tolist() == list(range(len(images[split])))
@@ -154,10 +154,10 @@ def test_unpacking_again_after_a_kill_gives_the_same_bytes(tmp_path, monkeypatch
     install(monkeypatch, server, small, files)
     official.download(tmp_path / "raw" / "MD5SUMS", "mnist", server.url)
     path = tmp_path / "mnist-test.safetensors"
-    official.unpack(path, tmp_path / "raw", "mnist", "test", "code")
+    official.unpack(path, tmp_path / "raw", "mnist", "test")
     before = path.read_bytes()
     arrays.sidecar(path).unlink()
-    official.unpack(path, tmp_path / "raw", "mnist", "test", "code")
+    official.unpack(path, tmp_path / "raw", "mnist", "test")
     assert path.read_bytes() == before
     assert len(arrays.load(path, "mnist", "test")) == 3
 
@@ -310,7 +310,7 @@ def test_unpacking_refuses_harmed_official_files(tmp_path, monkeypatch, server, 
         path.write_bytes(content)
         parts.append(md5(content))
     with pytest.raises(DataError) as error:
-        official.unpack(tmp_path / "mnist-test.safetensors", path.parent, "mnist", "test", "code")
+        official.unpack(tmp_path / "mnist-test.safetensors", path.parent, "mnist", "test")
     sentence(error, *parts)
     assert not (tmp_path / "mnist-test.safetensors").exists()
 
@@ -321,7 +321,7 @@ def test_a_batch_that_torchvision_refuses_is_reported(tmp_path, monkeypatch, ser
     install(monkeypatch, server, small, files)
     official.download(tmp_path / "raw" / "MD5SUMS", "cifar10", server.url)
     with pytest.raises(DataError) as error:
-        official.unpack(tmp_path / "x.safetensors", tmp_path / "raw", "cifar10", "test", "code")
+        official.unpack(tmp_path / "x.safetensors", tmp_path / "raw", "cifar10", "test")
     sentence(error, tmp_path / "raw" / small.filename, "corrupted", "delete the folder")
 
 
@@ -331,7 +331,7 @@ def test_labels_out_of_range_are_refused_and_nothing_is_written(tmp_path, monkey
     official.download(tmp_path / "raw" / "MD5SUMS", "cifar10", server.url)
     path = tmp_path / "cifar10-test.safetensors"
     with pytest.raises(DataError) as error:
-        official.unpack(path, tmp_path / "raw", "cifar10", "test", "code")
+        official.unpack(path, tmp_path / "raw", "cifar10", "test")
     sentence(error, path, "label 10 at index 0", "0 to 9")
     assert [entry.name for entry in tmp_path.iterdir()] == ["raw"]
 
@@ -343,5 +343,5 @@ def test_unpacking_into_an_unwritable_folder_is_named(tmp_path, monkeypatch, ser
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" / "mnist-test.safetensors"
     with pytest.raises(ArtifactError) as error:
-        official.unpack(path, tmp_path / "raw", "mnist", "test", "code")
+        official.unpack(path, tmp_path / "raw", "mnist", "test")
     sentence(error, path)

@@ -98,7 +98,7 @@ def test_at_most_so_many_images_are_taken(folder):
 def test_written_arrays_are_loaded_and_name_their_source(folder, tmp_path):
     path = tmp_path / "imagenet-val.safetensors"
     archive = archived(folder, "tar")
-    own_folder.write(path, archive, "imagenet", "val", "code")
+    own_folder.write(path, archive, "imagenet", "val")
     assert len(arrays.load(path, "imagenet", "val")) == 4
     sources = read_tensors(path)[1]["provenance"]["sources"]
     assert sources == {"archive.tar": arrays.checksum(archive)}
@@ -107,9 +107,7 @@ def test_written_arrays_are_loaded_and_name_their_source(folder, tmp_path):
 def test_no_path_and_a_missing_path_are_refused(tmp_path):
     for source in (None, ""):
         with pytest.raises(DataError) as error:
-            own_folder.write(
-                tmp_path / "imagenet-val.safetensors", source, "imagenet", "val", "code"
-            )
+            own_folder.write(tmp_path / "imagenet-val.safetensors", source, "imagenet", "val")
         sentence(error, "data.imagenet is not set", "imagenet-val.safetensors")
     refused(tmp_path / "absent", "data.imagenet", tmp_path / "absent", "does not exist")
 

@@ -513,7 +513,7 @@ def made_clients(tmp_path, models, number=3):
     out = []
     for client in range(number):
         path = str(tmp_path / "clients" / f"{client}.safetensors")
-        client_files.create(path, client, models, "")
+        client_files.create(path, client, models)
         out.append(client_files.read(path))
     return out
 
@@ -546,7 +546,7 @@ def train(tmp_path, models, clients=(), seeds=2, central=False, **federated):
         device="cpu",
         paths=paths,
         images="embedded",
-        provenance={"code": "x"},
+        provenance={},
         clients=clients,
     )
     assert not Path(paths["checkpoints"]).exists()
@@ -567,7 +567,7 @@ def test_a_client_starts_with_a_key_of_its_own_and_the_servers_locks(tmp_path):
             assert equal({"conv1_key": own["conv1_key"]}, draw_key(chain, 0, seed))
             assert not np.array_equal(own["conv1_key"], other["conv1_key"])
     again = str(tmp_path / "again.safetensors")
-    client_files.create(again, 0, models, "")
+    client_files.create(again, 0, models)
     assert Path(again).read_bytes() == Path(first.path).read_bytes()
 
 

@@ -50,7 +50,7 @@ def trained(data, folder, settings=SETTINGS, **more):
         "curve": str(folder / "vae.curve.csv"),
         "checkpoints": str(folder / "vae.checkpoints"),
     }
-    make.train_vae(data, settings, device="cpu", paths=paths, provenance={"code": "1"}, **more)
+    make.train_vae(data, settings, device="cpu", paths=paths, provenance={}, code="1", **more)
     return paths
 
 

@@ -35,7 +35,7 @@ def sent(tmp_path):
         chain = network(side=8)
         honest = ModelFile((chain,), family_weights([chain], 2))
         paths = str(tmp_path / "sent.safetensors"), str(tmp_path / "secret.safetensors")
-        base.create(paths, honest, settings, "code")
+        base.create(paths, honest, settings)
         return honest, files.read(paths[0]), Secrets.read(paths[1])
 
     return make
@@ -223,12 +223,12 @@ def test_the_speed_table_times_what_it_says(tmp_path):
     models = ModelFile((chain,), family_weights([chain], 1))
     paths = [str(tmp_path / f"{name}.safetensors") for name in ("sent", "secret", "targets", "own")]
     naive = {"method": "mkor", "convolutions": "naive", "classifier": "naive"}
-    base.create((paths[0], paths[1]), models, naive, "code")
+    base.create((paths[0], paths[1]), models, naive)
     files.save(paths[3], [chain], models.weights, {})
     targets.save(paths[2], target_set(1, 4, (1, 8, 8)), {})
     rows = speed_of_mkor.rows(*paths[:3], loss="raw_logits", images=4, threads=1)
     ours = {**MKOR, "classifier": "untouched"}
-    base.create((paths[0], paths[1]), models, ours, "code")
+    base.create((paths[0], paths[1]), models, ours)
     rows.append(speed_of_mkor.cross_entropy_row(*paths[:3], images=4, threads=1))
     rows.append(speed_of_mkor.soteria_row(paths[3], paths[2], threads=1))
     rows.append(speed_of_mkor.memory_row(paths[3], paths[2], images=4, threads=1))

@@ -64,11 +64,24 @@ def test_an_edited_attack_reruns_its_descendants_alone(copy, snakemake):
     assert attacks == {"copa", "copa_tv", "copa_algorithm1"}
 
 
-def test_an_edited_comment_reruns_nothing(copy, snakemake):
+def test_comments_and_messages_rerun_nothing(copy, snakemake):
     for name in ("attacks/copa.py", "operators/system.py", "scores.py", "gradients.py"):
         path = copy / "workflow/gradleak" / name
         path.write_text("# A comment.\n" + path.read_text() + "\n# Another one.\n")
+    errors = copy / "workflow/gradleak/errors.py"
+    errors.write_text(errors.read_text() + "\n\nclass Another(GradleakError):\n    pass\n")
+    script = copy / "workflow/scripts/attack.py"
+    script.write_text(
+        script.read_text().replace("import _package", "import _package  # first") + "# end\n"
+    )
     assert reruns(snakemake, copy) == []
+
+
+def test_an_edited_script_reruns_its_jobs(copy, snakemake):
+    script = copy / "workflow/scripts/postprocess.py"
+    script.write_text(script.read_text() + "\nEDITED = True\n")
+    rules = {rule for rule, _ in reruns(snakemake, copy)}
+    assert "postprocess" in rules and rules.isdisjoint({"attack", "gradient", "model"})
 
 
 def test_an_edited_defence_reruns_its_gradients_alone(copy, snakemake):

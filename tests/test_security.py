@@ -94,7 +94,7 @@ def test_cifar_s_batches_run_nothing(tmp_path, monkeypatch, server, place):
     install(monkeypatch, server, small, {small.filename: content})
     official.download(tmp_path / "raw" / "MD5SUMS", "cifar10", server.url)
     with pytest.raises(DataError, match="is refused: it asks for") as error:
-        official.unpack(tmp_path / "x.safetensors", tmp_path / "raw", "cifar10", "test", "code")
+        official.unpack(tmp_path / "x.safetensors", tmp_path / "raw", "cifar10", "test")
     assert "\n" not in str(error.value)
     assert not harm.exists() and not (tmp_path / "x.safetensors").exists()
 

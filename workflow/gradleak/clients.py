@@ -16,7 +16,6 @@ from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile, select
 from gradleak.models.initial import draw_key
 from gradleak.models.locks import KEY, Locked, names_of, private
-from gradleak.provenance import record
 
 AGAIN = "delete it and ask Snakemake for it again"
 
@@ -141,7 +140,7 @@ def sharing(paths: Sequence[str] | None) -> ClientFile | None:
     return read(str(path / "0.safetensors" if path.is_dir() else path))
 
 
-def create(path: str, client: int, models: ModelFile, code: str) -> None:
+def create(path: str, client: int, models: ModelFile) -> None:
     """Write the file with which a client starts: keys of its own, lock weights from the server.
 
     Parameters
@@ -150,8 +149,6 @@ def create(path: str, client: int, models: ModelFile, code: str) -> None:
         The file, and the client's number.
     models
         The server's model file; its draws become the client's.
-    code
-        Hash of the code, for provenance.
     """
     weights: dict[str, np.ndarray] = {}
     for chain in models.chains:
@@ -161,4 +158,4 @@ def create(path: str, client: int, models: ModelFile, code: str) -> None:
         drawn = {name: np.stack([key[name] for key in keys]) for name in keys[0]}
         weights |= {f"{chain.name}/{name}": v for name, v in (private(own) | drawn).items()}
     names = tuple(chain.name for chain in models.chains)
-    ClientFile(client, names, weights, path).save(record({"client": client}, code))
+    ClientFile(client, names, weights, path).save({"settings": {"client": client}})

@@ -1,13 +1,13 @@
 """Code hashes and versions: what an artifact was made from.
 
-Snakemake sees a change of a rule's script, not of the package the script imports. Each rule
-therefore carries the hash of the modules it runs, taken over their syntax trees, so that a
-change of code reruns the rule and its descendants while a comment or a docstring reruns nothing.
+Snakemake sees a change of a rule's script by its date, and none of the package that the script
+imports. Each rule therefore carries a hash of its script and of the modules it runs
+(`gradleak.code_digest`): a change of code reruns the rule and its descendants, while a comment, a
+better sentence, or a module that is moved or renamed reruns nothing.
 """
 
 from __future__ import annotations
 
-import ast
 import atexit
 import hashlib
 import json
@@ -20,8 +20,19 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from gradleak import code_digest
+from gradleak.code_digest import Imported, Source
+
 PACKAGE = "gradleak"
 ROOT = Path(__file__).resolve().parent
+# Modules that tell people something, start and end jobs or note what they took; no number depends
+# on them. The package itself only hands on what others do.
+TELLING = frozenset(
+    f"{PACKAGE}.{name}"
+    for name in ("errors", "lifetime", "progress", "provenance", "script", "sidecars")
+)
+# Digest of a module without code.
+EMPTY = code_digest.digest("").digest
 LIBRARIES = (
     "numpy",
     "scipy",
@@ -50,21 +61,8 @@ def module_path(module: str) -> Path | None:
     return None
 
 
-def _that_runs(tree: ast.Module) -> ast.Module:
-    """A module without docstrings and what only type checkers read."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = [ast.Pass()]
-        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            continue
-        first = node.body[0] if node.body else None
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-            node.body = node.body[1:]
-    return tree
-
-
 class _Sources:
-    """Digests and imports of sources by their content, kept where Python keeps compiled ones.
+    """Digests of sources by their content, kept where Python keeps compiled ones.
 
     Parsing all modules takes longer than all else that Snakemake does before its first job, and
     each job that a cluster runs would do it again.
@@ -74,21 +72,20 @@ class _Sources:
         version = ".".join(map(str, sys.version_info[:3]))
         self._file = folder / f"provenance-{version}.json"
         # Another way to digest gives other keys.
-        self._way = Path(__file__).read_bytes()
+        self._way = Path(code_digest.__file__).read_bytes()
         self._known: dict[str, list[Any]] | None = None
 
-    def read(self, path: Path) -> tuple[str, list[str]]:
-        """Digest of a module's syntax tree, and all names that it imports."""
+    def read(self, path: Path) -> Source:
+        """Digest of a module, and the names of this package that it uses."""
         if self._known is None:
             self._known = self._load()
         content = path.read_bytes()
         key = hashlib.sha256(self._way + content).hexdigest()
         if key not in self._known:
-            self._known[key] = list(_digest_and_names(content.decode("utf-8")))
+            self._known[key] = code_digest.digest(content.decode("utf-8")).as_json()
             atexit.unregister(self._keep)
             atexit.register(self._keep)
-        digest, names = self._known[key]
-        return digest, names
+        return Source.from_json(self._known[key])
 
     def _load(self) -> dict[str, list[Any]]:
         try:
@@ -109,33 +106,40 @@ class _Sources:
                 temporary.unlink()
 
 
-def _digest_and_names(source: str) -> tuple[str, list[str]]:
-    tree = _that_runs(ast.parse(source))
-    names: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            names.add(node.module)
-            names.update(f"{node.module}.{alias.name}" for alias in node.names)
-    own = sorted(name for name in names if name.split(".")[0] == PACKAGE)
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), own
-
-
 _SOURCES = _Sources(ROOT / "__pycache__")
 
 
 @cache
-def _digest_and_imports(path: Path) -> tuple[str, frozenset[str]]:
-    digest, names = _SOURCES.read(path)
-    return digest, frozenset(name for name in names if module_path(name) is not None)
+def _source(path: Path) -> Source:
+    return _SOURCES.read(path)
+
+
+def _module_of(entry: Imported) -> tuple[str, str]:
+    """Module that an imported name lives in, and what it is called there; itself if a module."""
+    inner = f"{entry.module}.{entry.name}"
+    return (inner, "") if entry.name and module_path(inner) else (entry.module, entry.name)
+
+
+@cache
+def _digest(path: Path) -> str:
+    """Digest of one file: its own code, and which code each imported name stands for."""
+    source = _source(path)
+    parts = [source.digest]
+    for entry in source.imports:
+        module, name = _module_of(entry)
+        place = module_path(module)
+        # A module that only tells people something may say it in another way.
+        told = place is None or module in TELLING
+        parts.append(f"{name}:{'' if told or place is None else _source(place).digest}")
+    return hashlib.sha256(";".join(parts).encode()).hexdigest()
 
 
 @cache
 def dependencies(module: str) -> tuple[str, ...]:
-    """All modules of this package that `module` imports, itself and the indirect ones included.
+    """All modules of this package that `module` runs, itself and the indirect ones included.
 
-    Imports within functions count. A module's parent packages count too, since Python runs them.
+    Imports within functions count, and a module's parent packages, since Python runs them. A module
+    that is only imported, or used in messages alone, does not count.
     """
     seen: set[str] = set()
     todo = [module]
@@ -145,32 +149,39 @@ def dependencies(module: str) -> tuple[str, ...]:
         if name in seen or path is None:
             continue
         seen.add(name)
-        if "." in name:
-            todo.append(name.rpartition(".")[0])
-        todo.extend(_digest_and_imports(path)[1])
+        todo.append(name.rpartition(".")[0])
+        todo.extend(_module_of(entry)[0] for entry in _source(path).imports)
     return tuple(sorted(seen))
 
 
 @cache
-def code_hash(*modules: str) -> str:
-    """Hash (16 hex digits) of the code that `modules` run, comments and docstrings left out.
+def code_hash(*modules: str, script: Path | None = None) -> str:
+    """Hash (16 hex digits) of code, words for people and names and places of modules left out.
+
+    It is taken over the sorted digests of all that runs, whatever it is called.
+
+    Parameters
+    ----------
+    modules
+        Modules of this package, taken with all that they use.
+    script
+        Path of a script, taken without what it uses.
 
     Raises
     ------
     ValueError
         If a name is not a module of this package.
     """
-    digest = hashlib.sha256()
     names: set[str] = set()
     for module in modules:
         if module_path(module) is None:
             raise ValueError(f"{module} is not a module of {PACKAGE}.")
         names.update(dependencies(module))
-    for name in sorted(names):
-        path = module_path(name)
-        assert path is not None
-        digest.update(f"{name}:{_digest_and_imports(path)[0]};".encode())
-    return digest.hexdigest()[:16]
+    paths = [path for name in names - TELLING - {PACKAGE} if (path := module_path(name))]
+    if script is not None:
+        paths.append(script)
+    digests = sorted(_digest(path) for path in paths if _source(path).digest != EMPTY)
+    return hashlib.sha256(";".join(digests).encode()).hexdigest()[:16]
 
 
 def versions() -> dict[str, str]:
@@ -189,8 +200,3 @@ def _version(library: str) -> str:
         return version(library)
     except PackageNotFoundError:
         return "absent"
-
-
-def record(settings: Any, code: str, **more: Any) -> dict[str, Any]:
-    """Provenance entry for an artifact's metadata: settings of its case, code hash, versions."""
-    return {"settings": settings, "code": code, "versions": versions(), **more}

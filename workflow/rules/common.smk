@@ -71,6 +71,8 @@ ARRAYS = f"{DATA_ROOT}/{{dataset}}-{{split}}.safetensors"
 MARKER = f"{DATA_ROOT}/raw/{{dataset}}/MD5SUMS"
 LPIPS = f"{DATA_ROOT}/{backbones.FOLDER}"
 
+SCRIPTS = Path(workflow.basedir, "workflow/scripts")
+
 # Intermediate files carry the image source and the scale, so that switching loses nothing.
 CASE = f"{CONFIG.images}-{CONFIG.scale}"
 TARGETS = f"results/targets/{CASE}/{{targets}}.safetensors"

@@ -4,7 +4,6 @@ import _package
 from gradleak import targets
 from gradleak.attacks import starts
 from gradleak.attacks.run import attack_all
-from gradleak.provenance import record
 from gradleak.script import job
 from gradleak.servers.secret import Secrets
 
@@ -26,5 +25,5 @@ with job(snakemake) as log:
         secrets=Secrets.read(secret[0]) if secret else None,
         generator=generator[0] if generator else None,
     )
-    results.save(snakemake.output.images, snakemake.output.timing, record(settings, params.code))
+    results.save(snakemake.output.images, snakemake.output.timing, {"settings": settings})
     log.info("%s", results.summary())

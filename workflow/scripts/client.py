@@ -10,5 +10,4 @@ with job(snakemake):
         snakemake.output[0],
         int(snakemake.wildcards.client),
         files.read(snakemake.input[0]),
-        snakemake.params.code,
     )

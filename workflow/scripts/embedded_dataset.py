@@ -9,5 +9,4 @@ with job(snakemake):
         snakemake.output.arrays,
         snakemake.wildcards.dataset,
         snakemake.wildcards.split,
-        snakemake.params.code,
     )

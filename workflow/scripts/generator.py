@@ -3,12 +3,11 @@
 import _package
 from gradleak.data import arrays, catalogue
 from gradleak.generators.make import convert_biggan, train_vae
-from gradleak.provenance import record
 from gradleak.script import job
 
 with job(snakemake) as log:
     params, output, settings = snakemake.params, snakemake.output, snakemake.params.settings
-    provenance = record(settings, params.code)
+    provenance = {"settings": settings}
     if settings["kind"] == "biggan":
         convert_biggan(settings, output.weights, provenance)
     else:
@@ -20,5 +19,6 @@ with job(snakemake) as log:
             device=params.device,
             paths=paths | {"checkpoints": params.checkpoints},
             provenance=provenance,
+            code=params.code,
         )
     log.info("%s", output.weights)

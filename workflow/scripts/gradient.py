@@ -4,7 +4,6 @@ import _package
 from gradleak import clients, gradients, targets
 from gradleak.artifacts import write_tensors
 from gradleak.models import files
-from gradleak.provenance import record
 from gradleak.script import job
 
 with job(snakemake):
@@ -16,5 +15,5 @@ with job(snakemake):
         client=clients.sharing(snakemake.input.get("client")),
         **params.experiment,
     )
-    metadata["provenance"] = record({"experiment": params.experiment}, params.code)
+    metadata["provenance"] = {"settings": {"experiment": params.experiment}}
     write_tensors(snakemake.output[0], tensors, metadata)

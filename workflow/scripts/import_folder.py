@@ -10,5 +10,4 @@ with job(snakemake):
         snakemake.params.source,
         snakemake.wildcards.dataset,
         snakemake.wildcards.split,
-        snakemake.params.code,
     )

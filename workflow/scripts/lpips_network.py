@@ -9,5 +9,4 @@ with job(snakemake):
         snakemake.output[0],
         snakemake.wildcards.network,
         snakemake.params.mirror,
-        snakemake.params.code,
     )

@@ -11,5 +11,4 @@ with job(snakemake):
         snakemake.wildcards.model,
         params.settings,
         params.seeds,
-        params.code,
     )

@@ -2,7 +2,6 @@
 
 import _package
 from gradleak.attacks.postprocess import denoise_all, hybrid_all
-from gradleak.provenance import record
 from gradleak.script import job
 
 with job(snakemake) as log:
@@ -11,5 +10,5 @@ with job(snakemake) as log:
         results = hybrid_all(list(snakemake.input))
     else:
         results = denoise_all(snakemake.input[0], settings["weight"])
-    results.save(snakemake.output.images, snakemake.output.timing, record(settings, params.code))
+    results.save(snakemake.output.images, snakemake.output.timing, {"settings": settings})
     log.info("%s", results.summary())

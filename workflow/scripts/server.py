@@ -11,5 +11,4 @@ with job(snakemake):
         (snakemake.output.sent, snakemake.output.secret),
         files.read(snakemake.input[0]),
         params.settings,
-        params.code,
     )

@@ -3,7 +3,6 @@
 import _package
 from gradleak import targets
 from gradleak.data import arrays, catalogue
-from gradleak.provenance import record
 from gradleak.script import job
 
 with job(snakemake):
@@ -11,4 +10,4 @@ with job(snakemake):
     dataset = catalogue.resolve(params.settings["dataset"], params.images)
     data = arrays.load(snakemake.input.dataset, dataset, params.settings["split"])
     chosen = targets.build(data, params.settings, params.number, params.size)
-    targets.save(snakemake.output[0], chosen, record(params.settings, params.code))
+    targets.save(snakemake.output[0], chosen, {"settings": params.settings})

@@ -7,7 +7,6 @@ from pathlib import Path
 from gradleak import clients
 from gradleak.data import arrays, catalogue
 from gradleak.models import files
-from gradleak.provenance import record
 from gradleak.script import job
 from gradleak.training import run, run_federated
 
@@ -30,7 +29,8 @@ with job(snakemake) as log:
             "clients": output.get("clients", ""),
         },
         images=params.images,
-        provenance=record(settings, params.code, seeds=params.seeds),
+        provenance={"settings": settings, "seeds": params.seeds},
+        code=params.code,
         clients=[clients.read(path) for path in snakemake.input.get("clients", [])],
     )
     log.info("%s", Path(output.summary).read_text(encoding="utf-8"))

@@ -13,5 +13,4 @@ with job(snakemake):
         Path(snakemake.input.marker).parent,
         snakemake.wildcards.dataset,
         snakemake.wildcards.split,
-        snakemake.params.code,
     )

@@ -20,7 +20,6 @@ from gradleak.artifacts import write_tensors
 from gradleak.data.arrays import checksum
 from gradleak.data.download import RemoteFile, check, fetch
 from gradleak.errors import DataError
-from gradleak.provenance import record
 
 if TYPE_CHECKING:
     import torch
@@ -156,7 +155,7 @@ def read(path: str | os.PathLike[str], network: str) -> dict[str, np.ndarray]:
     return weights
 
 
-def make(path: str | os.PathLike[str], network: str, mirror: str | None, code: str) -> None:
+def make(path: str | os.PathLike[str], network: str, mirror: str | None) -> None:
     """Write the safetensors file of a network, from torchvision's.
 
     A file of torchvision's that lies in the folder is taken; else the official one is downloaded,
@@ -177,7 +176,7 @@ def make(path: str | os.PathLike[str], network: str, mirror: str | None, code: s
     if source == official:
         check(official, remote)
     sources = {source.name: checksum(source)}
-    provenance = record({"network": network}, code, sources=sources)
+    provenance = {"settings": {"network": network}, "sources": sources}
     write_tensors(target, read(source, network), {"kind": "backbone", "provenance": provenance})
     if by_hand is None:
         source.unlink()

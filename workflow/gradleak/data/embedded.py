@@ -21,7 +21,6 @@ from PIL import Image
 from gradleak.data import arrays, catalogue
 from gradleak.data.arrays import Dataset
 from gradleak.errors import DataError
-from gradleak.provenance import record
 
 EVERY_FIFTH = 5
 CONTRAST_CHOICE = 2
@@ -100,10 +99,10 @@ def build(dataset: str, split: str) -> Dataset:
     return Dataset(images, labels, classes, dataset, split, origin="embedded")
 
 
-def write(path: str | os.PathLike[str], dataset: str, split: str, code: str) -> None:
+def write(path: str | os.PathLike[str], dataset: str, split: str) -> None:
     """Build an embedded data set and save it with its provenance."""
     settings = {"dataset": dataset, "split": split}
-    arrays.save(path, build(dataset, split), record(settings, code))
+    arrays.save(path, build(dataset, split), {"settings": settings})
 
 
 @cache

@@ -22,7 +22,6 @@ from gradleak.data import arrays, catalogue, pickles
 from gradleak.data.arrays import Dataset
 from gradleak.data.download import RemoteFile, check, fetch
 from gradleak.errors import ConfigError, DataError
-from gradleak.provenance import record
 
 CLASSES = {"mnist": "MNIST", "cifar10": "CIFAR10", "cifar100": "CIFAR100"}
 INSTEAD = (
@@ -107,7 +106,6 @@ def unpack(
     folder: str | os.PathLike[str],
     dataset: str,
     split: str,
-    code: str,
 ) -> None:
     """Turn the official files in `folder` into one file of arrays.
 
@@ -127,7 +125,7 @@ def unpack(
     data = read(files, dataset, split)
     settings = {"dataset": dataset, "split": split}
     sources = {remote.name: remote.digest for remote in remotes}
-    arrays.save(path, data, record(settings, code, sources=sources))
+    arrays.save(path, data, {"settings": settings, "sources": sources})
 
 
 def read(files: list[Path], dataset: str, split: str) -> Dataset:

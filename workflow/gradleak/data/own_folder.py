@@ -26,7 +26,6 @@ from PIL import Image, ImageOps
 from gradleak.data import arrays, catalogue
 from gradleak.data.arrays import Dataset, checksum
 from gradleak.errors import DataError
-from gradleak.provenance import record
 
 MANIFEST = "manifest.csv"
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm"})
@@ -66,7 +65,6 @@ def write(
     source: str | os.PathLike[str] | None,
     dataset: str,
     split: str,
-    code: str,
 ) -> None:
     """Read one's own images and save them as arrays.
 
@@ -86,7 +84,7 @@ def write(
     data = read(root, dataset, split)
     sources = {root.name: checksum(root)} if root.is_file() else {root.name: "folder"}
     settings = {"dataset": dataset, "split": split}
-    arrays.save(path, data, record(settings, code, sources=sources))
+    arrays.save(path, data, {"settings": settings, "sources": sources})
 
 
 def read(source: Path, dataset: str, split: str, most: int = MOST) -> Dataset:

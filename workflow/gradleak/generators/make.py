@@ -58,6 +58,7 @@ def train_vae(
     device: str,
     paths: Mapping[str, str],
     provenance: dict[str, Any],
+    code: str = "",
 ) -> None:
     """Train a conditional autoencoder and write its decoder.
 
@@ -74,6 +75,8 @@ def train_vae(
         ``checkpoints`` (a folder; emptied at the end).
     provenance
         Of the generator.
+    code
+        Hash of the code: checkpoints of another one are not taken up.
 
     Raises
     ------
@@ -89,7 +92,7 @@ def train_vae(
     )
     recipe = Recipe(**{field.name: settings[field.name] for field in fields(Recipe)})
     source = {**data.identity(), **{key: settings[key] for key in ("first", "size", "resize")}}
-    trainer = Trainer(sizes, images, recipe, source, provenance.get("code", ""))
+    trainer = Trainer(sizes, images, recipe, source, code)
     folder = Path(paths["checkpoints"])
     rows: list[dict[str, Any]] = []
 

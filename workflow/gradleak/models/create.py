@@ -8,10 +8,9 @@ from gradleak.models import files
 from gradleak.models.chain import Chain
 from gradleak.models.family import draw
 from gradleak.models.initial import family_weights
-from gradleak.provenance import record
 
 
-def create(path: str, name: str, settings: dict[str, Any], seeds: int, code: str) -> None:
+def create(path: str, name: str, settings: dict[str, Any], seeds: int) -> None:
     """Write a model file.
 
     Parameters
@@ -25,12 +24,10 @@ def create(path: str, name: str, settings: dict[str, Any], seeds: int, code: str
         config.yaml.
     seeds
         Draws of weights.
-    code
-        Hash of the code, for provenance.
     """
     if "chains" in settings:
         chains = [Chain.from_description(chain) for chain in settings["chains"]]
     else:
         chains = draw(name, settings, settings["networks"])
     weights = family_weights(chains, seeds)
-    files.save(path, chains, weights, record(settings, code, seeds=seeds))
+    files.save(path, chains, weights, {"settings": settings, "seeds": seeds})

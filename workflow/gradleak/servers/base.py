@@ -10,7 +10,6 @@ import numpy as np
 
 from gradleak.models import files
 from gradleak.models.chain import Chain
-from gradleak.provenance import record
 from gradleak.servers.secret import Secret, Secrets
 
 # Looked up by name, so that an edit of one server leaves the results of the others as they are.
@@ -39,9 +38,7 @@ def build(settings: Mapping[str, Any]) -> Server:
     return server
 
 
-def create(
-    paths: tuple[str, str], models: files.ModelFile, settings: Mapping[str, Any], code: str
-) -> None:
+def create(paths: tuple[str, str], models: files.ModelFile, settings: Mapping[str, Any]) -> None:
     """Write what a server sends and what it keeps.
 
     Parameters
@@ -52,8 +49,6 @@ def create(
         The honest model file; its architectures stay as they are.
     settings
         Entry of ``servers`` in config.yaml.
-    code
-        Hash of the code, for provenance.
     """
     server = build(settings)
     sent: dict[str, np.ndarray] = {}
@@ -70,6 +65,6 @@ def create(
             secrets.setdefault(chain.name, []).append(
                 Secret(settings["method"], files.fingerprint(changed), settings, values)
             )
-    provenance = record(dict(settings), code)
+    provenance = {"settings": dict(settings)}
     files.save(paths[0], list(models.chains), sent, provenance)
     Secrets(secrets).save(paths[1], provenance)

@@ -28,6 +28,7 @@ def train_all(
     paths: Mapping[str, str],
     images: str,
     provenance: dict[str, Any],
+    code: str = "",
     clients: Sequence[ClientFile] = (),
 ) -> None:
     """Train every chain under every seed and write what comes of it.
@@ -48,6 +49,8 @@ def train_all(
         See `gradleak.training.outputs.Results`.
     provenance
         Of the model file and clients' files.
+    code
+        Hash of the code: checkpoints of another one are not taken up.
     clients
         For locked networks the one client that trains them.
 
@@ -59,7 +62,7 @@ def train_all(
     """
     split, recipe = split_of(data, settings, pick_device(device)), recipe_of(settings)
     results = Results(models, seeds, paths, images)
-    source, code = source_of(data, settings), provenance.get("code", "")
+    source = source_of(data, settings)
     for chain, seed in networks(models, seeds):
         check(chain, data, split)
         weights = models.of(chain, seed) | _private(chain, seed, clients)

@@ -31,6 +31,7 @@ def train_all(
     paths: Mapping[str, str],
     images: str,
     provenance: dict[str, Any],
+    code: str = "",
     clients: Sequence[ClientFile] = (),
 ) -> None:
     """Train every chain under every seed and write what comes of it.
@@ -57,7 +58,7 @@ def train_all(
         for places in split_between(split.train.labels.cpu().numpy(), federated, settings["seed"])
     ]
     results = Results(models, seeds, paths, images)
-    source, code = source_of(data, settings), provenance.get("code", "")
+    source = source_of(data, settings)
     for chain, seed in networks(models, seeds):
         check(chain, data, split)
         federation = Federation(

@@ -1,0 +1,228 @@
+"""Code hashes: what reruns jobs, and what does not."""
+
+import ast
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from gradleak import code_digest, provenance
+from gradleak.code_digest import digest
+
+CACHED = ("module_path", "_source", "_digest", "dependencies", "code_hash")
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Puts a folder in the place of the package; gives its code hashes as it is then."""
+
+    def at(folder):
+        monkeypatch.setattr(provenance, "ROOT", folder)
+
+        def hashed(*modules, script=None):
+            for name in CACHED:
+                getattr(provenance, name).cache_clear()
+            return provenance.code_hash(*modules, script=script)
+
+        return hashed
+
+    yield at
+    monkeypatch.undo()
+    for name in CACHED:
+        getattr(provenance, name).cache_clear()
+
+
+@pytest.fixture
+def package(tmp_path, place):
+    """A package of modules, one importing another."""
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "low.py").write_text('"""Doc."""\nX = 1\n')
+    (tmp_path / "high.py").write_text("from gradleak.low import X\n\ndef f():\n    return X\n")
+    (tmp_path / "other.py").write_text("X = 2\n")
+    return tmp_path, place(tmp_path)
+
+
+def test_code_hash_follows_imports_and_ignores_comments(package):
+    folder, hashed = package
+    first = hashed("gradleak.high")
+    (folder / "low.py").write_text('"""Other words."""\n# a comment\nX = 1  # another\n')
+    (folder / "other.py").write_text("X = 3\n")
+    assert hashed("gradleak.high") == first
+    (folder / "low.py").write_text("X = 2\n")
+    assert hashed("gradleak.high") != first
+
+
+def test_the_same_name_of_another_module_counts_where_both_run(package):
+    folder, hashed = package
+    both = "from gradleak.low import X\nfrom gradleak.other import X as Y\n"
+    (folder / "high.py").write_text(f"{both}print(X - Y)\n")
+    first = hashed("gradleak.high")
+    (folder / "high.py").write_text(
+        both.replace("low", "new").replace("other", "low") + "print(X - Y)\n"
+    )
+    (folder / "low.py").rename(folder / "new.py")
+    (folder / "other.py").rename(folder / "low.py")
+    assert hashed("gradleak.high") == first
+    swapped = "from gradleak.low import X\nfrom gradleak.new import X as Y\nprint(X - Y)\n"
+    (folder / "high.py").write_text(swapped)
+    assert hashed("gradleak.high") != first
+
+
+SAME = {
+    "comment": ("x = 1", "x = 1  # one"),
+    "docstring": ("def f():\n    return 1", 'def f():\n    """Return."""\n    return 1'),
+    "message": ("raise ValueError('no')", "raise ValueError(f'not {x}, but {y}')"),
+    "cause": ("raise E(1) from error", "raise E('one') from error"),
+    "assertion": ("assert x", "assert x, 'x is empty'"),
+    "progress": (
+        "from gradleak.progress import progress\nfor k in progress(range(3), 'steps'):\n    f(k)",
+        "from gradleak.runtime.bars import progress\nfor k in progress(range(3), what='images'):\n"
+        "    f(k)",
+    ),
+    "log": ("LOG.info('%d', f(x))", "LOG.info('words')"),
+    "module moved": (
+        "from gradleak import files\nfiles.read(1)",
+        "from gradleak.data.reading import files\nfiles.read(1)",
+    ),
+    "module renamed": (
+        "from gradleak.data import files\nfiles.read(1)",
+        "from gradleak.data import arrays\narrays.read(1)",
+    ),
+    "order of imports": (
+        "import os\nfrom gradleak.a import f\nfrom gradleak.b import g\ng(f)",
+        "from gradleak.z import f\nimport os\nfrom gradleak.b import g\ng(f)",
+    ),
+    "import within a function": (
+        "from gradleak.a import f\ndef g():\n    return f()",
+        "def g():\n    from gradleak.a import f\n    return f()",
+    ),
+    "import of what messages use": (
+        "raise ValueError('no')",
+        "from gradleak.wording import known\nraise ValueError(known())",
+    ),
+    "registry": ("A = {'x': 'gradleak.a.b:C'}", "A = {'x': 'gradleak.z:C'}"),
+    "only checked": (
+        "if TYPE_CHECKING:\n    import a\nx = 1",
+        "if TYPE_CHECKING:\n    from gradleak.a import B\nx = 1",
+    ),
+}
+OTHER = {
+    "constant": ("x = 1", "x = 2"),
+    "exception": ("raise ValueError('no')", "raise TypeError('no')"),
+    "cause": ("raise E(1) from error", "raise E(1) from other"),
+    "loop": (
+        "for k in progress(range(3), 'steps'):\n    f(k)",
+        "for k in progress(range(4), 'steps'):\n    f(k)",
+    ),
+    "condition": ("assert x", "assert y"),
+    "string": ("x = 'gradleak: a'", "x = 'gradleak: b'"),
+    "class of a registry": ("A = {'x': 'gradleak.a:C'}", "A = {'x': 'gradleak.a:D'}"),
+    "module of another package": ("import numpy as np", "import cupy as np"),
+    "name of another package": ("from numpy import sin as f", "from numpy import cos as f"),
+    "use of an import": (
+        "from gradleak.a import f, g\nf(g)",
+        "from gradleak.a import f, g\ng(f)",
+    ),
+    "logarithm": ("y = log.base(2)", "y = log.base(3)"),
+}
+
+
+@pytest.mark.parametrize("case", SAME)
+def test_words_places_and_names_of_modules_do_not_count(case):
+    one, other = (digest(source) for source in SAME[case])
+    assert one.digest == other.digest
+    assert len(one.imports) == len(other.imports)
+
+
+@pytest.mark.parametrize("case", OTHER)
+def test_what_code_does_counts(case):
+    one, other = (digest(source) for source in OTHER[case])
+    names = [[(e.local, e.name) for e in found.imports] for found in (one, other)]
+    assert one.digest != other.digest or names[0] != names[1]
+
+
+def test_names_that_a_module_passes_on_are_among_its_imports():
+    passed = "from gradleak.a import f as f, g\nfrom gradleak.b import h\n__all__ = ['h']\n"
+    assert [entry.local for entry in digest(passed).imports] == ["f", "h"]
+
+
+def test_digests_are_kept_by_content_and_do_without_a_file(tmp_path):
+    source, folder = tmp_path / "a.py", tmp_path / "kept"
+    source.write_text("from gradleak.low import X\nimport os\nprint(X)\n")
+    first = provenance._Sources(folder)
+    found = first.read(source)
+    assert found.imports == (code_digest.Imported("X", "gradleak.low", "X"),)
+    first._keep()
+    (kept,) = folder.iterdir()
+    again = provenance._Sources(folder)
+    assert again.read(source) == found and len(again._known) == 1
+    source.write_text("from gradleak.high import Y\nprint(Y, 1)\n")
+    assert again.read(source).digest != found.digest and len(again._known) == 2
+    kept.write_text("{broken")
+    assert provenance._Sources(folder).read(source) == again.read(source)
+    (tmp_path / "file").write_text("")
+    nowhere = provenance._Sources(tmp_path / "file")
+    assert nowhere.read(source) == again.read(source)
+    nowhere._keep()
+
+
+def test_code_hash_refuses_what_is_no_module():
+    with pytest.raises(ValueError, match=r"gradleak\.nothing is not a module"):
+        provenance.code_hash("gradleak.nothing")
+
+
+def test_an_attack_does_not_depend_on_the_other_one():
+    assert "gradleak.attacks.copa" not in provenance.dependencies("gradleak.attacks.rgap")
+    assert "gradleak.attacks.rgap" not in provenance.dependencies("gradleak.attacks.copa")
+    assert "gradleak.operators.band" in provenance.dependencies("gradleak.attacks.copa")
+
+
+def test_progress_bars_and_sidecars_rerun_nothing(place, tmp_path):
+    hashed = place(tmp_path / "gradleak")
+    shutil.copytree(Path(provenance.__file__).parent, tmp_path / "gradleak")
+    before = hashed("gradleak.attacks.dlg", "gradleak.training.run")
+    for name in ("progress", "sidecars"):
+        path = tmp_path / f"gradleak/{name}.py"
+        path.write_text(path.read_text() + "\nMORE = 1\n")
+    assert hashed("gradleak.attacks.dlg", "gradleak.training.run") == before
+
+
+# A module that others import by name and from, and what it is to be called.
+MOVED, TO = "gradleak.losses", "gradleak.models.objectives"
+
+
+def _reworded(source):
+    """The module with another sentence in every exception that it raises."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call) and node.exc.args:
+            node.exc.args[0] = ast.Constant("Something else is wrong; mend it.")
+    return ast.unparse(tree)
+
+
+def test_a_module_moved_and_messages_reworded_change_no_hash(place, tmp_path):
+    root = tmp_path / "gradleak"
+    shutil.copytree(Path(provenance.__file__).parent, root)
+    hashed = place(root)
+    modules = ["gradleak.gradients", "gradleak.attacks.rgap", "gradleak.training.run"]
+    modules += ["gradleak.scores", "gradleak.claims", "gradleak.figures.samples"]
+    before = [hashed(module) for module in modules]
+    assert MOVED in provenance.dependencies("gradleak.gradients")
+    where = root.joinpath(*TO.split(".")[1:]).with_suffix(".py")
+    (root / "losses.py").rename(where)
+    for path in root.rglob("*.py"):
+        text = re.sub(r"\bgradleak\.losses\b", TO, path.read_text(encoding="utf-8"))
+        text = re.sub(
+            r"from gradleak import losses\b", "from gradleak.models import objectives", text
+        )
+        path.write_text(_reworded(text), encoding="utf-8")
+    assert TO not in provenance.dependencies("gradleak.gradients")
+    after = [hashed(module) for module in modules]
+    assert TO in provenance.dependencies("gradleak.gradients")
+    assert after == before
+    where.write_text(where.read_text(encoding="utf-8") + "\nMORE = 1\n", encoding="utf-8")
+    changed = [hashed(module) for module in modules]
+    reach = [TO in provenance.dependencies(module) for module in modules]
+    assert [one != other for one, other in zip(before, changed, strict=True)] == reach
+    assert True in reach and False in reach
