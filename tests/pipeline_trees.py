@@ -74,15 +74,20 @@ def scheduled(snakemake, folder, *arguments):
 ABOUT_THE_RUN = ("logs", "benchmarks", "provenance")
 
 
-def results_of(folder):
-    """Everything that equal inputs must make equal, with its bytes, by its path in the tree."""
+def result_paths(folder):
+    """Every file that equal inputs must make equal, by its path in the tree."""
     found = {}
     for top in ("results", "figures", "data"):
         for path in (folder / top).rglob("*"):
             parts = path.relative_to(folder).parts
             if path.is_file() and parts[1] not in ABOUT_THE_RUN and ".seconds." not in path.name:
-                found["/".join(parts)] = path.read_bytes()
+                found["/".join(parts)] = path
     return found
+
+
+def results_of(folder):
+    """These files' bytes, by their paths."""
+    return {name: path.read_bytes() for name, path in result_paths(folder).items()}
 
 
 # Another home, time zone, language, hash seed and number of cores, as on somebody else's account.

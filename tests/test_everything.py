@@ -6,6 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import golden
+import kernels
 from conftest import ROOT
 from html_tree import parse
 from pipeline_trees import SMOKE, assert_same_bytes, copied, made, need_room, results_of, scheduled
@@ -19,8 +21,13 @@ def built(tmp_path_factory):
     """A tree in which everything was made once; 5 GB, removed at the end."""
     folder = tmp_path_factory.mktemp("built")
     need_room(folder)
-    with made(folder):
-        yield folder
+    with pytest.MonkeyPatch.context() as patched:
+        # Later runs of these tests then have the same kernels.
+        if golden.reason_to_skip() is None:
+            for key, value in kernels.environment(golden.KERNEL).items():
+                patched.setenv(key, value)
+        with made(folder):
+            yield folder
 
 
 @pytest.fixture
@@ -55,6 +62,16 @@ def test_every_target_is_made(built):
     assert set(exact.verdict) == {"reproduced"}
     table = pd.read_csv(built / "results/tables/copa_table2.csv")
     assert (table.n_ok.dropna() <= table.n.dropna()).all()
+
+
+def test_files_hold_what_the_golden_run_held(built):
+    """A refactoring changes none; a change that is meant is recorded, and its commit says why."""
+    reason = golden.reason_to_skip()
+    if reason is not None:
+        pytest.skip(reason)
+    before, expected = golden.recorded()
+    assert golden.conditions() == before, "python tests/golden.py says how to record it again"
+    assert golden.differences(expected, golden.sums(built)) == []
 
 
 def test_what_holds_of_any_run_is_as_it_was_recorded(built):
