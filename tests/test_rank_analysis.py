@@ -464,6 +464,21 @@ def test_notes_say_what_the_numbers_leave_out():
     assert "9 inputs meet no window" in analyse(binary(conv(1, 2, 2), side=5, channels=1))[0].note
 
 
+@pytest.mark.parametrize(
+    ("side", "factors", "why"),
+    [
+        (32, {"conv1.weight": 1e-12}, "lost in rounding"),
+        (4, {"conv1.weight": 0, "fc1.weight": 0}, "U is 0"),
+    ],
+)
+def test_a_condition_number_that_there_is_not_is_a_note(side, factors, why):
+    network = chain(conv(3, 1, activation="identity"), side=side, channels=3, last="identity")
+    weights = {name: factors.get(name, 1) * w for name, w in initial_weights(network, 0).items()}
+    facts = measured(network, weights, image(network), 1)["conv1"]
+    assert np.isnan([facts.condition, facts.condition_padding]).all()
+    assert facts.note.count(why) == 1
+
+
 # Table
 
 

@@ -183,11 +183,10 @@ def measured(
             with _Noting(notes):
                 facts["condition"] = system.condition()
             with _Noting(notes):
-                facts["condition_padding"] = (
-                    system.condition(padding="unknowns")
-                    if any(layer.shape.padding)
-                    else facts["condition"]
-                )
+                if any(layer.shape.padding):
+                    facts["condition_padding"] = system.condition(padding="unknowns")
+                elif "condition" in facts:
+                    facts["condition_padding"] = facts["condition"]
         out[layer.name] = Measured(**facts, note="; ".join(notes))
     return out
 
