@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from artifact_files import NET, target_set
+from chains import fully_connected
 from gradleak import csv_text
 from gradleak.artifacts import read_csv, write_csv, write_rows
 from gradleak.claims import Evidence
 from gradleak.errors import ArtifactError
 from gradleak.models.files import ModelFile
 from gradleak.models.initial import family_weights
+from gradleak.security import COLUMNS as SECURITY
 from gradleak.security import index_table
 
 ROWS = [{"model": "a, b", "seed": 0, "value": 1.5}, {"model": "c", "seed": 1, "value": np.nan}]
@@ -73,6 +75,21 @@ def test_a_table_without_a_check_is_read_by_its_form(tmp_path, content, words):
     path.write_bytes(content)
     with pytest.raises(ArtifactError, match=rf"x\.csv is damaged \(.*{words}"):
         read_csv(path, ["b"])
+
+
+def test_a_table_that_was_written_without_rows_is_whole(tmp_path):
+    """Ranks of a network without convolutions: the table has one row for each of them."""
+    chain = fully_connected(3, side=8)
+    models = ModelFile((chain,), family_weights((chain,), 1))
+    path, other = tmp_path / "x.csv", tmp_path / "other.csv"
+    write_csv(path, index_table(models, target_set(), seeds=1), check=True)
+    write_rows(other, SECURITY, [], check=True)
+    assert path.read_bytes() == other.read_bytes()
+    assert list(read_csv(path).columns) == SECURITY
+    assert Evidence.read(security=[path]).security.empty
+    path.write_text(path.read_text().replace("rank,", ""))
+    with pytest.raises(ArtifactError, match=r"x\.csv is damaged \(a cell differs"):
+        read_csv(path)
 
 
 def test_a_folder_and_nothing_at_all_are_named(tmp_path):

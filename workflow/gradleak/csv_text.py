@@ -2,7 +2,8 @@
 
 A table that other jobs read has a last column `CHECK`. Each of its cells holds the number of rows
 and the CRC-32 of all that stands before that column, so a table that was cut or changed is known
-for it wherever it came from: the shared cache brings no sidecar along.
+for it wherever it came from: the shared cache brings no sidecar along. A table that was written
+without rows, such as the ranks of a network without convolutions, has them in its header.
 """
 
 from __future__ import annotations
@@ -50,8 +51,7 @@ def _is_number(text: str) -> bool:
 def with_check(text: str) -> str:
     """A table with its column `CHECK`; each of its rows ends with a line feed, and has no other."""
     lines = text.removesuffix("\n").split("\n")
-    marks = [CHECK, *[_mark(lines)] * (len(lines) - 1)]
-    return "".join(f"{line},{mark}\n" for line, mark in zip(lines, marks, strict=True))
+    return "".join(f"{line},{mark}\n" for line, mark in zip(lines, _marks(lines), strict=True))
 
 
 def checked(text: str) -> str:
@@ -60,8 +60,8 @@ def checked(text: str) -> str:
     Raises
     ------
     ValueError
-        If it is empty or has no rows, ends within one, has a row with more or fewer cells than
-        the header, or differs from what was written.
+        If it is empty, has no rows although it was not written so, ends within one, has a row
+        with more or fewer cells than the header, or differs from what was written.
     """
     if not text.strip():
         raise ValueError("it is empty")
@@ -70,11 +70,12 @@ def checked(text: str) -> str:
     lines = text.removesuffix("\n").split("\n")
     # By the rows as well: the header may be what was changed.
     last = [line.rpartition(",")[2].rstrip("\r") for line in lines[:2]]
-    if last[0] == CHECK or _MARK.fullmatch(last[-1]):
+    marked = last[0] == CHECK or _MARK.fullmatch(last[-1])
+    if marked:
         lines = _compared(lines)
         text = "".join(f"{line}\n" for line in lines)
     head, *rows = csv.reader(io.StringIO(text))
-    if not rows:
+    if not rows and not marked:
         raise ValueError("it has no rows")
     for number, row in enumerate(rows, start=2):
         if len(row) != len(head):
@@ -86,7 +87,9 @@ def _compared(lines: Sequence[str]) -> list[str]:
     """Lines without their marks, which must be right."""
     rows, marks = zip(*(line.rpartition(",")[::2] for line in lines), strict=True)
     found = len(rows) - 1
-    if marks != (CHECK, *[_mark(rows)] * found):
+    if list(marks) != _marks(rows):
+        if marks == (CHECK,):
+            raise ValueError("it has no rows")
         count = marks[-1].partition(":")[0]
         if count.isdigit() and int(count) != found:
             raise ValueError(f"it has {found} rows where {count} were written")
@@ -94,6 +97,8 @@ def _compared(lines: Sequence[str]) -> list[str]:
     return list(rows)
 
 
-def _mark(lines: Sequence[str]) -> str:
-    """Cell of the column `CHECK`, which is the same in all rows."""
-    return f"{len(lines) - 1}:{zlib.crc32(chr(10).join(lines).encode()):08x}"
+def _marks(lines: Sequence[str]) -> list[str]:
+    """Cells of the column `CHECK`: its name, and a mark that is the same in all rows."""
+    count = len(lines) - 1
+    mark = f"{count}:{zlib.crc32(chr(10).join(lines).encode()):08x}"
+    return [CHECK, *[mark] * count] if count else [mark]
