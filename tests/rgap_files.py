@@ -179,15 +179,3 @@ class Factory:
     def words(self, attacks: Mapping[str, str], **more: Any) -> dict[str, Any]:
         described = [chain.describe() for chain in self.chains]
         return {"chains": described, "names": {}, "attacks": dict(attacks), **more}
-
-
-def texts(figure: Any) -> list[str]:
-    found = [text.get_text() for text in figure.texts]
-    for axes in figure.axes:
-        found += [axes.get_title(loc="left"), axes.get_xlabel()]
-        found += [text.get_text() for text in axes.texts]
-    return found
-
-
-def flat(figure: Any) -> str:
-    return " ".join(" ".join(texts(figure)).split())

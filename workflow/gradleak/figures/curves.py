@@ -27,21 +27,11 @@ FEW = 15  # epochs up to which each is marked
 
 @dataclass(frozen=True)
 class Curve:
-    """One network trained under all its seeds.
+    """One network trained under all its seeds."""
 
-    Attributes
-    ----------
-    epochs
-        A row for each seed and epoch, as ``gradleak.training`` writes them.
-    summary
-        A row for each seed.
-    lock
-        Whether the network has a key-lock.
-    """
-
-    epochs: pd.DataFrame
-    summary: pd.DataFrame
-    lock: bool
+    epochs: pd.DataFrame  # a row for each seed and epoch, as ``gradleak.training`` writes them
+    summary: pd.DataFrame  # a row for each seed
+    lock: bool  # whether the network has a key-lock
 
     @property
     def tested(self) -> float:

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from gradleak.artifacts import read_csv
-from gradleak.figures.pictures import Page
+from gradleak.figures.layout import Page
 from gradleak.figures.style import BLUE, GREY, LEAST, RED, SKY
 from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.rank_analysis import analyse, critical, network_index

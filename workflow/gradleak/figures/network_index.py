@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,14 +13,16 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
+from gradleak import targets
+from gradleak.artifacts import read_csv
 from gradleak.figures.style import BLUE, GREY, PAGE, RED, new, number, styled
+from gradleak.figures.wording import signed
 from gradleak.tables.network_index import ALL, WORDS
 from gradleak.targets import TargetSet
 
 MARKERS = {2: ("o", BLUE), 3: ("^", RED)}
 OTHER = ("s", GREY)
 NAMES = {"copa": "COPA", "rgap": "R-GAP", "copa_tv": "COPA denoised"}
-MINUS = "\N{MINUS SIGN}"
 HEIGHT = 4.0
 DEPTH = r"(\w+)-layer networks"  # the table's rows of all networks of one depth
 DASHED = (0, (4, 2))
@@ -28,6 +32,11 @@ ENOUGH = 10  # networks: a bootstrap over fewer has intervals that are far too n
 def grey_error(targets: TargetSet) -> float:
     """MSE of guessing plain grey, x = 0.5 of [0, 1]: with inputs x - 0.5, an all-zero input."""
     return float(np.mean((targets.images / 255.0 - 0.5) ** 2))
+
+
+def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+    """Draw the index ``table``; the ``targets`` say what guessing grey costs."""
+    return draw(read_csv(files["table"]), grey_error(targets.read(files["targets"])))
 
 
 def draw(table: pd.DataFrame, grey: float) -> Figure:
@@ -114,18 +123,14 @@ def _scale(axes: Axes, rows: pd.DataFrame) -> None:
         axes.set_xlim(worst * 1.06, -worst * 0.05)
 
 
-def _signed(value: float) -> str:
-    return f"{value:.2f}".replace("-", MINUS)
-
-
 def _title(attack: str, summary: pd.Series) -> str:
     name = NAMES.get(attack, attack)
     if pd.isna(summary["ours"]):
         return f"{name}, {int(summary['n'])} networks\nno rank correlation"
-    low, high = _signed(summary["low"]), _signed(summary["high"])
+    low, high = signed(summary["low"], ".2f"), signed(summary["high"], ".2f")
     return (
         f"{name}, {int(summary['n'])} networks\n"
-        f"Spearman's ρ = {_signed(summary['ours'])} (95 % interval {low} to {high})"
+        f"Spearman's ρ = {signed(summary['ours'], '.2f')} (95 % interval {low} to {high})"
     )
 
 
@@ -139,8 +144,8 @@ def by_depth(correlations: pd.DataFrame) -> pd.DataFrame:
 def _depth_lines(groups: pd.DataFrame, attack: str) -> list[str]:
     found = groups[groups["column"] == attack]
     return [
-        f"{row['row']}: ρ = {_signed(row['ours'])} "
-        f"({_signed(row['low'])} to {_signed(row['high'])})"
+        f"{row['row']}: ρ = {signed(row['ours'], '.2f')} "
+        f"({signed(row['low'], '.2f')} to {signed(row['high'], '.2f')})"
         for _, row in found.iterrows()
     ]
 

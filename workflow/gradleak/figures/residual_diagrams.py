@@ -11,7 +11,7 @@ from matplotlib.path import Path
 
 from gradleak.errors import ArtifactError
 from gradleak.figures.diagrams import layer_name, signed
-from gradleak.figures.pictures import Page
+from gradleak.figures.layout import Page
 from gradleak.figures.style import BLUE, GREY, LEAST, RED, SHADE, SKY
 from gradleak.models.chain import Chain, ConvLayer, LinearLayer
 from gradleak.rank_analysis import analyse

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from gradleak.figures.pictures import draw_pixels, frame
+from gradleak.figures.layout import draw_pixels, frame
 from gradleak.figures.style import new, styled
 
 # Inches: widest figure, largest picture, gaps, room for names at the left and for words below.
@@ -25,24 +25,12 @@ CSS_DPI = 96
 
 @dataclass(frozen=True)
 class Row:
-    """Pictures of one row.
+    """Pictures of one row."""
 
-    Attributes
-    ----------
-    name
-        What they are; may be empty.
-    images
-        (K, C, H, W) with values in [0, 1]; others are clipped.
-    words
-        One text under each, or none.
-    skip
-        Columns left empty before the first, to stand below the pictures of another row.
-    """
-
-    name: str
-    images: np.ndarray
-    words: Sequence[str] = ()
-    skip: int = 0
+    name: str  # what they are; may be empty
+    images: np.ndarray  # (K, C, H, W) with values in [0, 1]; others are clipped
+    words: Sequence[str] = ()  # one text under each, or none
+    skip: int = 0  # columns left empty before the first, to stand below those of another row
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4:
