@@ -200,10 +200,11 @@ def _footer(
         "running statistics. Scaled and shifted: γ·u + β of that network; with key-lock, u of the "
         "locked network with γ and β that its client's key and lock give. All validation images "
         f"({' or '.join(f'{n:,}' for n in counts)}), channels and positions, in bins of "
-        f"{first['right'] - first['left']:g}; sd: standard deviation; W₁: 1-Wasserstein distance to "
-        "the reference; highest: density in the highest bin, which the axis may cut; γ = 0: share of channels "
-        f"that this scale turns off.{_beyond(table)} {words.get('note', '')} Accuracy: on the "
-        f"images that choose the epoch. Images: {images}; {curves.describe(found)}. Scale {scale}."
+        f"{first['right'] - first['left']:g}; sd: standard deviation; W₁: 1-Wasserstein distance "
+        "to the reference; highest: density in the highest bin, which the axis may cut; γ = 0: "
+        f"share of channels that this scale turns off.{_beyond(table)} {words.get('note', '')} "
+        f"Accuracy: on the images that choose the epoch. Images: {images}; "
+        f"{curves.describe(found)}. Scale {scale}."
     )
 
 

@@ -172,20 +172,10 @@ class Grid:
         apart: float = 0.0,
         widest: float = np.inf,
     ) -> Grid:
-        """Grid between two edges.
+        """Grid between two edges; the gap behind the last column ends at the right one.
 
-        Parameters
-        ----------
-        left, top, right
-            Edges in inches; the gap behind the last column ends at the right one.
-        columns
-            How many columns each group has.
-        under
-            Inches below each row.
-        gap, apart
-            Inches between columns, and between groups in addition.
-        widest
-            Largest side of a picture.
+        `columns` says how many each group has, which are `apart` beside the `gap`; `under` how much
+        is below each row; a picture is at most as wide as `widest`.
         """
         room = right - left - apart * (len(columns) - 1)
         side = min(room / sum(columns) - gap, widest)

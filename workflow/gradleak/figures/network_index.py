@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,8 @@ from matplotlib.ticker import NullLocator
 
 from gradleak import targets
 from gradleak.artifacts import read_csv
-from gradleak.figures.style import BLUE, GREY, PAGE, RED, new, number, styled
+from gradleak.figures.layout import EDGE, drawing
+from gradleak.figures.style import BLUE, GREY, PAGE, RED, number
 from gradleak.figures.wording import signed
 from gradleak.tables.network_index import ALL, WORDS
 from gradleak.targets import TargetSet
@@ -23,7 +23,8 @@ from gradleak.targets import TargetSet
 MARKERS = {2: ("o", BLUE), 3: ("^", RED)}
 OTHER = ("s", GREY)
 NAMES = {"copa": "COPA", "rgap": "R-GAP", "copa_tv": "COPA denoised"}
-HEIGHT = 4.0
+# Inches: left of the first panel, between panels, above them, their height, below them.
+LEFT, GAP, HEAD, HIGH, BELOW = 0.52, 0.12, 0.93, 1.76, 0.6
 DEPTH = r"(\w+)-layer networks"  # the table's rows of all networks of one depth
 DASHED = (0, (4, 2))
 ENOUGH = 10  # networks: a bootstrap over fewer has intervals that are far too narrow
@@ -54,62 +55,43 @@ def draw(table: pd.DataFrame, grey: float) -> Figure:
     summaries = correlations[correlations["row"] == ALL].set_index("column")
     groups = by_depth(correlations)
     attacks = list(dict.fromkeys(errors["column"]))
-    with styled():
-        figure = new(PAGE, HEIGHT)
-        panels = figure.subplots(1, len(attacks), sharex=True, sharey=True, squeeze=False)[0]
-        figure.subplots_adjust(left=0.075, right=0.99, top=0.70, bottom=0.26, wspace=0.06)
-        for panel, attack in zip(panels, attacks, strict=True):
-            _draw_panel(panel, errors[errors["column"] == attack])
-            panel.axhline(grey, color=GREY, linewidth=0.6, linestyle=DASHED, zorder=1)
+    width = (PAGE - LEFT - 0.07 - GAP * (len(attacks) - 1)) / len(attacks)
+    with drawing("Is c(M) an indicator?", _footer(errors, grey), HEAD + HIGH + BELOW) as page:
+        page.text(EDGE, 0.05, conclusion(summaries, groups), va="top", linespacing=1.4)
+        for place, attack in enumerate(attacks):
+            axes = page.axes(LEFT + place * (width + GAP), HEAD, width, HIGH)
+            _draw_panel(axes, errors[errors["column"] == attack])
+            axes.axhline(grey, color=GREY, linewidth=0.6, linestyle=DASHED, zorder=1)
             lines = [_title(attack, summaries.loc[attack]), *_depth_lines(groups, attack)]
-            panel.set_title("\n".join(lines), loc="left", fontsize=7, linespacing=1.3)
-            panel.set_xlabel("c(M); 0: every layer's system has full rank")
-        _scale(panels[0], errors)
-        panels[0].set_ylabel("MSE (median of runs)")
-        figure.text(0.01, 0.975, "Is c(M) an indicator?", va="top", fontsize=8, weight="bold")
-        figure.text(0.01, 0.92, conclusion(summaries, groups), va="top", linespacing=1.4)
-        figure.legend(
+            axes.set_title("\n".join(lines), loc="left", fontsize=7, linespacing=1.3)
+            axes.set_xlabel("c(M); 0: every layer's system has full rank")
+            axes.set_ylabel("" if place else "MSE (median of runs)")
+            axes.tick_params(labelleft=not place)
+            _scale(axes, errors)
+        page.figure.legend(
             handles=_legend(errors),
-            loc="lower left",
+            loc="upper left",
             ncols=6,
-            bbox_to_anchor=(0.0, 0.085),
-            columnspacing=1.2,
+            bbox_to_anchor=(0.0, HEAD + HIGH + 0.42),
+            bbox_transform=page.inches,
+            columnspacing=0.9,
+            fontsize=6,
             handletextpad=0.3,
+            borderaxespad=0,
         )
-        figure.text(0.01, 0.02, _footer(errors, grey), va="bottom", fontsize=5.5, color=GREY)
-    return figure
+    return page.figure
 
 
 def _draw_panel(axes: Axes, rows: pd.DataFrame) -> None:
-    top = _failed_height(rows)
+    """Networks of one attack; those where it failed are crosses at the upper edge."""
     for _, group in rows.groupby(["convolutions", "exact"]):
-        depth, exact = int(group["convolutions"].iloc[0]), bool(group["exact"].iloc[0])
-        marker, colour = MARKERS.get(depth, OTHER)
-        axes.plot(
-            group["c"],
-            group["ours"],
-            linestyle="none",
-            marker=marker,
-            markeredgecolor=colour,
-            markeredgewidth=0.8,
-            markerfacecolor=colour if exact else "white",
-            alpha=0.9,
-        )
-        failed = group[group["ours"].isna()]
-        axes.plot(
-            failed["c"],
-            np.full(len(failed), top),
-            linestyle="none",
-            marker="x",
-            color=colour,
-            transform=axes.get_xaxis_transform(),
-            clip_on=False,
-        )
-
-
-def _failed_height(rows: pd.DataFrame) -> float:
-    """Height of failed networks, as a share of the axes: its upper edge."""
-    return 0.97 if rows["ours"].isna().any() else 1.0
+        marker, colour = MARKERS.get(int(group["convolutions"].iloc[0]), OTHER)
+        style: dict[str, Any] = {"linestyle": "none", "color": colour}
+        face = colour if group["exact"].iloc[0] else "white"
+        axes.plot(group["c"], group["ours"], marker=marker, mew=0.8, mfc=face, alpha=0.9, **style)
+        failed = group.loc[group["ours"].isna(), "c"]
+        style |= {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        axes.plot(failed, np.full(len(failed), 0.97), marker="x", **style)
 
 
 def _scale(axes: Axes, rows: pd.DataFrame) -> None:
@@ -213,11 +195,10 @@ def _legend(rows: pd.DataFrame) -> list[Line2D]:
 def _footer(rows: pd.DataFrame, grey: float) -> str:
     runs = sorted({int(n) for n in rows["n"]})
     each = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
-    text = (
+    return (
         f"Networks drawn at random (config.yaml, families), the last layer fully connected; "
         f"{each} run{'s' if runs[-1] > 1 else ''} (images and seeds) for each network and attack; "
         f"{rows['images'].iloc[0]} images; scale {rows['scale'].iloc[0]}. "
         f"Intervals: 95 %, bootstrap over networks. Guessing grey, the middle of the "
         f"range, for every pixel has a mean MSE of {number(grey)} on these images."
     )
-    return textwrap.fill(text, 165)

@@ -25,13 +25,7 @@ SEED = 0  # the draw of the weights that pictures are of
 
 
 class Stored:
-    """A reconstruction file that is read image by image: one with 1,000 photos holds 600 MB.
-
-    Raises
-    ------
-    ArtifactError
-        If it is missing or damaged.
-    """
+    """A reconstruction file that is read image by image: one with 1,000 photos holds 600 MB."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -151,19 +145,13 @@ class Panel:
 
 
 def read(files: Mapping[str, Any], words: Mapping[str, Any]) -> list[Panel]:
-    """Panels of a figure.
-
-    Parameters
-    ----------
-    files
-        ``targets``, ``reconstructions`` and ``scores``: one file of each for each panel.
-    words
-        ``panels``: ``title`` and ``model`` of each.
+    """Panels of a figure, with a file of ``targets``, ``reconstructions`` and ``scores`` for each.
 
     Raises
     ------
     ArtifactError
-        If there are no panels, or a file lacks what its panel shows.
+        If `words` has no ``panels`` (``title`` and ``model`` of each), or a file is missing,
+        damaged, or lacks what its panel shows.
     """
     entries = words.get("panels", ())
     each = zip(entries, files["targets"], files["reconstructions"], files["scores"], strict=True)
@@ -179,17 +167,12 @@ def read(files: Mapping[str, Any], words: Mapping[str, Any]) -> list[Panel]:
 
 
 def read_all(files: Mapping[str, Any]) -> dict[tuple[str, str, str], Panel]:
-    """Panels of all that files hold, by network, attack and defence.
-
-    Parameters
-    ----------
-    files
-        ``targets``, one file; ``reconstructions`` and ``scores`` of the same runs.
+    """Panels of all ``reconstructions`` and ``scores``, by network, attack and defence.
 
     Raises
     ------
     ArtifactError
-        If there are no runs, or a file is missing or damaged.
+        If there are none, or a file is missing or damaged.
     """
     originals, panels = targets.read(files["targets"]), {}
     for found, score in zip(files["reconstructions"], files["scores"], strict=True):

@@ -61,9 +61,7 @@ def _head(page: Page, middle: float, chain: Chain, name: str) -> None:
     """Name, RA-i and size of a network."""
     weights = sum(band.weights for band in diagrams.bands(chain))
     style: dict[str, Any] = {"ha": "center", "va": "bottom"}
-    page.text(middle, 0.13, name, weight="bold", **style)
-    colour = diagrams.index_colour(chain)
-    page.text(middle, 0.25, diagrams.index_words(chain), color=colour, **style)
+    diagrams.head(page, middle, 0.13, name, chain, **style)
     page.text(middle, 0.36, f"|W| = {weights:,} in all", fontsize=SMALL, **style)
 
 

@@ -176,23 +176,17 @@ def _has_twins(panel: Panel) -> bool:
 
 def _bars(axes: Axes, counts: Sequence[Sequence[int]], labels: Sequence[str]) -> None:
     """Stacked shares of where runs ended, a bar for each attack, with the counts inside."""
-    for height, row in enumerate(counts):
-        left = 0.0
-        for count, (end, look) in zip(row, LOOKS.items(), strict=True):
-            share = count / sum(row)
-            axes.barh(height, share, 0.68, left, edgecolor=GREY, linewidth=0.4, **look)
-            if count:
-                axes.text(
-                    left + share / 2,
-                    height,
-                    str(count),
-                    ha="center",
-                    va="center_baseline",
-                    fontsize=SMALL,
-                    color="white" if end == ENDS[0] else "black",
-                    bbox={"facecolor": "white", "lw": 0, "pad": 1} if end == "failed" else None,
-                )
-            left += share
+    table = np.array(counts)
+    shares = table / table.sum(axis=1, keepdims=True)
+    lefts = np.cumsum(shares, axis=1) - shares
+    for column, (end, look) in enumerate(LOOKS.items()):
+        place = range(len(counts)), shares[:, column], 0.68, lefts[:, column]
+        bars = axes.barh(*place, edgecolor=GREY, linewidth=0.4, **look)
+        said = [str(count) if count else "" for count in table[:, column]]
+        style: dict[str, Any] = {"color": "white" if end == ENDS[0] else "black"}
+        if end == "failed":
+            style["bbox"] = {"facecolor": "white", "lw": 0, "pad": 1}
+        axes.bar_label(bars, said, label_type="center", fontsize=SMALL, **style)
     axes.set(xlim=(0, 1), ylim=(len(counts) - 0.5, -0.5), yticks=range(len(counts)))
     axes.set_yticklabels([label.replace("\n", " ") for label in labels])
     axes.set_xticks((0, 0.25, 0.5, 0.75, 1), ("0", "25", "50", "75", "100"))

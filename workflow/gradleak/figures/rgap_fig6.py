@@ -14,7 +14,7 @@ from gradleak.errors import ArtifactError
 from gradleak.figures import diagrams
 from gradleak.figures.charts import log_limits, log_ticks
 from gradleak.figures.content import Content
-from gradleak.figures.layout import SMALL, Grid, Page, drawing
+from gradleak.figures.layout import SMALL, Grid, drawing
 from gradleak.figures.reader import median
 from gradleak.figures.style import BLUE, GREY, PAGE
 from gradleak.figures.wording import caption, typical
@@ -55,7 +55,8 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             for column, chain in enumerate(pair):
                 left = column * NETWORK
                 name = f"{content.name(pair[0])}, {'with' if column else 'without'} skip"
-                _network(page, left, top, chain, name, most)
+                diagrams.head(page, left + 0.06, top + 0.13, name, chain, fontsize=6.5)
+                diagrams.draw(page, left, top + HEAD, DIAGRAM, chain, most)
                 tops = [top + HEAD, top + HEAD + SIDE + UNDER]
                 grid = Grid([left + DIAGRAM], tops, SIDE, tops[1] + SIDE + UNDER)
                 found = panels[column].answer(SHOWN)
@@ -77,14 +78,6 @@ def _pairs(chains: Sequence[Chain]) -> list[tuple[Chain, Chain]]:
             f"No pair of networks to draw; give models NAME and NAME{WITH} in config.yaml."
         )
     return pairs
-
-
-def _network(page: Page, left: float, top: float, chain: Chain, title: str, most: int) -> None:
-    """Diagram of a network under its title."""
-    page.text(left + 0.06, top + 0.13, title, weight="bold", fontsize=6.5)
-    colour = diagrams.index_colour(chain)
-    page.text(left + 0.06, top + 0.25, diagrams.index_words(chain), color=colour, fontsize=6.5)
-    diagrams.draw(page, left, top + HEAD, DIAGRAM, chain, most)
 
 
 def _points(axes: Axes, pair: Sequence[pd.DataFrame], limits: tuple[float, float]) -> None:

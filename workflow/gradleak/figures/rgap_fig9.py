@@ -17,7 +17,6 @@ from gradleak.figures.layout import EDGE, Grid, Page, drawing
 from gradleak.figures.reader import Panel, median
 from gradleak.figures.style import PAGE
 from gradleak.figures.wording import caption, typical
-from gradleak.models.chain import Chain
 
 # Inches: the column of labels, gaps, the words above a diagram, words under a picture, a panel.
 LABEL, GAP, WIDE, HEAD, UNDER, PANEL = 0.82, 0.05, 0.16, 0.45, 0.29, 1.35
@@ -49,20 +48,14 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
         grid.label(page, list(levels.values()))
         for column, chain in enumerate(chains):
             left = LABEL + column * (group + WIDE)
-            _head(page, left + group / 2, chain, content.name(chain))
+            middle = left + group / 2
+            diagrams.head(page, middle, 0.16, content.name(chain), chain, ha="center")
             diagrams.draw(page, left, HEAD, group, chain, most)
-            shift = left + group / 2 - grid.middle(0, len(attacks) - 1)
+            shift = middle - grid.middle(0, len(attacks) - 1)
             own = Grid([x + shift for x in grid.lefts], grid.tops, grid.side, grid.bottom)
             _pictures(page, own, content, chain.name, list(levels))
         _charts(page, grid.bottom + 0.34, content, levels)
     return page.figure
-
-
-def _head(page: Page, middle: float, chain: Chain, name: str) -> None:
-    """Name and RA-i of a network."""
-    page.text(middle, 0.16, name, ha="center", weight="bold")
-    colour = diagrams.index_colour(chain)
-    page.text(middle, 0.3, diagrams.index_words(chain), ha="center", color=colour)
 
 
 def _pictures(
