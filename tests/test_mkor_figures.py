@@ -16,10 +16,10 @@ from figure_words import flat, texts
 from gradleak import targets
 from gradleak.artifacts import write_csv, write_tensors
 from gradleak.figures import (
+    layout,
     mkor_blocks,
     mkor_singles,
     mkor_sweep,
-    pixels,
     reader,
     wording,
 )
@@ -221,12 +221,12 @@ def test_images_come_to_the_places_of_their_originals(tmp_path: Path) -> None:
 def test_pixels_keep_their_mean() -> None:
     image = np.random.default_rng(0).random((3, 28, 28))
     for side in (7, 14, 28, 40, 56):
-        small = pixels.shrunk(image, side)
+        small = layout.shrunk(image, side)
         assert small.shape == (3, side, side)
         np.testing.assert_allclose(small.mean(axis=(1, 2)), image.mean(axis=(1, 2)))
-    np.testing.assert_allclose(pixels.shrunk(image, 28), image)
+    np.testing.assert_allclose(layout.shrunk(image, 28), image)
     blocks = image.reshape(3, 14, 2, 14, 2).mean(axis=(2, 4))
-    np.testing.assert_allclose(pixels.shrunk(image, 14), blocks)
+    np.testing.assert_allclose(layout.shrunk(image, 14), blocks)
 
 
 def test_numbers_in_words() -> None:

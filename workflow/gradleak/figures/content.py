@@ -11,8 +11,8 @@ import pandas as pd
 from gradleak.errors import ArtifactError
 from gradleak.figures import reader
 from gradleak.figures.layout import Cell
-from gradleak.figures.reader import Answer, Panel, precision
-from gradleak.figures.wording import described
+from gradleak.figures.reader import Answer, Panel, median, precision
+from gradleak.figures.wording import caption, described, typical
 from gradleak.models.chain import Chain
 from gradleak.targets import TargetSet
 
@@ -33,11 +33,6 @@ class Content:
 
         `words` has ``chains`` (descriptions of the networks), ``names`` of them, ``attacks`` with
         their headings, and ``note``.
-
-        Raises
-        ------
-        ArtifactError
-            If a file lacks what the figure shows.
         """
         return Content(
             reader.read_all(files),
@@ -57,13 +52,7 @@ class Content:
         return self.names.get(chain.name, chain.name)
 
     def panel(self, model: str, attack: str, defence: str = "none") -> Panel:
-        """One attack on one network.
-
-        Raises
-        ------
-        ArtifactError
-            If it was not run.
-        """
+        """One attack on one network, which has to be there."""
         found = self.panels.get((model, attack, defence))
         if found is None:
             raise ArtifactError(
@@ -74,13 +63,7 @@ class Content:
         return found
 
     def table(self, *attacks: str) -> pd.DataFrame:
-        """Scores of some attacks, or of all, on all networks.
-
-        Raises
-        ------
-        ArtifactError
-            If there are none.
-        """
+        """Scores of some attacks, or of all, on all networks."""
         found = [p.table for key, p in self.panels.items() if key[1] in attacks or not attacks]
         if not found:
             raise ArtifactError(
@@ -104,6 +87,11 @@ class Content:
         if not answer.ok:
             return Cell(None, words, answer.reason)
         return Cell(self.originals.pixels(answer.images[image]), words)
+
+    def typical(self, panel: Panel, batch: int) -> Cell:
+        """An answer with its MSE, and the median over all images."""
+        found = panel.answer(batch)
+        return self.cell(found, caption(found), typical(median(panel.chosen)))
 
     def describe(self, scale: str) -> str:
         """Which runs a figure shows: images, scale, precision, and how many of each attack."""

@@ -54,19 +54,9 @@ class Curve:
 
 
 def read(files: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """Curves of networks that were trained in one place.
+    """Curves of networks (``model`` and ``lock``) that were trained in one place.
 
-    Parameters
-    ----------
-    files
-        ``curves`` and ``summaries``: one file of each for each entry.
-    entries
-        ``model`` and ``lock`` of each.
-
-    Raises
-    ------
-    ArtifactError
-        If there are no entries, or a file lacks its network.
+    `files` has ``curves`` and ``summaries``, one of each for each entry.
     """
     if not entries:
         raise ArtifactError(

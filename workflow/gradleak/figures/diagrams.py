@@ -86,19 +86,7 @@ def depth(chain: Chain) -> float:
 
 
 def draw(page: Page, left: float, top: float, width: float, chain: Chain, most: int) -> None:
-    """Draw a network.
-
-    Parameters
-    ----------
-    page
-        Where to draw.
-    left, top, width
-        Place in inches; the diagram takes `depth` of them downwards.
-    chain
-        The network.
-    most
-        Features that fill the width, from `widest`.
-    """
+    """Draw a network in inches; it takes `depth` downwards, and `most` features fill the width."""
     layers, middle = bands(chain), width / 2
     axes = plane(page, left, top, width, depth(chain))
     sizes = [band.features for band in layers] + [chain.classes]
@@ -150,18 +138,12 @@ def words(
 
 def arrow(axes: Axes, **style: Any) -> None:
     """A skip."""
-    style = {"arrowstyle": "-|>", "mutation_scale": 4, "linewidth": 0.8, **style}
-    axes.add_patch(FancyArrowPatch(shrinkA=0, shrinkB=0, **style))
+    style = {"arrowstyle": "-|>", "linestyle": "-", "linewidth": 0.8, **style}
+    axes.add_patch(FancyArrowPatch(shrinkA=0, shrinkB=0, mutation_scale=4, **style))
 
 
 def read_ranks(paths: Iterable[str]) -> pd.DataFrame:
-    """Measured ranks of convolutions, a row for each layer: under the first seed, at one image.
-
-    Raises
-    ------
-    ArtifactError
-        If a file is missing or damaged.
-    """
+    """Measured ranks of convolutions, a row for each layer: under the first seed, at one image."""
     frames = []
     for path in paths:
         frame = read_csv(path, ["model", "layer", "rank"])

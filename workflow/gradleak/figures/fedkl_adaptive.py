@@ -15,8 +15,7 @@ from matplotlib.ticker import MaxNLocator
 from gradleak.figures import reader, wording
 from gradleak.figures.charts import strip
 from gradleak.figures.fedkl_pictures import answer
-from gradleak.figures.layout import EDGE, SMALL, Cell, Grid, Page, drawing
-from gradleak.figures.pixels import displayed
+from gradleak.figures.layout import EDGE, SMALL, Cell, Grid, Page, displayed, drawing
 from gradleak.figures.reader import Panel
 from gradleak.figures.style import BLUE, GREEN, GREY, LEAST, ORANGE, PAGE, PINK, RED, SKY, YELLOW
 from gradleak.figures.wording import MINUS, is_embedded
@@ -51,22 +50,10 @@ class Case:
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the figure.
+    """Draw the figure from files of `gradleak.figures.reader.read`.
 
-    Parameters
-    ----------
-    files
-        As `gradleak.figures.reader.read` takes them.
-    words
-        ``title``, ``note``, ``cases``: what the attacker has, in order, with the words for an axis,
-        first the case without lock; ``panels`` with ``network``, ``dataset``, ``method``, ``case``.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows.
+    `words` has ``cases``: what the attacker has, in order, with the words for an axis, first the
+    case without lock; and ``panels`` with ``network``, ``dataset``, ``method`` and ``case``.
     """
     cases = [
         Case(

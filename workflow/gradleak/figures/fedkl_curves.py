@@ -26,23 +26,10 @@ METRICS = (
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the figure.
+    """Draw the figure from files of `gradleak.figures.curves.read`.
 
-    Parameters
-    ----------
-    files
-        As `gradleak.figures.curves.read` takes them.
-    words
-        ``title``, ``note``; ``rows`` (data sets) and ``columns`` (networks) with ``name`` and
-        ``below`` of each; ``curves`` with ``model``, ``lock`` and the numbers of ``row`` and
-        ``column``. Rows and columns without curves are left out.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows.
+    `words` has ``rows`` (data sets) and ``columns`` (networks) with ``name`` and ``below`` of each,
+    and ``curves`` with the numbers of ``row`` and ``column``; those without curves are left out.
     """
     found = curves.read(files, words["curves"])
     cells: dict[tuple[int, int], list[Curve]] = {}

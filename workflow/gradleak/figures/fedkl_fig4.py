@@ -63,23 +63,10 @@ class Distribution:
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Figure from files.
+    """Draw a chart for each of ``panels``.
 
-    Parameters
-    ----------
-    files
-        ``table``, as `gradleak.distributions.table` writes it; ``curves`` and ``summaries`` as
-        `gradleak.figures.curves.read` takes them.
-    words
-        ``title``, ``note``; ``panels``: the ``row`` of the table that each shows, and its
-        ``images`` in words; ``curves`` with ``model``, ``lock`` and the number of their ``panel``.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows.
+    `files` has ``table`` of `gradleak.distributions.table` beside those of `curves.read`; a panel
+    has the ``row`` of the table and its ``images`` in words, a curve the number of its ``panel``.
     """
     found = curves.read(files, words["curves"])
     table, panels = read_csv(files["table"]), words["panels"]

@@ -13,8 +13,7 @@ from matplotlib.figure import Figure
 
 from gradleak.errors import ArtifactError
 from gradleak.figures import reader, wording
-from gradleak.figures.layout import EDGE, Cell, Grid, Page, drawing
-from gradleak.figures.pixels import displayed
+from gradleak.figures.layout import EDGE, Cell, Grid, Page, displayed, drawing
 from gradleak.figures.reader import Panel
 from gradleak.figures.style import COLUMN, GREY, PAGE
 from gradleak.figures.wording import IN_PLACE_OF, is_embedded
@@ -93,23 +92,11 @@ def _kept(lines: Sequence[Line], there: set[int]) -> list[int]:
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the figure.
+    """Draw the figure from files of `gradleak.figures.reader.read`.
 
-    Parameters
-    ----------
-    files
-        As `gradleak.figures.reader.read` takes them.
-    words
-        ``title``, ``note``, ``columns`` and ``rows``: ``name``, ``group`` and ``original`` of each;
-        ``panels`` with the numbers of their ``row`` and ``column``. Without ``rows`` each image
-        has a row, named by its class.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows, or panels of one column show different images.
+    `words` has ``columns`` and ``rows``: ``name``, ``group`` and ``original`` of each; ``panels``
+    with the numbers of their ``row`` and ``column``. Without ``rows`` each image has a row, named
+    by its class. Panels of one column have to show the same image.
     """
     panels = reader.read(files, words)
     table = Table.of(words, panels)

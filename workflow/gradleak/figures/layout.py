@@ -26,6 +26,7 @@ PER_INCH = 25  # characters of the footer
 # Inches that a letter and a line of the smallest words take, and the part of a frame they may.
 LETTER, LINE, PART = 0.6 * LEAST / 72, 1.2 * LEAST / 72, 0.8
 FEWEST, MOST_LINES = 8, 4
+MOST_PIXELS = 224  # of a picture's side, beyond what a page can show
 
 
 @dataclass(frozen=True)
@@ -42,11 +43,12 @@ class Cell:
 class Page:
     """A figure whose places are inches from its left edge and below its title."""
 
-    def __init__(self, width: float, height: float) -> None:
+    def __init__(self, width: float, height: float, title: float = TITLE) -> None:
         self.figure, self.width, self.height = new(width, height), width, height
+        self.title = title
         self.notes = Notes()
         top = ScaledTranslation(0, 1, self.figure.transFigure)  # type: ignore[arg-type]
-        down = Affine2D().translate(0, TITLE).scale(1, -1)
+        down = Affine2D().translate(0, title).scale(1, -1)
         self.inches = down + self.figure.dpi_scale_trans + top
         self._boxes: list[tuple[Axes, tuple[float, float, float, float]]] = []
 
@@ -75,7 +77,7 @@ class Page:
 
     def _place(self, axes: Axes, box: tuple[float, float, float, float]) -> None:
         left, top, width, height = box
-        low = 1 - (TITLE + top + height) / self.height
+        low = 1 - (self.title + top + height) / self.height
         axes.set_position((left / self.width, low, width / self.width, height / self.height))
 
     def picture(self, left: float, top: float, side: float, cell: Cell | None = None) -> Axes:
@@ -243,3 +245,24 @@ def under(axes: Axes, *lines: str) -> None:
             fontsize=size,
             color=GREY if place else "black",
         )
+
+
+def displayed(image: np.ndarray) -> np.ndarray:
+    """The image itself, or a smaller one where it has more pixels than a page can show."""
+    return image if image.shape[-1] <= MOST_PIXELS else shrunk(image, MOST_PIXELS)
+
+
+def shrunk(image: np.ndarray, side: int) -> np.ndarray:
+    """Image (C, H, W) at another size (C, side, side): the mean over each new pixel's area."""
+    rows, columns = (_areas(count, side) for count in image.shape[1:])
+    out: np.ndarray = rows @ image.astype(np.float64) @ columns.T
+    return out
+
+
+def _areas(count: int, side: int) -> np.ndarray:
+    """Share (side, count) of each new pixel that each old pixel covers; rows add up to 1."""
+    edges = np.arange(side + 1) * (count / side)
+    low = np.maximum(edges[:-1, None], np.arange(count))
+    high = np.minimum(edges[1:, None], np.arange(1, count + 1))
+    out: np.ndarray = np.clip(high - low, 0.0, None) * (side / count)
+    return out

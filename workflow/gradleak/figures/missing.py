@@ -18,16 +18,9 @@ NUMBER = re.compile(r"(?<![\w.])[-\N{MINUS SIGN}]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?!
 
 
 def mark(axes: Axes, boxes: Sequence[Box] = ((0, 0, 1, 1),), data: bool = False) -> None:
-    """Grey with a cross: there is no image.
+    """Grey with a cross, all over the axes or in `boxes`: there is no image.
 
-    Parameters
-    ----------
-    axes
-        Where to draw.
-    boxes
-        Places without an image, by default all of the axes.
-    data
-        Whether boxes are given in units of the data, instead of parts of the axes.
+    Boxes are parts of the axes, or given in units of the `data`.
     """
     where: Transform = axes.transData if data else axes.transAxes
     strokes = []

@@ -11,8 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradleak.figures import missing, reader, wording
-from gradleak.figures.layout import drawing, frame, under
-from gradleak.figures.pixels import shrunk
+from gradleak.figures.layout import drawing, frame, shrunk, under
 from gradleak.figures.reader import Panel
 from gradleak.figures.style import DPI, PAGE
 from gradleak.figures.wording import decibel, similarity

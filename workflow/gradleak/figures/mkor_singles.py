@@ -10,8 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from gradleak.figures import reader, wording
-from gradleak.figures.layout import Cell, Grid, drawing
-from gradleak.figures.pixels import displayed
+from gradleak.figures.layout import Cell, Grid, displayed, drawing
 from gradleak.figures.reader import Panel
 from gradleak.figures.style import PAGE
 from gradleak.targets import TargetSet

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradleak.figures import reader, wording
-from gradleak.figures.layout import Cell, Grid, Page, drawing
-from gradleak.figures.pixels import shrunk
+from gradleak.figures.layout import Cell, Grid, Page, drawing, shrunk
 from gradleak.figures.reader import Panel
 from gradleak.figures.style import BLUE, GREY, PAGE, RED
 from gradleak.unique_samples import expected

@@ -41,15 +41,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def draw(table: pd.DataFrame, grey: float) -> Figure:
-    """Draw the index table.
-
-    Parameters
-    ----------
-    table
-        As ``gradleak.tables.network_index.table`` gives it.
-    grey
-        MSE of a guess that knows nothing, from `grey_error`.
-    """
+    """Draw the index `table`, with the MSE of a guess that knows nothing."""
     errors = table[table["metric"] == "mse"]
     correlations = table[table["metric"] == "spearman"]
     summaries = correlations[correlations["row"] == ALL].set_index("column")
@@ -62,7 +54,9 @@ def draw(table: pd.DataFrame, grey: float) -> Figure:
             axes = page.axes(LEFT + place * (width + GAP), HEAD, width, HIGH)
             _draw_panel(axes, errors[errors["column"] == attack])
             axes.axhline(grey, color=GREY, linewidth=0.6, linestyle=DASHED, zorder=1)
-            lines = [_title(attack, summaries.loc[attack]), *_depth_lines(groups, attack)]
+            own = groups[groups["column"] == attack]
+            lines = [f"{row['row']}: {_correlation(row)}" for _, row in own.iterrows()]
+            lines = [_title(attack, summaries.loc[attack]), *lines]
             axes.set_title("\n".join(lines), loc="left", fontsize=7, linespacing=1.3)
             axes.set_xlabel("c(M); 0: every layer's system has full rank")
             axes.set_ylabel("" if place else "MSE (median of runs)")
@@ -105,15 +99,16 @@ def _scale(axes: Axes, rows: pd.DataFrame) -> None:
         axes.set_xlim(worst * 1.06, -worst * 0.05)
 
 
+def _correlation(row: pd.Series, interval: str = "") -> str:
+    rho, low, high = (signed(row[key], ".2f") for key in ("ours", "low", "high"))
+    return f"ρ = {rho} ({interval}{low} to {high})"
+
+
 def _title(attack: str, summary: pd.Series) -> str:
-    name = NAMES.get(attack, attack)
+    name = f"{NAMES.get(attack, attack)}, {int(summary['n'])} networks"
     if pd.isna(summary["ours"]):
-        return f"{name}, {int(summary['n'])} networks\nno rank correlation"
-    low, high = signed(summary["low"], ".2f"), signed(summary["high"], ".2f")
-    return (
-        f"{name}, {int(summary['n'])} networks\n"
-        f"Spearman's ρ = {signed(summary['ours'], '.2f')} (95 % interval {low} to {high})"
-    )
+        return f"{name}\nno rank correlation"
+    return f"{name}\nSpearman's {_correlation(summary, '95 % interval ')}"
 
 
 def by_depth(correlations: pd.DataFrame) -> pd.DataFrame:
@@ -121,15 +116,6 @@ def by_depth(correlations: pd.DataFrame) -> pd.DataFrame:
     found = correlations.assign(depth=correlations["row"].str.extract(f"^{DEPTH}$", expand=False))
     usable = found["depth"].notna() & found["ours"].notna() & (found["n"] >= ENOUGH)
     return found[usable]
-
-
-def _depth_lines(groups: pd.DataFrame, attack: str) -> list[str]:
-    found = groups[groups["column"] == attack]
-    return [
-        f"{row['row']}: ρ = {signed(row['ours'], '.2f')} "
-        f"({signed(row['low'], '.2f')} to {signed(row['high'], '.2f')})"
-        for _, row in found.iterrows()
-    ]
 
 
 def _depths_compared(groups: pd.DataFrame) -> str:
@@ -150,12 +136,7 @@ def _depths_compared(groups: pd.DataFrame) -> str:
 def conclusion(summaries: pd.DataFrame, groups: pd.DataFrame) -> str:
     """Whether c(M) orders networks, in words for each attack, from the intervals alone.
 
-    Parameters
-    ----------
-    summaries
-        Rows of all networks, by attack.
-    groups
-        Rows of each depth, as `by_depth` gives them.
+    `summaries` has rows of all networks by attack, `groups` those of each depth.
     """
     parts = []
     for attack, row in summaries.iterrows():
@@ -174,22 +155,21 @@ def conclusion(summaries: pd.DataFrame, groups: pd.DataFrame) -> str:
 
 
 def _legend(rows: pd.DataFrame) -> list[Line2D]:
-    def mark(marker: str, colour: str, face: str, label: str) -> Line2D:
-        return Line2D(
-            [], [], linestyle="none", marker=marker, color=colour, markerfacecolor=face, label=label
-        )
-
-    handles = []
-    for depth in sorted(set(rows["convolutions"])):
-        marker, colour = MARKERS.get(int(depth), OTHER)
-        words = f"{WORDS.get(int(depth), str(depth + 1))}-layer network"
-        handles.append(mark(marker, colour, colour, words))
-    handles.append(mark("o", GREY, GREY, "c(M) from the structure"))
-    handles.append(mark("o", GREY, "white", "c(M) from a numerical rank"))
+    looks = []
+    for depth in sorted({int(depth) for depth in rows["convolutions"]}):
+        marker, colour = MARKERS.get(depth, OTHER)
+        words = f"{WORDS.get(depth, str(depth + 1))}-layer network"
+        looks.append((marker, colour, colour, words))
+    looks.append(("o", GREY, GREY, "c(M) from the structure"))
+    looks.append(("o", GREY, "white", "c(M) from a numerical rank"))
     if rows["ours"].isna().any():
-        handles.append(mark("x", GREY, GREY, "failed: counts as worst"))
+        looks.append(("x", GREY, GREY, "failed: counts as worst"))
+    marks = [
+        Line2D([], [], linestyle="none", marker=marker, color=colour, mfc=face, label=words)
+        for marker, colour, face, words in looks
+    ]
     dashed = Line2D([], [], color=GREY, linewidth=0.6, linestyle=DASHED, label="guessing grey")
-    return [*handles, dashed]
+    return [*marks, dashed]
 
 
 def _footer(rows: pd.DataFrame, grey: float) -> str:

@@ -47,17 +47,8 @@ class Step:
 def steps(chain: Chain, base: Chain) -> list[Step]:
     """Layers and blocks of a network from the image to the output.
 
-    Parameters
-    ----------
-    chain
-        The network.
-    base
-        The network that it is a variant of: a block is what lies under a skip of it.
-
-    Raises
-    ------
-    ArtifactError
-        If both have different numbers of layers, so that blocks of one are none of the other.
+    It is a variant of `base`: a block is what lies under a skip of that. Networks of different
+    numbers of layers, where blocks of one are none of the other, are an `ArtifactError`.
     """
     if len(chain.layers) != len(base.layers):
         raise ArtifactError(
@@ -109,17 +100,7 @@ def depth(count: int) -> float:
 
 
 def draw(page: Page, left: float, top: float, chain: Chain, base: Chain) -> None:
-    """Draw a network.
-
-    Parameters
-    ----------
-    page
-        Where to draw.
-    left, top
-        Place in inches; the diagram takes `WIDTH` and `depth`.
-    chain, base
-        The network, and the one that it is a variant of, whose features have the same sizes.
-    """
+    """Draw a variant of `base`; `left` and `top` in inches, it takes `WIDTH` and `depth`."""
     parts = steps(chain, base)
     sizes = [part.features for part in parts] + [(chain.classes,)]
     most = max(map(prod, sizes))

@@ -10,15 +10,13 @@ from matplotlib.figure import Figure
 
 from gradleak.figures import diagrams
 from gradleak.figures.content import Content
-from gradleak.figures.layout import EDGE, SMALL, Grid, Page, drawing
-from gradleak.figures.reader import median
+from gradleak.figures.layout import EDGE, SMALL, Grid, drawing
 from gradleak.figures.style import GREY, PAGE
-from gradleak.figures.wording import caption, typical
-from gradleak.models.chain import Chain
 
 # Inches: the column of labels, gaps, the words above a diagram, a picture, the words under it.
 LABEL, GAP, HEAD, SIDE, UNDER = 0.82, 0.06, 0.42, 0.86, 0.29
 SHOWN = 0  # batch whose image is shown
+HEADING: dict[str, Any] = {"ha": "center", "va": "bottom"}
 RANK: dict[str, Any] = {"va": "top", "fontsize": SMALL, "color": GREY}
 
 
@@ -45,24 +43,15 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
         page.text(EDGE, top - 0.19, "Rank measured", **RANK)
         grid.label(page, list(attacks.values()))
         for column, (chain, left) in enumerate(zip(chains, lefts, strict=True)):
-            _head(page, grid.middle(column), chain, content.name(chain))
+            middle, weights = grid.middle(column), sum(b.weights for b in diagrams.bands(chain))
+            diagrams.head(page, middle, 0.13, content.name(chain), chain, **HEADING)
+            page.text(middle, 0.36, f"|W| = {weights:,} in all", fontsize=SMALL, **HEADING)
             diagrams.draw(page, left + 0.02, HEAD, width - 0.04, chain, most)
-            rank = _rank(ranks, chain.name)
-            page.text(grid.middle(column), top - 0.19, rank, ha="center", **RANK)
+            page.text(middle, top - 0.19, _rank(ranks, chain.name), ha="center", **RANK)
             panels = [content.panel(chain.name, attack) for attack in attacks]
-            for row, panel in enumerate(panels):
-                found = panel.answer(SHOWN)
-                said = caption(found), typical(median(panel.chosen))
-                grid.draw(page, {(row, column): content.cell(found, *said)})
+            cells = [content.typical(panel, SHOWN) for panel in panels]
+            grid.draw(page, {(row, column): cell for row, cell in enumerate(cells)})
     return page.figure
-
-
-def _head(page: Page, middle: float, chain: Chain, name: str) -> None:
-    """Name, RA-i and size of a network."""
-    weights = sum(band.weights for band in diagrams.bands(chain))
-    style: dict[str, Any] = {"ha": "center", "va": "bottom"}
-    diagrams.head(page, middle, 0.13, name, chain, **style)
-    page.text(middle, 0.36, f"|W| = {weights:,} in all", fontsize=SMALL, **style)
 
 
 def _rank(ranks: pd.DataFrame, model: str) -> str:

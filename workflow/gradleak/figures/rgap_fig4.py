@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,6 @@ from gradleak.figures.layout import SMALL, Cell, Grid, Page, drawing
 from gradleak.figures.reader import precision
 from gradleak.figures.style import GREY, GRID, PAGE, RED, number
 from gradleak.figures.wording import caption, described, signed
-from gradleak.models.chain import Chain
 from gradleak.tables.resnets import ACCURACY, ARCHITECTURE
 
 # Inches: words above diagrams and pictures, words under a picture, and under the panels.
@@ -34,25 +32,24 @@ MOST = 3  # images shown
 MARKS = {"o": "●", "s": "■", "^": "▲"}
 
 
-@dataclass(frozen=True)
 class Data:
-    """What the figure shows."""
+    """What the figure shows.
 
-    content: Content  # pictures of the first setting, and the networks
-    table: pd.DataFrame  # as ``gradleak.tables.resnets`` writes it
-    points: pd.DataFrame  # MSEs in all settings, NaN of a failed run
-    networks: Mapping[str, str]  # what each model is called, the one without a cut first
-    settings: Mapping[str, str]  # what each experiment is called, the one that is pictured first
+    Raises
+    ------
+    ArtifactError
+        If a file lacks it, or config.yaml one of the networks.
+    """
 
-    @property
-    def chains(self) -> list[Chain]:
-        """Networks in the figure's order.
-
-        Raises
-        ------
-        ArtifactError
-            If config.yaml does not have one of them.
-        """
+    def __init__(self, files: Mapping[str, Any], words: Mapping[str, Any]) -> None:
+        self.content = Content.read(files, words)  # pictures of the first setting
+        self.networks, self.settings = words["networks"], words["columns"]
+        scores = pd.concat([read_csv(path, keep_default_na=False) for path in files["points"]])
+        scores = scores[scores["metric"] == "mse"]
+        value = pd.to_numeric(scores["value"], errors="coerce").where(scores["status"] == "ok")
+        self.points = scores.assign(value=value)
+        table = read_csv(files["table"])
+        self.rows = table.set_index(["model", "column", "metric"]).sort_index()
         named = {chain.name: chain for chain in self.content.chains}
         for model in self.networks:
             if model not in named:
@@ -60,24 +57,16 @@ class Data:
                     f"No {model} to draw; name it in the models of the figure's experiments in "
                     "config.yaml."
                 )
-        return [named[model] for model in self.networks]
+        self.chains = [named[model] for model in self.networks]
 
     def row(self, model: str, column: str, metric: str) -> pd.Series:
-        """One row of the table.
-
-        Raises
-        ------
-        ArtifactError
-            If it is not there.
-        """
-        where = {"model": model, "column": column, "metric": metric}
-        found = self.table[(self.table[list(where)] == pd.Series(where)).all(axis=1)]
-        if found.empty:
+        """One row of the table, which has to be there."""
+        if (model, column, metric) not in self.rows.index:
             raise ArtifactError(
                 f"The table holds no {metric} of {model} under '{column}'; delete it and ask "
                 "Snakemake for it again."
             )
-        return found.iloc[0]
+        return self.rows.loc[[(model, column, metric)]].iloc[0]
 
     def failed(self, model: str, setting: str) -> tuple[int, int]:
         """How many runs failed, of how many."""
@@ -86,31 +75,14 @@ class Data:
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the figure.
+    """Draw the figure of one attack.
 
-    Parameters
-    ----------
-    files
-        Of the setting that is pictured those of `Content.read`; ``points``, scores of all settings;
-        ``table``, their summary.
-    words
-        As of `Content.read`, of one attack; ``networks`` and ``columns`` as
-        ``gradleak.tables.resnets`` takes them.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows, or networks differ in more than skips.
+    `files` has, beside those of `Content.read` for the setting that is pictured, ``points``, scores
+    of all settings, and ``table``, their summary; `words` has ``networks`` and ``columns`` of that
+    table, first the network without a cut and the setting that is pictured.
     """
-    content = Content.read(files, words)
-    scores = pd.concat([read_csv(path, keep_default_na=False) for path in files["points"]])
-    scores = scores[scores["metric"] == "mse"]
-    value = pd.to_numeric(scores["value"], errors="coerce").where(scores["status"] == "ok")
-    points = scores.assign(value=value)
-    data = Data(content, read_csv(files["table"]), points, words["networks"], words["columns"])
-    chains = data.chains
+    data = Data(files, words)
+    content, chains = data.content, data.chains
     right = len(chains) * diagrams.WIDTH + 0.18
     under = [UNDER] * min(content.shared(), MOST)
     grid = Grid.fit(right, HEAD, PAGE - 0.01, [1 + len(chains)], under)
@@ -121,7 +93,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     with drawing(title, _footer(data, scale), depth + 0.05) as page:
         for place, chain in enumerate(chains):
             left = place * diagrams.WIDTH
-            _network(page, left + diagrams.EDGE, data, chain, LOOKS[place])
+            _network(page, left + diagrams.EDGE, data, chain.name, LOOKS[place])
             diagrams.draw(page, left, HEAD, chain, chains[0])
         _pictures(page, grid, data)
         high = min(depth - top - TICKS, HIGHEST)
@@ -131,11 +103,11 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     return page.figure
 
 
-def _network(page: Page, left: float, data: Data, chain: Chain, look: tuple[str, str]) -> None:
+def _network(page: Page, left: float, data: Data, model: str, look: tuple[str, str]) -> None:
     """Name and RA-i of a network, above its diagram."""
-    _name(page, left, 0.12, data.networks[chain.name], look, ha="left")
+    _name(page, left, 0.12, data.networks[model], look, ha="left")
     for place, (metric, words) in enumerate((("ra", "RA-i"), ("ra_alone", "RA-i alone"))):
-        value = int(data.row(chain.name, ARCHITECTURE, metric)["ours"])
+        value = int(data.row(model, ARCHITECTURE, metric)["ours"])
         colour = RED if value > 0 else "black"
         said = f"{words} = {signed(value)}"
         page.text(left, 0.24 + 0.11 * place, said, fontsize=6, color=colour)

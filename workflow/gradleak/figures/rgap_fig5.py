@@ -132,15 +132,9 @@ def _stretched(image: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 
 def end_of(row: pd.Series, original: np.ndarray) -> str:
-    """Where a run ended, one of `ENDS`.
+    """Where a run ended, one of `ENDS`: from its scores, and the real image as an input.
 
-    Parameters
-    ----------
-    row
-        Its scores: ``status``, ``mse``, and where there is a twin ``mse_twin``, ``twin_error``
-        and ``twin_scale``.
-    original
-        The real image on the input's scale.
+    Where there is a twin, scores have ``mse_twin``, ``twin_error`` and ``twin_scale``.
     """
     if row["status"] != "ok":
         return "failed"

@@ -28,13 +28,7 @@ WITH = "_skip"  # a model of this ending is its namesake with a skip
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the figure of one attack; ``names`` are those of pairs, by the model without the skip.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows, or there is no pair.
-    """
+    """Draw the figure of one attack; ``names`` are of pairs, by the model without the skip."""
     content = Content.read(files, words)
     pairs = _pairs(content.chains)
     attack, heading = next(iter(content.attacks.items()))

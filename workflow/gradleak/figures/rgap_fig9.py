@@ -16,7 +16,6 @@ from gradleak.figures.content import Content
 from gradleak.figures.layout import EDGE, Grid, Page, drawing
 from gradleak.figures.reader import Panel, median
 from gradleak.figures.style import PAGE
-from gradleak.figures.wording import caption, typical
 
 # Inches: the column of labels, gaps, the words above a diagram, words under a picture, a panel.
 LABEL, GAP, WIDE, HEAD, UNDER, PANEL = 0.82, 0.05, 0.16, 0.45, 0.29, 1.35
@@ -65,10 +64,8 @@ def _pictures(
     grid.head(page, list(content.attacks.values()))
     for column, attack in enumerate(content.attacks):
         for row, defence in enumerate(defences):
-            panel = content.panel(model, attack, defence)
-            found = panel.answer(SHOWN)
-            said = caption(found), typical(median(panel.chosen))
-            grid.draw(page, {(row, column): content.cell(found, *said)})
+            cell = content.typical(content.panel(model, attack, defence), SHOWN)
+            grid.draw(page, {(row, column): cell})
 
 
 def _charts(page: Page, top: float, content: Content, levels: Mapping[str, str]) -> None:

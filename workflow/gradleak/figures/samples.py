@@ -23,14 +23,7 @@ LABEL, GROUP, UNDER, HEADER = 0.92, 0.09, 0.28, 0.27
 def make(*given: Any) -> Figure:
     """Draw the figure from ``files, words, scale``; originals before these are not looked at.
 
-    Files are ``targets``, and ``reconstructions`` and ``scores`` of the same runs, and
-    ``security``: c(M) of each model. Words are ``title``, ``models``, and ``attacks`` with their
-    headings.
-
-    Raises
-    ------
-    ArtifactError
-        If there are no models, or a file has not what the figure shows.
+    Beside those of `Content.read` the files are ``security``, c(M) of each of ``models``.
     """
     files, words, scale = given[-3:]
     content, models = Content.read(files, words), words["models"]

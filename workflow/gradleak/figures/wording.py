@@ -75,13 +75,9 @@ def _source(originals: TargetSet) -> str:
 def _origin(originals: TargetSet) -> str:
     """What embedded images are, and for which they stand in."""
     dataset = originals.source["dataset"]
-    wanted = IN_PLACE_OF.get(dataset, "photos")
-    if dataset == "digits":
-        return f"embedded digits that ship with scikit-learn, in place of {wanted}"
-    return (
-        "embedded crops of photos that ship with scikit-image and scikit-learn, in place of "
-        f"{wanted}"
-    )
+    photos = "crops of photos that ship with scikit-image and scikit-learn"
+    what = "digits that ship with scikit-learn" if dataset == "digits" else photos
+    return f"embedded {what}, in place of {IN_PLACE_OF.get(dataset, 'photos')}"
 
 
 def _enlarged(originals: TargetSet) -> str:
@@ -120,15 +116,7 @@ def each(sets: Iterable[TargetSet], batches: Sequence[int] | None = None) -> str
 
 
 def counted(originals: TargetSet, batch: int | None, drawn: str) -> str:
-    """How many images a batch has, and of which kind.
-
-    Parameters
-    ----------
-    originals, batch
-        The batch; None for all of them.
-    drawn
-        How its images and labels were chosen, such as ``drawn at random``.
-    """
+    """How many images a batch (None: each) has, of which kind, and how they were `drawn`."""
     said = f"{originals.size:,} {_source(originals)} images"
     said += " a batch" if batch is None else f" (batch {batch})"
     said += _enlarged(originals) + (f", {drawn}" if drawn else "")
