@@ -98,7 +98,6 @@ def test_facts_are_told_words_stay_on_the_page_and_bytes_are_equal(
 def test_what_is_missing_is_one_sentence(name: str, tmp_path: Path) -> None:
     module, files, words = FIGURES[name][0](tmp_path)
     key = next((key for key in ("curves", "panels") if key in words), None)
-    key = "curves" if "curves" in words else key
     nothing = {**files, "scores": [], "reconstructions": [], "security": []}
     missing = {**words, key: []} if key else {**words, "models": []}
     with pytest.raises(ArtifactError, match=r"Nothing to draw; .*config\.yaml"):

@@ -9,12 +9,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
+from figure_files import Files, rows, run, target_set
 from figure_words import flat, texts
-from gradleak import targets
-from gradleak.artifacts import write_csv, write_tensors
 from gradleak.figures import (
     layout,
     mkor_blocks,
@@ -37,30 +35,20 @@ def originals(
     batches: int = 1,
     shape: tuple[int, int, int] = (3, 12, 12),
     dataset: str = "photos100",
-    enlarged: int = 1,
     labels: Sequence[int] | None = None,
+    enlarged: int = 1,
 ) -> TargetSet:
-    rng = np.random.default_rng(size)
-    chosen = np.arange(size) % CLASSES if labels is None else np.array(labels)
-    return TargetSet(
-        rng.integers(0, 256, (batches, size, *shape), dtype=np.uint8),
-        np.tile(chosen, (batches, 1)).astype(np.int64),
-        100 + np.arange(batches * size).reshape(batches, size),
-        0.0,
-        tuple(f"batch {b}" for b in range(batches)),
-        {"dataset": dataset, "split": "test", "origin": "embedded"},
-        {k: f"class_{k}" for k in range(CLASSES)},
-        enlarged,
-    )
+    chosen = [k % CLASSES for k in range(size)] if labels is None else labels
+    more: dict[str, Any] = {"first": 100, "labels": chosen, "enlarged": enlarged, "seed": size}
+    return target_set(batches, size, shape, dataset, **more)
 
 
-class Factory:
+class Factory(Files):
     """Writes target sets, reconstructions and scores, a file of each for each panel."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.words = folder, {**WORDS, "panels": []}
-        self.files: dict[str, list[str]] = {"targets": [], "reconstructions": [], "scores": []}
-        self.rng = np.random.default_rng(0)
+        super().__init__(folder)
+        self.words, self.rng = {**WORDS, "panels": []}, np.random.default_rng(0)
 
     def by_class(
         self,
@@ -73,69 +61,49 @@ class Factory:
         **more: Any,
     ) -> None:
         """An attack that gives the mean image of each class, or of those `found`."""
-        runs, rows, images = [], [], []
+        runs, scores, images = [], [], []
         for batch, labels in enumerate(target.labels):
             there = sorted(set(labels.tolist()))
             classes = there if found is None else [label for label in there if label in found]
             inputs = target.inputs(batch)
             means = np.stack([inputs[labels == label].mean(axis=0) for label in classes])
             means = means + noise * self.rng.standard_normal(means.shape)
-            record = self._record(batch, classes, partial)
-            record["counts"] = [int((labels == label).sum()) for label in classes]
+            counts = [int((labels == label).sum()) for label in classes]
+            record = run("net", batch, classes=classes, counts=counts, partial=partial)
             chain: Any = SimpleNamespace(classes=CLASSES)
-            rows += ByClass(target, batch, chain, record).rows(
-                means, {"paper": "mkor", "precision": "float32"}
-            )
+            same = {"paper": "mkor", "precision": "float32"}
+            scores += ByClass(target, batch, chain, record).rows(means, same)
             runs.append(record)
             images.append(np.concatenate([means, np.full_like(inputs[:1], np.nan)]))
-        self._save(title, target, np.stack(images), runs, rows, more)
+        self._panel(title, target, np.stack(images), runs, scores, more)
 
     def by_image(self, title: str, target: TargetSet, *, failed: bool = False) -> None:
         """An attack on the first batch that gives its images in another order."""
         inputs = target.inputs(0)
-        record = self._record(0, [], False)
+        record = run("net", 0, "No start came anywhere." * failed)
         found = np.clip(inputs + 0.05 * self.rng.standard_normal(inputs.shape), 0, 1)
-        if failed:
-            record |= {"status": "failed", "reason": "No start came anywhere."}
-            found[:] = np.nan
-        rows = []
+        scores = []
         for k, image in enumerate(found):
-            values = {"psnr": psnr(inputs[k], image), "ssim_gauss": np.nan}
+            values: dict[str, float | None] = {"psnr": None, "ssim_gauss": None}
             if not failed:
-                values["ssim_gauss"] = ssim_gauss(inputs[k], image)
-            for metric, value in values.items():
-                facts = {"index": int(target.indices[0, k]), "metric": metric, "value": value}
-                rows.append({**record, "precision": "float32", **facts})
-        self._save(title, target, found[None, ::-1], [record], rows, {})
+                values = {
+                    "psnr": psnr(inputs[k], image),
+                    "ssim_gauss": ssim_gauss(inputs[k], image),
+                }
+            scores += rows(record, int(target.indices[0, k]), values)
+        stored = np.full_like(found, np.nan) if failed else found
+        self._panel(title, target, stored[None, ::-1], [record], scores, {})
 
-    def _record(self, batch: int, classes: list[int], partial: bool) -> dict[str, Any]:
-        place = {"model": "net", "seed": 0, "batch": batch, "answer": 0, "kind": "answer"}
-        return {
-            **place,
-            "status": "ok",
-            "reason": "",
-            "classes": classes,
-            "counts": [],
-            "partial": partial,
-        }
-
-    def _save(
+    def _panel(
         self,
         title: str,
         target: TargetSet,
         images: np.ndarray,
         runs: list[dict[str, Any]],
-        rows: list[dict[str, Any]],
+        scores: list[dict[str, Any]],
         more: Mapping[str, Any],
     ) -> None:
-        stem = str(self.folder / f"panel-{len(self.words['panels'])}")
-        targets.save(f"{stem}-targets.safetensors", target, {})
-        stack = {"net/images": images[None, :, None].astype(np.float32)}
-        write_tensors(f"{stem}.safetensors", stack, {"runs": runs})
-        write_csv(f"{stem}.csv", pd.DataFrame(rows).drop(columns=["classes"], errors="ignore"))
-        self.files["targets"].append(f"{stem}-targets.safetensors")
-        self.files["reconstructions"].append(f"{stem}.safetensors")
-        self.files["scores"].append(f"{stem}.csv")
+        self.save({"net": images[None, :, None].astype(np.float32)}, runs, scores, target)
         self.words["panels"].append({"title": title, "model": "net", **more})
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -189,10 +189,10 @@ class Grid:
         tops = [top, *itertools.accumulate((side + more for more in under), initial=top)][1:]
         return Grid(lefts, tops[:-1], side, tops[-1])
 
-    def down(self, inches: float) -> Grid:
-        """The same grid, lower on the page."""
-        tops = [top + inches for top in self.tops]
-        return Grid(self.lefts, tops, self.side, self.bottom + inches)
+    def moved(self, right: float = 0.0, down: float = 0.0) -> Grid:
+        """The same grid, elsewhere on the page."""
+        lefts, tops = [left + right for left in self.lefts], [top + down for top in self.tops]
+        return Grid(lefts, tops, self.side, self.bottom + down)
 
     def middle(self, column: int, last: int | None = None) -> float:
         """Middle of a column, or of those from it to the last."""
@@ -202,6 +202,10 @@ class Grid:
         """Draw cells, by row and column; a place without one stays empty."""
         for (row, column), cell in cells.items():
             page.picture(self.lefts[column], self.tops[row], self.side, cell)
+
+    def fill(self, page: Page, column: int, cells: Iterable[Cell]) -> None:
+        """Draw cells of a column, from above."""
+        self.draw(page, {(row, column): cell for row, cell in enumerate(cells)})
 
     def head(self, page: Page, words: Sequence[str], up: float = 0.04, **style: Any) -> None:
         """Write headings over the columns."""

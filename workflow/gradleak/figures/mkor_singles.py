@@ -28,7 +28,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     places, under = list(samples.values()), [UNDER] * len(samples)
     grid = Grid.fit(LABEL, 0.0, PAGE - 0.06, [1 + len(panels)], under, 0.06, widest=WIDEST)
     headings = ["Original", *(_wrapped(panel.title, grid.side) for panel in panels)]
-    grid = grid.down(0.12 + LINE * max(heading.count("\n") + 1 for heading in headings))
+    grid = grid.moved(down=0.12 + LINE * max(heading.count("\n") + 1 for heading in headings))
     columns = [_originals(originals, batch, places)]
     columns += [_found(panel, batch, places) for panel in panels]
     footer = _footer(words, panels, batch, samples, scale)
@@ -38,7 +38,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             page.text(left, grid.tops[0] - 0.05, heading, **style)
         grid.label(page, list(samples))
         for column, cells in enumerate(columns):
-            grid.draw(page, {(row, column): cell for row, cell in enumerate(cells)})
+            grid.fill(page, column, cells)
     return page.figure
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,15 +22,21 @@ FACTS = ["kind", "status", "reason", "precision"]
 # Metrics that every table has; the last of attacks that go by class alone.
 METRICS = ["mse", "psnr", "ssim", "ssim_gauss", "psnr_class_mean"]
 NONE = -1  # the place of an image that an attack does not give
+CHECKED = 2**26  # bytes of a file that is checked as a whole
 SEED = 0  # the draw of the weights that pictures are of
 
 
 class Stored:
-    """A reconstruction file that is read image by image: one with 1,000 photos holds 600 MB."""
+    """A reconstruction file that is read image by image: one with 1,000 photos holds 600 MB.
+
+    Smaller ones are checked as a whole.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         self.runs = reconstruction_files.read_runs(path)
+        if Path(path).stat().st_size < CHECKED:
+            reconstruction_files.read(path)
 
     def images(self, model: str, batch: int, part: slice, answer: int = 0) -> np.ndarray:
         """Images `part` of an answer to a batch, (k, C, H, W), NaN where there is none."""

@@ -49,8 +49,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             diagrams.draw(page, left + 0.02, HEAD, width - 0.04, chain, most)
             page.text(middle, top - 0.19, _rank(ranks, chain.name), ha="center", **RANK)
             panels = [content.panel(chain.name, attack) for attack in attacks]
-            cells = [content.typical(panel, SHOWN) for panel in panels]
-            grid.draw(page, {(row, column): cell for row, cell in enumerate(cells)})
+            grid.fill(page, column, [content.typical(panel, SHOWN) for panel in panels])
     return page.figure
 
 

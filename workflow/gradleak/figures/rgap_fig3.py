@@ -44,22 +44,22 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             low = top + HEAD + diagrams.depth(chain) + 0.06
             said = _rank_words(ranks[ranks["model"] == chain.name])
             page.text(DIAGRAM / 2, low, said, ha="center", va="top", fontsize=SMALL)
-            _block(page, grid.down(top), content, chain.name)
+            _block(page, grid.moved(down=top), content, chain.name)
     return page.figure
 
 
 def _block(page: Page, grid: Grid, content: Content, model: str) -> None:
     """Pictures of one network: a row for each image, a column for each attack."""
     grid.head(page, ["Original", *content.attacks.values()])
-    grid.draw(page, {(row, 0): content.original(row) for row in range(len(grid.tops))})
+    rows = range(len(grid.tops))
+    grid.fill(page, 0, map(content.original, rows))
     foot = grid.bottom + 0.09
     label: dict[str, Any] = {"va": "center", "fontsize": SMALL, "color": GREY}
     page.text(DIAGRAM + grid.side, foot, "median of all:", ha="right", **label)
     for column, attack in enumerate(content.attacks, start=1):
         panel = content.panel(model, attack)
-        for row in range(len(grid.tops)):
-            found = panel.answer(row)
-            grid.draw(page, {(row, column): content.cell(found, caption(found))})
+        answers = [panel.answer(row) for row in rows]
+        grid.fill(page, column, [content.cell(each, caption(each)) for each in answers])
         middle = median(panel.chosen)
         said = number(middle) if np.isfinite(middle) else "failed"
         style: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold"}

@@ -50,22 +50,13 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             middle = left + group / 2
             diagrams.head(page, middle, 0.16, content.name(chain), chain, ha="center")
             diagrams.draw(page, left, HEAD, group, chain, most)
-            shift = middle - grid.middle(0, len(attacks) - 1)
-            own = Grid([x + shift for x in grid.lefts], grid.tops, grid.side, grid.bottom)
-            _pictures(page, own, content, chain.name, list(levels))
+            own = grid.moved(middle - grid.middle(0, len(attacks) - 1))
+            own.head(page, list(attacks.values()))
+            for place, attack in enumerate(attacks):
+                panels = [content.panel(chain.name, attack, defence) for defence in levels]
+                own.fill(page, place, [content.typical(panel, SHOWN) for panel in panels])
         _charts(page, grid.bottom + 0.34, content, levels)
     return page.figure
-
-
-def _pictures(
-    page: Page, grid: Grid, content: Content, model: str, defences: Sequence[str]
-) -> None:
-    """Reconstructions of one network: a row for each level of noise, a column for each attack."""
-    grid.head(page, list(content.attacks.values()))
-    for column, attack in enumerate(content.attacks):
-        for row, defence in enumerate(defences):
-            cell = content.typical(content.panel(model, attack, defence), SHOWN)
-            grid.draw(page, {(row, column): cell})
 
 
 def _charts(page: Page, top: float, content: Content, levels: Mapping[str, str]) -> None:
