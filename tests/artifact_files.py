@@ -13,7 +13,7 @@ from gradleak.auditing import files as audits
 from gradleak.auditing.page_pictures import Pictures
 from gradleak.claims import Evidence
 from gradleak.data import arrays
-from gradleak.figures.panel_files import Stored
+from gradleak.figures.reader import Stored
 from gradleak.generators import conditional_vae
 from gradleak.generators import files as generators
 from gradleak.models import files as models

@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from gradleak import targets
-from gradleak.artifacts import write_csv, write_tensors
+from figure_files import REASON, Files, rows, run, target_set
+from gradleak.artifacts import write_csv
 from gradleak.metrics.image import mse, psnr, ssim
 from gradleak.targets import TargetSet
 
-REASON = "No start came below the distance that a success has."
+__all__ = ["REASON", "Panels", "originals", "training"]
 
 
 def originals(
     dataset: str = "photos10", shape: tuple[int, int, int] = (3, 16, 16), batches: int = 2
 ) -> TargetSet:
     """Smooth random images, another set for each data set."""
-    rng = np.random.default_rng(sum(map(ord, dataset)))
-    small = rng.integers(0, 256, (batches, 1, shape[0], 4, 4), dtype=np.uint8)
-    return TargetSet(
-        small.repeat(shape[1] // 4, axis=-2).repeat(shape[2] // 4, axis=-1),
-        np.arange(batches).reshape(batches, 1),
-        30 + np.arange(batches).reshape(batches, 1),
-        0.0,
-        tuple(f"image {b}" for b in range(batches)),
-        {"dataset": dataset, "split": "test", "origin": "embedded"},
-        {k: f"class_{k}" for k in range(batches)},
-    )
+    small = (shape[0], 4, 4)
+    found = target_set(batches, 1, small, dataset, first=30, seed=sum(map(ord, dataset)))
+    wide = found.images.repeat(shape[1] // 4, axis=-2).repeat(shape[2] // 4, axis=-1)
+    return replace(found, images=wide)
 
 
-class Panels:
+class Panels(Files):
     """Writes a target set, reconstructions and scores for each panel of a figure."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.words = folder, list[dict[str, Any]]()
-        self.files: dict[str, list[str]] = {"targets": [], "reconstructions": [], "scores": []}
-        self.rng = np.random.default_rng(0)
+        super().__init__(folder)
+        self.words, self.rng = list[dict[str, Any]](), np.random.default_rng(0)
 
     def add(
         self,
@@ -58,49 +51,24 @@ class Panels:
         count = len(target.images)
         levels = list(noise) if isinstance(noise, Sequence) else [noise] * count
         images = np.full((1, count, 1, 1, *target.shape), np.nan)
-        runs, rows = [], []
+        runs, scores = [], []
         for batch, level in enumerate(levels):
             original = target.inputs(batch)[0]
             found = original + (level or 0.0) * self.rng.standard_normal(original.shape)
+            values: dict[str, float | None] = {"mse": None, "psnr": None, "ssim": None}
+            record = run(words["model"], batch, REASON, status)
             if level is not None or keep:
                 images[0, batch, 0, 0] = found
-            record = {
-                "model": words["model"],
-                "seed": 0,
-                "batch": batch,
-                "answer": 0,
-                "kind": "answer",
-                "status": status if level is None else "ok",
-                "reason": REASON if level is None else "",
-            }
+            if level is not None:
+                record = run(words["model"], batch)
+                clipped = ssim(original, np.clip(found, 0, 1))
+                values = {"mse": mse(original, found), "psnr": psnr(original, found)}
+                values |= {"ssim": clipped, "lpips_alex": 0.5}
             runs.append(record)
-            rows += self._scores(target, record, original, None if level is None else found)
-        name = str(self.folder / f"panel-{len(self.words)}")
-        targets.save(f"{name}-targets.safetensors", target, {})
-        write_tensors(f"{name}.safetensors", {f"{words['model']}/images": images}, {"runs": runs})
-        write_csv(f"{name}.csv", pd.DataFrame(rows).assign(attack=words.get("attack", "")))
-        self.files["targets"].append(f"{name}-targets.safetensors")
-        self.files["reconstructions"].append(f"{name}.safetensors")
-        self.files["scores"].append(f"{name}.csv")
+            scores += rows(record, int(target.indices[batch, 0]), values)
+        attack = words.get("attack", "")
+        self.save({words["model"]: images}, runs, [{**r, "attack": attack} for r in scores], target)
         self.words.append({"title": "", "experiment": "e", "defence": "none", **words})
-
-    def _scores(
-        self,
-        target: TargetSet,
-        record: dict[str, Any],
-        original: np.ndarray,
-        found: np.ndarray | None,
-    ) -> list[dict[str, Any]]:
-        values: dict[str, float | str] = {"mse": "", "psnr": "", "ssim": ""}
-        if found is not None:
-            values = {
-                "mse": mse(original, found),
-                "psnr": psnr(original, found),
-                "ssim": ssim(original, np.clip(found, 0, 1)),
-                "lpips_alex": 0.5,
-            }
-        place = {"precision": "float32", "index": int(target.indices[record["batch"], 0])}
-        return [{**record, **place, "metric": m, "value": v} for m, v in values.items()]
 
 
 def training(
@@ -113,18 +81,18 @@ def training(
     client: bool = True,
 ) -> tuple[str, str]:
     """Curve and summary of a central training that comes to `accuracy`; a client's rows beside."""
-    rows, last = [], []
+    epochs_, last = [], []
     for seed in range(seeds):
         for epoch in range(1, epochs + 1):
             reached = accuracy * (1 - 0.5**epoch) + 0.01 * seed
             one = {"model": model, "seed": seed, "epoch": epoch, "rate": 0.1}
             one |= {"train_loss": 1.0, "train_accuracy": 0.9, "validation_loss": 2 - 2 * reached}
-            rows.append({**one, "validation_accuracy": reached})
+            epochs_.append({**one, "validation_accuracy": reached})
         sizes = {"train": 1000, "validation": 100, "test": 200}
         best = {"best_epoch": epochs, "test_accuracy": accuracy + 0.01 * seed, "images": "embedded"}
         last.append({"model": model, "seed": seed, "epochs": epochs, **best, **sizes})
     made = []
-    for name, found in (("curve", rows), ("summary", last)):
+    for name, found in (("curve", epochs_), ("summary", last)):
         table = pd.DataFrame(found)
         if client:
             wrong = table.assign(client="0", **{table.columns[-1]: 0})
@@ -132,38 +100,3 @@ def training(
         made.append(str(folder / f"{model}.{name}.csv"))
         write_csv(made[-1], table)
     return made[0], made[1]
-
-
-def texts(figure: Any) -> list[str]:
-    """All words of a figure."""
-    found = [text.get_text() for text in figure.texts]
-    for axes in figure.axes:
-        found += [axes.get_title(), axes.get_title(loc="left"), axes.get_xlabel()]
-        found += [axes.get_ylabel(), *(text.get_text() for text in axes.texts)]
-        found += [text.get_text() for text in axes.get_xticklabels()]
-        if axes.get_legend() is not None:
-            found += [text.get_text() for text in axes.get_legend().get_texts()]
-    return found
-
-
-def flat(figure: Any) -> str:
-    """All words of a figure in one line; a line may end at the hyphen of a word."""
-    return " ".join(" ".join(texts(figure)).split()).replace("- ", "-")
-
-
-def outside(figure: Any) -> list[str]:
-    """Words that leave the page."""
-    renderer, (width, height) = figure.canvas.get_renderer(), figure.bbox.size
-    found = []
-    for text in [*figure.texts, *(text for axes in figure.axes for text in axes.texts)]:
-        box = text.get_window_extent(renderer)
-        if text.get_text() and not (
-            box.x0 > -2 and box.y0 > -2 and box.x1 < width + 2 and box.y1 < height + 2
-        ):
-            found.append(text.get_text())
-    return found
-
-
-def pictures(figure: Any) -> list[np.ndarray]:
-    """Pixels of all pictures, in the order in which they were drawn."""
-    return [np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images]

@@ -6,11 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
-from fedkl_files import REASON, Panels, flat, originals, outside, texts
-from gradleak.errors import ArtifactError
-from gradleak.figures import fedkl_adaptive, style
+from fedkl_files import REASON, Panels, originals
+from figure_words import flat, texts
+from gradleak.figures import fedkl_adaptive
 from gradleak.tables.fedkl_adaptive import runs, table
 
 CASES = {"no lock": "no\nlock", "guess": "guess", "fit": "fit", "both": "both"}
@@ -86,6 +85,10 @@ def test_failed_runs_and_missing_cases_are_marked(tmp_path: Path) -> None:
     assert dlg.count("× 1") == 2 and dlg.count("n 3") == 4 and "–" not in dlg
     assert "× 3" in grnn and "failed" in grnn and "–" not in grnn
     found = flat(figure)
+    assert (
+        "digits test images 30 to 32 (for MNIST); photos10 test images 30 to 32 (for CIFAR-10)"
+        in found
+    )
     assert "–: not among the experiments" in found and "×: failed runs" in found
     assert "Values beyond −10 and 80 dB are drawn there" in found
 
@@ -113,33 +116,3 @@ def test_of_attacks_with_as_many_cases_the_one_that_works_is_pictured(tmp_path: 
     assert "Example:\nIG on\nLeNet,\nMNIST" in texts(
         fedkl_adaptive.make(made.files, words, "smoke")
     )
-
-
-def test_facts_of_the_runs_are_shown_and_words_stay_on_the_page(tmp_path: Path) -> None:
-    figure = fedkl_adaptive.make(*build(tmp_path), "smoke")
-    found = flat(figure)
-    for fact in (
-        "A note.",
-        "Scale smoke",
-        "float32",
-        "PSNR, dB",
-        "(here digits)",
-        "digits test images 30 to 32 (for MNIST); photos10 test images 30 to 32 (for CIFAR-10)",
-    ):
-        assert fact in found
-    assert outside(figure) == []
-
-
-def test_equal_files_give_equal_bytes(tmp_path: Path) -> None:
-    files, words = build(tmp_path)
-    for name in ("a", "b"):
-        style.save(fedkl_adaptive.make(files, words, "smoke"), tmp_path / name / "figure.pdf")
-    for suffix in ("pdf", "png"):
-        one, other = (tmp_path / name / f"figure.{suffix}" for name in ("a", "b"))
-        assert one.read_bytes() == other.read_bytes()
-
-
-def test_nothing_to_draw_is_one_sentence(tmp_path: Path) -> None:
-    files, words = build(tmp_path)
-    with pytest.raises(ArtifactError, match="Nothing to draw"):
-        fedkl_adaptive.make(files, {**words, "panels": []}, "smoke")

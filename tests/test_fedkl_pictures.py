@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedkl_files import REASON, Panels, flat, originals, outside, pictures, texts
+from fedkl_files import REASON, Panels, originals
+from figure_words import flat, pictures, texts
 from gradleak.errors import ArtifactError
-from gradleak.figures import fedkl_pictures, style
+from gradleak.figures import fedkl_pictures
 
 ROWS = [
     {"name": "True", "group": "DLG", "original": True},
@@ -50,30 +51,6 @@ def table5(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     columns = [{"name": "True", "original": True}, {"name": "w/o KL"}, {"name": "w/ KL"}]
     words = {"title": "By image", "note": "A note.", "columns": columns, "panels": made.words}
     return made.files, words
-
-
-ALL = [table4, table5]
-
-
-@pytest.mark.parametrize("build", ALL)
-def test_facts_of_the_runs_are_shown_and_words_stay_on_the_page(build: Any, tmp_path: Path) -> None:
-    figure = fedkl_pictures.make(*build(tmp_path), "smoke")
-    found = flat(figure)
-    for fact in ("A note.", "Scale smoke", "float32", "PSNR", "embedded, in place of"):
-        assert fact in found
-    assert outside(figure) == []
-
-
-@pytest.mark.parametrize("build", ALL)
-def test_equal_files_give_equal_bytes_and_vector_text(build: Any, tmp_path: Path) -> None:
-    files, words = build(tmp_path)
-    for name in ("a", "b"):
-        style.save(fedkl_pictures.make(files, words, "smoke"), tmp_path / name / "figure.pdf")
-    for suffix in ("pdf", "png"):
-        one, other = (tmp_path / name / f"figure.{suffix}" for name in ("a", "b"))
-        assert one.read_bytes() == other.read_bytes()
-    pdf = (tmp_path / "a" / "figure.pdf").read_bytes()
-    assert b"/CIDFontType2" in pdf and b"/Type3" not in pdf
 
 
 def test_each_answer_lands_in_its_cell(tmp_path: Path) -> None:
@@ -175,9 +152,3 @@ def test_panels_of_another_image_are_refused(tmp_path: Path) -> None:
     files["targets"][1] = files["targets"][5]
     with pytest.raises(ArtifactError, match=r"is of another image .* same targets in config"):
         fedkl_pictures.make(files, words, "smoke")
-
-
-def test_nothing_to_draw_is_one_sentence(tmp_path: Path) -> None:
-    files, words = table4(tmp_path)
-    with pytest.raises(ArtifactError, match=r"Nothing to draw; .*config\.yaml"):
-        fedkl_pictures.make(files, {**words, "panels": []}, "smoke")

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from gradleak import targets
-from gradleak.artifacts import write_csv, write_tensors
-from gradleak.errors import ArtifactError
+from figure_files import Files, rows, run, target_set
+from figure_words import flat, texts
 from gradleak.figures import (
+    layout,
     mkor_blocks,
     mkor_singles,
     mkor_sweep,
-    panel_files,
-    style,
+    reader,
+    wording,
 )
 from gradleak.metrics.image import psnr, ssim_gauss
 from gradleak.scores_by_class import ByClass
@@ -38,30 +35,20 @@ def originals(
     batches: int = 1,
     shape: tuple[int, int, int] = (3, 12, 12),
     dataset: str = "photos100",
-    enlarged: int = 1,
     labels: Sequence[int] | None = None,
+    enlarged: int = 1,
 ) -> TargetSet:
-    rng = np.random.default_rng(size)
-    chosen = np.arange(size) % CLASSES if labels is None else np.array(labels)
-    return TargetSet(
-        rng.integers(0, 256, (batches, size, *shape), dtype=np.uint8),
-        np.tile(chosen, (batches, 1)).astype(np.int64),
-        100 + np.arange(batches * size).reshape(batches, size),
-        0.0,
-        tuple(f"batch {b}" for b in range(batches)),
-        {"dataset": dataset, "split": "test", "origin": "embedded"},
-        {k: f"class_{k}" for k in range(CLASSES)},
-        enlarged,
-    )
+    chosen = [k % CLASSES for k in range(size)] if labels is None else labels
+    more: dict[str, Any] = {"first": 100, "labels": chosen, "enlarged": enlarged, "seed": size}
+    return target_set(batches, size, shape, dataset, **more)
 
 
-class Factory:
+class Factory(Files):
     """Writes target sets, reconstructions and scores, a file of each for each panel."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.words = folder, {**WORDS, "panels": []}
-        self.files: dict[str, list[str]] = {"targets": [], "reconstructions": [], "scores": []}
-        self.rng = np.random.default_rng(0)
+        super().__init__(folder)
+        self.words, self.rng = {**WORDS, "panels": []}, np.random.default_rng(0)
 
     def by_class(
         self,
@@ -74,69 +61,49 @@ class Factory:
         **more: Any,
     ) -> None:
         """An attack that gives the mean image of each class, or of those `found`."""
-        runs, rows, images = [], [], []
+        runs, scores, images = [], [], []
         for batch, labels in enumerate(target.labels):
             there = sorted(set(labels.tolist()))
             classes = there if found is None else [label for label in there if label in found]
             inputs = target.inputs(batch)
             means = np.stack([inputs[labels == label].mean(axis=0) for label in classes])
             means = means + noise * self.rng.standard_normal(means.shape)
-            record = self._record(batch, classes, partial)
-            record["counts"] = [int((labels == label).sum()) for label in classes]
+            counts = [int((labels == label).sum()) for label in classes]
+            record = run("net", batch, classes=classes, counts=counts, partial=partial)
             chain: Any = SimpleNamespace(classes=CLASSES)
-            rows += ByClass(target, batch, chain, record).rows(
-                means, {"paper": "mkor", "precision": "float32"}
-            )
+            same = {"paper": "mkor", "precision": "float32"}
+            scores += ByClass(target, batch, chain, record).rows(means, same)
             runs.append(record)
             images.append(np.concatenate([means, np.full_like(inputs[:1], np.nan)]))
-        self._save(title, target, np.stack(images), runs, rows, more)
+        self._panel(title, target, np.stack(images), runs, scores, more)
 
     def by_image(self, title: str, target: TargetSet, *, failed: bool = False) -> None:
         """An attack on the first batch that gives its images in another order."""
         inputs = target.inputs(0)
-        record = self._record(0, [], False)
+        record = run("net", 0, "No start came anywhere." * failed)
         found = np.clip(inputs + 0.05 * self.rng.standard_normal(inputs.shape), 0, 1)
-        if failed:
-            record |= {"status": "failed", "reason": "No start came anywhere."}
-            found[:] = np.nan
-        rows = []
+        scores = []
         for k, image in enumerate(found):
-            values = {"psnr": psnr(inputs[k], image), "ssim_gauss": np.nan}
+            values: dict[str, float | None] = {"psnr": None, "ssim_gauss": None}
             if not failed:
-                values["ssim_gauss"] = ssim_gauss(inputs[k], image)
-            for metric, value in values.items():
-                facts = {"index": int(target.indices[0, k]), "metric": metric, "value": value}
-                rows.append({**record, "precision": "float32", **facts})
-        self._save(title, target, found[None, ::-1], [record], rows, {})
+                values = {
+                    "psnr": psnr(inputs[k], image),
+                    "ssim_gauss": ssim_gauss(inputs[k], image),
+                }
+            scores += rows(record, int(target.indices[0, k]), values)
+        stored = np.full_like(found, np.nan) if failed else found
+        self._panel(title, target, stored[None, ::-1], [record], scores, {})
 
-    def _record(self, batch: int, classes: list[int], partial: bool) -> dict[str, Any]:
-        place = {"model": "net", "seed": 0, "batch": batch, "answer": 0, "kind": "answer"}
-        return {
-            **place,
-            "status": "ok",
-            "reason": "",
-            "classes": classes,
-            "counts": [],
-            "partial": partial,
-        }
-
-    def _save(
+    def _panel(
         self,
         title: str,
         target: TargetSet,
         images: np.ndarray,
         runs: list[dict[str, Any]],
-        rows: list[dict[str, Any]],
+        scores: list[dict[str, Any]],
         more: Mapping[str, Any],
     ) -> None:
-        stem = str(self.folder / f"panel-{len(self.words['panels'])}")
-        targets.save(f"{stem}-targets.safetensors", target, {})
-        stack = {"net/images": images[None, :, None].astype(np.float32)}
-        write_tensors(f"{stem}.safetensors", stack, {"runs": runs})
-        write_csv(f"{stem}.csv", pd.DataFrame(rows).drop(columns=["classes"], errors="ignore"))
-        self.files["targets"].append(f"{stem}-targets.safetensors")
-        self.files["reconstructions"].append(f"{stem}.safetensors")
-        self.files["scores"].append(f"{stem}.csv")
+        self.save({"net": images[None, :, None].astype(np.float32)}, runs, scores, target)
         self.words["panels"].append({"title": title, "model": "net", **more})
 
 
@@ -187,74 +154,9 @@ def sweep(folder: Path) -> tuple[Any, Factory]:
 ALL = [mnist, cifar, singles, photos, sweep]
 
 
-def texts(figure: Any) -> list[str]:
-    found = [text.get_text() for text in figure.texts]
-    for axes in figure.axes:
-        found += [axes.get_title(loc="left"), *(text.get_text() for text in axes.texts)]
-    return found
-
-
-def flat(figure: Any) -> str:
-    # Lines may end at the hyphen of a word.
-    return " ".join(" ".join(texts(figure)).split()).replace("- ", "-")
-
-
 def draw(build: Any, folder: Path) -> Any:
     module, made = build(folder)
     return module.make(made.files, made.words, "smoke")
-
-
-# --- All figures ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("build", ALL)
-def test_facts_of_the_runs_are_shown_and_words_stay_on_the_page(build: Any, tmp_path: Path) -> None:
-    figure = draw(build, tmp_path)
-    found = flat(figure)
-    for fact in ("A batch", "A note.", "Scale smoke", "float32", "drawn at random", "embedded"):
-        assert fact in found
-    assert "in place of CIFAR-10 " not in found
-    renderer, (width, height) = figure.canvas.get_renderer(), figure.bbox.size
-    for text in [*figure.texts, *(text for axes in figure.axes for text in axes.texts)]:
-        box = text.get_window_extent(renderer)
-        inside = box.x0 > -2 and box.y0 > -2 and box.x1 < width + 2 and box.y1 < height + 2
-        assert inside or not text.get_text(), text.get_text()
-
-
-@pytest.mark.parametrize("build", [mnist, singles, sweep])
-def test_equal_files_give_equal_bytes_and_vector_text(build: Any, tmp_path: Path) -> None:
-    module, made = build(tmp_path)
-    for name in ("a", "b"):
-        figure = module.make(made.files, made.words, "smoke")
-        style.save(figure, tmp_path / name / "figure.pdf")
-    for suffix in ("pdf", "png"):
-        one, other = (tmp_path / name / f"figure.{suffix}" for name in ("a", "b"))
-        assert one.read_bytes() == other.read_bytes()
-    pdf = (tmp_path / "a" / "figure.pdf").read_bytes()
-    assert b"/CIDFontType2" in pdf and b"/Type3" not in pdf
-
-
-@pytest.mark.parametrize("build", ALL)
-def test_what_is_missing_is_one_sentence(build: Any, tmp_path: Path) -> None:
-    module, made = build(tmp_path)
-    with pytest.raises(ArtifactError, match=r"Nothing to draw; .*config\.yaml"):
-        module.make(made.files, {**made.words, "panels": []}, "smoke")
-    other = [{**panel, "model": "another"} for panel in made.words["panels"]]
-    with pytest.raises(ArtifactError, match="no rows of another"):
-        module.make(made.files, {**made.words, "panels": other}, "smoke")
-    Path(made.files["reconstructions"][0]).write_bytes(b"half a fi")
-    with pytest.raises(ArtifactError, match="is damaged"):
-        module.make(made.files, made.words, "smoke")
-    Path(made.files["reconstructions"][0]).unlink()
-    with pytest.raises(ArtifactError, match="is missing; ask Snakemake"):
-        module.make(made.files, made.words, "smoke")
-
-
-def test_no_figure_needs_torch() -> None:
-    modules = ("mkor_blocks", "mkor_singles", "mkor_sweep", "mkor_leakage")
-    names = ", ".join(f"gradleak.figures.{name}" for name in modules)
-    script = f"import {names}, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
 
 
 # --- Panels --------------------------------------------------------------------------------------
@@ -262,7 +164,7 @@ def test_no_figure_needs_torch() -> None:
 
 def test_images_come_to_the_places_of_their_originals(tmp_path: Path) -> None:
     _, made = mnist(tmp_path)
-    mkor, search, fishing, failed = panel_files.read(made.files, made.words)
+    mkor, search, fishing, failed = reader.read(made.files, made.words)
     inputs = mkor.targets.inputs(0)
     places = list(range(20))
     found = mkor.images(0, places)
@@ -276,7 +178,7 @@ def test_images_come_to_the_places_of_their_originals(tmp_path: Path) -> None:
         assert image is not None
         np.testing.assert_allclose(image, original, atol=0.3)
     there = [place for place, image in enumerate(fishing.images(0, places)) if image is not None]
-    assert there == [3, 13] and fishing.partial(0) and not mkor.partial(0)
+    assert there == [3, 13] and fishing.says("partial", 0) and not mkor.says("partial", 0)
     assert failed.images(0, [0, 1]) == [None, None]
     assert failed.reason(0) == "No start came anywhere."
     assert search.reason(1) == "not run on batch 1"
@@ -287,24 +189,24 @@ def test_images_come_to_the_places_of_their_originals(tmp_path: Path) -> None:
 def test_pixels_keep_their_mean() -> None:
     image = np.random.default_rng(0).random((3, 28, 28))
     for side in (7, 14, 28, 40, 56):
-        small = panel_files.shrunk(image, side)
+        small = layout.shrunk(image, side)
         assert small.shape == (3, side, side)
         np.testing.assert_allclose(small.mean(axis=(1, 2)), image.mean(axis=(1, 2)))
-    np.testing.assert_allclose(panel_files.shrunk(image, 28), image)
+    np.testing.assert_allclose(layout.shrunk(image, 28), image)
     blocks = image.reshape(3, 14, 2, 14, 2).mean(axis=(2, 4))
-    np.testing.assert_allclose(panel_files.shrunk(image, 14), blocks)
+    np.testing.assert_allclose(layout.shrunk(image, 14), blocks)
 
 
 def test_numbers_in_words() -> None:
-    assert panel_files.decibel(-0.04) == "0.0 dB"
-    assert panel_files.decibel(-3.25) == "\N{MINUS SIGN}3.2 dB"
-    assert panel_files.similarity(1.0) == "1.00"
-    assert panel_files.similarity(0.9973) == "0.9973"
-    assert panel_files.similarity(0.99999) == ">\N{THIN SPACE}0.9999"
-    assert panel_files.evenly(4, 100) == [0, 1, 2, 3]
-    picked = panel_files.evenly(1000, 100)
+    assert wording.decibel(-0.04) == "0.0 dB"
+    assert wording.decibel(-3.25) == "\N{MINUS SIGN}3.2 dB"
+    assert wording.similarity(1.0) == "1.00"
+    assert wording.similarity(0.9973) == "0.9973"
+    assert wording.similarity(0.99999) == ">\N{THIN SPACE}0.9999"
+    assert reader.evenly(4, 100) == [0, 1, 2, 3]
+    picked = reader.evenly(1000, 100)
     assert len(set(picked)) == 100 and picked[0] == 0 and picked[-1] == 999
-    assert panel_files.ranked([1.0, np.nan, 3.0, 3.0]) == [2, 3, 0]
+    assert reader.ranked([1.0, np.nan, 3.0, 3.0]) == [2, 3, 0]
 
 
 # --- One by one ----------------------------------------------------------------------------------
@@ -351,7 +253,7 @@ def test_many_photos_are_thinned_out(tmp_path: Path) -> None:
 
 def test_singles_are_best_median_and_worst(tmp_path: Path) -> None:
     module, made = singles(tmp_path)
-    panels = panel_files.read(made.files, made.words)
+    panels = reader.read(made.files, made.words)
     scores = panels[0].values(0)["psnr"]
     samples = mkor_singles.picks(panels, 0)
     assert scores[samples["Best"]] == scores.max() and scores[samples["Worst"]] == scores.min()
@@ -389,7 +291,7 @@ def test_headings_of_singles_keep_to_their_columns(tmp_path: Path) -> None:
 
 def test_sweep_counts_images_alone_in_their_class(tmp_path: Path) -> None:
     module, made = sweep(tmp_path)
-    panels = panel_files.read(made.files, made.words)
+    panels = reader.read(made.files, made.words)
     assert len(mkor_sweep.means(panels[0], "ssim_gauss")) == 2
     means = [float(mkor_sweep.means(panel, "psnr").mean()) for panel in panels]
     assert means[0] < means[1] < means[2]

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
+from figure_words import flat, texts
 from gradleak.artifacts import write_csv
 from gradleak.errors import ArtifactError
 from gradleak.figures import residual_diagrams as diagrams
@@ -18,7 +19,7 @@ from gradleak.figures.diagrams import signed
 from gradleak.figures.style import RED, number
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.rank_analysis import analyse, critical, largest_alone
-from rgap_files import flat, noisy, texts
+from rgap_files import noisy
 from rgap_resnet_files import CHAINS, NETWORKS, TESTED, build, network, usual
 
 BASE, CUT3, CUT8 = CHAINS

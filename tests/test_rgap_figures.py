@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from figure_words import flat, texts
 from gradleak import targets
 from gradleak.artifacts import write_csv
 from gradleak.errors import ArtifactError
 from gradleak.figures import (
     diagrams,
-    pictures,
+    reader,
     rgap_batches,
     rgap_fig1,
     rgap_fig2,
@@ -25,13 +24,13 @@ from gradleak.figures import (
     rgap_fig5,
     rgap_fig6,
     rgap_fig9,
-    style,
+    wording,
 )
-from gradleak.figures.answers import Answers, Content
+from gradleak.figures.content import Content
 from gradleak.metrics.image import AT_TWIN, INVISIBLE, assignment
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
-from rgap_files import REASON, Factory, Maker, flat, noisy, target_set, texts
+from rgap_files import Factory, Maker, noisy, target_set
 from rgap_resnet_files import build as fig4
 
 LEAKY = Activation("leaky_relu", 0.2)
@@ -137,90 +136,38 @@ def pixels(axes: Any) -> np.ndarray:
     return np.asarray(axes.images[0].get_array())
 
 
-# --- All figures ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("build", ALL)
-def test_failed_runs_and_facts_of_the_runs_are_shown(build: Any, tmp_path: Path) -> None:
-    module, made, words = build(tmp_path)
-    found = flat(module.make(made.files, words, "smoke"))
-    assert "failed" in found
-    assert REASON.split(" below")[0] in found
-    for fact in ("scale smoke", "float32", "photos10 test", "MSE", "Runs:"):
-        assert fact in found
-
-
-@pytest.mark.parametrize("build", ALL)
-def test_scores_that_are_missing_are_one_sentence(build: Any, tmp_path: Path) -> None:
-    module, made, words = build(tmp_path)
-    nothing = {**made.files, "scores": [], "reconstructions": []}
-    with pytest.raises(ArtifactError, match=r"No scores to draw; .*config\.yaml"):
-        module.make(nothing, words, "smoke")
+def test_attacks_that_were_not_run_are_one_sentence(tmp_path: Path) -> None:
+    module, made, words = fig5(tmp_path)
     gone = {**made.files, "scores": made.files["scores"][:1]}
     gone["reconstructions"] = made.files["reconstructions"][:1]
-    wanted = {**words, "attacks": {**words["attacks"], "copa": "COPA"}}
-    if module is not rgap_fig6:
-        with pytest.raises(ArtifactError, match="The scores hold no"):
-            module.make(gone, wanted, "smoke")
-
-
-@pytest.mark.parametrize("build", [fig5, batches])
-def test_equal_files_give_equal_bytes(build: Any, tmp_path: Path) -> None:
-    module, made, words = build(tmp_path)
-    for name in ("a", "b"):
-        style.save(module.make(made.files, words, "smoke"), tmp_path / name / "figure.pdf")
-    for suffix in ("pdf", "png"):
-        one, other = (tmp_path / name / f"figure.{suffix}" for name in ("a", "b"))
-        assert one.read_bytes() == other.read_bytes()
-    pdf = (tmp_path / "a" / "figure.pdf").read_bytes()
-    assert b"/CIDFontType2" in pdf and b"/Type3" not in pdf
-
-
-def test_words_stay_on_the_page(tmp_path: Path) -> None:
-    for build in ALL:
-        folder = tmp_path / build.__name__
-        folder.mkdir()
-        module, made, words = build(folder)
-        figure = module.make(made.files, words, "smoke")
-        width, height = figure.bbox.width, figure.bbox.height
-        renderer = figure.canvas.get_renderer()
-        shown = [*figure.texts, *(text for axes in figure.axes for text in axes.texts)]
-        for text in shown:
-            box = text.get_window_extent(renderer)
-            inside = box.x0 > -2 and box.y0 > -2 and box.x1 < width + 2 and box.y1 < height + 2
-            assert inside or not text.get_text(), (build.__name__, text.get_text())
-
-
-def test_no_figure_needs_torch() -> None:
-    numbers = (1, 2, 3, 4, 5, 6, 9)
-    modules = ["rgap_batches", *(f"rgap_fig{number}" for number in numbers)]
-    names = ", ".join(f"gradleak.figures.{name}" for name in modules)
-    script = f"import {names}, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0
+    with pytest.raises(ArtifactError, match="The scores hold no dlg_near_twin of whole under none"):
+        module.make(gone, words, "smoke")
+    fewer = {**words, "attacks": {"copa": "COPA"}}
+    with pytest.raises(ArtifactError, match="The scores hold no copa"):
+        module.make(gone, fewer, "smoke")
 
 
 # --- Answers -------------------------------------------------------------------------------------
 
 
 def test_answers_are_read_with_their_scores(tmp_path: Path) -> None:
-    _, made, _ = fig5(tmp_path)
-    answers = Answers(made.files["reconstructions"], made.files["scores"])
-    twin = answers.find("whole", "rgap", 1, answer=1)
+    _, made, words = fig5(tmp_path)
+    content = Content.read(made.files, words)
+    twin = content.panel("whole", "rgap").answer(1, answer=1)
     assert twin is not None and twin.ok
     np.testing.assert_allclose(twin.images[0], TWIN * made.originals.inputs(1)[0])
     assert twin.value("mse_twin") == pytest.approx(0.0, abs=1e-15)
-    assert answers.find("whole", "rgap", 1, answer=2) is None
-    assert answers.median("lacking", "rgap") == np.inf
-    assert answers.shared(["rgap", "dlg"]) == 2
+    assert content.panel("whole", "rgap").answer(1, answer=2) is None
+    assert reader.median(content.panel("lacking", "rgap").chosen) == np.inf
+    assert content.shared() == 2
 
 
 def test_reconstructions_without_a_scored_image_are_named(tmp_path: Path) -> None:
     _, made, _ = fig6(tmp_path)
     rows = pd.read_csv(made.files["scores"][0], keep_default_na=False)
     write_csv(made.files["scores"][0], rows.assign(batch=rows["batch"] + 5))
-    answers = Answers(made.files["reconstructions"], made.files["scores"])
-    with pytest.raises(ArtifactError, match="hold no dlg of two, seed 0, image 5"):
-        answers.find("two", "dlg", 5)
+    with pytest.raises(ArtifactError, match="no answer 0 of two, seed 0, image 5, which its"):
+        reader.read_all(made.files)
 
 
 def test_empty_scores_are_one_sentence(tmp_path: Path) -> None:
@@ -228,7 +175,7 @@ def test_empty_scores_are_one_sentence(tmp_path: Path) -> None:
     rows = pd.read_csv(made.files["scores"][0])
     write_csv(made.files["scores"][0], rows.iloc[:0])
     with pytest.raises(ArtifactError, match=r"it has no rows\); delete it"):
-        Answers(made.files["reconstructions"], made.files["scores"])
+        reader.read_all(made.files)
 
 
 # --- One by one ----------------------------------------------------------------------------------
@@ -283,9 +230,9 @@ def test_cnn6_figure_shows_images_that_all_attacks_have(tmp_path: Path) -> None:
 def test_ends_of_runs(tmp_path: Path) -> None:
     module, made, words = fig5(tmp_path)
     content = Content.read(made.files, words)
-    assert rgap_fig5.ends(content, "whole", "dlg") == [2, 2, 0, 2, 2]
-    assert rgap_fig5.ends(content, "whole", "rgap") == [2, 0, 0, 0, 0]
-    assert rgap_fig5.ends(content, "lacking", "rgap") == [0, 0, 0, 0, 2]
+    assert rgap_fig5.ends(content.panel("whole", "dlg")) == [2, 2, 0, 2, 2]
+    assert rgap_fig5.ends(content.panel("whole", "rgap")) == [2, 0, 0, 0, 0]
+    assert rgap_fig5.ends(content.panel("lacking", "rgap")) == [0, 0, 0, 0, 2]
     figure = module.make(made.files, words, "smoke")
     found = texts(figure)
     assert found.count("at the twin") == 2 and found.count("at the real image") == 1
@@ -372,8 +319,8 @@ def test_noise_figure(tmp_path: Path) -> None:
 
 def test_images_are_listed_briefly() -> None:
     many = target_set(20)
-    assert pictures.describe_images(many).startswith("photos10 test images 0 to 19, embedded")
-    assert pictures.describe_images(many, [3]).startswith("photos10 test image 3, embedded")
+    assert wording.described(many).startswith("photos10 test images 0 to 19, embedded")
+    assert wording.described(many, [3]).startswith("photos10 test image 3, embedded")
     digits = targets.TargetSet(
         many.images,
         many.labels,
@@ -383,6 +330,6 @@ def test_images_are_listed_briefly() -> None:
         {**many.source, "dataset": "digits"},
         many.words,
     )
-    assert pictures.describe_images(digits, [1, 7]) == (
+    assert wording.described(digits, [1, 7]) == (
         "digits test images 1 and 7, embedded digits that ship with scikit-learn, in place of MNIST"
     )

@@ -27,21 +27,11 @@ FEW = 15  # epochs up to which each is marked
 
 @dataclass(frozen=True)
 class Curve:
-    """One network trained under all its seeds.
+    """One network trained under all its seeds."""
 
-    Attributes
-    ----------
-    epochs
-        A row for each seed and epoch, as ``gradleak.training`` writes them.
-    summary
-        A row for each seed.
-    lock
-        Whether the network has a key-lock.
-    """
-
-    epochs: pd.DataFrame
-    summary: pd.DataFrame
-    lock: bool
+    epochs: pd.DataFrame  # a row for each seed and epoch, as ``gradleak.training`` writes them
+    summary: pd.DataFrame  # a row for each seed
+    lock: bool  # whether the network has a key-lock
 
     @property
     def tested(self) -> float:
@@ -64,19 +54,9 @@ class Curve:
 
 
 def read(files: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """Curves of networks that were trained in one place.
+    """Curves of networks (``model`` and ``lock``) that were trained in one place.
 
-    Parameters
-    ----------
-    files
-        ``curves`` and ``summaries``: one file of each for each entry.
-    entries
-        ``model`` and ``lock`` of each.
-
-    Raises
-    ------
-    ArtifactError
-        If there are no entries, or a file lacks its network.
+    `files` has ``curves`` and ``summaries``, one of each for each entry.
     """
     if not entries:
         raise ArtifactError(

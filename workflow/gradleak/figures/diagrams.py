@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from gradleak.artifacts import read_csv
-from gradleak.figures.pictures import Page
+from gradleak.figures.layout import Page
 from gradleak.figures.style import BLUE, GREY, LEAST, RED, SKY
+from gradleak.figures.wording import signed
 from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.rank_analysis import analyse, critical, network_index
 
-# Inches: from bar to bar, a bar's height, and the margin that skips bulge into.
-PITCH, BAR, MARGIN = 0.27, 0.105, 0.14
-MINUS = "\N{MINUS SIGN}"
+# Inches: from bar to bar, a bar's height, the margin that skips bulge into, and from name to RA-i.
+PITCH, BAR, MARGIN, NAME = 0.27, 0.105, 0.14, 0.12
 # How the words of a diagram are read, for the footer of a figure that has one.
 KEY = (
     "Diagrams: bars are as wide as a layer has input features (one scale), the image above; "
@@ -25,18 +26,18 @@ KEY = (
     "|W| − |z| − |V| its unknowns less its constraints, positive where rank is missing. Orange: "
     "the critical layer, that of the largest RA-i, which is the network's."
 )
-# Of a figure that has `index_words` in `index_colour` too.
+# Of a figure that has `head` too.
 HEADED = f"{KEY} Orange too: RA-i above a diagram, where it is positive."
 
 
 @dataclass(frozen=True)
 class Band:
-    """A layer of a diagram: its input features, its name, |W| and RA-i."""
+    """A layer of a diagram."""
 
-    features: int
+    features: int  # of its input
     name: str
-    weights: int
-    index: int
+    weights: int  # |W|
+    index: int  # RA-i
     critical: bool
     skip: int
 
@@ -45,17 +46,12 @@ def bands(chain: Chain) -> list[Band]:
     """Layers of a network from the image to the output."""
     counts = analyse(chain)
     worst = critical(counts)
-    return [
-        Band(
-            count.unknowns - count.carried,
-            layer_name(layer),
-            count.weights,
-            count.index,
-            count is worst,
-            layer.skip if isinstance(layer, ConvLayer) else 0,
-        )
-        for layer, count in zip(chain.layers, counts, strict=True)
-    ]
+    found = []
+    for layer, count in zip(chain.layers, counts, strict=True):
+        features, skip = count.unknowns - count.carried, getattr(layer, "skip", 0)
+        facts = count.weights, count.index, count is worst
+        found.append(Band(features, layer_name(layer), *facts, skip))
+    return found
 
 
 def layer_name(layer: Layer) -> str:
@@ -67,19 +63,16 @@ def layer_name(layer: Layer) -> str:
     return f"conv {height}×{width}{stride}"
 
 
-def signed(value: int) -> str:
-    """A whole number with a true minus sign."""
-    return str(value).replace("-", MINUS)
+def head(page: Page, left: float, top: float, name: str, chain: Chain, **style: Any) -> None:
+    """Name of a network and, below it, RA-i of its critical layer, orange where it lacks rank."""
+    page.text(left, top, name, weight="bold", **style)
+    colour = RED if network_index(chain) > 0 else "black"
+    page.text(left, top + NAME, index_words(chain), color=colour, **style)
 
 
 def index_words(chain: Chain) -> str:
     """RA-i of a network, that of its critical layer."""
     return f"RA-i = {signed(network_index(chain))}"
-
-
-def index_colour(chain: Chain) -> str:
-    """Orange where a network lacks rank."""
-    return RED if network_index(chain) > 0 else "black"
 
 
 def widest(chains: list[Chain]) -> int:
@@ -93,88 +86,64 @@ def depth(chain: Chain) -> float:
 
 
 def draw(page: Page, left: float, top: float, width: float, chain: Chain, most: int) -> None:
-    """Draw a network.
-
-    Parameters
-    ----------
-    page
-        Where to draw.
-    left, top, width
-        Place in inches; the diagram takes `depth` of them downwards.
-    chain
-        The network.
-    most
-        Features that fill the width, from `widest`.
-    """
-    layers = bands(chain)
-    axes = page.axes(left, top, width, depth(chain))
-    axes.set(xlim=(0, width), ylim=(depth(chain), 0))
-    axes.axis("off")
-    middle, room = width / 2, width - 2 * MARGIN
+    """Draw a network in inches; it takes `depth` downwards, and `most` features fill the width."""
+    layers, middle = bands(chain), width / 2
+    axes = plane(page, left, top, width, depth(chain))
     sizes = [band.features for band in layers] + [chain.classes]
-    wide = [max(room * size / most, 0.02) for size in sizes]
+    wide = [max((width - 2 * MARGIN) * size / most, 0.02) for size in sizes]
     for place, (size, extent) in enumerate(zip(sizes, wide, strict=True)):
-        y = place * PITCH
-        worst = place < len(layers) and layers[place].critical
-        colour = RED if worst else (SKY if place == len(layers) else BLUE)
-        axes.add_patch(Rectangle((middle - extent / 2, y), extent, BAR, facecolor=colour, lw=0))
+        y, last = place * PITCH, place == len(layers)
+        colour = SKY if last else RED if layers[place].critical else BLUE
+        bar(axes, middle, y, extent, colour)
         inside = extent > 0.06 * len(str(size))
-        axes.text(
-            middle if inside else middle + extent / 2 + 0.03,
-            y + BAR / 2,
-            f"{size}" if place < len(layers) else f"{size} out",
-            fontsize=5,
-            ha="center" if inside else "left",
-            va="center_baseline",
-            color="white" if inside else "black",
+        x = middle if inside else middle + extent / 2 + 0.03
+        words(
+            axes, x, y + BAR / 2, f"{size}" + " out" * last, "white" if inside else "black", inside
         )
-    _words(axes, middle, layers)
     for place, band in enumerate(layers):
+        said = f"{band.name}  |W| {band.weights}  RA-i {signed(band.index)}"
+        # In bold, neighbours of Figure 2 would touch.
+        words(axes, middle, place * PITCH + (BAR + PITCH) / 2, said, RED if band.critical else GREY)
         if band.skip:
             ends = [
                 (middle + wide[k] / 2, k * PITCH + BAR / 2 + shift)
                 for k, shift in ((place + 1 - band.skip, 0.02), (place + 1, -0.02))
             ]
-            axes.add_patch(_arc(*ends))
+            # It bulges to the right.
+            curve = {"posA": ends[0], "posB": ends[1], "connectionstyle": "arc3,rad=-0.5"}
+            arrow(axes, color="black", **curve)
 
 
-def _words(axes: Axes, middle: float, layers: list[Band]) -> None:
-    """Name, |W| and RA-i of each layer, between the bars."""
-    for place, band in enumerate(layers):
-        axes.text(
-            middle,
-            place * PITCH + (BAR + PITCH) / 2,
-            f"{band.name}  |W| {band.weights}  RA-i {signed(band.index)}",
-            fontsize=LEAST,
-            ha="center",
-            va="center_baseline",
-            color=RED if band.critical else GREY,  # bold, neighbours of Figure 2 would touch
-        )
+def plane(page: Page, left: float, top: float, width: float, high: float) -> Axes:
+    """Axes in inches from the upper left corner, for the shapes of a diagram."""
+    axes = page.axes(left, top, width, high)
+    axes.set(xlim=(0, width), ylim=(high, 0))
+    axes.axis("off")
+    return axes
 
 
-def _arc(start: tuple[float, float], end: tuple[float, float]) -> FancyArrowPatch:
-    """Arrow of a skip, bulging to the right."""
-    return FancyArrowPatch(
-        start,
-        end,
-        connectionstyle="arc3,rad=-0.5",
-        arrowstyle="-|>",
-        mutation_scale=4,
-        shrinkA=0,
-        shrinkB=0,
-        linewidth=0.8,
-        color="black",
-    )
+def bar(axes: Axes, middle: float, y: float, extent: float, colour: str, high: float = BAR) -> None:
+    """A bar below `y`."""
+    corner = (middle - extent / 2, y)
+    axes.add_patch(Rectangle(corner, extent, high, facecolor=colour, lw=0))
+
+
+def words(
+    axes: Axes, x: float, y: float, said: str, colour: str, centred: bool = True, **style: Any
+) -> None:
+    """Small words at a place, or to the right of it."""
+    where = {"ha": "center" if centred else "left", "va": "center_baseline", **style}
+    axes.text(x, y, said, color=colour, fontsize=LEAST, **where)
+
+
+def arrow(axes: Axes, **style: Any) -> None:
+    """A skip."""
+    style = {"arrowstyle": "-|>", "linestyle": "-", "linewidth": 0.8, **style}
+    axes.add_patch(FancyArrowPatch(shrinkA=0, shrinkB=0, mutation_scale=4, **style))
 
 
 def read_ranks(paths: Iterable[str]) -> pd.DataFrame:
-    """Measured ranks of convolutions, a row for each layer: under the first seed, at one image.
-
-    Raises
-    ------
-    ArtifactError
-        If a file is missing or damaged.
-    """
+    """Measured ranks of convolutions, a row for each layer: under the first seed, at one image."""
     frames = []
     for path in paths:
         frame = read_csv(path, ["model", "layer", "rank"])

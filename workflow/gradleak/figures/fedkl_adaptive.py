@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,106 +12,66 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gradleak.figures import fedkl_pictures, missing, panel_files
-from gradleak.figures.panel_files import Panel, displayed
-from gradleak.figures.pictures import SMALL, TITLE, Page, draw_pixels, is_embedded
-from gradleak.figures.style import (
-    BLUE,
-    GREEN,
-    GREY,
-    LEAST,
-    ORANGE,
-    PAGE,
-    PINK,
-    RED,
-    SKY,
-    YELLOW,
-    styled,
-)
-from gradleak.tables.fedkl_adaptive import median, runs
+from gradleak.figures import reader, wording
+from gradleak.figures.charts import strip
+from gradleak.figures.fedkl_pictures import answer
+from gradleak.figures.layout import EDGE, SMALL, Cell, Grid, Page, displayed, drawing
+from gradleak.figures.reader import Panel
+from gradleak.figures.style import BLUE, GREEN, GREY, LEAST, ORANGE, PAGE, PINK, RED, SKY, YELLOW
+from gradleak.figures.wording import MINUS, is_embedded
+from gradleak.tables.fedkl_adaptive import median
 
 # Inches: margins, gaps, headings, heights of panels, ticks below, and the row of pictures.
 LEFT, GAP, HEAD, HIGH, BETWEEN, TICKS = 1.1, 0.12, 0.28, 1.05, 0.1, 0.3
 ABOVE, UNDER, WIDEST = 0.26, 0.26, 0.8
 # Colour and mark of each case, in their order.
-LOOKS = (
-    (BLUE, "o"),
-    (GREY, "s"),
-    (RED, "D"),
-    (SKY, "X"),
-    (GREEN, "^"),
-    (PINK, "v"),
-    (ORANGE, "P"),
-    (YELLOW, "*"),
-)
+COLOURS = (BLUE, GREY, RED, SKY, GREEN, PINK, ORANGE, YELLOW)
+LOOKS = tuple(zip(COLOURS, "osDX^vP*", strict=True))
 METRIC = "psnr"
 SPAN = (-10.0, 80.0)  # dB that are shown; what lies beyond is drawn at the edge
-MINUS = "\N{MINUS SIGN}"
 # Share of an axis' height that is kept for medians above, and for failed runs below the points.
 ROOM_ABOVE, ROOM_BELOW = 0.26, 0.16
 
 
 @dataclass(frozen=True)
-class Cell:
-    """Runs of one attack in one case.
+class Case:
+    """Runs of one attack in one case."""
 
-    Attributes
-    ----------
-    row, method, case
-        Which network and data set, and what stands in for it; which attack; what the attacker has.
-    values
-        PSNR of each run, NaN where it failed.
-    panel
-        Its images.
-    """
-
-    row: tuple[str, str]
-    method: str
-    case: str
-    values: pd.Series
+    row: tuple[str, str]  # network and data set, and what stands in for it
+    method: str  # the attack
+    name: str  # what the attacker has
     panel: Panel
+
+    @property
+    def values(self) -> pd.Series:
+        """PSNR of each run, NaN where it failed."""
+        rows = self.panel.chosen
+        return rows[METRIC].where(rows["status"] == "ok")
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Figure from files.
+    """Draw the figure from files of `gradleak.figures.reader.read`.
 
-    Parameters
-    ----------
-    files
-        As `gradleak.figures.panel_files.read` takes them.
-    words
-        ``title``, ``note``, ``cases``: what the attacker has, in order, with the words for an axis,
-        first the case without lock; ``panels`` with ``network``, ``dataset``, ``method``, ``case``.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows.
+    `words` has ``cases``: what the attacker has, in order, with the words for an axis, first the
+    case without lock; and ``panels`` with ``network``, ``dataset``, ``method`` and ``case``.
     """
-    cells = [
-        Cell(
-            (f"{entry['network']}, {entry['dataset']}".replace(", ", ",\n"), _stand_in(panel)),
-            entry["method"],
-            entry["case"],
-            runs(path, entry["model"])[METRIC],
+    cases = [
+        Case(
+            (f"{e['network']}, {e['dataset']}".replace(", ", ",\n"), _stand_in(panel)),
+            e["method"],
+            e["case"],
             panel,
         )
-        for entry, panel, path in zip(
-            words["panels"], panel_files.read(files, words), files["scores"], strict=True
-        )
+        for e, panel in zip(words["panels"], reader.read(files, words), strict=True)
     ]
-    rows = list(dict.fromkeys(cell.row for cell in cells))
-    methods = list(dict.fromkeys(cell.method for cell in cells))
-    pictured = _pictured(cells)
-    side = min((PAGE - LEFT - 0.06) / (1 + len(words["cases"])) - 0.06, WIDEST)
+    names = words["cases"]
+    rows = list(dict.fromkeys(case.row for case in cases))
     points = HEAD + len(rows) * (HIGH + BETWEEN) + TICKS
-    with styled():
-        page = Page.new(words["title"], _footer(words, cells, scale), points + ABOVE + side + UNDER)
-        _points(page, cells, rows, methods, words["cases"])
-        _pictures(page, TITLE + points, side, pictured, words["cases"])
-        missing.explain(page.figure)
+    columns = [1 + len(names)]
+    grid = Grid.fit(LEFT, points + ABOVE, PAGE - EDGE, columns, [UNDER], 0.06, widest=WIDEST)
+    with drawing(words["title"], _footer(words, cases, scale), grid.bottom) as page:
+        _charts(page, cases, rows, names)
+        _pictures(page, grid, _pictured(cases), names)
     return page.figure
 
 
@@ -120,48 +80,41 @@ def _stand_in(panel: Panel) -> str:
     return f"(here {panel.targets.source['dataset']})" if is_embedded(panel.targets) else ""
 
 
-def _pictured(cells: Sequence[Cell]) -> list[Cell]:
-    """Cells of one network, data set and attack: most cases, most pictures, clearly the best."""
-    places = list(dict.fromkeys((cell.row, cell.method) for cell in cells))
-    found = [[c for c in cells if (c.row, c.method) == place] for place in places]
+def _pictured(cases: Sequence[Case]) -> Sequence[Case]:
+    """Cases of one network, data set and attack: most of them, most pictures, clearly the best."""
+    places: dict[Any, list[Case]] = {}
+    for case in cases:
+        places.setdefault((case.row, case.method), []).append(case)
 
-    def rank(each: Sequence[Cell]) -> tuple[int, int, float]:
-        values = np.concatenate([cell.values for cell in each])
-        middle = float(np.nanmedian(values)) if np.isfinite(values).any() else SPAN[0]
+    def rank(each: Sequence[Case]) -> tuple[int, int, float]:
+        values = pd.concat([case.values for case in each])
+        middle = float(values.median()) if values.notna().any() else SPAN[0]
         return len(each), sum(not c.panel.reason(0) for c in each), round(middle, -1)
 
-    return max(found, key=rank)
+    return max(places.values(), key=rank)
 
 
-def _points(
-    page: Page,
-    cells: Sequence[Cell],
-    rows: Sequence[tuple[str, str]],
-    methods: Sequence[str],
-    cases: Mapping[str, str],
+def _charts(
+    page: Page, cases: Sequence[Case], rows: Iterable[tuple[str, str]], names: Mapping[str, str]
 ) -> None:
-    """A panel for each attack and each network and data set, a column in it for each case tried."""
+    """A chart for each attack and each network and data set, a column in it for each case tried."""
+    there = {(case.method, case.name) for case in cases}
     tried = {
-        method: {
-            case: said
-            for case, said in cases.items()
-            if any((cell.method, cell.case) == (method, case) for cell in cells)
-        }
-        for method in methods
+        method: [name for name in names if (method, name) in there]
+        for method in dict.fromkeys(case.method for case in cases)
     }
-    columns = max(sum(map(len, tried.values())), len(cases))
-    width = (PAGE - LEFT - 0.06 - GAP * len(methods)) / columns
-    looks = dict(zip(cases, LOOKS, strict=False))
+    columns = max(sum(map(len, tried.values())), len(names))
+    width = (PAGE - LEFT - EDGE - GAP * len(tried)) / columns
+    looks = dict(zip(names, LOOKS, strict=False))
     for line, row in enumerate(rows):
-        top = TITLE + HEAD + line * (HIGH + BETWEEN)
-        own = [cell for cell in cells if cell.row == row]
+        top = HEAD + line * (HIGH + BETWEEN)
+        own = [case for case in cases if case.row == row]
         _label(page, top + HIGH / 2, *row)
-        limits, left, last = _limits(own), LEFT, line == len(rows) - 1
+        limits, left, last = _limits(own), LEFT, row == cases[-1].row
         for place, (method, shown) in enumerate(tried.items()):
             axes = page.axes(left, top, width * len(shown), HIGH)
             left += width * len(shown) + GAP
-            here = [cell for cell in own if cell.method == method]
-            _panel(axes, here, list(shown), looks, limits)
+            _chart(axes, [case for case in own if case.method == method], shown, looks, limits)
             if not line:
                 # Over a single case there is room for a word.
                 title = method if len(shown) > 1 else "\n".join(method.split())
@@ -169,27 +122,27 @@ def _points(
             axes.tick_params(axis="y", labelleft=not place, length=2, pad=2)
             if not place:
                 axes.set_ylabel("PSNR, dB", labelpad=2)
-            axes.set_xticks(range(len(shown)), list(shown.values()) if last else [])
+            axes.set_xticks(range(len(shown)), [names[name] for name in shown] if last else [])
             axes.tick_params(axis="x", length=0, labelsize=SMALL, pad=2)
 
 
 def _label(page: Page, middle: float, name: str, stand_in: str) -> None:
     """Name of a line, below it what stands in for its data set."""
-    page.text(0.06, middle, name, va="bottom", weight="bold", fontsize=6.5)
-    page.text(0.06, middle + 0.03, stand_in, va="top", fontsize=SMALL, color=GREY)
+    page.text(EDGE, middle, name, va="bottom", weight="bold", fontsize=6.5)
+    page.text(EDGE, middle + 0.03, stand_in, va="top", fontsize=SMALL, color=GREY)
 
 
-def _limits(cells: Sequence[Cell]) -> tuple[float, float]:
-    """Range of the values of a line of panels, with room for medians and failed runs."""
-    values = np.concatenate([cell.values.dropna() for cell in cells]).clip(*SPAN)
+def _limits(cases: Sequence[Case]) -> tuple[float, float]:
+    """Range of the values of a line of charts, with room for medians and failed runs."""
+    values = pd.concat([case.values.dropna() for case in cases]).clip(*SPAN)
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 1.0)
     span = max(high - low, 1.0)
     return low - ROOM_BELOW * span, high + ROOM_ABOVE * span
 
 
-def _panel(
+def _chart(
     axes: Axes,
-    here: Sequence[Cell],
+    here: Sequence[Case],
     names: Sequence[str],
     looks: Mapping[str, tuple[str, str]],
     limits: tuple[float, float],
@@ -199,97 +152,64 @@ def _panel(
     axes.set(xlim=(-0.5, len(names) - 0.5), ylim=limits)
     axes.grid(False, axis="x")
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    for cell in here:
-        x = names.index(cell.case)
-        colour, marker = looks[cell.case]
-        works = cell.values.dropna()
-        spread = x + 0.22 * (np.linspace(-1, 1, len(works)) if len(works) > 1 else np.zeros(1))
-        axes.plot(
-            spread[: len(works)],
-            works.clip(*SPAN),
-            color=colour,
-            marker=marker,
-            linestyle="none",
-            markersize=2.6,
-            alpha=0.6,
-            mew=0,
-        )
-        middle = median(cell.values, METRIC)
+    # Words of a column stand at a case and a share of the height.
+    inside: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center"}
+    for x, name in enumerate(names):
+        own = [case.values for case in here if case.name == name]
+        if not own:
+            axes.text(x, 0.3, "\N{EN DASH}", color=GREY, **inside)
+            continue
+        values, (colour, marker) = own[0], looks[name]
+        style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 2.6}
+        strip(axes, x, values.clip(*SPAN), 0.22, alpha=0.6, **style)
+        middle, said = median(values, METRIC), "failed"
         if np.isfinite(middle):
+            said = wording.signed(middle, ".1f")
             shown = float(np.clip(middle, *SPAN))
             axes.plot((x - 0.3, x + 0.3), (shown, shown), color="black", linewidth=1.2)
-            if cell.case == base:
+            if name == base:
                 axes.axhline(shown, color=colour, linewidth=0.6, linestyle=(0, (2, 2)), zorder=0)
-        _counts(axes, x, cell, middle, colour)
-    for x, case in enumerate(names):
-        if case not in [cell.case for cell in here]:
-            axes.text(x, 0.3, "\N{EN DASH}", **_inside(axes), color=GREY)
+        axes.text(x, 0.99, said, va="top", fontsize=SMALL, **inside)
+        axes.text(x, 0.89, f"n {len(values)}", va="top", fontsize=LEAST, color=GREY, **inside)
+        if failed := int(values.isna().sum()):
+            cross = f"\N{MULTIPLICATION SIGN} {failed}"
+            axes.text(x, 0.02, cross, va="bottom", fontsize=SMALL, color=colour, **inside)
 
 
-def _inside(axes: Axes) -> dict[str, Any]:
-    """Where words of a column stand: x in cases, y in shares of the height."""
-    return {"transform": axes.get_xaxis_transform(), "ha": "center"}
-
-
-def _counts(axes: Axes, x: int, cell: Cell, middle: float, colour: str) -> None:
-    """Median, number of runs, and how many of them failed."""
-    said = f"{middle:.1f}".replace("-", MINUS) if np.isfinite(middle) else "failed"
-    axes.text(x, 0.99, said, va="top", fontsize=SMALL, **_inside(axes))
-    number = f"n {len(cell.values)}"
-    axes.text(x, 0.89, number, va="top", fontsize=LEAST, color=GREY, **_inside(axes))
-    failed = int(cell.values.isna().sum())
-    if failed:
-        cross = f"\N{MULTIPLICATION SIGN} {failed}"
-        axes.text(x, 0.02, cross, va="bottom", fontsize=SMALL, color=colour, **_inside(axes))
-
-
-def _pictures(
-    page: Page, top: float, side: float, pictured: Sequence[Cell], cases: Mapping[str, str]
-) -> None:
+def _pictures(page: Page, grid: Grid, cases: Sequence[Case], names: Mapping[str, str]) -> None:
     """The first image, and what was made of it in each case."""
-    first = pictured[0]
+    first = cases[0]
     name, stand_in = first.row
-    _label(page, top + ABOVE + side / 2, f"Example:\n{first.method} on\n{name}", stand_in)
-    step = side + 0.06
-    headings = {"": "original", **cases}
-    there = {cell.case: cell for cell in pictured}
-    shown = [case for case in headings if case in there or not case]
-    for place, case in enumerate(shown):
-        left = LEFT + place * step
-        heading = " ".join(headings[case].replace("-\n", "").split())
-        page.text(
-            left + side / 2, top + ABOVE - 0.04, heading, ha="center", va="bottom", fontsize=6.5
-        )
-        axes = page.picture(left, top + ABOVE, side)
-        if case:
-            fedkl_pictures.answer(axes, there[case].panel, 0)
-        else:
-            draw_pixels(axes, displayed(first.panel.targets.images[0, 0] / 255.0))
+    middle = grid.tops[0] + grid.side / 2
+    _label(page, middle, f"Example:\n{first.method} on\n{name}", stand_in)
+    there = {case.name: case.panel for case in cases}
+    shown = [case for case in names if case in there]
+    headings = ["original", *(names[case] for case in shown)]
+    headings = [" ".join(heading.replace("-\n", "").split()) for heading in headings]
+    grid.head(page, headings, fontsize=6.5)
+    original = displayed(first.panel.targets.images[0, 0] / 255.0)
+    grid.draw(page, {(0, 0): Cell(original)})
+    for column, case in enumerate(shown, start=1):
+        grid.draw(page, {(0, column): answer(page, there[case], 0)})
 
 
-def _footer(words: Mapping[str, Any], cells: Sequence[Cell], scale: str) -> str:
+def _footer(words: Mapping[str, Any], cases: Sequence[Case], scale: str) -> str:
     """How the figure is read, and which runs it shows."""
-    sets = {cell.row: cell.panel.targets for cell in cells}
-    images = "; ".join(
-        dict.fromkeys(
-            panel_files.describe_single(found, range(len(found.images))) for found in sets.values()
-        )
-    )
-    origin = "embedded, in place of the paper's: " if any(map(is_embedded, sets.values())) else ""
-    precision = " and ".join(sorted({cell.panel.precision for cell in cells}))
-    failed = any(cell.values.isna().any() for cell in cells)
-    beyond = any(((c.values < SPAN[0]) | (c.values > SPAN[1])).any() for c in cells)
+    sets = {case.row: case.panel.targets for case in cases}
+    failed = any(case.values.isna().any() for case in cases)
+    beyond = any(((c.values < SPAN[0]) | (c.values > SPAN[1])).any() for c in cases)
     edge = f" Values beyond {SPAN[0]:g} and {SPAN[1]:g} dB are drawn there.".replace("-", MINUS)
-    tried = {(cell.method, cell.case) for cell in cells}
-    dash = " \N{EN DASH}: not among the experiments." * (len(cells) < len(tried) * len(sets))
+    tried = {(case.method, case.name) for case in cases}
+    absent = wording.ABSENT * (len(cases) < len(tried) * len(sets))
     cross = (
         " \N{MULTIPLICATION SIGN}: failed runs with their number, as far as the attacker can tell; "
         "they count as worst."
     )
-    return (
+    first = (
         f"{words.get('note', '')} Points: runs, one for each draw of the weights and image (n); "
         "bars and numbers above: medians; dashed: the median without lock."
-        f"{cross * failed}{dash}{edge * beyond} PSNR with peak 1, of pixels in [0, 1]. Pictures: "
-        "the first image, with PSNR and SSIM, clipped to that range. Images: "
-        f"{origin}{images}. Scale {scale}; gradients in {precision}."
+        f"{cross * failed}{absent}{edge * beyond} PSNR with peak 1, of pixels in [0, 1]. Pictures: "
+        "the first image, with PSNR and SSIM, clipped to that range."
     )
+    images = wording.each(sets.values())
+    return wording.footer({}, [case.panel for case in cases], images, scale, first)

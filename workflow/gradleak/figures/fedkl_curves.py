@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,8 +12,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from gradleak.figures import curves
 from gradleak.figures.curves import LOOKS, NAMES, Curve
-from gradleak.figures.pictures import SMALL, TITLE, Page
-from gradleak.figures.style import GREY, PAGE, styled
+from gradleak.figures.layout import SMALL, drawing
+from gradleak.figures.style import GREY, PAGE
 
 # Inches: the left margin, gaps, headings, heights of panels, and what is below the last ones.
 LEFT, GAP, HEAD, HIGH, BETWEEN, TICKS = 0.52, 0.1, 0.5, 0.86, 0.12, 0.2
@@ -26,79 +25,37 @@ METRICS = (
 )
 
 
-@dataclass(frozen=True)
-class Cell:
-    """Curves of one network on one data set."""
-
-    row: int
-    column: int
-    curve: Curve
-
-
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Figure from files.
+    """Draw the figure from files of `gradleak.figures.curves.read`.
 
-    Parameters
-    ----------
-    files
-        As `gradleak.figures.curves.read` takes them.
-    words
-        ``title``, ``note``; ``rows`` (data sets) and ``columns`` (networks) with ``name`` and
-        ``below`` of each; ``curves`` with ``model``, ``lock`` and the numbers of ``row`` and
-        ``column``. Rows and columns without curves are left out.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows.
+    `words` has ``rows`` (data sets) and ``columns`` (networks) with ``name`` and ``below`` of each,
+    and ``curves`` with the numbers of ``row`` and ``column``; those without curves are left out.
     """
     found = curves.read(files, words["curves"])
-    cells = [
-        Cell(entry["row"], entry["column"], curve)
-        for entry, curve in zip(words["curves"], found, strict=True)
-    ]
-    rows = sorted({cell.row for cell in cells})
-    columns = sorted({cell.column for cell in cells})
+    cells: dict[tuple[int, int], list[Curve]] = {}
+    for entry, curve in zip(words["curves"], found, strict=True):
+        cells.setdefault((entry["row"], entry["column"]), []).append(curve)
+    rows, columns = (sorted(set(numbers)) for numbers in zip(*cells, strict=True))
     lines = [(row, metric) for row in rows for metric in METRICS]
     width = (PAGE - LEFT - 0.06) / max(len(columns), 3) - GAP
-    with styled():
-        page = Page.new(
-            words["title"],
-            _footer(words, found, scale),
-            HEAD + len(lines) * (HIGH + BETWEEN) + TICKS,
-        )
-        _legend(page)
-        for place, column in enumerate(columns):
-            middle = LEFT + place * (width + GAP) + width / 2
-            entry = words["columns"][column]
-            page.text(middle, TITLE + HEAD - 0.16, entry["name"], ha="center", weight="bold")
-            below = entry.get("below", "")
-            page.text(middle, TITLE + HEAD - 0.06, below, ha="center", fontsize=SMALL, color=GREY)
+    lefts = [LEFT + place * (width + GAP) for place in range(len(columns))]
+    depth = HEAD + len(lines) * (HIGH + BETWEEN) + TICKS
+    with drawing(words["title"], _footer(words, rows, found, scale), depth) as page:
+        for place, lock in enumerate((True, False)):
+            axes = page.swatch(LEFT + 0.85 * place, 0.08, NAMES[lock], 0.28, 6.5)
+            axes.plot((0, 1), (0.5, 0.5), **LOOKS[lock])
+        for left, entry in zip(lefts, [words["columns"][k] for k in columns], strict=True):
+            style: dict[str, Any] = {"ha": "center"}
+            page.text(left + width / 2, HEAD - 0.16, entry["name"], weight="bold", **style)
+            style |= {"fontsize": SMALL, "color": GREY}
+            page.text(left + width / 2, HEAD - 0.06, entry.get("below", ""), **style)
         for line, (row, metric) in enumerate(lines):
-            top = TITLE + HEAD + line * (HIGH + BETWEEN)
-            drawn = [
-                page.axes(LEFT + place * (width + GAP), top, width, HIGH)
-                for place in range(len(columns))
-            ]
-            own = [
-                [c.curve for c in cells if (c.row, c.column) == (row, column)] for column in columns
-            ]
+            top = HEAD + line * (HIGH + BETWEEN)
+            drawn = [page.axes(left, top, width, HIGH) for left in lefts]
+            own = [cells.get((row, column), []) for column in columns]
             name = f"{words['rows'][row]['name']}\n{metric[2]}"
             _line(drawn, own, metric, name, last=line == len(lines) - 1)
     return page.figure
-
-
-def _legend(page: Page) -> None:
-    """Which line is which."""
-    for place, lock in enumerate((True, False)):
-        left = LEFT + 0.85 * place
-        axes = page.axes(left, TITLE + 0.03, 0.28, 0.1)
-        axes.plot((0, 1), (0.5, 0.5), **LOOKS[lock])
-        axes.set(ylim=(0, 1))
-        axes.axis("off")
-        page.text(left + 0.33, TITLE + 0.08, NAMES[lock], va="center", fontsize=6.5)
 
 
 def _line(
@@ -182,10 +139,12 @@ def _at_best(curve: Curve, key: str) -> float:
     return float(chosen.merge(curve.epochs, on=["seed", "epoch"])[key].mean())
 
 
-def _footer(words: Mapping[str, Any], found: Sequence[Curve], scale: str) -> str:
+def _footer(
+    words: Mapping[str, Any], rows: Sequence[int], found: Sequence[Curve], scale: str
+) -> str:
     """How the figure is read, and which runs it shows."""
-    rows = [words["rows"][row] for row in sorted({entry["row"] for entry in words["curves"]})]
-    images = "; ".join(" ".join(filter(None, [row["name"], row.get("below")])) for row in rows)
+    entries = [words["rows"][row] for row in rows]
+    images = "; ".join(" ".join(filter(None, [e["name"], e.get("below")])) for e in entries)
     return (
         f"{words.get('note', '')} Curves: accuracy and loss on the images that choose the epoch. "
         "Numbers: accuracy at that epoch on test images, which chose nothing, and the loss of the "

@@ -16,8 +16,9 @@ from gradleak.artifacts import read_csv
 from gradleak.errors import ArtifactError
 from gradleak.figures import curves
 from gradleak.figures.curves import LOOKS, NAMES, Curve
-from gradleak.figures.pictures import SMALL, TITLE, Page
-from gradleak.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE, styled
+from gradleak.figures.layout import SMALL, Page, drawing
+from gradleak.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE
+from gradleak.figures.wording import signed
 
 # Inches: margins for both axes' ticks, headings, heights of panels, and what is below them.
 LEFT, RIGHT, GAP, LEGEND, HEAD, HIGH, TICKS = 0.42, 0.42, 0.24, 0.28, 0.42, 1.5, 0.9
@@ -35,12 +36,12 @@ TAIL = 0.002
 TALLEST = 2.2
 # Metric of the table: its heading, and its format.
 FACTS = {
-    "mean": ("mean", "{:.2f}"),
-    "sd": ("sd", "{:.2f}"),
-    "skewness": ("skew", "{:.2f}"),
-    "wasserstein": ("W₁", "{:.2f}"),
-    "highest": ("highest", "{:.2f}"),
-    "zero_scale": ("γ = 0", "{:.0%}"),
+    "mean": ("mean", ".2f"),
+    "sd": ("sd", ".2f"),
+    "skewness": ("skew", ".2f"),
+    "wasserstein": ("W₁", ".2f"),
+    "highest": ("highest", ".2f"),
+    "zero_scale": ("γ = 0", ".0%"),
 }
 
 
@@ -50,7 +51,7 @@ class Distribution:
 
     edges: np.ndarray
     density: np.ndarray
-    facts: Mapping[str, float]
+    facts: Mapping[str, float]  # by metric of the table, and the ``highest`` density
 
     @property
     def range(self) -> tuple[float, float]:
@@ -62,50 +63,31 @@ class Distribution:
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Figure from files.
+    """Draw a chart for each of ``panels``.
 
-    Parameters
-    ----------
-    files
-        ``table``, as `gradleak.distributions.table` writes it; ``curves`` and ``summaries`` as
-        `gradleak.figures.curves.read` takes them.
-    words
-        ``title``, ``note``; ``panels``: the ``row`` of the table that each shows, and its
-        ``images`` in words; ``curves`` with ``model``, ``lock`` and the number of their ``panel``.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows.
+    `files` has ``table`` of `gradleak.distributions.table` beside those of `curves.read`; a panel
+    has the ``row`` of the table and its ``images`` in words, a curve the number of its ``panel``.
     """
     found = curves.read(files, words["curves"])
-    table = read_csv(files["table"])
-    panels = words["panels"]
+    table, panels = read_csv(files["table"]), words["panels"]
     across = min(ACROSS, len(panels))
     width = (PAGE - ACROSS * (LEFT + RIGHT) - (ACROSS - 1) * GAP) / ACROSS
     step = HEAD + HIGH + TICKS
-    rows = -(-len(panels) // across)
-    with styled():
-        page = Page.new(words["title"], _footer(words, table, found, scale), LEGEND + rows * step)
+    depth = LEGEND + step * -(-len(panels) // across)
+    with drawing(words["title"], _footer(words, table, found, scale), depth) as page:
         _legend(page)
         for place, panel in enumerate(panels):
             row, column = divmod(place, across)
             left = LEFT + column * (width + LEFT + RIGHT + GAP)
-            top = TITLE + LEGEND + row * step
-            page.text(left, top + 0.1, panel["row"], weight="bold", fontsize=7)
-            own = [
-                curve
-                for entry, curve in zip(words["curves"], found, strict=True)
-                if entry["panel"] == place
-            ]
+            top = LEGEND + row * step + HEAD
+            page.text(left, top + 0.1 - HEAD, panel["row"], weight="bold", fontsize=7)
             spreads = {column: _read(table, panel["row"], column) for column in SHOWN}
-            box = (left, top + HEAD, width, HIGH)
-            below = page.axes(*box)
+            below, above = (page.axes(left, top, width, HIGH) for _ in range(2))
             _densities(below, spreads)
-            _accuracies(below, page.axes(*box), own)
-            _numbers(page, left, top + HEAD + HIGH + 0.42, spreads)
+            entries = zip(words["curves"], found, strict=True)
+            own = [curve for entry, curve in entries if entry["panel"] == place]
+            _accuracies(below, above, own)
+            _numbers(page, left, top + HIGH + 0.42, spreads)
     return page.figure
 
 
@@ -126,23 +108,13 @@ def _read(table: pd.DataFrame, row: str, column: str) -> Distribution:
 
 def _legend(page: Page) -> None:
     """What colours and lines are, in the figure's first line."""
-    places = dict(zip(SHOWN, (0.06, 2.37, 3.87), strict=True))
-    for column, left in places.items():
-        colour, fill, name = SHOWN[column]
-        axes = _swatch(page, left, name)
+    for left, (colour, fill, name) in zip((0.06, 2.37, 3.87), SHOWN.values(), strict=True):
+        axes = page.swatch(left, 0.09, name)
         axes.fill_between((0, 1), 0, 1, color=colour, alpha=fill, linewidth=0)
         axes.plot((0, 1), (0.96, 0.96), color=colour)
     for lock, left in ((False, 5.26), (True, 6.12)):
-        _swatch(page, left, f"accuracy {NAMES[lock]}").plot((0, 1), (0.5, 0.5), **LOOKS[lock])
-
-
-def _swatch(page: Page, left: float, name: str) -> Axes:
-    """Small empty axes with a name on their right."""
-    axes = page.axes(left, TITLE + 0.04, 0.16, 0.1)
-    axes.set(xlim=(0, 1), ylim=(0, 1))
-    axes.axis("off")
-    page.text(left + 0.2, TITLE + 0.09, name, va="center", fontsize=SMALL)
-    return axes
+        axes = page.swatch(left, 0.09, f"accuracy {NAMES[lock]}")
+        axes.plot((0, 1), (0.5, 0.5), **LOOKS[lock])
 
 
 def _densities(axes: Axes, spreads: Mapping[str, Distribution]) -> None:
@@ -154,18 +126,15 @@ def _densities(axes: Axes, spreads: Mapping[str, Distribution]) -> None:
         if fill:
             axes.stairs(spread.density, spread.edges, fill=True, color=colour, alpha=fill)
         axes.stairs(spread.density, spread.edges, color=colour, linewidth=0.8)
-    axes.set(xlim=(low, high), ylim=(0, _top(spreads)))
+    # Higher peaks are cut.
+    highest = {column: spread.facts["highest"] for column, spread in spreads.items()}
+    top = min(TALLEST * highest["reference"], 1.08 * max(highest.values()))
+    axes.set(xlim=(low, high), ylim=(0, top))
     axes.set_xlabel("value", labelpad=1)
     axes.set_ylabel("density", labelpad=2)
     axes.yaxis.set_major_locator(MaxNLocator(4))
     axes.tick_params(length=2, pad=2)
     axes.grid(False)
-
-
-def _top(spreads: Mapping[str, Distribution]) -> float:
-    """Upper end of the densities' axis; higher peaks are cut."""
-    tallest = max(spread.density.max() for spread in spreads.values())
-    return float(min(TALLEST * spreads["reference"].density.max(), 1.08 * tallest))
 
 
 def _numbers(page: Page, left: float, top: float, spreads: Mapping[str, Distribution]) -> None:
@@ -179,12 +148,9 @@ def _numbers(page: Page, left: float, top: float, spreads: Mapping[str, Distribu
         page.text(left + 0.02, y, column, fontsize=SMALL)
         for x, (fact, (_, form)) in zip(lefts, FACTS.items(), strict=True):
             if fact in spread.facts:
-                page.text(x, y, _signed(spread.facts[fact], form), ha="right", fontsize=SMALL)
-
-
-def _signed(value: float, form: str) -> str:
-    """A number; what rounds to nothing has no sign."""
-    return form.format(round(value, 2) + 0.0).replace("-", "\N{MINUS SIGN}")
+                # What rounds to nothing has no sign.
+                said = signed(round(spread.facts[fact], 2) + 0.0, form)
+                page.text(x, y, said, ha="right", fontsize=SMALL)
 
 
 def _accuracies(below: Axes, axes: Axes, own: Sequence[Curve]) -> None:
@@ -213,6 +179,7 @@ def _footer(
 ) -> str:
     """How the figure is read, and which runs it shows."""
     counts = sorted({int(n) for n in table["n"]})
+    first = table[table["metric"] == "density"].iloc[0]
     images = "; ".join(dict.fromkeys(panel["images"] for panel in words["panels"]))
     return (
         "Caption and text of the paper differ on the reference. Here: u = (z − mean) / sqrt("
@@ -220,10 +187,11 @@ def _footer(
         "running statistics. Scaled and shifted: γ·u + β of that network; with key-lock, u of the "
         "locked network with γ and β that its client's key and lock give. All validation images "
         f"({' or '.join(f'{n:,}' for n in counts)}), channels and positions, in bins of "
-        f"{_width(table):g}; sd: standard deviation; W₁: 1-Wasserstein distance to the reference; "
-        "highest: density in the highest bin, which the axis may cut; γ = 0: share of channels "
-        f"that this scale turns off.{_beyond(table)} {words.get('note', '')} Accuracy: on the "
-        f"images that choose the epoch. Images: {images}; {curves.describe(found)}. Scale {scale}."
+        f"{first['right'] - first['left']:g}; sd: standard deviation; W₁: 1-Wasserstein distance "
+        "to the reference; highest: density in the highest bin, which the axis may cut; γ = 0: "
+        f"share of channels that this scale turns off.{_beyond(table)} {words.get('note', '')} "
+        f"Accuracy: on the images that choose the epoch. Images: {images}; "
+        f"{curves.describe(found)}. Scale {scale}."
     )
 
 
@@ -233,9 +201,3 @@ def _beyond(table: pd.DataFrame) -> str:
     most = float(shown["ours"].max()) if len(shown) else 0.0
     edge = table.loc[table["metric"] == "density", "right"].max()
     return f" Up to {most:.1%} of the values lie beyond ±{edge:g}." if most > TAIL else ""
-
-
-def _width(table: pd.DataFrame) -> float:
-    """Width of the bins."""
-    bins = table[table["metric"] == "density"]
-    return float((bins["right"] - bins["left"]).iloc[0])

@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gradleak.errors import ArtifactError
-from gradleak.figures import missing, panel_files
-from gradleak.figures.panel_files import IN_PLACE_OF, Panel, decibel, displayed, shortened
-from gradleak.figures.pictures import TITLE, Page, draw_pixels, is_embedded, under
-from gradleak.figures.style import COLUMN, GREY, PAGE, RED, styled
+from gradleak.figures import reader, wording
+from gradleak.figures.layout import EDGE, Cell, Grid, Page, displayed, drawing
+from gradleak.figures.reader import Panel
+from gradleak.figures.style import COLUMN, GREY, PAGE
+from gradleak.figures.wording import IN_PLACE_OF, is_embedded
 
-# Inches: row labels, gaps, a group's further gap, headings, words under answers and originals.
-LABEL, GAP, GROUP, LINE, UNDER, BELOW = 0.62, 0.05, 0.08, 0.11, 0.25, 0.14
+# Inches: row labels, a group's further gap, headings, words under answers and originals.
+LABEL, GROUP, LINE, UNDER, BELOW = 0.62, 0.08, 0.11, 0.25, 0.14
 WIDEST = 0.92  # inches of a picture's side
 MOST = 8  # images where each has a row
 LABEL_WIDTH = 11  # characters of a row's name
@@ -29,50 +29,43 @@ REASON = 18  # characters of why a run failed, under its picture
 
 @dataclass(frozen=True)
 class Line:
-    """A row or column: its name, that of its group, and whether it shows the originals."""
+    """A row or column."""
 
     name: str
     group: str = ""
-    original: bool = False
-    batch: int = 0
+    original: bool = False  # whether it shows the originals
+    batch: int = 0  # the image of a row
 
     @staticmethod
-    def of(entry: Mapping[str, Any]) -> Line:
-        """From an entry of ``rows`` or ``columns``."""
-        return Line(entry["name"], entry.get("group", ""), entry.get("original", False))
+    def all(entries: Sequence[Mapping[str, Any]]) -> list[Line]:
+        """From ``rows`` or ``columns``."""
+        return [Line(e["name"], e.get("group", ""), e.get("original", False)) for e in entries]
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Rows, columns and the panel of each cell by (row, column), where there is one.
-
-    The original of a column is the same in all rows, unless `by_image`: then each row has its own
-    in each group of columns.
-    """
+class Table:
+    """Rows, columns and the panel of each cell by (row, column), where there is one."""
 
     rows: Sequence[Line]
     columns: Sequence[Line]
     panels: Mapping[tuple[int, int], Panel]
-    by_image: bool
+    by_image: bool  # whether each row has an original of its own in each group of columns
 
     def original(self, row: int, column: int) -> Panel:
         """Panel that has the original of a row and column."""
         group = self.columns[column].group
-
-        def stands_for(place: tuple[int, int]) -> bool:
-            if not self.by_image:
-                return place[1] == column
-            return place[0] == row and self.columns[place[1]].group == group
-
-        return next(panel for place, panel in self.panels.items() if stands_for(place))
+        for (line, place), panel in self.panels.items():
+            own = line == row and self.columns[place].group == group
+            if own if self.by_image else place == column:
+                return panel
+        raise AssertionError("columns without a panel are left out")
 
     @staticmethod
-    def of(words: Mapping[str, Any], panels: Sequence[Panel]) -> Grid:
-        """Grid of `panels`, without rows and columns that have none; `words` as of `make`."""
+    def of(words: Mapping[str, Any], panels: Sequence[Panel]) -> Table:
+        """Table of `panels`, without rows and columns that have none; `words` as of `make`."""
         placed = list(zip(words["panels"], panels, strict=True))
-        by_image = "rows" not in words
-        columns = [Line.of(entry) for entry in words["columns"]]
-        if by_image:
+        columns = Line.all(words["columns"])
+        if by_image := "rows" not in words:
             sets = {columns[entry["column"]].group: panel.targets for entry, panel in placed}
             rows = [
                 Line(" / ".join(each.classes(batch)[0] for each in sets.values()), batch=batch)
@@ -80,17 +73,13 @@ class Grid:
             ]
             found = {(row, e["column"]): panel for row in range(len(rows)) for e, panel in placed}
         else:
-            rows = [Line.of(entry) for entry in words["rows"]]
+            rows = Line.all(words["rows"])
             found = {(e["row"], e["column"]): panel for e, panel in placed}
-        kept_rows = _kept(rows, {row for row, _ in found})
-        kept_columns = _kept(columns, {column for _, column in found})
-        return Grid(
-            [rows[row] for row in kept_rows],
-            [columns[column] for column in kept_columns],
-            {
-                (kept_rows.index(row), kept_columns.index(column)): panel
-                for (row, column), panel in sorted(found.items(), key=lambda item: item[0])
-            },
+        there = [_kept(rows, {r for r, _ in found}), _kept(columns, {c for _, c in found})]
+        return Table(
+            [rows[row] for row in there[0]],
+            [columns[column] for column in there[1]],
+            {(there[0].index(r), there[1].index(c)): found[r, c] for r, c in sorted(found)},
             by_image,
         )
 
@@ -98,197 +87,121 @@ class Grid:
 def _kept(lines: Sequence[Line], there: set[int]) -> list[int]:
     """Lines that have a panel, and originals of groups that do."""
     groups = {lines[place].group for place in there}
-    return [
-        place
-        for place, line in enumerate(lines)
-        if place in there or (line.original and line.group in groups)
-    ]
+    kept = [k in there or (line.original and line.group in groups) for k, line in enumerate(lines)]
+    return list(itertools.compress(range(len(lines)), kept))
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Figure from files.
+    """Draw the figure from files of `gradleak.figures.reader.read`.
 
-    Parameters
-    ----------
-    files
-        As `gradleak.figures.panel_files.read` takes them.
-    words
-        ``title``, ``note``, ``columns`` and ``rows``: ``name``, ``group`` and ``original`` of each;
-        ``panels`` with the numbers of their ``row`` and ``column``. Without ``rows`` each image
-        has a row, named by its class.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows, or panels of one column show different images.
+    `words` has ``columns`` and ``rows``: ``name``, ``group`` and ``original`` of each; ``panels``
+    with the numbers of their ``row`` and ``column``. Without ``rows`` each image has a row, named
+    by its class. Panels of one column have to show the same image.
     """
-    panels = panel_files.read(files, words)
-    grid = Grid.of(words, panels)
-    _check(grid)
+    panels = reader.read(files, words)
+    table = Table.of(words, panels)
+    _check(table)
     # Images have a row each where columns are few: then a column of text is wide enough.
-    width = COLUMN if grid.by_image else PAGE
-    lefts, side = _lefts(grid.columns, width)
-    embedded = any(is_embedded(panel.targets) for panel in panels) and not grid.by_image
-    head = 0.06 + LINE * (1 + any(c.group for c in grid.columns) + embedded)
-    tops, depth = _tops(grid.rows, side)
-    with styled():
-        page = Page.new(words["title"], _footer(words, grid, scale), head + depth, width)
-        _headings(page, grid, lefts, side, TITLE + head, embedded)
-        for row, top in enumerate(tops):
-            _label(page, grid.rows, row, TITLE + head + top, side)
-            for column, left in enumerate(lefts):
-                _cell(page.picture(left, TITLE + head + top, side), grid, row, column, side)
-        missing.explain(page.figure)
+    width = COLUMN if table.by_image else PAGE
+    embedded = any(is_embedded(panel.targets) for panel in panels) and not table.by_image
+    head = 0.06 + LINE * (1 + any(c.group for c in table.columns) + embedded)
+    groups = [len(list(own)) for _, own in itertools.groupby(table.columns, lambda c: c.group)]
+    under = [BELOW if row.original else UNDER for row in table.rows]
+    for place, (line, other) in enumerate(itertools.pairwise(table.rows)):
+        under[place] += GROUP * (line.group != other.group)
+    right = width - EDGE
+    grid = Grid.fit(LABEL, head, right, groups, under, apart=GROUP, widest=WIDEST)
+    with drawing(words["title"], _footer(words, table, scale), grid.bottom, width) as page:
+        _headings(page, table, grid, embedded)
+        _labels(page, table.rows, grid)
+        for row, column in itertools.product(range(len(table.rows)), range(len(table.columns))):
+            grid.draw(page, {(row, column): _cell(page, table, row, column, grid.side)})
     return page.figure
 
 
-def _check(grid: Grid) -> None:
+def _check(table: Table) -> None:
     """Refuse panels that do not show the same image where one original stands for them."""
-    for (row, column), panel in grid.panels.items():
-        batch, like = grid.rows[row].batch, grid.original(row, column).targets
-        sets = (panel.targets, like)
-        if any(len(each.images) <= batch for each in sets) or not np.array_equal(
-            panel.targets.images[batch, 0], like.images[batch, 0]
-        ):
+    for (row, column), panel in table.panels.items():
+        batch, like = table.rows[row].batch, table.original(row, column).targets
+        one, two = (each.images[batch : batch + 1, 0] for each in (panel.targets, like))
+        if not len(one) or not np.array_equal(one, two):
             raise ArtifactError(
                 f"{panel.stored.path} is of another image than what stands beside it; give the "
                 "experiments of the figure the same targets in config.yaml."
             )
 
 
-def _lefts(columns: Sequence[Line], width: float) -> tuple[list[float], float]:
-    """Left edge of each column, and the side of pictures."""
-    breaks = [a.group != b.group for a, b in itertools.pairwise(columns)]
-    room = width - LABEL - 0.06 - GROUP * sum(breaks)
-    side = min(room / len(columns) - GAP, WIDEST)
-    lefts = [LABEL]
-    for new_group in breaks:
-        lefts.append(lefts[-1] + side + GAP + GROUP * new_group)
-    return lefts, side
-
-
-def _tops(rows: Sequence[Line], side: float) -> tuple[list[float], float]:
-    """Upper edge of each row, and the depth of all."""
-    tops, depth = [], 0.0
-    for place, row in enumerate(rows):
-        depth += GROUP * (place > 0 and rows[place - 1].group != row.group)
-        tops.append(depth)
-        depth += side + (BELOW if row.original else UNDER)
-    return tops, depth
-
-
-def _headings(
-    page: Page, grid: Grid, lefts: Sequence[float], side: float, top: float, embedded: bool
-) -> None:
+def _headings(page: Page, table: Table, grid: Grid, embedded: bool) -> None:
     """Groups of columns with a line under each, and the columns' names."""
-    lines = 1 + embedded
-    for column, (line, left) in enumerate(zip(grid.columns, lefts, strict=True)):
-        middle = left + side / 2
-        style: dict[str, Any] = {"ha": "center", "va": "bottom"}
-        page.text(middle, top - 0.04 - LINE * embedded, line.name, fontsize=6.5, **style)
-        if embedded and (said := _stand_in(grid.original(0, column))):
-            page.text(middle, top - 0.04, said, fontsize=5.5, color=GREY, **style)
-        first = column == 0 or grid.columns[column - 1].group != line.group
-        if first and line.group:
-            last = max(c for c, other in enumerate(grid.columns) if other.group == line.group)
-            middle, y = (left + lefts[last] + side) / 2, top - 0.05 - LINE * lines
-            page.text(middle, y, line.group, weight="bold", fontsize=6.5, **style)
-            rule = page.axes(left, y + 0.005, lefts[last] + side - left, 0.001)
-            rule.set(xticks=[], yticks=[])
-            for name, spine in rule.spines.items():
-                spine.set(visible=name == "top", color=GREY, linewidth=0.5)
+    columns, top = table.columns, grid.tops[0]
+    grid.head(page, [column.name for column in columns], 0.04 + LINE * embedded, fontsize=6.5)
+    if embedded:
+        # What is shown in place of the data set that a column names.
+        sets = [table.original(0, k).targets.source["dataset"] for k in range(len(columns))]
+        said = [f"here {name}" if name in IN_PLACE_OF else "" for name in sets]
+        grid.head(page, said, fontsize=5.5, color=GREY)
+    for group, own in itertools.groupby(range(len(columns)), lambda k: columns[k].group):
+        first, *_, last = [*own] * 2
+        if not group:
+            continue
+        y = top - 0.05 - LINE * (1 + embedded)
+        style: dict[str, Any] = {"ha": "center", "va": "bottom", "weight": "bold"}
+        page.text(grid.middle(first, last), y, group, fontsize=6.5, **style)
+        extent = grid.lefts[last] + grid.side - grid.lefts[first]
+        rule = page.axes(grid.lefts[first], y + 0.005, extent, 0.001)
+        rule.set(xticks=[], yticks=[])
+        for name, spine in rule.spines.items():
+            spine.set(visible=name == "top", color=GREY, linewidth=0.5)
 
 
-def _stand_in(panel: Panel) -> str:
-    """What images are shown in place of those that a column names."""
-    dataset = panel.targets.source["dataset"]
-    return f"here {dataset}" if dataset in IN_PLACE_OF else ""
+def _labels(page: Page, rows: Sequence[Line], grid: Grid) -> None:
+    """Name of each row, above it that of the group it begins."""
+    names = [row.name.replace("_", " ") for row in rows]
+    short = [textwrap.fill(n, LABEL_WIDTH, max_lines=3, placeholder=" …") for n in names]
+    grid.label(page, short, weight="normal", fontsize=6.5)
+    for place, (row, top) in enumerate(zip(rows, grid.tops, strict=True)):
+        if row.group and (place == 0 or rows[place - 1].group != row.group):
+            middle = top + grid.side / 2
+            page.text(EDGE, middle - 0.09, row.group, weight="bold", va="bottom", fontsize=7)
 
 
-def _label(page: Page, rows: Sequence[Line], row: int, top: float, side: float) -> None:
-    """Name of a row, above it that of the group it begins."""
-    line, middle = rows[row], top + side / 2
-    if line.group and (row == 0 or rows[row - 1].group != line.group):
-        page.text(0.06, middle - 0.09, line.group, weight="bold", va="bottom", fontsize=7)
-    name = textwrap.fill(line.name.replace("_", " "), LABEL_WIDTH, max_lines=3, placeholder=" …")
-    page.text(0.06, middle, name, va="center", fontsize=6.5)
-
-
-def _cell(axes: Axes, grid: Grid, row: int, column: int, side: float) -> None:
+def _cell(page: Page, table: Table, row: int, column: int, side: float) -> Cell:
     """One picture with its values, or why there is none."""
-    batch = grid.rows[row].batch
-    if grid.rows[row].original or grid.columns[column].original:
-        targets = grid.original(row, column).targets
-        draw_pixels(axes, displayed(targets.images[batch, 0] / 255.0))
-        if grid.rows[row].original:
-            under(axes, shortened(targets.classes(batch)[0], int(side * PER_INCH)))
-        return
-    panel = grid.panels.get((row, column))
-    if panel is None:
-        axes.set_axis_off()
-        axes.text(0.5, 0.5, "\N{EN DASH}", ha="center", va="center", color=GREY)
-        return
-    answer(axes, panel, batch)
+    line, batch = table.rows[row], table.rows[row].batch
+    if line.original or table.columns[column].original:
+        targets = table.original(row, column).targets
+        said = wording.shortened(targets.classes(batch)[0], int(side * PER_INCH))
+        return Cell(displayed(targets.images[batch, 0] / 255.0), [said] * line.original)
+    panel = table.panels.get((row, column))
+    return Cell(absent=True) if panel is None else answer(page, panel, batch)
 
 
-def answer(axes: Axes, panel: Panel, batch: int) -> None:
+def answer(page: Page, panel: Panel, batch: int) -> Cell:
     """What an attack made of an image, with PSNR and SSIM; a failed run is marked."""
-    record, image = panel.record(batch), panel.kept(batch)
-    if record is None:
-        missing.draw_missing(axes, "not run")
-        return
-    if record["status"] != "ok":
-        if image is None:
-            missing.draw_missing(axes, panel.reason(batch))
-        else:
-            draw_pixels(axes, displayed(image))
-        _cross(axes)
-        status = str(record["status"]).replace("_", " ")
-        why = missing.noted(axes, panel.reason(batch), REASON, other="see")
-        under(axes, status, *([] if image is None else [why]))
-        return
-    assert image is not None
-    draw_pixels(axes, displayed(image))
-    row = panel.values(batch).iloc[0]
-    under(axes, decibel(float(row["psnr"])), f"SSIM {panel_files.similarity(float(row['ssim']))}")
+    found = panel.answer(batch)
+    if found is None:
+        return Cell(why="not run")
+    image = displayed(panel.targets.pixels(found.images[0])) if len(found.images) else None
+    if found.status == "ok":
+        similarity = wording.similarity(found.value("ssim"))
+        return Cell(image, (wording.decibel(found.value("psnr")), f"SSIM {similarity}"))
+    said, reason = [found.status.replace("_", " ")], panel.reason(batch)
+    if image is not None:
+        said.append(page.notes.short(reason, REASON, other="see"))
+    return Cell(image, said, reason, crossed=True)
 
 
-def _cross(axes: Axes) -> None:
-    """The paper's mark of a failure, in a corner."""
-    axes.text(
-        0.93,
-        0.93,
-        "\N{MULTIPLICATION SIGN}",
-        transform=axes.transAxes,
-        ha="center",
-        va="center",
-        fontsize=7,
-        weight="bold",
-        color=RED,
-        bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.4},
-    )
-
-
-def _footer(words: Mapping[str, Any], grid: Grid, scale: str) -> str:
+def _footer(words: Mapping[str, Any], table: Table, scale: str) -> str:
     """How the figure is read, and which runs it shows."""
-    batches = sorted({row.batch for row in grid.rows})
-    panels = list(grid.panels.values())
-    sets = {panel_files.describe_single(panel.targets, batches): panel.targets for panel in panels}
-    precision = " and ".join(sorted({panel.precision for panel in panels}))
-    embedded = any(is_embedded(found) for found in sets.values())
-    origin = "embedded, in place of the paper's: " if embedded else ""
+    batches = sorted({row.batch for row in table.rows})
+    panels = list(table.panels.values())
     failed = any(panel.reason(batch) for panel in panels for batch in batches)
-    mark = " \N{MULTIPLICATION SIGN}: the run failed, as far as the attacker can tell." * failed
-    empty = any(
-        (row, column) not in grid.panels and not (line.original or head.original)
-        for row, line in enumerate(grid.rows)
-        for column, head in enumerate(grid.columns)
+    shown = [sum(not line.original for line in each) for each in (table.rows, table.columns)]
+    empty = len(panels) < shown[0] * shown[1]
+    first = (
+        f"{words.get('note', '')} Below each answer its PSNR (peak 1) and SSIM."
+        f"{wording.FAILED * failed}{wording.ABSENT * empty} One draw of the weights; pictures are "
+        "clipped to [0, 1]."
     )
-    dash = " \N{EN DASH}: not among the experiments." * empty
-    return (
-        f"{words.get('note', '')} Below each answer its PSNR (peak 1) and SSIM.{mark}{dash} One "
-        "draw of the weights; pictures are clipped to [0, 1]. Images: "
-        f"{origin}{'; '.join(sets)}. Scale {scale}; gradients in {precision}."
-    )
+    images = wording.each([panel.targets for panel in panels], batches)
+    return wording.footer({}, panels, images, scale, first)

@@ -10,10 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradleak.figures import missing, panel_files
-from gradleak.figures.panel_files import Panel, decibel, similarity
-from gradleak.figures.pictures import TITLE, Page, frame, under
-from gradleak.figures.style import DPI, PAGE, styled
+from gradleak.figures import missing, reader, wording
+from gradleak.figures.layout import drawing, frame, shrunk, under
+from gradleak.figures.reader import Panel
+from gradleak.figures.style import DPI, PAGE
+from gradleak.figures.wording import decibel, similarity
 from gradleak.targets import TargetSet
 
 MOST = 100  # images of a block
@@ -22,123 +23,79 @@ MOST_PIXELS = 40  # of a tile's side where a block has 100: keeps files below 3 
 
 
 @dataclass(frozen=True)
-class Grid:
+class Tiles:
     """How a block is laid out: tiles of `side` pixels, one pixel between them.
 
     Blocks are drawn with one pixel of the PNG for each of theirs, so that no tile is distorted.
     """
 
     count: int
+    columns: int
     side: int
 
     @staticmethod
-    def fitting(count: int, width: float) -> Grid:
-        """Grid of `count` tiles in `width` inches."""
-        columns = _columns(count)
+    def fitting(count: int, width: float) -> Tiles:
+        """Layout of `count` tiles in `width` inches."""
+        columns = int(np.ceil(np.sqrt(count)))
         side = (int(width * DPI) - 1) // columns - 1
-        return Grid(count, min(side, MOST_PIXELS * 10 // columns))
-
-    @property
-    def columns(self) -> int:
-        """Tiles in a row."""
-        return _columns(self.count)
+        return Tiles(count, columns, min(side, MOST_PIXELS * 10 // columns))
 
     @property
     def shape(self) -> tuple[int, int]:
         """Pixels (height, width) of a block."""
-        rows = -(-self.count // self.columns)
-        step = self.side + 1
+        rows, step = -(-self.count // self.columns), self.side + 1
         return rows * step + 1, self.columns * step + 1
 
-    def corner(self, place: int) -> tuple[int, int]:
-        """Upper left pixel (row, column) of a tile."""
-        row, column = divmod(place, self.columns)
-        return 1 + row * (self.side + 1), 1 + column * (self.side + 1)
-
-
-def _columns(count: int) -> int:
-    return int(np.ceil(np.sqrt(count)))
+    def draw(self, axes: Axes, images: Sequence[np.ndarray | None]) -> None:
+        """Draw images in their places; a marked tile where there is none."""
+        canvas = np.ones((*self.shape, 3))
+        lacking: list[missing.Box] = []
+        for place, image in enumerate(images):
+            top, left = (1 + k * (self.side + 1) for k in divmod(place, self.columns))
+            if image is None:
+                low, first = top - 0.5, left - 0.5
+                lacking.append((first, low, first + self.side, low + self.side))
+            else:
+                pixels = np.clip(shrunk(image, self.side), 0.0, 1.0)
+                # One channel fills all three.
+                box = (slice(top, top + self.side), slice(left, left + self.side))
+                canvas[box] = np.moveaxis(pixels, 0, -1)
+        axes.imshow(canvas, interpolation="none", aspect="auto")
+        missing.mark(axes, lacking, data=True)
+        axes.set_axis_off()
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Figure from files.
-
-    Parameters
-    ----------
-    files
-        As `gradleak.figures.panel_files.read` takes them.
-    words
-        ``title``, ``panels``, ``batch`` that is wanted, ``note``, ``drawn``.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows.
-    """
-    panels = panel_files.read(files, words)
+    """Draw the figure; `words` has the ``batch`` that is wanted."""
+    panels = reader.read(files, words)
     originals = panels[0].targets
     wanted, batch = words["batch"], min(words["batch"], len(originals.images) - 1)
-    shown = panel_files.evenly(originals.size, MOST)
+    shown = reader.evenly(originals.size, MOST)
     across = 3 if len(panels) <= 5 else 4
     width = (PAGE - 2 * MARGIN - (across - 1) * GAP) / across
-    grid = Grid.fitting(len(shown), width)
-    height = grid.shape[0] / DPI
-    rows = -(-(len(panels) + 1) // across)
-    with styled():
-        page = Page.new(
-            _title(words["title"], wanted, batch),
-            _footer(words, panels, batch, len(shown), scale),
-            rows * (HEAD + height + UNDER),
-        )
-        for place in range(len(panels) + 1):
+    tiles = Tiles.fitting(len(shown), width)
+    height = tiles.shape[0] / DPI
+    title = words["title"]
+    if wanted != batch:
+        title += f": batch {batch} in place of {wanted}, which this scale lacks"
+    depth = -(-(len(panels) + 1) // across) * (HEAD + height + UNDER)
+    with drawing(title, _footer(words, panels, batch, len(shown), scale), depth) as page:
+        for place, panel in enumerate([None, *panels]):
             row, column = divmod(place, across)
-            left = MARGIN + column * (width + GAP)
-            top = TITLE + HEAD + row * (HEAD + height + UNDER)
-            panel = panels[place - 1] if place else None
-            heading = panel.title if panel else _heading(originals)
+            left, top = MARGIN + column * (width + GAP), HEAD + row * (HEAD + height + UNDER)
+            heading = panel.title if panel else "Originals" if originals.size > 1 else "Original"
             page.text(left, top - 0.04, heading, va="bottom", weight="bold", fontsize=6.5)
-            axes = page.axes(left, top, grid.shape[1] / DPI, height)
+            axes = page.axes(left, top, tiles.shape[1] / DPI, height)
             if panel is None:
-                _block(axes, grid, [originals.images[batch, k] / 255.0 for k in shown])
+                tiles.draw(axes, [originals.images[batch, k] / 255.0 for k in shown])
                 under(axes, *_batch_words(originals, batch))
             elif reason := panel.reason(batch):
                 frame(axes)
-                missing.draw_missing(axes, reason)
+                page.lack(axes, reason)
             else:
-                _block(axes, grid, panel.images(batch, shown))
+                tiles.draw(axes, panel.images(batch, shown))
                 under(axes, *_score_words(panel, batch))
-        missing.explain(page.figure)
     return page.figure
-
-
-def _title(title: str, wanted: int, batch: int) -> str:
-    if wanted == batch:
-        return title
-    return f"{title}: batch {batch} in place of {wanted}, which this scale lacks"
-
-
-def _heading(originals: TargetSet) -> str:
-    return "Originals" if originals.size > 1 else "Original"
-
-
-def _block(axes: Axes, grid: Grid, images: Sequence[np.ndarray | None]) -> None:
-    """Tiles in their places; a marked one where there is no image."""
-    canvas = np.ones((*grid.shape, 3))
-    lacking: list[missing.Box] = []
-    for place, image in enumerate(images):
-        top, left = grid.corner(place)
-        if image is None:
-            edges = (left, top, left + grid.side, top + grid.side)
-            lacking.append((edges[0] - 0.5, edges[1] - 0.5, edges[2] - 0.5, edges[3] - 0.5))
-        else:
-            box = (slice(top, top + grid.side), slice(left, left + grid.side))
-            pixels = np.clip(panel_files.shrunk(image, grid.side), 0.0, 1.0)
-            canvas[box] = np.moveaxis(pixels, 0, -1)  # one channel fills all three
-    axes.imshow(canvas, interpolation="none", aspect="auto")
-    missing.mark(axes, lacking, data=True)
-    axes.set_axis_off()
 
 
 def _batch_words(originals: TargetSet, batch: int) -> tuple[str, str]:
@@ -161,7 +118,7 @@ def _score_words(panel: Panel, batch: int) -> list[str]:
         f"PSNR {decibel(psnr.mean())}, best {decibel(psnr.max())}",
         f"SSIM {similarity(ssim.mean())}, best {similarity(ssim.max())}",
     ]
-    if panel.partial(batch):
+    if panel.says("partial", batch):
         said.append(f"one class: {count:,} of {total:,} images")
     elif count < total:
         said.append(f"{total - count:,} of {total:,} images missed")
@@ -173,13 +130,14 @@ def _footer(
 ) -> str:
     size = panels[0].targets.size
     there = [panel for panel in panels if not panel.reason(batch)]
+    by_class = [panel.says("classes", batch) for panel in there]
     said = ["Each image of the batch has its place in all blocks."]
-    if any(panel.by_class(batch) for panel in there):
+    if any(by_class):
         said.append(
             "Attacks that go by class show the image of its class there, the mean of all images "
             "of that class."
         )
-    if not all(panel.by_class(batch) for panel in there):
+    if not all(by_class):
         said.append("Images of other attacks are matched so that the sum of MSEs is least.")
     if any(panel.values(batch)["psnr"].isna().any() for panel in there):
         said.append("Grey with a cross: the attack gives no image of that class.")
@@ -189,4 +147,5 @@ def _footer(
         "Below each block mean and best over all images of the batch that it gives; values are "
         "clipped to [0, 1] for display and for SSIM."
     )
-    return panel_files.footer(words, panels, batch, scale, " ".join(said))
+    images = wording.counted(panels[0].targets, batch, words.get("drawn", ""))
+    return wording.footer(words, panels, images, scale, " ".join(said))

@@ -12,51 +12,33 @@ from matplotlib.figure import Figure
 
 from gradleak import targets
 from gradleak.artifacts import read_csv
-from gradleak.figures.panel_files import describe
-from gradleak.figures.pictures import TITLE, Page
-from gradleak.figures.style import BLUE, GREY, ORANGE, PAGE, RED, styled
-from gradleak.targets import TargetSet
+from gradleak.figures.layout import drawing
+from gradleak.figures.style import BLUE, GREY, ORANGE, PAGE, RED
+from gradleak.figures.wording import counted
 
 LEFT, BETWEEN, HEAD, CHART, TICKS = 0.55, 0.6, 0.3, 1.9, 0.42  # inches
 # Marks of the two estimates, and colours of the layers.
 MARKS = {"measured": ("o", "by correlation"), "entropies": ("x", "by entropies")}
 COLOURS = (BLUE, RED, ORANGE)
 SHIFTS = (0.94, 1.06)  # so that marks of two layers do not hide each other
+TITLE = "What the sum of K gradients tells of one of them (MKOR eq. 1 and 2)"
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Figure from files.
-
-    Parameters
-    ----------
-    files
-        ``table`` as ``gradleak.leakage.table`` makes it, and ``targets`` that it was made from.
-    words
-        Not used.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If the table is missing or damaged.
-    """
-    table = read_csv(files["table"])
-    originals = targets.read(files["targets"])
+    """Draw the ``table`` of `gradleak.leakage.table`, and name the ``targets`` it was made from."""
+    table, originals = read_csv(files["table"]), targets.read(files["targets"])
+    # Batches are drawn from all of the set's batches.
+    said = counted(originals, None, "").replace(" a batch", "", 1).split(" ", 1)[1]
+    images = f"{len(np.unique(originals.indices)):,} {said}"
     width = (PAGE - LEFT - BETWEEN - 0.1) / 2
-    with styled():
-        page = Page.new(
-            "What the sum of K gradients tells of one of them (MKOR eq. 1 and 2)",
-            _footer(_images(originals), scale),
-            HEAD + CHART + TICKS,
-        )
-        axes = page.axes(LEFT, TITLE + HEAD, width, CHART)
+    with drawing(TITLE, _footer(images, scale), HEAD + CHART + TICKS) as page:
+        axes = page.axes(LEFT, HEAD, width, CHART)
         _curves(axes, table)
         _marks(axes, table, over_formula=False)
         axes.set(xscale="log", yscale="log", xlabel="Images K in a batch")
         axes.set_title("Leakage of a parameter (nats)", loc="left", pad=4)
         axes.legend(loc="upper right", fontsize=5.5, handlelength=1.6, labelspacing=0.3)
-        axes = page.axes(LEFT + width + BETWEEN, TITLE + HEAD, width, CHART)
+        axes = page.axes(LEFT + width + BETWEEN, HEAD, width, CHART)
         axes.axhline(1.0, color=GREY, linewidth=0.8)
         _marks(axes, table, over_formula=True)
         axes.set(xscale="log", xlabel="Images K in a batch")
@@ -89,13 +71,6 @@ def _marks(axes: Axes, table: pd.DataFrame, *, over_formula: bool) -> None:
                 fillstyle="none",
                 label=f"{layer}, {name}",
             )
-
-
-def _images(originals: TargetSet) -> str:
-    """Which images batches are drawn from: all of the set's batches, in words."""
-    count = len(np.unique(originals.indices))
-    words = describe(originals, None, "").replace(" a batch", "", 1)
-    return f"{count:,} {words.split(' ', 1)[1]}"
 
 
 def _footer(images: str, scale: str) -> str:

@@ -7,72 +7,46 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradleak.figures import missing, panel_files
-from gradleak.figures.panel_files import Panel, decibel, displayed, shortened, similarity
-from gradleak.figures.pictures import TITLE, Page, draw_pixels, under
-from gradleak.figures.style import PAGE, styled
+from gradleak.figures import reader, wording
+from gradleak.figures.layout import Cell, Grid, displayed, drawing
+from gradleak.figures.reader import Panel
+from gradleak.figures.style import PAGE
+from gradleak.targets import TargetSet
 
-LABEL, GAP, LINE, UNDER, WIDEST = 0.6, 0.06, 0.11, 0.3, 1.3  # inches
+LABEL, LINE, UNDER, WIDEST = 0.6, 0.11, 0.3, 1.3  # inches
 PER_INCH = 17.5  # characters of a heading
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Figure from files.
-
-    Parameters
-    ----------
-    files
-        As `gradleak.figures.panel_files.read` takes them.
-    words
-        ``title``, ``panels`` (samples are chosen by the first), ``batch``, ``note``, ``drawn``.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows.
-    """
-    panels = panel_files.read(files, words)
+    """Draw the figure; `words` has ``panels``, by whose first samples are chosen, and ``batch``."""
+    panels = reader.read(files, words)
     originals = panels[0].targets
     batch = min(words["batch"], len(originals.images) - 1)
     samples = picks(panels, batch)
-    side = min((PAGE - LABEL - 0.06) / (len(panels) + 1) - GAP, WIDEST)
-    headings = ["Original", *(_wrapped(panel.title, side) for panel in panels)]
-    head = 0.12 + LINE * max(heading.count("\n") + 1 for heading in headings)
-    with styled():
-        page = Page.new(
-            words["title"],
-            _footer(words, panels, batch, samples, scale),
-            head + len(samples) * (side + UNDER),
-        )
-        columns = [_original, *(_column(panel) for panel in panels)]
-        for place, (column, heading) in enumerate(zip(columns, headings, strict=True)):
-            left = LABEL + place * (side + GAP)
-            page.text(left, TITLE + head - 0.05, heading, va="bottom", weight="bold", fontsize=5.8)
-            frames = [
-                page.picture(left, TITLE + head + row * (side + UNDER), side)
-                for row in range(len(samples))
-            ]
-            column(frames, panels[0], batch, list(samples.values()))
-        for row, name in enumerate(samples):
-            top = TITLE + head + row * (side + UNDER) + side / 2
-            page.text(0.06, top, name, va="center", weight="bold")
-        missing.explain(page.figure)
+    places, under = list(samples.values()), [UNDER] * len(samples)
+    grid = Grid.fit(LABEL, 0.0, PAGE - 0.06, [1 + len(panels)], under, 0.06, widest=WIDEST)
+    headings = ["Original", *(_wrapped(panel.title, grid.side) for panel in panels)]
+    grid = grid.moved(down=0.12 + LINE * max(heading.count("\n") + 1 for heading in headings))
+    columns = [_originals(originals, batch, places)]
+    columns += [_found(panel, batch, places) for panel in panels]
+    footer = _footer(words, panels, batch, samples, scale)
+    with drawing(words["title"], footer, grid.bottom) as page:
+        for left, heading in zip(grid.lefts, headings, strict=True):
+            style: dict[str, Any] = {"va": "bottom", "weight": "bold", "fontsize": 5.8}
+            page.text(left, grid.tops[0] - 0.05, heading, **style)
+        grid.label(page, list(samples))
+        for column, cells in enumerate(columns):
+            grid.fill(page, column, cells)
     return page.figure
 
 
 def _wrapped(title: str, side: float) -> str:
     """Heading that stays above its column: lines that are too long are broken."""
-    lines = [
-        part
-        for line in title.split("\n")
-        for part in textwrap.wrap(line, int(side * PER_INCH), break_long_words=False)
-    ]
-    return "\n".join(lines)
+    most = int(side * PER_INCH)
+    lines = [textwrap.wrap(line, most, break_long_words=False) for line in title.split("\n")]
+    return "\n".join(part for line in lines for part in line)
 
 
 def picks(panels: Sequence[Panel], batch: int) -> dict[str, int]:
@@ -81,50 +55,42 @@ def picks(panels: Sequence[Panel], batch: int) -> dict[str, int]:
     The best, the median and the worst by the PSNR of the first panel; where another attack is
     after some classes alone, the best that it gives, for it gives none of the others.
     """
-    order = panel_files.ranked(panels[0].values(batch)["psnr"])
+    order = reader.ranked(panels[0].values(batch)["psnr"])
     order = order or list(range(panels[0].targets.size))
     found = {"Best": order[0], "Median": order[len(order) // 2], "Worst": order[-1]}
     for panel in panels:
-        if panel.partial(batch) and (given := panel_files.ranked(panel.values(batch)["psnr"])):
+        if panel.says("partial", batch) and (given := reader.ranked(panel.values(batch)["psnr"])):
             found["Fished"] = given[0]
     return found
 
 
-def _original(frames: list[Axes], panel: Panel, batch: int, samples: list[int]) -> None:
+def _originals(targets: TargetSet, batch: int, places: Sequence[int]) -> list[Cell]:
     """Originals, with the class of each and how many of it there are."""
-    targets = panel.targets
     labels, indices = targets.labels[batch], targets.indices
     # The same images once more are there for other labels, which are not what they show.
     drawn = any(np.array_equal(indices[batch], indices[earlier]) for earlier in range(batch))
-    for axes, k in zip(frames, samples, strict=True):
-        draw_pixels(axes, panel.targets.images[batch, k] / 255.0)
+    cells = []
+    for k in places:
         same = int((labels == labels[k]).sum())
         others = f"1 of {same} of its class" if same > 1 else "alone in its class"
         if drawn:
             others = f"label drawn, {same} have it" if same > 1 else "label drawn, alone"
-        under(axes, shortened(targets.words[int(labels[k])]), others)
+        words = wording.shortened(targets.words[int(labels[k])]), others
+        cells.append(Cell(targets.images[batch, k] / 255.0, words))
+    return cells
 
 
-def _column(panel: Panel) -> Any:
-    """What draws a panel's images in their frames."""
-
-    def draw(frames: list[Axes], _: Panel, batch: int, samples: list[int]) -> None:
-        """Images of this panel's attack; the panel of the originals is not needed."""
-        reason, values = panel.reason(batch), panel.values(batch)
-        images = panel.images(batch, samples)
-        for axes, k, image in zip(frames, samples, images, strict=True):
-            if image is None:
-                if reason:
-                    missing.draw_missing(axes, reason)
-                else:
-                    missing.mark(axes)
-                    under(axes, "no image")
-                continue
-            draw_pixels(axes, displayed(image))
-            psnr, ssim = (float(values[metric].iloc[k]) for metric in ("psnr", "ssim_gauss"))
-            under(axes, decibel(psnr), f"SSIM {similarity(ssim)}")
-
-    return draw
+def _found(panel: Panel, batch: int, places: Sequence[int]) -> list[Cell]:
+    """What an attack gives in their places."""
+    reason, values, cells = panel.reason(batch), panel.values(batch), []
+    for k, image in zip(places, panel.images(batch, places), strict=True):
+        if image is None:
+            cells.append(Cell(None, () if reason else ("no image",), reason))
+            continue
+        psnr, ssim = (float(values[metric].iloc[k]) for metric in ("psnr", "ssim_gauss"))
+        words = wording.decibel(psnr), f"SSIM {wording.similarity(ssim)}"
+        cells.append(Cell(displayed(image), words))
+    return cells
 
 
 def _footer(
@@ -146,4 +112,5 @@ def _footer(
         "SSIM; grey with a cross: no image of that class. Values are clipped to [0, 1] for "
         "display and for SSIM."
     )
-    return panel_files.footer(words, panels, batch, scale, first)
+    images = wording.counted(panels[0].targets, batch, words.get("drawn", ""))
+    return wording.footer(words, panels, images, scale, first)

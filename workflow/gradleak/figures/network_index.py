@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import textwrap
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,15 +12,19 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
-from gradleak.figures.style import BLUE, GREY, PAGE, RED, new, number, styled
+from gradleak import targets
+from gradleak.artifacts import read_csv
+from gradleak.figures.layout import EDGE, drawing
+from gradleak.figures.style import BLUE, GREY, PAGE, RED, number
+from gradleak.figures.wording import signed
 from gradleak.tables.network_index import ALL, WORDS
 from gradleak.targets import TargetSet
 
 MARKERS = {2: ("o", BLUE), 3: ("^", RED)}
 OTHER = ("s", GREY)
 NAMES = {"copa": "COPA", "rgap": "R-GAP", "copa_tv": "COPA denoised"}
-MINUS = "\N{MINUS SIGN}"
-HEIGHT = 4.0
+# Inches: left of the first panel, between panels, above them, their height, below them.
+LEFT, GAP, HEAD, HIGH, BELOW = 0.52, 0.12, 0.93, 1.76, 0.6
 DEPTH = r"(\w+)-layer networks"  # the table's rows of all networks of one depth
 DASHED = (0, (4, 2))
 ENOUGH = 10  # networks: a bootstrap over fewer has intervals that are far too narrow
@@ -30,77 +35,57 @@ def grey_error(targets: TargetSet) -> float:
     return float(np.mean((targets.images / 255.0 - 0.5) ** 2))
 
 
-def draw(table: pd.DataFrame, grey: float) -> Figure:
-    """Draw the index table.
+def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+    """Draw the index ``table``; the ``targets`` say what guessing grey costs."""
+    return draw(read_csv(files["table"]), grey_error(targets.read(files["targets"])))
 
-    Parameters
-    ----------
-    table
-        As ``gradleak.tables.network_index.table`` gives it.
-    grey
-        MSE of a guess that knows nothing, from `grey_error`.
-    """
+
+def draw(table: pd.DataFrame, grey: float) -> Figure:
+    """Draw the index `table`, with the MSE of a guess that knows nothing."""
     errors = table[table["metric"] == "mse"]
     correlations = table[table["metric"] == "spearman"]
     summaries = correlations[correlations["row"] == ALL].set_index("column")
     groups = by_depth(correlations)
     attacks = list(dict.fromkeys(errors["column"]))
-    with styled():
-        figure = new(PAGE, HEIGHT)
-        panels = figure.subplots(1, len(attacks), sharex=True, sharey=True, squeeze=False)[0]
-        figure.subplots_adjust(left=0.075, right=0.99, top=0.70, bottom=0.26, wspace=0.06)
-        for panel, attack in zip(panels, attacks, strict=True):
-            _draw_panel(panel, errors[errors["column"] == attack])
-            panel.axhline(grey, color=GREY, linewidth=0.6, linestyle=DASHED, zorder=1)
-            lines = [_title(attack, summaries.loc[attack]), *_depth_lines(groups, attack)]
-            panel.set_title("\n".join(lines), loc="left", fontsize=7, linespacing=1.3)
-            panel.set_xlabel("c(M); 0: every layer's system has full rank")
-        _scale(panels[0], errors)
-        panels[0].set_ylabel("MSE (median of runs)")
-        figure.text(0.01, 0.975, "Is c(M) an indicator?", va="top", fontsize=8, weight="bold")
-        figure.text(0.01, 0.92, conclusion(summaries, groups), va="top", linespacing=1.4)
-        figure.legend(
+    width = (PAGE - LEFT - 0.07 - GAP * (len(attacks) - 1)) / len(attacks)
+    with drawing("Is c(M) an indicator?", _footer(errors, grey), HEAD + HIGH + BELOW) as page:
+        page.text(EDGE, 0.05, conclusion(summaries, groups), va="top", linespacing=1.4)
+        for place, attack in enumerate(attacks):
+            axes = page.axes(LEFT + place * (width + GAP), HEAD, width, HIGH)
+            _draw_panel(axes, errors[errors["column"] == attack])
+            axes.axhline(grey, color=GREY, linewidth=0.6, linestyle=DASHED, zorder=1)
+            own = groups[groups["column"] == attack]
+            lines = [f"{row['row']}: {_correlation(row)}" for _, row in own.iterrows()]
+            lines = [_title(attack, summaries.loc[attack]), *lines]
+            axes.set_title("\n".join(lines), loc="left", fontsize=7, linespacing=1.3)
+            axes.set_xlabel("c(M); 0: every layer's system has full rank")
+            axes.set_ylabel("" if place else "MSE (median of runs)")
+            axes.tick_params(labelleft=not place)
+            _scale(axes, errors)
+        page.figure.legend(
             handles=_legend(errors),
-            loc="lower left",
+            loc="upper left",
             ncols=6,
-            bbox_to_anchor=(0.0, 0.085),
-            columnspacing=1.2,
+            bbox_to_anchor=(0.0, HEAD + HIGH + 0.42),
+            bbox_transform=page.inches,
+            columnspacing=0.9,
+            fontsize=6,
             handletextpad=0.3,
+            borderaxespad=0,
         )
-        figure.text(0.01, 0.02, _footer(errors, grey), va="bottom", fontsize=5.5, color=GREY)
-    return figure
+    return page.figure
 
 
 def _draw_panel(axes: Axes, rows: pd.DataFrame) -> None:
-    top = _failed_height(rows)
+    """Networks of one attack; those where it failed are crosses at the upper edge."""
     for _, group in rows.groupby(["convolutions", "exact"]):
-        depth, exact = int(group["convolutions"].iloc[0]), bool(group["exact"].iloc[0])
-        marker, colour = MARKERS.get(depth, OTHER)
-        axes.plot(
-            group["c"],
-            group["ours"],
-            linestyle="none",
-            marker=marker,
-            markeredgecolor=colour,
-            markeredgewidth=0.8,
-            markerfacecolor=colour if exact else "white",
-            alpha=0.9,
-        )
-        failed = group[group["ours"].isna()]
-        axes.plot(
-            failed["c"],
-            np.full(len(failed), top),
-            linestyle="none",
-            marker="x",
-            color=colour,
-            transform=axes.get_xaxis_transform(),
-            clip_on=False,
-        )
-
-
-def _failed_height(rows: pd.DataFrame) -> float:
-    """Height of failed networks, as a share of the axes: its upper edge."""
-    return 0.97 if rows["ours"].isna().any() else 1.0
+        marker, colour = MARKERS.get(int(group["convolutions"].iloc[0]), OTHER)
+        style: dict[str, Any] = {"linestyle": "none", "color": colour}
+        face = colour if group["exact"].iloc[0] else "white"
+        axes.plot(group["c"], group["ours"], marker=marker, mew=0.8, mfc=face, alpha=0.9, **style)
+        failed = group.loc[group["ours"].isna(), "c"]
+        style |= {"transform": axes.get_xaxis_transform(), "clip_on": False}
+        axes.plot(failed, np.full(len(failed), 0.97), marker="x", **style)
 
 
 def _scale(axes: Axes, rows: pd.DataFrame) -> None:
@@ -114,19 +99,16 @@ def _scale(axes: Axes, rows: pd.DataFrame) -> None:
         axes.set_xlim(worst * 1.06, -worst * 0.05)
 
 
-def _signed(value: float) -> str:
-    return f"{value:.2f}".replace("-", MINUS)
+def _correlation(row: pd.Series, interval: str = "") -> str:
+    rho, low, high = (signed(row[key], ".2f") for key in ("ours", "low", "high"))
+    return f"ρ = {rho} ({interval}{low} to {high})"
 
 
 def _title(attack: str, summary: pd.Series) -> str:
-    name = NAMES.get(attack, attack)
+    name = f"{NAMES.get(attack, attack)}, {int(summary['n'])} networks"
     if pd.isna(summary["ours"]):
-        return f"{name}, {int(summary['n'])} networks\nno rank correlation"
-    low, high = _signed(summary["low"]), _signed(summary["high"])
-    return (
-        f"{name}, {int(summary['n'])} networks\n"
-        f"Spearman's ρ = {_signed(summary['ours'])} (95 % interval {low} to {high})"
-    )
+        return f"{name}\nno rank correlation"
+    return f"{name}\nSpearman's {_correlation(summary, '95 % interval ')}"
 
 
 def by_depth(correlations: pd.DataFrame) -> pd.DataFrame:
@@ -134,15 +116,6 @@ def by_depth(correlations: pd.DataFrame) -> pd.DataFrame:
     found = correlations.assign(depth=correlations["row"].str.extract(f"^{DEPTH}$", expand=False))
     usable = found["depth"].notna() & found["ours"].notna() & (found["n"] >= ENOUGH)
     return found[usable]
-
-
-def _depth_lines(groups: pd.DataFrame, attack: str) -> list[str]:
-    found = groups[groups["column"] == attack]
-    return [
-        f"{row['row']}: ρ = {_signed(row['ours'])} "
-        f"({_signed(row['low'])} to {_signed(row['high'])})"
-        for _, row in found.iterrows()
-    ]
 
 
 def _depths_compared(groups: pd.DataFrame) -> str:
@@ -163,12 +136,7 @@ def _depths_compared(groups: pd.DataFrame) -> str:
 def conclusion(summaries: pd.DataFrame, groups: pd.DataFrame) -> str:
     """Whether c(M) orders networks, in words for each attack, from the intervals alone.
 
-    Parameters
-    ----------
-    summaries
-        Rows of all networks, by attack.
-    groups
-        Rows of each depth, as `by_depth` gives them.
+    `summaries` has rows of all networks by attack, `groups` those of each depth.
     """
     parts = []
     for attack, row in summaries.iterrows():
@@ -187,32 +155,30 @@ def conclusion(summaries: pd.DataFrame, groups: pd.DataFrame) -> str:
 
 
 def _legend(rows: pd.DataFrame) -> list[Line2D]:
-    def mark(marker: str, colour: str, face: str, label: str) -> Line2D:
-        return Line2D(
-            [], [], linestyle="none", marker=marker, color=colour, markerfacecolor=face, label=label
-        )
-
-    handles = []
-    for depth in sorted(set(rows["convolutions"])):
-        marker, colour = MARKERS.get(int(depth), OTHER)
-        words = f"{WORDS.get(int(depth), str(depth + 1))}-layer network"
-        handles.append(mark(marker, colour, colour, words))
-    handles.append(mark("o", GREY, GREY, "c(M) from the structure"))
-    handles.append(mark("o", GREY, "white", "c(M) from a numerical rank"))
+    looks = []
+    for depth in sorted({int(depth) for depth in rows["convolutions"]}):
+        marker, colour = MARKERS.get(depth, OTHER)
+        words = f"{WORDS.get(depth, str(depth + 1))}-layer network"
+        looks.append((marker, colour, colour, words))
+    looks.append(("o", GREY, GREY, "c(M) from the structure"))
+    looks.append(("o", GREY, "white", "c(M) from a numerical rank"))
     if rows["ours"].isna().any():
-        handles.append(mark("x", GREY, GREY, "failed: counts as worst"))
+        looks.append(("x", GREY, GREY, "failed: counts as worst"))
+    marks = [
+        Line2D([], [], linestyle="none", marker=marker, color=colour, mfc=face, label=words)
+        for marker, colour, face, words in looks
+    ]
     dashed = Line2D([], [], color=GREY, linewidth=0.6, linestyle=DASHED, label="guessing grey")
-    return [*handles, dashed]
+    return [*marks, dashed]
 
 
 def _footer(rows: pd.DataFrame, grey: float) -> str:
     runs = sorted({int(n) for n in rows["n"]})
     each = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
-    text = (
+    return (
         f"Networks drawn at random (config.yaml, families), the last layer fully connected; "
         f"{each} run{'s' if runs[-1] > 1 else ''} (images and seeds) for each network and attack; "
         f"{rows['images'].iloc[0]} images; scale {rows['scale'].iloc[0]}. "
         f"Intervals: 95 %, bootstrap over networks. Guessing grey, the middle of the "
         f"range, for every pixel has a mean MSE of {number(grey)} on these images."
     )
-    return textwrap.fill(text, 165)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.patches import FancyArrowPatch, Rectangle
 from matplotlib.path import Path
 
 from gradleak.errors import ArtifactError
-from gradleak.figures.diagrams import layer_name, signed
-from gradleak.figures.pictures import Page
+from gradleak.figures import diagrams
+from gradleak.figures.diagrams import layer_name
+from gradleak.figures.layout import Page
 from gradleak.figures.style import BLUE, GREY, LEAST, RED, SHADE, SKY
+from gradleak.figures.wording import signed
 from gradleak.models.chain import Chain, ConvLayer, LinearLayer
 from gradleak.rank_analysis import analyse
 
@@ -32,43 +34,21 @@ KEY = (
 
 @dataclass(frozen=True)
 class Step:
-    """What lies between two bars of a diagram.
-
-    Attributes
-    ----------
-    name
-        What it is called.
-    features
-        (C, H, W) that enter it.
-    alone
-        The largest RA-i of its layers without virtual constraints from before them.
-    block
-        Whether it is a residual block, of which `cut` says that it has no skip, and `projected`
-        that its skip passes a projection.
-    """
+    """What lies between two bars of a diagram."""
 
     name: str
-    features: tuple[int, ...]
-    alone: int
-    block: bool = False
-    cut: bool = False
-    projected: bool = False
+    features: tuple[int, ...]  # (C, H, W) that enter it
+    alone: int  # the largest RA-i of its layers without virtual constraints from before them
+    block: bool = False  # whether it is a residual block
+    cut: bool = False  # whether the block has no skip
+    projected: bool = False  # whether the block's skip passes a projection
 
 
 def steps(chain: Chain, base: Chain) -> list[Step]:
     """Layers and blocks of a network from the image to the output.
 
-    Parameters
-    ----------
-    chain
-        The network.
-    base
-        The network that it is a variant of: a block is what lies under a skip of it.
-
-    Raises
-    ------
-    ArtifactError
-        If both have different numbers of layers, so that blocks of one are none of the other.
+    It is a variant of `base`: a block is what lies under a skip of that. Networks of different
+    numbers of layers, where blocks of one are none of the other, are an `ArtifactError`.
     """
     if len(chain.layers) != len(base.layers):
         raise ArtifactError(
@@ -120,27 +100,23 @@ def depth(count: int) -> float:
 
 
 def draw(page: Page, left: float, top: float, chain: Chain, base: Chain) -> None:
-    """Draw a network.
-
-    Parameters
-    ----------
-    page
-        Where to draw.
-    left, top
-        Place in inches; the diagram takes `WIDTH` and `depth`.
-    chain, base
-        The network, and the one that it is a variant of, whose features have the same sizes.
-    """
+    """Draw a variant of `base`; `left` and `top` in inches, it takes `WIDTH` and `depth`."""
     parts = steps(chain, base)
     sizes = [part.features for part in parts] + [(chain.classes,)]
-    most = max(prod(size) for size in sizes)
+    most = max(map(prod, sizes))
     wide = [max(ROOM * prod(size) / most, 0.02) for size in sizes]
-    axes = page.axes(left, top, WIDTH, depth(len(parts)))
-    axes.set(xlim=(0, WIDTH), ylim=(depth(len(parts)), 0))
-    axes.axis("off")
+    axes = diagrams.plane(page, left, top, WIDTH, depth(len(parts)))
     middle = EDGE + ROOM / 2
     for place, (size, extent) in enumerate(zip(sizes, wide, strict=True)):
-        _bar(axes, middle, place * PITCH, size, extent, last=place == len(parts))
+        y, last = place * PITCH, place == len(parts)
+        diagrams.bar(axes, middle, y, extent, SKY if last else BLUE, BAR)
+        said = "×".join(map(str, size)) + " out" * last
+        # A narrow bar has its words on the left, away from skips.
+        if extent > 0.046 * len(said):
+            diagrams.words(axes, middle, y + BAR / 2, said, "white")
+        else:
+            x = middle - extent / 2 - 0.03
+            diagrams.words(axes, x, y + BAR / 2, said, "black", ha="right")
     for place, part in enumerate(parts):
         y = place * PITCH
         _words(axes, middle, y + (BAR + PITCH) / 2, part)
@@ -152,46 +128,18 @@ def draw(page: Page, left: float, top: float, chain: Chain, base: Chain) -> None
             _skip(axes, ends, part)
 
 
-def _bar(
-    axes: Axes, middle: float, y: float, size: tuple[int, ...], extent: float, *, last: bool
-) -> None:
-    """Features between two steps; a narrow bar has its words on the left, away from skips."""
-    colour = SKY if last else BLUE
-    axes.add_patch(Rectangle((middle - extent / 2, y), extent, BAR, facecolor=colour, lw=0))
-    words = "×".join(map(str, size)) + (" out" if last else "")
-    inside = extent > 0.046 * len(words)
-    axes.text(
-        middle if inside else middle - extent / 2 - 0.03,
-        y + BAR / 2,
-        words,
-        fontsize=LEAST,
-        ha="center" if inside else "right",
-        va="center_baseline",
-        color="white" if inside else "black",
-    )
-
-
 def _words(axes: Axes, middle: float, y: float, part: Step) -> None:
     """Name of a step above its RA-i, in a box where it is a block."""
-    high = PITCH - BAR - 0.07
+    high, worst = PITCH - BAR - 0.07, part.alone > 0
     if part.block:
-        corner = (middle - ROOM / 2, y - high / 2)
-        axes.add_patch(Rectangle(corner, ROOM, high, facecolor=SHADE, lw=0))
-    worst = part.alone > 0
-    for shift, words, bold in (
-        (-0.055, part.name, part.block),
-        (0.055, f"alone {signed(part.alone)}", worst),
+        diagrams.bar(axes, middle, y - high / 2, ROOM, SHADE, high)
+    said = f"alone {signed(part.alone)}"
+    for shift, name, bold, colour in (
+        (-0.055, part.name, part.block, "black"),
+        (0.055, said, worst, RED),
     ):
-        axes.text(
-            middle,
-            y + shift,
-            words,
-            fontsize=5,
-            ha="center",
-            va="center_baseline",
-            color=RED if worst and shift > 0 else "black" if bold else GREY,
-            weight="bold" if bold else "normal",
-        )
+        weight = "bold" if bold else "normal"
+        diagrams.words(axes, middle, y + shift, name, colour if bold else GREY, weight=weight)
 
 
 def _skip(axes: Axes, ends: list[tuple[float, float]], part: Step) -> None:
@@ -202,27 +150,11 @@ def _skip(axes: Axes, ends: list[tuple[float, float]], part: Step) -> None:
     out = lane + BULGE * 4 / 3
     points = [(x0, y0), (lane, y0), (out, y0), (out, y1), (lane, y1), (x1, y1)]
     codes = [Path.MOVETO, Path.LINETO, Path.CURVE4, Path.CURVE4, Path.CURVE4, Path.LINETO]
-    axes.add_patch(
-        FancyArrowPatch(
-            path=Path(points, codes),
-            arrowstyle="-" if part.cut else "-|>",
-            mutation_scale=4,
-            shrinkA=0,
-            shrinkB=0,
-            linewidth=0.8,
-            linestyle=(0, (2, 2)) if part.cut else "-",
-            color=RED if part.cut else "black",
-        )
-    )
+    colour, path = RED if part.cut else "black", Path(points, codes)
+    cut: dict[str, Any] = {"arrowstyle": "-", "linestyle": (0, (2, 2))} if part.cut else {}
+    diagrams.arrow(axes, path=path, color=colour, **cut)
     if part.cut or part.projected:
-        axes.text(
-            lane + BULGE,
-            (y0 + y1) / 2,
-            "cut" if part.cut else "1×1",
-            fontsize=5.5 if part.cut else 4.8,
-            ha="center",
-            va="center",
-            color=RED if part.cut else "black",
-            weight="bold" if part.cut else "normal",
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
-        )
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 0.6}
+        style: dict[str, Any] = {"ha": "center", "va": "center", "color": colour, "bbox": box}
+        style |= {"fontsize": 5.5, "weight": "bold"} if part.cut else {"fontsize": LEAST}
+        axes.text(lane + BULGE, (y0 + y1) / 2, "cut" if part.cut else "1×1", **style)

@@ -9,8 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradleak.figures.pictures import Page
-from gradleak.figures.style import BLUE, COLUMN, GREEN, GREY, ORANGE, styled
+from gradleak.figures.layout import drawing
+from gradleak.figures.style import BLUE, COLUMN, GREEN, GREY, ORANGE
 from gradleak.losses import BINARY, MarginLoss
 
 COLOURS = dict(zip(BINARY, (BLUE, ORANGE, GREEN), strict=True))
@@ -27,10 +27,9 @@ FOOTER = (
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Figure of the losses alone; it needs no files."""
-    with styled():
-        page = Page.new("How μ follows from a gradient (R-GAP Figure 1)", FOOTER, 2.45, COLUMN)
-        axes = page.axes(0.5, 0.34, COLUMN - 0.56, 2.0)
+    """Draw the losses alone; it needs no files."""
+    with drawing("How μ follows from a gradient (R-GAP Figure 1)", FOOTER, 2.45, COLUMN) as page:
+        axes = page.axes(0.5, 0.07, COLUMN - 0.56, 2.0)
         axes.axhline(0, color=GREY, linewidth=0.6)
         axes.axvline(0, color=GREY, linewidth=0.6)
         for name in BINARY:

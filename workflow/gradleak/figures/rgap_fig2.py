@@ -8,87 +8,49 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-from gradleak.figures import diagrams, missing
-from gradleak.figures.answers import Content, caption
-from gradleak.figures.pictures import SMALL, TITLE, Page, typical, under
-from gradleak.figures.style import GREY, PAGE, styled
-from gradleak.models.chain import Chain
+from gradleak.figures import diagrams
+from gradleak.figures.content import Content
+from gradleak.figures.layout import EDGE, SMALL, Grid, drawing
+from gradleak.figures.style import GREY, PAGE
 
 # Inches: the column of labels, gaps, the words above a diagram, a picture, the words under it.
 LABEL, GAP, HEAD, SIDE, UNDER = 0.82, 0.06, 0.42, 0.86, 0.29
 SHOWN = 0  # batch whose image is shown
+HEADING: dict[str, Any] = {"ha": "center", "va": "bottom"}
+RANK: dict[str, Any] = {"va": "top", "fontsize": SMALL, "color": GREY}
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Figure from files.
-
-    Parameters
-    ----------
-    files
-        ``targets``, ``rank`` (rank analyses), ``reconstructions`` and ``scores`` of the same runs.
-    words
-        ``chains`` (descriptions of the networks, left to right), ``names`` of them, ``attacks``
-        with their headings, top to bottom.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows.
-    """
+    """Draw the figure; `files` has ``rank`` (rank analyses) beside those of `Content.read`."""
     content = Content.read(files, words)
+    chains, attacks = content.chains, content.attacks
     ranks = diagrams.read_ranks(files["rank"])
-    tall = max(diagrams.depth(chain) for chain in content.chains)
-    most = diagrams.widest(content.chains)
-    rows = TITLE + HEAD + tall + 0.24
-    width = (PAGE - LABEL - GAP) / len(content.chains)
+    most = diagrams.widest(chains)
+    top = HEAD + max(map(diagrams.depth, chains)) + 0.24
+    width = (PAGE - LABEL - GAP) / len(chains)
+    lefts = [LABEL + column * width for column in range(len(chains))]
+    tops = [top + row * (SIDE + UNDER) for row in range(len(attacks) + 1)]
+    grid = Grid([left + (width - SIDE) / 2 for left in lefts], tops[:-1], SIDE, tops[-1])
+    title = "Rank analysis of five networks and what attacks reconstruct (R-GAP Figure 2)"
     footer = (
         f"{diagrams.HEADED} Rank measured: that of the critical layer's own system [W; K], without "
         "|V|, for the image shown. Under each picture its MSE, and the median over all images. "
         + content.describe(scale)
     )
-    with styled():
-        page = Page.new(
-            "Rank analysis of five networks and what attacks reconstruct (R-GAP Figure 2)",
-            footer,
-            rows - TITLE + len(content.attacks) * (SIDE + UNDER),
-        )
-        _labels(page, rows, content)
-        for column, chain in enumerate(content.chains):
-            left = LABEL + column * width
-            middle = left + width / 2
-            _head(page, middle, chain, content.name(chain))
-            diagrams.draw(page, left + 0.02, TITLE + HEAD, width - 0.04, chain, most)
-            style: dict[str, Any] = {"va": "top", "fontsize": SMALL, "color": GREY}
-            page.text(middle, rows - 0.19, _rank(ranks, chain.name), ha="center", **style)
-            for place, attack in enumerate(content.attacks):
-                axes = page.picture(middle - SIDE / 2, rows + place * (SIDE + UNDER), SIDE)
-                found = content.answers.find(chain.name, attack, SHOWN)
-                content.show(axes, found)
-                under(axes, caption(found), typical(content.answers.median(chain.name, attack)))
-        missing.explain(page.figure)
+    with drawing(title, footer, grid.bottom) as page:
+        page.picture(EDGE, HEAD + 0.1, LABEL - 0.16, content.original(SHOWN))
+        page.text(EDGE, HEAD + 0.06, "Original", va="bottom", fontsize=6)
+        page.text(EDGE, top - 0.19, "Rank measured", **RANK)
+        grid.label(page, list(attacks.values()))
+        for column, (chain, left) in enumerate(zip(chains, lefts, strict=True)):
+            middle, weights = grid.middle(column), sum(b.weights for b in diagrams.bands(chain))
+            diagrams.head(page, middle, 0.13, content.name(chain), chain, **HEADING)
+            page.text(middle, 0.36, f"|W| = {weights:,} in all", fontsize=SMALL, **HEADING)
+            diagrams.draw(page, left + 0.02, HEAD, width - 0.04, chain, most)
+            page.text(middle, top - 0.19, _rank(ranks, chain.name), ha="center", **RANK)
+            panels = [content.panel(chain.name, attack) for attack in attacks]
+            grid.fill(page, column, [content.typical(panel, SHOWN) for panel in panels])
     return page.figure
-
-
-def _labels(page: Page, rows: float, content: Content) -> None:
-    """Column of labels, with the original beside the diagrams."""
-    content.draw_original(page.picture(0.06, TITLE + HEAD + 0.1, LABEL - 0.16), SHOWN)
-    page.text(0.06, TITLE + HEAD + 0.06, "Original", va="bottom", fontsize=6)
-    page.text(0.06, rows - 0.19, "Rank measured", va="top", fontsize=SMALL, color=GREY)
-    for place, heading in enumerate(content.attacks.values()):
-        middle = rows + place * (SIDE + UNDER) + SIDE / 2
-        page.text(0.06, middle, heading, va="center", weight="bold")
-
-
-def _head(page: Page, middle: float, chain: Chain, name: str) -> None:
-    """Name, RA-i and size of a network."""
-    weights = sum(band.weights for band in diagrams.bands(chain))
-    style: dict[str, Any] = {"ha": "center", "va": "bottom"}
-    page.text(middle, TITLE + 0.13, name, weight="bold", **style)
-    colour = diagrams.index_colour(chain)
-    page.text(middle, TITLE + 0.25, diagrams.index_words(chain), color=colour, **style)
-    page.text(middle, TITLE + 0.36, f"|W| = {weights:,} in all", fontsize=SMALL, **style)
 
 
 def _rank(ranks: pd.DataFrame, model: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,71 +10,53 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gradleak.figures import diagrams, missing
-from gradleak.figures.answers import Answer, Content, caption
-from gradleak.figures.pictures import SMALL, TITLE, Page, draw_pixels, under
-from gradleak.figures.style import BLUE, CROSS, GREY, ORANGE, PAGE, YELLOW, styled
+from gradleak.figures import diagrams
+from gradleak.figures.content import Content
+from gradleak.figures.layout import EDGE, SMALL, Cell, Grid, Page, drawing
+from gradleak.figures.reader import Answer, Panel
+from gradleak.figures.style import BLUE, CROSS, GREY, ORANGE, PAGE, YELLOW
+from gradleak.figures.wording import caption
 from gradleak.metrics.image import AT_TWIN, INVISIBLE
 
-# Inches: the column of labels, gaps, headings, the words under a picture, the panels below.
-LABEL, GAP, HEAD, UNDER, PANEL_HEAD, BAR = 0.82, 0.05, 0.34, 0.28, 0.42, 0.24
+# Inches: the column of labels, headings, the words under a picture, the panels below.
+LABEL, HEAD, UNDER, PANEL_HEAD, BAR = 0.82, 0.34, 0.28, 0.42, 0.24
 SHOWN = 0
 NEAR = 0.01  # of the squared distance of image and twin: what the squared error is below near one
 SPAN = (2, 98)  # percentiles that the stretched pictures have in common with the original
 WIDEST = 1.0  # inches of a picture's side
-SHIFT = 1.6  # inches to the panels
+SHIFT, BETWEEN = 1.6, 0.25  # inches to the panels and between them
 NEAR_TWIN = "near the twin"
-ENDS = ("real image", "twin", NEAR_TWIN, "elsewhere", "failed")
-LOOKS: tuple[dict[str, Any], ...] = (
-    {"facecolor": BLUE},
-    {"facecolor": ORANGE},
-    {"facecolor": YELLOW},
-    {"facecolor": CROSS},
-    {"facecolor": "white", "hatch": "////"},
-)
+LOOKS: dict[str, dict[str, Any]] = {
+    "real image": {"facecolor": BLUE},
+    "twin": {"facecolor": ORANGE},
+    NEAR_TWIN: {"facecolor": YELLOW},
+    "elsewhere": {"facecolor": CROSS},
+    "failed": {"facecolor": "white", "hatch": "////"},
+}
+ENDS = tuple(LOOKS)
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Figure from files.
-
-    Parameters
-    ----------
-    files
-        ``targets``, and ``reconstructions`` and ``scores`` of the same runs.
-    words
-        ``chains`` (descriptions of the networks; pictures are of the first), ``names`` of them,
-        ``attacks`` with their headings; one that gives twins shows both of its answers.
-    scale
-        Scale of the run.
-
-    Raises
-    ------
-    ArtifactError
-        If a file lacks what the figure shows.
-    """
+    """Draw the figure: pictures are of the first network, both answers of an attack with twins."""
     content = Content.read(files, words)
     chains, attacks = content.chains, content.attacks
     columns = _columns(content, chains[0].name)
-    side = min((PAGE - LABEL) / (len(columns) + 1) - GAP, WIDEST)
-    panels = HEAD + 2 * (side + UNDER) + 0.08
-    known = _known_ends(content)
-    with styled():
-        page = Page.new(
-            "Twin data: another image with the same gradient (R-GAP Figure 5)",
-            _footer(content, known, scale),
-            panels + PANEL_HEAD + BAR * len(attacks) + 0.4,
-        )
-        _pictures(page, side, content, columns)
-        width = (PAGE - SHIFT - 0.1 - 0.25 * (len(chains) - 1)) / len(chains)
+    grid = Grid.fit(LABEL, HEAD, PAGE, [1 + len(columns)], [UNDER] * 2, widest=WIDEST)
+    panels, known = grid.bottom + 0.08, _known_ends(content)
+    width = (PAGE - SHIFT - 0.1 - BETWEEN * (len(chains) - 1)) / len(chains)
+    high = BAR * len(attacks)
+    title = "Twin data: another image with the same gradient (R-GAP Figure 5)"
+    footer = _footer(content, known, scale)
+    with drawing(title, footer, panels + PANEL_HEAD + high + 0.4) as page:
+        _pictures(page, grid, content, columns)
         for place, chain in enumerate(chains):
-            left, top = SHIFT + place * (width + 0.25), TITLE + panels + PANEL_HEAD
-            axes = page.axes(left, top, width, BAR * len(attacks))
-            counts = {attack: ends(content, chain.name, attack) for attack in attacks}
-            _bars(axes, counts, list(attacks.values()) if place == 0 else None)
+            left = SHIFT + place * (width + BETWEEN)
+            axes = page.axes(left, panels + PANEL_HEAD, width, high)
+            counts = [ends(content.panel(chain.name, attack)) for attack in attacks]
+            _bars(axes, counts, [] if place else list(attacks.values()))
             title = f"{content.name(chain)}, {diagrams.index_words(chain)}"
             axes.set_title(title, loc="left", pad=3)
-        _legend(page, TITLE + panels + 0.12, known)
-        missing.explain(page.figure)
+        _legend(page, panels + 0.12, known)
     return page.figure
 
 
@@ -83,12 +65,11 @@ def _known_ends(content: Content) -> list[str]:
 
     To end near the twin is left out where nothing does.
     """
-    inputs = content.originals.inputs
     met = {
-        end_of(row, inputs(int(row["batch"]))[0])
+        end
         for chain in content.chains
         for attack in content.attacks
-        for _, row in content.answers.rows(chain.name, attack, chosen=False).iterrows()
+        for end in _ends(content.panel(chain.name, attack), chosen=False)
     }
     return [end for end in ENDS if end != NEAR_TWIN or end in met]
 
@@ -111,9 +92,10 @@ def _columns(content: Content, model: str) -> list[tuple[str, Answer | None]]:
     """Headings and answers: both roots of R-GAP, the own choice of the others."""
     found = []
     for attack, heading in content.attacks.items():
-        first = content.answers.find(model, attack, SHOWN)
-        if _has_twins(content, model, attack):
-            other = content.answers.find(model, attack, SHOWN, answer=1)
+        panel = content.panel(model, attack)
+        first = panel.answer(SHOWN)
+        if _has_twins(panel):
+            other = panel.answer(SHOWN, answer=1)
             found += [(f"{heading},\nits choice", first), (f"{heading},\nthe other root", other)]
         else:
             found.append((heading, first))
@@ -121,35 +103,24 @@ def _columns(content: Content, model: str) -> list[tuple[str, Answer | None]]:
 
 
 def _pictures(
-    page: Page, side: float, content: Content, columns: list[tuple[str, Answer | None]]
+    page: Page, grid: Grid, content: Content, columns: Sequence[tuple[str, Answer | None]]
 ) -> None:
     """As they are above, stretched to the original's range below."""
     original = content.originals.inputs(SHOWN)[0]
-    tops = (TITLE + HEAD, TITLE + HEAD + side + UNDER)
-    for top, label in zip(tops, ("As it is", "Stretched"), strict=True):
-        page.text(0.06, top + side / 2, label, va="center", weight="bold")
-        content.draw_original(page.picture(LABEL, top, side), SHOWN)
-    names = ["Original", *(heading for heading, _ in columns)]
-    for place, heading in enumerate(names):
-        middle = LABEL + place * (side + GAP) + side / 2
-        page.text(middle, tops[0] - 0.04, heading, ha="center", va="bottom", fontsize=6)
-    for words, top in zip(("MSE to the real image:", "MSE to the twin:"), tops, strict=True):
-        page.text(0.06, top + side + 0.075, words, fontsize=SMALL, color=GREY, va="center")
-    for place, (_, answer) in enumerate(columns, start=1):
-        left = LABEL + place * (side + GAP)
-        axes = page.picture(left, tops[0], side)
-        content.show(axes, answer)
-        under(axes, caption(answer))
-        axes = page.picture(left, tops[1], side)
+    grid.label(page, ["As it is", "Stretched"])
+    grid.head(page, ["Original", *(heading for heading, _ in columns)])
+    for top, words in zip(grid.tops, ("real image", "twin"), strict=True):
+        style: dict[str, Any] = {"fontsize": SMALL, "color": GREY, "va": "center"}
+        page.text(EDGE, top + grid.side + 0.075, f"MSE to the {words}:", **style)
+    cells = {(row, 0): content.original(SHOWN) for row in (0, 1)}
+    for column, (_, answer) in enumerate(columns, start=1):
+        cells[0, column] = cells[1, column] = content.cell(answer, caption(answer))
         if answer is not None and answer.ok:
             stretched = _stretched(answer.images[0], original)
-            draw_pixels(axes, content.originals.pixels(stretched))
             where = end_of(answer.scores.iloc[0], original)
-            at = f"at the {where}" if where in ENDS[:2] else where
-            under(axes, caption(answer, "mse_twin"), at)
-        else:
-            content.show(axes, answer)
-            under(axes, caption(answer))
+            said = caption(answer, "mse_twin"), f"at the {where}" if where in ENDS[:2] else where
+            cells[1, column] = Cell(content.originals.pixels(stretched), said)
+    grid.draw(page, cells)
 
 
 def _stretched(image: np.ndarray, like: np.ndarray) -> np.ndarray:
@@ -161,15 +132,9 @@ def _stretched(image: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 
 def end_of(row: pd.Series, original: np.ndarray) -> str:
-    """Where a run ended, one of `ENDS`.
+    """Where a run ended, one of `ENDS`: from its scores, and the real image as an input.
 
-    Parameters
-    ----------
-    row
-        Its scores: ``status``, ``mse``, and where there is a twin ``mse_twin``, ``twin_error``
-        and ``twin_scale``.
-    original
-        The real image on the input's scale.
+    Where there is a twin, scores have ``mse_twin``, ``twin_error`` and ``twin_scale``.
     """
     if row["status"] != "ok":
         return "failed"
@@ -183,59 +148,49 @@ def end_of(row: pd.Series, original: np.ndarray) -> str:
     return NEAR_TWIN if row["mse_twin"] < NEAR * apart else "elsewhere"
 
 
-def ends(content: Content, model: str, attack: str) -> list[int]:
+def _ends(panel: Panel, *, chosen: bool) -> Iterator[str]:
+    """Where answers of an attack ended: the chosen ones, or all of them."""
+    for _, row in (panel.chosen if chosen else panel.table).iterrows():
+        yield end_of(row, panel.targets.inputs(int(row["batch"]))[0])
+
+
+def ends(panel: Panel) -> list[int]:
     """How many answers of an attack ended where, in the order of `ENDS`.
 
     All starts count; of an attack that gives both roots, only its own choice.
     """
-    rows = content.answers.rows(model, attack, chosen=_has_twins(content, model, attack))
-    inputs = content.originals.inputs
-    found = [end_of(row, inputs(int(row["batch"]))[0]) for _, row in rows.iterrows()]
+    found = list(_ends(panel, chosen=_has_twins(panel)))
     return [found.count(end) for end in ENDS]
 
 
-def _has_twins(content: Content, model: str, attack: str) -> bool:
+def _has_twins(panel: Panel) -> bool:
     """Whether an attack gives the twin as an answer of its own."""
-    rows = content.answers.rows(model, attack, chosen=False)
-    return bool((rows["kind"] == "twin").any())
+    return bool((panel.table["kind"] == "twin").any())
 
 
-def _bars(axes: Axes, counts: Mapping[str, list[int]], labels: list[str] | None) -> None:
+def _bars(axes: Axes, counts: Sequence[Sequence[int]], labels: Sequence[str]) -> None:
     """Stacked shares of where runs ended, a bar for each attack, with the counts inside."""
-    for height, row in enumerate(counts.values()):
-        total, left = sum(row), 0.0
-        for count, look in zip(row, LOOKS, strict=True):
-            share = count / total
-            axes.barh(height, share, 0.68, left, edgecolor=GREY, linewidth=0.4, **look)
-            if count:
-                axes.text(
-                    left + share / 2,
-                    height,
-                    str(count),
-                    ha="center",
-                    va="center_baseline",
-                    fontsize=SMALL,
-                    color="white" if look is LOOKS[0] else "black",
-                    bbox=None
-                    if look is not LOOKS[-1]
-                    else {"facecolor": "white", "lw": 0, "pad": 1},
-                )
-            left += share
+    table = np.array(counts)
+    shares = table / table.sum(axis=1, keepdims=True)
+    lefts = np.cumsum(shares, axis=1) - shares
+    for column, (end, look) in enumerate(LOOKS.items()):
+        place = range(len(counts)), shares[:, column], 0.68, lefts[:, column]
+        bars = axes.barh(*place, edgecolor=GREY, linewidth=0.4, **look)
+        said = [str(count) if count else "" for count in table[:, column]]
+        style: dict[str, Any] = {"color": "white" if end == ENDS[0] else "black"}
+        if end == "failed":
+            style["bbox"] = {"facecolor": "white", "lw": 0, "pad": 1}
+        axes.bar_label(bars, said, label_type="center", fontsize=SMALL, **style)
     axes.set(xlim=(0, 1), ylim=(len(counts) - 0.5, -0.5), yticks=range(len(counts)))
-    axes.set_yticklabels([label.replace("\n", " ") for label in labels] if labels else [])
+    axes.set_yticklabels([label.replace("\n", " ") for label in labels])
     axes.set_xticks((0, 0.25, 0.5, 0.75, 1), ("0", "25", "50", "75", "100"))
     axes.grid(False, axis="y")
     axes.set_xlabel("share of answers in %, all images and starts")
 
 
-def _legend(page: Page, top: float, known: list[str]) -> None:
-    page.text(0.06, top, "Where they end:", weight="bold", va="center")
-    looks = dict(zip(ENDS, LOOKS, strict=True))
+def _legend(page: Page, top: float, known: Sequence[str]) -> None:
+    page.text(EDGE, top, "Where they end:", weight="bold", va="center")
     for place, end in enumerate(known):
-        look = looks[end]
         left = SHIFT + 1.05 * place
-        axes = page.axes(left, top - 0.05, 0.16, 0.1)
-        axes.set(xticks=[], yticks=[], xlim=(0, 1), ylim=(0, 1))
-        axes.bar(0.5, 1, 1, edgecolor=GREY, linewidth=0.4, clip_on=False, **look)
-        axes.axis("off")
-        page.text(left + 0.21, top, end, va="center", fontsize=6.5)
+        axes = page.swatch(left, top, end, width=0.16, fontsize=6.5)
+        axes.bar(0.5, 1, 1, edgecolor=GREY, linewidth=0.4, clip_on=False, **LOOKS[end])

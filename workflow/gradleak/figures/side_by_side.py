@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from gradleak.figures.pictures import draw_pixels, frame
-from gradleak.figures.style import new, styled
+from gradleak.figures.layout import Grid, Page, draw_pixels
+from gradleak.figures.style import styled
 
 # Inches: widest figure, largest picture, gaps, room for names at the left and for words below.
 WIDTH, SIDE, GAP, NAMES, WORDS = 8.5, 1.3, 0.08, 1.5, 0.24
@@ -25,24 +25,12 @@ CSS_DPI = 96
 
 @dataclass(frozen=True)
 class Row:
-    """Pictures of one row.
+    """Pictures of one row."""
 
-    Attributes
-    ----------
-    name
-        What they are; may be empty.
-    images
-        (K, C, H, W) with values in [0, 1]; others are clipped.
-    words
-        One text under each, or none.
-    skip
-        Columns left empty before the first, to stand below the pictures of another row.
-    """
-
-    name: str
-    images: np.ndarray
-    words: Sequence[str] = ()
-    skip: int = 0
+    name: str  # what they are; may be empty
+    images: np.ndarray  # (K, C, H, W) with values in [0, 1]; others are clipped
+    words: Sequence[str] = ()  # one text under each, or none
+    skip: int = 0  # columns left empty before the first, to stand below those of another row
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4:
@@ -63,28 +51,20 @@ def draw(rows: Sequence[Row]) -> Figure:
     """Figure of the rows, one below the other."""
     columns = max(row.skip + len(row.images) for row in rows)
     left = NAMES if any(row.name for row in rows) else 0.0
-    side = min(SIDE, (WIDTH - left) / columns - GAP)
-    width = left + columns * (side + GAP)
-    heights = [side + (WORDS if row.words else GAP) for row in rows]
-    total = sum(heights)
+    under = [WORDS if row.words else GAP for row in rows]
+    right = min(WIDTH, left + columns * (SIDE + GAP))
+    grid = Grid.fit(left + GAP / 2, 0.0, right + GAP / 2, [columns], under, GAP, widest=SIDE)
     with styled():
-        figure = new(width, total)
-        top = 0.0
-        for row, height in zip(rows, heights, strict=True):
-            name = textwrap.fill(row.name, NAME_LETTERS)
-            middle = 1 - (top + side / 2) / total
-            figure.text(0.02 / width, middle, name, va="center", fontsize=NAME_SIZE)
+        page = Page(right, grid.bottom, title=0.0)
+        names = [textwrap.fill(row.name, NAME_LETTERS) for row in rows]
+        grid.label(page, names, fontsize=NAME_SIZE, weight="normal")
+        for row, top in zip(rows, grid.tops, strict=True):
             for place, image in enumerate(row.images):
-                begin = left + GAP / 2 + (row.skip + place) * (side + GAP)
-                axes = figure.add_axes(
-                    (begin / width, 1 - (top + side) / total, side / width, side / total)
-                )
-                frame(axes)
+                axes = page.picture(grid.lefts[row.skip + place], top, grid.side)
                 draw_pixels(axes, image)
                 if row.words:
                     axes.set_xlabel(row.words[place], fontsize=WORD_SIZE, labelpad=2.5)
-            top += height
-    return figure
+    return page.figure
 
 
 def show(content: Mapping[str, np.ndarray] | Sequence[Row]) -> None:

@@ -21,16 +21,8 @@ DPI = 200  # of the PNG
 LEAST = 5.0  # points: the smallest words, which a print as wide as the figure leaves legible
 
 # Okabe and Ito's colours, told apart with any kind of colour vision.
-BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#CC79A7",
-    "#56B4E9",
-    "#D55E00",
-    "#F0E442",
-    "#666666",
-)
+BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+SKY, RED, YELLOW, GREY = "#56B4E9", "#D55E00", "#F0E442", "#666666"
 # Not for data: lines behind them, what is crossed out, what groups.
 CROSS, GRID, SHADE = "#BBBBBB", "#DDDDDD", "#EEEEEE"
 CYCLE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW)
@@ -80,14 +72,7 @@ def new(width: float, height: float) -> Figure:
 
 
 def save(figure: Figure, pdf: str | os.PathLike[str]) -> None:
-    """Write `figure` as PDF and, beside it, as PNG; equal figures give equal bytes.
-
-    Parameters
-    ----------
-    figure
-        The figure, as `new` made it.
-    pdf
-        Path that ends in ``.pdf``; the other file has the same name with ``.png``.
+    """Write `figure` as `pdf` and, beside it, as PNG; equal figures give equal bytes.
 
     Raises
     ------

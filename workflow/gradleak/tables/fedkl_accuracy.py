@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from gradleak.artifacts import read_csv
+from gradleak.artifacts import again, read_csv
 from gradleak.claims.statistics import wilson, z_value
 from gradleak.columns import TABLES
 from gradleak.errors import ArtifactError
+from gradleak.tables.tidy import Row, cell, frame
 
 KEYS = ["model", "training", "network", "dataset", "split", "lock", "client"]
 COLUMNS = [*TABLES, *KEYS, "error", "tested"]
@@ -21,7 +23,6 @@ LEVEL = 0.95
 CENTRAL, SERVER, MEAN, RANDOM = "central", "server", "mean", "random"
 # Epochs from which on two curves have a correlation worth the name.
 FEWEST = 3
-Row = dict[str, Any]
 
 
 def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.DataFrame:
@@ -58,8 +59,7 @@ def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.Dat
     rows = [row for case in found for row in [*case.accuracies(), *case.gaps()]]
     rows += _changes(rows)
     rows += [row for pair in _pairs(found) for row in _curves(*pair)]
-    frame = pd.DataFrame(rows).assign(images=images, scale=scale).reindex(columns=COLUMNS)
-    return frame.astype({"n": "Int64", "n_ok": "Int64", "tested": "Int64"})
+    return frame(rows, COLUMNS, images, scale).astype({"tested": "Int64"})
 
 
 class _Case:
@@ -67,54 +67,40 @@ class _Case:
 
     def __init__(self, case: Mapping[str, Any]) -> None:
         self.case = case
-        self.central = False
-        summary = _read(case["summary"], case["model"])
-        self.clients = {
-            self._called(str(row["client"]), str(row["regime"])): own
-            for (row, own) in _by_client(summary)
-        }
-        if len(self.clients) != summary.groupby(["regime", "client"]).ngroups or any(
-            own.duplicated("seed").any() for own in self.clients.values()
-        ):
+        path, model = case["summary"], case["model"]
+        text = read_csv(path, dtype=str, keep_default_na=False)
+        own = text[text["model"] == model]
+        if own.empty:
+            raise ArtifactError(f"{path} has no row of {model}; {again(path)}.")
+        accuracy = pd.to_numeric(own["test_accuracy"], errors="coerce")
+        summary = own.assign(test_accuracy=accuracy, test=own["test"].astype(int))
+        self.central = bool((summary["regime"] == CENTRAL).any())
+        # A client of a central training is called by that too.
+        called = summary["client"].where(
+            summary["regime"] != CENTRAL, (CENTRAL + "_" + summary["client"]).str.rstrip("_")
+        )
+        if summary.assign(called=called).duplicated(["called", "seed"]).any():
             raise ArtifactError(
-                f"{case['summary']} has two rows of one client and draw of {case['model']}; delete "
-                f"it and ask Snakemake for it again."
+                f"{path} has two rows of one client and draw of {model}; {again(path)}."
             )
+        self.clients = {str(name): rows for name, rows in summary.groupby(called, sort=False)}
+        # Clients with a key of their own.
+        self.numbered = sorted((name for name in self.clients if name.isdigit()), key=int)
 
-    def _called(self, client: str, regime: str) -> str:
-        """What a client of the summary is called here."""
-        if regime == CENTRAL:
-            self.central = True
-            return CENTRAL if client == "" else f"{CENTRAL}_{client}"
-        return client
-
-    @property
-    def numbered(self) -> list[str]:
-        """Clients with a key of their own."""
-        return sorted((name for name in self.clients if name.isdigit()), key=int)
-
-    def head(self, client: str) -> Row:
-        """Columns that say which network this is."""
-        keys = {key: self.case[key] for key in KEYS if key != "client"}
-        return {"row": _words(self.case["lock"], client), "column": self.case["column"]} | {
-            **keys,
-            "client": client,
-        }
+    def head(self, client: str, metric: str) -> Row:
+        """Columns that say which network this is, and what of it."""
+        keys = {key: self.case[key] for key in ("column", *KEYS) if key != "client"}
+        row = _words(self.case["lock"], client)
+        return {"row": row, **keys, "client": client, "metric": metric}
 
     def accuracies(self) -> Iterator[Row]:
         """Rows ``accuracy`` of each client, and of the mean over those with a key of their own."""
         for client, own in self.clients.items():
-            yield {**self.head(client), "metric": "accuracy", **_share(own)}
+            yield {**self.head(client, "accuracy"), **_share(own)}
         if self.numbered:
-            every = pd.concat([self.clients[name] for name in self.numbered])
-            note = f"mean over {len(self.numbered)} clients; "
-            mean = _share(every)
-            yield {
-                **self.head(MEAN),
-                "metric": "accuracy",
-                **mean,
-                "note": note + mean["note"],
-            }
+            mean = _share(pd.concat([self.clients[name] for name in self.numbered]))
+            mean["note"] = f"mean over {len(self.numbered)} clients; {mean['note']}"
+            yield {**self.head(MEAN, "accuracy"), **mean}
 
     def gaps(self) -> Iterator[Row]:
         """Rows ``gap``: accuracies less that of the random key."""
@@ -122,37 +108,12 @@ class _Case:
             return
         rows = {row["client"]: row for row in self.accuracies()}
         base = rows[RANDOM]
+        note = "accuracy less that of the random key"
         for client in [*self.numbered, MEAN]:
-            yield {
-                **self.head(client),
-                "metric": "gap",
-                **_difference(rows[client], base),
-                "note": "accuracy less that of the random key",
-            }
-        yield {
-            **self.head(RANDOM),
-            "metric": "gap",
-            **{key: base[key] for key in ("n", "n_ok", "tested")},
-            **dict.fromkeys(("ours", "low", "high", "error"), 0.0),
-            "note": "the random key itself",
-        }
-
-
-def _read(path: str, model: str) -> pd.DataFrame:
-    """Rows of a network in a summary, clients as text, accuracies as numbers."""
-    text = read_csv(path, dtype=str, keep_default_na=False)
-    own = text[text["model"] == model]
-    if own.empty:
-        raise ArtifactError(
-            f"{path} has no row of {model}; delete it and ask Snakemake for it again."
-        )
-    numbers = pd.to_numeric(own["test_accuracy"], errors="coerce")
-    return own.assign(test_accuracy=numbers, test=own["test"].astype(int))
-
-
-def _by_client(summary: pd.DataFrame) -> Iterator[tuple[pd.Series, pd.DataFrame]]:
-    for _, own in summary.groupby(["regime", "client"], sort=False):
-        yield own.iloc[0], own
+            yield {**self.head(client, "gap"), **_difference(rows[client], base), "note": note}
+        same = {key: base[key] for key in ("n", "n_ok", "tested")}
+        same |= dict.fromkeys(("ours", "low", "high", "error"), 0.0)
+        yield {**self.head(RANDOM, "gap"), **same, "note": "the random key itself"}
 
 
 def _words(lock: str, client: str) -> str:
@@ -201,9 +162,9 @@ def _changes(rows: Sequence[Row]) -> list[Row]:
         if row["metric"] == "accuracy"
     }
     out = []
-    for (network, dataset, split, lock, client), row in places.items():
+    for (*place, lock, client), row in places.items():
         beside = {CENTRAL: CENTRAL, MEAN: SERVER}.get(client)
-        plain = places.get((network, dataset, split, "without", beside))
+        plain = places.get((*place, "without", beside))
         if lock == "with" and plain is not None:
             note = f"against {plain['row']}"
             out.append({**row, "metric": "change", **_difference(row, plain), "note": note})
@@ -212,16 +173,12 @@ def _changes(rows: Sequence[Row]) -> list[Row]:
 
 def _pairs(cases: Sequence[_Case]) -> Iterator[tuple[_Case, _Case]]:
     """Central trainings of a network without and with the lock."""
-    for locked in cases:
-        if not locked.central or locked.case["lock"] != "with":
-            continue
-        for plain in cases:
-            same = all(
-                plain.case[key] == locked.case[key]
-                for key in ("network", "dataset", "split", "training")
-            )
-            if same and plain.case["lock"] == "without":
-                yield plain, locked
+    keys = ("network", "dataset", "split", "training")
+    for locked, plain in product(cases, repeat=2):
+        locks = locked.case["lock"], plain.case["lock"]
+        same = all(plain.case[key] == locked.case[key] for key in keys)
+        if locked.central and locks == ("with", "without") and same:
+            yield plain, locked
 
 
 def _curves(plain: _Case, locked: _Case) -> Iterator[Row]:
@@ -239,16 +196,11 @@ def _curves(plain: _Case, locked: _Case) -> Iterator[Row]:
         ("curve_correlation", correlations, "correlation with the training without the lock"),
         ("epochs_above", [float((w > p).mean()) for p, w in pairs], "share of epochs above it"),
     ):
-        yield {
-            **locked.head(CENTRAL),
-            "metric": metric,
-            "ours": float(np.mean(values)) if values else np.nan,
-            "low": min(values, default=np.nan),
-            "high": max(values, default=np.nan),
-            "n": len(pairs),
-            "n_ok": len(values),
-            "note": f"{words}, {epochs} epochs, validation images",
-        }
+        mean = float(np.mean(values)) if values else np.nan
+        interval = min(values, default=np.nan), max(values, default=np.nan)
+        note = f"{words}, {epochs} epochs, validation images"
+        head = locked.head(CENTRAL, metric)
+        yield cell(head, metric, mean, note, interval, (len(pairs), len(values)))
 
 
 def _curve(case: Mapping[str, Any]) -> pd.DataFrame:

@@ -12,8 +12,10 @@ from gradleak.artifacts import read_csv
 from gradleak.claims.statistics import bootstrap_mean
 from gradleak.columns import TABLES
 from gradleak.errors import ArtifactError
+from gradleak.tables.tidy import NOTHING, Row, cell, finite, frame
 
-COLUMNS = [*TABLES, "network", "dataset", "method", "case", "model", "attack", "result"]
+PLACE = ("network", "dataset", "method")
+COLUMNS = [*TABLES, *PLACE, "case", "model", "attack", "result"]
 RUN = ["seed", "batch", "index"]
 READ = ["model", "answer", *RUN, "metric", "value", "status"]
 # Metric: the value that a failed run counts as, the worst.
@@ -83,84 +85,49 @@ def table(
         weights and images), ``n_ok`` those that did not fail.
     """
     found = [runs(path, panel["model"]) for panel, path in zip(panels, scores, strict=True)]
-    bases = {
-        _place(panel): one
-        for panel, one in zip(panels, found, strict=True)
-        if panel["case"] == base
-    }
-    rows = []
-    for panel, one in zip(panels, found, strict=True):
-        cell = list(_own(one))
-        if panel["case"] != base and _place(panel) in bases:
-            cell += _against(one, bases[_place(panel)], base)
-        rows += [{**_head(panel), **row} for row in cell]
-    out = pd.DataFrame(rows).assign(images=images, scale=scale)
-    return out.reindex(columns=COLUMNS).astype({"n": "Int64", "n_ok": "Int64"})
+    places = [[panel[key] for key in PLACE] for panel in panels]
+    cases = list(zip(panels, places, found, strict=True))
+    bases = {tuple(place): one for panel, place, one in cases if panel["case"] == base}
+    rows: list[Row] = []
+    for panel, place, one in cases:
+        head = {key: panel[key] for key in (*PLACE, "case", "model", "attack")}
+        head |= {"row": f"{panel['network']}, {panel['dataset']}", "result": panel["experiment"]}
+        head["column"] = f"{panel['method']}: {panel['case']}"
+        rows += _own(head, one)
+        if panel["case"] != base and tuple(place) in bases:
+            rows += _against(head, one, bases[tuple(place)], base)
+    return frame(rows, COLUMNS, images, scale)
 
 
-def _place(panel: Mapping[str, Any]) -> tuple[str, str, str]:
-    return panel["network"], panel["dataset"], panel["method"]
-
-
-def _head(panel: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns that say which cell a row is of."""
-    names = ("network", "dataset", "method", "case", "model", "attack")
-    return {
-        "row": f"{panel['network']}, {panel['dataset']}",
-        "column": f"{panel['method']}: {panel['case']}",
-        **{name: panel[name] for name in names},
-        "result": panel["experiment"],
-    }
-
-
-def _own(one: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _own(head: Row, one: pd.DataFrame) -> Iterator[Row]:
     """Mean, median and spread of each metric."""
-    for metric in one:
-        values = one[metric]
+    for metric, values in one.items():
         good = values.dropna().to_numpy()
-        counts = {"n": len(values), "n_ok": len(good)}
-        complete = len(good) == len(values)
-        interval = (np.nan, np.nan)
-        if complete and len(good) > 1:
-            interval = bootstrap_mean(good)
-        low, high = interval
-        yield {
-            "metric": metric,
-            "ours": float(good.mean()) if complete else np.nan,
-            "low": low,
-            "high": high,
-            "note": "mean" if complete else "mean; none, since runs failed",
-            **counts,
-        }
-        yield {
-            "metric": f"{metric}_median",
-            "ours": _finite(median(values, str(metric))),
-            "note": "median, a failed run counting as the worst",
-            **counts,
-        }
+        counts, complete = (len(values), len(good)), len(good) == len(values)
+        interval = bootstrap_mean(good) if complete and len(good) > 1 else NOTHING
+        mean = float(good.mean()) if complete else np.nan
+        said = "mean" if complete else "mean; none, since runs failed"
+        yield cell(head, str(metric), mean, said, interval, counts)
+        middle, said = (
+            finite(median(values, str(metric))),
+            "median, a failed run counting as the worst",
+        )
+        yield cell(head, f"{metric}_median", middle, said, counts=counts)
         spread = float(good.std(ddof=1)) if len(good) > 1 else np.nan
-        note = "standard deviation over runs that did not fail"
-        yield {"metric": f"{metric}_sd", "ours": spread, "note": note, **counts}
+        said = "standard deviation over runs that did not fail"
+        yield cell(head, f"{metric}_sd", spread, said, counts=counts)
 
 
-def _against(one: pd.DataFrame, other: pd.DataFrame, base: str) -> Iterator[dict[str, Any]]:
+def _against(head: Row, one: pd.DataFrame, other: pd.DataFrame, base: str) -> Iterator[Row]:
     """Medians against those of the same runs in the case `base`."""
     shared = one.index.intersection(other.index)
     for metric in WORST:
         if metric not in one or metric not in other:
             continue
         pair = [each[metric].reindex(shared) for each in (one, other)]
-        own, theirs = (_finite(median(values, metric)) for values in pair)
-        ratio = metric == "mse"
-        what = "median over that" if ratio else "median less that"
-        yield {
-            "metric": f"{metric}_{'ratio' if ratio else 'change'}",
-            "ours": own / theirs if ratio else own - theirs,
-            "n": len(shared),
-            "n_ok": int((pair[0].notna() & pair[1].notna()).sum()),
-            "note": f"{what} of '{base}' on the same runs",
-        }
-
-
-def _finite(value: float) -> float:
-    return value if np.isfinite(value) else float("nan")
+        own, theirs = (finite(median(values, metric)) for values in pair)
+        name, value, what = f"{metric}_change", own - theirs, "median less that"
+        if metric == "mse":
+            name, value, what = "mse_ratio", own / theirs, "median over that"
+        counts = len(shared), int((pair[0].notna() & pair[1].notna()).sum())
+        yield cell(head, name, value, f"{what} of '{base}' on the same runs", counts=counts)

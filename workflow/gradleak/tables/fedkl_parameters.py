@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ import pandas as pd
 
 from gradleak.columns import TABLES
 from gradleak.models.chain import Chain, LinearSpec
+from gradleak.tables.tidy import cell, frame
 
 COLUMNS = [*TABLES, "network", "classes", "input"]
 # Table III's shares are those of networks with 100 classes, its accuracies on MNIST and CIFAR-10
@@ -61,25 +62,14 @@ def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.Dat
     images, scale
         For the columns of these names; nothing here depends on them.
     """
-    frame = pd.DataFrame(_rows(cases)).assign(images=images, scale=scale)
-    frame = frame.reindex(columns=COLUMNS)
-    return frame.astype({"n": "Int64", "n_ok": "Int64"})
-
-
-def _rows(cases: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    rows = []
     for case in cases:
         chain = Chain.from_description(case["chain"])
-        channels, height, width = case.get("input") or chain.input
-        chain = replace(chain, input=(channels, height, width))
+        shape = tuple(case.get("input") or chain.input)
+        chain = replace(chain, input=shape)
         for classes in CLASSES:
-            for metric, (value, note) in counts(with_classes(chain, classes)).items():
-                yield {
-                    "row": case["row"],
-                    "column": f"{classes} classes",
-                    "metric": metric,
-                    "ours": value,
-                    "note": note,
-                    "network": case["network"],
-                    "classes": classes,
-                    "input": "x".join(map(str, (channels, height, width))),
-                }
+            head = {"row": case["row"], "column": f"{classes} classes", "network": case["network"]}
+            head |= {"classes": classes, "input": "x".join(map(str, shape))}
+            found = counts(with_classes(chain, classes))
+            rows += [cell(head, metric, *value) for metric, value in found.items()]
+    return frame(rows, COLUMNS, images, scale)

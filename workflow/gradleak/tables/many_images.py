@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -11,8 +11,7 @@ import pandas as pd
 from gradleak.claims.statistics import MSE_FLOOR, prediction_interval
 from gradleak.columns import TABLES as TABLE_COLUMNS
 from gradleak.tables.network_index import LEVEL
-
-NOTHING = (np.nan, np.nan)
+from gradleak.tables.tidy import Row, cell, frame
 
 
 def _geometric(values: np.ndarray) -> float:
@@ -60,32 +59,24 @@ def table(
     """
     values = pd.to_numeric(scores["value"], errors="coerce")
     scores = scores.assign(value=values.where(scores["status"] == "ok"))
-    found = pd.DataFrame(_cells(scores, rows, columns)).assign(images=images, scale=scale)
-    return found.reindex(columns=TABLE_COLUMNS).astype({"n": "Int64", "n_ok": "Int64"})
+    return frame(_cells(scores, rows, columns), TABLE_COLUMNS, images, scale)
 
 
 def _cells(
     scores: pd.DataFrame, rows: Mapping[str, str], columns: Mapping[str, str]
-) -> Iterator[dict[str, Any]]:
-    for model, row in rows.items():
-        for attack, column in columns.items():
-            cell = scores[(scores["model"] == model) & (scores["attack"] == attack)]
-            number = cell["index"].nunique()
-            for name, (metric, mean, log, words) in METRICS.items():
-                tried = cell.loc[cell["metric"] == metric, "value"]
-                good = tried.dropna().to_numpy()
-                missing = len(tried) - len(good)
-                failed = f"; {missing} of {len(tried)} runs failed, so there is none"
-                complete = len(good) > 0 and missing == 0
-                low, high = prediction_interval(good, log, LEVEL) if complete else NOTHING
-                yield {
-                    "row": f"{row}, {number} images",
-                    "column": column,
-                    "metric": name,
-                    "ours": mean(good) if complete else np.nan,
-                    "low": low,
-                    "high": high,
-                    "n": len(tried),
-                    "n_ok": len(good),
-                    "note": f"not in the paper; {words}{failed if missing else ''}",
-                }
+) -> Iterator[Row]:
+    for (model, row), (attack, column) in product(rows.items(), columns.items()):
+        own = scores[(scores["model"] == model) & (scores["attack"] == attack)]
+        head = {"row": f"{row}, {own['index'].nunique()} images", "column": column}
+        for name, (metric, mean, log, words) in METRICS.items():
+            tried = own.loc[own["metric"] == metric, "value"]
+            good = tried.dropna().to_numpy()
+            counts, note = (len(tried), len(good)), f"not in the paper; {words}"
+            if counts[0] > counts[1]:
+                failed = counts[0] - counts[1]
+                note += f"; {failed} of {counts[0]} runs failed, so there is none"
+            if not len(good) or counts[0] > counts[1]:
+                yield cell(head, name, np.nan, note, counts=counts)
+                continue
+            interval = prediction_interval(good, log, LEVEL)
+            yield cell(head, name, mean(good), note, interval, counts)

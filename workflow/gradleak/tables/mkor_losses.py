@@ -13,22 +13,9 @@ from scipy import stats
 from gradleak.artifacts import read_csv
 from gradleak.models import files
 
-COLUMNS = [
-    "loss",
-    "output_bias",
-    "attack",
-    "model",
-    "psnr_mean",
-    "psnr_median",
-    "psnr_min",
-    "psnr_max",
-    "psnr_scaled_mean",
-    "ssim_mean",
-    "n",
-    "n_ok",
-    "largest_bias",
-    "ks_p",
-]
+FACTS = ["loss", "output_bias", "attack", "model"]
+PSNR = ["psnr_mean", "psnr_median", "psnr_min", "psnr_max"]
+COLUMNS = [*FACTS, *PSNR, "psnr_scaled_mean", "ssim_mean", "n", "n_ok", "largest_bias", "ks_p"]
 
 
 def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
@@ -60,32 +47,20 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
             psnr, scaled, ssim = (
                 values[own["metric"] == name] for name in ("psnr", "psnr_scaled", "ssim_gauss")
             )
-            rows.append(
-                {
-                    "loss": case["loss"],
-                    "output_bias": case["output_bias"],
-                    "attack": Path(case["scores"]).stem,
-                    "model": chain.name,
-                    "psnr_mean": psnr.mean(),
-                    "psnr_median": psnr.median(),
-                    "psnr_min": psnr.min(),
-                    "psnr_max": psnr.max(),
-                    "psnr_scaled_mean": scaled.mean(),
-                    "ssim_mean": ssim.mean(),
-                    "n": len(psnr),
-                    "n_ok": int(ok[psnr.index].sum()),
-                    **_noticed(models, chain.name, chain.layers[-1].name),
-                }
-            )
+            facts = [case["loss"], case["output_bias"], Path(case["scores"]).stem, chain.name]
+            means = [*psnr.agg(["mean", "median", "min", "max"]), scaled.mean(), ssim.mean()]
+            counts = [len(psnr), int(ok[psnr.index].sum())]
+            noticed = _noticed(models, chain.name, chain.layers[-1].name)
+            rows.append([*facts, *means, *counts, *noticed])
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _noticed(models: files.ModelFile, chain: str, last: str) -> dict[str, float]:
-    """Facts about the last layer's biases, under the first draw of weights."""
+def _noticed(models: files.ModelFile, chain: str, last: str) -> tuple[float, float]:
+    """Largest bias of the last layer and the test's p-value, under the first draw of weights."""
     weights = files.select(models.weights, chain, 0)
     bias = weights.get(f"{last}.bias")
     if bias is None:
-        return {"largest_bias": np.nan, "ks_p": np.nan}
+        return np.nan, np.nan
     scaled = bias.astype(np.float64) * np.sqrt(weights[f"{last}.weight"].shape[1])
     test = stats.kstest(scaled, stats.uniform(-1.0, 2.0).cdf)
-    return {"largest_bias": float(np.abs(scaled).max()), "ks_p": float(test.pvalue)}
+    return float(np.abs(scaled).max()), float(test.pvalue)

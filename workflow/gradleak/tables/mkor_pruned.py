@@ -35,20 +35,10 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
             model, parameter = key.rsplit("/", 1)
             if parameter != "fc1.weight":
                 continue
-            for batch, (plain, defended) in enumerate(
-                zip(before[key][0], after[key][0], strict=True)
-            ):
+            pairs = zip(before[key][0], after[key][0], strict=True)
+            for batch, (plain, defended) in enumerate(pairs):
                 shown, left = plain.any(axis=0), defended.any(axis=0)
-                pruned = int((shown & ~left).sum())
-                rows.append(
-                    {
-                        "result": case["result"],
-                        "model": model,
-                        "batch": batch,
-                        "features": len(shown),
-                        "empty": int((~shown).sum()),
-                        "pruned": pruned,
-                        "pruned_share": pruned / max(1, int(shown.sum())),
-                    }
-                )
+                pruned, there = int((shown & ~left).sum()), int(shown.sum())
+                counts = len(shown), len(shown) - there, pruned, pruned / max(1, there)
+                rows.append((case["result"], model, batch, *counts))
     return pd.DataFrame(rows, columns=COLUMNS)

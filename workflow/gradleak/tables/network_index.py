@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,6 +11,7 @@ from gradleak.artifacts import read_csv
 from gradleak.claims.statistics import prediction_interval, spearman
 from gradleak.columns import TABLES as TABLE_COLUMNS
 from gradleak.errors import ArtifactError
+from gradleak.tables.tidy import Row, cell, finite, frame
 
 DETAILS = ["family", "convolutions", "image", "c", "exact", "layers"]
 COLUMNS = [*TABLE_COLUMNS, *DETAILS]
@@ -108,67 +108,46 @@ def table(scores: pd.DataFrame, security: pd.DataFrame, images: str, scale: str)
             f"for them again."
         )
     rows = [*_network_rows(sizes, runs), *_summary_rows(sizes, runs)]
-    frame = pd.DataFrame(rows).assign(images=images, scale=scale)
-    return frame.reindex(columns=COLUMNS).astype(
-        {"n": "Int64", "n_ok": "Int64", "convolutions": "Int64"}
-    )
+    return frame(rows, COLUMNS, images, scale).astype({"convolutions": "Int64"})
 
 
-def _network_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _network_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
     attacks = list(dict.fromkeys(runs["attack"]))
     for name, network in sizes.iterrows():
-        same: dict[str, Any] = {"row": name}
-        same.update((key, network[key]) for key in DETAILS if key in network)
+        same: Row = {"row": name, **{key: network[key] for key in DETAILS if key in network}}
         note = "all ranks structural" if network["exact"] else "rank of a layer numerical"
-        yield {**same, "column": "c", "metric": "c", "ours": network["c"], "note": note}
-        expansion = network["expansion"]
-        yield {**same, "column": "expansion", "metric": "expansion", "ours": expansion}
+        yield cell({**same, "column": "c"}, "c", network["c"], note)
+        yield cell({**same, "column": "expansion"}, "expansion", network["expansion"])
         for attack in attacks:
             found = runs[(runs["network"] == name) & (runs["attack"] == attack)]
             good = found["value"][np.isfinite(found["value"])]
-            low, high = prediction_interval(good, log=True, level=LEVEL)
             reasons = "; ".join(sorted(set(found["reason"]) - {""}))
-            yield {
-                **same,
-                "column": attack,
-                "metric": "mse",
-                "ours": _finite(found["value"].median()),
-                "low": low,
-                "high": high,
-                "n": len(found),
-                "n_ok": len(good),
-                "note": f"failed: {reasons}" if reasons else "",
-            }
+            yield cell(
+                {**same, "column": attack},
+                "mse",
+                finite(found["value"].median()),
+                f"failed: {reasons}" if reasons else "",
+                prediction_interval(good, log=True, level=LEVEL),
+                (len(found), len(good)),
+            )
 
 
-def _summary_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[dict[str, Any]]:
+def _summary_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
     depths = sorted(set(sizes["convolutions"]))
     groups = {ALL: sizes} | {
         f"{WORDS.get(depth, str(depth + 1))}-layer networks": sizes[sizes["convolutions"] == depth]
         for depth in depths
     }
+    note = "c(M) with MSE over networks; bootstrap interval; a failed network counts as worst"
     for attack in dict.fromkeys(runs["attack"]):
         of_attack = runs[runs["attack"] == attack]
-        indices = sorted(set(of_attack["index"]))
         for words, group in groups.items():
-            for index in [None, *indices]:
+            for index in [None, *sorted(set(of_attack["index"]))]:
                 chosen = of_attack if index is None else of_attack[of_attack["index"] == index]
                 value = chosen.groupby("network")["value"].median().reindex(group.index)
-                rho, low, high = spearman(group["c"].to_numpy(), value.to_numpy(), LEVEL)
-                yield {
-                    "row": words if index is None else f"{words}, image {index}",
-                    "column": attack,
-                    "metric": "spearman",
-                    "ours": rho,
-                    "low": low,
-                    "high": high,
-                    "n": len(group),
-                    "n_ok": int(np.isfinite(value).sum()),
-                    "image": "all" if index is None else str(index),
-                    "note": "c(M) with MSE over networks; bootstrap interval; a failed network "
-                    "counts as worst",
-                }
-
-
-def _finite(value: float) -> float:
-    return float(value) if np.isfinite(value) else float("nan")
+                rho, *interval = spearman(group["c"].to_numpy(), value.to_numpy(), LEVEL)
+                head = {"row": words, "column": attack, "image": "all"}
+                if index is not None:
+                    head |= {"row": f"{words}, image {index}", "image": str(index)}
+                counts = len(group), int(np.isfinite(value).sum())
+                yield cell(head, "spearman", rho, note, (interval[0], interval[1]), counts)

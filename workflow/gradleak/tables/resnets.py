@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gradleak.claims.statistics import bootstrap_mean, wilson, z_value
 from gradleak.columns import TABLES as TABLE_COLUMNS
+from gradleak.tables.tidy import NOTHING, Row, cell, frame
 
 LEVEL = 0.95
 ARCHITECTURE, ACCURACY = "Architecture", "Trained"
-# Metric of the table: that of the scores.
-ERRORS = {"mse": "mse", "mse_input": "mse_input", "psnr": "psnr", "ssim": "ssim"}
-Row = dict[str, Any]
+ERRORS = ("mse", "mse_input", "psnr", "ssim")
 
 
 def table(
@@ -57,24 +55,16 @@ def table(
         *_accuracies(trained, networks),
         *_errors(scores, networks, columns),
     ]
-    found = pd.DataFrame(rows).assign(images=images, scale=scale)
-    return found.reindex(columns=[*TABLE_COLUMNS, "model"]).astype({"n": "Int64", "n_ok": "Int64"})
+    return frame(rows, [*TABLE_COLUMNS, "model"], images, scale)
 
 
 def _counts(rank: pd.DataFrame, networks: Mapping[str, str]) -> Iterator[Row]:
     for model, row in networks.items():
-        own = rank[rank["model"] == model]
-        for metric, column in (("ra", "network_ra"), ("ra_alone", "network_ra_alone")):
-            yield {
-                "row": row,
-                "model": model,
-                "column": ARCHITECTURE,
-                "metric": metric,
-                "ours": float(own[column].iloc[0]),
-                "note": "RA-i"
-                if metric == "ra"
-                else "RA-i without virtual constraints from before a layer or its block",
-            }
+        own = rank[rank["model"] == model].iloc[0]
+        head = {"row": row, "model": model, "column": ARCHITECTURE}
+        alone = "RA-i without virtual constraints from before a layer or its block"
+        yield cell(head, "ra", float(own["network_ra"]), "RA-i")
+        yield cell(head, "ra_alone", float(own["network_ra_alone"]), alone)
 
 
 def _accuracies(trained: pd.DataFrame, networks: Mapping[str, str]) -> Iterator[Row]:
@@ -84,35 +74,15 @@ def _accuracies(trained: pd.DataFrame, networks: Mapping[str, str]) -> Iterator[
         # All seeds are tested on the same images.
         accuracy, tested = float(own["test_accuracy"].mean()), int(own["test"].iloc[0])
         base = base or (accuracy, tested)
-        head = {
-            "row": row,
-            "model": model,
-            "column": ACCURACY,
-            "n": len(own),
-            "n_ok": len(own),
-        }
+        head, counts = {"row": row, "model": model, "column": ACCURACY}, (len(own), len(own))
         told = f"{tested} test images, best epoch of {int(own['epochs'].iloc[0])}"
-        low, high = wilson(accuracy, tested)
-        yield {
-            **head,
-            "metric": "accuracy",
-            "ours": accuracy,
-            "low": low,
-            "high": high,
-            "note": told,
-        }
+        yield cell(head, "accuracy", accuracy, told, wilson(accuracy, tested), counts)
         width = z_value(LEVEL) * np.sqrt(
             sum(p * (1 - p) / n for p, n in (base, (accuracy, tested)))
         )
         change = accuracy - base[0]
-        yield {
-            **head,
-            "metric": "accuracy_change",
-            "ours": change,
-            "low": change - width,
-            "high": change + width,
-            "note": f"against the first network; {told}",
-        }
+        interval, note = (change - width, change + width), f"against the first network; {told}"
+        yield cell(head, "accuracy_change", change, note, interval, counts)
 
 
 def _errors(
@@ -126,46 +96,30 @@ def _errors(
             own = scores[(scores["result"] == result) & (scores["model"] == model)]
             head = {"row": row, "model": model, "column": column}
             spent = own.loc[own["metric"] == "evaluations", "value"]
-            yield {
-                **head,
-                "metric": "iterations",
-                "ours": spent.max(),
-                "note": "gradients that a search computed",
-            }
-            for metric, name in ERRORS.items():
-                tried = own.loc[own["metric"] == name, "value"]
+            yield cell(head, "iterations", spent.max(), "gradients that a search computed")
+            for metric in ERRORS:
+                tried = own.loc[own["metric"] == metric, "value"]
+                counts = len(tried), int(tried.notna().sum())
                 if metric == "mse":
                     base = tried if base is None else base
-                    yield from ({**head, **one} for one in _spreads(tried, base))
-                low, high = _interval(tried)
-                yield {
-                    **head,
-                    "metric": metric,
-                    "ours": tried.mean(skipna=False),
-                    "low": low,
-                    "high": high,
-                    "n": len(tried),
-                    "n_ok": int(tried.notna().sum()),
-                    "note": "mean over images",
-                }
+                    for spread in _spreads(tried, base):
+                        yield cell(head, *spread, counts=counts)
+                mean = tried.mean(skipna=False)
+                yield cell(head, metric, mean, "mean over images", _interval(tried), counts)
 
 
 def _interval(tried: pd.Series) -> tuple[float, float]:
     if len(tried) < 2 or tried.isna().any():
-        return np.nan, np.nan
+        return NOTHING
     return bootstrap_mean(tried.to_numpy(), LEVEL)
 
 
-def _spreads(tried: pd.Series, base: pd.Series) -> Iterator[Row]:
+def _spreads(tried: pd.Series, base: pd.Series) -> Iterator[tuple[str, float, str]]:
     """Spread of the errors, and both against another network's."""
-    counted = {"n": len(tried), "n_ok": int(tried.notna().sum())}
     own, other = (
         (each.mean(skipna=False), each.std(skipna=False) if len(each) > 1 else np.nan)
         for each in (tried, base)
     )
-    for metric, value, note in (
-        ("mse_sd", own[1], "standard deviation over images"),
-        ("mse_ratio", own[0] / other[0], "mean MSE over the first network's"),
-        ("sd_ratio", own[1] / other[1], "standard deviation over the first network's"),
-    ):
-        yield {**counted, "metric": metric, "ours": float(value), "note": note}
+    yield "mse_sd", float(own[1]), "standard deviation over images"
+    yield "mse_ratio", float(own[0] / other[0]), "mean MSE over the first network's"
+    yield "sd_ratio", float(own[1] / other[1]), "standard deviation over the first network's"

@@ -1,0 +1,84 @@
+"""Target sets and files of reconstructions and scores with made-up answers, for figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gradleak import targets
+from gradleak.artifacts import write_csv, write_tensors
+from gradleak.targets import TargetSet
+
+REASON = "No start came below the objective that a success has."
+
+
+def target_set(
+    batches: int = 2,
+    size: int = 1,
+    shape: tuple[int, int, int] = (3, 8, 8),
+    dataset: str = "photos10",
+    *,
+    first: int = 0,
+    labels: Sequence[int] | None = None,
+    enlarged: int = 1,
+    seed: int = 0,
+) -> TargetSet:
+    """Random images; labels count up in each data set, or are the same in each batch."""
+    rng, count = np.random.default_rng(seed), batches * size
+    one = np.arange(count).reshape(batches, size) % 10
+    return TargetSet(
+        rng.integers(0, 256, (batches, size, *shape), dtype=np.uint8),
+        one if labels is None else np.tile(np.array(labels, dtype=np.int64), (batches, 1)),
+        first + np.arange(count).reshape(batches, size),
+        0.0,
+        tuple(f"batch {k}" for k in range(batches)),
+        {"dataset": dataset, "split": "test", "origin": "embedded"},
+        {k: f"class_{k}" for k in range(10)},
+        enlarged,
+    )
+
+
+def run(model: str, batch: int, reason: str = "", status: str = "", **more: Any) -> dict[str, Any]:
+    """Record of an answer; one with a reason failed."""
+    place = {"model": model, "seed": 0, "batch": batch, "answer": 0, "kind": "answer"}
+    return {**place, "status": status or ("failed" if reason else "ok"), "reason": reason, **more}
+
+
+def rows(record: Mapping[str, Any], index: int, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Rows of the scores of one image; None has no value."""
+    same = {**record, "precision": "float32", "index": index}
+    return [
+        {**same, "metric": metric, "value": "" if value is None else value}
+        for metric, value in values.items()
+    ]
+
+
+class Files:
+    """Files that a figure reads: originals, reconstructions and scores, a file of each a panel."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: dict[str, Any] = {"targets": [], "reconstructions": [], "scores": []}
+
+    def save(
+        self,
+        images: Mapping[str, np.ndarray],
+        runs: Sequence[Mapping[str, Any]],
+        scores: Sequence[Mapping[str, Any]],
+        target: TargetSet | None = None,
+    ) -> None:
+        """Write a panel; images (seeds, batches, answers, K, C, H, W) by network."""
+        stem = f"{self.folder}/panel-{len(self.files['scores'])}"
+        if target is not None:
+            targets.save(f"{stem}-targets.safetensors", target, {})
+            self.files["targets"].append(f"{stem}-targets.safetensors")
+        stored = {f"{model}/images": stack for model, stack in images.items()}
+        write_tensors(f"{stem}.safetensors", stored, {"runs": list(runs)})
+        table = pd.DataFrame(list(scores)).drop(columns=["classes", "counts"], errors="ignore")
+        write_csv(f"{stem}.csv", table)
+        self.files["reconstructions"].append(f"{stem}.safetensors")
+        self.files["scores"].append(f"{stem}.csv")

@@ -1,0 +1,134 @@
+"""What holds for every figure: facts of its runs, words on the page, equal bytes, one sentence."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import test_fedkl_adaptive
+import test_fedkl_curves
+import test_fedkl_fig4
+import test_figures
+import test_mkor_figures as mkor
+import test_rgap_figures as rgap
+from figure_words import flat, outside
+from gradleak.errors import ArtifactError
+from gradleak.figures import (
+    fedkl_adaptive,
+    fedkl_curves,
+    fedkl_fig4,
+    fedkl_pictures,
+    rgap_fig1,
+    samples,
+    style,
+)
+from test_fedkl_pictures import table4, table5
+
+Drawn = tuple[Any, dict[str, Any], dict[str, Any]]  # module, files, words
+PHOTOS = ("scale smoke", "float32", "photos10 test", "MSE", "Runs:", "failed")
+BATCHES = ("A note.", "Scale smoke", "float32", "drawn at random", "embedded", "A batch")
+GRIDS = ("A note.", "Scale smoke", "float32", "PSNR", "embedded, in place of")
+SIZES = ("A note.", "Scale smoke", "accuracy, %", "photos10", "epoch")
+
+
+def of_rgap(build: Callable[[Path], tuple[Any, Any, Any]]) -> Callable[[Path], Drawn]:
+    def make(folder: Path) -> Drawn:
+        module, made, words = build(folder)
+        return module, made.files, words
+
+    return make
+
+
+def of_mkor(build: Callable[[Path], tuple[Any, Any]]) -> Callable[[Path], Drawn]:
+    def make(folder: Path) -> Drawn:
+        module, made = build(folder)
+        return module, made.files, made.words
+
+    return make
+
+
+def of_fedkl(module: Any, build: Callable[[Path], tuple[Any, Any]]) -> Callable[[Path], Drawn]:
+    return lambda folder: (module, *build(folder))
+
+
+def copa(folder: Path) -> Drawn:
+    return samples, test_figures.sample_files(folder), test_figures.WORDS
+
+
+# What builds the files and words of each figure, and facts that it has to tell.
+FIGURES: dict[str, tuple[Callable[[Path], Drawn], Sequence[str]]] = {
+    "copa": (copa, ("scale smoke", "float32", "embedded", "failed")),
+    **{build.__name__: (of_rgap(build), PHOTOS) for build in rgap.ALL},
+    **{build.__name__: (of_mkor(build), BATCHES) for build in mkor.ALL},
+    "table4": (of_fedkl(fedkl_pictures, table4), GRIDS),
+    "table5": (of_fedkl(fedkl_pictures, table5), GRIDS),
+    "adaptive": (of_fedkl(fedkl_adaptive, test_fedkl_adaptive.build), (*GRIDS, "(here digits)")),
+    "curves": (of_fedkl(fedkl_curves, test_fedkl_curves.build), SIZES),
+    "fig4": (of_fedkl(fedkl_fig4, test_fedkl_fig4.build), SIZES),
+}
+EVERY = pytest.mark.parametrize("name", FIGURES)
+
+
+@EVERY
+def test_facts_of_the_runs_are_told_and_words_stay_on_the_page(name: str, tmp_path: Path) -> None:
+    build, facts = FIGURES[name]
+    module, files, words = build(tmp_path)
+    figure = module.make(files, words, "smoke")
+    found = flat(figure)
+    assert [fact for fact in facts if fact not in found] == []
+    assert outside(figure) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["copa", "fig5", "batches", "mnist", "singles", "sweep", "table4", "adaptive", "curves"]
+)
+def test_equal_files_give_equal_bytes_and_vector_text(name: str, tmp_path: Path) -> None:
+    module, files, words = FIGURES[name][0](tmp_path)
+    for copy in ("a", "b"):
+        style.save(module.make(files, words, "smoke"), tmp_path / copy / "figure.pdf")
+    for suffix in ("pdf", "png"):
+        one, other = (tmp_path / copy / f"figure.{suffix}" for copy in ("a", "b"))
+        assert one.read_bytes() == other.read_bytes()
+    pdf = (tmp_path / "a" / "figure.pdf").read_bytes()
+    assert b"/CIDFontType2" in pdf and b"/Type3" not in pdf and b"CreationDate" not in pdf
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["figure.pdf", "figure.png"]
+
+
+@EVERY
+def test_what_is_missing_is_one_sentence(name: str, tmp_path: Path) -> None:
+    module, files, words = FIGURES[name][0](tmp_path)
+    key = next((key for key in ("curves", "panels") if key in words), None)
+    nothing = {**files, "scores": [], "reconstructions": [], "security": []}
+    missing = {**words, key: []} if key else {**words, "models": []}
+    with pytest.raises(ArtifactError, match=r"Nothing to draw; .*config\.yaml"):
+        module.make(files if key else nothing, missing, "smoke")
+    if key == "curves":
+        return
+    stored = Path(files["reconstructions"][0])
+    stored.write_bytes(b"half a fi")
+    with pytest.raises(ArtifactError, match="is damaged"):
+        module.make(files, words, "smoke")
+    stored.unlink()
+    with pytest.raises(ArtifactError, match="is missing; ask Snakemake"):
+        module.make(files, words, "smoke")
+    if key == "panels":
+        other = [{**panel, "model": "another"} for panel in words["panels"]]
+        files["reconstructions"][0] = files["reconstructions"][1]
+        with pytest.raises(ArtifactError, match="no rows of another"):
+            module.make(files, {**words, "panels": other}, "smoke")
+
+
+def test_losses_need_no_files(tmp_path: Path) -> None:
+    assert outside(rgap_fig1.make({}, {}, "smoke")) == []
+
+
+def test_no_figure_needs_torch() -> None:
+    folder = Path(style.__file__).parent
+    names = ", ".join(f"gradleak.figures.{path.stem}" for path in folder.glob("[!_]*.py"))
+    script = f"import {names}, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,0 +1,39 @@
+"""Rows of tidy tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+Row = dict[str, Any]
+NOTHING = (np.nan, np.nan)
+
+
+def cell(
+    head: Row,
+    metric: str,
+    ours: float,
+    note: str = "",
+    interval: tuple[float, float] = NOTHING,
+    counts: Sequence[int] = (),
+) -> Row:
+    """One value: `head` says of what, `counts` how many runs there were and how many worked."""
+    low, high = interval
+    row = {"metric": metric, "ours": ours, "low": low, "high": high, "note": note}
+    return {**head, **row, **dict(zip(("n", "n_ok"), counts, strict=False))}
+
+
+def frame(rows: Iterable[Row], columns: Sequence[str], images: str, scale: str) -> pd.DataFrame:
+    """Table of rows, with columns for the images and scale of the run."""
+    found = (
+        pd.DataFrame(list(rows)).assign(images=images, scale=scale).reindex(columns=list(columns))
+    )
+    return found.astype({"n": "Int64", "n_ok": "Int64"})
+
+
+def finite(value: float) -> float:
+    """A number, NaN where it is infinite."""
+    return float(value) if np.isfinite(value) else np.nan
