@@ -12,7 +12,7 @@ from gradleak.attacks.gauss_newton import GaussNewton
 from gradleak.attacks.known_layers import known_deltas
 from gradleak.attacks.layerwise import ConvolutionCache
 from gradleak.attacks.rgap import RGap
-from gradleak.errors import ConfigError, NumericsError
+from gradleak.errors import NumericsError
 from gradleak.gradients import signs
 from gradleak.matching.chain_gradients import ChainGradients
 from gradleak.matching.damped import Damped, Problem, conjugate_gradients, square
@@ -345,8 +345,3 @@ def test_the_distance_is_that_of_dlg():
     assert problem.distance(members.starts) == pytest.approx(float(distance))
     at = problem.linearise(members.starts)
     assert square(problem.residual(at)) == pytest.approx(float(distance))
-
-
-def test_an_unknown_label_is_refused():
-    with pytest.raises(ConfigError, match="label: unknown is not for gauss_newton"):
-        GaussNewton(label="unknown")

@@ -8,12 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradleak.attacks.base import AttackerView
-from gradleak.errors import ConfigError
 from gradleak.models.build import check_keys
 from gradleak.models.chain import Chain
 from gradleak.models.locks import KEY, Locked, names_of, public
-
-LOCKS = ("guess", "fit")
 
 
 @dataclass(frozen=True)
@@ -120,9 +117,3 @@ def _without_lock(
     )
     names = [f"{layer.name}_norm.{kind}" for layer in chain.locked for kind in ("weight", "bias")]
     return out | dict(zip(names, parts, strict=True))
-
-
-def check_mode(mode: str) -> None:
-    """Refuse what is no way to treat a lock."""
-    if mode not in LOCKS:
-        raise ConfigError(f"lock: {mode} is not known; choose one of {', '.join(LOCKS)}.")

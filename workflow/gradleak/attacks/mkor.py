@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
+from pydantic import model_validator
 
-from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.errors import ConfigError, NumericsError
+from gradleak.attacks.base import Attack, AttackerView, Reconstruction
+from gradleak.errors import NumericsError
 from gradleak.inversion.decoupling import ClassMeans, Decoupling
 from gradleak.inversion.features import considered, describers, grid, restored, stretched
-from gradleak.inversion.free_direction import ENDS, KINDS, settle
+from gradleak.inversion.free_direction import ENDS, settle
 from gradleak.inversion.head import Head
-from gradleak.inversion.pixels import ESTIMATES, Layout, estimate, smoothed
+from gradleak.inversion.pixels import Layout, estimate, smoothed
 from gradleak.inversion.recount import constants, is_needed, recount, whole
 from gradleak.losses import OF_CLASSES, RAW
 from gradleak.models.chain import Chain
+from gradleak.section import Count, Whole
 from gradleak.servers.plan import Plan, plan
 from gradleak.servers.secret import Secret
 from gradleak.usable import check_gradient
 
-CHOICES = {
-    "rows": ("path", "all"),
-    "coupling": ("solve", "ignore"),
-    "free": KINDS,
-    "estimate": ESTIMATES,
-}
 # What settles the direction that cross-entropy leaves open, in words.
 FREE = {"median": "median of differences between neighbours", "range": "middle of the range"}
 
 
-@dataclass(frozen=True)
-class Mkor:
+class Mkor(Attack):
     """Mean image of every class of a batch at once, without iteration.
 
     The server's secret tells where in its weights the paths lie. An answer has one image for each
@@ -62,30 +58,30 @@ class Mkor:
     Images are clipped to the range of inputs, which any attacker knows.
     """
 
-    rows: str = "path"
-    coupling: str = "solve"
-    refinements: int = 1
-    free: str = "median"
-    estimate: str = "bounds"
-    native: int | None = None
-    smooth: int | None = None
+    reads_secret = True
 
-    def __post_init__(self) -> None:
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ConfigError(
-                    f"{name}: {getattr(self, name)} is not known; choose one of {', '.join(known)}."
-                )
+    method: Literal["mkor"] = "mkor"
+    rows: Literal["path", "all"] = "path"
+    coupling: Literal["solve", "ignore"] = "solve"
+    refinements: Whole = 1
+    free: Literal["median", "range"] = "median"
+    estimate: Literal["bounds", "direct", "average", "least_squares"] = "bounds"
+    native: Count | None = None
+    smooth: Count | None = None
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Mkor:
         if self.rows == "all" and self.coupling == "ignore":
-            raise ConfigError(
-                "coupling: ignore is eq. (9), which needs rows: path; set that, or coupling: solve."
+            raise ValueError(
+                "coupling: ignore is eq. (9), which needs rows: path; set that, or coupling: solve"
             )
         if self.smooth is not None and self.smooth % 2 == 0:
-            raise ConfigError(
-                f"smooth: {self.smooth} has no middle pixel; give an odd side, or null for none."
+            raise ValueError(
+                f"smooth: {self.smooth} has no middle pixel; give an odd side, or null for none"
             )
         if self.native is not None and self.estimate in ("direct", "least_squares"):
-            raise ConfigError(f"native is not for estimate: {self.estimate}; take one of them out.")
+            raise ValueError(f"native is not for estimate: {self.estimate}; take one of them out")
+        return self
 
     def applies(self, chain: Chain) -> str | None:
         """See `gradleak.attacks.base.Attack`."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from pydantic import PositiveFloat
 
-from gradleak.defences.base import Client
+from gradleak.defences.base import Client, Defence
 
 
-@dataclass(frozen=True)
-class GaussianNoise:
+class GaussianNoise(Defence):
     """Adds independent N(0, s²) to every value of every gradient tensor.
 
     Parameters
@@ -27,7 +27,8 @@ class GaussianNoise:
     The same seed gives the same draw at every level, so that levels differ in nothing else.
     """
 
-    level: float
+    method: Literal["gaussian_noise"] = "gaussian_noise"
+    level: PositiveFloat
     relative: bool = True
 
     def apply(

@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from gradleak.errors import NumericsError
 from gradleak.servers.plan import Plan
 
-ESTIMATES = ("bounds", "direct", "average", "least_squares")
 # Weight of the squared differences of neighbours against that of an equation.
 SMOOTHNESS = 1e-4
 # Deviation in pixels of the filter of the authors' code: nearly a mean over so few.
@@ -168,6 +166,8 @@ def smoothed(images: np.ndarray, side: int) -> np.ndarray:
     -----
     That of MKOR's authors' code behind VGG-16 (side 5); the paper does not mention it.
     """
+    from scipy.ndimage import gaussian_filter
+
     return gaussian_filter(
         images, FILTER_SIGMA, radius=side // 2, mode="nearest", axes=(2, 3)
     ).astype(images.dtype)
@@ -279,6 +279,8 @@ def _nearest(values: np.ndarray) -> np.ndarray:
     unknown = np.isnan(values).any(axis=(0, 1))
     if not unknown.any():
         return values
+    from scipy.ndimage import distance_transform_edt
+
     place = distance_transform_edt(unknown, return_distances=False, return_indices=True)
     return values[:, :, place[0], place[1]]
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field, PositiveFloat
 
 from gradleak.models.chain import Chain, ConvLayer
+from gradleak.section import Count, Whole
+from gradleak.servers.base import Server
 from gradleak.servers.classifier import ClassifierDesign
 from gradleak.servers.convolutions import ConvolutionDesign, check_spare
 from gradleak.servers.plan import plan
 from gradleak.servers.secret import REFERENCES
 
 
-@dataclass(frozen=True)
-class MkorServer:
+class MkorServer(Server):
     """Writes paths for the image into convolutions, and nodes for each class into the classifier.
 
     Parameters
@@ -34,15 +36,16 @@ class MkorServer:
         Those of `ClassifierDesign`.
     """
 
-    convolutions: str = "inconspicuous"
-    classifier: str = "paired"
-    shifts: int | None = None
-    beta: float | Sequence[float] = 1.0
-    noise: float = 1e-3
-    spare: str = "noise"
-    sigma: float = 1e-4
-    output_bias: float = 0.0
-    paths: int = 1
+    method: Literal["mkor"] = "mkor"
+    convolutions: Literal["inconspicuous", "naive"] = "inconspicuous"
+    classifier: Literal["paired", "naive", "untouched"] = "paired"
+    shifts: Whole | None = None
+    beta: PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)] = 1.0
+    noise: Annotated[float, Field(ge=0)] = 1e-3
+    spare: Literal["noise", "keep", "silent"] = "noise"
+    sigma: Annotated[float, Field(ge=0)] = 1e-4
+    output_bias: Annotated[float, Field(ge=0)] = 0.0
+    paths: Count = 1
 
     def corrupt(
         self, chain: Chain, weights: Mapping[str, np.ndarray], seed: int
