@@ -19,33 +19,22 @@ if TYPE_CHECKING:
 
 
 class Copa(Attack):
-    """COPA with its settings.
-
-    Parameters
-    ----------
-    start
-        ``random``: uniform in ±`first_spread` for the image and in ±`hidden_spread` for Y of
-        the other layers. ``rgap``: R-GAP's minimum-norm solution of the same layer.
-    first_spread, hidden_spread
-        Half-widths of the random starts. The paper does not publish its start.
-    pull_back
-        ``appendix_b``: eq. (7) where W of the layer before has full column rank n < m, eq. (5)
-        elsewhere. ``algorithm_1``: as Algorithm 1 is printed, eq. (5) where
-        rank(W) < |X|, else eq. (7); where that calls for eq. (7), W has no left null space, g of
-        eq. (19) is zero and eq. (7) equals eq. (5).
-    optimiser, iterations
-        One of `gradleak.attacks.least_squares.OPTIMISERS`, and its limit of steps.
-    """
+    """The combined optimisation attack: least squares layer by layer, with constraints between."""
 
     inverts_activations = True
 
     method: Literal["copa"] = "copa"
+    # Uniform in the spreads below, or R-GAP's minimum-norm solution of the same layer. The paper
+    # does not publish its start.
     start: Literal["random", "rgap"] = "random"
-    first_spread: PositiveFloat = 0.5
-    hidden_spread: PositiveFloat = 0.05
+    first_spread: PositiveFloat = 0.5  # half-width of starts for the image
+    hidden_spread: PositiveFloat = 0.05  # and for Y of the other layers
+    # Appendix B: eq. (7) where W of the layer before has full column rank n < m, else eq. (5).
+    # As Algorithm 1 is printed: eq. (5) where rank(W) < |X|, else eq. (7); there W has no left null
+    # space, g of eq. (19) is zero and eq. (7) equals eq. (5).
     pull_back: Literal["appendix_b", "algorithm_1"] = "appendix_b"
     optimiser: Literal["lbfgs", "levenberg_marquardt", "adam"] = "lbfgs"
-    iterations: Amount = 500
+    iterations: Amount = 500  # the optimiser's limit of steps
 
     @cached_property
     def _cache(self) -> ConvolutionCache:

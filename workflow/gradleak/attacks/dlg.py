@@ -29,18 +29,10 @@ LEAD = 0.25
 
 
 class Judged(Search):
-    """A search whose answers are held for failures by their distance and their range.
+    """A search whose answers are held for failures by their distance and their range."""
 
-    Parameters
-    ----------
-    failure_loss
-        Least relative distance of gradients of a failed search; a gradient of zero has 1.
-    failure_range
-        How far a failed search's image leaves the range of inputs at least, in root mean square
-        and relative to the range's width.
-    """
-
-    failure_loss: PositiveFloat = 0.5
+    failure_loss: PositiveFloat = 0.5  # least relative distance of a failed search
+    # How far its image leaves the range of inputs, in root mean square and shares of the range.
     failure_range: PositiveFloat = 1.0
 
     def contradiction(self) -> str | None:
@@ -75,20 +67,6 @@ class Dlg(Judged):
     evaluations: from the start on, they run away to a saturated lock.
 
     The distance is relative: both gradients are divided by the norm of the shared one.
-
-    Parameters
-    ----------
-    label
-        ``from_view``: granted, or recovered from the gradient (iDLG). ``unknown``: searched for
-        with the image.
-    of, answer
-        The attack whose reconstruction is the start, and which of its answers.
-    own_images
-        Target set of the attacker's own images, of which those of the class are starts.
-    iterations
-        Most evaluations of value and gradient of each search.
-    target
-        Stop at this relative distance; rounding of float32 gradients makes about as much.
     """
 
     history: ClassVar[int] = 100  # pairs that L-BFGS remembers
@@ -97,16 +75,17 @@ class Dlg(Judged):
     window: ClassVar[int] = 200
 
     method: Literal["dlg"] = "dlg"
+    # Granted or recovered from the gradient (iDLG), or searched for with the image.
     label: Literal["from_view", "unknown"] = "from_view"
     start: Start = "normal"
-    of: Identifier | None = None
-    answer: Literal["answer", "twin"] = "answer"
-    own_images: Identifier | None = None
+    of: Identifier | None = None  # the attack whose reconstruction is the start
+    answer: Literal["answer", "twin"] = "answer"  # which of its answers
+    own_images: Identifier | None = None  # target set whose images of the class are starts
     start_noise: Share = 0.0
     precision: Precision = "float64"
-    iterations: Amount = 1000
+    iterations: Amount = 1000  # most evaluations of value and gradient of each search
     lock: Lock = "guess"
-    target: Hidden[float] = 1e-15
+    target: Hidden[float] = 1e-15  # relative distance to stop at: about float32's rounding
 
     @property
     def label_unknown(self) -> bool:

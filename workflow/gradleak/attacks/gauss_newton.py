@@ -38,20 +38,6 @@ class GaussNewton(Judged):
     An answer's `loss` is DLG's relative distance, and it is held for a failure as DLG's is. In
     `evaluations` a passage of the network forward and back counts as one, with or without
     derivatives, and so does a product with J and Jᵀ (measured: 0.3, 1 and 1.05 of DLG's).
-
-    Parameters
-    ----------
-    start
-        As of `Search`; ``reconstruction`` falls back on ``uniform`` noise where no finite start is
-        given.
-    iterations
-        Most steps of both stages together.
-    target
-        Stop one step after this relative distance is reached.
-    layers
-        Whether to run R-GAP's walk for the first stage.
-    precondition
-        Whether conjugate gradients are preconditioned by R-GAP's layer systems.
     """
 
     inner: ClassVar[int] = 100  # most conjugate-gradient steps for each step
@@ -61,13 +47,14 @@ class GaussNewton(Judged):
     damping: ClassVar[float] = 0.1
 
     method: Literal["gauss_newton"] = "gauss_newton"
+    # Uniform noise where no finite reconstruction is given.
     start: Literal["normal", "reconstruction"] = "reconstruction"
     of: Identifier | None = None
-    iterations: Amount = 30
+    iterations: Amount = 30  # most steps of both stages together
     precision: Hidden[Precision] = "float64"
-    target: Hidden[float] = 1e-12
-    layers: Hidden[bool] = True
-    precondition: Hidden[bool] = True
+    target: Hidden[float] = 1e-12  # stop one step after this relative distance is reached
+    layers: Hidden[bool] = True  # whether to run R-GAP's walk for the first stage
+    precondition: Hidden[bool] = True  # conjugate gradients by R-GAP's layer systems
 
     @cached_property
     def _cache(self) -> ConvolutionCache:

@@ -46,34 +46,17 @@ class Ggl(Search):
     It fails too, after its first generation, if ||∇W' − ∇W|| / ||∇W|| differs by no more than
     `ROUNDING` between all candidates: by the triangle inequality, rounding by that much makes such
     differences. The gradient then says nothing of the image, and CMA-ES would minimise the prior.
-
-    Parameters
-    ----------
-    generations, population
-        CMA-ES draws so many latent vectors so many times.
-    sigma
-        Its standard deviation at first.
-    bound
-        No number of z leaves −bound … bound; CMA-ES folds its draws back smoothly.
-    prior
-        See above.
-    failure_loss
-        See above.
-    generator
-        An entry of ``generators`` in config.yaml.
-    generator_file
-        Path of its file.
     """
 
     method: Literal["ggl"] = "ggl"
-    generator: Identifier
+    generator: Identifier  # entry of `generators` in config.yaml
     generations: Amount = 500
-    population: Annotated[Count, Field(ge=2)] = 50
-    sigma: PositiveFloat = 0.5
-    bound: PositiveFloat = 2.0
+    population: Annotated[Count, Field(ge=2)] = 50  # latent vectors that each generation draws
+    sigma: PositiveFloat = 0.5  # their standard deviation at first
+    bound: PositiveFloat = 2.0  # of the numbers of z; CMA-ES folds its draws back smoothly
     prior: Share = 0.001
     failure_loss: PositiveFloat = 2.0
-    generator_file: Hidden[str] = ""
+    generator_file: Hidden[str] = ""  # its path
     chunk: Hidden[int] = 1  # each search has a population of its own to fill a batch
 
     @cached_property

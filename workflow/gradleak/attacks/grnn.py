@@ -41,33 +41,20 @@ class Grnn(Search):
     objective divided by the squared norm of the shared gradient. A search has failed if its
     objective never became finite, or its relative distance d² / ||∇W||² stays at `failure_loss`
     or above.
-
-    Parameters
-    ----------
-    iterations
-        Steps.
-    rate, momentum
-        Of RMSprop, as PyTorch defines it.
-    tv, norm, wasserstein
-        Weights, see above. The code of GRNN's authors takes tv 1e-3 for LeNet and 1e-6 for
-        ResNet-18, that of FedKL's 1e-6 for all networks.
-    latent
-        Values of the generator's fixed input: 128 in the code of GRNN's authors, 1,024 in that of
-        FedKL's.
-    failure_loss
-        See above.
     """
 
     only_branches = True
 
     method: Literal["grnn"] = "grnn"
     label: Literal["from_view", "unknown"] = "unknown"
-    iterations: Amount = 1000
-    rate: PositiveFloat = 1e-4
+    iterations: Amount = 1000  # steps
+    rate: PositiveFloat = 1e-4  # of RMSprop, as PyTorch defines it
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    # The code of GRNN's authors takes 1e-3 for LeNet and 1e-6 for ResNet-18, that of FedKL's 1e-6.
     tv: Share = 1e-3
     norm: Share = 1.0
     wasserstein: Share = 0.0
+    # Values of the generator's fixed input: 128 in GRNN's authors' code, 1,024 in FedKL's.
     latent: Count = 128
     failure_loss: PositiveFloat = 0.5
     lock: Lock = "guess"
@@ -176,24 +163,13 @@ class Grnn(Search):
 
 @dataclass(frozen=True)
 class _Point:
-    """What the objective says of images and labels.
+    """Value and gradients of the objective."""
 
-    Attributes
-    ----------
-    value
-        (M,), relative to the squared norm of the shared gradient.
-    distance
-        The relative distance of gradients (M,) in it.
-    rough
-        tv · TV (M,), with a graph; not relative.
-    in_pixels, in_logits, in_scaling
-        Gradients of the rest in pixels, in unknown labels' logits, and in γ and β of locked layers
-        (M, 2 Σ O); not relative.
-    """
-
-    value: torch.Tensor
-    distance: torch.Tensor
-    rough: torch.Tensor
+    value: torch.Tensor  # (M,), relative to the squared norm of the shared gradient
+    distance: torch.Tensor  # the relative distance of gradients (M,) in it
+    rough: torch.Tensor  # tv · TV (M,), with a graph; not relative
+    # Gradients of the rest in pixels, in unknown labels' logits, and in γ and β of locked layers
+    # (M, 2 Σ O); not relative.
     in_pixels: torch.Tensor
     in_logits: torch.Tensor | None
     in_scaling: torch.Tensor

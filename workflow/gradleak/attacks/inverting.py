@@ -37,22 +37,11 @@ class CosineSearch(Search):
     γ and β of a lock that are searched for take the same steps, without bounds.
     A search has failed if its distance never became finite, or stays at `failure_loss` or above;
     at 1 its gradient has no component along the shared one.
-
-    Parameters
-    ----------
-    iterations
-        Steps; the authors take 24,000 or 4,800.
-    rate
-        Adam's first learning rate.
-    tv
-        Weight of the total variation.
-    failure_loss
-        See above.
     """
 
-    iterations: Amount = 1000
-    rate: PositiveFloat = 0.1
-    tv: Share = 1e-4
+    iterations: Amount = 1000  # steps; the authors take 24,000 or 4,800
+    rate: PositiveFloat = 0.1  # Adam's first learning rate
+    tv: Share = 1e-4  # weight of the total variation
     failure_loss: PositiveFloat = 1.0
 
     def ignored(self, chain: Chain) -> tuple[str, ...]:

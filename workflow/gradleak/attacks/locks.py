@@ -15,22 +15,14 @@ from gradleak.models.locks import KEY, Locked, names_of, public
 
 @dataclass(frozen=True)
 class Opening:
-    """A locked network as the attacker runs it.
+    """A locked network as the attacker runs it."""
 
-    Attributes
-    ----------
-    weights
-        What the server sent, with a key beside its lock weights; or with γ and β, named as
-        parameters of a norm, in place of both.
-    shared
-        Gradients that the attacker can compute, and so compare.
-    scaling
-        γ and β of locked layers, one after the other (S, 2 Σ O), that a search for them starts
-        from; None where they follow from the key.
-    """
-
+    # What the server sent, with a key beside its lock weights; or with γ and β, named as parameters
+    # of a norm, in place of both.
     weights: dict[str, np.ndarray]
-    shared: dict[str, np.ndarray]
+    shared: dict[str, np.ndarray]  # gradients that the attacker can compute, and so compare
+    # γ and β of locked layers, one after the other (S, 2 Σ O), that a search for them starts from;
+    # None where they follow from the key.
     scaling: np.ndarray | None = None
 
 

@@ -33,40 +33,23 @@ class Mkor(Attack):
     The server's secret tells where in its weights the paths lie. An answer has one image for each
     class that the gradient shows, with the number of images that it is the mean of.
 
-    Parameters
-    ----------
-    rows, coupling
-        Those of `gradleak.inversion.decoupling.Decoupling`.
-    refinements
-        How often what classes send back is computed again, at the features found; 0 takes a gray
-        image's.
-    free
-        How the direction that cross-entropy leaves open is settled: ``median`` or ``range``
-        (`gradleak.inversion.free_direction`).
-    estimate
-        ``bounds`` (eq. 17 to 19; needs max pools or none); ``direct`` (section 3.6),
-        ``average`` (ours) or ``least_squares`` (ours) for average pools.
-    native
-        Side of the images before they were enlarged, if the attacker knows it.
-    smooth
-        Side in pixels, odd, of the filter that images pass at last
-        (`gradleak.inversion.pixels.smoothed`); the authors' code has 5 behind VGG-16, the paper
-        does not tell. None for no filter.
-
-    Notes
-    -----
     Images are clipped to the range of inputs, which any attacker knows.
     """
 
     reads_secret = True
 
     method: Literal["mkor"] = "mkor"
-    rows: Literal["path", "all"] = "path"
+    rows: Literal["path", "all"] = "path"  # see `gradleak.inversion.decoupling.Decoupling`
     coupling: Literal["solve", "ignore"] = "solve"
+    # How often what classes send back is computed again at the features found; 0: a gray image's.
     refinements: Whole = 1
+    # Settles the direction that cross-entropy leaves open, see `gradleak.inversion.free_direction`.
     free: Literal["median", "range"] = "median"
+    # Bounds (eq. 17 to 19) for max pools or none; section 3.6 or two of ours for average pools.
     estimate: Literal["bounds", "direct", "average", "least_squares"] = "bounds"
-    native: Count | None = None
+    native: Count | None = None  # side of the images before they were enlarged, if known
+    # Odd side in pixels of the filter that images pass at last, see `pixels.smoothed`; the authors'
+    # code has 5 behind VGG-16, the paper does not tell.
     smooth: Count | None = None
 
     @model_validator(mode="after")

@@ -15,14 +15,6 @@ class Phong(Attack):
     """The input of a first layer W x + b = z from any row j: x = ∇W_j / ∇b_j.
 
     It needs neither weights nor label nor loss. A batch gives a mixture of its images.
-
-    Parameters
-    ----------
-    rows
-        How rows are put together. ``average``: their plain mean, as Theorem 1 says, in which a
-        row with a small ∇b_j brings in as much noise as its division by it makes.
-        ``weighted``: least squares over all rows, which weighs row j with (∇b_j)². ``single``:
-        the first row alone, eq. (3).
     """
 
     # Rows with |∇b_j| up to this share of the largest are left out and counted: a unit that ReLU
@@ -30,6 +22,9 @@ class Phong(Attack):
     least: ClassVar[float] = 1e-6
 
     method: Literal["phong"] = "phong"
+    # The plain mean, as Theorem 1 says, in which a row with a small ∇b_j brings in as much noise as
+    # its division by it makes; least squares over all rows, which weighs row j with (∇b_j)²; or
+    # the first row alone, eq. (3).
     rows: Literal["average", "weighted", "single"] = "average"
 
     def applies(self, chain: Chain) -> str | None:

@@ -54,20 +54,6 @@ def _magnified(task: LayerTask) -> float:
 class RGap(Attack):
     """R-GAP's recursive closed form.
 
-    Parameters
-    ----------
-    precision
-        ``float64``, or ``float32`` for the arithmetic of the paper's own numbers: weights,
-        gradients and all that is handed from layer to layer in float32, each least-squares problem
-        in float64, since `numpy.linalg.lstsq` takes no other.
-    rows
-        ``plain``: U as the paper writes it. ``balanced``: rows weighted by what is known of their
-        errors, see `balance`. Exact gradients that fix every layer give the same answer, and
-        float32 ones an answer that is far less in error. Where a layer was solved only in part,
-        the equations of the layers before it contradict each other and the two answers differ.
-
-    Notes
-    -----
     Values beyond the range of Sigmoid or Tanh, as a layer that is solved only in part gives them,
     are moved to `INSIDE` of it, and counted as saturated.
     """
@@ -80,7 +66,13 @@ class RGap(Attack):
     failure_saturated: ClassVar[float] = 0.05
 
     method: Literal["rgap"] = "rgap"
+    # In float32 as the paper's own numbers: weights, gradients and all that is handed from layer to
+    # layer; each least-squares problem in float64, since `numpy.linalg.lstsq` takes no other.
     precision: Precision = "float64"
+    # U as the paper writes it, or rows weighted by what is known of their errors, see `balance`.
+    # Exact gradients that fix every layer give the same answer, and float32 ones one that is far
+    # less in error. Where a layer was solved only in part, the equations of the layers before it
+    # contradict each other and the two answers differ.
     rows: Literal["plain", "balanced"] = "plain"
 
     @cached_property

@@ -37,44 +37,25 @@ MOMENTS = 100
 class Search(ManyAttack):
     """Settings and bookkeeping of a search over many images and starts at once.
 
-    An attack shows in config.yaml those of the hidden settings that it takes, by declaring them
-    anew.
-
-    Parameters
-    ----------
-    starts
-        Searches for each shared gradient. From given starts without noise, no more than are given.
-    images
-        Attack only the first so many images of a gradient file.
-    precision
-        ``float32`` or ``float64``.
-    start
-        ``normal`` N(0, 1), ``uniform`` over the range of inputs, or given with the view: the
-        ``reconstruction`` of another attack or images of the same ``class``; then start i is the
-        given one number i, and over again.
-    start_noise
-        Standard deviation of normal noise that is added to given starts, relative to the root mean
-        square of the start: twin data may be dark.
-    lock
-        ``guess`` or ``fit`` what is not known of a key-lock; see `gradleak.attacks.locks`.
-    device
-        auto | cpu | cuda; mps has no float64, so there the search runs on the CPU.
-    chunk
-        Searches at a time, to bound memory.
+    An attack shows in config.yaml the hidden settings that it takes, by declaring them anew.
     """
 
     searches = True
     # Whether it computes with `BranchGradients` under every network.
     only_branches: ClassVar[bool] = False
 
-    starts: Amount = 1
-    images: Amount | None = None
+    starts: Amount = 1  # searches for each gradient; no more than are given without noise
+    images: Amount | None = None  # attack only the first so many images of a gradient file
     precision: Precision = "float32"
+    # N(0, 1), uniform over the range of inputs, or given with the view: another attack's answer or
+    # images of the same class. Then start i is the given one number i, and over again.
     start: Hidden[Start] = "normal"
+    # Deviation of normal noise that is added to given starts, relative to the root mean square of
+    # the start: twin data may be dark.
     start_noise: Hidden[Share] = 0.0
-    lock: Hidden[Lock] = "guess"
-    device: Hidden[str] = "cpu"
-    chunk: Hidden[int] = 32
+    lock: Hidden[Lock] = "guess"  # what is not known of a key-lock; see `gradleak.attacks.locks`
+    device: Hidden[str] = "cpu"  # or auto, cuda; mps has no float64, so there it is the CPU
+    chunk: Hidden[int] = 32  # searches at a time, to bound memory
 
     @property
     def label_unknown(self) -> bool:

@@ -12,16 +12,10 @@ from gradleak.defences.base import Client, Defence
 
 
 class Clipping(Defence):
-    """Scales the whole gradient down to a norm, g · min(1, norm / ||g||).
-
-    Parameters
-    ----------
-    norm
-        Largest ||g|| over all parameters that is shared as it is.
-    """
+    """Scales the whole gradient down to a norm, g · min(1, norm / ||g||)."""
 
     method: Literal["clipping"] = "clipping"
-    norm: PositiveFloat = 1.0
+    norm: PositiveFloat = 1.0  # largest ||g|| over all parameters that is shared as it is
 
     def apply(
         self, client: Client, gradients: Mapping[str, np.ndarray], seed: int

@@ -24,15 +24,10 @@ class Soteria(Defence):
     the columns of the lowest scores are zeroed: an image changed so that the features take that
     loss into account has to change most there. Written as it is, that is a pass back for each of
     n features, where a gradient takes one; features that lie far apart share one here.
-
-    Parameters
-    ----------
-    prune
-        Share of the columns that are zeroed, in (0, 1); MKOR Table 7 has 0.3.
     """
 
     method: Literal["soteria"] = "soteria"
-    prune: Annotated[float, Field(gt=0, lt=1)] = 0.3
+    prune: Annotated[float, Field(gt=0, lt=1)] = 0.3  # share of the columns; MKOR Table 7's
 
     def apply(
         self, client: Client, gradients: Mapping[str, np.ndarray], seed: int

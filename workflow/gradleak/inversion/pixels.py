@@ -18,23 +18,14 @@ FILTER_SIGMA = 10.0
 
 @dataclass(frozen=True)
 class Regions:
-    """Describers on a grid: entry i of an axis says something of pixels starts[i] + [0, side).
+    """Describers on a grid: entry i of an axis says something of pixels starts[i] + [0, side)."""
 
-    Attributes
-    ----------
-    upper, lower
-        (B, C, Sy, Sx): maximum and minimum of each region, the same array where regions have one
-        value (means, or single pixels); NaN where nothing is known.
-    starts
-        First pixel of each entry, along y and x.
-    side
-        Side of a region in pixels.
-    """
-
+    # (B, C, Sy, Sx): maximum and minimum of each region, the same array where regions have one
+    # value (means, or single pixels); NaN where nothing is known.
     upper: np.ndarray
     lower: np.ndarray
-    starts: tuple[np.ndarray, np.ndarray]
-    side: int
+    starts: tuple[np.ndarray, np.ndarray]  # first pixel of each entry, along y and x
+    side: int  # side of a region in pixels
 
 
 class Layout:

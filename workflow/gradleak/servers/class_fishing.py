@@ -20,18 +20,11 @@ class ClassFishingServer(Server):
     All other rows are zero, and their biases are so high that the class's probability is near 0:
     an image of another class then sends nothing back through the last layer, and the gradient of
     every layer before is that of the class's images.
-
-    Parameters
-    ----------
-    target
-        The class.
-    bias
-        What the other classes' biases are above its own.
     """
 
     method: Literal["class_fishing"] = "class_fishing"
-    target: Whole = 0
-    bias: PositiveFloat = 10.0
+    target: Whole = 0  # the class
+    bias: PositiveFloat = 10.0  # what the other classes' biases are above its own
 
     def corrupt(
         self, chain: Chain, weights: Mapping[str, np.ndarray], seed: int

@@ -20,26 +20,15 @@ from gradleak.servers.secret import REFERENCES
 class MkorServer(Server):
     """Writes paths for the image into convolutions, and nodes for each class into the classifier.
 
-    Parameters
-    ----------
-    convolutions
-        ``inconspicuous`` (eq. 20) or ``naive`` (section 3.4.1).
-    classifier
-        ``paired`` (eq. 10 to 13), ``naive`` (section 3.2.2) or ``untouched``.
-    shifts
-        I, the number of four-direction layers; None for as many as there is room for.
-    beta
-        β of each convolution, or one for all. The paper gives no values; the authors' code has 1.
-    noise, spare
-        Those of `ConvolutionDesign`.
-    sigma, output_bias, paths
-        Those of `ClassifierDesign`.
+    `noise` and `spare` are those of `ConvolutionDesign`; `sigma`, `output_bias` and `paths` those
+    of `ClassifierDesign`.
     """
 
     method: Literal["mkor"] = "mkor"
-    convolutions: Literal["inconspicuous", "naive"] = "inconspicuous"
-    classifier: Literal["paired", "naive", "untouched"] = "paired"
-    shifts: Whole | None = None
+    convolutions: Literal["inconspicuous", "naive"] = "inconspicuous"  # eq. 20 or section 3.4.1
+    classifier: Literal["paired", "naive", "untouched"] = "paired"  # eq. 10 to 13, section 3.2.2
+    shifts: Whole | None = None  # I, four-direction layers; None for as many as there is room for
+    # β of each convolution, or one for all. The paper gives no values; the authors' code has 1.
     beta: PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)] = 1.0
     noise: Annotated[float, Field(ge=0)] = 1e-3
     spare: Literal["noise", "keep", "silent"] = "noise"
