@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from chains import chain, conv, image, view
-from gradleak.attacks import gauss_newton
 from gradleak.attacks.gauss_newton import GaussNewton
 from gradleak.attacks.known_layers import known_deltas
 from gradleak.attacks.layerwise import ConvolutionCache
@@ -248,7 +247,7 @@ def test_the_image_is_searched_after_the_known_layers(target, stages, monkeypatc
         begun.append(problem)
         return Damped(problem, **more)
 
-    monkeypatch.setattr(gauss_newton, "Damped", note)
+    monkeypatch.setattr("gradleak.matching.damped.Damped", note)
     GaussNewton(iterations=12, target=target).run_many([shared], [0])
     assert len(begun) == stages
 
