@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Union
+from typing import Annotated, Any, Union, get_args
 
 from pydantic import Field
 
@@ -44,7 +44,7 @@ def class_of(folder: str, method: str) -> type[Section]:
         if isinstance(kind, type)
         and issubclass(kind, Section)
         and "method" in kind.model_fields
-        and kind.model_fields["method"].default == method
+        and get_args(kind.model_fields["method"].annotation) == (method,)
     )
     return found
 
