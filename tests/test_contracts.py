@@ -164,3 +164,11 @@ def test_it_says_why_it_does_not_apply(method, network, generator):
 def test_settings_that_do_not_exist_are_refused(method, key, value, generator):
     with pytest.raises(ValidationError, match=rf"1 validation error for \w+\n{key}\n"):
         made(method, generator, **{key: value})
+
+
+def test_a_method_is_declared_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(registry, "ROOT", tmp_path)
+    for name in ("one", "other"):
+        (tmp_path / f"{name}.py").write_text('class A:\n    method: Literal["mine"] = "mine"\n')
+    with pytest.raises(ValueError, match=r"\.one and \w+\.other both declare the method mine"):
+        registry.modules(".")
