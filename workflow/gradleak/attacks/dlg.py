@@ -31,7 +31,8 @@ LEAD = 0.25
 class Judged(Search):
     """A search whose answers are held for failures by their distance and their range."""
 
-    failure_loss: PositiveFloat = 0.5  # least relative distance of a failed search
+    # Least relative distance of gradients of a failed search; a gradient of zero has 1.
+    failure_loss: PositiveFloat = 0.5
     # How far its image leaves the range of inputs, in root mean square and shares of the range.
     failure_range: PositiveFloat = 1.0
 
