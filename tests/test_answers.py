@@ -9,8 +9,7 @@ from gradleak import gradients, scores, targets
 from gradleak.artifacts import read_tensors, write_tensors
 from gradleak.attacks import reconstruction_files, run, starts
 from gradleak.attacks.base import Reconstruction
-from gradleak.attacks.denoise import salt_and_pepper
-from gradleak.attacks.postprocess import hybrid_all
+from gradleak.attacks.postprocess import HybridGap, salt_and_pepper
 from gradleak.data.arrays import Dataset
 from gradleak.defences import apply
 from gradleak.defences.base import build as build_defence
@@ -255,14 +254,17 @@ def test_the_hybrid_takes_the_answer_with_less_noise(tmp_path):
     other = run.NotAttacked("failed", "It broke too.")
     one = saved(tmp_path, [Reconstruction(smooth, "a"), Reconstruction(noisy, "a"), failure], "one")
     two = saved(tmp_path, [Reconstruction(noisy, "b"), failure, other], "two")
-    found = hybrid_all([one, two])
+    attack = HybridGap(of=["one", "other"])
+    found = attack.make([one, two])
     images = found.images["net/images"][0, :, 0]
     np.testing.assert_array_equal(images[0], smooth)
     np.testing.assert_array_equal(images[1], noisy)
     assert [r["status"] for r in found.runs] == ["ok", "ok", "failed"]
     assert found.runs[2]["reason"] == "It broke."
     # A swap of the files changes nothing but a tie.
-    np.testing.assert_array_equal(hybrid_all([two, one]).images["net/images"][0, :2, 0], images[:2])
+    np.testing.assert_array_equal(
+        attack.make([two, one]).images["net/images"][0, :2, 0], images[:2]
+    )
 
 
 def test_starts_from_another_attack(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from chains import fully_connected, image, seen, view
-from gradleak.attacks import gauss_newton
+from gradleak.attacks.gauss_newton import GaussNewton
 from gradleak.attacks.inverting import InvertingGradients
 from gradleak.attacks.labels import is_positive
 from gradleak.attacks.last_layer import beginnings
@@ -97,8 +97,8 @@ def test_the_prior_of_gauss_newton_is_a_uniform_images(low, monkeypatch):
         spreads.append(spread)
         return Damped(*args, spread=spread, **more)
 
-    monkeypatch.setattr(gauss_newton, "Damped", note)
-    gauss_newton.GaussNewton(iterations=1).run_many([given], [0])
+    monkeypatch.setattr("gradleak.matching.damped.Damped", note)
+    GaussNewton(iterations=1).run_many([given], [0])
     assert set(spreads) == {(1.0 - low) ** 2 / 12.0}
 
 
@@ -124,7 +124,7 @@ def test_paths_are_solved_again_at_the_features_found():
     """Cross-entropy sends back what depends on the image: so δ of a gray one is a beginning."""
     labels = [2, 0, 0, 2, 2, 3]
     images = 0.02 * batch(network(), labels)
-    given = seen_by_server(network(), replace(PAIRED, beta=1.0), images, labels)
+    given = seen_by_server(network(), PAIRED.model_copy(update={"beta": 1.0}), images, labels)
     off = [
         max(error(Mkor(native=4, refinements=n).run(given, 0), images, labels).values())
         for n in (0, 1)

@@ -449,7 +449,8 @@ def test_a_training_without_a_defence_is_the_trainers_own_and_noise_changes_it(p
     split, recipe = split_of(photos), Recipe(2, 16, 0.05, crop=0, flip=False, precision="float32")
     plain = Trainer(network.chain, network.weights(0), split, recipe, 0).run()
     ours = Defended(network, split, recipe, None).run()
-    noisy, again = (Defended(network, split, recipe, GaussianNoise(1.0)).run() for _ in range(2))
+    noise = GaussianNoise(level=1.0)
+    noisy, again = (Defended(network, split, recipe, noise).run() for _ in range(2))
     for name, value in plain.last.items():
         np.testing.assert_array_equal(ours.last[name], value)
         np.testing.assert_array_equal(noisy.last[name], again.last[name])

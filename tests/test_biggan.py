@@ -221,7 +221,7 @@ def test_ggl_searches_it(weights, tmp_path):
     network = chain(conv(4, 3, 2, 1, activation="relu"), channels=3, side=16, classes=6)
     z, labels = inputs()
     target = files.read(path).images(z, labels)[2].double().numpy() - 0.5
-    (found,) = Ggl(generator=path, generations=20, population=10).run_many(
+    (found,) = Ggl(generator="drawn", generator_file=path, generations=20, population=10).run_many(
         [view(network, target, 2)], [0]
     )
     assert found.images.shape == (1, 3, 16, 16)

@@ -372,7 +372,7 @@ def test_inverting_gradients_lowers_the_distance_under_a_residual_network(mode):
         if number < 2:
             (alone,) = attack.run_many([view], [number])
             np.testing.assert_allclose(alone.images, found.images, atol=1e-6)
-    (smooth,) = dataclasses.replace(attack, tv=100.0).run_many(views[:1], [0])
+    (smooth,) = attack.model_copy(update={"tv": 100.0}).run_many(views[:1], [0])
     rough = together[0]
     assert np.abs(np.diff(smooth.images)).mean() < 0.7 * np.abs(np.diff(rough.images)).mean()
 
@@ -385,7 +385,7 @@ def test_members_of_equal_weights_share_one_set_and_modes_stay_apart(monkeypatch
             made.append((mode, weights["conv1.weight"].ndim, len(weights["fc1.bias"])))
             super().__init__(chain, weights, *args, mode=mode, **more)
 
-    monkeypatch.setattr("gradleak.attacks.search.BranchGradients", Counted)
+    monkeypatch.setattr("gradleak.matching.branches.BranchGradients", Counted)
     views = [view_of(i, seed) for i, seed in enumerate((0, 1, 0, 2))]
     views.append(view_of(0, 0, "training"))
     attack = InvertingGradients(iterations=1)
@@ -393,7 +393,7 @@ def test_members_of_equal_weights_share_one_set_and_modes_stay_apart(monkeypatch
     # Two views of seed 0; seeds 1 and 2 with weights of their own; the one in training mode.
     assert made == [("evaluation", 4, CLASSES), ("evaluation", 5, 2), ("training", 4, CLASSES)]
     made.clear()
-    dataclasses.replace(attack, starts=2).run_many(views[:4], range(4))
+    attack.model_copy(update={"starts": 2}).run_many(views[:4], range(4))
     assert made == [("evaluation", 4, CLASSES)] * 3
 
 

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from chains import chain, conv, image, view
 from gradleak import gradients, scores, security, targets
 from gradleak.artifacts import read_tensors, write_rows, write_tensors
-from gradleak.attacks.postprocess import denoise_all
+from gradleak.attacks.postprocess import TotalVariation
 from gradleak.attacks.run import attack_all
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ConfigError, DataError, NumericsError
@@ -251,7 +251,7 @@ def test_failed_runs_stay_as_rows(experiment, tmp_path):
     results = attack_all(experiment["model"], experiment["gradient"], {"method": "rgap"})
     assert results.summary().startswith("1 failed, 3 ok")
     results.save(path, str(tmp_path / "r.json"), {})
-    denoise_all(path, 0.15).save(smooth, str(tmp_path / "s.json"), {})
+    TotalVariation(of="one", weight=0.15).make([path]).save(smooth, str(tmp_path / "s.json"), {})
     for name in (path, smooth):
         table = score_table(experiment, name)
         bad = table[table.status == "failed"]
@@ -274,7 +274,7 @@ def test_denoising_smooths(experiment, tmp_path):
         path, str(tmp_path / "r.json"), {}
     )
     rough = read_tensors(path)[0]["small/images"]
-    smooth = denoise_all(path, 0.15).images["small/images"]
+    smooth = TotalVariation(of="one", weight=0.15).make([path]).images["small/images"]
     assert np.abs(np.diff(smooth)).sum() < 0.8 * np.abs(np.diff(rough)).sum()
 
 

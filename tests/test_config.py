@@ -1,19 +1,16 @@
 """config.yaml: what is refused, in which words; the schema file; random families."""
 
 import copy
-import dataclasses
-import importlib
 import json
+import subprocess
+import sys
 import tracemalloc
-import typing
 from pathlib import Path
 
 import pytest
 import yaml
 
 from gradleak import config
-from gradleak.attack_sections import AttackConfig
-from gradleak.attacks.run import ATTACKS, PIPELINE_KEYS
 from gradleak.errors import ConfigError
 from gradleak.models.family import draw
 from gradleak.wording import nearest
@@ -133,6 +130,8 @@ REFUSED = [
     ("attacks.copa.strat", "rgap", ["attacks.copa.strat", "did you mean 'start'"]),
     ("attacks.copa.method", "rgapp", ["attacks.copa.method", "'rgapp'", "did you mean 'rgap'"]),
     ("attacks.copa.hidden_spread", -1.0, ["attacks.copa.hidden_spread", "-1.0"]),
+    ("attacks.dlg.chunk", 3, ["key 'attacks.dlg.chunk' does not belong here"]),
+    ("attacks.mkor.smooth", 4, ["attacks.mkor: smooth: 4 has no middle pixel"]),
     ("attacks.copa.iterations", 0, ["attacks.copa.iterations", "0"]),
     ("attacks.copa_tv.weight", 0.0, ["attacks.copa_tv.weight", "0.0"]),
     ("attacks.copa_tv.of", "copy", ["attacks.copa_tv.of", "'copy'", "did you mean 'copa'"]),
@@ -261,25 +260,11 @@ def test_no_suggestion_is_the_word_itself():
     assert nearest("skipp", ["skip", "seeds"]) == " (did you mean 'skip'?)"
 
 
-@pytest.mark.parametrize("method", sorted(ATTACKS))
-def test_defaults_of_an_attack_are_those_of_its_class(method):
-    module, name = ATTACKS[method]
-    kind = getattr(importlib.import_module(module), name)
-    ours = {
-        field.name: field.default
-        for field in dataclasses.fields(kind)
-        if field.init and field.default is not dataclasses.MISSING
-    }
-    (section,) = (
-        part
-        for part in typing.get_args(typing.get_args(AttackConfig)[0])
-        if typing.get_args(part.model_fields["method"].annotation) == (method,)
-    )
-    keys = {key for key in section.model_fields if key not in PIPELINE_KEYS}
-    assert keys <= set(ours)
-    for key in keys:
-        default = section.model_fields[key].default
-        assert ours[key] == ("given" if default == "reconstruction" else default), key
+def test_what_takes_long_to_import_is_imported_by_jobs_alone():
+    slow = "{'scipy', 'skimage', 'torch'}"
+    code = f"import sys, gradleak.config; sys.exit(str(sorted({slow} & set(sys.modules))))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "[]"
 
 
 def test_other_wrong_keys_are_counted_once_each():

@@ -1,21 +1,24 @@
-"""What every attack of `ATTACKS` promises; docs/adding.md says so to who adds one."""
+"""What every attack promises; docs/adding.md says so to who adds one."""
 
 import dataclasses
-import importlib
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 import mkor_cases
 import test_locked_attacks as locked
 import test_unlock
 from chains import chain, conv, fully_connected, image, view
+from gradleak import registry
 from gradleak.attacks.base import ManyAttack, Reconstruction
-from gradleak.attacks.run import ATTACKS, _record, build
+from gradleak.attacks.run import _record, build
 from gradleak.errors import NumericsError
 from gradleak.generators import conditional_vae, files
 from gradleak.servers.class_fishing import ClassFishingServer
 
+KINDS = {method: registry.class_of("attacks", method) for method in registry.modules("attacks")}
+ATTACKS = {method: kind for method, kind in KINDS.items() if not kind.postprocesses}
 # Two convolutions and a fully connected layer, all with a bias: every layer has full column rank.
 PLAIN = chain(conv(4, 3, bias=True), conv(6, 3, bias=True))
 LABELS = [2, 0, 1, 3]
@@ -79,16 +82,11 @@ def generator(tmp_path_factory):
     return where
 
 
-def made(method, generator):
+def made(method, generator, **more):
     """The attack with its defaults, but for the length of a search."""
-    module, name = ATTACKS[method]
-    known = {
-        field.name for field in dataclasses.fields(getattr(importlib.import_module(module), name))
-    }
-    settings = {key: value for key, value in SHORT.items() if key in known}
-    return build(
-        {"method": method, **settings}, generator=generator if "generator" in known else None
-    )
+    short = SHORT | {"generator": "drawn"}
+    known = {key: value for key, value in short.items() if key in ATTACKS[method].model_fields}
+    return build({"method": method, **known, **more}, generator=generator)
 
 
 def answers(attack, views, seeds):
@@ -147,3 +145,30 @@ def test_a_gradient_that_tells_nothing_fails_with_one_sentence(method, value, ge
 def test_it_says_why_it_does_not_apply(method, network, generator):
     why = made(method, generator).applies(network)
     assert why is None or (why.endswith(".") and network.name in why and "\n" not in why)
+
+
+@pytest.mark.parametrize(
+    ("method", "key", "value"),
+    [
+        ("dlg", "start", "ones"),
+        ("dlg", "lock", "break"),
+        ("mkor", "estimate", "median"),
+        ("mkor", "rows", "some"),
+        ("grnn", "start", "uniform"),
+        *(
+            (method, "label", "unknown")
+            for method in ("inverting_gradients", "gauss_newton", "ggl")
+        ),
+    ],
+)
+def test_settings_that_do_not_exist_are_refused(method, key, value, generator):
+    with pytest.raises(ValidationError, match=rf"1 validation error for \w+\n{key}\n"):
+        made(method, generator, **{key: value})
+
+
+def test_a_method_is_declared_once(monkeypatch, tmp_path):
+    monkeypatch.setattr(registry, "ROOT", tmp_path)
+    for name in ("one", "other"):
+        (tmp_path / f"{name}.py").write_text('class A:\n    method: Literal["mine"] = "mine"\n')
+    with pytest.raises(ValueError, match=r"\.one and \w+\.other both declare the method mine"):
+        registry.modules(".")

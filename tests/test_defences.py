@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from chains import chain, conv, image, view
-from gradleak.defences.base import DEFENCES, Client, build
+from gradleak import registry
+from gradleak.defences.base import Client, build
 from gradleak.defences.soteria import scores
 from gradleak.models.build import load
 from gradleak.models.initial import initial_weights
@@ -21,7 +22,7 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("method", DEFENCES)
+@pytest.mark.parametrize("method", registry.modules("defences"))
 def test_contract(method):
     shared = dict(view(NETWORK, image(NETWORK), precision="float32").gradients)
     before = {name: value.copy() for name, value in shared.items()}

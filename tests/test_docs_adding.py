@@ -19,7 +19,7 @@ PAGE = ROOT / "docs/adding.md"
 BLOCK = re.compile(r"^([^\n]*)\n\n```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PLACES = {
     "new": re.compile(r"[Nn]ew file\s`([^`]+)`:$"),
-    "under": re.compile(r"[Ii]n `([^`]+)`, under `([^`]+)`:$"),
+    "under": re.compile(r"[Ii]n `([^`]+)`, under `([^`]+)`(?:, where [^:]+)?:$"),
     "above": re.compile(r"in `([^`]+)`, above `([^`]+)`:$", re.IGNORECASE),
     "change": re.compile(r"In `([^`]+)`, a line changed:$"),
 }
@@ -104,12 +104,22 @@ def followed(tmp_path_factory):
     return folder, run
 
 
+@pytest.mark.parametrize(
+    ("heading", "file"),
+    [("An attack", "attacks/mean_colour.py"), ("A defence", "defences/largest.py")],
+)
+def test_a_method_is_one_file_and_one_entry(heading, file):
+    section = PAGE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    touched = [words[0] for how, words, _ in steps() if words and words[-1] in section]
+    assert sorted(touched) == ["config.yaml", f"workflow/gradleak/{file}"]
+    assert section.count("\n") < 60
+
+
 def test_the_new_methods_keep_the_contracts(followed):
     _, run = followed
     said = run(
         "python -m pytest -v -p no:cacheprovider tests/test_contracts.py tests/test_defences.py "
-        "tests/test_config.py tests/test_mean_colour.py "
-        "-k 'mean_colour or largest or schema or defaults'"
+        "tests/test_config.py -k 'mean_colour or largest or schema or long'"
     )
     # Each contract has run with the new name.
     for name in (
@@ -139,6 +149,19 @@ def test_its_captions_are_those_of_the_report(followed):
     captions = Captions(sorted((folder / "workflow/report/captions").glob("*/toy*.rst")))
     assert captions.of("papers", "toy").title == "TOY"
     assert "takes entries away" in captions.of("tables", "toy_table1").text
+
+
+def test_one_colour_comes_back(followed):
+    _, run = followed
+    run(
+        """python -c "
+from chains import chain, conv, np, view
+from gradleak.attacks.mean_colour import MeanColour
+network = chain(conv(4, 3, bias=True), conv(6, 3), channels=3)
+image = np.ones(network.input) * np.array([0.3, -0.2, 0.1])[:, None, None]
+np.testing.assert_allclose(MeanColour().run(view(network, image), 0).image, image, atol=1e-12)
+" """
+    )
 
 
 def test_linters_find_nothing(followed):

@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from chains import chain, conv, image, view
-from gradleak.attacks import gauss_newton
 from gradleak.attacks.gauss_newton import GaussNewton
 from gradleak.attacks.known_layers import known_deltas
 from gradleak.attacks.layerwise import ConvolutionCache
 from gradleak.attacks.rgap import RGap
-from gradleak.errors import ConfigError, NumericsError
+from gradleak.errors import NumericsError
 from gradleak.gradients import signs
 from gradleak.matching.chain_gradients import ChainGradients
 from gradleak.matching.damped import Damped, Problem, conjugate_gradients, square
@@ -248,7 +247,7 @@ def test_the_image_is_searched_after_the_known_layers(target, stages, monkeypatc
         begun.append(problem)
         return Damped(problem, **more)
 
-    monkeypatch.setattr(gauss_newton, "Damped", note)
+    monkeypatch.setattr("gradleak.matching.damped.Damped", note)
     GaussNewton(iterations=12, target=target).run_many([shared], [0])
     assert len(begun) == stages
 
@@ -345,8 +344,3 @@ def test_the_distance_is_that_of_dlg():
     assert problem.distance(members.starts) == pytest.approx(float(distance))
     at = problem.linearise(members.starts)
     assert square(problem.residual(at)) == pytest.approx(float(distance))
-
-
-def test_an_unknown_label_is_refused():
-    with pytest.raises(ConfigError, match="label: unknown is not for gauss_newton"):
-        GaussNewton(label="unknown")

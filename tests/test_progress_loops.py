@@ -82,7 +82,7 @@ def test_taking_gradients_tells_of_gradients_and_of_parts_of_large_batches(
 
 def test_soteria_tells_of_gradients_and_of_channels(case, lines):
     tensors, metadata = gradients.capture_all(*case, **KNOWN)
-    found = lines(defend_all, *case, tensors, metadata, Soteria(0.3))
+    found = lines(defend_all, *case, tensors, metadata, Soteria(prune=0.3))
     filters = case[0].chains[0].convolutions[-1].shape.filters
     each = [f"{k} of {filters} channels" for k in range(1, filters + 1)]
     assert [line for line in found if "channels" in line] == [

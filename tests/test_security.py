@@ -15,9 +15,8 @@ import torch
 import yaml
 from torchvision import datasets
 
-from gradleak import config, sidecars
+from gradleak import config, registry, sidecars
 from gradleak.artifacts import atomic, read_tensors, write_json
-from gradleak.attack_sections import AttackConfig
 from gradleak.data import arrays, backbones, download, official, own_folder, pickles
 from gradleak.errors import ArtifactError, ConfigError, DataError, GradleakError
 from gradleak.generators import biggan_weights
@@ -159,7 +158,8 @@ def test_no_reference_leads_elsewhere(key, word):
 def test_attacks_name_others_by_ids_alone():
     """Keys of attacks that become paths: their types take ids."""
     found = 0
-    for member in AttackConfig.__args__[0].__args__:
+    for method in registry.modules("attacks"):
+        member = registry.class_of("attacks", method)
         for key in {"of", "own_images", "generator"} & set(member.model_fields):
             found += 1
             assert ID_PATTERN in str(member.model_json_schema()["properties"][key]), key

@@ -11,7 +11,6 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from gradleak.attack_sections import AttackConfig
 from gradleak.errors import ConfigError
 from gradleak.experiment_checks import check_experiment, check_targets, check_weights
 from gradleak.sections import (
@@ -22,10 +21,6 @@ from gradleak.wording import check_known, sentence
 
 # Papers, each with a claims file of its name.
 PAPERS = get_args(Experiment.model_fields["paper"].annotation)
-# Attacks that are made from the reconstructions of others, without a gradient of their own.
-POST = ("total_variation", "h_gap")
-# Attacks that give twin data beside their answer.
-WITH_TWINS = ("rgap",)
 # Keys that take a number or the name of one in `scales`.
 AMOUNTS = (
     "seeds",
@@ -173,7 +168,14 @@ def _check_attacks(config: Config) -> None:
     """Amounts and the ids that attacks name; an attack is made from one that needs no other."""
     for name, entry in config.attacks.items():
         where = f"attacks.{name}"
+        for key in sorted(entry.model_fields_set):
+            if type(entry).model_fields[key].exclude:
+                raise ConfigError(
+                    f"config.yaml: key '{where}.{key}' does not belong here; remove it."
+                )
         _amounts_known(where, entry, config)
+        if (why := entry.contradiction()) is not None:
+            raise ConfigError(f"config.yaml: {where}: {why}.")
         own_images = getattr(entry, "own_images", None)
         if own_images is not None:
             check_known(f"{where}.own_images", [own_images], config.targets)
@@ -190,23 +192,23 @@ def _check_attacks(config: Config) -> None:
         choices = [
             other
             for other, e in config.attacks.items()
-            if e.method not in POST and (entry.method in POST or not made_from(e))
+            if not e.postprocesses and (entry.postprocesses or not e.made_from)
         ]
-        for made in made_from(entry):
+        for made in entry.made_from:
             if made in config.attacks and made not in choices:
                 raise ConfigError(
                     f"config.yaml: {where}.of: {made} is itself made from another attack; choose "
                     f"one that is not: {', '.join(choices)}."
                 )
-        check_known(f"{where}.of", made_from(entry), choices)
+        check_known(f"{where}.of", entry.made_from, choices)
         if getattr(entry, "answer", "answer") == "twin":
             _check_twin(config, name)
 
 
 def _check_twin(config: Config, name: str) -> None:
     """Refuse a start from the twin of an attack that gives none."""
-    giving = [other for other, entry in config.attacks.items() if entry.method in WITH_TWINS]
-    for of in made_from(config.attacks[name]):
+    giving = [other for other, entry in config.attacks.items() if entry.gives_twins]
+    for of in config.attacks[name].made_from:
         if of not in giving:
             raise ConfigError(
                 f"config.yaml: attacks.{name}.answer: twin, but {of} gives no twin data; choose "
@@ -214,15 +216,9 @@ def _check_twin(config: Config, name: str) -> None:
             )
 
 
-def made_from(entry: AttackConfig) -> list[str]:
-    """Attacks whose reconstructions an attack needs."""
-    of = getattr(entry, "of", None)
-    return [] if of is None else [of] if isinstance(of, str) else list(of)
-
-
 def _run_in(config: Config, experiment: Experiment) -> list[str]:
     """Attacks of an experiment and those that they are made from, each once."""
-    listed = [[name, *made_from(config.attacks[name])] for name in experiment.attacks]
+    listed = [[name, *config.attacks[name].made_from] for name in experiment.attacks]
     return list(dict.fromkeys(name for names in listed for name in names))
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import yaml
 
 from gradleak import config as gradleak_config
-from gradleak.attack_sections import SEARCHES
 from gradleak.benchmarks.measure import last_line
 from gradleak.benchmarks.pipeline import copy_tree, snakemake
 from gradleak.data.catalogue import info, resolve
@@ -41,7 +40,7 @@ def passing_gradients(config: Config) -> list[str]:
         name
         for name, entry in config.experiments.items()
         if any(parameters(config, model) > LARGE for model in entry.models)
-        and not any(config.attacks[attack].method in SEARCHES for attack in entry.attacks)
+        and not any(config.attacks[attack].searches for attack in entry.attacks)
     ]
 
 

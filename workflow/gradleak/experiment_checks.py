@@ -14,8 +14,6 @@ from gradleak.section import MOST
 from gradleak.sections import Config, Experiment, Targets
 from gradleak.wording import check_known
 
-# Attacks that need the inverse of every activation.
-INVERTING = ("copa",)
 # Images of each split as it was published; stand-ins have fewer.
 PUBLISHED = {
     "mnist": {"train": 60_000, "test": 10_000},
@@ -23,10 +21,6 @@ PUBLISHED = {
     "cifar100": {"train": 50_000, "test": 10_000},
     "imagenet": {"val": 50_000},
 }
-# Attacks that search for an image under known labels, which they do not find by themselves.
-SEARCHES = ("dlg", "inverting_gradients", "gauss_newton", "ggl", "grnn")
-# Attacks that read the secret of a server of the same method.
-SECRET = ("mkor", "class_fishing")
 
 
 def check_targets(config: Config, name: str) -> None:
@@ -110,14 +104,14 @@ def _check_server(config: Config, name: str) -> None:
     experiment = config.experiments[name]
     server = config.servers[experiment.server]
     for attack in experiment.attacks:
-        method = config.attacks[attack].method
-        if method in SECRET and method != server.method:
+        entry = config.attacks[attack]
+        if entry.reads_secret and entry.method != server.method:
             raise ConfigError(
                 f"config.yaml: experiments.{name}: attack {attack} reads the secret of a server of "
-                f"method: {method}, but server: {experiment.server} is {server.method}; choose "
-                "such a server."
+                f"method: {entry.method}, but server: {experiment.server} is {server.method}; "
+                "choose such a server."
             )
-        if method not in ("mkor", "class_fishing") and experiment.kept == "classifier":
+        if not entry.reads_secret and experiment.kept == "classifier":
             raise ConfigError(
                 f"config.yaml: experiments.{name}: kept: classifier leaves out gradients that "
                 f"attack {attack} compares; set kept: all."
@@ -213,7 +207,7 @@ def _check_labels(config: Config, name: str, attack: str) -> None:
             f"{where} attack {attack} starts from images of the class, which it must know; set "
             "label: granted, or take the attack out."
         )
-    if entry.method not in SEARCHES or getattr(entry, "label", "from_view") == "unknown":
+    if not entry.needs_labels:
         return
     batch = config.amount(config.targets[experiment.targets].batch)
     reason = f"batches of {batch}" if batch > 1 else f"the loss {experiment.loss}"
@@ -362,7 +356,7 @@ def _check_activations(config: Config, name: str, model: str) -> None:
     )
     lacking = [a for a in activations if a not in INVERTIBLE]
     attacks = config.experiments[name].attacks
-    walking = [a for a in attacks if config.attacks[a].method in INVERTING]
+    walking = [a for a in attacks if config.attacks[a].inverts_activations]
     if lacking and walking:
         raise ConfigError(
             f"config.yaml: experiments.{name}: {model} has the activation '{lacking[0]}', which "

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit
 
 from gradleak.errors import NumericsError
 
@@ -44,6 +43,8 @@ class MarginLoss:
         """∂ℓ/∂μ; of the logistic loss −1/(1 + e^μ), where eq. (35) prints a μ too many."""
         mu = np.asarray(mu, dtype=np.float64)
         if self.name == "logistic":
+            from scipy.special import expit  # takes longer to import than all else here
+
             return -expit(-mu)
         if self.name == "exponential":
             return -np.exp(-mu)

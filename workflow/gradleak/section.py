@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -15,6 +15,7 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
+from pydantic.json_schema import SkipJsonSchema
 
 from gradleak.data.catalogue import info
 
@@ -49,6 +50,14 @@ Identifier = Annotated[
     str, Field(pattern=ID_PATTERN, max_length=LONGEST_ID), AfterValidator(_no_period)
 ]
 AmountOrName = Count | Identifier
+if TYPE_CHECKING:
+    Amount = int
+else:
+    # A number by the time that anything computes with it; in config.yaml maybe a name of `scales`.
+    Amount = AmountOrName
+Value = TypeVar("Value")
+# A field that Python code may set and config.yaml may not.
+Hidden = Annotated[Value, Field(exclude=True), SkipJsonSchema()]
 InputSize = Annotated[tuple[Count, Count, Count], Field(strict=False)]
 # The same, where names of `scales` may stand for sides.
 ScaledInputSize = Annotated[tuple[Count, AmountOrName, AmountOrName], Field(strict=False)]
@@ -120,3 +129,17 @@ class Section(BaseModel):
     """Base of all sections: closed, strict (no "3" for 3) and unchangeable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+def _described(schema: dict[str, Any]) -> None:
+    """Keep the first sentence of the docstring alone, and ask for the method."""
+    schema["description"] = schema["description"].partition("\n\n")[0].replace("\n", " ")
+    schema["required"] = ["method", *schema.get("required", ())]
+
+
+class Method(Section):
+    """An attack, a defence or a server with its settings: found by its `method`, see `registry`."""
+
+    model_config = ConfigDict(json_schema_extra=_described)
+
+    method: str

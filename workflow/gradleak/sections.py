@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PositiveFloat, PrivateAttr, model_validator
 
-from gradleak.attack_sections import AttackConfig
+from gradleak import registry
 from gradleak.audit_sections import AuditConfig
 from gradleak.errors import ConfigError
 from gradleak.generator_sections import GeneratorConfig
@@ -39,8 +39,17 @@ from gradleak.section import (
     Whole,
     known_split,
 )
-from gradleak.server_sections import HonestServer, ServerConfig
+from gradleak.servers.honest import HonestServer
 from gradleak.training_sections import TrainingConfig
+
+if TYPE_CHECKING:
+    from gradleak.attacks.base import Entry as AttackConfig
+    from gradleak.section import Method as DefenceConfig
+    from gradleak.section import Method as ServerConfig
+else:
+    AttackConfig = registry.entries("attacks")
+    DefenceConfig = registry.entries("defences")
+    ServerConfig = registry.entries("servers")
 
 
 class Data(Section):
@@ -225,39 +234,6 @@ class Family(Section):
     activation: ActivationName
 
 
-class NoDefence(Section):
-    """The gradient is shared as it is."""
-
-    method: Literal["none"]
-
-
-class GaussianNoiseConfig(Section):
-    """Gaussian noise on every gradient."""
-
-    method: Literal["gaussian_noise"]
-    level: PositiveFloat
-    relative: bool = True
-
-
-class SoteriaConfig(Section):
-    """Features that would disturb a reconstruction most are not shared."""
-
-    method: Literal["soteria"]
-    prune: Annotated[float, Field(gt=0, lt=1)] = 0.3
-
-
-class ClippingConfig(Section):
-    """The whole gradient is scaled down to a norm."""
-
-    method: Literal["clipping"]
-    norm: PositiveFloat = 1.0
-
-
-DefenceConfig = Annotated[
-    NoDefence | GaussianNoiseConfig | ClippingConfig | SoteriaConfig, Field(discriminator="method")
-]
-
-
 class Experiment(Section):
     """Every listed model, defence and attack on one target set."""
 
@@ -302,9 +278,7 @@ class Config(Section):
     models: dict[Identifier, Model]
     families: dict[Identifier, Family]
     groups: dict[Identifier, Identifiers] = Field(default={})
-    servers: dict[Identifier, ServerConfig] = Field(
-        default={"honest": HonestServer(method="honest")}
-    )
+    servers: dict[Identifier, ServerConfig] = Field(default={"honest": HonestServer()})
     trainings: dict[Identifier, TrainingConfig] = Field(default={})
     generators: dict[Identifier, GeneratorConfig] = Field(default={})
     defences: dict[Identifier, DefenceConfig]

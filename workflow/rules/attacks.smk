@@ -56,7 +56,7 @@ rule postprocess:
         runtime=minutes("postprocess"),
     params:
         settings=attack_settings,
-        code=code("gradleak.attacks.postprocess"),
+        code=attack_code,
     message:
         "Postprocess {wildcards.attack} of {wildcards.model}"
         " ({wildcards.experiment}, defence {wildcards.defence})"

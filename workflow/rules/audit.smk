@@ -3,7 +3,8 @@
 AUDIT = "results/audit/{audit}/"
 AUDITS = ids(CONFIG.audit)
 # Attacks, defences and servers are looked up by name, so their code is named here.
-METHODS = sorted(file for kind in (ATTACKS, DEFENCES, SERVERS) for file, _ in kind.values())
+KINDS = ("attacks", "defences", "servers")
+METHODS = sorted({file for kind in KINDS for file in registry.modules(kind).values()})
 # The page's parts in workflow/report/.
 PAGE = ("audit.html.j2", "base.css", "audit.css", "audit.js")
 # Results to make for all entries; passed.txt for those with something to pass.

@@ -8,18 +8,14 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
 from gradleak import config as gradleak_config
-from gradleak import cleanup, disk, experiment_checks, resources, shared_cache
-from gradleak.attack_sections import SEARCHES
-from gradleak.attacks.run import ATTACKS
+from gradleak import cleanup, disk, registry, resources, shared_cache
 from gradleak.benchmarks.threads import shortened
 from gradleak.data import backbones
 from gradleak.data.arrays import is_by_hand
 from gradleak.data.catalogue import pairs, pairs_pattern, resolve
-from gradleak.defences.base import DEFENCES
 from gradleak.errors import GradleakError
 from gradleak.provenance import code_hash as code
 from gradleak.provenance import software
-from gradleak.servers.base import SERVERS
 
 # Costly rules use Snakemake's shared cache, `cache: SHARED`, where --cache asks for it; without it
 # Snakemake would warn about each of them. A storage provider brings a cache of its own.
@@ -94,12 +90,9 @@ RANK = f"results/rank/{CELL}.csv"
 UNDEFENDED = [name for name, entry in CONFIG.defences.items() if entry.method == "none"]
 
 # Attacks on gradients, and those made of the reconstructions of others alone.
-FIRST = [name for name, entry in CONFIG.attacks.items() if entry.method in ATTACKS]
-# Methods that run on `device`; the closed forms and COPA run on the CPU.
-ON_DEVICE = SEARCHES
+FIRST = [name for name, entry in CONFIG.attacks.items() if not entry.postprocesses]
 # Images that share a gradient from which on a search is faster on two threads.
 LARGE_BATCH = 50
-SECRET_READERS = experiment_checks.SECRET
 LATER = [name for name in CONFIG.attacks if name not in FIRST]
 
 # Models with a layer that a client's key locks, and groups with such a model; trainings by clients.

@@ -157,7 +157,7 @@ def model_threads(wildcards):
 def attack_threads(wildcards):
     """Two for searches over large batches, which gain 1.6; closed forms and others gain less."""
     targets = CONFIG.targets[CONFIG.experiments[wildcards.experiment].targets]
-    search = CONFIG.attacks[wildcards.attack].method in SEARCHES
+    search = CONFIG.attacks[wildcards.attack].searches
     return 2 if search and CONFIG.amount(targets.batch) >= LARGE_BATCH else 1
 
 
@@ -168,12 +168,13 @@ def server_settings(wildcards):
 
 def server_code(wildcards):
     """Code of this server alone."""
-    return code("gradleak.servers.base", SERVERS[CONFIG.servers[wildcards.server].method][0])
+    method = CONFIG.servers[wildcards.server].method
+    return code("gradleak.servers.base", registry.modules("servers")[method])
 
 
 def secret(wildcards):
     """What the server keeps, for an attack that reads it."""
-    if CONFIG.attacks[wildcards.attack].method not in SECRET_READERS:
+    if not CONFIG.attacks[wildcards.attack].reads_secret:
         return []
     server = CONFIG.experiments[wildcards.experiment].server
     return [SECRET.format(server=server, model=wildcards.model)]
@@ -187,7 +188,7 @@ def defence_settings(wildcards):
 def defence_code(wildcards):
     """Code of this defence alone."""
     method = CONFIG.defences[wildcards.defence].method
-    return code("gradleak.defences.apply", DEFENCES[method][0])
+    return code("gradleak.defences.apply", registry.modules("defences")[method])
 
 
 def amounts_of_attack(attack):
@@ -211,17 +212,18 @@ def attack_settings(wildcards):
 
 def attack_code(wildcards):
     """Code of this attack alone: an edit of one attack leaves the others' results as they are."""
-    return code("gradleak.attacks.run", ATTACKS[CONFIG.attacks[wildcards.attack].method][0])
+    method = CONFIG.attacks[wildcards.attack].method
+    return code("gradleak.attacks.run", registry.modules("attacks")[method])
 
 
 def attack_device(wildcards):
-    """Device of attacks that use PyTorch; None for the others, so that it cannot rerun them."""
-    return CONFIG.device if CONFIG.attacks[wildcards.attack].method in ON_DEVICE else None
+    """Device of searches; None for closed forms and COPA, so that it cannot rerun them."""
+    return CONFIG.device if CONFIG.attacks[wildcards.attack].searches else None
 
 
 def attack_gpu(wildcards):
     """GPUs that an attack asks for: closed forms and COPA run on the CPU."""
-    return GPU if CONFIG.attacks[wildcards.attack].method in ON_DEVICE else 0
+    return GPU if CONFIG.attacks[wildcards.attack].searches else 0
 
 
 def first_reconstructions(wildcards):
@@ -233,7 +235,7 @@ def first_reconstructions(wildcards):
             defence=wildcards.defence,
             attack=attack,
         )
-        for attack in gradleak_config.made_from(CONFIG.attacks[wildcards.attack])
+        for attack in CONFIG.attacks[wildcards.attack].made_from
     ]
 
 

@@ -1,60 +1,42 @@
-"""The contract of an attack."""
+"""What an attack knows, answers, and declares of itself."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
-from gradleak.servers.secret import Secret
+from gradleak.section import Method
+
+if TYPE_CHECKING:
+    from gradleak.attacks.run import Results
+    from gradleak.servers.secret import Secret
 
 
 @dataclass(frozen=True)
 class AttackerView:
-    """All that an attacker knows: never the image.
+    """All that an attacker knows: never the image."""
 
-    Attributes
-    ----------
-    chain
-        Architecture.
-    weights, gradients
-        ``{parameter: array}``, what the server sent and what the client shared.
-    labels
-        True classes (−1 or 1 for a loss of a margin) if they were granted, else None.
-    low, high
-        Range of the network's input.
-    loss
-        One of `gradleak.losses.LOSSES`.
-    batch
-        K, the number of images whose gradients were averaged.
-    starts
-        Images (S, K, C, H, W) that an optimiser is told to start from, None where it draws them.
-    secret
-        What the server kept to itself, if it is a malicious one.
-    fingerprint
-        Of the weights that the gradient was taken with.
-    mode
-        How the client's norms and dropout ran: ``training`` or ``evaluation``.
-    keys
-        Keys of locked layers ``{layer}_key``, where they were granted.
-    """
-
-    chain: Chain
-    weights: Mapping[str, np.ndarray]
-    gradients: Mapping[str, np.ndarray]
+    chain: Chain  # architecture
+    weights: Mapping[str, np.ndarray]  # {parameter: array} that the server sent
+    gradients: Mapping[str, np.ndarray]  # {parameter: array} that the client shared
+    # True classes (−1 or 1 for a loss of a margin) if they were granted, else None.
     labels: tuple[int, ...] | None
-    low: float
+    low: float  # range of the network's input
     high: float
-    loss: str = "cross_entropy"
-    batch: int = 1
+    loss: str = "cross_entropy"  # one of `gradleak.losses.LOSSES`
+    batch: int = 1  # K, the number of images whose gradients were averaged
+    # Images (S, K, C, H, W) that an optimiser is told to start from, None where it draws them.
     starts: np.ndarray | None = None
-    secret: Secret | None = None
-    fingerprint: str = ""
-    mode: str = "training"
+    secret: Secret | None = None  # what the server kept to itself, if it is a malicious one
+    fingerprint: str = ""  # of the weights that the gradient was taken with
+    mode: str = "training"  # how the client's norms and dropout ran, or "evaluation"
+    # Keys of locked layers {layer}_key, where they were granted.
     keys: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
@@ -65,87 +47,42 @@ class AttackerView:
 
 @dataclass(frozen=True)
 class LayerFacts:
-    """What solving one layer told.
+    """Diagnostics from solving one layer."""
 
-    Attributes
-    ----------
-    layer
-        Name in the chain.
-    equation
-        Number of the COPA equation that was solved.
-    residual
-        ||U x − V|| relative to ||V||.
-    iterations
-        Steps of the solver.
-    stop
-        Why the solver stopped.
-    clipped
-        Values moved into the range of the activation before it was inverted.
-    trace
-        Objective after each outer step, empty for a direct solve.
-    free
-        Unknowns that no equation of the layer fixes: at least so many, by its sizes.
-    """
-
-    layer: str
-    equation: str
-    residual: float
-    iterations: int
-    stop: str
-    clipped: int = 0
-    trace: tuple[float, ...] = ()
-    free: int = 0
+    layer: str  # name in the chain
+    equation: str  # number of the COPA equation that was solved
+    residual: float  # ||U x − V|| relative to ||V||
+    iterations: int  # steps of the solver
+    stop: str  # why the solver stopped
+    clipped: int = 0  # values moved into the range of the activation before it was inverted
+    trace: tuple[float, ...] = ()  # objective after each outer step, empty for a direct solve
+    free: int = 0  # unknowns that no equation of the layer fixes: at least so many, by its sizes
 
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """One answer of an attack to one shared gradient.
+    """One answer of an attack to one shared gradient."""
 
-    Attributes
-    ----------
-    images
-        (K', C, H, W) in the range of the network's input; K' = K, or 1 where the attack takes a
-        batch for one image.
-    stop
-        Why the attack stopped.
-    layers
-        Facts about each layer, last layer first.
-    label
-        Label that the attack used or found.
-    fc_input
-        Input (n,) of the first fully connected layer as the attack found it, where it did.
-    kind
-        What sort of answer it is: ``answer``, ``twin``, ``start 3``.
-    failure
-        Why the attacker holds the answer for a failure, judged without the original; empty if not.
-    loss
-        Final value of the attack's objective, NaN where it has none.
-    evaluations
-        Gradients of the network that the attack computed, 0 for a closed form.
-    trace
-        Objective at about 100 moments, for an iterative attack.
-    others
-        Further answers: twin data, other starts.
-    classes, counts
-        Class of each image (K',) and how many images of the batch it is the mean of, where the
-        attack answers by class; else empty.
-    partial
-        Whether it answers for these classes alone by its nature, not because others were lost.
-    """
-
+    # (K', C, H, W) in the range of the network's input; K' = K, or 1 where the attack takes a
+    # batch for one image.
     images: np.ndarray
-    stop: str
-    layers: tuple[LayerFacts, ...] = ()
-    label: int | None = None
+    stop: str  # why the attack stopped
+    layers: tuple[LayerFacts, ...] = ()  # last layer first
+    label: int | None = None  # that the attack used or found
+    # Input (n,) of the first fully connected layer as the attack found it, where it did.
     fc_input: np.ndarray | None = None
-    kind: str = "answer"
+    kind: str = "answer"  # or "twin", "start 3"
+    # Why the attacker holds the answer for a failure, judged without the original; empty if not.
     failure: str = ""
-    loss: float = float("nan")
-    evaluations: int = 0
-    trace: tuple[float, ...] = ()
-    others: tuple[Reconstruction, ...] = ()
+    loss: float = float("nan")  # final value of the attack's objective, NaN where it has none
+    evaluations: int = 0  # gradients of the network that were computed, 0 for a closed form
+    trace: tuple[float, ...] = ()  # objective at about 100 moments, for an iterative attack
+    others: tuple[Reconstruction, ...] = ()  # further answers: twin data, other starts
+    # Class of each image (K',) and how many images of the batch it is the mean of, where the
+    # attack answers by class; else empty.
     classes: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
+    # Whether it answers for these classes alone by its nature, not because others were lost.
     partial: bool = False
 
     @property
@@ -154,12 +91,47 @@ class Reconstruction:
         return self.images[0]
 
 
-class Attack(Protocol):
-    """An attack with its settings bound."""
+class Entry(Method):
+    """An entry of ``attacks`` in config.yaml: settings as fields, needs as class attributes.
 
+    A field may be `gradleak.section.Hidden`: Python code sets it, config.yaml does not.
+    """
+
+    # Searches step by step: on `device`, with a second thread for large batches, for hours.
+    searches: ClassVar[bool] = False
+    # Reads the secret of a server of the same method, and compares no gradients itself.
+    reads_secret: ClassVar[bool] = False
+    # Needs the inverse of every activation: networks without one are refused at load.
+    inverts_activations: ClassVar[bool] = False
+    # Gives twin data beside its answer.
+    gives_twins: ClassVar[bool] = False
+    # Is made from the reconstructions of other attacks, without a gradient of its own.
+    postprocesses: ClassVar[bool] = False
+
+    @property
+    def needs_labels(self) -> bool:
+        """Whether labels must be granted, or told by a single image's gradient."""
+        return False
+
+    @property
+    def made_from(self) -> list[str]:
+        """Ids of the attacks whose reconstructions it needs: its setting `of`."""
+        of = getattr(self, "of", None)
+        return [] if of is None else [of] if isinstance(of, str) else list(of)
+
+    def contradiction(self) -> str | None:
+        """Return why config.yaml must not combine these settings, or None."""
+        return None
+
+
+class Attack(Entry, ABC):
+    """An attack on one gradient at a time."""
+
+    @abstractmethod
     def applies(self, chain: Chain) -> str | None:
-        """None if the attack can be run on `chain`, else the reason why not, one sentence."""
+        """Return why the attack cannot be run on `chain`, one sentence, or None if it can."""
 
+    @abstractmethod
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
         """Reconstruct one image.
 
@@ -171,14 +143,25 @@ class Attack(Protocol):
         """
 
 
-@runtime_checkable
-class ManyAttack(Protocol):
+class ManyAttack(Entry, ABC):
     """An attack that works on many gradients of one network architecture at once."""
 
+    @abstractmethod
     def applies(self, chain: Chain, mode: str = "training") -> str | None:
         """See `Attack.applies`; `mode` is that of `AttackerView`."""
 
+    @abstractmethod
     def run_many(
         self, views: Sequence[AttackerView], seeds: Sequence[int]
     ) -> list[Reconstruction | NumericsError]:
         """Answer each view, or say why not; one view's failure leaves the others as they are."""
+
+
+class Postprocess(Entry, ABC):
+    """A reconstruction that is made from those of other attacks."""
+
+    postprocesses = True
+
+    @abstractmethod
+    def make(self, paths: Sequence[str]) -> Results:
+        """Make reconstructions from the files of the attacks named by `of`, in their order."""

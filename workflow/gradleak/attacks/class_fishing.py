@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.inverting import InvertingGradients
+from gradleak.attacks.inverting import CosineSearch
 from gradleak.attacks.mkor import own_secret
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
 from gradleak.usable import check_gradient
 
 
-@dataclass(frozen=True)
-class ClassFishing(InvertingGradients):
+class ClassFishing(CosineSearch):
     """Inverting Gradients on what a fishing server's weights leave: the images of its class.
 
     All layers but the last carry the gradient of that class alone. One image is searched for,
     whatever number of images the class has in the batch; the last layer's gradient, which holds
     all images, is not compared.
     """
+
+    reads_secret = True
+
+    method: Literal["class_fishing"] = "class_fishing"
+
+    @property
+    def needs_labels(self) -> bool:
+        """See `gradleak.attacks.base.Entry`; the secret tells the class."""
+        return False
+
+    def ignored(self, chain: Chain) -> tuple[str, ...]:
+        """See `CosineSearch`."""
+        last = chain.layers[-1].name
+        return f"{last}.weight", f"{last}.bias"
 
     def applies(self, chain: Chain, mode: str = "training") -> str | None:
         """See `gradleak.attacks.base.ManyAttack`."""
@@ -46,9 +60,7 @@ class ClassFishing(InvertingGradients):
             except NumericsError as error:
                 out.append(error)
                 continue
-            last = view.chain.layers[-1].name
-            search = replace(self, ignored=(f"{last}.weight", f"{last}.bias"))
-            (found,) = super(ClassFishing, search).run_many([own], [seed])
+            (found,) = super().run_many([own], [seed])
             if isinstance(found, Reconstruction):
                 found = replace(found, classes=(target,), counts=(count,), partial=True)
             out.append(found)

@@ -2,61 +2,56 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+from pydantic import PositiveFloat
 
-from gradleak.attacks.base import AttackerView, LayerFacts, Reconstruction
-from gradleak.attacks.layerwise import (
-    ConvolutionCache,
-    LayerAnswer,
-    LayerTask,
-    inapplicable,
-    walk,
-)
-from gradleak.attacks.least_squares import OPTIMISERS, LayerProblem
+from gradleak.attacks.base import Attack, AttackerView, LayerFacts, Reconstruction
 from gradleak.models.activations import INSIDE
 from gradleak.models.chain import Chain
-from gradleak.operators.convolution import Convolution
+from gradleak.section import Amount
+
+if TYPE_CHECKING:
+    from gradleak.attacks.layerwise import ConvolutionCache, LayerAnswer, LayerTask
+    from gradleak.operators.convolution import Convolution
 
 
-@dataclass
-class Copa:
-    """COPA with its settings.
+class Copa(Attack):
+    """The combined optimisation attack: least squares layer by layer, with constraints between."""
 
-    Parameters
-    ----------
-    start
-        ``random``: uniform in ±`first_spread` for the image and in ±`hidden_spread` for Y of
-        the other layers. ``rgap``: R-GAP's minimum-norm solution of the same layer.
-    first_spread, hidden_spread
-        Half-widths of the random starts. The paper does not publish its start.
-    pull_back
-        ``appendix_b``: eq. (7) where W of the layer before has full column rank n < m, eq. (5)
-        elsewhere. ``algorithm_1``: as Algorithm 1 is printed, eq. (5) where
-        rank(W) < |X|, else eq. (7); where that calls for eq. (7), W has no left null space, g of
-        eq. (19) is zero and eq. (7) equals eq. (5).
-    optimiser, iterations
-        One of `gradleak.attacks.least_squares.OPTIMISERS`, and its limit of steps.
-    margin
-        Only for ``start: rgap``, see `gradleak.attacks.rgap.RGap`.
-    """
+    inverts_activations = True
 
-    start: str = "random"
-    first_spread: float = 0.5
-    hidden_spread: float = 0.05
-    pull_back: str = "appendix_b"
-    optimiser: str = "lbfgs"
-    iterations: int = 500
-    margin: float = INSIDE
-    _cache: ConvolutionCache = field(default_factory=ConvolutionCache, repr=False)
+    method: Literal["copa"] = "copa"
+    # Uniform in the spreads below, or R-GAP's minimum-norm solution of the same layer. The paper
+    # does not publish its start.
+    start: Literal["random", "rgap"] = "random"
+    first_spread: PositiveFloat = 0.5  # half-width of starts for the image
+    hidden_spread: PositiveFloat = 0.05  # and for Y of the other layers
+    # Appendix B: eq. (7) where W of the layer before has full column rank n < m, else eq. (5).
+    # As Algorithm 1 is printed: eq. (5) where rank(W) < |X|, else eq. (7); there W has no left null
+    # space, g of eq. (19) is zero and eq. (7) equals eq. (5).
+    pull_back: Literal["appendix_b", "algorithm_1"] = "appendix_b"
+    optimiser: Literal["lbfgs", "levenberg_marquardt", "adam"] = "lbfgs"
+    iterations: Amount = 500  # the optimiser's limit of steps
+
+    @cached_property
+    def _cache(self) -> ConvolutionCache:
+        from gradleak.attacks.layerwise import ConvolutionCache
+
+        return ConvolutionCache()
 
     def applies(self, chain: Chain) -> str | None:
         """See `gradleak.attacks.base.Attack`."""
+        from gradleak.attacks.layerwise import inapplicable
+
         return inapplicable(chain)
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
         """See `gradleak.attacks.base.Attack`; `seed` draws the starts."""
+        from gradleak.attacks.layerwise import walk
+
         generator = np.random.default_rng(seed)
 
         def solve(task: LayerTask) -> LayerAnswer:
@@ -68,6 +63,8 @@ class Copa:
 
     def _first(self, task: LayerTask, generator: np.random.Generator) -> LayerAnswer:
         """Eq. (6), quadratic: descent from X₀ ends at the minimiser nearest to X₀."""
+        from gradleak.attacks.layerwise import LayerAnswer
+
         begin = None
         if self.start == "random":
             begin = generator.uniform(-self.first_spread, self.first_spread, task.system.shape[1])
@@ -78,13 +75,16 @@ class Copa:
 
     def _hidden(self, task: LayerTask, generator: np.random.Generator) -> LayerAnswer:
         """Eq. (5) or (7) in Y, where X = A(Y) and Y is the linear output of the layer before."""
+        from gradleak.attacks.layerwise import LayerAnswer
+        from gradleak.attacks.least_squares import OPTIMISERS, LayerProblem
+
         assert task.before is not None and task.before_convolution is not None
         before = task.before_convolution
         constrained = self._constrained(before)
         clipped = 0
         if self.start == "rgap":
             estimate = task.system.solve(task.values).x
-            opened = task.before.activation.open(estimate, self.margin)
+            opened = task.before.activation.open(estimate, INSIDE)
             begin, clipped = opened.z, opened.clipped
         else:
             size = task.system.shape[1]

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import torch
+from pydantic import PositiveFloat
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.search import Search, moments
-from gradleak.matching.branches import BranchGradients
-from gradleak.matching.descent import Descent
-from gradleak.matching.distances import Squared
-from gradleak.matching.lbfgs import Minimum, Settings, minimise
-from gradleak.matching.members import Members
-from gradleak.matching.output import told
+from gradleak.attacks.search import Lock, Search, Share, Start, moments
 from gradleak.models.chain import Chain
 from gradleak.progress import progress
+from gradleak.section import Amount, Hidden, Identifier, Precision
+
+if TYPE_CHECKING:
+    import torch
+
+    from gradleak.matching.lbfgs import Minimum, Settings
+    from gradleak.matching.members import Members
 
 # Where a dummy's own gradient vanishes, its distance to a gradient of norm 1 is 1: a saturated
 # output, from which no step leads away.
@@ -26,48 +28,94 @@ DEAD = 1e-6
 LEAD = 0.25
 
 
-@dataclass(frozen=True)
-class Dlg(Search):
+class Judged(Search):
+    """A search whose answers are held for failures by their distance and their range."""
+
+    # Least relative distance of gradients of a failed search; a gradient of zero has 1.
+    failure_loss: PositiveFloat = 0.5
+    # How far its image leaves the range of inputs, in root mean square and shares of the range.
+    failure_range: PositiveFloat = 1.0
+
+    def contradiction(self) -> str | None:
+        """See `gradleak.attacks.base.Entry`."""
+        if (self.start == "reconstruction") != bool(self.made_from):
+            return "start: reconstruction needs of: ATTACK, and nothing else takes it"
+        return None
+
+    def failure(self, loss: float, images: np.ndarray, view: AttackerView) -> str:
+        """Why a search that ended at `loss` with `images` failed; empty if it did not."""
+        if not np.isfinite(loss):
+            return "The distance of gradients is not finite at the start."
+        if loss >= self.failure_loss:
+            return (
+                f"The search ended at a relative distance of gradients of {loss:.2g}, not below "
+                f"failure_loss: {self.failure_loss:g}; it diverged or stuck at a saturated output."
+            )
+        outside = images - np.clip(images, view.low, view.high)
+        excess = float(np.sqrt(np.mean(outside**2))) / (view.high - view.low)
+        if excess > self.failure_range:
+            return (
+                f"The image leaves the range of inputs by {excess:.2g} of its width in root mean "
+                f"square, above failure_range: {self.failure_range:g}; the search diverged."
+            )
+        return ""
+
+
+class Dlg(Judged):
     """Minimise Σ_l ||∇W_l' − ∇W_l||² over the image, and over the label where it is unknown.
 
     γ and β of a lock that are to be fitted join the image after the first `LEAD` of the
     evaluations: from the start on, they run away to a saturated lock.
 
-    The distance is relative: both gradients are divided by the norm of the shared one. A search
-    is held for a failure, judged without the original, if its distance stays at `failure_loss` or
-    above (a gradient of zero has 1), or if its image leaves the range of inputs by more than
-    `failure_range` of its width in root mean square, or if it was not finite.
-
-    Parameters
-    ----------
-    iterations
-        Most evaluations of value and gradient of each search.
-    history
-        Pairs that L-BFGS remembers.
-    slack
-        A step may raise the distance to (1 + slack) times the largest of the last 10. ``None``
-        for 0 with smooth activations and 1 with kinks (ReLU, LeakyReLU), where the distance jumps
-        as signs of z change: a search that must always fall ends at the first such wall.
-    target
-        Stop at this relative distance; rounding of float32 gradients makes about as much.
-    change, window
-        Stop when `window` steps lowered the distance by no more than this share.
-    failure_loss, failure_range
-        See above.
+    The distance is relative: both gradients are divided by the norm of the shared one.
     """
 
-    precision: str = "float64"
-    iterations: int = 1000
-    history: int = 100
-    slack: float | None = None
-    target: float = 1e-15
-    change: float = 0.01
-    window: int = 200
-    failure_loss: float = 0.5
-    failure_range: float = 1.0
+    history: ClassVar[int] = 100  # pairs that L-BFGS remembers
+    # Stop when `window` steps lowered the distance by no more than this share.
+    change: ClassVar[float] = 0.01
+    window: ClassVar[int] = 200
+
+    method: Literal["dlg"] = "dlg"
+    # Granted or recovered from the gradient (iDLG), or searched for with the image.
+    label: Literal["from_view", "unknown"] = "from_view"
+    start: Start = "normal"
+    of: Identifier | None = None  # the attack whose reconstruction is the start
+    answer: Literal["answer", "twin"] = "answer"  # which of its answers
+    own_images: Identifier | None = None  # target set whose images of the class are starts
+    start_noise: Share = 0.0
+    precision: Precision = "float64"
+    iterations: Amount = 1000  # most evaluations of value and gradient of each search
+    lock: Lock = "guess"
+    target: Hidden[float] = 1e-15  # relative distance to stop at: about float32's rounding
+
+    @property
+    def label_unknown(self) -> bool:
+        """See `Search`."""
+        return self.label == "unknown"
+
+    def contradiction(self) -> str | None:
+        """See `gradleak.attacks.base.Entry`."""
+        if (why := super().contradiction()) is not None:
+            return why
+        if (self.start == "class") != (self.own_images is not None):
+            return "start: class needs own_images: TARGETS, and nothing else takes it"
+        if self.of is None and "answer" in self.model_fields_set:
+            return (
+                f"answer: {self.answer} chooses among the answers of another attack; add start: "
+                "reconstruction and of: ATTACK, or take answer out"
+            )
+        if self.start in ("normal", "uniform") and "start_noise" in self.model_fields_set:
+            return (
+                f"start_noise is added to given starts, and start: {self.start} is noise already; "
+                "take start_noise out, or choose start: reconstruction or class"
+            )
+        return None
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`."""
+        from gradleak.matching.lbfgs import Settings
+        from gradleak.matching.output import told
+
         chain, shape = members.network.chain, members.starts.shape
         settings = Settings(
             evaluations=self.iterations,
@@ -75,7 +123,7 @@ class Dlg(Search):
             target=self.target,
             change=self.change,
             window=self.window,
-            slack=slack_of(chain) if self.slack is None else self.slack,
+            slack=slack_of(chain),
         )
         found = _searched(members, settings)
         pixels = shape[1:].numel()
@@ -97,32 +145,22 @@ class Dlg(Search):
             for m, view in enumerate(views)
         ]
 
-    def failure(self, loss: float, images: np.ndarray, view: AttackerView) -> str:
-        """Why a search that ended at `loss` with `images` failed; empty if it did not."""
-        if not np.isfinite(loss):
-            return "The distance of gradients is not finite at the start."
-        if loss >= self.failure_loss:
-            return (
-                f"The search ended at a relative distance of gradients of {loss:.2g}, not below "
-                f"failure_loss: {self.failure_loss:g}; it diverged or stuck at a saturated output."
-            )
-        outside = images - np.clip(images, view.low, view.high)
-        excess = float(np.sqrt(np.mean(outside**2))) / (view.high - view.low)
-        if excess > self.failure_range:
-            return (
-                f"The image leaves the range of inputs by {excess:.2g} of its width in root mean "
-                f"square, above failure_range: {self.failure_range:g}; the search diverged."
-            )
-        return ""
-
 
 def slack_of(chain: Chain) -> float:
-    """Default slack of a search under `chain`: 1 if an activation has a kink, else 0."""
+    """Return the share by which a step may raise the largest distance of the last 10.
+
+    It is 0 with smooth activations and 1 with kinks (ReLU, LeakyReLU), where the distance jumps as
+    signs of z change: a search that must always fall ends at the first such wall.
+    """
     return float(chain.is_kinked)
 
 
 def _searched(members: Members, settings: Settings) -> Minimum:
     """Images (M, ·), labels if unknown, and γ and β of a lock if they are to be fitted."""
+    import torch
+
+    from gradleak.matching.lbfgs import minimise
+
     start, distance = members.starts.flatten(1), _Distance(members)
     if members.labels is None:
         start = torch.cat((start, members.logits.flatten(1)), 1)
@@ -146,6 +184,8 @@ class _Distance:
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Distances (A,) and gradients (A, n) at x (A, n) of members `ids`."""
+        import torch
+
         # Members only ever leave, so the same number of them are the same ones.
         if len(ids) != len(self._active):
             self._active = self._all.select(ids)
@@ -155,6 +195,12 @@ class _Distance:
 
     @staticmethod
     def _part(x: torch.Tensor, members: Members) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        from gradleak.matching.branches import BranchGradients
+        from gradleak.matching.descent import Descent
+        from gradleak.matching.distances import Squared
+
         size, outputs = members.starts.shape, members.logits.shape
         pixels, labels = size[1:].numel(), members.labels
         told = 0 if labels is not None else outputs[1:].numel()

@@ -21,18 +21,10 @@ NOISE_FACTOR = 3.0
 
 @dataclass(frozen=True)
 class LinearSolution:
-    """Input of a fully connected layer.
+    """Input of a fully connected layer."""
 
-    Attributes
-    ----------
-    x
-        Input (n,).
-    delta
-        dJ/dz (m,).
-    """
-
-    x: np.ndarray
-    delta: np.ndarray
+    x: np.ndarray  # input (n,)
+    delta: np.ndarray  # dJ/dz (m,)
 
 
 def from_delta(weight_gradient: np.ndarray, delta: np.ndarray) -> np.ndarray:

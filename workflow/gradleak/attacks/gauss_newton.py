@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
-import torch
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.dlg import Dlg
-from gradleak.attacks.known_layers import known_deltas
-from gradleak.attacks.layerwise import ConvolutionCache
-from gradleak.attacks.search import Ready, Search, moments
-from gradleak.errors import ConfigError
-from gradleak.matching.damped import TARGET, Damped, Problem
-from gradleak.matching.members import Members
+from gradleak.attacks.dlg import Judged
+from gradleak.attacks.search import Ready, moments
 from gradleak.models.chain import Chain
 from gradleak.progress import progress
+from gradleak.section import Amount, Hidden, Identifier, Precision
+
+if TYPE_CHECKING:
+    import torch
+
+    from gradleak.attacks.layerwise import ConvolutionCache
+    from gradleak.matching.damped import Problem
+    from gradleak.matching.members import Members
 
 NOT_FINITE = "not finite at the start"
 
 
-@dataclass(frozen=True)
-class GaussNewton(Search):
+class GaussNewton(Judged):
     """Levenberg-Marquardt on the residual r(x) = ∂ℓ/∂W(x) − ∂ℓ/∂W shared, in two stages.
 
     First with each dℓ/dz that R-GAP's walk finds before a layer lacks rank: these need not be
@@ -36,49 +38,29 @@ class GaussNewton(Search):
     An answer's `loss` is DLG's relative distance, and it is held for a failure as DLG's is. In
     `evaluations` a passage of the network forward and back counts as one, with or without
     derivatives, and so does a product with J and Jᵀ (measured: 0.3, 1 and 1.05 of DLG's).
-
-    Parameters
-    ----------
-    start
-        As of `Search`; ``given`` falls back on ``uniform`` where no finite start is given.
-    iterations
-        Most steps of both stages together.
-    inner
-        Most conjugate-gradient steps for each of them.
-    tolerance
-        Conjugate gradients end at this share of the preconditioned residual.
-    damping
-        λ = damping · ||r||² / (n σ²) at first, with σ² the variance of uniform noise in the range
-        of inputs: what a move across the range may cost, relative to the residual.
-    target
-        Stop one step after this relative distance is reached.
-    layers
-        Whether to run R-GAP's walk for the first stage.
-    precondition
-        Whether conjugate gradients are preconditioned by R-GAP's layer systems.
-    failure_loss, failure_range
-        Those of `gradleak.attacks.dlg.Dlg`.
     """
 
-    start: str = "given"
-    precision: str = "float64"
-    iterations: int = 30
-    inner: int = 100
-    tolerance: float = 1e-2
-    damping: float = 0.1
-    target: float = 1e-12
-    layers: bool = True
-    precondition: bool = True
-    failure_loss: float = 0.5
-    failure_range: float = 1.0
-    _cache: ConvolutionCache = field(default_factory=ConvolutionCache, repr=False, compare=False)
+    inner: ClassVar[int] = 100  # most conjugate-gradient steps for each step
+    tolerance: ClassVar[float] = 1e-2  # conjugate gradients' share of the preconditioned residual
+    # λ = damping · ||r||² / (n σ²) at first, with σ² the variance of uniform noise in the range of
+    # inputs: what a move across the range may cost, relative to the residual.
+    damping: ClassVar[float] = 0.1
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.label == "unknown":
-            raise ConfigError(
-                "label: unknown is not for gauss_newton; grant the label, or choose method: dlg."
-            )
+    method: Literal["gauss_newton"] = "gauss_newton"
+    # Uniform noise where no finite reconstruction is given.
+    start: Literal["normal", "reconstruction"] = "reconstruction"
+    of: Identifier | None = None
+    iterations: Amount = 30  # most steps of both stages together
+    precision: Hidden[Precision] = "float64"
+    target: Hidden[float] = 1e-12  # stop one step after this relative distance is reached
+    layers: Hidden[bool] = True  # whether to run R-GAP's walk for the first stage
+    precondition: Hidden[bool] = True  # conjugate gradients by R-GAP's layer systems
+
+    @cached_property
+    def _cache(self) -> ConvolutionCache:
+        from gradleak.attacks.layerwise import ConvolutionCache
+
+        return ConvolutionCache()
 
     def applies(self, chain: Chain, mode: str = "training") -> str | None:
         """See `gradleak.attacks.base.ManyAttack`."""
@@ -89,16 +71,12 @@ class GaussNewton(Search):
             "gauss_newton does not linearise; use inverting_gradients."
         )
 
-    @property
-    def _judge(self) -> Dlg:
-        return Dlg(failure_loss=self.failure_loss, failure_range=self.failure_range)
-
     def _prepare(self, view: AttackerView, seed: int) -> Ready:
         """As of `Search`, but from uniform noise where the given start is absent or not finite."""
         images = view.starts
         lacking = images is None or not len(images) or not np.isfinite(images).all()
-        if self.start == "given" and lacking:
-            return replace(self, start="uniform")._prepare(view, seed)
+        if self.start == "reconstruction" and lacking:
+            return self.model_copy(update={"start": "uniform"})._prepare(view, seed)
         return super()._prepare(view, seed)
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
@@ -116,7 +94,7 @@ class GaussNewton(Search):
                     images,
                     stop=run.stop,
                     label=int(member.labels[0, 0]) if view.batch == 1 else None,
-                    failure=self._judge.failure(run.distance, images, view),
+                    failure=self.failure(run.distance, images, view),
                     loss=run.distance,
                     evaluations=run.passes,
                     trace=moments(np.array(run.trace)),
@@ -128,6 +106,9 @@ class GaussNewton(Search):
         self, member: Members, view: AttackerView, known: dict[int, Mapping[str, np.ndarray]]
     ) -> _Run:
         """Both stages of one search; `known` holds what is known of each view's layers."""
+        from gradleak.attacks.known_layers import known_deltas
+        from gradleak.matching.damped import Damped, Problem
+
         plain = Problem(member, precondition=self.precondition)
         run = _Run(member.starts, plain)
         if not np.isfinite(run.distance) or run.distance <= self.target:
@@ -162,6 +143,10 @@ class GaussNewton(Search):
 
     def _first_stage(self, member: Members, known: Mapping[str, np.ndarray]) -> Problem:
         """Residuals with known δ, layer by layer."""
+        import torch
+
+        from gradleak.matching.damped import Problem
+
         network, chain = member.gradients, member.gradients.chain
         smooth = not chain.is_kinked
         weights = []
@@ -182,6 +167,8 @@ class _Run:
     """The best images (1, K, C, H, W) of one search by DLG's distance, and what they cost."""
 
     def __init__(self, start: torch.Tensor, plain: Problem) -> None:
+        from gradleak.matching.damped import TARGET
+
         self._plain = plain
         self.best, self.distance = start, plain.distance(start)
         self.passes, self.stop = 1, TARGET if np.isfinite(self.distance) else NOT_FINITE

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import torch
+from pydantic import Field, PositiveFloat
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.search import Ready, Search, moments
-from gradleak.errors import ConfigError, NumericsError
-from gradleak.generators import files
-from gradleak.generators.base import Generator
-from gradleak.matching.members import Members
-from gradleak.matching.population import Population
+from gradleak.attacks.search import Ready, Search, Share, moments
+from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
 from gradleak.progress import progress
+from gradleak.section import Amount, Count, Hidden, Identifier
+
+if TYPE_CHECKING:
+    import torch
+
+    from gradleak.generators.base import Generator
+    from gradleak.matching.members import Members
 
 SPENT, BLANK = "evaluations spent", "candidates not told apart"
 # What rounding changes ‖∇W' − ∇W‖ by, relative to ‖∇W‖: shared gradients are float32, and that of
@@ -28,7 +30,6 @@ ROUNDING = 1e-6
 TINY = 1e-10
 
 
-@dataclass(frozen=True)
 class Ggl(Search):
     """Minimise ||∇W' − ∇W||² / ||∇W||² + prior · KL(z) over latent vectors z of a generator.
 
@@ -45,42 +46,24 @@ class Ggl(Search):
     It fails too, after its first generation, if ||∇W' − ∇W|| / ||∇W|| differs by no more than
     `ROUNDING` between all candidates: by the triangle inequality, rounding by that much makes such
     differences. The gradient then says nothing of the image, and CMA-ES would minimise the prior.
-
-    Parameters
-    ----------
-    generations, population
-        CMA-ES draws so many latent vectors so many times.
-    sigma
-        Its standard deviation at first.
-    bound
-        No number of z leaves −bound … bound; CMA-ES folds its draws back smoothly.
-    prior
-        See above.
-    failure_loss
-        See above.
-    generator
-        Path of a generator file.
     """
 
-    generations: int = 500
-    population: int = 50
-    sigma: float = 0.5
-    bound: float = 2.0
-    prior: float = 0.001
-    failure_loss: float = 2.0
-    chunk: int = 1  # each search has a population of its own to fill a batch
-    generator: str = ""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.label != "from_view":
-            raise ConfigError(f"label: {self.label} is not for ggl; use label: from_view.")
-        if not self.generator:
-            raise ConfigError("ggl searches a generator; set generator to one of generators.")
+    method: Literal["ggl"] = "ggl"
+    generator: Identifier  # entry of `generators` in config.yaml
+    generations: Amount = 500
+    population: Annotated[Count, Field(ge=2)] = 50  # latent vectors that each generation draws
+    sigma: PositiveFloat = 0.5  # their standard deviation at first
+    bound: PositiveFloat = 2.0  # of the numbers of z; CMA-ES folds its draws back smoothly
+    prior: Share = 0.001
+    failure_loss: PositiveFloat = 2.0
+    generator_file: Hidden[str] = ""  # its path
+    chunk: Hidden[int] = 1  # each search has a population of its own to fill a batch
 
     @cached_property
     def _generator(self) -> Generator:
-        return files.read(self.generator)
+        from gradleak.generators import files
+
+        return files.read(self.generator_file)
 
     def applies(self, chain: Chain, mode: str = "training") -> str | None:
         """See `gradleak.attacks.base.ManyAttack`."""
@@ -115,6 +98,8 @@ class Ggl(Search):
 
     def _run(self, member: Members, view: AttackerView) -> Reconstruction:
         """Answer of one search."""
+        from gradleak.matching.population import Population
+
         assert member.labels is not None
         label = int(member.labels[0, 0])
         images = _Images(self._generator, label, view, member.scale.device)
@@ -187,6 +172,8 @@ class _Images:
 
     def of(self, latents: np.ndarray) -> torch.Tensor:
         """Images (P, 1, C, H, W) of latent vectors (P, n)."""
+        import torch
+
         z = torch.from_numpy(latents).to(self._device, torch.float32)
         labels = torch.full((len(latents),), self._label, device=self._device)
         drawn = self._generator.images(z, labels)

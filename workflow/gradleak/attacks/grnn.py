@@ -4,35 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-import torch
+from pydantic import Field, PositiveFloat
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.search import Search, moments
-from gradleak.errors import ConfigError
-from gradleak.matching.branches import BranchGradients, follows
-from gradleak.matching.distances import Regressed
-from gradleak.matching.generators import (
-    Generators,
-    Layout,
-    State,
-    at_once,
-    draw,
-    makes,
-    rmsprop_step,
-)
-from gradleak.matching.members import Members
-from gradleak.matching.output import told
+from gradleak.attacks.search import Lock, Search, Share, moments
 from gradleak.models.chain import Chain
 from gradleak.progress import progress
+from gradleak.section import Amount, Count, Hidden
+
+if TYPE_CHECKING:
+    import torch
+
+    from gradleak.matching.generators import Layout
+    from gradleak.matching.members import Members
 
 # Its generators' own stream of random numbers, beside those of the searches' starts.
 STREAM = 1
 
 
-@dataclass(frozen=True)
 class Grnn(Search):
     """Minimise d² + norm · d + wasserstein · Σ_p W1(g_p, t_p) + tv · TV(x), d = ||∇W' − ∇W||.
 
@@ -49,44 +41,36 @@ class Grnn(Search):
     objective divided by the squared norm of the shared gradient. A search has failed if its
     objective never became finite, or its relative distance d² / ||∇W||² stays at `failure_loss`
     or above.
-
-    Parameters
-    ----------
-    iterations
-        Steps.
-    rate, momentum
-        Of RMSprop, as PyTorch defines it.
-    tv, norm, wasserstein
-        Weights, see above. The code of GRNN's authors takes tv 1e-3 for LeNet and 1e-6 for
-        ResNet-18, that of FedKL's 1e-6 for all networks.
-    latent
-        Values of the generator's fixed input: 128 in the code of GRNN's authors, 1,024 in that of
-        FedKL's.
-    failure_loss
-        See above.
     """
 
-    label: str = "unknown"
-    iterations: int = 1000
-    rate: float = 1e-4
-    momentum: float = 0.99
-    tv: float = 1e-3
-    norm: float = 1.0
-    wasserstein: float = 0.0
-    latent: int = 128
-    failure_loss: float = 0.5
-    only_branches: ClassVar[bool] = True
+    only_branches = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.start != "normal":
-            raise ConfigError(
-                f"start: {self.start} is not for grnn, whose image comes from a generator; leave "
-                "it out."
-            )
+    method: Literal["grnn"] = "grnn"
+    label: Literal["from_view", "unknown"] = "unknown"
+    iterations: Amount = 1000  # steps
+    rate: PositiveFloat = 1e-4  # of RMSprop, as PyTorch defines it
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    # The code of GRNN's authors takes 1e-3 for LeNet and 1e-6 for ResNet-18, that of FedKL's 1e-6.
+    tv: Share = 1e-3
+    norm: Share = 1.0
+    wasserstein: Share = 0.0
+    # Values of the generator's fixed input: 128 in GRNN's authors' code, 1,024 in FedKL's.
+    latent: Count = 128
+    failure_loss: PositiveFloat = 0.5
+    lock: Lock = "guess"
+    # The image comes from a generator.
+    start: Hidden[Literal["normal"]] = "normal"
+
+    @property
+    def label_unknown(self) -> bool:
+        """See `Search`."""
+        return self.label == "unknown"
 
     def applies(self, chain: Chain, mode: str = "training") -> str | None:
         """See `gradleak.attacks.base.ManyAttack`."""
+        from gradleak.matching.branches import follows
+        from gradleak.matching.generators import makes
+
         if not makes(chain.input):
             return (
                 f"{chain.name} takes images of {chain.input[1]}x{chain.input[2]}, but GRNN's "
@@ -101,6 +85,8 @@ class Grnn(Search):
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`."""
+        from gradleak.matching.generators import Layout, at_once
+
         layout = Layout(members.network.chain.input, members.logits.shape[2], self.latent)
         size = len(members)
         if members.network.device.type == "cpu":
@@ -118,6 +104,11 @@ class Grnn(Search):
         self, layout: Layout, members: Members, views: Sequence[AttackerView]
     ) -> list[Reconstruction]:
         """Answers of members that are computed at once."""
+        import torch
+
+        from gradleak.matching.generators import Generators, State, draw, rmsprop_step
+        from gradleak.matching.output import told
+
         network, batch = members.network, members.starts.shape[1]
         drawn = (draw(layout, batch, (*pair, STREAM)) for pair in members.seeds.tolist())
         generators = Generators(layout, drawn, device=network.device, dtype=network.dtype)
@@ -172,24 +163,13 @@ class Grnn(Search):
 
 @dataclass(frozen=True)
 class _Point:
-    """What the objective says of images and labels.
+    """Value and gradients of the objective."""
 
-    Attributes
-    ----------
-    value
-        (M,), relative to the squared norm of the shared gradient.
-    distance
-        The relative distance of gradients (M,) in it.
-    rough
-        tv · TV (M,), with a graph; not relative.
-    in_pixels, in_logits, in_scaling
-        Gradients of the rest in pixels, in unknown labels' logits, and in γ and β of locked layers
-        (M, 2 Σ O); not relative.
-    """
-
-    value: torch.Tensor
-    distance: torch.Tensor
-    rough: torch.Tensor
+    value: torch.Tensor  # (M,), relative to the squared norm of the shared gradient
+    distance: torch.Tensor  # the relative distance of gradients (M,) in it
+    rough: torch.Tensor  # tv · TV (M,), with a graph; not relative
+    # Gradients of the rest in pixels, in unknown labels' logits, and in γ and β of locked layers
+    # (M, 2 Σ O); not relative.
     in_pixels: torch.Tensor
     in_logits: torch.Tensor | None
     in_scaling: torch.Tensor
@@ -199,6 +179,9 @@ class _Objective:
     """What each member minimises."""
 
     def __init__(self, attack: Grnn, members: Members, views: Sequence[AttackerView]) -> None:
+        from gradleak.matching.branches import BranchGradients
+        from gradleak.matching.distances import Regressed
+
         assert isinstance(members.network, BranchGradients)
         self._network, self._members, self._tv = members.network, members, attack.tv
         bounds = np.array([(view.low, view.high) for view in views])
@@ -244,6 +227,8 @@ class _Best:
     """Each member's point of the least objective so far."""
 
     def __init__(self, members: Members) -> None:
+        import torch
+
         self.pixels = torch.full_like(members.starts, torch.nan)
         self.logits = torch.zeros_like(members.logits)
         self.value = torch.full_like(members.scale, torch.inf)
@@ -251,6 +236,8 @@ class _Best:
 
     def offer(self, found: _Point, pixels: torch.Tensor, logits: torch.Tensor) -> None:
         """Keep what is better."""
+        import torch
+
         better = found.value < self.value
         self.value = torch.where(better, found.value, self.value)
         self.distance = torch.where(better, found.distance, self.distance)

@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-import torch
+from pydantic import PositiveFloat
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.search import Search, moments
-from gradleak.errors import ConfigError
-from gradleak.matching.adam import adam_step
-from gradleak.matching.branches import BranchGradients
-from gradleak.matching.distances import Cosine
-from gradleak.matching.members import Members
+from gradleak.attacks.search import Lock, Search, Share, moments
+from gradleak.models.chain import Chain
 from gradleak.progress import progress
+from gradleak.section import Amount
 
-# Distance (M,), what is minimised (M,), and its gradients in images (M, K, C, H, W) and in a lock's
-# γ and β, if these are searched for.
-Value = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
-Objective = Callable[[torch.Tensor, torch.Tensor | None], Value]
+if TYPE_CHECKING:
+    import torch
+
+    from gradleak.matching.members import Members
+
+    # Distance (M,), what is minimised (M,), and its gradients in images (M, K, C, H, W) and in a
+    # lock's γ and β, if these are searched for.
+    Value = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
+    Objective = Callable[[torch.Tensor, torch.Tensor | None], Value]
+
 # The rate falls to a tenth at these shares of the iterations.
 MILESTONES = (3 / 8, 5 / 8, 7 / 8)
 FACTOR = 0.1
 
 
-@dataclass(frozen=True)
-class InvertingGradients(Search):
+class CosineSearch(Search):
     """Minimise 1 − <∇W', ∇W> / (||∇W'|| ||∇W||) + tv · TV(x) over images in the range of inputs.
 
     TV is anisotropic: mean absolute differences of neighbours, down and across. Adam walks on the
@@ -35,33 +37,16 @@ class InvertingGradients(Search):
     γ and β of a lock that are searched for take the same steps, without bounds.
     A search has failed if its distance never became finite, or stays at `failure_loss` or above;
     at 1 its gradient has no component along the shared one.
-
-    Parameters
-    ----------
-    iterations
-        Steps; the authors take 24,000 or 4,800.
-    rate
-        Adam's first learning rate.
-    tv
-        Weight of the total variation.
-    failure_loss
-        See above.
-    ignored
-        Parameters whose gradients are not compared.
     """
 
-    iterations: int = 1000
-    rate: float = 0.1
-    tv: float = 1e-4
-    failure_loss: float = 1.0
-    ignored: tuple[str, ...] = ()
+    iterations: Amount = 1000  # steps; the authors take 24,000 or 4,800
+    rate: PositiveFloat = 0.1  # Adam's first learning rate
+    tv: Share = 1e-4  # weight of the total variation
+    failure_loss: PositiveFloat = 1.0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.label != "from_view":
-            raise ConfigError(
-                f"label: {self.label} is not for inverting_gradients; use label: from_view."
-            )
+    def ignored(self, chain: Chain) -> tuple[str, ...]:
+        """Parameters of a network whose gradients are not compared."""
+        return ()
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`."""
@@ -74,6 +59,10 @@ class InvertingGradients(Search):
 
     def _part(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """Answers of members that are computed at once."""
+        import torch
+
+        from gradleak.matching.adam import adam_step
+
         x = members.starts.clone().requires_grad_()
         bounds = np.array([(view.low, view.high) for view in views])
         low, high = (members.network.tensor(side)[:, None, None, None, None] for side in bounds.T)
@@ -136,11 +125,17 @@ class InvertingGradients(Search):
 
     def _objective(self, members: Members) -> Objective:
         """What each member minimises."""
+        import torch
+
+        from gradleak.matching.branches import BranchGradients
+        from gradleak.matching.distances import Cosine
+
         network, labels = members.network, members.labels
         if not isinstance(network, BranchGradients):
             return lambda x, _: self._differentiated(x, members)
         assert labels is not None
-        compared = [name not in self.ignored for name in network.names]
+        ignored = self.ignored(network.chain)
+        compared = [name not in ignored for name in network.names]
         matched = Cosine(members.targets, compared)
 
         def written(x: torch.Tensor, scaling: torch.Tensor | None) -> Value:
@@ -156,24 +151,36 @@ class InvertingGradients(Search):
 
     def _differentiated(self, x: torch.Tensor, members: Members) -> Value:
         """As of `Objective`, by automatic derivatives."""
+        import torch
+
         cosine = self._distance(x, members)
         value = cosine + self.tv * _variation(x)
         return cosine.detach(), value.detach(), torch.autograd.grad(value.sum(), x)[0], None
 
     def _distance(self, x: torch.Tensor, members: Members) -> torch.Tensor:
         """1 − cosine of each member (M,); the shared gradients have norm 1."""
+        import torch
+
         assert members.labels is not None
         found = members.gradients(x, members.labels, members.scale)
+        ignored = self.ignored(members.gradients.chain)
         pairs = [
             (value, target)
             for name, value, target in zip(
                 members.gradients.names, found, members.targets, strict=True
             )
-            if name not in self.ignored
+            if name not in ignored
         ]
         inner = torch.stack([(a * b).flatten(1).sum(1) for a, b in pairs]).sum(0)
         square = torch.stack([a.flatten(1).square().sum(1) for a, _ in pairs]).sum(0)
         return 1.0 - inner / square.sqrt()
+
+
+class InvertingGradients(CosineSearch):
+    """Inverting Gradients: images in the range of inputs by the cosine distance of gradients."""
+
+    method: Literal["inverting_gradients"] = "inverting_gradients"
+    lock: Lock = "guess"
 
 
 def _variation(x: torch.Tensor) -> torch.Tensor:

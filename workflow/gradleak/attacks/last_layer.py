@@ -30,24 +30,12 @@ DECISIVE, SMALL = 10.0, 1e-3
 
 @dataclass(frozen=True)
 class Beginning:
-    """One input of the last layer that explains its gradient.
+    """One input of the last layer that explains its gradient."""
 
-    Attributes
-    ----------
-    x
-        (n,).
-    delta
-        dJ/dz (m,).
-    label
-        Label that goes with it, None where none was needed.
-    note
-        What the attacker should know, empty if nothing.
-    """
-
-    x: np.ndarray
-    delta: np.ndarray
-    label: int | None
-    note: str = ""
+    x: np.ndarray  # (n,)
+    delta: np.ndarray  # dJ/dz (m,)
+    label: int | None  # label that goes with it, None where none was needed
+    note: str = ""  # what the attacker should know, empty if nothing
 
 
 def beginnings(view: AttackerView, weights: Arrays, gradients: Arrays) -> tuple[Beginning, ...]:

@@ -22,36 +22,16 @@ from gradleak.operators.system import LayerSystem
 
 @dataclass(frozen=True)
 class LayerTask:
-    """One convolutional layer to solve for its input.
+    """One convolutional layer to solve for its input."""
 
-    Attributes
-    ----------
-    index
-        Position of the layer in the chain, 0 for the first.
-    layer
-        Its sizes and activation.
-    system
-        U = [W; K], without the rows of W whose output a ReLU hides.
-    values
-        V = [A^-1(X of the next layer) − bias; dJ/dW].
-    before
-        The layer in front of it, None for the first.
-    before_convolution
-        W of the layer in front of it.
-    before_bias
-        Bias of the layer in front of it, one value an output, 0 without one.
-    z
-        A^-1(X of the next layer), of the rows of W in `system`.
-    """
-
-    index: int
+    index: int  # position in the chain, 0 for the first
     layer: ConvLayer
-    system: LayerSystem
-    values: np.ndarray
-    before: ConvLayer | None
-    before_convolution: Convolution | None
-    before_bias: np.ndarray | float
-    z: np.ndarray
+    system: LayerSystem  # U = [W; K], without the rows of W whose output a ReLU hides
+    values: np.ndarray  # V = [A^-1(X of the next layer) − bias; dJ/dW]
+    before: ConvLayer | None  # the layer in front of it, None for the first
+    before_convolution: Convolution | None  # W of that layer
+    before_bias: np.ndarray | float  # its bias, one value an output, 0 without one
+    z: np.ndarray  # A^-1(X of the next layer), of the rows of W in `system`
 
     @property
     def free(self) -> int:

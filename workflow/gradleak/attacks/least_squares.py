@@ -21,28 +21,15 @@ TOLERANCE = 1e-20
 
 @dataclass(frozen=True)
 class LayerProblem:
-    """F(Y) = ||U a(Y) − V||² + ||g(Y)||², with X = a(Y) the layer's input.
+    """F(Y) = ||U a(Y) − V||² + ||g(Y)||², with X = a(Y) the layer's input."""
 
-    Attributes
-    ----------
-    system
-        U (rows, n).
-    values
-        V (rows,).
-    activation
-        a, the activation of the layer before.
-    penalty
-        I − P, the projection of eq. (18), so that g(Y) = (I − P)(Y − shift) is eq. (19) in the
-        variable Y = A^-1(X); None where eq. (5) applies.
-    shift
-        Bias of the layer before (n,), or 0.
-    """
-
-    system: Operator
-    values: np.ndarray
-    activation: Activation
+    system: Operator  # U (rows, n)
+    values: np.ndarray  # V (rows,)
+    activation: Activation  # a, the activation of the layer before
+    # I − P, the projection of eq. (18), so that g(Y) = (I − P)(Y − shift) is eq. (19) in the
+    # variable Y = A^-1(X); None where eq. (5) applies.
     penalty: Penalty | None = None
-    shift: np.ndarray | float = 0.0
+    shift: np.ndarray | float = 0.0  # bias of the layer before (n,), or 0
 
     def residuals(self, y: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
         """Both residual vectors at Y, the second 0 without a penalty."""

@@ -8,32 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 
 from gradleak.attacks.base import AttackerView
-from gradleak.errors import ConfigError
 from gradleak.models.build import check_keys
 from gradleak.models.chain import Chain
 from gradleak.models.locks import KEY, Locked, names_of, public
 
-LOCKS = ("guess", "fit")
-
 
 @dataclass(frozen=True)
 class Opening:
-    """A locked network as the attacker runs it.
+    """A locked network as the attacker runs it."""
 
-    Attributes
-    ----------
-    weights
-        What the server sent, with a key beside its lock weights; or with γ and β, named as
-        parameters of a norm, in place of both.
-    shared
-        Gradients that the attacker can compute, and so compare.
-    scaling
-        γ and β of locked layers, one after the other (S, 2 Σ O), that a search for them starts
-        from; None where they follow from the key.
-    """
-
+    # What the server sent, with a key beside its lock weights; or with γ and β, named as parameters
+    # of a norm, in place of both.
     weights: dict[str, np.ndarray]
-    shared: dict[str, np.ndarray]
+    shared: dict[str, np.ndarray]  # gradients that the attacker can compute, and so compare
+    # γ and β of locked layers, one after the other (S, 2 Σ O), that a search for them starts from;
+    # None where they follow from the key.
     scaling: np.ndarray | None = None
 
 
@@ -120,9 +109,3 @@ def _without_lock(
     )
     names = [f"{layer.name}_norm.{kind}" for layer in chain.locked for kind in ("weight", "bias")]
     return out | dict(zip(names, parts, strict=True))
-
-
-def check_mode(mode: str) -> None:
-    """Refuse what is no way to treat a lock."""
-    if mode not in LOCKS:
-        raise ConfigError(f"lock: {mode} is not known; choose one of {', '.join(LOCKS)}.")

@@ -2,90 +2,69 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Literal
 
 import numpy as np
+from pydantic import model_validator
 
-from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.errors import ConfigError, NumericsError
+from gradleak.attacks.base import Attack, AttackerView, Reconstruction
+from gradleak.errors import NumericsError
 from gradleak.inversion.decoupling import ClassMeans, Decoupling
 from gradleak.inversion.features import considered, describers, grid, restored, stretched
-from gradleak.inversion.free_direction import ENDS, KINDS, settle
+from gradleak.inversion.free_direction import ENDS, settle
 from gradleak.inversion.head import Head
-from gradleak.inversion.pixels import ESTIMATES, Layout, estimate, smoothed
+from gradleak.inversion.pixels import Layout, estimate, smoothed
 from gradleak.inversion.recount import constants, is_needed, recount, whole
 from gradleak.losses import OF_CLASSES, RAW
 from gradleak.models.chain import Chain
+from gradleak.section import Count, Whole
 from gradleak.servers.plan import Plan, plan
 from gradleak.servers.secret import Secret
 from gradleak.usable import check_gradient
 
-CHOICES = {
-    "rows": ("path", "all"),
-    "coupling": ("solve", "ignore"),
-    "free": KINDS,
-    "estimate": ESTIMATES,
-}
 # What settles the direction that cross-entropy leaves open, in words.
 FREE = {"median": "median of differences between neighbours", "range": "middle of the range"}
 
 
-@dataclass(frozen=True)
-class Mkor:
+class Mkor(Attack):
     """Mean image of every class of a batch at once, without iteration.
 
     The server's secret tells where in its weights the paths lie. An answer has one image for each
     class that the gradient shows, with the number of images that it is the mean of.
 
-    Parameters
-    ----------
-    rows, coupling
-        Those of `gradleak.inversion.decoupling.Decoupling`.
-    refinements
-        How often what classes send back is computed again, at the features found; 0 takes a gray
-        image's.
-    free
-        How the direction that cross-entropy leaves open is settled: ``median`` or ``range``
-        (`gradleak.inversion.free_direction`).
-    estimate
-        ``bounds`` (eq. 17 to 19; needs max pools or none); ``direct`` (section 3.6),
-        ``average`` (ours) or ``least_squares`` (ours) for average pools.
-    native
-        Side of the images before they were enlarged, if the attacker knows it.
-    smooth
-        Side in pixels, odd, of the filter that images pass at last
-        (`gradleak.inversion.pixels.smoothed`); the authors' code has 5 behind VGG-16, the paper
-        does not tell. None for no filter.
-
-    Notes
-    -----
     Images are clipped to the range of inputs, which any attacker knows.
     """
 
-    rows: str = "path"
-    coupling: str = "solve"
-    refinements: int = 1
-    free: str = "median"
-    estimate: str = "bounds"
-    native: int | None = None
-    smooth: int | None = None
+    reads_secret = True
 
-    def __post_init__(self) -> None:
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise ConfigError(
-                    f"{name}: {getattr(self, name)} is not known; choose one of {', '.join(known)}."
-                )
+    method: Literal["mkor"] = "mkor"
+    rows: Literal["path", "all"] = "path"  # see `gradleak.inversion.decoupling.Decoupling`
+    coupling: Literal["solve", "ignore"] = "solve"
+    # How often what classes send back is computed again at the features found; 0: a gray image's.
+    refinements: Whole = 1
+    # Settles the direction that cross-entropy leaves open, see `gradleak.inversion.free_direction`.
+    free: Literal["median", "range"] = "median"
+    # Bounds (eq. 17 to 19) for max pools or none; section 3.6 or two of ours for average pools.
+    estimate: Literal["bounds", "direct", "average", "least_squares"] = "bounds"
+    native: Count | None = None  # side of the images before they were enlarged, if known
+    # Odd side in pixels of the filter that images pass at last, see `pixels.smoothed`; the authors'
+    # code has 5 behind VGG-16, the paper does not tell.
+    smooth: Count | None = None
+
+    @model_validator(mode="after")
+    def _fitting(self) -> Mkor:
         if self.rows == "all" and self.coupling == "ignore":
-            raise ConfigError(
-                "coupling: ignore is eq. (9), which needs rows: path; set that, or coupling: solve."
+            raise ValueError(
+                "coupling: ignore is eq. (9), which needs rows: path; set that, or coupling: solve"
             )
         if self.smooth is not None and self.smooth % 2 == 0:
-            raise ConfigError(
-                f"smooth: {self.smooth} has no middle pixel; give an odd side, or null for none."
+            raise ValueError(
+                f"smooth: {self.smooth} has no middle pixel; give an odd side, or null for none"
             )
         if self.native is not None and self.estimate in ("direct", "least_squares"):
-            raise ConfigError(f"native is not for estimate: {self.estimate}; take one of them out.")
+            raise ValueError(f"native is not for estimate: {self.estimate}; take one of them out")
+        return self
 
     def applies(self, chain: Chain) -> str | None:
         """See `gradleak.attacks.base.Attack`."""

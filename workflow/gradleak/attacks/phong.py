@@ -2,36 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from gradleak.attacks.base import AttackerView, LayerFacts, Reconstruction
-from gradleak.attacks.fully_connected import from_delta
+from gradleak.attacks.base import Attack, AttackerView, LayerFacts, Reconstruction
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain, ConvLayer
 
 
-@dataclass
-class Phong:
+class Phong(Attack):
     """The input of a first layer W x + b = z from any row j: x = ∇W_j / ∇b_j.
 
     It needs neither weights nor label nor loss. A batch gives a mixture of its images.
-
-    Parameters
-    ----------
-    rows
-        How rows are put together. ``average``: their plain mean, as Theorem 1 says, in which a
-        row with a small ∇b_j brings in as much noise as its division by it makes.
-        ``weighted``: least squares over all rows, which weighs row j with (∇b_j)². ``single``:
-        the first row alone, eq. (3).
-    least
-        Rows with |∇b_j| up to this share of the largest are left out and counted: a unit that
-        ReLU switched off has ∇b_j = 0.
     """
 
-    rows: str = "average"
-    least: float = 1e-6
+    # Rows with |∇b_j| up to this share of the largest are left out and counted: a unit that ReLU
+    # switched off has ∇b_j = 0.
+    least: ClassVar[float] = 1e-6
+
+    method: Literal["phong"] = "phong"
+    # The plain mean, as Theorem 1 says, in which a row with a small ∇b_j brings in as much noise as
+    # its division by it makes; least squares over all rows, which weighs row j with (∇b_j)²; or
+    # the first row alone, eq. (3).
+    rows: Literal["average", "weighted", "single"] = "average"
 
     def applies(self, chain: Chain) -> str | None:
         """See `gradleak.attacks.base.Attack`."""
@@ -51,6 +45,8 @@ class Phong:
         ``stop`` tells how many rows were used and their spread: the root mean square over the
         image of the standard deviation over the rows, weighted as they are put together.
         """
+        from gradleak.attacks.fully_connected import from_delta
+
         name = view.chain.layers[0].name
         gradient = view.gradients[f"{name}.weight"].astype(np.float64)
         delta = view.gradients[f"{name}.bias"].astype(np.float64)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from gradleak.attacks.base import AttackerView, LayerFacts, Reconstruction
-from gradleak.attacks.layerwise import (
-    ConvolutionCache,
-    LayerAnswer,
-    LayerTask,
-    inapplicable,
-    walk,
-)
+from gradleak.attacks.base import Attack, AttackerView, LayerFacts, Reconstruction
 from gradleak.models.activations import INSIDE, NAMES
 from gradleak.models.chain import Chain, ConvLayer
-from gradleak.operators.system import LayerSystem
+from gradleak.section import Precision
+
+if TYPE_CHECKING:
+    from gradleak.attacks.layerwise import ConvolutionCache, LayerAnswer, LayerTask
+    from gradleak.operators.system import LayerSystem
 
 # A layer whose equations contradict each other by more than this (relative) has an input in error.
 AGREEMENT = 1e-3
@@ -25,6 +23,8 @@ AGREEMENT = 1e-3
 
 def minimum_norm(task: LayerTask, rows: str = "plain") -> LayerAnswer:
     """X = U^+ V of one layer, after weighting the rows of U and V; see `RGap`."""
+    from gradleak.attacks.layerwise import LayerAnswer
+
     system, values = balance(task) if rows == "balanced" else (task.system, task.values)
     solution = system.solve(values)
     residual = solution.residual / float(np.linalg.norm(values))
@@ -51,43 +51,46 @@ def _magnified(task: LayerTask) -> float:
     return max(1.0, error / size) if size else 1.0
 
 
-@dataclass
-class RGap:
+class RGap(Attack):
     """R-GAP's recursive closed form.
 
-    Parameters
-    ----------
-    precision
-        ``float64``, or ``float32`` for the arithmetic of the paper's own numbers: weights,
-        gradients and all that is handed from layer to layer in float32, each least-squares problem
-        in float64, since `numpy.linalg.lstsq` takes no other.
-    rows
-        ``plain``: U as the paper writes it. ``balanced``: rows weighted by what is known of their
-        errors, see `balance`. Exact gradients that fix every layer give the same answer, and
-        float32 ones an answer that is far less in error. Where a layer was solved only in part,
-        the equations of the layers before it contradict each other and the two answers differ.
-    margin
-        Values beyond the range of Sigmoid or Tanh, as a layer that is solved only in part gives
-        them, are moved to this distance inside of it, and counted as saturated.
-    failure_residual, failure_saturated
-        Limits of `failure`. In networks that their weights saturated, 9 % and more of the last
-        layer's input was, and residuals were above 0.3; noise of 0.01 of each tensor's deviation
-        left residuals up to 0.5, but at most 0.6 % of that input was saturated.
+    Values beyond the range of Sigmoid or Tanh, as a layer that is solved only in part gives them,
+    are moved to `INSIDE` of it, and counted as saturated.
     """
 
-    precision: str = "float64"
-    rows: str = "plain"
-    margin: float = INSIDE
-    failure_residual: float = 0.25
-    failure_saturated: float = 0.05
-    _cache: ConvolutionCache = field(default_factory=ConvolutionCache, repr=False)
+    gives_twins = True
+    # Limits of `failure`. In networks that their weights saturated, 9 % and more of the last
+    # layer's input was, and residuals were above 0.3; noise of 0.01 of each tensor's deviation left
+    # residuals up to 0.5, but at most 0.6 % of that input was saturated.
+    failure_residual: ClassVar[float] = 0.25
+    failure_saturated: ClassVar[float] = 0.05
+
+    method: Literal["rgap"] = "rgap"
+    # In float32 as the paper's own numbers: weights, gradients and all that is handed from layer to
+    # layer; each least-squares problem in float64, since `numpy.linalg.lstsq` takes no other.
+    precision: Precision = "float64"
+    # U as the paper writes it, or rows weighted by what is known of their errors, see `balance`.
+    # Exact gradients that fix every layer give the same answer, and float32 ones one that is far
+    # less in error. Where a layer was solved only in part, the equations of the layers before it
+    # contradict each other and the two answers differ.
+    rows: Literal["plain", "balanced"] = "plain"
+
+    @cached_property
+    def _cache(self) -> ConvolutionCache:
+        from gradleak.attacks.layerwise import ConvolutionCache
+
+        return ConvolutionCache()
 
     def applies(self, chain: Chain) -> str | None:
         """See `gradleak.attacks.base.Attack`."""
+        from gradleak.attacks.layerwise import inapplicable
+
         return inapplicable(chain, NAMES)
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
         """See `gradleak.attacks.base.Attack`; deterministic, so `seed` changes nothing."""
+        from gradleak.attacks.layerwise import walk
+
         misfits: dict[str, float] = {}
 
         def solve(task: LayerTask) -> LayerAnswer:
@@ -101,7 +104,7 @@ class RGap:
             self._cache,
             solve,
             precision=self.precision,
-            margin=self.margin,
+            margin=INSIDE,
             linear=True,
             judge=lambda found: self.failure(found, view, misfits),
         )

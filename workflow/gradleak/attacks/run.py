@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any
 
 import numpy as np
 
-from gradleak import gradient_files
+from gradleak import gradient_files, registry
 from gradleak.artifacts import (
     write_json,
     write_tensors,
@@ -26,27 +25,9 @@ from gradleak.models.locks import is_key
 from gradleak.progress import progress
 from gradleak.servers.secret import Secrets
 
-# Attacks are looked up by name, not imported here: the code hash of a rule then holds the one
-# attack that it runs, and an edit of one attack leaves the results of the others as they are.
-ATTACKS = {
-    "rgap": ("gradleak.attacks.rgap", "RGap"),
-    "copa": ("gradleak.attacks.copa", "Copa"),
-    "phong": ("gradleak.attacks.phong", "Phong"),
-    "dlg": ("gradleak.attacks.dlg", "Dlg"),
-    "inverting_gradients": ("gradleak.attacks.inverting", "InvertingGradients"),
-    "mkor": ("gradleak.attacks.mkor", "Mkor"),
-    "class_fishing": ("gradleak.attacks.class_fishing", "ClassFishing"),
-    "unlock": ("gradleak.attacks.unlock", "Unlock"),
-    "grnn": ("gradleak.attacks.grnn", "Grnn"),
-    "gauss_newton": ("gradleak.attacks.gauss_newton", "GaussNewton"),
-    "ggl": ("gradleak.attacks.ggl", "Ggl"),
-}
-# Settings that tell the pipeline which files an attack gets, not the attack what to do.
-PIPELINE_KEYS = ("method", "of", "answer", "own_images", "images", "generator")
-
 
 def build(
-    settings: dict[str, Any], device: str = "cpu", generator: str | None = None
+    settings: Mapping[str, Any], device: str = "cpu", generator: str | None = None
 ) -> Attack | ManyAttack:
     """Attack from an entry of ``attacks`` in config.yaml.
 
@@ -57,16 +38,10 @@ def build(
     device, generator
         Device and generator file, for attacks that use one.
     """
-    module, name = ATTACKS[settings["method"]]
-    kind = getattr(importlib.import_module(module), name)
-    options = {key: value for key, value in settings.items() if key not in PIPELINE_KEYS}
-    if options.get("start") in ("reconstruction", "class"):
-        options["start"] = "given"
-    if "device" in {field.name for field in dataclasses.fields(kind)}:
-        options["device"] = device
-    if generator is not None:
-        options["generator"] = generator
-    attack: Attack | ManyAttack = kind(**options)
+    kind: Any = registry.class_of("attacks", settings["method"])
+    places = {"device": device, "generator_file": generator}
+    known = {key: place for key, place in places.items() if place and key in kind.model_fields}
+    attack: Attack | ManyAttack = kind.model_validate({**settings, **known})
     return attack
 
 

@@ -2,82 +2,75 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import numpy as np
-import torch
+from pydantic import Field
 
-from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.attacks.base import AttackerView, ManyAttack, Reconstruction
 from gradleak.attacks.labels import class_of, contradiction
-from gradleak.attacks.locks import Opening, check_mode, open_lock
-from gradleak.errors import ConfigError, NumericsError
-from gradleak.gradients import DTYPES, pick_device
+from gradleak.errors import NumericsError
 from gradleak.losses import BINARY
-from gradleak.matching.branches import BranchGradients, follows, is_branched
-from gradleak.matching.chain_gradients import ChainGradients, stack
-from gradleak.matching.members import Members
 from gradleak.models.chain import Chain
-from gradleak.models.files import fingerprint
 from gradleak.progress import progress
+from gradleak.section import Amount, Hidden, Precision
 from gradleak.usable import check_gradient
 
-STARTS = ("normal", "uniform", "given")
-LABELS = ("from_view", "unknown")
+if TYPE_CHECKING:
+    import torch
+
+    from gradleak.attacks.locks import Opening
+    from gradleak.matching.branches import BranchGradients
+    from gradleak.matching.chain_gradients import ChainGradients
+    from gradleak.matching.members import Members
+
+Start = Literal["normal", "uniform", "reconstruction", "class"]
+Lock = Literal["guess", "fit"]
+Share = Annotated[float, Field(ge=0)]
 # Values of the objective that are kept of each search.
 MOMENTS = 100
 
 
-@dataclass(frozen=True)
-class Search(ABC):
+class Search(ManyAttack):
     """Settings and bookkeeping of a search over many images and starts at once.
 
-    Parameters
-    ----------
-    starts
-        Searches for each shared gradient. From given starts without noise, no more than are given.
-    start
-        ``normal`` N(0, 1), ``uniform`` over the range of inputs, or ``given`` with the view; then
-        start i is the given one number i, and over again.
-    start_noise
-        Standard deviation of normal noise that is added to given starts, relative to the root mean
-        square of the start: twin data may be dark.
-    label
-        ``from_view``: granted, or recovered from the gradient (iDLG). ``unknown``: searched for
-        with the image.
-    precision
-        ``float32`` or ``float64``.
-    device
-        auto | cpu | cuda; mps has no float64, so there the search runs on the CPU.
-    chunk
-        Searches at a time, to bound memory.
-    lock
-        ``guess`` or ``fit`` what is not known of a key-lock; see `gradleak.attacks.locks`.
+    An attack shows in config.yaml the hidden settings that it takes, by declaring them anew.
     """
 
-    starts: int = 1
-    start: str = "normal"
-    start_noise: float = 0.0
-    label: str = "from_view"
-    precision: str = "float32"
-    device: str = "cpu"
-    chunk: int = 32
-    lock: str = "guess"
+    searches = True
     # Whether it computes with `BranchGradients` under every network.
     only_branches: ClassVar[bool] = False
 
-    def __post_init__(self) -> None:
-        check_mode(self.lock)
-        for name, known in (("start", STARTS), ("label", LABELS), ("precision", tuple(DTYPES))):
-            if getattr(self, name) not in known:
-                raise ConfigError(
-                    f"{name}: {getattr(self, name)} is not known; choose one of {', '.join(known)}."
-                )
+    starts: Amount = 1  # searches for each gradient; no more than are given without noise
+    images: Amount | None = None  # attack only the first so many images of a gradient file
+    precision: Precision = "float32"
+    # N(0, 1), uniform over the range of inputs, or given with the view: another attack's answer or
+    # images of the same class. Then start i is the given one number i, and over again.
+    start: Hidden[Start] = "normal"
+    # Deviation of normal noise that is added to given starts, relative to the root mean square of
+    # the start: twin data may be dark.
+    start_noise: Hidden[Share] = 0.0
+    lock: Hidden[Lock] = "guess"  # what is not known of a key-lock; see `gradleak.attacks.locks`
+    device: Hidden[str] = "cpu"  # or auto, cuda; mps has no float64, so there it is the CPU
+    chunk: Hidden[int] = 32  # searches at a time, to bound memory
+
+    @property
+    def label_unknown(self) -> bool:
+        """Whether labels are searched for with the image, neither granted nor recovered (iDLG)."""
+        return False
+
+    @property
+    def needs_labels(self) -> bool:
+        """See `gradleak.attacks.base.Entry`."""
+        return not self.label_unknown
 
     def applies(self, chain: Chain, mode: str = "training") -> str | None:
         """See `gradleak.attacks.base.ManyAttack`."""
+        from gradleak.matching.branches import follows, is_branched
+
         if chain.has_dropout and mode == "training":
             return (
                 f"{chain.name} has dropout, which is at work in training and which a search does "
@@ -144,13 +137,17 @@ class Search(ABC):
             If the gradient is zero or not finite, the label is neither granted nor to be told from
             the gradient, or the given starts are not finite or do not have the batch's size.
         """
+        from gradleak.attacks.locks import open_lock
+
         check_gradient(view.chain, view.gradients)
-        labels = None if self.label == "unknown" else known_labels(view)
+        labels = None if self.label_unknown else known_labels(view)
         size = (view.batch, *view.chain.input)
         count, given = self.starts, view.starts
-        if self.start == "given":
+        if self.start not in ("normal", "uniform"):
             if given is None or not len(given):
-                raise NumericsError("start: given, but no start was given; choose another start.")
+                raise NumericsError(
+                    f"start: {self.start}, but no start was given; choose another start."
+                )
             if given.shape[1:] != size:
                 raise NumericsError(
                     f"The given starts have the shape {given.shape[1:]}, but the batch has {size}; "
@@ -166,7 +163,7 @@ class Search(ABC):
                 images[i] = draw.uniform(view.low, view.high, size)
             else:
                 images[i] = draw.standard_normal(size)
-            if given is not None and self.start == "given":
+            if given is not None and self.start not in ("normal", "uniform"):
                 begin = given[i % len(given)]
                 size_of_start = float(np.sqrt(np.mean(begin**2)))
                 images[i] = begin + self.start_noise * size_of_start * images[i]
@@ -176,6 +173,11 @@ class Search(ABC):
 
     def _members(self, views: Sequence[AttackerView], ready: Sequence[Ready]) -> Members:
         """Searches of several views, one after the other."""
+        import torch
+
+        from gradleak.gradients import DTYPES, pick_device
+        from gradleak.matching.members import Members
+
         device = pick_device(self.device)
         if device.type == "mps":
             device = torch.device("cpu")
@@ -277,6 +279,9 @@ def _network(
 
     `branches`: by `BranchGradients` under a plain chain too.
     """
+    from gradleak.matching.branches import BranchGradients, is_branched
+    from gradleak.matching.chain_gradients import ChainGradients, stack
+
     chain, weights = view.chain, stack([opening.weights for opening in opened])
     if branches or is_branched(chain):
         return BranchGradients(
@@ -297,6 +302,9 @@ def _alike(views: Sequence[AttackerView], *, together: bool) -> list[list[int]]:
     Networks that only `BranchGradients` knows are fastest under weights that all members share, so
     they are apart by weights; those alone with theirs are one group, if `together`.
     """
+    from gradleak.matching.branches import is_branched
+    from gradleak.models.files import fingerprint
+
     out: dict[tuple[Chain, str, int, str], list[int]] = {}
     for i, view in enumerate(views):
         out.setdefault((view.chain, view.loss, view.batch, view.mode), []).append(i)

@@ -8,21 +8,18 @@ made them. A deviation has no sign, so the lock's activation must not make γ ne
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import cached_property
+from typing import ClassVar, Literal
 
 import numpy as np
-from scipy import linalg
 
-from gradleak.attacks.base import AttackerView, LayerFacts, Reconstruction
-from gradleak.attacks.layerwise import inapplicable
+from gradleak.attacks.base import Attack, AttackerView, LayerFacts, Reconstruction
 from gradleak.attacks.rgap import RGap
 from gradleak.errors import NumericsError
-from gradleak.models.activations import INSIDE, INVERTIBLE, NAMES
+from gradleak.models.activations import INSIDE, INVERTIBLE
 from gradleak.models.chain import Chain, ConvLayer, ConvSpec
 from gradleak.models.locks import is_private
-from gradleak.models.passes import deltas
-from gradleak.operators.convolution import Convolution
-from gradleak.operators.gradient import GradientConstraint
 
 FIRST = "conv1"
 # Relative size below which a direction counts as free: rounding of float32 gradients makes 1e-7.
@@ -33,8 +30,7 @@ CONSTANT = 1e-4
 POSITIVE = ("relu", "sigmoid")
 
 
-@dataclass
-class Unlock:
+class Unlock(Attack):
     """R-GAP behind the lock, moments in it, and one homogeneous system before it.
 
     With û known, the first convolution leaves W x − σ û − μ 1 = 0 and, as
@@ -46,15 +42,16 @@ class Unlock:
     how many, and the smallest solution is taken, without padding about the middle of the range.
 
     Neither the key nor the lock's weights or gradient are used.
-
-    Parameters
-    ----------
-    failure_residual
-        An answer fails if the equations of a layer contradict each other by more (relative).
     """
 
-    failure_residual: float = 0.25
-    _tail: RGap = field(default_factory=lambda: RGap(rows="balanced"), repr=False)
+    # An answer fails if the equations of a layer contradict each other by more (relative).
+    failure_residual: ClassVar[float] = 0.25
+
+    method: Literal["unlock"] = "unlock"
+
+    @cached_property
+    def _tail(self) -> RGap:
+        return RGap(rows="balanced")
 
     def applies(self, chain: Chain) -> str | None:
         """See `gradleak.attacks.base.Attack`."""
@@ -75,7 +72,7 @@ class Unlock:
                 "negative, whose sign the moments do not tell; lock with relu or sigmoid."
             )
         if chain.layers[1:] and isinstance(chain.layers[1], ConvLayer):
-            return inapplicable(tail_of(chain), NAMES)
+            return self._tail.applies(tail_of(chain))
         return f"{chain.name} has no convolution behind its lock; use dlg."
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
@@ -114,6 +111,11 @@ class Unlock:
         self, view: AttackerView, normed: np.ndarray, pulled: np.ndarray, alive: np.ndarray
     ) -> tuple[np.ndarray, float, int]:
         """The image (C, H, W), how far the equations contradict it, and unknowns that are free."""
+        from scipy import linalg
+
+        from gradleak.operators.convolution import Convolution
+        from gradleak.operators.gradient import GradientConstraint
+
         shape = replace(view.chain.convolutions[0].shape, filters=len(alive))
         weight = view.weights[f"{FIRST}.weight"].astype(np.float64)[alive]
         gradient = (
@@ -208,6 +210,9 @@ def _channels(values: np.ndarray, layer: ConvLayer) -> np.ndarray:
 
 def _back(view: AttackerView, features: np.ndarray, label: int, s: np.ndarray) -> np.ndarray:
     """∂ℓ/∂s (O, P) by a pass back through the tail."""
+    from gradleak.models.passes import deltas
+    from gradleak.operators.convolution import Convolution
+
     behind, first = _behind(view), view.chain.convolutions[0]
     second = behind.chain.convolutions[0]
     weights = dict(behind.weights)

@@ -94,10 +94,10 @@ def variants(
 
     out = [change("none", NONE, "unchanged", network=network)]
     for level in NOISE:
-        noise = GaussianNoise(level)
+        noise = GaussianNoise(level=level)
         title = f"Gaussian noise of {level:.0%} of each tensor's spread"
         out.append(change("noise", f"noise_{level:g}", title, network=network, defence=noise))
-    clip = Clipping(CLIPPED * norm)
+    clip = Clipping(norm=CLIPPED * norm)
     title = f"gradient scaled down to {CLIPPED:.0%} of its norm"
     out.append(change("clip", "clip", title, network=network, defence=clip))
     if isinstance(network, ChainNetwork):
@@ -137,7 +137,7 @@ def _soteria(network: ChainNetwork, batch: int, work: float) -> Variant:
             )
     if why:
         return Variant("soteria", _SOTERIA, "soteria", batch, reason=why)
-    return Variant("soteria", _SOTERIA, "soteria", batch, network, Soteria(PRUNED))
+    return Variant("soteria", _SOTERIA, "soteria", batch, network, Soteria(prune=PRUNED))
 
 
 def _architectures(network: ChainNetwork, batch: int, critical: int | None) -> list[Variant]:

@@ -229,7 +229,7 @@ def ours(case: Case, evaluations: int) -> Outcome:
     given = case.views[0].starts
     assert given is not None
     attack = Dlg(
-        start="given",
+        start="reconstruction",
         starts=len(given),
         iterations=evaluations,
         target=TARGET,

@@ -26,6 +26,7 @@ from gradleak.memory import keep_freed_memory
 from gradleak.metrics.image import mse
 from gradleak.models import files
 from gradleak.models.build import load
+from gradleak.section import Precision
 
 ROUNDS = 2
 # Images at once, as many as a processor takes.
@@ -83,7 +84,7 @@ def _module_name(name: str) -> str:
 
 
 def ours(
-    case: Case, settings: Mapping[str, Any], precision: str = "float32", device: str = "cpu"
+    case: Case, settings: Mapping[str, Any], precision: Precision = "float32", device: str = "cpu"
 ) -> Outcome:
     """All images at once, by the attack; `settings` are its ``iterations`` and ``tv``."""
     attack = Grnn(

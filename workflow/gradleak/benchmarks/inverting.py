@@ -29,6 +29,7 @@ from gradleak.metrics.image import mse
 from gradleak.models import files
 from gradleak.models.build import load, with_statistics
 from gradleak.models.chain import Chain
+from gradleak.section import Precision
 
 ROUNDS = 2
 # Images at once on an accelerator, which would take all.
@@ -116,12 +117,12 @@ def make(
 
 
 def ours(
-    case: Case, settings: Mapping[str, Any], precision: str = "float32", device: str = "cpu"
+    case: Case, settings: Mapping[str, Any], precision: Precision = "float32", device: str = "cpu"
 ) -> Outcome:
     """All images at once, by the attack; `settings` are its ``iterations``, ``rate`` and ``tv``."""
     attack = InvertingGradients(
         **settings,
-        start="given",
+        start="reconstruction",
         failure_loss=10.0,
         precision=precision,
         device=device,

@@ -1,58 +1,43 @@
-"""The contract of a defence."""
+"""What a client has, and what a defence declares of itself."""
 
 from __future__ import annotations
 
-import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gradleak import registry
 from gradleak.models.chain import Chain
-from gradleak.targets import Images
+from gradleak.section import Method
 
-# Looked up by name, so that an edit of one defence leaves the gradients of the others as they are.
-DEFENCES = {
-    "none": ("gradleak.defences.none", "NoDefence"),
-    "clipping": ("gradleak.defences.clipping", "Clipping"),
-    "soteria": ("gradleak.defences.soteria", "Soteria"),
-    "gaussian_noise": ("gradleak.defences.gaussian_noise", "GaussianNoise"),
-}
+if TYPE_CHECKING:
+    from gradleak.targets import Images
 
 
 @dataclass(frozen=True)
 class Client:
-    """What a client has when it defends a gradient.
+    """What a client has when it defends a gradient."""
 
-    Attributes
-    ----------
-    chain, weights
-        The network that the server sent.
-    images
-        Its batch (K, C, H, W); may be read in parts, ``images[first:end]``.
-    labels
-        True classes (K,).
-    """
-
-    chain: Chain
-    weights: Mapping[str, np.ndarray]
-    images: Images
-    labels: np.ndarray
+    chain: Chain  # the network that the server sent
+    weights: Mapping[str, np.ndarray]  # its parameters
+    images: Images  # the batch (K, C, H, W); may be read in parts, ``images[first:end]``
+    labels: np.ndarray  # true classes (K,)
 
 
-class Defence(Protocol):
-    """A defence with its settings bound."""
+class Defence(Method, ABC):
+    """An entry of ``defences`` in config.yaml: settings as fields."""
 
+    @abstractmethod
     def apply(
         self, client: Client, gradients: Mapping[str, np.ndarray], seed: int
     ) -> dict[str, np.ndarray]:
-        """What is shared instead of `gradients` ``{parameter: array}``; same keys and shapes."""
+        """Return what is shared instead of `gradients` ``{parameter: array}``, shapes kept."""
 
 
-def build(settings: dict[str, Any]) -> Defence:
-    """Defence from an entry of ``defences`` in config.yaml."""
-    options = {key: value for key, value in settings.items() if key != "method"}
-    module, name = DEFENCES[settings["method"]]
-    defence: Defence = getattr(importlib.import_module(module), name)(**options)
+def build(settings: Mapping[str, Any]) -> Defence:
+    """Return the defence of an entry of ``defences`` in config.yaml."""
+    defence: Defence = registry.build("defences", settings)
     return defence

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from pydantic import PositiveFloat
 
-from gradleak.defences.base import Client
+from gradleak.defences.base import Client, Defence
 
 
-@dataclass(frozen=True)
-class Clipping:
-    """Scales the whole gradient down to a norm, g · min(1, norm / ||g||).
+class Clipping(Defence):
+    """Scales the whole gradient down to a norm, g · min(1, norm / ||g||)."""
 
-    Parameters
-    ----------
-    norm
-        Largest ||g|| over all parameters that is shared as it is.
-    """
-
-    norm: float = 1.0
+    method: Literal["clipping"] = "clipping"
+    norm: PositiveFloat = 1.0  # largest ||g|| over all parameters that is shared as it is
 
     def apply(
         self, client: Client, gradients: Mapping[str, np.ndarray], seed: int

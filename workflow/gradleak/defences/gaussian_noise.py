@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from pydantic import PositiveFloat
 
-from gradleak.defences.base import Client
+from gradleak.defences.base import Client, Defence
 
 
-@dataclass(frozen=True)
-class GaussianNoise:
+class GaussianNoise(Defence):
     """Adds independent N(0, s²) to every value of every gradient tensor.
 
-    Parameters
-    ----------
-    level
-        s relative to the tensor's own standard deviation, or s itself.
-    relative
-        Which of the two `level` is. A tensor of one value has no deviation, so its own size
-        takes that place.
-
-    Notes
-    -----
     The same seed gives the same draw at every level, so that levels differ in nothing else.
     """
 
-    level: float
+    method: Literal["gaussian_noise"] = "gaussian_noise"
+    level: PositiveFloat  # s relative to the tensor's own standard deviation, or s itself
+    # Which of the two. A tensor of one value has no deviation: its own size takes that place.
     relative: bool = True
 
     def apply(

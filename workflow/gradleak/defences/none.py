@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from gradleak.defences.base import Client
+from gradleak.defences.base import Client, Defence
 
 
-@dataclass(frozen=True)
-class NoDefence:
+class NoDefence(Defence):
     """Shares the gradient unchanged."""
+
+    method: Literal["none"] = "none"
 
     def apply(
         self, client: Client, gradients: Mapping[str, np.ndarray], seed: int

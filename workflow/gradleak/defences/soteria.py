@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
-import torch
+from pydantic import Field
 
-from gradleak.defences.base import Client
-from gradleak.models.build import images_at_once, load
+from gradleak.defences.base import Client, Defence
 from gradleak.models.chain import POOL, Chain, LinearLayer
 from gradleak.progress import progress
 
+if TYPE_CHECKING:
+    import torch
 
-@dataclass(frozen=True)
-class Soteria:
+
+class Soteria(Defence):
     """Sets columns of the first fully connected layer's gradient to zero (Sun et al. 2021).
 
     A column belongs to a feature r_i that enters this layer. Its score is
@@ -23,14 +24,10 @@ class Soteria:
     the columns of the lowest scores are zeroed: an image changed so that the features take that
     loss into account has to change most there. Written as it is, that is a pass back for each of
     n features, where a gradient takes one; features that lie far apart share one here.
-
-    Parameters
-    ----------
-    prune
-        Share of the columns that are zeroed, in (0, 1); MKOR Table 7 has 0.3.
     """
 
-    prune: float = 0.3
+    method: Literal["soteria"] = "soteria"
+    prune: Annotated[float, Field(gt=0, lt=1)] = 0.3  # share of the columns; MKOR Table 7's
 
     def apply(
         self, client: Client, gradients: Mapping[str, np.ndarray], seed: int
@@ -48,6 +45,10 @@ def scores(client: Client) -> np.ndarray:
 
     A feature that is 0 for an image counts there with 0: it has no gradient either.
     """
+    import torch
+
+    from gradleak.models.build import images_at_once, load
+
     module = load(client.chain, client.weights, torch.float32)
     combs, total = Combs(client.chain), np.zeros(())
     size, at_once = len(client.images), images_at_once(client.chain)
@@ -105,6 +106,8 @@ class Combs:
 
     def norms(self, features: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
         """||∂r_i(x_k)/∂x_k|| (K, n) of features (K, n) of images (K, C, H, W)."""
+        import torch
+
         maps = features.unflatten(1, (self.filters, *self.grid))
         squares = torch.zeros_like(maps)
         for channel in progress(range(self.filters), "channels"):
@@ -120,6 +123,8 @@ class Combs:
 
     def _fields(self, values: torch.Tensor, down: int, across: int) -> torch.Tensor:
         """Sums of values (K, H, W) over the receptive fields of one comb."""
+        import torch
+
         total = torch.nn.functional.pad(values.double().cumsum(1).cumsum(2), (1, 0, 1, 0))
         edges = []
         for axis, offset in ((0, down), (1, across)):

@@ -43,31 +43,17 @@ STEADY = 0.05
 
 @dataclass(frozen=True)
 class ClassMeans:
-    """What the gradient tells of each class that is present.
+    """What the gradient tells of each class that is present."""
 
-    Attributes
-    ----------
-    classes
-        Classes found (N',), ascending.
-    counts
-        Images of each (N',).
-    features
-        Mean input of the first fully connected layer, (N', n) float64; NaN where the gradient
-        tells nothing of it.
-    direction
-        v (N',), along which the features are not determined; None if they are.
-    note
-        How they were solved for, in words.
-    scale
-        What the gradient was scaled by (`class_counts`).
-    """
-
-    classes: np.ndarray
-    counts: np.ndarray
+    classes: np.ndarray  # classes found (N',), ascending
+    counts: np.ndarray  # images of each (N',)
+    # Mean input of the first fully connected layer, (N', n) float64; NaN where the gradient tells
+    # nothing of it.
     features: np.ndarray
+    # v (N',), along which the features are not determined; None if they are.
     direction: np.ndarray | None
-    note: str
-    scale: float = 1.0
+    note: str  # how they were solved for, in words
+    scale: float = 1.0  # what the gradient was scaled by (`class_counts`)
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,7 @@ is.
 from __future__ import annotations
 
 import numpy as np
-from scipy import sparse
-from scipy.sparse.linalg import splu
 
-KINDS = ("median", "range")
 # Ends of the range: some class is black, or white, at every place.
 ENDS = ("black", "white")
 # Smallest deviation of anything, relative to the largest: float32 gradients are rounded.
@@ -101,6 +98,9 @@ def _fitted(
 
     Where something is not known (NaN), the neighbours decide.
     """
+    from scipy import sparse
+    from scipy.sparse.linalg import splu
+
     rows, columns = values[0].shape
     place = np.arange(rows * columns).reshape(rows, columns)
     normal = sparse.csr_matrix((place.size, place.size))

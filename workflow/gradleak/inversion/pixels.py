@@ -6,12 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.ndimage import distance_transform_edt, gaussian_filter
 
 from gradleak.errors import NumericsError
 from gradleak.servers.plan import Plan
 
-ESTIMATES = ("bounds", "direct", "average", "least_squares")
 # Weight of the squared differences of neighbours against that of an equation.
 SMOOTHNESS = 1e-4
 # Deviation in pixels of the filter of the authors' code: nearly a mean over so few.
@@ -20,23 +18,14 @@ FILTER_SIGMA = 10.0
 
 @dataclass(frozen=True)
 class Regions:
-    """Describers on a grid: entry i of an axis says something of pixels starts[i] + [0, side).
+    """Describers on a grid: entry i of an axis says something of pixels starts[i] + [0, side)."""
 
-    Attributes
-    ----------
-    upper, lower
-        (B, C, Sy, Sx): maximum and minimum of each region, the same array where regions have one
-        value (means, or single pixels); NaN where nothing is known.
-    starts
-        First pixel of each entry, along y and x.
-    side
-        Side of a region in pixels.
-    """
-
+    # (B, C, Sy, Sx): maximum and minimum of each region, the same array where regions have one
+    # value (means, or single pixels); NaN where nothing is known.
     upper: np.ndarray
     lower: np.ndarray
-    starts: tuple[np.ndarray, np.ndarray]
-    side: int
+    starts: tuple[np.ndarray, np.ndarray]  # first pixel of each entry, along y and x
+    side: int  # side of a region in pixels
 
 
 class Layout:
@@ -168,6 +157,8 @@ def smoothed(images: np.ndarray, side: int) -> np.ndarray:
     -----
     That of MKOR's authors' code behind VGG-16 (side 5); the paper does not mention it.
     """
+    from scipy.ndimage import gaussian_filter
+
     return gaussian_filter(
         images, FILTER_SIGMA, radius=side // 2, mode="nearest", axes=(2, 3)
     ).astype(images.dtype)
@@ -279,6 +270,8 @@ def _nearest(values: np.ndarray) -> np.ndarray:
     unknown = np.isnan(values).any(axis=(0, 1))
     if not unknown.any():
         return values
+    from scipy.ndimage import distance_transform_edt
+
     place = distance_transform_edt(unknown, return_distances=False, return_indices=True)
     return values[:, :, place[0], place[1]]
 

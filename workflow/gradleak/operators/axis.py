@@ -7,7 +7,6 @@ from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
-from scipy.sparse.csgraph import connected_components
 
 Pair = tuple[int, int]
 
@@ -80,6 +79,8 @@ class Gradient:
 
         Offsets of different phases never meet the same pixel.
         """
+        from scipy.sparse.csgraph import connected_components
+
         count, label = connected_components(self.reach @ self.reach.T, directed=False)
         uses = self.valid.sum(axis=0)
         groups = [label == one for one in range(count)]

@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gradleak.models import files
+from gradleak import registry
 from gradleak.models.chain import Chain
-from gradleak.servers.secret import Secret, Secrets
+from gradleak.section import Method
 
-# Looked up by name, so that an edit of one server leaves the results of the others as they are.
-SERVERS = {
-    "mkor": ("gradleak.servers.mkor", "MkorServer"),
-    "class_fishing": ("gradleak.servers.class_fishing", "ClassFishingServer"),
-}
+if TYPE_CHECKING:
+    from gradleak.models.files import ModelFile
 # Apart from the seeds of initial weights and of defences.
 SEED = 15_485_863
 
 
-class Server(Protocol):
-    """A malicious server with its settings bound."""
+class Server(Method):
+    """An entry of ``servers`` in config.yaml: settings as fields."""
 
+    @abstractmethod
     def corrupt(
         self, chain: Chain, weights: Mapping[str, np.ndarray], seed: int
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -31,14 +29,12 @@ class Server(Protocol):
 
 
 def build(settings: Mapping[str, Any]) -> Server:
-    """Server from an entry of ``servers`` in config.yaml."""
-    options = {key: value for key, value in settings.items() if key != "method"}
-    module, name = SERVERS[settings["method"]]
-    server: Server = getattr(importlib.import_module(module), name)(**options)
+    """Return the server of an entry of ``servers`` in config.yaml."""
+    server: Server = registry.build("servers", settings)
     return server
 
 
-def create(paths: tuple[str, str], models: files.ModelFile, settings: Mapping[str, Any]) -> None:
+def create(paths: tuple[str, str], models: ModelFile, settings: Mapping[str, Any]) -> None:
     """Write what a server sends and what it keeps.
 
     Parameters
@@ -50,6 +46,9 @@ def create(paths: tuple[str, str], models: files.ModelFile, settings: Mapping[st
     settings
         Entry of ``servers`` in config.yaml.
     """
+    from gradleak.models import files
+    from gradleak.servers.secret import Secret, Secrets
+
     server = build(settings)
     sent: dict[str, np.ndarray] = {}
     secrets: dict[str, list[Secret]] = {}

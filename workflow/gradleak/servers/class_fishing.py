@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from pydantic import PositiveFloat
 
 from gradleak.errors import ConfigError
 from gradleak.models.chain import Chain, LinearLayer
+from gradleak.section import Whole
+from gradleak.servers.base import Server
 
 
-@dataclass(frozen=True)
-class ClassFishingServer:
+class ClassFishingServer(Server):
     """Leaves the last layer's weights to one class alone.
 
     All other rows are zero, and their biases are so high that the class's probability is near 0:
     an image of another class then sends nothing back through the last layer, and the gradient of
     every layer before is that of the class's images.
-
-    Parameters
-    ----------
-    target
-        The class.
-    bias
-        What the other classes' biases are above its own.
     """
 
-    target: int = 0
-    bias: float = 10.0
+    method: Literal["class_fishing"] = "class_fishing"
+    target: Whole = 0  # the class
+    bias: PositiveFloat = 10.0  # what the other classes' biases are above its own
 
     def corrupt(
         self, chain: Chain, weights: Mapping[str, np.ndarray], seed: int

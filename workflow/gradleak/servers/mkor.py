@@ -2,47 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field, PositiveFloat
 
 from gradleak.models.chain import Chain, ConvLayer
+from gradleak.section import Count, Whole
+from gradleak.servers.base import Server
 from gradleak.servers.classifier import ClassifierDesign
 from gradleak.servers.convolutions import ConvolutionDesign, check_spare
 from gradleak.servers.plan import plan
 from gradleak.servers.secret import REFERENCES
 
 
-@dataclass(frozen=True)
-class MkorServer:
+class MkorServer(Server):
     """Writes paths for the image into convolutions, and nodes for each class into the classifier.
 
-    Parameters
-    ----------
-    convolutions
-        ``inconspicuous`` (eq. 20) or ``naive`` (section 3.4.1).
-    classifier
-        ``paired`` (eq. 10 to 13), ``naive`` (section 3.2.2) or ``untouched``.
-    shifts
-        I, the number of four-direction layers; None for as many as there is room for.
-    beta
-        β of each convolution, or one for all. The paper gives no values; the authors' code has 1.
-    noise, spare
-        Those of `ConvolutionDesign`.
-    sigma, output_bias, paths
-        Those of `ClassifierDesign`.
+    `noise` and `spare` are those of `ConvolutionDesign`; `sigma`, `output_bias` and `paths` those
+    of `ClassifierDesign`.
     """
 
-    convolutions: str = "inconspicuous"
-    classifier: str = "paired"
-    shifts: int | None = None
-    beta: float | Sequence[float] = 1.0
-    noise: float = 1e-3
-    spare: str = "noise"
-    sigma: float = 1e-4
-    output_bias: float = 0.0
-    paths: int = 1
+    method: Literal["mkor"] = "mkor"
+    convolutions: Literal["inconspicuous", "naive"] = "inconspicuous"  # eq. 20 or section 3.4.1
+    classifier: Literal["paired", "naive", "untouched"] = "paired"  # eq. 10 to 13, section 3.2.2
+    shifts: Whole | None = None  # I, four-direction layers; None for as many as there is room for
+    # β of each convolution, or one for all. The paper gives no values; the authors' code has 1.
+    beta: PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)] = 1.0
+    noise: Annotated[float, Field(ge=0)] = 1e-3
+    spare: Literal["noise", "keep", "silent"] = "noise"
+    sigma: Annotated[float, Field(ge=0)] = 1e-4
+    output_bias: Annotated[float, Field(ge=0)] = 0.0
+    paths: Count = 1
 
     def corrupt(
         self, chain: Chain, weights: Mapping[str, np.ndarray], seed: int

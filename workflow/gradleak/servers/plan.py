@@ -20,49 +20,29 @@ DIRECTIONS = ((0, 0), (0, 1), (1, 0), (1, 1))
 
 @dataclass(frozen=True)
 class Step:
-    """Considered channels of one convolution, in an order of their own.
+    """Considered channels of one convolution, in an order of their own."""
 
-    Attributes
-    ----------
-    parent
-        Place (n,) among the considered channels of the layer before; of the image's own channels
-        in the first layer.
-    tap
-        (n, 2) row and column of the kernel that is read.
-    sign
-        (n,) 1 for a copy, −1 for 1 − x.
-    """
-
+    # Place (n,) among the considered channels of the layer before; of the image's own channels in
+    # the first layer.
     parent: np.ndarray
-    tap: np.ndarray
-    sign: np.ndarray
+    tap: np.ndarray  # (n, 2) row and column of the kernel that is read
+    sign: np.ndarray  # (n,) 1 for a copy, −1 for 1 − x
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Paths of a chain, and where in the image each feature lies.
+    """Paths of a chain, and where in the image each feature lies."""
 
-    Attributes
-    ----------
-    steps
-        One for each convolution.
-    colour, sign
-        Channel of the image (n,) that each considered feature channel carries, and 1 or −1.
-    first
-        (n, 2) pixel at which the region of the feature channel's place (0, 0) begins.
-    stride, side
-        Pixels between regions of neighbouring places, and side of a region, 2^(I+J) in eq. (14).
-    average
-        Whether a feature is the mean of its region (average pools), not the maximum.
-    """
-
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...]  # one for each convolution
+    # Channel of the image (n,) that each considered feature channel carries, and 1 or −1.
     colour: np.ndarray
     sign: np.ndarray
+    # (n, 2) pixel at which the region of the feature channel's place (0, 0) begins.
     first: np.ndarray
+    # Pixels between regions of neighbouring places, and side of a region, 2^(I+J) in eq. (14).
     stride: int
     side: int
-    average: bool
+    average: bool  # whether a feature is the mean of its region (average pools), not the maximum
 
 
 def plan(chain: Chain, shifts: int | None = None) -> Plan:

@@ -30,26 +30,15 @@ class _Metadata(Metadata):
 
 @dataclass(frozen=True)
 class Secret:
-    """One server's knowledge of one network under one draw of weights.
+    """One server's knowledge of one network under one draw of weights."""
 
-    Attributes
-    ----------
-    method
-        Method of the server: ``mkor`` or ``class_fishing``.
-    fingerprint
-        Of the weights that it sent (`gradleak.models.files.fingerprint`).
-    settings
-        Entry of ``servers`` in config.yaml.
-    values
-        Arrays by name. MKOR: ``channel{l}`` the considered filters of convolution l in the order
-        of its plan; ``nodes`` (N, m) the rows of each class in the first fully connected layer
-        and ``path`` (N, m) the products of the weights from there to the output; ``references``
-        (3, n), the features of images of `REFERENCES`. Class fishing: ``target``, the class.
-    """
-
-    method: str
-    fingerprint: str
-    settings: Mapping[str, Any]
+    method: str  # method of the server: ``mkor`` or ``class_fishing``
+    fingerprint: str  # of the weights that it sent (`gradleak.models.files.fingerprint`)
+    settings: Mapping[str, Any]  # entry of ``servers`` in config.yaml
+    # Arrays by name. MKOR: ``channel{l}`` the considered filters of convolution l in the order of
+    # its plan; ``nodes`` (N, m) the rows of each class in the first fully connected layer and
+    # ``path`` (N, m) the products of the weights from there to the output; ``references`` (3, n),
+    # the features of images of `REFERENCES`. Class fishing: ``target``, the class.
     values: Mapping[str, np.ndarray]
 
 
