@@ -10,7 +10,7 @@ import pytest
 
 from claims_fedkl import claim, claims_file, read, score
 from gradleak.claims import Evidence, evaluate
-from gradleak.claims.batches import _batches
+from gradleak.claims.forms.runs import _batches
 from gradleak.errors import ConfigError
 
 # --- Estimates -----------------------------------------------------------------------------------

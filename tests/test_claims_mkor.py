@@ -13,8 +13,7 @@ import yaml
 
 from claims_rgap import ROOT
 from gradleak.claims import Claims, Evidence, evaluate, load, table
-from gradleak.claims.evidence import runs
-from gradleak.claims.queries import Runs
+from gradleak.claims.forms import Runs
 from gradleak.errors import ArtifactError, ConfigError
 
 FILE = ROOT / "workflow" / "claims" / "mkor.yaml"
@@ -251,8 +250,8 @@ def test_missed_images_are_left_out_or_zero_and_always_told(tmp_path: Path) -> N
     assert found["ours"] == pytest.approx(0.8 / 3)
     assert "2 of 6 images were missed and count as 0" in found["reason"]
     # A class that is absent or answered for nothing is no run of any image.
-    assert len(runs(evidence, WHERE, "ssim", "real")) == 6
-    classes = runs(evidence, WHERE, "count", "real")
+    assert len(evidence.on("real").runs(WHERE, "ssim")) == 6
+    classes = evidence.on("real").runs(WHERE, "count")
     assert (len(classes), classes["ok"].sum()) == (2, 1)
     count = {"metric": "count", "take": "above", "over": 1}
     found = _judge(tmp_path, evidence, _claim(count, "same", paper_value=1))

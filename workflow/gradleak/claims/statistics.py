@@ -14,24 +14,6 @@ MIN_UNITS = 5
 RESAMPLES = 2000
 
 
-def _interval(
-    values: Iterable[float], log: bool, level: float, one_more: bool
-) -> tuple[float, float]:
-    array = np.asarray(list(values), dtype=float)
-    n = array.size
-    if n < 2:
-        return math.nan, math.nan
-    if log:
-        array = np.log10(np.maximum(array, MSE_FLOOR))
-    spread = math.sqrt(1 + 1 / n) if one_more else math.sqrt(1 / n)
-    half = stats.t.ppf((1 + level) / 2, n - 1) * array.std(ddof=1) * spread
-    low, high = array.mean() - half, array.mean() + half
-    if log:
-        with np.errstate(over="ignore", under="ignore"):
-            low, high = np.power(10.0, low), np.power(10.0, high)
-    return float(low), float(high)
-
-
 def prediction_interval(
     values: Iterable[float], log: bool, level: float = 0.95
 ) -> tuple[float, float]:
@@ -53,17 +35,28 @@ def prediction_interval(
     tuple of float
         Low and high, NaN for fewer than two values.
     """
-    return _interval(values, log, level, one_more=True)
+    return interval_of_mean(values, log, level, further=1)
 
 
 def interval_of_mean(
-    values: Iterable[float], log: bool, level: float = 0.95
+    values: Iterable[float], log: bool, level: float = 0.95, further: int = 0
 ) -> tuple[float, float]:
     """Confidence interval of the mean, ``mean ± t·s/sqrt(n)`` (with `log`, the geometric mean).
 
-    Parameters and returned values are those of `prediction_interval`.
+    With `further` = 1 it is `prediction_interval`, whose parameters and values the others are.
     """
-    return _interval(values, log, level, one_more=False)
+    array = np.asarray(list(values), dtype=float)
+    n = array.size
+    if n < 2:
+        return math.nan, math.nan
+    if log:
+        array = np.log10(np.maximum(array, MSE_FLOOR))
+    half = stats.t.ppf((1 + level) / 2, n - 1) * array.std(ddof=1) * math.sqrt(further + 1 / n)
+    low, high = array.mean() - half, array.mean() + half
+    if log:
+        with np.errstate(over="ignore", under="ignore"):
+            low, high = np.power(10.0, low), np.power(10.0, high)
+    return float(low), float(high)
 
 
 def bootstrap_mean(
@@ -71,16 +64,8 @@ def bootstrap_mean(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the arithmetic mean.
 
-    Errors are positive and skewed, where Student's interval of a mean reaches below 0.
-
-    Parameters
-    ----------
-    values
-        One per image (n,), n > 1.
-    level
-        Coverage, between 0 and 1.
-    resamples, seed
-        Number of draws of n values with replacement, and their seed.
+    Errors are positive and skewed, where Student's interval of a mean reaches below 0. It takes
+    `resamples` draws of n `values` (one per image, n > 1) with replacement.
     """
     drawn = np.random.default_rng(seed).integers(len(values), size=(resamples, len(values)))
     low, high = np.quantile(values[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
