@@ -92,27 +92,17 @@ def evaluate(
     scale: str,
     explanations: Explanations | None = None,
 ) -> pd.DataFrame:
-    """Judge every number and sentence of a claims file.
+    """Judge every number and sentence of a claims file: a row each, in the file's order.
 
     Parameters
     ----------
-    claims
-        As `load` gives them.
-    evidence
-        Our results; what is missing makes claims "not judged", with the reason.
-    images
-        ``embedded`` or ``real``: which runs are looked at.
-    scale
-        ``smoke``, ``laptop`` or ``paper``.
+    claims, evidence
+        A file and our results; what is missing makes claims "not judged", with the reason.
+    images, scale
+        Which runs are looked at: ``embedded`` or ``real``; ``smoke``, ``laptop`` or ``paper``.
     explanations
-        Of claims that failed, as `load_explanations` gives them.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per claim in the file's order; `n` and `n_ok` are nullable integers. An
-        explanation stands only beside a claim that failed in such a run as it was written for, or
-        in any if it says so.
+        Of claims that failed. One stands only beside a claim that failed in such a run as it was
+        written for, or in any if it says so.
 
     Raises
     ------

@@ -162,14 +162,8 @@ class Evidence:
         tells apart. A PSNR is capped at that of an MSE of 1e-30, so that an exact reconstruction
         does not give infinity.
 
-        Parameters
-        ----------
-        where
-            Columns and their values. Without ``answer`` or ``kind`` in it, `answers` decides.
-        metric
-            What is looked at.
-        answers
-            ``own``: what the attack chose. ``all``: its other starts and twins too.
+        Without ``answer`` or ``kind`` in `where`, `answers` decides: ``own`` is what the attack
+        chose, ``all`` takes its other starts and twins too.
 
         Raises
         ------
@@ -236,11 +230,6 @@ class Evidence:
         """Two columns of the index table and how many networks have both.
 
         Networks without `x` are left out; an empty `y` is a failed attack and counts as infinite.
-
-        Raises
-        ------
-        NotJudged
-            If the table or a column is not there.
         """
         if self.index.empty:
             raise NotJudged("data: there is no index table")

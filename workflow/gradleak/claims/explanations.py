@@ -59,14 +59,7 @@ class Explanations:
 
 
 def load_explanations(path: str | os.PathLike[str], claims: Claims) -> Explanations:
-    """Read explanations of claims.
-
-    Parameters
-    ----------
-    path
-        A file such as ``workflow/claims/explanations/copa.yaml``.
-    claims
-        The claims that it is about.
+    """Read explanations of `claims` from a file such as ``workflow/claims/explanations/copa.yaml``.
 
     Raises
     ------

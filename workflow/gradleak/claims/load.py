@@ -244,17 +244,9 @@ def read_yaml(source: Path) -> Any:
 
 
 def load(path: str | os.PathLike[str]) -> Claims:
-    """Read a claims file and write out its grids and loops.
+    """Read a claims file such as ``workflow/claims/copa.yaml``, grids and loops written out.
 
-    Parameters
-    ----------
-    path
-        A file such as ``workflow/claims/copa.yaml``.
-
-    Returns
-    -------
-    Claims
-        One claim for each number and each sentence, in the file's order, grids first.
+    There is one claim for each number and each sentence, in the file's order, grids first.
 
     Raises
     ------

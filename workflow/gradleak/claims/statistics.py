@@ -19,21 +19,9 @@ def prediction_interval(
 ) -> tuple[float, float]:
     """Interval in which one further draw lies with probability `level`.
 
-    It is ``mean ± t·s·sqrt(1 + 1/n)`` with Student's t for n − 1 degrees of freedom.
-
-    Parameters
-    ----------
-    values
-        Finite draws, one per run.
-    log
-        Work on log10 of the values (floored at 1e-30) and give the interval's powers of ten.
-    level
-        Coverage, between 0 and 1.
-
-    Returns
-    -------
-    tuple of float
-        Low and high, NaN for fewer than two values.
+    It is ``mean ± t·s·sqrt(1 + 1/n)`` with Student's t for n − 1 degrees of freedom, NaN for fewer
+    than two `values`. With `log` it is made on log10 of them (floored at 1e-30) and given as powers
+    of ten.
     """
     return interval_of_mean(values, log, level, further=1)
 
@@ -110,15 +98,8 @@ def spearman(
 ) -> tuple[float, float, float]:
     """Spearman's correlation over networks and its bootstrap interval (percentiles).
 
-    Parameters
-    ----------
-    x, y
-        One value per network, shapes (n,). A failed network is infinite, which takes the last
-        rank, so it counts as the worst; equal values share the mean of their ranks.
-    level
-        Coverage, between 0 and 1.
-    resamples, seed
-        Number of draws of n networks with replacement, and their seed.
+    `x` and `y` have one value per network, shapes (n,). A failed network is infinite, which takes
+    the last rank, so it counts as the worst; equal values share the mean of their ranks.
 
     Returns
     -------

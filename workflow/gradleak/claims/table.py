@@ -20,19 +20,12 @@ def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str
     Rows that only we have (20 images) have an empty `paper` and `verdict`; those beside a number
     of the paper's have both, and a note.
 
-    Parameters
-    ----------
-    claims, evidence, images, scale
-        As for `evaluate`.
-    name
-        Such as ``copa_table2``.
+    Parameters are those of `evaluate`, and the table's `name`, such as ``copa_table2``.
 
     Raises
     ------
     ConfigError
         If the claims file has no grid for that table.
-    ArtifactError
-        If the evidence is malformed.
     """
     rows, judge = [], Judge(claims, evidence, images, scale)
     for claim in claims.claims:
