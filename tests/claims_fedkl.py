@@ -1,4 +1,4 @@
-"""Scores, tables and claims files for tests of FedKL's claims."""
+"""Scores, tables and claims files for tests of forms of claims."""
 
 from __future__ import annotations
 
@@ -30,11 +30,16 @@ def read(folder: Path, scores: list[dict], **tables: list[dict]) -> Evidence:
 def claims_file(folder: Path, claims: list[dict], **more: Any) -> Claims:
     """A claims file of a test."""
     rules: dict[str, dict] = {
+        "prediction": {"rule": "prediction"},
+        "mean": {"rule": "mean", "margin": 0.01},
+        "twofold": {"rule": "mean", "factor": 2},
+        "factor": {"rule": "factor", "factor": 1.1},
         "above": {"rule": "alpha"},
         "close": {"rule": "at_least", "amount": -3},
-        "same": {"rule": "absolute", "amount": 0},
+        "least": {"rule": "at_least", "amount": 2},
+        "most": {"rule": "at_most", "amount": 2},
         "half": {"rule": "at_least", "amount": 0.5},
-        "mean": {"rule": "mean", "factor": 2},
+        "same": {"rule": "absolute", "amount": 0},
         "test": {"rule": "alpha"},
     }
     tolerances = {name: {**rule, "reason": "A test."} for name, rule in rules.items()}

@@ -11,7 +11,7 @@ import pandas as pd
 import yaml
 
 from gradleak.claims import Claims, Evidence
-from gradleak.claims.model import Runs
+from gradleak.claims.forms import Runs
 from gradleak.config import load as load_config
 from gradleak.rank_analysis import analyse, largest_alone, network_index
 from gradleak.sections import Config

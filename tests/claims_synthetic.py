@@ -15,7 +15,7 @@ from gradleak.claims import (
     Explanations,
     load_explanations,
 )
-from gradleak.claims.evaluate import judge
+from gradleak.claims.evaluate import Judge
 from gradleak.claims.outcome import Outcome
 
 FILE = Path(__file__).parents[1] / "workflow" / "claims" / "copa.yaml"
@@ -151,11 +151,11 @@ class Judged:
     """Judges single claims when asked for them, on real images at laptop scale."""
 
     def __init__(self, claims: Claims, evidence: Evidence) -> None:
-        self.claims, self.evidence = claims, evidence
+        self.judge = Judge(claims, evidence, "real", "laptop")
         self.by_id = {claim.id: claim for claim in claims.claims}
 
     def __getitem__(self, name: str) -> Outcome:
-        return judge(self.by_id[name], self.claims, self.evidence, "real", "laptop")
+        return self.judge(self.by_id[name])
 
 
 def content() -> dict[str, Any]:

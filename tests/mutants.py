@@ -99,7 +99,7 @@ def places(folder: str) -> list[list]:
     from cosmic_ray.commands.init import _all_work_items
 
     here = PACKAGE / folder
-    files = [here] if here.suffix else sorted(here.glob("*.py"))
+    files = [here] if here.suffix else sorted(here.rglob("*.py"))
     groups = defaultdict(list)
     for file in files:
         idle = _annotations(ast.parse(file.read_text(encoding="utf-8")))

@@ -31,9 +31,8 @@ from gradleak.claims import (
     load_explanations,
     table,
 )
-from gradleak.claims.evaluate import judge
+from gradleak.claims.evaluate import Judge
 from gradleak.claims.outcome import Outcome
-from gradleak.claims.paper import contradictions, psnr_mismatches
 from gradleak.errors import ConfigError
 
 
@@ -103,11 +102,13 @@ def test_sentences_that_the_papers_tables_contradict(claims: Claims, judged: pd.
 
 
 def test_printed_psnr_and_mse_are_compared(claims: Claims, tmp_path: Path) -> None:
-    assert psnr_mismatches(claims, "copa.table2") == ([], 48)
+    right = Judged(claims, Evidence())["copa.table2.psnr_matches_mse"]
+    assert (right.verdict, right.n, right.ours) == ("reproduced", 48, 48)
     data = content()
     data["grids"][1]["rows"][0]["values"][0] = 0.0514
-    wrong, _ = psnr_mismatches(load(write(tmp_path, data)), "copa.table2")
-    assert wrong == ["Figure 1, variant 1, Truck, COPA original: 0.0514, 61.0389"]
+    wrong = Judged(load(write(tmp_path, data)), Evidence())["copa.table2.psnr_matches_mse"]
+    assert (wrong.verdict, wrong.n, wrong.ours) == ("refuted", 48, 47)
+    assert "Figure 1, variant 1, Truck, COPA original: 0.0514, 61.0389; ours" in wrong.reason
 
 
 @pytest.mark.parametrize(
@@ -237,17 +238,18 @@ def test_full_reconstruction_is_judged_on_the_better_attack(
 
 def test_the_better_attack_can_be_refuted_by_the_paper(claims: Claims) -> None:
     by_id = {claim.id: claim for claim in claims.claims}
+    contradictions = Judge(claims, Evidence(), "real", "laptop").contradictions
     either = by_id["copa.c.full.fig2"]
-    assert contradictions(either, claims) == []
+    assert contradictions(either) == ()
     query = either.query.model_copy(
         update={"where": {**either.query.where, "model": "cnn3_v4_leaky"}}  # type: ignore[union-attr]
     )
-    wrong = contradictions(either.model_copy(update={"query": query}), claims)
+    wrong = contradictions(either.model_copy(update={"query": query}))
     assert [text.rpartition(": ")[2] for text in wrong] == ["0.0382", "0.0483"]
     alone = by_id["copa.c.full.fig2.copa"]
-    assert contradictions(alone, claims) == []
+    assert contradictions(alone) == ()
     theirs = alone.model_copy(update={"reading": "paper"})
-    assert len(contradictions(theirs, claims)) == 2
+    assert len(contradictions(theirs)) == 2
 
 
 def test_explanations_stand_beside_failures_of_the_recorded_run_only(
@@ -284,7 +286,7 @@ def test_what_a_run_cannot_judge(claims: Claims, tmp_path: Path) -> None:
     by_id = {claim.id: claim for claim in claims.claims}
 
     def outcome(name: str, images: str, scale: str) -> Outcome:
-        return judge(by_id[name], claims, evidence, images, scale)
+        return Judge(claims, evidence, images, scale)(by_id[name])
 
     value = outcome("copa.table2.fig1.v1.truck.copa.mse", "embedded", "laptop")
     assert value.verdict == "not judged" and "embedded" in value.reason

@@ -12,9 +12,8 @@ import pytest
 from claims_rgap import FILE, changed, rank_rows, read, score_rows
 from claims_synthetic import Judged
 from gradleak.claims import Claims, Evidence, evaluate, load
-from gradleak.claims.evidence import runs
+from gradleak.claims.forms.paired import one_answer
 from gradleak.claims.model import Claim
-from gradleak.claims.orders import _one_answer
 from gradleak.errors import ArtifactError
 
 
@@ -48,10 +47,11 @@ def _claim(claims: Claims, name: str, **query: Any) -> Claims:
 
 def test_a_query_sees_the_own_choice_or_all_answers(evidence: Evidence) -> None:
     where: dict[str, Any] = {"result": "rgap_lenet", "model": "rgap_lenet", "attack": "dlg"}
-    assert set(runs(evidence, where, "mse", "real")["answer"]) == {"0"}
-    assert len(runs(evidence, where, "mse", "real", "all")) == 18
-    assert len(runs(evidence, {**where, "kind": ["start 1", "start 2"]}, "mse", "real")) == 12
-    assert len(runs(evidence, {**where, "answer": [1]}, "mse", "real")) == 6
+    real = evidence.on("real")
+    assert set(real.runs(where, "mse")["answer"]) == {"0"}
+    assert len(real.runs(where, "mse", "all")) == 18
+    assert len(real.runs({**where, "kind": ["start 1", "start 2"]}, "mse")) == 12
+    assert len(real.runs({**where, "answer": [1]}, "mse")) == 6
 
 
 def test_one_answer_twice_is_refused(claims: Claims, scores: list, tmp_path: Path) -> None:
@@ -80,9 +80,9 @@ def test_more_failed_answers_than_not_are_a_failure() -> None:
     rows = [("m", "0", 0, 0, value) for value in (20.0, math.nan, math.nan)]
     rows += [("m", "0", 0, 1, value) for value in (20.0, 30.0, math.nan)]
     found = pd.DataFrame(rows, columns=["model", "seed", "batch", "index", "value"])
-    assert _one_answer(found, "psnr").ok.tolist() == [False, True]
-    assert _one_answer(found, "psnr").value.tolist() == [-math.inf, 20.0]
-    assert _one_answer(found, "mse").value.tolist() == [math.inf, 30.0]
+    assert one_answer(found, "psnr").ok.tolist() == [False, True]
+    assert one_answer(found, "psnr").value.tolist() == [-math.inf, 20.0]
+    assert one_answer(found, "mse").value.tolist() == [math.inf, 30.0]
 
 
 def test_failed_starts_count_in_shares_and_means(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import yaml
@@ -12,6 +13,8 @@ import yaml
 from claims_rgap import FILE, ROOT
 from claims_synthetic import FILE as COPA
 from gradleak.claims import load
+from gradleak.claims.forms import Query
+from gradleak.claims.statement import Rule
 from gradleak.columns import TABLES
 from gradleak.distributions import COLUMNS as FIG4
 from gradleak.inconspicuous import COLUMNS as INCONSPICUOUS
@@ -104,6 +107,18 @@ def test_sentences_that_tests_check_name_them() -> None:
             assert f"def {name}(" in (ROOT / file).read_text(encoding="utf-8"), claim.id
             named += 1
     assert named >= 4
+
+
+def test_the_page_on_claims_has_every_form_with_its_rules() -> None:
+    page = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
+    rows = page.partition("\n## Forms")[2].partition("\n## ")[0].splitlines()
+    shown = {}
+    for names, _, rules, asks in (row.strip("| ").split(" | ") for row in rows if "| `" in row):
+        for name in re.findall(r"`(\w+)`", names):
+            shown[name] = (re.findall(r"`(\w+)`", rules) or list(get_args(Rule)), asks)
+    forms = get_args(get_args(Query)[0])
+    named = {get_args(form.model_fields["form"].annotation)[0]: form for form in forms}
+    assert shown == {name: (list(form.rules), form.asks) for name, form in named.items()}
 
 
 def test_figures_and_claims_have_the_same_limits() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from claims_fedkl import claim, claims_file, read, score
 from gradleak.claims import Evidence, evaluate
-from gradleak.claims.batches import _batches
+from gradleak.claims.forms.runs import _batches
 from gradleak.errors import ConfigError
 
 # --- Estimates -----------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def test_an_estimate_is_one_row(tmp_path: Path) -> None:
 
 
 def _grid(values: list[float]) -> dict:
-    column = {"id": "v", "column": "V", "metric": "mse", "decimals": 1, "tolerance": "mean"}
+    column = {"id": "v", "column": "V", "metric": "mse", "decimals": 1, "tolerance": "twofold"}
     column["query"] = {"form": "runs", "metric": "mse", "where": {"attack": "a"}}
     rows = [
         {"id": f"r{k}", "row": f"R{k}", "where": {"model": f"m{k}"}, "values": [value]}
@@ -160,7 +160,7 @@ def test_the_mean_of_one_image_has_no_interval(
     rows = [score(WHERE, 0, "ssim", 0.5)]
     rows += [score(WHERE, 1, "ssim", None, status="failed", reason="diverged")] * failed
     query = {"form": "runs", "where": WHERE, "metric": "ssim"}
-    claims = claims_file(tmp_path, [claim("c", query, "mean", kind="value", paper_value=0.5)])
+    claims = claims_file(tmp_path, [claim("c", query, "twofold", kind="value", paper_value=0.5)])
     found = evaluate(claims, read(tmp_path, rows), "real", "laptop").iloc[0]
     assert (found["verdict"], found["reason"], found["ours"]) == (verdict, reason, 0.5)
 
@@ -176,7 +176,7 @@ def test_a_metric_without_weights_is_not_judged(tmp_path: Path) -> None:
     rows += [score(WHERE, 3, "ssim", None, status="failed", reason="diverged")]
     query = {"form": "runs", "where": WHERE}
     entries = [
-        claim(name, {**query, "metric": name}, "mean", kind="value", paper_value=0.5)
+        claim(name, {**query, "metric": name}, "twofold", kind="value", paper_value=0.5)
         for name in ("lpips_vgg", "ssim", "lpips_alex")
     ]
     claims = claims_file(tmp_path, entries)

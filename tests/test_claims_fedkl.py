@@ -10,8 +10,9 @@ import pytest
 from claims_fedkl import read, score
 from claims_rgap import ROOT
 from gradleak.claims import Claims, Evidence, evaluate, load, load_explanations, table
+from gradleak.claims.forms import Column, Runs
+from gradleak.claims.forms.columns import Estimates
 from gradleak.claims.model import Claim
-from gradleak.claims.queries import Column, Estimates, Runs
 
 FILE = ROOT / "workflow" / "claims" / "fedkl.yaml"
 IMAGES = 5

@@ -12,8 +12,8 @@ import pytest
 from pydantic import ValidationError
 from scipy.special import spence
 
-from gradleak.claims.margin import FACTS, MARGINS, check, roots
-from gradleak.claims.queries import Effect, Loss
+from gradleak.claims.forms.loss import FACTS, MARGINS, Loss, check, roots
+from gradleak.claims.forms.paired import Effect
 from gradleak.losses import BINARY, MarginLoss
 
 AMOUNT = 1e-6

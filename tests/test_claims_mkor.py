@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
+from claims_fedkl import claim as entry
+from claims_fedkl import claims_file, read
 from claims_rgap import ROOT
 from gradleak.claims import Claims, Evidence, evaluate, load, table
-from gradleak.claims.evidence import runs
-from gradleak.claims.queries import Runs
+from gradleak.claims.forms import Runs
 from gradleak.errors import ArtifactError, ConfigError
 
 FILE = ROOT / "workflow" / "claims" / "mkor.yaml"
@@ -42,41 +42,13 @@ def _classes(key: Key, batch: int, counts: dict[str, float], **status: str) -> l
     ]
 
 
-def _read(folder: Path, rows: list[dict], **tables: list[dict]) -> Evidence:
-    for name, found in {"scores": rows, **tables}.items():
-        pd.DataFrame(found).to_csv(folder / f"{name}.csv", index=False)
-    return Evidence.read(
-        scores=[folder / "scores.csv"] if rows else [],
-        tables=[folder / f"{name}.csv" for name in tables],
-    )
-
-
-def _file(folder: Path, **content: Any) -> Claims:
-    """A claims file of a test, with tolerances for every rule."""
-    rules: dict[str, dict] = {
-        "prediction": {"rule": "prediction"},
-        "mean": {"rule": "mean", "margin": 0.01},
-        "factor": {"rule": "factor", "factor": 1.1},
-        "least": {"rule": "at_least", "amount": 2},
-        "most": {"rule": "at_most", "amount": 2},
-        "half": {"rule": "at_least", "amount": 0.5},
-        "same": {"rule": "absolute", "amount": 0},
-        "test": {"rule": "alpha"},
-    }
-    tolerances = {name: {**rule, "reason": "A test."} for name, rule in rules.items()}
-    path = folder / "claims.yaml"
-    path.write_text(yaml.safe_dump({"paper": "mkor", "tolerances": tolerances, **content}))
-    return load(path)
-
-
 def _claim(query: dict, tolerance: str, **more: Any) -> dict:
     query = {"form": "runs", "metric": "ssim", "of": "batches", "where": WHERE, **query}
-    claim = {"id": "c", "locator": "x", "kind": "value", "statement": "x"}
-    return {**claim, "query": query, "tolerance": tolerance, **more}
+    return entry("c", query, tolerance, **{"kind": "value", **more})
 
 
-def _judge(folder: Path, evidence: Evidence, claim: dict) -> pd.Series:
-    return evaluate(_file(folder, claims=[claim]), evidence, "real", "laptop").iloc[0]
+def _judge(folder: Path, evidence: Evidence, asked: dict) -> pd.Series:
+    return evaluate(claims_file(folder, [asked]), evidence, "real", "laptop").iloc[0]
 
 
 # --- The paper's file ----------------------------------------------------------------------------
@@ -110,7 +82,7 @@ def judged(claims: Claims, tmp_path_factory: pytest.TempPathFactory) -> pd.DataF
             partial = values[:1] if key[3] == "class_fishing" else values
             rows += _batch(key, batch, metric, partial)
     return evaluate(
-        claims, _read(tmp_path_factory.mktemp("mkor"), rows), "real", "laptop"
+        claims, read(tmp_path_factory.mktemp("mkor"), rows), "real", "laptop"
     ).set_index("id")
 
 
@@ -167,7 +139,7 @@ def test_infinite_means_the_same_image_in_8_bits(
     keys = (modified, strided, small, told)
     rows = [row for key in keys for row in _batch(key, 0, "psnr", [psnr] * SIZE)]
     rows += _batch(modified, 1, "psnr", [psnr] + [20.0] * (SIZE - 1))
-    verdict = evaluate(claims, _read(tmp_path, rows), "real", "laptop").set_index("id")["verdict"]
+    verdict = evaluate(claims, read(tmp_path, rows), "real", "laptop").set_index("id")["verdict"]
     cells = ["unique.m_max_psnr", "unique.m_avg_psnr", "relabelled.m_max_psnr"]
     exactly = [*(f"mkor.table4.{cell}" for cell in cells), "mkor.batch.exact"]
     exactly.append("mkor.batch.exact.strided")
@@ -182,7 +154,7 @@ def test_a_table_of_words_has_what_was_measured(claims: Claims, tmp_path: Path) 
     rows = [row for key in (fishing, modified) for row in _classes(key, 0, {"0": 9.0})]
     server = {"server": "mkor_vgg_keep", "layer": "fc3", "metric": "zeros_share", "value": 0.001}
     found = [{**server, "model": f"mkor_vgg16_{n}"} for n in (100, 1000)]
-    evidence = _read(tmp_path, rows, mkor_inconspicuous=found)
+    evidence = read(tmp_path, rows, mkor_inconspicuous=found)
     shown = table(claims, evidence, "mkor_table1", "real", "laptop").set_index(["row", "column"])
     assert len(shown) == 30
     cell = shown.loc[("Class fishing", "Samples recovered per batch")]
@@ -201,7 +173,7 @@ KEY: Key = ("r", "m", "none", "a")
 def test_the_mean_and_the_best_of_a_batch(tmp_path: Path) -> None:
     values = [[0.1, 0.5], [0.3, 0.7], [0.2, 0.6]]
     rows = [row for b, found in enumerate(values) for row in _batch(KEY, b, "ssim", found)]
-    evidence = _read(tmp_path, rows)
+    evidence = read(tmp_path, rows)
     mean = _judge(tmp_path, evidence, _claim({"take": "mean"}, "mean", paper_value=0.4))
     assert (mean["verdict"], mean["n"], mean["n_ok"]) == ("reproduced", 6, 6)
     assert mean["ours"] == pytest.approx(0.4)
@@ -218,7 +190,7 @@ def test_the_mean_and_the_best_of_a_batch(tmp_path: Path) -> None:
 
 
 def test_one_batch_has_an_interval_over_its_images_alone(tmp_path: Path) -> None:
-    evidence = _read(tmp_path, _batch(KEY, 0, "psnr", [10.0, 12.0, 14.0]))
+    evidence = read(tmp_path, _batch(KEY, 0, "psnr", [10.0, 12.0, 14.0]))
     query = {"metric": "psnr", "take": "mean"}
     mean = _judge(tmp_path, evidence, _claim(query, "mean", paper_value=12.0))
     assert mean["verdict"] == "reproduced" and mean["low"] < 11 < 13 < mean["high"]
@@ -241,7 +213,7 @@ def test_missed_images_are_left_out_or_zero_and_always_told(tmp_path: Path) -> N
     counts = {"class 0": 1.0, "class 2": 0.0, "class 3": 0.0, "class 4": 2.0}
     status = {"class 2": "missed", "class 3": "absent", "class 4": "phantom"}
     rows += _classes(KEY, 0, counts, **status)
-    evidence = _read(tmp_path, rows)
+    evidence = read(tmp_path, rows)
     out = _judge(tmp_path, evidence, _claim({"take": "mean"}, "mean", paper_value=0.4))
     assert (out["ours"], out["n"], out["n_ok"]) == (pytest.approx(0.4), 6, 4)
     assert "2 of 6 images were missed and are left out" in out["reason"]
@@ -251,8 +223,8 @@ def test_missed_images_are_left_out_or_zero_and_always_told(tmp_path: Path) -> N
     assert found["ours"] == pytest.approx(0.8 / 3)
     assert "2 of 6 images were missed and count as 0" in found["reason"]
     # A class that is absent or answered for nothing is no run of any image.
-    assert len(runs(evidence, WHERE, "ssim", "real")) == 6
-    classes = runs(evidence, WHERE, "count", "real")
+    assert len(evidence.on("real").runs(WHERE, "ssim")) == 6
+    classes = evidence.on("real").runs(WHERE, "count")
     assert (len(classes), classes["ok"].sum()) == (2, 1)
     count = {"metric": "count", "take": "above", "over": 1}
     found = _judge(tmp_path, evidence, _claim(count, "same", paper_value=1))
@@ -262,7 +234,7 @@ def test_missed_images_are_left_out_or_zero_and_always_told(tmp_path: Path) -> N
 def test_failed_batches_are_no_success(tmp_path: Path) -> None:
     rows = _batch(KEY, 0, "ssim", [0.4, 0.4])
     rows += [{**row, "status": "failed", "value": ""} for row in _batch(KEY, 1, "ssim", [0, 0])]
-    evidence = _read(tmp_path, rows)
+    evidence = read(tmp_path, rows)
     found = _judge(tmp_path, evidence, _claim({"take": "mean"}, "mean", paper_value=0.4))
     assert (found["verdict"], found["reason"]) == ("differs", "2 of 4 runs failed")
     above = {"take": "above", "over": 0.5}
@@ -279,11 +251,10 @@ def test_images_that_return_in_another_batch_are_compared_within_theirs(tmp_path
         rows.append(_row(KEY, batch, batch + 1, "ssim", 0.5))
         rows.append(_row(other, batch, batch + 1, "ssim", 0.4))
     rows.append(_row(other, 0, 0, "ssim", 0.4))
-    evidence = _read(tmp_path, rows)
+    evidence = read(tmp_path, rows)
     query = {"form": "compare", "metric": "ssim", "unit": "image"}
     query["comparisons"] = [{"better": {"attack": "a"}, "than": {"attack": "b"}}]  # type: ignore[assignment]
-    claim = {"id": "c", "locator": "x", "kind": "order", "statement": "x", "tolerance": "test"}
-    found = _judge(tmp_path, evidence, {**claim, "query": query})
+    found = _judge(tmp_path, evidence, entry("c", query, "test"))
     assert found["ours"] == pytest.approx((5 * -0.1 + 0.1) / 6)  # image 0 in batch 0 is worse
     assert "6 images of 5 batches" in found["reason"]
 
@@ -299,9 +270,8 @@ def test_a_trend_over_batches(tmp_path: Path) -> None:
 
     points = [{"x": n, "where": {"result": f"n{n}"}} for n in (1, 10, 50, 100)]
     query = {"form": "trend", "metric": "ssim", "points": points, "sign": "positive"}
-    claim = {"id": "c", "locator": "x", "kind": "order", "statement": "x", "tolerance": "test"}
     for slope, verdict in ((0.01, "reproduced"), (-0.01, "differs")):
-        found = _judge(tmp_path, _read(tmp_path, rows(slope)), {**claim, "query": query})
+        found = _judge(tmp_path, read(tmp_path, rows(slope)), entry("c", query, "test"))
         assert (found["verdict"], found["n"]) == (verdict, 16)
         assert "over 8 batches" in found["reason"]
 
@@ -318,8 +288,7 @@ def test_a_trend_whose_interval_holds_0_is_none(sign: str, tmp_path: Path) -> No
     ]
     points = [{"x": n, "where": {"result": f"n{n}"}} for n in means]
     query = {"form": "trend", "metric": "ssim", "points": points, "sign": sign}
-    claim = {"id": "c", "locator": "x", "kind": "order", "statement": "x", "tolerance": "test"}
-    found = _judge(tmp_path, _read(tmp_path, rows), {**claim, "query": query})
+    found = _judge(tmp_path, read(tmp_path, rows), entry("c", query, "test"))
     assert side * found["ours"] > 0 and found["low"] < 0 < found["high"]
     assert (found["verdict"], found["n"], found["n_ok"]) == ("differs", 8, 8)
 
@@ -332,33 +301,29 @@ def test_shares_are_of_units_that_both_have(swapped: bool, tmp_path: Path) -> No
     query = {"form": "share", "unit": "image", "more": more, "less": less}
     if swapped:
         query |= {"more": less, "less": more}
-    claim = {"id": "c", "locator": "x", "kind": "order", "statement": "x", "tolerance": "half"}
-    found = _judge(tmp_path, _read(tmp_path, rows), {**claim, "query": query})
+    found = _judge(tmp_path, read(tmp_path, rows), entry("c", query, "half"))
     assert (found["verdict"], found["ours"]) == (("differs", -1) if swapped else ("reproduced", 1))
     assert "over 7 images" in found["reason"]
 
 
 def test_columns_of_other_tables(tmp_path: Path) -> None:
-    evidence = _read(
-        tmp_path, [], sizes=[{"model": m, "value": v} for m, v in (("a", 1), ("b", 3))]
-    )
-    claim = {"id": "c", "locator": "x", "kind": "exact", "statement": "x", "tolerance": "most"}
+    evidence = read(tmp_path, [], sizes=[{"model": m, "value": v} for m, v in (("a", 1), ("b", 3))])
     query: dict[str, Any] = {"form": "column", "table": "sizes", "column": "value", "where": {}}
-    found = _judge(tmp_path, evidence, {**claim, "query": query})
+    found = _judge(tmp_path, evidence, entry("c", query, "most"))
     assert (found["verdict"], found["high"], found["n"]) == ("differs", 3.0, 2)
     one = {"table": "sizes", "column": "value", "where": {"model": "a"}}
-    found = _judge(tmp_path, evidence, {**claim, "query": {**one, "form": "column"}})
+    found = _judge(tmp_path, evidence, entry("c", {**one, "form": "column"}, "most"))
     assert found["verdict"] == "reproduced"
     pair = {"less": one, "more": {**one, "where": {"model": "b"}}}
     columns = {"form": "columns", "comparisons": [pair]}
-    found = _judge(tmp_path, evidence, {**claim, "query": columns, "tolerance": "same"})
+    found = _judge(tmp_path, evidence, entry("c", columns, "same"))
     assert (found["verdict"], found["ours"]) == ("reproduced", 2.0)
     for change, words in (
         ({"table": "weights"}, "there is no table weights"),
         ({"column": "size"}, "the table sizes has no column 'size'"),
         ({"where": {"model": "c"}}, "the table sizes has nothing for model c"),
     ):
-        found = _judge(tmp_path, evidence, {**claim, "query": {**query, **change}})
+        found = _judge(tmp_path, evidence, entry("c", {**query, **change}, "most"))
         assert (found["verdict"], found["reason"]) == ("not judged", f"data: {words}")
 
 
@@ -373,13 +338,12 @@ def test_columns_of_other_tables(tmp_path: Path) -> None:
 )
 def test_queries_of_batches_that_do_not_fit(tmp_path: Path, query: dict, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        _file(tmp_path, claims=[_claim(query, "mean", paper_value=1)])
+        claims_file(tmp_path, [_claim(query, "mean", paper_value=1)])
 
 
 def test_totals_are_of_layers_and_statuses_are_known(tmp_path: Path) -> None:
     query = {"form": "column", "table": "sizes", "column": "value", "where": {}, "total": True}
-    claim = {"id": "c", "locator": "x", "kind": "exact", "statement": "x", "tolerance": "most"}
     with pytest.raises(ConfigError, match="total sums over layers"):
-        _file(tmp_path, claims=[{**claim, "query": query}])
+        claims_file(tmp_path, [entry("c", query, "most")])
     with pytest.raises(ArtifactError, match="missed, absent, phantom"):
-        _read(tmp_path, [_row(KEY, 0, 0, "ssim", 0.1, status="lost")])
+        read(tmp_path, [_row(KEY, 0, 0, "ssim", 0.1, status="lost")])

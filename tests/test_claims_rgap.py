@@ -15,7 +15,7 @@ from claims_rgap import FILE, changed, rank_rows, read, score_rows
 from claims_synthetic import Judged
 from gradleak import columns
 from gradleak.claims import Claims, Evidence, evaluate, load, table
-from gradleak.claims.paper import contradictions
+from gradleak.claims.evaluate import Judge
 from gradleak.claims.statistics import bootstrap_mean
 from gradleak.errors import ArtifactError, ConfigError
 
@@ -315,7 +315,8 @@ def test_the_papers_own_tables_can_contradict_its_sentences(tmp_path: Path) -> N
     path = tmp_path / "rgap.yaml"
     path.write_text(yaml.safe_dump(data, allow_unicode=True), encoding="utf-8")
     bent = load(path)
-    wrong = {c.id: found for c in bent.claims if (found := contradictions(c, bent))}
+    contradictions = Judge(bent, Evidence(), "real", "laptop").contradictions
+    wrong = {c.id: found for c in bent.claims if (found := contradictions(c))}
     assert set(wrong) == {
         "rgap.eq35",
         "rgap.mu.two.hinge",

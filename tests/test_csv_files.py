@@ -105,7 +105,7 @@ def test_no_part_of_a_table_of_ranks_is_taken_for_the_whole(tmp_path_factory, en
     path = tmp_path_factory.getbasetemp() / "ranks.csv"
     text = RANKS.read()
     path.write_text(text)
-    assert set(Evidence.read(security=[path]).security["seed"]) == {"0", "1"}
+    assert set(Evidence.read(security=[path]).tables["security"]["seed"]) == {"0", "1"}
     path.write_text(text[: end % len(text)])
     with pytest.raises(ArtifactError, match=r"ranks\.csv is damaged \(it .*; delete it and ask"):
         Evidence.read(security=[path])

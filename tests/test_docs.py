@@ -5,15 +5,17 @@ import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import yaml
 from pydantic import TypeAdapter
 
 from gradleak.claims import outcome
+from gradleak.claims.forms import Query
 from gradleak.claims.load import ClaimsFile
 from gradleak.claims.model import Claim
-from gradleak.claims.queries import RULES, Query
+from gradleak.claims.statement import Rule
 from gradleak.models.chain import ConvSpec, LinearSpec
 from gradleak.sections import Config
 
@@ -174,4 +176,4 @@ def test_verdicts_and_rules_of_the_page_on_claims_are_all():
 
     verdicts = {outcome.REPRODUCED, outcome.EXCEEDS, outcome.DIFFERS, outcome.REFUTED}
     assert first_column("Verdicts") == verdicts | {outcome.NOT_JUDGED}
-    assert first_column("Tolerances") - {"rule"} == {rule for one in RULES.values() for rule in one}
+    assert first_column("Tolerances") - {"rule"} == set(get_args(Rule))

@@ -15,7 +15,6 @@ from gradleak import targets
 from gradleak.artifacts import write_csv, write_tensors
 from gradleak.claims import Evidence, evaluate
 from gradleak.claims import load as load_claims
-from gradleak.claims.evidence import networks as networks_of_claims
 from gradleak.columns import TABLES as TABLE_COLUMNS
 from gradleak.errors import ArtifactError
 from gradleak.figures import network_index as index_figure
@@ -244,10 +243,10 @@ def test_failed_network_counts_as_worst(index_table: pd.DataFrame) -> None:
 def test_claims_read_the_index_table(index_table: pd.DataFrame, tmp_path: Path) -> None:
     write_csv(tmp_path / "index.csv", index_table)
     evidence = Evidence.read(index=[tmp_path / "index.csv"])
-    x, y, n_ok = networks_of_claims(evidence, "c", "mse_rgap")
+    x, y, n_ok = evidence.networks("c", "mse_rgap")
     assert (len(x), n_ok, np.isinf(y).sum()) == (16, 15, 1)
     assert set(x) == {-10.0 * k for k in range(16)}
-    expansion, _, _ = networks_of_claims(evidence, "expansion", "mse_copa")
+    expansion, _, _ = evidence.networks("expansion", "mse_copa")
     assert set(expansion) == {2.0}
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from gradleak.claims import load
-from gradleak.reporting import wording
+from gradleak.claims.forms.base import EXTREMES
+from gradleak.claims.metrics import label
 
 ROOT = Path(__file__).resolve().parents[1]
 FILES = sorted((ROOT / "workflow/claims").glob("*.yaml"))
@@ -16,8 +17,8 @@ CLAIMS = {
 }
 # A claim of each form and rule, and what lies between its low and high.
 INTERVALS = {
-    "copa.table1.v1.layer1.kernel": wording.EXTREMES,
-    "fedkl.prop2.scale": wording.EXTREMES,
+    "copa.table1.v1.layer1.kernel": EXTREMES,
+    "fedkl.prop2.scale": EXTREMES,
     "copa.table2.fig1.v1.truck.copa.mse": "95 %: one further run",
     "mkor.table2.mkor.o_avg_psnr": "95 %: one further batch",
     "rgap.table1.rgap64.cnn6": "95 %: the mean, widened",
@@ -48,30 +49,38 @@ OURS = {
 }
 
 
+def ours(claim, tolerance):
+    return claim.query.ours(tolerance)
+
+
+def interval(claim, tolerance):
+    return claim.query.interval(tolerance)
+
+
 @pytest.mark.parametrize("claim", INTERVALS)
 def test_an_interval_is_called_what_the_judge_makes(claim):
-    assert wording.interval(*CLAIMS[claim]) == INTERVALS[claim]
+    assert interval(*CLAIMS[claim]) == INTERVALS[claim]
 
 
 @pytest.mark.parametrize("claim", OURS)
 def test_ours_is_called_what_the_judge_makes(claim):
-    assert wording.ours(*CLAIMS[claim]).startswith(OURS[claim])
+    assert ours(*CLAIMS[claim]).startswith(OURS[claim])
 
 
 def test_ours_is_said_of_every_form_but_what_is_measured_elsewhere():
     for claim, tolerance in CLAIMS.values():
-        said = wording.ours(claim, tolerance)
+        said = ours(claim, tolerance)
         assert bool(said) == (claim.query.form != "elsewhere"), claim.id
 
 
 def test_an_exact_claim_never_has_a_share_of_certainty():
     for claim, tolerance in CLAIMS.values():
         if claim.kind == "exact" and claim.query.form in ("runs", "column"):
-            assert wording.interval(claim, tolerance) == wording.EXTREMES, claim.id
+            assert interval(claim, tolerance) == EXTREMES, claim.id
 
 
 @pytest.mark.parametrize(
-    ("name", "label"),
+    ("name", "shown"),
     [
         ("rmse_255", "the paper's “MSE”: a root, of 0..255"),
         ("avg_psnr", "mean PSNR, dB"),
@@ -81,8 +90,8 @@ def test_an_exact_claim_never_has_a_share_of_certainty():
         ("max_nothing", ""),
     ],
 )
-def test_labels_of_metrics(name, label):
-    assert wording.metric(name) == label
+def test_labels_of_metrics(name, shown):
+    assert label(name) == shown
 
 
 def test_every_metric_of_docs_has_a_label():
@@ -90,4 +99,4 @@ def test_every_metric_of_docs_has_a_label():
     table = rows.partition("\n\n")[0]
     names = [part for line in table.splitlines() for part in line.partition(" | ")[0].split("`")]
     metrics = [name for name in names[1:] if name.isidentifier()]
-    assert len(metrics) > 8 and all(wording.metric(name) for name in metrics)
+    assert len(metrics) > 8 and all(label(name) for name in metrics)

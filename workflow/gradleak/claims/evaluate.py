@@ -2,88 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from typing import Any
 
 import pandas as pd
 
-from gradleak.claims import arithmetic, batches, estimates, orders, paper, values
-from gradleak.claims.evidence import Evidence, NotJudged
+from gradleak.claims.evidence import Evidence
 from gradleak.claims.explanations import Explanations
 from gradleak.claims.model import Claim, Claims
-from gradleak.claims.outcome import NOT_JUDGED, REFUTED, Outcome, holds
-from gradleak.claims.queries import Printed, Runs
+from gradleak.claims.outcome import NOT_JUDGED, REFUTED, NotJudged, Outcome
+from gradleak.claims.paper import printed
 
-COLUMNS = [
-    "id",
-    "paper",
-    "locator",
-    "kind",
-    "statement",
-    "paper_value",
-    "ours",
-    "low",
-    "high",
-    "n",
-    "n_ok",
-    "images",
-    "scale",
-    "verdict",
-    "reason",
-    "explanation",
-]
+OF_CLAIM = ["id", "paper", "locator", "kind", "statement", "paper_value"]
+OF_OUTCOME = ["ours", "low", "high", "n", "n_ok"]
+COLUMNS = [*OF_CLAIM, *OF_OUTCOME, "images", "scale", "verdict", "reason", "explanation"]
 SCALES = ("smoke", "laptop", "paper")
-
-
-def _printed(claim: Claim, claims: Claims) -> Outcome:
-    assert isinstance(claim.query, Printed)
-    wrong, n = paper.psnr_mismatches(claims, claim.query.grid)
-    words = f"{n - len(wrong)} of {n} cells agree"
-    return Outcome(holds(not wrong), words, float(n - len(wrong)), n=n, n_ok=n)
-
-
-def _from_evidence(claim: Claim, claims: Claims, evidence: Evidence, images: str) -> Outcome:
-    """Ours and a verdict, before the claim's needs and the paper's own tables are looked at."""
-    tolerance, query = claims.tolerances[claim.tolerance], claim.query
-    try:
-        if isinstance(query, Runs) and query.of == "batches":
-            return batches.judge_batches(claim, tolerance, evidence, images)
-        match query.form:
-            case "runs":
-                return values.judge_runs(claim, tolerance, evidence, images)
-            case "column":
-                return values.judge_column(claim, tolerance, evidence)
-            case "columns":
-                return values.judge_columns(claim, evidence)
-            case "estimates":
-                return estimates.judge_estimates(claim, tolerance, evidence)
-            case "compare":
-                return orders.judge_compare(claim, tolerance, evidence, images)
-            case "close":
-                return orders.judge_close(claim, tolerance, evidence, images)
-            case "limit":
-                return orders.judge_limit(claim, tolerance, evidence, images)
-            case "share":
-                return orders.judge_share(claim, tolerance, evidence, images)
-            case "correlation":
-                return orders.judge_correlation(claim, tolerance, evidence)
-            case "trend":
-                return batches.judge_trend(claim, tolerance, evidence, images)
-            case "effect":
-                return orders.judge_effect(claim, tolerance, evidence, images)
-            case "printed":
-                return _printed(claim, claims)
-            case "arithmetic":
-                return arithmetic.judge_arithmetic(claim, claims)
-            case "range":
-                return arithmetic.judge_range(claim, tolerance, claims)
-            case "loss":
-                return values.judge_loss(claim, tolerance)
-            case "elsewhere":
-                raise NotJudged(query.reason)
-    except NotJudged as reason:
-        return Outcome(NOT_JUDGED, str(reason))
 
 
 def _unmet(claim: Claim, images: str, scale: str) -> str:
@@ -95,12 +27,12 @@ def _unmet(claim: Claim, images: str, scale: str) -> str:
     return ""
 
 
-def judge(claim: Claim, claims: Claims, evidence: Evidence, images: str, scale: str) -> Outcome:
-    """Judge one claim.
+class Judge:
+    """Judges claims of one file by our results and by the paper's own numbers.
 
     A sentence that the paper's own table contradicts is refuted whatever ours says (ours stands
-    beside it), unless it is our own stricter reading; a claim whose needs are
-    not met is not judged, and ours stands beside that too.
+    beside it), unless it is our own stricter reading; a claim whose needs are not met is not
+    judged, and ours stands beside that too.
 
     Raises
     ------
@@ -109,41 +41,48 @@ def judge(claim: Claim, claims: Claims, evidence: Evidence, images: str, scale: 
     ValueError
         If `scale` or `images` is not one of the allowed words.
     """
-    if scale not in SCALES or images not in ("embedded", "real"):
-        raise ValueError(f"images {images!r}, scale {scale!r}: use embedded or real, {SCALES}.")
-    outcome = _from_evidence(claim, claims, evidence, images)
-    unmet = _unmet(claim, images, scale)
-    if unmet and outcome.verdict and outcome.verdict != NOT_JUDGED:
-        outcome = replace(outcome, verdict=NOT_JUDGED, reason=unmet)
-    against = paper.contradictions(claim, claims)
-    if not against:
-        return outcome
-    ours = f"ours: {outcome.verdict} ({outcome.reason})"
-    whose = "the paper itself" if claim.contradicted_by else "the paper's own table"
-    return replace(outcome, verdict=REFUTED, reason=f"{whose}: {' | '.join(against)}; {ours}")
 
+    def __init__(self, claims: Claims, evidence: Evidence, images: str, scale: str) -> None:
+        if scale not in SCALES or images not in ("embedded", "real"):
+            raise ValueError(f"images {images!r}, scale {scale!r}: use embedded or real, {SCALES}.")
+        self.claims, self.evidence = claims, evidence.on(images)
+        self.printed = printed(claims)
+        self.images, self.scale = images, scale
 
-def _row(
-    claim: Claim, outcome: Outcome, images: str, scale: str, why: Explanations | None
-) -> dict[str, Any]:
-    return {
-        "id": claim.id,
-        "paper": claim.paper,
-        "locator": claim.locator,
-        "kind": claim.kind,
-        "statement": claim.statement,
-        "paper_value": math.nan if claim.paper_value is None else claim.paper_value,
-        "ours": outcome.ours,
-        "low": outcome.low,
-        "high": outcome.high,
-        "n": outcome.n,
-        "n_ok": outcome.n_ok,
-        "images": images,
-        "scale": scale,
-        "verdict": outcome.verdict,
-        "reason": outcome.reason,
-        "explanation": why.text(claim.id, outcome.verdict, images, scale) if why else "",
-    }
+    def __call__(self, claim: Claim) -> Outcome:
+        """Judge one claim."""
+        tolerance = self.claims.tolerances[claim.tolerance]
+        evidence = self.printed if claim.query.asks == "paper" else self.evidence
+        try:
+            outcome = claim.query.judge(claim, tolerance, evidence)
+        except NotJudged as reason:
+            outcome = Outcome(NOT_JUDGED, str(reason))
+        unmet = _unmet(claim, self.images, self.scale)
+        if unmet and outcome.verdict and outcome.verdict != NOT_JUDGED:
+            outcome = replace(outcome, verdict=NOT_JUDGED, reason=unmet)
+        against = self.contradictions(claim)
+        if not against:
+            return outcome
+        ours = f"ours: {outcome.verdict} ({outcome.reason})"
+        whose = "the paper itself" if claim.contradicted_by else "the paper's own table"
+        return replace(outcome, verdict=REFUTED, reason=f"{whose}: {' | '.join(against)}; {ours}")
+
+    def contradictions(self, claim: Claim) -> tuple[str, ...]:
+        """Numbers of the paper's own that contradict a sentence; none where it stands.
+
+        A comparison is contradicted by an image for which the order is the other way round (equal
+        printed values contradict nothing), closeness and limits by a cell beyond the amount. Our
+        own stricter readings are not the paper's sentences, so nothing contradicts them; sentences
+        about other runs are not what the tables are about.
+        """
+        if claim.reading == "ours":
+            return ()
+        if claim.contradicted_by:
+            return (claim.contradicted_by,)
+        if claim.cell is not None or claim.apart or claim.query.asks == "ours":
+            return ()
+        tolerance = self.claims.tolerances[claim.tolerance]
+        return claim.query.judge(claim, tolerance, self.printed).against
 
 
 def evaluate(
@@ -153,36 +92,33 @@ def evaluate(
     scale: str,
     explanations: Explanations | None = None,
 ) -> pd.DataFrame:
-    """Judge every number and sentence of a claims file.
+    """Judge every number and sentence of a claims file: a row each, in the file's order.
 
     Parameters
     ----------
-    claims
-        As `load` gives them.
-    evidence
-        Our results; what is missing makes claims "not judged", with the reason.
-    images
-        ``embedded`` or ``real``: which runs are looked at.
-    scale
-        ``smoke``, ``laptop`` or ``paper``.
+    claims, evidence
+        A file and our results; what is missing makes claims "not judged", with the reason.
+    images, scale
+        Which runs are looked at: ``embedded`` or ``real``; ``smoke``, ``laptop`` or ``paper``.
     explanations
-        Of claims that failed, as `load_explanations` gives them.
-
-    Returns
-    -------
-    pandas.DataFrame
-        One row per claim in the file's order; `n` and `n_ok` are nullable integers. An
-        explanation stands only beside a claim that failed in such a run as it was written for, or
-        in any if it says so.
+        Of claims that failed. One stands only beside a claim that failed in such a run as it was
+        written for, or in any if it says so.
 
     Raises
     ------
     ArtifactError
         If the evidence is malformed.
     """
-    rows = [
-        _row(claim, judge(claim, claims, evidence, images, scale), images, scale, explanations)
-        for claim in claims.numbers()
-    ]
+    judge, rows = Judge(claims, evidence, images, scale), []
+    for claim in claims.numbers():
+        outcome = judge(claim)
+        verdict = outcome.verdict
+        why = explanations.text(claim.id, verdict, images, scale) if explanations else ""
+        rows.append(
+            {key: getattr(claim, key) for key in OF_CLAIM}
+            | {key: getattr(outcome, key) for key in OF_OUTCOME}
+            | {"images": images, "scale": scale, "verdict": verdict}
+            | {"reason": outcome.reason, "explanation": why}
+        )
     frame = pd.DataFrame(rows, columns=COLUMNS)
-    return frame.astype({"n": "Int64", "n_ok": "Int64"})
+    return frame.astype({"paper_value": float, "n": "Int64", "n_ok": "Int64"})

@@ -9,12 +9,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from gradleak.claims.load import load, read_yaml, sentence
+from gradleak.claims.load import load, parsed, read_yaml
 from gradleak.claims.model import Case, Claims
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, REFUTED
-from gradleak.claims.queries import Closed
+from gradleak.claims.statement import Closed
 from gradleak.errors import ConfigError
 
 EXPLAINED = (DIFFERS, EXCEEDS, REFUTED)
@@ -59,14 +59,7 @@ class Explanations:
 
 
 def load_explanations(path: str | os.PathLike[str], claims: Claims) -> Explanations:
-    """Read explanations of claims.
-
-    Parameters
-    ----------
-    path
-        A file such as ``workflow/claims/explanations/copa.yaml``.
-    claims
-        The claims that it is about.
+    """Read explanations of `claims` from a file such as ``workflow/claims/explanations/copa.yaml``.
 
     Raises
     ------
@@ -75,22 +68,27 @@ def load_explanations(path: str | os.PathLike[str], claims: Claims) -> Explanati
         pattern matches no claim, or a claim is explained twice.
     """
     source = Path(path)
-    try:
-        file = ExplanationsFile.model_validate(read_yaml(source))
-    except ValidationError as error:
-        raise sentence(source, error) from error
+    file = parsed(source, ExplanationsFile, read_yaml(source))
     if file.paper != claims.paper:
         raise ConfigError(
             f"{source}: key 'paper': '{file.paper}' is not '{claims.paper}', whose claims these "
             f"are; correct it."
         )
+    ids = [claim.id for claim in claims.claims]
     by_id: dict[str, Explanation] = {}
     for entry in file.explanations:
-        for name in _matched(source, entry, [claim.id for claim in claims.claims]):
-            if by_id.setdefault(name, entry) is not entry:
+        for pattern in entry.claims:
+            some = [name for name in ids if fnmatchcase(name, pattern)]
+            if not some:
                 raise ConfigError(
-                    f"{source}: key 'explanations': claim '{name}' is explained twice; narrow one "
-                    f"of the patterns."
+                    f"{source}: key 'explanations': '{pattern}' is no claim's id and matches none; "
+                    f"correct or remove it."
+                )
+            twice = [name for name in some if by_id.setdefault(name, entry) is not entry]
+            if twice:
+                raise ConfigError(
+                    f"{source}: key 'explanations': claim '{twice[0]}' is explained twice; narrow "
+                    f"one of the patterns."
                 )
     return Explanations(file.of, by_id)
 
@@ -108,17 +106,3 @@ def load_all(
     beside = {Path(path).name: path for path in explanations}
     read = [(load(path), beside.get(Path(path).name)) for path in claims]
     return [(found, load_explanations(path, found) if path else None) for found, path in read]
-
-
-def _matched(source: Path, entry: Explanation, ids: list[str]) -> list[str]:
-    """Ids of the claims that an explanation is about, each once."""
-    found: dict[str, None] = {}
-    for pattern in entry.claims:
-        some = [name for name in ids if fnmatchcase(name, pattern)]
-        if not some:
-            raise ConfigError(
-                f"{source}: key 'explanations': '{pattern}' is no claim's id and matches none; "
-                f"correct or remove it."
-            )
-        found |= dict.fromkeys(some)
-    return list(found)

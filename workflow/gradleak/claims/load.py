@@ -7,16 +7,17 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
-from gradleak.claims.model import Claim, Claims, Needs, Tolerance
-from gradleak.claims.queries import Answers, Closed, Where
+from gradleak.claims.model import Claim, Claims, Needs
+from gradleak.claims.statement import Answers, Closed, Tolerance, Where
 from gradleak.errors import ConfigError
 
 # A number as a paper prints it, with what it prints after ±.
+Model = TypeVar("Model", bound=BaseModel)
 PRINTED = re.compile(r"([+-]?\d+(?:\.(\d+))?(?:e([+-]?\d+))?)(?: ± (\d+(?:\.\d+)?(?:e[+-]?\d+)?))?")
 
 
@@ -59,6 +60,10 @@ class GridRow(Closed):
     needs: Needs | None = None
     elsewhere: str | None = None
 
+    def of(self, columns: list[GridColumn]) -> list[GridColumn]:
+        """Those of the columns that the row has."""
+        return [c for c in columns if self.columns is None or c.id in self.columns]
+
 
 class Grid(Closed):
     """A table of the paper: every cell becomes a claim ``grid.row.column``."""
@@ -84,21 +89,30 @@ class ClaimsFile(Closed):
     claims: list[dict[str, Any]] = Field(default_factory=list)
 
 
-def sentence(path: Path, error: ValidationError, claim: str | None = None) -> ConfigError:
-    """Put the first error of a file's schema into one sentence: file, key, value, remedy."""
-    first = error.errors()[0]
-    found = first["input"]
-    message = first["msg"].removeprefix("Value error, ")
-    if not first["loc"]:
-        return ConfigError(f"{path}: {message}.")
-    keys = ".".join(str(part) for part in first["loc"])
-    remedy = {
-        "extra_forbidden": "remove the key or correct its name",
-        "missing": "add the key",
-    }.get(first["type"], "correct the value")
-    shown = "" if isinstance(found, dict | list) else f" (found {found!r})"
-    where = "" if claim is None else f" claim '{claim}',"
-    return ConfigError(f"{path}:{where} key '{keys}': {message}{shown}; {remedy}.")
+def parsed(path: Path, kind: type[Model], content: Any, claim: str | None = None) -> Model:
+    """Read the content of a file, or of one of its claims, into its model.
+
+    Raises
+    ------
+    ConfigError
+        If a key or value is not allowed: the first one in a sentence, with file, key and remedy.
+    """
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        found, message = first["input"], first["msg"].removeprefix("Value error, ")
+        if not first["loc"]:
+            raise ConfigError(f"{path}: {message}.") from error
+        keys = ".".join(str(part) for part in first["loc"])
+        remedy = {
+            "extra_forbidden": "remove the key or correct its name",
+            "missing": "add the key",
+        }.get(first["type"], "correct the value")
+        shown = "" if isinstance(found, dict | list) else f" (found {found!r})"
+        where = "" if claim is None else f" claim '{claim}',"
+        words = f"{path}:{where} key '{keys}': {message}{shown}; {remedy}."
+        raise ConfigError(words) from error
 
 
 def _fill(value: Any, names: Mapping[str, Any]) -> Any:
@@ -114,47 +128,40 @@ def _fill(value: Any, names: Mapping[str, Any]) -> Any:
 def _loop(path: Path, entry: dict[str, Any], lists: dict[str, list[Any]]) -> Iterator[dict]:
     """Write out ``foreach``: one claim for each combination, names in braces filled in."""
     raw = {key: value for key, value in entry.items() if key != "foreach"}
-    claim = entry.get("id", "(without id)")
-    foreach = entry.get("foreach")
-    if foreach is None:
-        yield raw
-        return
+    where = f"{path}: claim '{entry.get('id', '(without id)')}'"
+    foreach = {} if entry.get("foreach") is None else entry["foreach"]
     if not isinstance(foreach, dict):
-        raise ConfigError(
-            f"{path}: claim '{claim}', key 'foreach': {foreach!r} is no mapping; write name: list."
-        )
-    choices = []
+        raise ConfigError(f"{where}, key 'foreach': {foreach!r} is no mapping; write name: list.")
+    choices: list[Any] = []
     for name, values in foreach.items():
-        values = lists.get(values) if isinstance(values, str) else values
-        if not isinstance(values, list):
+        choices.append(lists.get(values) if isinstance(values, str) else values)
+        if not isinstance(choices[-1], list):
             raise ConfigError(
-                f"{path}: claim '{claim}', key 'foreach.{name}': {foreach[name]!r} is neither a "
-                f"list nor one of {', '.join(lists) or '(no lists)'}; use one of these."
+                f"{where}, key 'foreach.{name}': {values!r} is neither a list nor one of "
+                f"{', '.join(lists) or '(no lists)'}; use one of these."
             )
-        choices.append(values)
     for combination in itertools.product(*choices):
         try:
-            yield _fill(raw, dict(zip(foreach, combination, strict=True)))
+            names = dict(zip(foreach, combination, strict=True))
+            yield _fill(raw, names) if foreach else raw
         except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
             raise ConfigError(
-                f"{path}: claim '{claim}', a name in braces is not one of "
-                f"{', '.join(foreach)} ({error}); correct it or add it to foreach."
+                f"{where}, a name in braces is not one of {', '.join(foreach)} ({error}); "
+                f"correct it or add it to foreach."
             ) from error
 
 
 def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
     """Write out a grid, row by row."""
+    where = f"{path}: grid '{grid.id}'"
     tolerances = {cell: name for name, cells in grid.exceptions.items() for cell in cells}
-    values = _values(path, grid)
+    values = _values(where, grid)
     for row in grid.rows:
-        for column in grid.columns:
-            if row.columns is not None and column.id not in row.columns:
-                continue
+        for column in row.of(grid.columns):
             name = f"{row.id}.{column.id}"
             beside = (row.like or row.id, column.like or column.id)
-            number = _number(path, grid, name, values.get(beside), column.decimals)
+            number = _number(f"{where}, cell '{name}'", values.get(beside), column.decimals)
             cell = {"row": row.row, "column": column.column, "metric": column.metric}
-            query = _cell_query(row, column)
             statement = grid.statement.format(value=number.pop("text"), **cell)
             ours = row.like is not None or column.like is not None
             yield {
@@ -163,7 +170,7 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
                 "kind": column.kind or grid.kind,
                 "statement": f"Ours beside the paper's number: {statement}" if ours else statement,
                 **number,
-                "query": query,
+                "query": _cell_query(row, column),
                 "tolerance": tolerances.pop(name, row.tolerance or column.tolerance),
                 "needs": (row.needs or column.needs or grid.needs).model_dump(),
                 "reading": "ours" if ours else "paper",
@@ -171,8 +178,7 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
             }
     if tolerances:
         raise ConfigError(
-            f"{path}: grid '{grid.id}', key 'exceptions': '{next(iter(tolerances))}' is no cell; "
-            f"write row.column."
+            f"{where}, key 'exceptions': '{next(iter(tolerances))}' is no cell; write row.column."
         )
 
 
@@ -184,45 +190,38 @@ def _cell_query(row: GridRow, column: GridColumn) -> dict[str, Any]:
     return query if row.answers is None else {**query, "answers": row.answers}
 
 
-def _values(path: Path, grid: Grid) -> dict[tuple[str, str], float | str]:
+def _values(where: str, grid: Grid) -> dict[tuple[str, str], float | str]:
     """The paper's values by row and column, less those of our own."""
     out: dict[tuple[str, str], float | str] = {}
-    theirs = [column.id for column in grid.columns if column.like is None]
+    theirs = [column for column in grid.columns if column.like is None]
     for row in grid.rows:
-        columns = [name for name in theirs if row.columns is None or name in row.columns]
+        columns = row.of(theirs)
         if row.values is None:
             continue
         if len(row.values) != len(columns):
             raise ConfigError(
-                f"{path}: grid '{grid.id}', row '{row.id}': {len(row.values)} values for "
-                f"{len(columns)} columns; give one value for each."
+                f"{where}, row '{row.id}': {len(row.values)} values for {len(columns)} columns; "
+                f"give one value for each."
             )
-        out |= {(row.id, name): value for name, value in zip(columns, row.values, strict=True)}
-    likes = [row.like for row in grid.rows if row.like]
-    unknown = {name for name in likes if name not in [row for row, _ in out]}
-    unknown |= {c.like for c in grid.columns if c.like and c.like not in theirs}
+        out |= {(row.id, c.id): value for c, value in zip(columns, row.values, strict=True)}
+    unknown = {row.like for row in grid.rows if row.like} - {row for row, _ in out}
+    unknown |= {c.like for c in grid.columns if c.like} - {column.id for column in theirs}
     if unknown:
         raise ConfigError(
-            f"{path}: grid '{grid.id}', key 'like': '{min(unknown)}' is no row or column with "
-            f"values of the paper's; correct it."
+            f"{where}, key 'like': '{min(unknown)}' is no row or column with values of the "
+            f"paper's; correct it."
         )
     return out
 
 
-def _number(
-    path: Path, grid: Grid, name: str, value: float | str | None, decimals: int | None
-) -> dict[str, Any]:
+def _number(where: str, value: float | str | None, decimals: int | None) -> dict[str, Any]:
     """A value as a claim's keys, and as text for its statement."""
-    if value is None:
-        return {"paper_value": None, "decimals": decimals, "text": ""}
     if not isinstance(value, str):
-        return {"paper_value": value, "decimals": decimals, "text": f"{value:.{decimals or 0}f}"}
+        text = "" if value is None else f"{value:.{decimals or 0}f}"
+        return {"paper_value": value, "decimals": decimals, "text": text}
     match = PRINTED.fullmatch(value)
     if match is None:
-        raise ConfigError(
-            f"{path}: grid '{grid.id}', cell '{name}': {value!r} is no number; write 1.9e-4 or "
-            f"1.9e-4 ± 7.0e-5."
-        )
+        raise ConfigError(f"{where}: {value!r} is no number; write 1.9e-4 or 1.9e-4 ± 7.0e-5.")
     number, digits, power, spread = match.groups()
     return {
         "paper_value": float(number),
@@ -231,12 +230,6 @@ def _number(
         "printed": value,
         "text": value,
     }
-
-
-def _written_out(path: Path, file: ClaimsFile) -> list[dict[str, Any]]:
-    """All claims of a file as raw entries."""
-    raw = [cell for grid in file.grids for cell in _cells(path, grid)]
-    return raw + [claim for entry in file.claims for claim in _loop(path, entry, file.lists)]
 
 
 def read_yaml(source: Path) -> Any:
@@ -251,17 +244,9 @@ def read_yaml(source: Path) -> Any:
 
 
 def load(path: str | os.PathLike[str]) -> Claims:
-    """Read a claims file and write out its grids and loops.
+    """Read a claims file such as ``workflow/claims/copa.yaml``, grids and loops written out.
 
-    Parameters
-    ----------
-    path
-        A file such as ``workflow/claims/copa.yaml``.
-
-    Returns
-    -------
-    Claims
-        One claim for each number and each sentence, in the file's order, grids first.
+    There is one claim for each number and each sentence, in the file's order, grids first.
 
     Raises
     ------
@@ -270,17 +255,12 @@ def load(path: str | os.PathLike[str]) -> Claims:
         names file, claim and key and says what to do.
     """
     source = Path(path)
-    try:
-        file = ClaimsFile.model_validate(read_yaml(source))
-    except ValidationError as error:
-        raise sentence(source, error) from error
-    claims = []
-    for entry in _written_out(source, file):
-        try:
-            claims.append(Claim.model_validate({"paper": file.paper, **entry}))
-        except ValidationError as error:
-            raise sentence(source, error, str(entry.get("id", "(without id)"))) from error
-    try:
-        return Claims(paper=file.paper, tolerances=file.tolerances, claims=claims)
-    except ValidationError as error:
-        raise sentence(source, error) from error
+    file = parsed(source, ClaimsFile, read_yaml(source))
+    raw = [cell for grid in file.grids for cell in _cells(source, grid)]
+    raw += [claim for entry in file.claims for claim in _loop(source, entry, file.lists)]
+    claims = [
+        parsed(source, Claim, {"paper": file.paper, **entry}, str(entry.get("id", "(without id)")))
+        for entry in raw
+    ]
+    head = {"paper": file.paper, "tolerances": file.tolerances}
+    return parsed(source, Claims, {**head, "claims": claims})

@@ -4,33 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
-from gradleak.claims.queries import RULES, Closed, Column, Query, Rule, Runs
-
-
-class Tolerance(Closed):
-    """How far ours may be from the paper's, and why; fixed before the first recorded run.
-
-    ``prediction`` (of one further run) and ``mean`` (of the arithmetic mean over images) use
-    `level` and widen by `factor` (in MSE; for a PSNR its dB); ``factor`` compares with our median,
-    or with the mean over batches. `margin` is added on both sides, for an SSIM, which may be 0.
-    ``absolute``, ``at_most``, ``at_least`` and ``equivalence`` use `amount`; tests use `alpha`.
-    """
-
-    rule: Rule
-    level: float = Field(default=0.95, gt=0, lt=1)
-    alpha: float = Field(default=0.05, gt=0, lt=1)
-    factor: float = Field(default=1.0, ge=1)
-    margin: float = Field(default=0.0, ge=0)
-    amount: float | None = None
-    reason: str = Field(min_length=1)
-
-    @model_validator(mode="after")
-    def _amount_given(self) -> Tolerance:
-        if self.amount is None and self.rule in ("absolute", "at_most", "at_least", "equivalence"):
-            raise ValueError(f"rule {self.rule} needs an amount")
-        return self
+from gradleak.claims.forms import Column, Query, Runs
+from gradleak.claims.statement import Closed, Statement, Tolerance
 
 
 class Needs(Closed):
@@ -40,16 +17,6 @@ class Needs(Closed):
     scale: Literal["smoke", "laptop", "paper"] = "smoke"
 
 
-class Cell(Closed):
-    """Where a number stands in one of our tables."""
-
-    grid: str
-    table: str
-    row: str
-    column: str
-    metric: str
-
-
 class Case(Closed):
     """Images and scale of a run."""
 
@@ -57,7 +24,7 @@ class Case(Closed):
     scale: Literal["smoke", "laptop", "paper"]
 
 
-class Claim(Closed):
+class Claim(Statement):
     """One number or one sentence of a paper, and how ours is found and judged.
 
     A claim whose `reading` is ``ours`` is stricter than the paper's sentence, or another of our
@@ -67,33 +34,14 @@ class Claim(Closed):
     about other runs than the paper's tables, which cannot refute it.
     """
 
-    id: str = Field(min_length=1)
     paper: str
     locator: str
     kind: Literal["value", "order", "exact"]
-    statement: str
-    paper_value: float | None = None
-    decimals: int | None = None
-    spread: float = Field(default=0.0, ge=0)
-    printed: str = ""
     query: Query
     tolerance: str
     needs: Needs = Needs()
-    reading: Literal["paper", "ours"] = "paper"
     contradicted_by: str = ""
     apart: bool = False
-    cell: Cell | None = None
-
-    @property
-    def rounding(self) -> float:
-        """Half a unit of the last printed digit, 0 where none is stated."""
-        return 0.0 if self.decimals is None else 0.5 * 10.0**-self.decimals
-
-    @property
-    def shown(self) -> str:
-        """The paper's value as it prints it, or with four decimals."""
-        value = self.paper_value
-        return self.printed or ("" if value is None else f"{value:.4f}")
 
     @property
     def is_number(self) -> bool:
@@ -120,8 +68,7 @@ class Claims(Closed):
                     f"claim '{claim.id}': tolerance '{claim.tolerance}' is not one of "
                     f"{', '.join(self.tolerances)}; define it or use one of these"
                 )
-            rule = self.tolerances[claim.tolerance].rule
-            allowed = RULES[claim.query.form]
+            rule, allowed = self.tolerances[claim.tolerance].rule, claim.query.rules
             if rule not in allowed:
                 raise ValueError(
                     f"claim '{claim.id}': tolerance '{claim.tolerance}' has rule {rule}, but a "

@@ -14,17 +14,32 @@ MIN_UNITS = 5
 RESAMPLES = 2000
 
 
-def _interval(
-    values: Iterable[float], log: bool, level: float, one_more: bool
+def prediction_interval(
+    values: Iterable[float], log: bool, level: float = 0.95
 ) -> tuple[float, float]:
+    """Interval in which one further draw lies with probability `level`.
+
+    It is ``mean ± t·s·sqrt(1 + 1/n)`` with Student's t for n − 1 degrees of freedom, NaN for fewer
+    than two `values`. With `log` it is made on log10 of them (floored at 1e-30) and given as powers
+    of ten.
+    """
+    return interval_of_mean(values, log, level, further=1)
+
+
+def interval_of_mean(
+    values: Iterable[float], log: bool, level: float = 0.95, further: int = 0
+) -> tuple[float, float]:
+    """Confidence interval of the mean, ``mean ± t·s/sqrt(n)`` (with `log`, the geometric mean).
+
+    With `further` = 1 it is `prediction_interval`, whose parameters and values the others are.
+    """
     array = np.asarray(list(values), dtype=float)
     n = array.size
     if n < 2:
         return math.nan, math.nan
     if log:
         array = np.log10(np.maximum(array, MSE_FLOOR))
-    spread = math.sqrt(1 + 1 / n) if one_more else math.sqrt(1 / n)
-    half = stats.t.ppf((1 + level) / 2, n - 1) * array.std(ddof=1) * spread
+    half = stats.t.ppf((1 + level) / 2, n - 1) * array.std(ddof=1) * math.sqrt(further + 1 / n)
     low, high = array.mean() - half, array.mean() + half
     if log:
         with np.errstate(over="ignore", under="ignore"):
@@ -32,55 +47,13 @@ def _interval(
     return float(low), float(high)
 
 
-def prediction_interval(
-    values: Iterable[float], log: bool, level: float = 0.95
-) -> tuple[float, float]:
-    """Interval in which one further draw lies with probability `level`.
-
-    It is ``mean ± t·s·sqrt(1 + 1/n)`` with Student's t for n − 1 degrees of freedom.
-
-    Parameters
-    ----------
-    values
-        Finite draws, one per run.
-    log
-        Work on log10 of the values (floored at 1e-30) and give the interval's powers of ten.
-    level
-        Coverage, between 0 and 1.
-
-    Returns
-    -------
-    tuple of float
-        Low and high, NaN for fewer than two values.
-    """
-    return _interval(values, log, level, one_more=True)
-
-
-def interval_of_mean(
-    values: Iterable[float], log: bool, level: float = 0.95
-) -> tuple[float, float]:
-    """Confidence interval of the mean, ``mean ± t·s/sqrt(n)`` (with `log`, the geometric mean).
-
-    Parameters and returned values are those of `prediction_interval`.
-    """
-    return _interval(values, log, level, one_more=False)
-
-
 def bootstrap_mean(
     values: np.ndarray, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the arithmetic mean.
 
-    Errors are positive and skewed, where Student's interval of a mean reaches below 0.
-
-    Parameters
-    ----------
-    values
-        One per image (n,), n > 1.
-    level
-        Coverage, between 0 and 1.
-    resamples, seed
-        Number of draws of n values with replacement, and their seed.
+    Errors are positive and skewed, where Student's interval of a mean reaches below 0. It takes
+    `resamples` draws of n `values` (one per image, n > 1) with replacement.
     """
     drawn = np.random.default_rng(seed).integers(len(values), size=(resamples, len(values)))
     low, high = np.quantile(values[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
@@ -125,15 +98,8 @@ def spearman(
 ) -> tuple[float, float, float]:
     """Spearman's correlation over networks and its bootstrap interval (percentiles).
 
-    Parameters
-    ----------
-    x, y
-        One value per network, shapes (n,). A failed network is infinite, which takes the last
-        rank, so it counts as the worst; equal values share the mean of their ranks.
-    level
-        Coverage, between 0 and 1.
-    resamples, seed
-        Number of draws of n networks with replacement, and their seed.
+    `x` and `y` have one value per network, shapes (n,). A failed network is infinite, which takes
+    the last rank, so it counts as the worst; equal values share the mean of their ranks.
 
     Returns
     -------

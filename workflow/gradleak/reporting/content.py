@@ -16,22 +16,33 @@ from gradleak import columns, page_text
 from gradleak.artifacts import again, read_csv
 from gradleak.claims import COLUMNS, Claims, Explanations
 from gradleak.claims.explanations import Explanation
+from gradleak.claims.forms.base import EXTREMES
+from gradleak.claims.metrics import label
 from gradleak.claims.model import Claim
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, REFUTED, VERDICTS
 from gradleak.errors import ArtifactError
-from gradleak.reporting import wording
 from gradleak.reporting.captions import Caption, Captions
 from gradleak.reporting.pictures import Embedded
 
 # Rows from which on a table without verdicts is cut, and how many of it are shown.
 LONG, SHOWN = 300, 100
+# Intervals of tables that no claim reads a row of.
+OF_TABLES = {
+    "copa_images": "95 %: one further run",
+    "copa_index": "95 %",
+    "fedkl_accuracy": "95 %",
+    "fedkl_adaptive": "95 %: the mean",
+    "fedkl_propositions": EXTREMES,
+    "rgap_fig4": "95 %",
+    "rgap_resnet101": "95 %",
+}
 # A hyphen that is a sign, as of a number or an exponent.
 HYPHEN = re.compile(r"(?<!\w)-(?=[\d.])|(?<=\de)-(?=\d)")
 
 
 @dataclass(frozen=True)
 class Ours:
-    """A number of ours, its interval, what that is (`wording.interval`), and over how many runs."""
+    """A number of ours, its interval, what that is (`Form.interval`), and over how many runs."""
 
     ours: float | None
     low: float | None
@@ -205,7 +216,7 @@ def _judged(
         id=str(row["id"]),
         locator=_text(row["locator"]),
         statement=_text(row["statement"]),
-        what=wording.ours(claim, claims.tolerances[claim.tolerance]) if claim else "",
+        what=claim.query.ours(claims.tolerances[claim.tolerance]) if claim else "",
         paper=_stated(printed or row["paper_value"]),
         **_ours(row),
         span=_span(claims, claim),
@@ -218,7 +229,7 @@ def _judged(
 
 
 def _span(claims: Claims, claim: Claim | None, otherwise: str = "") -> str:
-    return wording.interval(claim, claims.tolerances[claim.tolerance]) if claim else otherwise
+    return claim.query.interval(claims.tolerances[claim.tolerance]) if claim else otherwise
 
 
 def table(path: Path, caption: Caption, claims: Claims, found: Mapping[str, Judged]) -> Table:
@@ -240,7 +251,7 @@ def table(path: Path, caption: Caption, claims: Claims, found: Mapping[str, Judg
             places.setdefault(at, []).append(claim)
     judges = frame["verdict"].notna().any()
     kept = frame if judges or len(frame) <= LONG else frame.head(SHOWN)
-    otherwise = wording.OF_TABLES.get(path.stem, "")
+    otherwise = OF_TABLES.get(path.stem, "")
     rows = []
     for row in kept.to_dict("records"):
         name = (_text(row["row"]), _text(row["column"]), _text(row["metric"]))
@@ -269,7 +280,7 @@ def _row(row: Mapping[Hashable, object], claim: Judged | None, span: str) -> Row
         row=_text(row["row"]),
         column=_text(row["column"]),
         metric=_text(row["metric"]),
-        label=wording.metric(_text(row["metric"])),
+        label=label(_text(row["metric"])),
         paper=claim.paper if claim else _stated(row["paper"]),
         **_ours(row),
         span=span,

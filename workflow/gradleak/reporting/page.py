@@ -12,9 +12,10 @@ from typing import Any
 from gradleak import __version__, page_text, pages
 from gradleak.artifacts import atomic
 from gradleak.claims import load_all
+from gradleak.claims.forms.base import EXTREMES
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, VERDICTS
 from gradleak.provenance import software
-from gradleak.reporting import content, pictures, wording
+from gradleak.reporting import content, pictures
 from gradleak.reporting.captions import Captions
 
 # A result's name less its paper, if the paper has it under a number.
@@ -117,7 +118,7 @@ def _context(folder: Path, sources: Sources, budget: int) -> dict[str, Any]:
         "link": lambda path: _link(folder, path),
         "short": short,
         "several": SEVERAL,
-        "extremes": wording.EXTREMES,
+        "extremes": EXTREMES,
         "versions": {"gradleak": __version__, **software()},
         "command": f"snakemake --config images={images} scale={scale} -- results/report.html",
     }

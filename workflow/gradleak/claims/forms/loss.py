@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Literal
 
 import numpy as np
+from pydantic import Field, model_validator
 from scipy.optimize import brentq
 
-from gradleak.losses import MarginLoss
+from gradleak.claims.evidence import Evidence
+from gradleak.claims.forms.base import Form
+from gradleak.claims.outcome import Outcome, holds
+from gradleak.claims.statement import Statement, Tolerance
+from gradleak.losses import BINARY, MarginLoss
 
 # μ from −20 to 20; 0 and 1 are among them.
 MARGINS = np.arange(-800, 801) / 40.0
@@ -16,38 +22,38 @@ MARGINS = np.arange(-800, 801) / 40.0
 Found = tuple[bool, float]
 
 
-def _zero_at_zero(loss: MarginLoss, amount: float) -> Found:
+def zero_at_zero(loss: MarginLoss, amount: float) -> Found:
     """∂ℓ/∂μ·μ is 0 at μ = 0."""
     gap = abs(float(loss.product(0.0)))
     return gap <= amount, gap
 
 
-def _not_monotonic(loss: MarginLoss, amount: float) -> Found:
+def not_monotonic(loss: MarginLoss, amount: float) -> Found:
     """It falls somewhere and rises somewhere; the number is the largest rise of a step."""
     steps = np.diff(loss.product(MARGINS))
     return bool((steps < 0).any() and (steps > 0).any()), float(steps.max())
 
 
-def _falls_before_zero(loss: MarginLoss, amount: float) -> Found:
+def falls_before_zero(loss: MarginLoss, amount: float) -> Found:
     """It falls strictly for μ < 0, so that it can be inverted there."""
     steps = np.diff(loss.product(MARGINS[MARGINS <= 0]))
     return bool((steps < 0).all()), float(steps.max())
 
 
-def _not_above_zero_after(loss: MarginLoss, amount: float) -> Found:
+def not_above_zero_after(loss: MarginLoss, amount: float) -> Found:
     """It is at most 0 for μ ≥ 0."""
     largest = float(loss.product(MARGINS[MARGINS >= 0]).max())
     return largest <= amount, largest
 
 
-def _tends_to_zero(loss: MarginLoss, amount: float) -> Found:
+def tends_to_zero(loss: MarginLoss, amount: float) -> Found:
     """Behind its turn it rises strictly and stays below 0, and is 0 in the limit."""
     values = loss.product(MARGINS[loss.turn + 0.1 < MARGINS])
     far = abs(float(loss.product(700.0)))
     return bool((np.diff(values) > 0).all() and (values < 0).all()) and far <= amount, far
 
 
-def _zero_after_one(loss: MarginLoss, amount: float) -> Found:
+def zero_after_one(loss: MarginLoss, amount: float) -> Found:
     """It falls from 0 to μ = 1 and is 0 from there on."""
     falling = np.diff(loss.product(MARGINS[(MARGINS >= 0) & (MARGINS < 1)]))
     gap = float(np.abs(loss.product(MARGINS[MARGINS >= 1])).max())
@@ -73,14 +79,14 @@ def roots(loss: MarginLoss, value: float) -> list[float]:
     return sorted(found)
 
 
-def _at_most_two(loss: MarginLoss, amount: float) -> Found:
+def at_most_two(loss: MarginLoss, amount: float) -> Found:
     """No more than two μ give one value of it, 0 included."""
     values = {float(value) for value in loss.product(MARGINS[::10])}
     most = max(len(roots(loss, value)) for value in values)
     return most <= 2, float(most)
 
 
-def _twin_larger_before_turn(loss: MarginLoss, amount: float) -> Found:
+def twin_larger_before_turn(loss: MarginLoss, amount: float) -> Found:
     """The other μ of the same value is larger for 0 < μ < turn, and smaller behind the turn.
 
     The number is the least μ̃/μ before the turn. Within 0.1 of the turn the two are too close to
@@ -105,13 +111,13 @@ def _printed(mu: np.ndarray) -> np.ndarray:
     return -mu / (1.0 + np.exp(mu))
 
 
-def _equation_11(loss: MarginLoss, amount: float) -> Found:
+def equation_11(loss: MarginLoss, amount: float) -> Found:
     """∂ℓ/∂μ·μ = −μ/(1 + e^μ)."""
     gap = float(np.abs(loss.product(MARGINS) - _printed(MARGINS)).max())
     return gap <= amount, gap
 
 
-def _equation_35(loss: MarginLoss, amount: float) -> Found:
+def equation_35(loss: MarginLoss, amount: float) -> Found:
     """∂ℓ/∂μ = −μ/(1 + e^μ), against differences of ℓ itself."""
     step = 1e-5
     slope = (loss.value(MARGINS + step) - loss.value(MARGINS - step)) / (2 * step)
@@ -120,32 +126,60 @@ def _equation_35(loss: MarginLoss, amount: float) -> Found:
 
 
 FACTS: dict[str, Callable[[MarginLoss, float], Found]] = {
-    "zero_at_zero": _zero_at_zero,
-    "not_monotonic": _not_monotonic,
-    "falls_before_zero": _falls_before_zero,
-    "not_above_zero_after": _not_above_zero_after,
-    "tends_to_zero": _tends_to_zero,
-    "zero_after_one": _zero_after_one,
-    "at_most_two": _at_most_two,
-    "twin_larger_before_turn": _twin_larger_before_turn,
-    "equation_11": _equation_11,
-    "equation_35": _equation_35,
+    fact.__name__: fact
+    for fact in (
+        zero_at_zero,
+        not_monotonic,
+        falls_before_zero,
+        not_above_zero_after,
+        tends_to_zero,
+        zero_after_one,
+        at_most_two,
+        twin_larger_before_turn,
+        equation_11,
+        equation_35,
+    )
 }
 
 
 def check(fact: str, losses: list[str], amount: float) -> tuple[list[str], float]:
-    """Losses for which a fact does not hold, and the largest of the numbers that tell.
+    """Losses for which one of `FACTS` does not hold, and the largest of the numbers that tell.
 
-    Parameters
-    ----------
-    fact
-        One of `FACTS`.
-    losses
-        Names of losses of a margin.
-    amount
-        How far rounding may carry.
+    `losses` are names of losses of a margin, and `amount` is how far rounding may carry.
     """
     found = {name: FACTS[fact](MarginLoss(name), amount) for name in losses}
     wrong = [name for name, (holds, _) in found.items() if not holds]
     # + 0.0 turns -0.0 into 0.0.
     return wrong, max(number for _, number in found.values()) + 0.0
+
+
+class Loss(Form):
+    """A fact about the margin losses themselves (R-GAP Figure 1), one of `FACTS`."""
+
+    form: Literal["loss"]
+    fact: str
+    losses: list[str] = Field(min_length=1)
+    rules = ("absolute",)
+    words = "the number that decides, from the loss's formula: a gap, a rise or a count"
+
+    @model_validator(mode="after")
+    def _known(self) -> Loss:
+        for key, given, known in (
+            ("fact", [self.fact], FACTS),
+            ("losses", self.losses, BINARY),
+        ):
+            unknown = [name for name in given if name not in known]
+            if unknown:
+                raise ValueError(
+                    f"{key} '{unknown[0]}' is not one of {', '.join(known)}; use one of these"
+                )
+        return self
+
+    def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
+        """Judge a fact about the losses themselves; ours is the number that tells."""
+        wrong, number = check(self.fact, self.losses, tolerance.limit)
+        words = f"holds for {', '.join(self.losses)}"
+        if wrong:
+            words = f"does not hold for {', '.join(wrong)}"
+        n = len(self.losses)
+        return Outcome(holds(not wrong), words, number, n=n, n_ok=n)

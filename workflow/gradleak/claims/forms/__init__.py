@@ -1,0 +1,36 @@
+"""Forms of a query: one class each, with its fields, rules, judge and words."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from gradleak.claims.forms.arithmetic import Arithmetic, PrintedPsnr, Range
+from gradleak.claims.forms.base import Elsewhere, Form
+from gradleak.claims.forms.columns import Column, Columns, Estimates
+from gradleak.claims.forms.correlations import Correlation, Trend
+from gradleak.claims.forms.limits import Limit, Share
+from gradleak.claims.forms.loss import Loss
+from gradleak.claims.forms.paired import Close, Compare, Effect
+from gradleak.claims.forms.runs import Runs
+
+__all__ = ["Column", "Form", "Query", "Runs"]
+
+Query = Annotated[
+    Runs
+    | Column
+    | Columns
+    | Estimates
+    | Compare
+    | Close
+    | Limit
+    | Share
+    | Correlation
+    | Trend
+    | Effect
+    | PrintedPsnr
+    | Arithmetic
+    | Range
+    | Loss
+    | Elsewhere,
+    Field(discriminator="form"),
+]

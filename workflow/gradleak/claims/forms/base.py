@@ -1,0 +1,86 @@
+"""What all forms of a query have in common, and what of a claim they are judged by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, get_args
+
+from pydantic import Field
+
+from gradleak.claims.evidence import Evidence
+from gradleak.claims.outcome import NotJudged, Outcome
+from gradleak.claims.statement import Closed, Rule, Statement, Tolerance
+from gradleak.claims.statistics import MIN_UNITS
+
+# An interval from the least to the largest value of ours.
+EXTREMES = "least and largest"
+
+Asks = Literal["ours", "paper", "both"]
+Unit = Literal["seed", "image"]
+UNIT_COLUMN = {"seed": "seed", "image": "index", "batch": "batch"}
+UNITS = {"seed": "seeds", "image": "images", "batch": "batches"}
+
+
+class Form(Closed):
+    """A form of a query: what it selects, how that is judged and what our number is then called.
+
+    A subclass has a literal `form`, its fields, `rules` and `judge`, and either `words` or `ours`.
+    """
+
+    form: str
+    rules: ClassVar[tuple[Rule, ...]]  # of tolerances that it takes
+    words: ClassVar[str] = ""  # what our number is
+    # Whether it is judged by our results, by the paper's own numbers alone, or by ours, with those
+    # of the paper able to refute it.
+    asks: ClassVar[Asks] = "ours"
+
+    def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
+        """Judge a claim by evidence: our results, or the paper's own numbers as a run each.
+
+        Raises
+        ------
+        NotJudged
+            If something is missing, which the message names.
+        ArtifactError
+            If our results are malformed.
+        """
+        raise NotImplementedError
+
+    def ours(self, tolerance: Tolerance) -> str:
+        """Say what our number is; nothing where there is none."""
+        return self.words
+
+    def interval(self, tolerance: Tolerance) -> str:
+        """Say what lies between low and high: `EXTREMES`, or how sure and of what."""
+        return "95 %"
+
+
+def percent(share: float) -> str:
+    """A share as a percentage, with a space."""
+    return f"{share:.0%}".replace("%", " %")
+
+
+def enough(units: int, unit: str) -> None:
+    """Refuse units that are too few for a test."""
+    if units < MIN_UNITS:
+        few = f"{units} {UNITS[unit]}"
+        raise NotJudged(f"scale: {few} cannot reach a p-value of 0.05, {MIN_UNITS} can")
+
+
+def shared(unit: str, units: int, seeds: Iterable[Any], batches: Iterable[Any] = ()) -> str:
+    """Say, for a reason, what units share: images a batch, and one draw of the weights."""
+    of = len(set(batches)) if unit == "image" else 0
+    words = f" of {of} {'batch' if of == 1 else 'batches'}" if 0 < of < units else ""
+    return words + (", one draw of the weights" if unit != "seed" and len(set(seeds)) == 1 else "")
+
+
+class Elsewhere(Form):
+    """A sentence that is measured in another file, which no deterministic table can hold."""
+
+    form: Literal["elsewhere"]
+    reason: str = Field(min_length=1)
+    rules = get_args(Rule)
+
+    def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
+        """Leave it unjudged, for the reason given."""
+        raise NotJudged(self.reason)

@@ -1,0 +1,245 @@
+"""Numbers over runs: single draws, means over images or draws of the weights, and batches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+from pydantic import model_validator
+
+from gradleak.claims.evidence import Evidence
+from gradleak.claims.forms.base import EXTREMES, Form, percent
+from gradleak.claims.metrics import HIGHER_IS_BETTER, LOGARITHMIC, PEAKS, label, worst
+from gradleak.claims.outcome import (
+    DIFFERS,
+    EXCEEDS,
+    NOT_JUDGED,
+    REPRODUCED,
+    Outcome,
+    failed,
+    holds,
+    joined,
+)
+from gradleak.claims.statement import EVERY, Answers, Statement, Tolerance, Where
+from gradleak.claims.statistics import bootstrap_mean, prediction_interval
+
+BATCH = ["model", "seed", "batch"]
+
+
+class Runs(Form):
+    """Values of one metric over the runs (seeds, images) of a selection of scores.
+
+    A run's answer is the attack's ``own`` choice unless `where` names an ``answer`` or a ``kind``;
+    ``all`` takes every start and twin. With ``of: seeds`` a value is the mean over one seed's runs;
+    with ``of: batches`` it is what `take` makes of one batch: the ``mean`` or ``max`` over its
+    images, or how many of them are ``above`` (or at) `over`. With ``missing: zero`` an image that
+    the attack did not find has the value 0, else it is a run that failed.
+    """
+
+    form: Literal["runs"]
+    metric: str
+    where: Where
+    answers: Answers = "own"
+    of: Literal["runs", "seeds", "batches"] = "runs"
+    take: Literal["mean", "max", "above"] | None = None
+    over: float | None = None
+    missing: Literal["failed", "zero"] = "failed"
+    rules = ("prediction", "mean", "factor", *EVERY)
+
+    @model_validator(mode="after")
+    def _of_batches(self) -> Runs:
+        if (self.of == "batches") != (self.take is not None):
+            raise ValueError("of: batches and take belong together; give both or neither")
+        if (self.take == "above") != (self.over is not None):
+            raise ValueError("take: above and over belong together; give both or neither")
+        if self.missing == "zero" and self.of != "batches":
+            raise ValueError("missing: zero needs of: batches; add it or leave missing out")
+        return self
+
+    def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
+        """Judge a metric over runs; ours is the median, as the interval is of single runs.
+
+        A failed run counts as worse than all others in the median; where half or more failed there
+        is none, and a number of the paper's is not met. The interval is over the runs that worked.
+        With rule ``mean`` ours is the arithmetic mean over images, each the mean of its runs that
+        worked.
+        """
+        found = evidence.runs(self.where, self.metric, self.answers)
+        if self.of == "batches":
+            return self._judge_batches(claim, tolerance, found)
+        mean = tolerance.rule == "mean"
+        if self.of == "seeds" and not mean:
+            found = _seed_means(found)
+        n, worked = len(found), found[found["ok"]]
+        n_ok = len(worked)
+        values = (worked.groupby("index")["value"].mean() if mean else worked["value"]).to_numpy()
+        if tolerance.rule in EVERY:
+            return exact(values, n, claim, tolerance)
+        lost = failed(n, n_ok, " and are not in the mean" if mean else "")
+        if values.size < 2:
+            ours = float(values[0]) if values.size else math.nan
+            few = f"scale: one {'image' if mean else 'run'} has no interval"
+            return Outcome(DIFFERS if lost else NOT_JUDGED, lost or few, ours, n=n, n_ok=n_ok)
+        note = ""
+        if mean:
+            ours = float(values.mean())
+            note = f"; standard error {values.std(ddof=1) / math.sqrt(values.size):.2g}"
+        else:
+            every = np.concatenate([values, np.full(n - n_ok, worst(self.metric))])
+            ours = float(np.median(every)) if n_ok > n / 2 else math.nan
+        low, high = interval(values, self.metric, tolerance)
+        made = Outcome("", lost, ours, low, high, n, n_ok)
+        if claim.paper_value is not None and n_ok <= n / 2:
+            return replace(made, verdict=DIFFERS)
+        return placed(made, claim, self.metric, note)
+
+    def _judge_batches(
+        self, claim: Statement, tolerance: Tolerance, found: pd.DataFrame
+    ) -> Outcome:
+        """Judge values of batches; ours is their mean, `n` and `n_ok` count images.
+
+        A single batch has an interval only for the mean over its images under rule ``mean``, and
+        nothing but its own value under ``factor``.
+        """
+        n, n_ok, zero = len(found), int(found["ok"].sum()), self.missing == "zero"
+        lost = _lost(found, zero)
+        found = zero_for_missed(found) if zero else found
+        every = by_batch(found, str(self.take), self.over)
+        values = every.dropna().to_numpy()
+        ours = float(values.mean()) if values.size else math.nan
+        if tolerance.rule in EVERY:
+            judged = exact(values, len(every), claim, tolerance)
+            words = joined(f"{judged.reason} ({_batches(len(every))})", lost)
+            return replace(judged, reason=words, ours=ours, n=n, n_ok=n_ok)
+        images = found["value"].dropna().to_numpy()
+        made = Outcome(DIFFERS, lost, ours, n=n, n_ok=n_ok)
+        if images.size <= n / 2:
+            return made
+        spread = images if values.size == 1 and self.take == "mean" else values
+        if tolerance.rule == "factor":
+            spread = np.array([ours])
+        elif spread.size < 2 or (values.size == 1 and tolerance.rule != "mean"):
+            words = joined("scale: one batch has no interval", lost)
+            return replace(made, verdict=NOT_JUDGED, reason=words)
+        low, high = interval(spread, self.metric, tolerance)
+        made = replace(made, verdict="", low=low, high=high)
+        return placed(made, claim, self.metric, f" ({_batches(values.size)})")
+
+    def ours(self, tolerance: Tolerance) -> str:
+        """See `Form.ours`."""
+        name = label(self.metric, self.metric)
+        if self.of == "batches":
+            above = f"count of images whose {name} is {self.over} or more"
+            taken = {"max": f"largest {name}", "mean": f"mean {name}"}.get(self.take or "", above)
+            return f"mean over batches of each one's {taken}"
+        if self.of == "seeds":
+            return f"median over draws of the weights of each one's mean {name}"
+        return f"{'mean over images' if tolerance.rule == 'mean' else 'median over runs'} of {name}"
+
+    def interval(self, tolerance: Tolerance) -> str:
+        """See `Form.interval`."""
+        return of_numbers(tolerance, {"runs": "run", "seeds": "draw", "batches": "batch"}[self.of])
+
+
+def of_numbers(tolerance: Tolerance, further: str) -> str:
+    """Say what the interval of a number is of; `further` is what one more value would be."""
+    if tolerance.rule in EVERY:
+        return EXTREMES
+    if tolerance.rule == "factor":
+        return "ours, widened"
+    widened = ", widened" if tolerance.factor > 1 or tolerance.margin > 0 else ""
+    what = "the mean" if tolerance.rule == "mean" else f"one further {further}"
+    return f"{percent(tolerance.level)}: {what}{widened}"
+
+
+def interval(values: np.ndarray, metric: str, tolerance: Tolerance) -> tuple[float, float]:
+    """Make the interval that a tolerance of rule prediction, mean or factor allows."""
+    if tolerance.rule == "factor":
+        low = high = float(np.median(values))
+    elif tolerance.rule == "mean":
+        low, high = bootstrap_mean(values, tolerance.level)
+    else:
+        low, high = prediction_interval(values, metric in LOGARITHMIC, tolerance.level)
+    margin = tolerance.margin
+    if metric in PEAKS:
+        margin += 10 * math.log10(tolerance.factor)
+        return low - margin, high + margin
+    return low / tolerance.factor - margin, high * tolerance.factor + margin
+
+
+def inside(claim: Statement, low: float, high: float) -> bool:
+    """Whether the paper's value, its rounding or what it prints after ± reaches an interval."""
+    slack = claim.rounding + claim.spread
+    return claim.value + slack >= low and claim.value - slack <= high
+
+
+def placed(made: Outcome, claim: Statement, metric: str, note: str) -> Outcome:
+    """Compare the paper's value, if there is one, with our interval: inside, or which side."""
+    if claim.paper_value is None:
+        return made
+    if inside(claim, made.low, made.high):
+        verdict, words = REPRODUCED, "the paper's value lies in our interval"
+    elif (claim.value < made.low) == (metric in HIGHER_IS_BETTER):
+        verdict, words = EXCEEDS, "ours is better than the paper's beyond the tolerance"
+    else:
+        verdict, words = DIFFERS, "ours is worse than the paper's beyond the tolerance"
+    return replace(made, verdict=verdict, reason=joined(words + note, made.reason))
+
+
+def exact(values: np.ndarray, n: int, claim: Statement, tolerance: Tolerance) -> Outcome:
+    """Judge values that must all be within an amount; `n` is how many were tried."""
+    if tolerance.rule == "absolute":
+        allowed = tolerance.limit + claim.rounding
+        right = np.abs(values - claim.value) <= allowed * (1 + 1e-12) + 1e-12
+        words = f"all {'equal' if allowed == 0 else f'within {allowed:g}'} to the paper's value"
+    else:
+        right = tolerance.meets(values)
+        words = f"all {tolerance.rule.replace('_', ' ')} {tolerance.limit:g}"
+    n_ok = int(values.size)
+    ok = bool(np.all(right)) and n_ok == n
+    words = words if ok or n_ok < n else f"not {words}"
+    words = ", but ".join(filter(None, [words, failed(n, n_ok)]))
+    made = Outcome(holds(ok), words, n=n, n_ok=n_ok)
+    if not n_ok:
+        return made
+    ours, low, high = (float(make(values)) for make in (np.median, np.min, np.max))
+    return replace(made, ours=ours, low=low, high=high)
+
+
+def by_batch(found: pd.DataFrame, take: str, over: float | None = None) -> pd.Series:
+    """One value a batch of runs, NaN where none of its images has one.
+
+    It is the ``mean`` or ``max`` over the images that have a value, or how many of all are
+    ``above`` `over`, itself included.
+    """
+    keys = [found[key] for key in BATCH]
+    if take != "above":
+        return found["value"].groupby(keys).agg(take)
+    tried = (found["ok"] | found["missed"]).groupby(keys).any()
+    return (found["value"] >= over).groupby(keys).sum().where(tried).astype(float)
+
+
+def zero_for_missed(found: pd.DataFrame) -> pd.DataFrame:
+    """Runs, those of images that the attack did not find with the value 0."""
+    return found.assign(value=found["value"].mask(found["missed"], 0.0))
+
+
+def _lost(found: pd.DataFrame, zero: bool) -> str:
+    """Say how many images have no value of their own."""
+    n, missed = len(found), int(found["missed"].sum())
+    words = f"{missed} of {n} images were missed and {'count as 0' if zero else 'are left out'}"
+    return joined(words if missed else "", failed(n, int(found["ok"].sum()) + missed))
+
+
+def _batches(count: int) -> str:
+    return "one batch" if count == 1 else f"{count} batches"
+
+
+def _seed_means(found: pd.DataFrame) -> pd.DataFrame:
+    """One row a seed: the arithmetic mean of its runs; it failed if one of them did."""
+    groups = found.groupby("seed")
+    ok = groups["ok"].all()
+    return pd.DataFrame({"value": groups["value"].mean().where(ok), "ok": ok}).reset_index()

@@ -1,0 +1,134 @@
+"""What claims know of metrics: which way is better, their scale, and their labels."""
+
+from __future__ import annotations
+
+import math
+import re
+
+import numpy as np
+import pandas as pd
+
+from gradleak.claims.statistics import FAILED_LOG, MSE_FLOOR
+
+PEAKS = {"psnr": 1.0, "psnr_255": 255.0, "psnr_scaled": 1.0, "psnr_class_mean": 1.0}
+# FedKL's PSNR takes an RMSE on 0 to 255 for an MSE; that of an MSE of 1e-30 is 255e-15.
+PEAKS["psnr_rmse"] = float(np.sqrt(255e-15))
+HIGHER_IS_BETTER = (*PEAKS, "ssim", "ssim_gauss", "ssim_255", "r2", "label_correct", "count")
+# Positive numbers that spread over orders of magnitude.
+LOGARITHMIC = (
+    *("mse", "rmse_255", "mse_twin", "twin_error", "objective", "evaluations"),
+    *("condition", "condition_padding"),
+)
+# Metrics that each image of a batch has; of the others a batch has one.
+OF_IMAGES = (
+    *PEAKS,
+    *("mse", "rmse_255", "ssim", "ssim_gauss", "ssim_255", "coefficient", "duplicates"),
+    *("lpips_alex", "lpips_squeeze", "lpips_vgg", "lpips_alex_255", "lpips_vgg_255"),
+)
+# The metric that each class of a batch has.
+OF_CLASSES = "count"
+
+LABELS = {
+    "accuracy": "test accuracy",
+    "accuracy_change": "accuracy, less the first network's",
+    "asymmetry": "skewness without its sign",
+    "c": "c(M)",
+    "change": "accuracy with the lock, less without",
+    "condition": "condition number",
+    "curve_correlation": "correlation of the curves",
+    "expansion": "first layer's outputs per input",
+    "free": "unknowns left free",
+    "gap": "accuracy less that of the random key",
+    "images": "images read of a batch",
+    "inputs": "inputs of the last layer",
+    "iterations": "gradients computed",
+    "key": "values of the key",
+    "label_wrong": "label not told",
+    "lock": "parameters of the lock",
+    "lpips": "LPIPS",
+    "lpips_alex": "LPIPS, AlexNet",
+    "lpips_alex_255": "the paper's “LPIPS-A”",
+    "lpips_squeeze": "LPIPS, SqueezeNet",
+    "lpips_vgg": "LPIPS, VGG",
+    "lpips_vgg_255": "the paper's “LPIPS-V”",
+    "mse": "MSE",
+    "mse_input": "MSE at the network's input",
+    "mse_twin": "MSE to the twin",
+    "psnr": "PSNR, dB",
+    "psnr_255": "the paper's “PSNR”, 48.13 dB more",
+    "psnr_class_mean": "PSNR to the class mean, dB",
+    "psnr_rmse": "the paper's “PSNR”: of a root, dB",
+    "psnr_scaled": "PSNR after the best contrast, dB",
+    "r2": "R²",
+    "ra": "RA-i",
+    "ra_alone": "RA-i of the layers alone",
+    "recovered": "images recovered",
+    "rmse_255": "the paper's “MSE”: a root, of 0..255",
+    "sd": "standard deviation",
+    "sd_ratio": "standard deviation, over the first network's",
+    "share": "the lock's share of parameters, %",
+    "spearman": "Spearman's rank correlation",
+    "ssim": "SSIM",
+    "ssim_gauss": "SSIM, Gaussian window",
+    "wasserstein": "1-Wasserstein distance",
+    "ssim_255": "the paper's SSIM, of pixels that overflow",
+    "statistics": "running statistics of norms",
+    "twin_error": "distance to the twin",
+    "zero_scale": "share of channels with scale 0",
+    "zeros_share": "share of weights that are 0",
+}
+# What a metric's name begins or ends with when it is made of another one.
+TAKEN = {
+    "max_{}": "largest {}",
+    "avg_{}": "mean {}",
+    "{}_mean": "mean {}",
+    "{}_median": "median {}",
+    "{}_sd": "standard deviation of {}",
+    "{}_ratio": "{}, over the base's",
+    "{}_change": "{}, less the base's",
+}
+EQUATION = re.compile(r"eq(\d+)(_printed)?")
+
+
+def label(name: str, otherwise: str = "") -> str:
+    """Label of a metric, or `otherwise` where its name in the code has to do.
+
+    Names are those of the column ``metric`` of our tables; docs/metrics.md says what each is.
+    """
+    if name in LABELS:
+        return LABELS[name]
+    if equation := EQUATION.fullmatch(name):
+        return f"Equation ({equation[1]})" + (", as printed" if equation[2] else "")
+    for pattern, words in TAKEN.items():
+        start, end = pattern.split("{}")
+        inner = name[len(start) : len(name) - len(end)]
+        if name == f"{start}{inner}{end}" and inner in LABELS:
+            return words.format(LABELS[inner])
+    return otherwise
+
+
+def worst(metric: str) -> float:
+    """Value that a failed run counts as."""
+    return -math.inf if metric in HIGHER_IS_BETTER else math.inf
+
+
+def is_error_or_psnr(metric: str) -> bool:
+    """Whether differences of `cost` are logarithms of a ratio of errors."""
+    return metric in LOGARITHMIC or metric in PEAKS
+
+
+def cost(values: pd.Series, metric: str) -> pd.Series:
+    """Lower is better: log10 of an error, −PSNR/10, −SSIM; a failed run (NaN) costs 300."""
+    if metric in LOGARITHMIC:
+        scaled = np.log10(values.clip(lower=MSE_FLOOR))
+    elif metric in PEAKS:
+        scaled = -values / 10
+    else:
+        scaled = -values if metric in HIGHER_IS_BETTER else values
+    return scaled.clip(upper=FAILED_LOG).fillna(FAILED_LOG)
+
+
+def label_of_cost(name: str) -> str:
+    """Label of what is lower where it is better, of metrics that `cost` leaves as they are."""
+    shown = label(name, name)
+    return f"1 − {shown}" if name in HIGHER_IS_BETTER else shown

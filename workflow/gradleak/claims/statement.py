@@ -1,0 +1,135 @@
+"""What a paper states, what of our results answers it, and how far the two may be apart."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Scalar = str | int | float
+Where = dict[str, Scalar | list[Scalar]]
+Answers = Literal["own", "all"]
+
+# Tables with a row for each layer of a network; any other is one of our results, named by its file.
+LAYERED = ("security", "rank")
+
+
+class Closed(BaseModel):
+    """A model that refuses unknown keys and does not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Side(Closed):
+    """A column of the security or rank files, or of another of our tables, by its name.
+
+    Of the former two `total` sums it over a model's layers, and ``position`` in `where` is the
+    layer's place in its model, from 1.
+    """
+
+    column: str
+    where: Where
+    total: bool = False
+    table: str = "security"
+
+    @model_validator(mode="after")
+    def _of_layers(self) -> Side:
+        if self.total and self.table not in LAYERED:
+            raise ValueError(f"total sums over layers of {' or '.join(LAYERED)}; leave it out")
+        return self
+
+
+def items(wanted: Scalar | list[Scalar]) -> list[str]:
+    """Values of a selection's key, as the text that tables hold."""
+    return [str(item) for item in (wanted if isinstance(wanted, list) else [wanted])]
+
+
+def describe(where: Where) -> str:
+    """Put a selection in words, for a reason."""
+    return ", ".join(f"{key} {' or '.join(items(wanted))}" for key, wanted in where.items())
+
+
+Rule = Literal[
+    "prediction", "mean", "factor", "absolute", "at_most", "at_least", "alpha", "equivalence"
+]
+# Rules by which every value has to agree, so that low and high are the extremes.
+EVERY: tuple[Rule, ...] = ("absolute", "at_most", "at_least")
+
+
+class Tolerance(Closed):
+    """How far ours may be from the paper's, and why; fixed before the first recorded run.
+
+    ``prediction`` (of one further run) and ``mean`` (of the arithmetic mean over images) use
+    `level` and widen by `factor` (in MSE; for a PSNR its dB); ``factor`` compares with our median,
+    or with the mean over batches. `margin` is added on both sides, for an SSIM, which may be 0.
+    ``absolute``, ``at_most``, ``at_least`` and ``equivalence`` use `amount`; tests use `alpha`.
+    """
+
+    rule: Rule
+    level: float = Field(default=0.95, gt=0, lt=1)
+    alpha: float = Field(default=0.05, gt=0, lt=1)
+    factor: float = Field(default=1.0, ge=1)
+    margin: float = Field(default=0.0, ge=0)
+    amount: float | None = None
+    reason: str = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _amount_given(self) -> Tolerance:
+        if self.amount is None and self.rule in (*EVERY, "equivalence"):
+            raise ValueError(f"rule {self.rule} needs an amount")
+        return self
+
+    @property
+    def limit(self) -> float:
+        """The amount, 0 where none is given."""
+        return self.amount or 0.0
+
+    def meets(self, values: Any, amount: float | None = None) -> Any:
+        """Which values keep the limit of rule ``at_most`` or ``at_least``."""
+        limit = self.limit if amount is None else amount
+        return values <= limit if self.rule == "at_most" else values >= limit
+
+
+class Cell(Closed):
+    """Where a number stands in one of our tables."""
+
+    grid: str
+    table: str
+    row: str
+    column: str
+    metric: str
+
+
+class Statement(Closed):
+    """A number or a sentence as a paper has it."""
+
+    id: str = Field(min_length=1)
+    statement: str
+    paper_value: float | None = None
+    decimals: int | None = None
+    spread: float = Field(default=0.0, ge=0)
+    printed: str = ""
+    reading: Literal["paper", "ours"] = "paper"
+    cell: Cell | None = None
+
+    @property
+    def is_printed(self) -> bool:
+        """Whether it is a number of the paper's, not one of ours beside."""
+        return self.paper_value is not None and self.reading == "paper"
+
+    @property
+    def value(self) -> float:
+        """The number of a statement that has one."""
+        assert self.paper_value is not None
+        return self.paper_value
+
+    @property
+    def rounding(self) -> float:
+        """Half a unit of the last printed digit, 0 where none is stated."""
+        return 0.0 if self.decimals is None else 0.5 * 10.0**-self.decimals
+
+    @property
+    def shown(self) -> str:
+        """The paper's value as it prints it, or with four decimals."""
+        value = self.paper_value
+        return self.printed or ("" if value is None else f"{value:.4f}")
