@@ -1,8 +1,11 @@
 """Measurements on a network small enough for seconds; no time is asserted."""
 
+import inspect
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock, create_autospec
 
 import numpy as np
 import pandas as pd
@@ -11,9 +14,25 @@ import torch
 
 from gradleak.artifacts import write_tensors
 from gradleak.attacks.rgap import RGap
-from gradleak.benchmarks import case, copa_settings, dense, measure, speed, worker
+from gradleak.attacks.run import Views
+from gradleak.benchmarks import (
+    case,
+    copa_settings,
+    dense,
+    dlg,
+    ggl,
+    grnn,
+    inverting,
+    lock,
+    mkor,
+    pipeline,
+    rgap,
+    runner,
+    speed,
+    training,
+)
 from gradleak.errors import ArtifactError, NotApplicable
-from gradleak.gradients import capture
+from gradleak.gradients import capture, capture_all
 from gradleak.models import files
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
@@ -93,9 +112,9 @@ def test_a_case_survives_its_file_and_holds_the_float64_gradient(small_case, wei
     expected = capture(
         SMALL, weights, image[None], np.array([1]), precision="float64", device=torch.device("cpu")
     )
-    assert set(found.gradients) == set(expected) == set(found.weights)
+    assert set(found.view.gradients) == set(expected) == set(found.view.weights)
     for name, value in expected.items():
-        np.testing.assert_array_equal(found.gradients[name], value)
+        np.testing.assert_array_equal(found.view.gradients[name], value)
     deltas = true_deltas(SMALL, weights, image, 1)
     np.testing.assert_array_equal(found.deltas["conv2"], deltas["conv2"])
 
@@ -119,8 +138,8 @@ def test_the_reference_says_that_it_needs_a_bias(small_case):
 
 @pytest.fixture(scope="module")
 def speeds(small_case):
-    rows = speed.attack_rows(small_case, threads=1, repeats=2)
-    return speed.table(rows + speed.rank_rows(small_case, threads=1, repeats=2))
+    rows = rgap.attack_rows(small_case, threads=1, repeats=2)
+    return speed.table(rows + rgap.rank_rows(small_case, threads=1, repeats=2))
 
 
 def test_speed_rows_hold_times_memory_and_errors(speeds):
@@ -159,19 +178,10 @@ def test_rank_rows_tell_whether_the_ranks_are_equal(speeds):
 
 
 def test_a_rank_that_differs_is_reported(small_case, monkeypatch):
-    found = {
-        "dense_ranks": np.array([98, 120]),
-        "index": np.array([98, 125]),
-        "ranks": np.array([98, 120]),
-        "sizes": np.array([]),
-    }
-    facts = {"index": -1.5, "exact": False}
-    monkeypatch.setattr(
-        speed,
-        "measure",
-        lambda task, *_, **__: measure.Measurement(1.0, {}, 1.0, {"ranks": found[task]}, facts),
-    )
-    rows = speed.table(speed.rank_rows(small_case, threads=1))
+    shared = {"seconds": 1.0, "mib": 1.0, "index": -1.5, "exact": False}
+    found = {"dense_ranks": [98, 120], "index": [98, 125], "ranks": [98, 120], "sizes": []}
+    monkeypatch.setattr(rgap, "measured", lambda task, *_, **__: shared | {"ranks": found[task]})
+    rows = speed.table(rgap.rank_rows(small_case, threads=1))
     unknowns = [layer.shape.unknowns for layer in SMALL.convolutions]
     c = 98 - unknowns[0] + (120 - unknowns[1]) / 2
     assert list(rows["ours_error"]) == [5, 0, abs(-1.5 - c)]
@@ -182,16 +192,14 @@ def test_a_rank_that_differs_is_reported(small_case, monkeypatch):
 def test_a_dead_filter_is_ranked_numerically_in_the_worker_too(tmp_path, weights, image):
     dead = {name: value.copy() for name, value in weights.items()}
     dead["conv2.weight"][0] = 0.0
-    path, out = str(tmp_path / "case.safetensors"), str(tmp_path / "out.safetensors")
+    path = str(tmp_path / "case")
     case.make(path, SMALL, dead, image, 1, -0.5)
-    worker.main("index", path, out, 1)
-    arrays, facts = measure.read_tensors(out)
-    found = case.read(path)
-    assert list(arrays["ranks"]) == dense.ranks(SMALL, dead, found.deltas)
-    rows = layer_rows(SMALL, dead, found.deltas)
+    found, deltas = rgap.timed("index", path, 1), case.read(path).deltas
+    assert list(found["ranks"]) == dense.ranks(SMALL, dead, deltas)
+    rows = layer_rows(SMALL, dead, deltas)
     assert rows[1]["rank_method"] == "numerical"
-    assert list(arrays["ranks"]) == [entry["rank"] for entry in rows]
-    assert facts["index"] == pytest.approx(sum(entry["contribution"] for entry in rows))
+    assert list(found["ranks"]) == [entry["rank"] for entry in rows]
+    assert found["index"] == pytest.approx(sum(entry["contribution"] for entry in rows))
 
 
 def test_the_numerical_rank_is_left_alone_where_it_is_not_reported(small_case, monkeypatch):
@@ -201,47 +209,58 @@ def test_the_numerical_rank_is_left_alone_where_it_is_not_reported(small_case, m
     layer = SMALL.convolutions[1]
     structure, follows = structural_rank(layer.shape), behind(SMALL, layer)
     assert structure.exact
-    system = layer_system(layer, found.weights, found.deltas)
+    system = layer_system(layer, found.view.weights, found.deltas)
     assert reported_rank(system, follows) == (structure.bound, "structural", structure)
     assert not calls
     deltas = {name: delta.copy() for name, delta in found.deltas.items()}
     deltas[layer.name][2] = 0.0
-    dead = layer_system(layer, found.weights, deltas)
+    dead = layer_system(layer, found.view.weights, deltas)
     assert reported_rank(dead, follows) == (7, "numerical", structure)
     assert calls == [dead]
 
 
 ALLOCATE = """
 import sys
+import types
 import numpy as np
-from gradleak.benchmarks import worker
+from gradleak.benchmarks import runner
 
-worker.TASKS["allocate"] = lambda: lambda _case: {"sum": np.ones(2**23).sum(keepdims=True)}
-worker.main("allocate", sys.argv[1], sys.argv[2], 1)
+task = types.ModuleType("gradleak.benchmarks.task")
+task.fill = lambda count: {"sum": np.ones(count).sum(), "seconds": 1.0}
+sys.modules[task.__name__] = task
+found = runner.main("task:fill", {"count": 2**23})
+assert found["sum"] == 2**23
+assert 0.9 * 64 <= found["mib"] < found["peak_mib"], found
 """
 
 
-def test_the_worker_sees_what_a_task_allocates(small_case, tmp_path):
-    out = tmp_path / "out.safetensors"
+def test_a_measurement_sees_what_a_task_allocates():
     # A process of its own: memory that this one has freed and kept would be filled unseen.
-    command = [sys.executable, "-c", ALLOCATE, small_case, out]
-    subprocess.run(command, env=measure.environment(1), check=True)
-    arrays, facts = measure.read_tensors(out)
-    assert arrays["sum"][0] == 2**23
-    assert len(facts["seconds"]) == 1
-    assert facts["mib"] >= 0.9 * 64
+    subprocess.run([sys.executable, "-c", ALLOCATE], env=runner.environment(1), check=True)
 
 
-def test_a_worker_that_fails_is_one_sentence(tmp_path):
-    with pytest.raises(ArtifactError, match=r"'ranks' ended with status 1 .*missing"):
-        measure.measure("ranks", str(tmp_path / "none.safetensors"), repeats=1, threads=1)
+def test_a_measurement_that_fails_is_one_sentence(tmp_path):
+    with pytest.raises(ArtifactError, match=r"rgap:timed ended with status 1 .*missing"):
+        rgap.measured("ranks", str(tmp_path / "missing"))
+
+
+def test_sides_take_turns_and_the_fastest_counts(monkeypatch):
+    seconds, called = iter([3.0, 1.0, 2.0, 4.0]), []
+
+    def measure(task, *, threads, side, **options):
+        called.append((task, threads, side, options))
+        return {"seconds": next(seconds)}
+
+    monkeypatch.setattr(runner, "measure", measure)
+    best = runner.in_turns("a:b", ("ours", "plain"), rounds=2, threads=3, x=1)
+    assert called == [("a:b", 3, side, {"x": 1}) for side in ("ours", "plain")] * 2
+    assert best == [{"seconds": 2.0}, {"seconds": 1.0}]
 
 
 @pytest.fixture(scope="module")
 def todo(tmp_path_factory, image):
+    """Gradients of the first draw of the weights, and of both, and their originals."""
     folder = tmp_path_factory.mktemp("pair")
-    stacked = family_weights([SMALL], 2)
-    files.save(str(folder / "model.safetensors"), [SMALL], stacked, {})
     pixels = np.round((image + 0.5) * 255).astype(np.uint8)
     originals = TargetSet(
         images=np.stack([pixels, 255 - pixels])[:, None],
@@ -252,47 +271,22 @@ def todo(tmp_path_factory, image):
         source={},
         words={1: "truck", 2: "deer"},
     )
-    gradients: dict[str, np.ndarray] = {}
-    for seed in range(2):
-        for batch in range(2):
-            found = capture(
-                SMALL,
-                files.select(stacked, SMALL.name, seed),
-                originals.inputs(batch),
-                originals.labels[batch],
-                precision="float64",
-                device=torch.device("cpu"),
-            )
-            for name, value in found.items():
-                slot = gradients.setdefault(f"small/{name}", np.zeros((2, 2, *value.shape)))
-                slot[seed, batch] = value
-    shared = {
-        "seeds": 2,
-        "images": 2,
-        "low": -0.5,
-        "high": 0.5,
-        "loss": "cross_entropy",
-        "batch": 1,
-    }
-    write_tensors(folder / "gradient.safetensors", gradients, shared)
-    paths = [str(folder / f"{name}.safetensors") for name in ("model", "gradient")]
-    return [list(copa_settings.problems(*paths, originals, seeds)) for seeds in (1, 2)]
-
-
-def test_problems_are_the_first_seeds_of_the_gradient_file(todo):
-    assert [problem.name for problem in todo[0]] == ["truck", "animal"]
-    assert len(todo[1]) == 4
-    assert len({problem.seed for problem in todo[1]}) == 4
-    first = todo[1][0]
-    assert first.original.shape == SMALL.input
-    assert first.view.label is None
+    model, gradient = (str(folder / f"{name}.safetensors") for name in ("model", "gradient"))
+    files.save(model, [SMALL], family_weights([SMALL], 2), {})
+    options = {"seeds": 2, "precision": "float64", "granted": False, "device": "cpu"}
+    write_tensors(gradient, *capture_all(files.read(model), originals, **options))
+    return [Views(model, gradient, seeds) for seeds in (1, 2)], originals
 
 
 def test_optimisers_are_compared_on_the_same_problems(todo):
     limits = {"lbfgs": 200, "levenberg_marquardt": 30, "adam": 20}
-    rows = pd.DataFrame(copa_settings.optimiser_rows("small", todo[0], DEFAULT, limits))
-    assert list(rows.columns) == copa_settings.OPTIMISER_COLUMNS
-    assert list(rows["optimiser"]) == list(limits)
+    changes = [{"optimiser": name, "iterations": limit} for name, limit in limits.items()]
+    found = copa_settings.attempts(todo[0][0], todo[1], DEFAULT, changes)
+    rows = copa_settings.optimisers("small", DEFAULT, found)
+    assert ", ".join(rows.columns) == (
+        "model, optimiser, default, limit, runs, failed, relative_residual, mse, steps, seconds"
+    )
+    assert dict(zip(rows["optimiser"], rows["limit"], strict=True)) == limits
     assert list(rows["default"]) == [True, False, False]
     assert (rows["runs"] == 2).all()
     assert (rows["failed"] == 0).all()
@@ -307,9 +301,15 @@ def test_starts_stand_beside_the_paper(todo):
             {"attack": "rgap", "model": "small", "name": "animal", "value": 0.5},
         ]
     )
-    rows = pd.DataFrame(copa_settings.start_rows("small", todo[1], DEFAULT, printed))
-    assert list(rows.columns) == copa_settings.START_COLUMNS
-    assert len(rows) == 2 * len(copa_settings.STARTS)
+    found = copa_settings.attempts(todo[0][1], todo[1], DEFAULT, copa_settings.STARTS)
+    rows = copa_settings.starts("small", DEFAULT, found, printed)
+    assert ", ".join(rows.columns) == (
+        "model, name, start, hidden_spread, pull_back, default, runs, failed, mse, lowest, "
+        "highest, paper_mse"
+    )
+    expected = pd.DataFrame(copa_settings.STARTS).loc[np.repeat(np.arange(6), 2)]
+    pd.testing.assert_frame_equal(rows[list(expected)], expected, check_names=False)
+    assert list(rows["name"]) == ["truck", "animal"] * 6
     assert (rows["runs"] == 2).all()
     assert list(rows["default"]) == [True, True] + [False] * (len(rows) - 2)
     assert set(rows.loc[rows["name"] == "truck", "paper_mse"]) == {0.25}
@@ -319,14 +319,16 @@ def test_starts_stand_beside_the_paper(todo):
 
 
 def test_a_run_that_fails_is_counted_and_leaves_no_number(todo):
-    first = todo[0][0]
-    nothing = {name: np.zeros_like(g) for name, g in first.view.gradients.items()}
-    view = type(first.view)(SMALL, first.view.weights, nothing, (1,), -0.5, 0.5)
-    broken = copa_settings.Problem(view, first.original, "truck", 0)
-    [row] = copa_settings.optimiser_rows("small", [broken], DEFAULT, {"lbfgs": 5})
+    view, seed, batch = next(iter(todo[0][0]))
+    assert view.label is None
+    nothing = {name: np.zeros_like(g) for name, g in view.gradients.items()}
+    broken = type(view)(SMALL, view.weights, nothing, (1,), -0.5, 0.5)
+    changes = [{"optimiser": "lbfgs", "iterations": 5}]
+    found = copa_settings.attempts([(broken, seed, batch)], todo[1], DEFAULT, changes)
+    [row] = copa_settings.optimisers("small", DEFAULT, found).to_dict("records")
     assert (row["runs"], row["failed"]) == (1, 1)
-    assert np.isnan(row["mse"])
-    assert np.isnan(row["relative_residual"])
+    assert np.isnan([row["mse"], row["relative_residual"], row["steps"]]).all()
+    assert row["seconds"] > 0
 
 
 def test_the_papers_values_come_from_its_claims():
@@ -338,8 +340,8 @@ def test_the_papers_values_come_from_its_claims():
 
 
 def test_a_geometric_mean_leaves_out_what_is_missing():
-    assert copa_settings.geometric_mean([1e-2, np.nan, 1e-4]) == pytest.approx(1e-3)
-    assert np.isnan(copa_settings.geometric_mean([np.nan]))
+    assert copa_settings.geometric_mean(pd.Series([1e-2, np.nan, 1e-4])) == pytest.approx(1e-3)
+    assert np.isnan(copa_settings.geometric_mean(pd.Series([np.nan])))
 
 
 def test_float32_row_compares_two_ways_to_one_image(tmp_path):
@@ -353,7 +355,45 @@ def test_float32_row_compares_two_ways_to_one_image(tmp_path):
     settings = {"precision": "float32", "loss": "logistic", "granted": True}
     case.make(path, network, weights, image, label, 0.0, **settings)
     assert case.read(path).view.label == label
-    row = speed.float32_row(path, threads=1, repeats=1)
+    row = rgap.float32_row(path, threads=1, repeats=1)
     assert row["ours_error"] < 1e-8
     assert row["ours_error"] < row["reference_error"] < 1e-2
     assert row["ratio"] == row["reference_s"] / row["ours_s"]
+
+
+def test_the_table_of_speeds_calls_what_measures_each_row(monkeypatch):
+    """Signatures alone: the whole table takes minutes."""
+    called = []
+    for module in (dlg, ggl, grnn, inverting, lock, mkor, pipeline, rgap, training):
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            if (
+                name.endswith(("row", "rows", "wall_time"))
+                and function.__module__ == module.__name__
+            ):
+                double = create_autospec(function)
+                double.side_effect = lambda *_, _name=name, **__: called.append(_name) or []
+                monkeypatch.setattr(module, name, double)
+    monkeypatch.setattr(speed.cases, "make_first", create_autospec(case.make_first))
+    monkeypatch.setattr(speed.files, "read", create_autospec(files.read))
+    monkeypatch.setattr(speed.targets, "read", create_autospec(speed.targets.read))
+    params = SimpleNamespace(
+        target="all",
+        overrides={},
+        evaluations=1,
+        mkor={"images": 1, "photos": 1},
+        training={"dataset": "cifar10", "split": "train", "offset": 0.0, "std": 1.0},
+        amounts={
+            "rounds": 1,
+            "searches": {"images": 1, "starts": 1, "outer": 1},
+            "lock_steps": 1,
+            "inverting": (1, 1),
+            "grnn": 1,
+            "population": 1,
+        },
+        images="embedded",
+        device="cpu",
+    )
+    groups = list(speed.groups(MagicMock(), params, 1))
+    assert len(groups) == len(called) == 17
+    assert called[0] == "wall_time"
+    assert called.count("lock_rows") == called.count("inverting_row") == 2

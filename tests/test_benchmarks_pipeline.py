@@ -23,7 +23,7 @@ rule amount:
 def test_wall_time_runs_in_a_copy_with_the_settings_of_this_run(tmp_path):
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     (tmp_path / "config.yaml").write_text("amount: 1\n")
-    found = pipeline.wall_time(str(tmp_path), "out.txt", {"amount": 7}, 1)
+    found = pipeline.wall_time("out.txt", {"amount": 7}, 1, tmp_path)
     assert found["what"] == "pipeline out.txt"
     assert found["ours_s"] > 0
     assert found["reference_s"] > 0
@@ -34,7 +34,7 @@ def test_wall_time_of_a_pipeline_that_fails_is_refused(tmp_path):
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     (tmp_path / "config.yaml").write_text("amount: 1\n")
     with pytest.raises(ArtifactError, match=r"could not make nothing\.txt"):
-        pipeline.wall_time(str(tmp_path), "nothing.txt", {}, 1)
+        pipeline.wall_time("nothing.txt", {}, 1, tmp_path)
 
 
 JOBS = """
@@ -73,7 +73,7 @@ def toy(tmp_path):
 @pytest.mark.slow
 def test_overhead_counts_the_jobs_of_each_run(toy):
     over = {"amount": 3, "scale": "smoke"}
-    first, second = pipeline.overhead_rows(str(toy), "all", over)
+    first, second = pipeline.overhead_rows("all", over, toy)
     assert first["what"] == "pipeline all, smoke"
     assert first["note"].startswith("3 jobs from empty results on 2 cores")
     # Three jobs of a second each, imports included, on two cores.
@@ -85,15 +85,15 @@ def test_overhead_counts_the_jobs_of_each_run(toy):
 
 @pytest.mark.slow
 def test_a_job_is_made_on_one_thread_and_on_two(toy):
-    found = threads.compare(str(toy), {"amount": 1}, ["results/0.csv"])
+    found = threads.compare({"amount": 1}, ["results/0.csv"], toy)
     assert [(row["artifact"], row["script"], row["declared"]) for row in found] == [
         ("results/0.csv", "job", 1)
     ]
     assert found[0]["gain"] == found[0]["seconds_1"] / found[0]["seconds_2"]
     assert found[0]["fastest"] == (2 if found[0]["gain"] >= threads.WORTH else 1)
-    write_rows(toy / "threads.csv", threads.COLUMNS, found)
+    write_rows(toy / "threads.csv", list(found[0]), found)
     with pytest.raises(ArtifactError, match=r"could not make results/none\.txt"):
-        threads.compare(str(toy), {}, ["results/none.txt"])
+        threads.compare({}, ["results/none.txt"], toy)
 
 
 def test_few_images_and_steps_make_a_config_that_is_accepted():

@@ -1,4 +1,4 @@
-"""Plain references of the training engine and of Inverting Gradients do the same work as ours."""
+"""Plain references of the training engine and of searches do the same work as ours."""
 
 import dataclasses
 
@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from gradleak.benchmarks import ggl, inverting, lock, measure, speed, training
+from gradleak.benchmarks import ggl, grnn, inverting, lock, searches, speed, training
 from gradleak.data import arrays
 from gradleak.data.arrays import Dataset
-from gradleak.errors import ArtifactError
 from gradleak.models import files
 from gradleak.models.activations import Activation
 from gradleak.models.build import load
@@ -30,9 +29,15 @@ NET = Chain(
         LinearSpec(3),
     ),
 )
+SIGMOID = Activation("sigmoid")
+SMOOTH = Chain(
+    "smooth",
+    (3, 32, 32),
+    (ConvSpec(6, (5, 5), (4, 4), (2, 2), True, SIGMOID), LinearSpec(3)),
+    spread=0.5,
+)
 COUNTS = {"train": 40, "validation": 16, "test": 8}
 RECIPE = Recipe(2, batch=16, rate=0.02, crop=0, flip=False, precision="float32")
-SETTINGS = {"iterations": 8, "rate": 0.1, "tv": 1e-4}
 
 
 @pytest.fixture(scope="module")
@@ -52,24 +57,29 @@ def split(data):
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory, data):
-    """A model file and arrays, as the pipeline stores them."""
+    """Models and images, as the pipeline stores them: what each measurement is given."""
     folder = tmp_path_factory.mktemp("stored")
-    model, dataset = (str(folder / f"{name}.safetensors") for name in ("model", "photos10-train"))
-    stacked = {f"net/{name}": value[None] for name, value in initial_weights(NET, 0).items()}
-    files.save(model, [NET], stacked, {})
+    dataset = str(folder / "photos10-train.safetensors")
     arrays.save(dataset, data, {})
-    return model, dataset
+    out = {}
+    for net, scale in ((NET, (-0.5, 0.25)), (SMOOTH, (0.0, 1.0))):
+        model, weights = str(folder / f"{net.name}.safetensors"), initial_weights(net, 0)
+        stacked = {f"{net.name}/{name}": value[None] for name, value in weights.items()}
+        files.save(model, [net], stacked, {})
+        given = {"model": model, "dataset": dataset, "source": ("photos10", "train")}
+        out[net.name] = given | {"scale": scale}
+    return out
 
 
 @pytest.mark.parametrize("workers", training.WORKERS)
 def test_the_plain_loop_reaches_the_engines_weights(split, workers):
     case = (NET, initial_weights(NET, 0), split, RECIPE)
-    ours, plain = training.ours(*case), training.plain(*case, workers=workers)
-    assert ours.kind == plain.kind == "float32"
-    assert plain.loss == pytest.approx(ours.loss, rel=1e-4)
-    assert plain.accuracy == pytest.approx(ours.accuracy, abs=1 / 16 + 1e-9)
-    for name, value in ours.weights.items():
-        np.testing.assert_allclose(value, plain.weights[name], rtol=1e-4, atol=1e-5)
+    (ours, weights), (plain, same) = training.ours(*case), training.plain(*case, workers=workers)
+    assert (ours["kind"], ours["images"]) == (plain["kind"], plain["images"]) == ("float32", 32)
+    assert plain["error"] == pytest.approx(ours["error"], rel=1e-4)
+    assert plain["accuracy"] == pytest.approx(ours["accuracy"], abs=1 / 16 + 1e-9)
+    for name, value in weights.items():
+        np.testing.assert_allclose(value, same[name], rtol=1e-4, atol=1e-5)
 
 
 def test_the_plain_loop_moves_its_images(split):
@@ -84,7 +94,7 @@ def test_the_plain_loop_moves_its_images(split):
 
 def test_running_statistics_are_those_of_the_images(data):
     images = (data.images / 255).astype(np.float32)
-    weights = inverting.settled(NET, initial_weights(NET, 0), images)
+    weights = searches.settled(NET, initial_weights(NET, 0), images)
     module = load(NET, weights, torch.float32)
     entered = module.conv1(torch.from_numpy(images))
     np.testing.assert_allclose(
@@ -95,18 +105,37 @@ def test_running_statistics_are_those_of_the_images(data):
 @pytest.fixture(scope="module")
 def case(data):
     images = ((data.images / 255 - 0.5) / 0.25).astype(np.float32)
-    weights = inverting.settled(NET, initial_weights(NET, 0), images)
-    return inverting.make(NET, weights, images[:3], data.labels[:3], (-2.0, 2.0))
+    weights = searches.settled(NET, initial_weights(NET, 0), images)
+    return searches.Network(NET, weights, images, data.labels, (-2.0, 2.0)).case(3)
 
 
-def test_both_ways_of_inverting_gradients_give_the_same_images(case):
-    ours = inverting.ours(case, SETTINGS, "float64")
-    plain = inverting.reference(case, SETTINGS, "float64")
-    assert ours.images.shape == plain.images.shape == case.images.shape
-    np.testing.assert_allclose(ours.images, plain.images, atol=1e-7)
-    np.testing.assert_allclose(ours.values, plain.values, rtol=1e-7)
-    first = inverting.reference(case, SETTINGS | {"iterations": 1}, "float64")
-    assert (plain.values < first.values).all()
+@pytest.fixture(scope="module")
+def smooth(data):
+    images = (data.images / 255).astype(np.float32)
+    weights = initial_weights(SMOOTH, 0)
+    return searches.Network(SMOOTH, weights, images, data.labels, (0.0, 1.0)).case(3)
+
+
+@pytest.mark.parametrize(
+    ("way", "given", "settings", "rtol", "atol"),
+    [
+        (inverting, "case", {"iterations": 8, "rate": 0.1, "tv": 1e-4}, 1e-7, 1e-7),
+        (grnn, "smooth", {"iterations": 6, "tv": 1e-3}, 1e-5, 1e-4),
+    ],
+    ids=["inverting", "grnn"],
+)
+def test_both_ways_of_searching_walk_alike(way, given, settings, rtol, atol, request):
+    case = request.getfixturevalue(given)
+
+    def run(side, **more):
+        found, _ = searches.searched(way.attack(side, settings | more, "float64"), case.views)
+        return np.stack([answer.images for answer in found]), np.array([a.loss for a in found])
+
+    (ours, values), (plain, lowest) = run("ours"), run("reference")
+    assert ours.shape == plain.shape == case.images.shape
+    np.testing.assert_allclose(ours, plain, atol=atol)
+    np.testing.assert_allclose(values, lowest, rtol=rtol)
+    assert (lowest < run("reference", iterations=1)[1]).all()
 
 
 def test_all_ways_of_evaluating_a_population_give_the_same_distances(case, data):
@@ -121,7 +150,6 @@ def test_all_ways_of_evaluating_a_population_give_the_same_distances(case, data)
 
 @pytest.mark.slow
 def test_rows_hold_times_memory_and_errors(stored):
-    model, dataset = stored
     settings = {
         **COUNTS,
         "epochs": 2,
@@ -135,14 +163,13 @@ def test_rows_hold_times_memory_and_errors(stored):
         "crop": 2,
         "precision": "auto",
     }
-    source = ("photos10", "train")
-    more = {"source": source, "rounds": 1}
+    given, more = stored["net"], {"device": "cpu", "rounds": 1}
+    paths = (given["model"], given["dataset"])
     rows = [
-        training.training_row(model, dataset, settings, device="cpu", threads=1, **more),
-        inverting.inverting_row(
-            model, dataset, SETTINGS | {"iterations": 1}, scale=(-0.5, 0.25), **more
-        ),
-        ggl.population_row(model, dataset, population=5, scale=(-0.5, 0.25), **more),
+        training.training_row(*paths, settings, source=given["source"], threads=1, **more),
+        inverting.inverting_row(given, iterations=1, **more),
+        ggl.population_row(given, population=5, **more),
+        grnn.grnn_row(stored["smooth"], iterations=1, images=2, **more),
     ]
     found = speed.table(rows)
     assert list(found.columns) == speed.COLUMNS
@@ -150,6 +177,7 @@ def test_rows_hold_times_memory_and_errors(stored):
         "training net, 1000 images",
         "Inverting Gradients net, an iteration",
         "GGL net, a candidate",
+        "GRNN smooth, an iteration",
     ]
     numbers = found.drop(columns=["what", "note"])
     assert np.isfinite(numbers.to_numpy(float)).all()
@@ -158,54 +186,33 @@ def test_rows_hold_times_memory_and_errors(stored):
     assert "2 epochs of 32 images in batches of 16" in found["note"][0]
     assert "16 images, 1 iterations" in found["note"][1]
     assert float(found["note"][2].split("largest relative difference ")[1]) < 1e-4
+    assert found["ours_error"][3] == pytest.approx(found["reference_error"][3], rel=1e-3)
+    said = f"{1 / found['ours_s'][3]:.3g} iterations times images per second and core of ours"
+    assert f"{said}, the authors' code makes 37" in found["note"][3]
+    assert "2 images, 1 iterations" in found["note"][3]
 
 
-def test_a_lock_is_timed_against_the_same_network_without():
-    rows = lock.lock_rows(device="cpu", threads=1, steps=2, width=2)
-    assert [entry["what"] for entry in rows] == [
-        "training step resnet20 with a lock, float32",
-        "training step resnet20 with a lock, auto",
-    ]
+@pytest.mark.parametrize("kind", ["resnet20", "lenet"])
+def test_a_lock_is_timed_against_the_same_network_without(kind):
+    rows = lock.lock_rows(device="cpu", threads=1, steps=2, kind=kind, width=2)
+    said = f"training step {kind} with a lock"
+    assert [entry["what"] for entry in rows] == [f"{said}, float32", f"{said}, auto"]
     assert "float32, cpu, 1 threads" in rows[0]["note"]
     for entry in rows:
         assert entry["ours_s"] > 0
         assert entry["ratio"] == entry["reference_s"] / entry["ours_s"]
         assert "a step with the lock takes" in entry["note"]
+        # ResNet-20 has a norm of its own.
+        assert ("norm and lock against neither" in entry["note"]) == (kind == "lenet")
+
+
+def test_locked_networks_have_the_parameters_that_fedkls_authors_count():
     plain, locked = lock.networks("resnet20", 16).values()
-    # FedKL's authors' own count of the lock: 32,800.
+    # Their own count of the lock: 32,800.
     assert locked.parameters - plain.parameters == 32_800 - 2 * 16
-
-
-def test_a_lock_of_lenet_is_timed_against_a_norm_and_against_neither():
-    rows = lock.lock_rows(device="cpu", threads=1, steps=2, kind="lenet", width=2)
-    assert [entry["what"] for entry in rows] == [
-        "training step lenet with a lock, float32",
-        "training step lenet with a lock, auto",
-    ]
-    for entry in rows:
-        assert entry["ratio"] == entry["reference_s"] / entry["ours_s"]
-        assert "norm and lock against neither" in entry["note"]
     nets = lock.networks("lenet", 12)
-    # The count of the LeNet that FedKL's authors lock, less two channels of the input and 24,600.
+    # The count of the LeNet that they lock, less two channels of the input and 24,600.
     assert nets["bare"].parameters == 40_426 - 24_600 - 2 * 12 * 25
     assert nets["plain"].parameters == nets["bare"].parameters + 2 * 12
     assert nets["locked"].parameters == nets["bare"].parameters + 24_600
     assert 24_600 / nets["locked"].parameters == pytest.approx(0.61, abs=0.01)
-
-
-def test_jobs_take_turns_and_the_fastest_counts(monkeypatch):
-    seconds, called = iter([3.0, 1.0, 2.0, 4.0]), []
-
-    def answer(module, arguments, *, threads):
-        called.append(arguments[0])
-        return {"seconds": next(seconds)}
-
-    monkeypatch.setattr(measure, "answer", answer)
-    best = measure.alternately("m", {"a": {"x": 1}, "b": {"x": 2}}, rounds=2, threads=1)
-    assert called == ['{"x": 1}', '{"x": 2}'] * 2
-    assert best == {"a": {"seconds": 2.0}, "b": {"seconds": 1.0}}
-
-
-def test_a_measurement_that_fails_is_one_sentence():
-    with pytest.raises(ArtifactError, match=r"benchmarks\.training ended with status 1 .*KeyError"):
-        measure.answer("gradleak.benchmarks.training", ["{}"], threads=1)

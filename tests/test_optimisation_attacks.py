@@ -14,6 +14,7 @@ from gradleak.attacks.gauss_newton import GaussNewton
 from gradleak.attacks.inverting import InvertingGradients
 from gradleak.attacks.search import known_labels
 from gradleak.benchmarks import dlg as benchmark
+from gradleak.benchmarks.searches import Network
 from gradleak.errors import NumericsError
 from gradleak.gradients import capture
 from gradleak.matching import lbfgs
@@ -340,7 +341,8 @@ def test_total_variation_smooths():
 def test_the_benchmark_counts_successes_of_both():
     targets = np.stack([image(SMALL, seed) + 0.5 for seed in range(2)])
     weights = {name: 4.0 * value for name, value in initial_weights(SMALL, 0).items()}
-    case = benchmark.make(SMALL, weights, targets, [1, 2], starts=2)
+    given = Network(SMALL, weights, targets, np.array([1, 2]), (0.0, 1.0))
+    case = given.case(2, starts=2, stream=benchmark.STREAM, mode="training")
     entry, each, success = benchmark.rows(case, outer=20, threads=1)
     assert 0 < each["ours_s"] < entry["ours_s"]
     assert 0.5 * entry["ours_s"] <= success["ours_s"] <= 2 * entry["ours_s"]  # of 4 starts, 1 to 4

@@ -1,7 +1,6 @@
 """R-GAP from losses of one output: margins, labels, twins, activations; Phong's attack."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from gradleak.attacks.last_layer import beginnings, disagreements
 from gradleak.attacks.layerwise import ConvolutionCache, walk
 from gradleak.attacks.phong import Phong
 from gradleak.attacks.rgap import RGap, minimum_norm
-from gradleak.benchmarks.worker import TASKS
+from gradleak.benchmarks import dense
 from gradleak.errors import NumericsError
 from gradleak.models.activations import Activation
 from gradleak.models.build import load
@@ -71,9 +70,8 @@ def test_single_precision_is_that_of_numpys_least_squares(activation):
     """Data in float32, each least-squares problem in float64, as in the authors' code."""
     given, target, _ = seen(convolutional(activation), precision="float32")
     single = RGap(precision="float32").run(given, 0).image
-    plain = TASKS["dense_single"]()(SimpleNamespace(view=given))["image"]
     np.testing.assert_array_equal(single, single.astype(np.float32))
-    np.testing.assert_allclose(single, plain, atol=1e-5)
+    np.testing.assert_allclose(single, dense.rgap_single(given), atol=1e-5)
     exact, target, _ = seen(convolutional(activation))
     errors = [
         np.mean((RGap(precision=each).run(exact, 0).image - target) ** 2)

@@ -14,8 +14,8 @@ from pathlib import Path
 import yaml
 
 from gradleak import config as gradleak_config
-from gradleak.benchmarks.measure import last_line
 from gradleak.benchmarks.pipeline import copy_tree, snakemake
+from gradleak.benchmarks.runner import last_line
 from gradleak.data.catalogue import info, resolve
 from gradleak.errors import ArtifactError, GradleakError
 from gradleak.models.chain import Chain, LinearLayer

@@ -25,6 +25,21 @@ THREADED = [
         )
     ),
 ]
+# How much is measured: at smoke scale, and at the others.
+MEASURED = {
+    "rounds": (1, 2),  # of each side, of which the fastest counts
+    "searches": ({"images": 1, "starts": 2, "outer": 5}, {"images": 10, "starts": 3, "outer": 300}),
+    # One epoch to get going, and some more.
+    "training": (
+        {"train": 200, "validation": 20, "test": 10, "epochs": 2, "batch": 50},
+        {"train": 2560, "validation": 256, "test": 10, "epochs": 4},
+    ),
+    "lock_steps": (3, 100),
+    "inverting": ((2, 1), (40, 8)),  # iterations on ResNet-18 and on ResNet-101
+    "grnn": (2, 100),  # iterations
+    "population": (6, 50),  # candidates of GGL: a few, or the paper's number
+}
+MEASURED = {name: pair[CONFIG.scale != "smoke"] for name, pair in MEASURED.items()}
 COPA_PAIR = "copa_pair"
 COPA_PAIR_MODELS = CONFIG.experiments[COPA_PAIR].models if COPA_PAIR in CONFIG.experiments else []
 
@@ -62,31 +77,16 @@ rule speed:
     params:
         target="figures/copa_fig1.pdf",
         overrides=run_overrides,
-        searches=search_amounts,
         evaluations=CONFIG.amount(CONFIG.attacks["dlg"].iterations),
         mkor={
             "images": CONFIG.amount("mkor_cifar_batch"),
             "photos": CONFIG.amount("mkor_photos"),
         },
-        training=timed_training,
-        inverting=timed_inversions,
-        population=timed_population,
-        lock_steps=3 if CONFIG.scale == "smoke" else 100,
-        grnn=2 if CONFIG.scale == "smoke" else 100,
+        training=lambda wildcards: amounts_of("trainings", SPEED_TRAINING) | MEASURED["training"],
+        amounts=MEASURED,
         images=CONFIG.images,
         device=CONFIG.device,
-        rounds=1 if CONFIG.scale == "smoke" else 2,
-        code=code(
-            "gradleak.benchmarks.pipeline",
-            "gradleak.benchmarks.worker",
-            "gradleak.benchmarks.dlg",
-            "gradleak.benchmarks.mkor",
-            "gradleak.benchmarks.training",
-            "gradleak.benchmarks.lock",
-            "gradleak.benchmarks.inverting",
-            "gradleak.benchmarks.grnn",
-            "gradleak.benchmarks.ggl",
-        ),
+        code=code("gradleak.benchmarks.speed"),
     message:
         "Measure speed and memory"
     script:
@@ -136,15 +136,18 @@ rule threads:
         "../scripts/threads.py"
 
 
-rule copa_optimisers:
+rule copa_settings:
     input:
         models=expand(MODEL, model=COPA_PAIR_MODELS),
         gradients=pair_gradients,
         targets=TARGETS.format(targets=COPA_PAIR),
+        claims=lambda wildcards: claims_of("copa") if wildcards.compared == "starts" else [],
     output:
-        "results/benchmarks/copa_optimisers.csv",
+        "results/benchmarks/copa_{compared}.csv",
     log:
-        "results/logs/benchmarks/copa_optimisers.log",
+        "results/logs/benchmarks/copa_{compared}.log",
+    wildcard_constraints:
+        compared="optimisers|starts",
     conda:
         "../../envs/gradleak.yaml"
     threads: every_core
@@ -158,34 +161,6 @@ rule copa_optimisers:
         images=CONFIG.images,
         code=code("gradleak.benchmarks.copa_settings"),
     message:
-        "Compare COPA's optimisers"
+        "Compare COPA's {wildcards.compared}"
     script:
-        "../scripts/optimisers.py"
-
-
-rule copa_starts:
-    input:
-        models=expand(MODEL, model=COPA_PAIR_MODELS),
-        gradients=pair_gradients,
-        targets=TARGETS.format(targets=COPA_PAIR),
-        claims=claims_of("copa"),
-    output:
-        "results/benchmarks/copa_starts.csv",
-    log:
-        "results/logs/benchmarks/copa_starts.log",
-    conda:
-        "../../envs/gradleak.yaml"
-    threads: every_core
-    resources:
-        mem_mb=doubling(3000),
-        runtime=doubling(120),
-    params:
-        models=COPA_PAIR_MODELS,
-        seeds=pair_seeds,
-        default=copa_default,
-        images=CONFIG.images,
-        code=code("gradleak.benchmarks.copa_settings"),
-    message:
-        "Compare COPA's starts"
-    script:
-        "../scripts/optimisers_starts.py"
+        "../scripts/copa_settings.py"

@@ -350,37 +350,6 @@ def copa_default(wildcards):
     return {key: value for key, value in entry.items() if key != "method"}
 
 
-def search_amounts(wildcards):
-    """Images, starts and outer steps with which searches are timed."""
-    smoke = CONFIG.scale == "smoke"
-    return (
-        {"images": 1, "starts": 2, "outer": 5}
-        if smoke
-        else {"images": 10, "starts": 3, "outer": 300}
-    )
-
-
-def timed_training(wildcards):
-    """Training by which the engine is timed: one epoch to get going, and some more."""
-    smoke = CONFIG.scale == "smoke"
-    changed = (
-        {"train": 200, "validation": 20, "test": 10, "epochs": 2, "batch": 50}
-        if smoke
-        else {"train": 2560, "validation": 256, "test": 10, "epochs": 4}
-    )
-    return amounts_of("trainings", SPEED_TRAINING) | changed
-
-
-def timed_inversions(wildcards):
-    """Iterations of Inverting Gradients that are timed on ResNet-18 and on ResNet-101."""
-    return (2, 1) if CONFIG.scale == "smoke" else (40, 8)
-
-
-def timed_population(wildcards):
-    """Candidates of GGL that are timed: the paper's number, or a few."""
-    return 6 if CONFIG.scale == "smoke" else 50
-
-
 def run_overrides(wildcards):
     """Keys of config.yaml as they hold in this run; real images are taken from where they are."""
     data = CONFIG.data.model_dump(mode="json")

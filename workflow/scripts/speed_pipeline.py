@@ -6,10 +6,8 @@ import pandas as pd
 
 from gradleak.artifacts import write_csv
 from gradleak.benchmarks import pipeline
-from gradleak.provenance import ROOT
 from gradleak.script import job
 
 with job(snakemake):
-    params = snakemake.params
-    rows = pipeline.overhead_rows(str(ROOT.parents[1]), params.target, params.overrides)
+    rows = pipeline.overhead_rows(snakemake.params.target, snakemake.params.overrides)
     write_csv(snakemake.output[0], pd.DataFrame(rows))

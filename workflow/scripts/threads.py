@@ -3,10 +3,8 @@
 import _package
 from gradleak.artifacts import write_rows
 from gradleak.benchmarks import threads
-from gradleak.provenance import ROOT
 from gradleak.script import job
 
 with job(snakemake):
-    params = snakemake.params
-    rows = threads.compare(str(ROOT.parents[1]), params.overrides, params.artifacts)
-    write_rows(snakemake.output[0], threads.COLUMNS, rows)
+    rows = threads.compare(snakemake.params.overrides, snakemake.params.artifacts)
+    write_rows(snakemake.output[0], list(rows[0]), rows)

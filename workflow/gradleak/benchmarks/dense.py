@@ -8,8 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import DTypeLike
 
-from gradleak.attacks.base import AttackerView
+from gradleak.attacks.base import AttackerView, LayerFacts
+from gradleak.attacks.layerwise import ConvolutionCache, LayerAnswer, LayerTask, walk
 from gradleak.errors import NotApplicable
+from gradleak.models.activations import INSIDE
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.operators.shape import ConvShape
 
@@ -25,26 +27,15 @@ def layer_matrix(
     *,
     padded: bool = False,
 ) -> np.ndarray:
-    """U = [W; K] of one convolution (COPA eq. 4), dense.
+    """U = [W; K] of one convolution (COPA eq. 4), dense (O·Ph·Pw + O·C·kh·kw, C·H·W).
 
     Parameters
     ----------
-    weight
-        (O, C, kh, kw).
-    delta
-        dJ/dZ (O, Ph, Pw).
-    shape
-        Geometry of the layer.
-    dtype
-        Precision of the matrix.
+    weight, delta
+        (O, C, kh, kw) and dJ/dZ (O, Ph, Pw).
     padded
         Whether padded pixels are unknowns too, each with a unit row that says it is 0, as R-GAP's
         authors have it. Else these columns, known zeros, are left out.
-
-    Returns
-    -------
-    numpy.ndarray
-        (O·Ph·Pw + O·C·kh·kw, C·H·W), more rows and columns if `padded`.
     """
     (sh, sw), (ph, pw), (height, width) = shape.stride, shape.padding, shape.size
     kh, kw = shape.kernel
@@ -83,23 +74,16 @@ def outside(shape: ConvShape) -> np.ndarray:
 
 
 def rgap(view: AttackerView) -> tuple[np.ndarray, dict[str, float]]:
-    """R-GAP with `numpy.linalg.lstsq` for every convolution.
+    """R-GAP with `numpy.linalg.lstsq` for every convolution; linear layers need a bias.
 
     Returns
     -------
     tuple
         The image (C, H, W), and the seconds that each convolution's matrix and solution took.
-
-    Raises
-    ------
-    NotApplicable
-        If a fully connected layer has no bias.
     """
-    layers = view.chain.layers
     x, back = np.empty(0), np.empty(0)
     seconds: dict[str, float] = {}
-    behind_convolution = False
-    for layer in reversed(layers):
+    for layer in reversed(view.chain.layers):
         weight = view.weights[f"{layer.name}.weight"].astype(np.float64)
         gradient = view.gradients[f"{layer.name}.weight"].astype(np.float64)
         if not isinstance(layer, ConvLayer):
@@ -109,7 +93,8 @@ def rgap(view: AttackerView) -> tuple[np.ndarray, dict[str, float]]:
             row = int(np.argmax(np.abs(delta)))
             x, back = gradient[row] / delta[row], weight.T @ delta
             continue
-        z = layer.activation.inverse(x, MARGIN if behind_convolution else 0.0)
+        # The input of a fully connected layer is exact, that of a convolution an estimate.
+        z = layer.activation.inverse(x, MARGIN if seconds else 0.0)
         delta = back * layer.activation.derivative(z)
         bias = view.weights[f"{layer.name}.bias"] if layer.bias else np.zeros(layer.shape.filters)
         begin = time.perf_counter()
@@ -119,23 +104,33 @@ def rgap(view: AttackerView) -> tuple[np.ndarray, dict[str, float]]:
         x = np.linalg.lstsq(matrix, values, rcond=None)[0]
         seconds[layer.name] = time.perf_counter() - begin
         back = matrix[: delta.size].T @ delta
-        behind_convolution = True
     return x.reshape(view.chain.input), seconds
+
+
+def rgap_single(view: AttackerView) -> np.ndarray:
+    """R-GAP's image (C, H, W) by float32 data and NumPy's least squares, as its authors have it."""
+
+    def solve(task: LayerTask) -> LayerAnswer:
+        name, shape, weight = task.layer.name, task.layer.shape, task.system.convolution.weight
+        delta = task.system.gradient.delta.reshape(shape.filters, *shape.output)
+        matrix = layer_matrix(weight, delta, shape, np.float32, padded=True)
+        values = np.zeros(len(matrix), dtype=np.float32)  # 0 for the rows of the padding
+        values[: task.values.size] = task.values
+        # NumPy solves in float64, and -1 was its rank rule at the time of the paper.
+        x = np.linalg.lstsq(matrix, values, rcond=-1)[0][~outside(shape)]
+        return LayerAnswer(x, None, LayerFacts(name, "4", 0.0, 0, "dense"))
+
+    return walk(view, ConvolutionCache(), solve, precision="float32", margin=INSIDE).image
 
 
 def ranks(
     chain: Chain, weights: Mapping[str, np.ndarray], deltas: Mapping[str, np.ndarray]
 ) -> list[int]:
     """Rank of U of every convolution by `numpy.linalg.matrix_rank`, first to last."""
-    return [
-        int(
-            np.linalg.matrix_rank(
-                layer_matrix(
-                    weights[f"{layer.name}.weight"].astype(np.float64),
-                    deltas[layer.name],
-                    layer.shape,
-                )
-            )
+    matrices = (
+        layer_matrix(
+            weights[f"{layer.name}.weight"].astype(np.float64), deltas[layer.name], layer.shape
         )
         for layer in chain.convolutions
-    ]
+    )
+    return [int(np.linalg.matrix_rank(matrix)) for matrix in matrices]

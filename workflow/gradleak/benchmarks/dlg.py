@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.dlg import Dlg
 from gradleak.attacks.rgap import RGap
-from gradleak.benchmarks.speed import row
-from gradleak.errors import GradleakError
-from gradleak.gradients import capture
+from gradleak.benchmarks import case as cases
+from gradleak.benchmarks.runner import Facts, row
+from gradleak.benchmarks.searches import Case, Network, PlainClient, RunMany, one_by_one, searched
 from gradleak.metrics.image import mse
-from gradleak.models.build import load
-from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile
-from gradleak.models.passes import margin_label
 from gradleak.targets import TargetSet
 
 # Inner steps of one call of PyTorch's L-BFGS: its default, and what DLG's authors use.
@@ -33,44 +29,18 @@ SUCCESS = 1e-3
 # Relative distance at which both stop, the reference between its outer steps: an MSE of about 1e-4
 # on LeNet, below `SUCCESS`.
 TARGET = 1e-8
-
-
-@dataclass(frozen=True)
-class Case:
-    """Gradients to attack under cross-entropy, the images behind them, and the starts.
-
-    Attributes
-    ----------
-    views
-        One for each image, with the label and S starts.
-    images
-        (N, C, H, W).
-    """
-
-    views: list[AttackerView]
-    images: np.ndarray
+# Of the starts' randomness.
+STREAM = 7
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one way of running DLG gave.
+    """What one way of running DLG gave."""
 
-    Attributes
-    ----------
-    seconds
-        For all images and starts together.
-    errors
-        MSE (N, S) of each start, NaN where it is not finite.
-    accepted
-        (N, S) whether the attacker, without the original, holds the start for a success.
-    evaluations
-        Gradients of the network in all.
-    """
-
-    seconds: float
-    errors: np.ndarray
-    accepted: np.ndarray
-    evaluations: int
+    seconds: float  # for all images and starts together
+    errors: np.ndarray  # MSE (N, S) of each start, NaN where it is not finite
+    accepted: np.ndarray  # (N, S) whether the attacker, without the original, holds it a success
+    evaluations: int  # gradients of the network in all
 
     @property
     def successes(self) -> int:
@@ -82,68 +52,40 @@ class Outcome:
         """Successes among all starts."""
         return self.successes / self.errors.size
 
-
-def make(
-    chain: Chain,
-    weights: dict[str, np.ndarray],
-    images: np.ndarray,
-    labels: Sequence[int],
-    *,
-    starts: int,
-    low: float = 0.0,
-) -> Case:
-    """Case from images (N, C, H, W) in [low, low + 1], with starts from N(0, 1), all float32."""
-    views = []
-    for number, (image, label) in enumerate(zip(images, labels, strict=True)):
-        shared = capture(
-            chain,
-            weights,
-            image[None],
-            np.array([label]),
-            precision="float32",
-            device=torch.device("cpu"),
-        )
-        draw = np.random.default_rng((number, 7))
-        first = draw.standard_normal((starts, 1, *chain.input)).astype(np.float32)
-        granted = (int(label),)
-        views.append(AttackerView(chain, weights, shared, granted, low, low + 1.0, starts=first))
-    return Case(views, images)
+    def each(self, count: int) -> Facts:
+        """Seconds for each of `count`, empty if there is none."""
+        return {"seconds": self.seconds / count if count else float("nan")}
 
 
 def table_rows(
-    models: ModelFile,
-    targets: TargetSet,
-    *,
-    images: int,
-    starts: int,
-    outer: int,
-    threads: int,
-) -> list[dict[str, Any]]:
+    models: ModelFile, targets: TargetSet, *, images: int, starts: int, outer: int, threads: int
+) -> list[Facts]:
     """`rows` of a model's first draw and the first `images` images."""
     chain, count = models.chains[0], min(images, len(targets.images))
     originals = np.stack([targets.inputs(i)[0] for i in range(count)])
-    labels = [int(label) for label in targets.labels[:count, 0]]
-    case = make(chain, models.of(chain, 0), originals, labels, starts=starts, low=targets.offset)
+    limits = (targets.offset, targets.offset + 1.0)
+    given = Network(chain, models.of(chain, 0), originals, targets.labels[:, 0], limits)
+    case = given.case(count, starts=starts, stream=STREAM, mode="training")
     return rows(case, outer=outer, threads=threads)
 
 
-def rows(case: Case, *, outer: int = 300, threads: int) -> list[dict[str, Any]]:
+def rows(case: Case, *, outer: int = 300, threads: int) -> list[Facts]:
     """Rows: seconds for each image with all its starts, each evaluation, each success.
 
     Both ways get `outer` times `INNER` evaluations for each start, the same starts, and float32.
-    `ours_error` and `reference_error` are medians of the MSE over starts.
+    Errors are medians of the MSE over starts.
 
     Parameters
     ----------
-    case
-        What to attack.
     outer
         Calls of PyTorch's L-BFGS; DLG's authors make 300.
     threads
         Most threads; each side takes its fastest number of 1 ... `threads`, tried for `TRIAL`
         outer steps.
     """
-    one = Case([_first_start(case.views[0])], case.images[:1])
+    first = case.views[0]
+    assert first.starts is not None
+    one = Case([replace(first, starts=first.starts[:1])], case.images[:1])
     own = fastest(lambda: ours(case, TRIAL * INNER), threads)
     best = fastest(lambda: reference(one, TRIAL), threads)
     with _threads(own):
@@ -159,68 +101,41 @@ def rows(case: Case, *, outer: int = 300, threads: int) -> list[dict[str, Any]]:
         f"{TARGET:g}); against torch.optim.LBFGS, one start after "
         f"the other; each with its fastest of 1 to {threads} threads: {own} and {best}"
     )
-    name = case.views[0].chain.name
-    an_image = row(
-        f"batched DLG {name}, an image",
-        found.seconds / count,
-        plain.seconds / count,
-        note,
-        ours_error=float(np.nanmedian(found.errors)),
-        reference_error=float(np.nanmedian(plain.errors)),
-    )
-    an_evaluation = row(
-        f"batched DLG {name}, an evaluation",
-        found.seconds / found.evaluations,
-        plain.seconds / plain.evaluations,
-        "of the same runs",
-    )
-    a_success = row(
-        f"batched DLG {name}, a success",
-        found.seconds / found.successes if found.successes else float("nan"),
-        plain.seconds / plain.successes if plain.successes else float("nan"),
-        f"of the same runs: {found.successes} and {plain.successes} starts with an MSE below "
-        f"{SUCCESS:g}; empty where there is none",
-    )
-    return [an_image, an_evaluation, a_success]
+    name = f"batched DLG {first.chain.name}"
+    an_image = [
+        {**side.each(count), "error": float(np.nanmedian(side.errors))} for side in (found, plain)
+    ]
+    evaluations = (found.each(found.evaluations), plain.each(plain.evaluations))
+    return [
+        row(f"{name}, an image", an_image[0], an_image[1], note),
+        row(f"{name}, an evaluation", *evaluations, "of the same runs"),
+        row(
+            f"{name}, a success",
+            found.each(found.successes),
+            plain.each(plain.successes),
+            f"of the same runs: {found.successes} and {plain.successes} starts with an MSE below "
+            f"{SUCCESS:g}; empty where there is none",
+        ),
+    ]
 
 
-def closed_form_row(
-    models: ModelFile, targets: TargetSet, *, evaluations: int, threads: int
-) -> dict[str, Any]:
+def closed_form_row(case_path: str, *, evaluations: int, threads: int) -> Facts:
     """One image by R-GAP (ours) and by one start of DLG (reference), from one float32 gradient.
 
-    Logistic loss, y against the network's sign, label granted. `ours_error` and
-    `reference_error` are the MSE of either.
+    Errors are the MSE of either.
     """
-    chain, weights, image = models.chains[0], models.of(models.chains[0], 0), targets.inputs(0)[0]
-    label = margin_label(chain, weights, image, "opposite")
-    shared = capture(
-        chain,
-        weights,
-        image[None],
-        np.array([label]),
-        precision="float32",
-        device=torch.device("cpu"),
-        loss="logistic",
-    )
-    low = targets.offset
-    view = AttackerView(chain, weights, shared, (label,), low, low + 1.0, "logistic")
+    case = cases.read(case_path)
     attack = Dlg(iterations=evaluations, precision="float64")
     with _threads(threads):
         begin = time.perf_counter()
-        closed = RGap(rows="balanced").run(view, 0)
-        between = time.perf_counter()
-        [searched] = attack.run_many([view], [0])
-        end = time.perf_counter()
-    if isinstance(searched, GradleakError):
-        raise searched
+        closed = RGap(rows="balanced").run(case.view, 0)
+        seconds = time.perf_counter() - begin
+        [found], taken = searched(attack.run_many, [case.view])
     return row(
-        f"R-GAP against DLG {chain.name}",
-        between - begin,
-        end - between,
-        f"one image, {threads} torch threads; DLG: one start, {searched.evaluations} evaluations",
-        ours_error=mse(image, closed.image),
-        reference_error=mse(image, searched.image),
+        f"R-GAP against DLG {case.chain.name}",
+        {"seconds": seconds, "error": mse(case.image, closed.image)},
+        {"seconds": taken, "error": mse(case.image, found.image)},
+        f"one image, {threads} torch threads; DLG: one start, {found.evaluations} evaluations",
     )
 
 
@@ -228,22 +143,8 @@ def ours(case: Case, evaluations: int) -> Outcome:
     """All images and starts at once."""
     given = case.views[0].starts
     assert given is not None
-    attack = Dlg(
-        start="reconstruction",
-        starts=len(given),
-        iterations=evaluations,
-        target=TARGET,
-        precision="float32",
-    )
-    begin = time.perf_counter()
-    found = attack.run_many(case.views, range(len(case.views)))
-    seconds = time.perf_counter() - begin
-    answers: list[list[Reconstruction]] = []
-    for answer in found:
-        if isinstance(answer, GradleakError):
-            raise answer
-        answers.append([answer, *answer.others])
-    return _outcome(case, answers, seconds)
+    options: dict[str, Any] = {"start": "reconstruction", "starts": len(given), "precision": "float32"}
+    return _outcome(case, Dlg(**options, iterations=evaluations, target=TARGET).run_many)
 
 
 def fastest(run: Callable[[], Outcome], most: int) -> int:
@@ -257,60 +158,53 @@ def fastest(run: Callable[[], Outcome], most: int) -> int:
 
 def reference(case: Case, outer: int) -> Outcome:
     """Each image and start by itself, as DLG's authors run it, the label known."""
-    begin = time.perf_counter()
-    answers = []
-    for view in case.views:
+
+    def loop(view: AttackerView, _: int) -> Reconstruction:
         assert view.starts is not None
-        answers.append([_plain(view, start, outer) for start in view.starts])
-    return _outcome(case, answers, time.perf_counter() - begin)
+        first, *others = (_plain(view, start, outer) for start in view.starts)
+        return replace(first, others=tuple(others))
+
+    return _outcome(case, one_by_one(loop))
 
 
 def _plain(view: AttackerView, start: np.ndarray, outer: int) -> Reconstruction:
     """One start of the reference; `loss` is relative to the shared gradient's squared norm."""
-    module = load(view.chain, dict(view.weights), torch.float32)
-    parameters = list(module.parameters())
-    shared = [torch.from_numpy(view.gradients[name]) for name, _ in module.named_parameters()]
+    client = PlainClient(view)
     label = torch.tensor(view.labels)
     image = torch.from_numpy(start).clone().requires_grad_()
     optimiser = torch.optim.LBFGS([image], lr=1.0, max_iter=INNER)
     evaluations, last = 0, float("inf")
-    total = sum(float(value.double().square().sum()) for value in shared)
 
     def distance() -> torch.Tensor:
         nonlocal evaluations, last
         evaluations += 1
-        loss = nn.functional.cross_entropy(module(image), label)
-        found = torch.autograd.grad(loss, parameters, create_graph=True)
-        pairs = zip(found, shared, strict=True)
-        value = torch.stack([(a - b).square().sum() for a, b in pairs]).sum()
+        value = client.distance(client.gradient(image, label))
         image.grad = torch.autograd.grad(value, image)[0]
-        last = float(value.detach()) / total
+        last = float(value.detach()) / client.square
         return value.detach()
 
     for _ in range(outer):
         optimiser.step(distance)
         if last <= TARGET:
             break
-    spent = evaluations
     images = image.detach().double().numpy()
-    attacker = Dlg().failure(last, images, view)
-    return Reconstruction(images, stop="all steps", failure=attacker, loss=last, evaluations=spent)
+    failure = Dlg().failure(last, images, view)
+    return Reconstruction(
+        images, stop="all steps", failure=failure, loss=last, evaluations=evaluations
+    )
 
 
-def _outcome(case: Case, answers: list[list[Reconstruction]], seconds: float) -> Outcome:
-    pairs = list(zip(case.images, answers, strict=True))
-    errors = np.array([[mse(image, a.image) for a in several] for image, several in pairs])
+def _outcome(case: Case, run_many: RunMany) -> Outcome:
+    found, seconds = searched(run_many, case.views)
+    answers = [(answer, *answer.others) for answer in found]
+    pairs = zip(case.images, answers, strict=True)
+    errors = np.array([[mse(image, a.images) for a in several] for image, several in pairs])
     return Outcome(
         seconds,
         np.where(np.isfinite(errors), errors, np.nan),
         np.array([[not a.failure for a in several] for several in answers]),
         sum(a.evaluations for several in answers for a in several),
     )
-
-
-def _first_start(view: AttackerView) -> AttackerView:
-    assert view.starts is not None
-    return replace(view, starts=view.starts[:1])
 
 
 @contextmanager

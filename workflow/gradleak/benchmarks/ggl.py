@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import torch
-from torch.nn import functional
 
 from gradleak.attacks.base import AttackerView
-from gradleak.benchmarks import inverting
-from gradleak.benchmarks.measure import alternately
-from gradleak.benchmarks.speed import OURS_THREADS, row
-from gradleak.benchmarks.worker import memory_mib
-from gradleak.data import arrays
+from gradleak.benchmarks.runner import Facts, in_turns, row
+from gradleak.benchmarks.searches import PASSES, SEEN, PlainClient, Settings, stored
 from gradleak.gradients import pick_device
 from gradleak.matching.branches import BranchGradients
 from gradleak.matching.members import Members
 from gradleak.matching.population import Population
-from gradleak.memory import keep_freed_memory
-from gradleak.models import files
-from gradleak.models.build import load
 
-ROUNDS = 2
 # Distances of a population of candidates (P, 1, C, H, W), (P,).
 Distances = Callable[[torch.Tensor], torch.Tensor]
 
@@ -48,17 +37,11 @@ def single(view: AttackerView, device: torch.device) -> Distances:
 
 def reference(view: AttackerView, device: torch.device) -> Distances:
     """One candidate at a time by automatic derivatives, as one writes it first."""
-    module = load(view.chain, view.weights, torch.float32).to(device)
-    names = [name for name, _ in module.named_parameters()]
-    parameters = list(module.parameters())
-    shared = [torch.from_numpy(view.gradients[name]).to(device) for name in names]
-    norm = torch.stack([target.square().sum() for target in shared]).sum()
-    label = torch.tensor(view.labels, device=device)
+    client, label = PlainClient(view, device=device), torch.tensor(view.labels, device=device)
+    norm = torch.stack([target.square().sum() for target in client.shared]).sum()
 
     def distance(image: torch.Tensor) -> torch.Tensor:
-        found = torch.autograd.grad(functional.cross_entropy(module(image), label), parameters)
-        pairs = zip(found, shared, strict=True)
-        return torch.stack([(a - b).square().sum() for a, b in pairs]).sum() / norm
+        return client.distance(client.gradient(image, label, graph=False)) / norm
 
     return lambda images: torch.stack([distance(image) for image in images])
 
@@ -81,34 +64,14 @@ def _member(view: AttackerView, device: torch.device) -> Members:
     )
 
 
-def population_row(
-    model: str,
-    dataset: str,
-    *,
-    population: int,
-    source: tuple[str, str],
-    scale: tuple[float, float],
-    device: str = "cpu",
-    rounds: int = ROUNDS,
-) -> dict[str, Any]:
+def population_row(given: Settings, *, population: int, rounds: int = 2, device: str) -> Facts:
     """Seconds for the gradient distance of a candidate, in batches and one at a time.
 
-    `ours_error` and `reference_error` are the mean distance; the note has the largest relative
-    difference of a candidate's two.
-
-    Parameters
-    ----------
-    model, dataset, source, scale, device, rounds
-        As of `gradleak.benchmarks.inverting.inverting_row`; the candidates are images of the data
-        set, and the gradient is that of another.
-    population
-        Candidates.
+    Errors are the mean distance; the note has the largest relative difference of a candidate's two.
     """
-    shared: dict[str, Any] = {"model": model, "dataset": dataset, "source": source, "scale": scale}
-    shared |= {"population": population, "device": device}
-    jobs = {side: shared | {"side": side} for side in ("ours", "single", "reference")}
-    found = alternately("gradleak.benchmarks.ggl", jobs, rounds=rounds, threads=OURS_THREADS)
-    mine, alone, theirs = found["ours"], found["single"], found["reference"]
+    options: Settings = {"given": given, "population": population, "device": device}
+    sides = ("ours", "single", "reference")
+    mine, alone, theirs = in_turns("ggl:timed", sides, rounds=rounds, **options)
     ours, plain = np.array(mine["distances"]), np.array(theirs["distances"])
     difference = np.max(np.abs(ours - plain) / plain)
     note = (
@@ -117,50 +80,28 @@ def population_row(
         f"by the same code {alone['seconds']:.2g} s; initial weights with running statistics, "
         f"evaluation mode; largest relative difference {float(difference):.1e}"
     )
-    return row(
-        f"GGL {mine['chain']}, a candidate",
-        mine["seconds"],
-        theirs["seconds"],
-        note,
-        ours_mib=mine["mib"],
-        reference_mib=theirs["mib"],
-        ours_error=float(ours.mean()),
-        reference_error=float(plain.mean()),
-    )
+    return row(f"GGL {mine['chain']}, a candidate", mine, theirs, note)
 
 
-def _measured(job: dict[str, Any]) -> dict[str, Any]:
-    """One side in this process; facts for `population_row`."""
-    before = memory_mib("VmRSS")
-    models, data = files.read(job["model"]), arrays.load(job["dataset"], *job["source"])
-    chain, (offset, deviation) = models.chains[0], job["scale"]
-    count = job["population"]
-    pixels = data.images[: max(inverting.PASSES * inverting.SEEN, count + 1)].astype(np.float32)
-    inputs = ((pixels / 255 + offset) / deviation).astype(np.float32)
-    weights = inverting.settled(chain, models.of(chain, 0), inputs)
-    limits = (offset / deviation, (1.0 + offset) / deviation)
-    view = inverting.make(chain, weights, inputs[:1], data.labels[:1], limits).views[0]
-    device = pick_device(job["device"])
+def timed(side: str, given: Settings, population: int, device: str) -> Facts:
+    """One side in this process; candidates are images, held against the gradient of another."""
+    found, chosen = stored(**given, count=max(PASSES * SEEN, population + 1)), pick_device(device)
+    view = found.case(1).views[0]
     sides: dict[str, Callable[[], Distances]] = {
-        "ours": lambda: batched(view, count, device),
-        "single": lambda: single(view, device),
-        "reference": lambda: reference(view, device),
+        "ours": lambda: batched(view, population, chosen),
+        "single": lambda: single(view, chosen),
+        "reference": lambda: reference(view, chosen),
     }
-    distances = sides[job["side"]]()
-    candidates = torch.from_numpy(inputs[1 : count + 1, None]).to(device)
+    distances = sides[side]()
+    candidates = torch.from_numpy(found.inputs[1 : population + 1, None]).to(chosen)
     # Kernels are chosen in the first pass.
     distances(candidates)
     begin = time.perf_counter()
-    found = distances(candidates).cpu()
+    values = distances(candidates).cpu().double().numpy()
     return {
         "seconds": (time.perf_counter() - begin) / len(candidates),
-        "mib": memory_mib("VmHWM") - before,
-        "chain": chain.name,
-        "device": device.type,
-        "distances": [float(value) for value in found],
+        "error": float(values.mean()),
+        "distances": values,
+        "chain": view.chain.name,
+        "device": chosen.type,
     }
-
-
-if __name__ == "__main__":
-    keep_freed_memory()  # as every job of the pipeline does; the reference gets the same
-    print(json.dumps(_measured(json.loads(sys.argv[1]))))

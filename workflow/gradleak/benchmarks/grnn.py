@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
-import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,22 +11,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gradleak.attacks.base import AttackerView
+from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.grnn import STREAM, Grnn
-from gradleak.benchmarks.inverting import Case, Outcome, make, searched
-from gradleak.benchmarks.measure import alternately
-from gradleak.benchmarks.speed import OURS_THREADS, row
-from gradleak.benchmarks.worker import memory_mib
-from gradleak.data import arrays
+from gradleak.benchmarks import searches
+from gradleak.benchmarks.runner import Facts
 from gradleak.gradients import DTYPES, pick_device
 from gradleak.matching.generators import FIRST, Layout, draw
-from gradleak.memory import keep_freed_memory
-from gradleak.metrics.image import mse
-from gradleak.models import files
-from gradleak.models.build import load
-from gradleak.section import Precision
 
-ROUNDS = 2
 # Images at once, as many as a processor takes.
 IMAGES = 16
 # Iterations per second of the authors' code on one core: 1,000 for one image in 27 s, on a LeNet of
@@ -37,15 +26,7 @@ AUTHORS = 37
 
 
 class PlainGenerator(nn.Module):
-    """One generator of PyTorch's own layers, with the weights of `gradleak.matching.generators`.
-
-    Parameters
-    ----------
-    layout
-        Its sizes.
-    drawn
-        What `draw` gave.
-    """
+    """One generator of PyTorch's own layers, with the weights that `draw` gave."""
 
     def __init__(self, layout: Layout, drawn: Mapping[str, np.ndarray]) -> None:
         super().__init__()
@@ -83,38 +64,25 @@ def _module_name(name: str) -> str:
     return f"norms.{number}.{'weight' if kind == 'scale' else 'bias'}"
 
 
-def ours(
-    case: Case, settings: Mapping[str, Any], precision: Precision = "float32", device: str = "cpu"
-) -> Outcome:
-    """All images at once, by the attack; `settings` are its ``iterations`` and ``tv``."""
-    attack = Grnn(
-        **settings, failure_loss=1e9, precision=precision, device=device, chunk=len(case.views)
-    )
-    return searched(attack, case)
+def attack(
+    side: str, settings: searches.Settings, precision: str = "float32", device: str = "cpu"
+) -> searches.RunMany:
+    """Ours, all images at once, or the reference."""
+    if side == "ours":
+        options = {**settings, "precision": precision, "device": device}
+        return Grnn(**options, failure_loss=1e9, chunk=IMAGES).run_many
 
+    def loop(view: AttackerView, seed: int) -> Reconstruction:
+        images, trace = plain(view, seed, settings, DTYPES[precision], pick_device(device))
+        return Reconstruction(images.cpu().double().numpy(), "all steps", loss=min(trace))
 
-def reference(
-    case: Case, settings: Mapping[str, Any], precision: str = "float32", device: str = "cpu"
-) -> Outcome:
-    """Each image by itself, by automatic derivatives of automatic derivatives."""
-    begin = time.perf_counter()
-    chosen = pick_device(device)
-    found = [
-        plain(view, number, settings, DTYPES[precision], chosen)
-        for number, view in enumerate(case.views)
-    ]
-    seconds = time.perf_counter() - begin
-    return Outcome(
-        seconds,
-        np.stack([image.cpu().double().numpy() for image, _ in found]),
-        np.array([min(trace) for _, trace in found]),
-    )
+    return searches.one_by_one(loop)
 
 
 def plain(
     view: AttackerView,
     seed: int,
-    settings: Mapping[str, Any],
+    settings: searches.Settings,
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> tuple[torch.Tensor, list[float]]:
@@ -126,11 +94,7 @@ def plain(
     layout = Layout(view.chain.input, view.chain.classes, attack.latent)
     drawn = draw(layout, view.batch, (seed, 0, STREAM))
     generator = PlainGenerator(layout, drawn).to(device, dtype)
-    module = load(view.chain, view.weights, dtype).to(device)
-    module.train(view.mode == "training")
-    names, parameters = zip(*module.named_parameters(), strict=True)
-    shared = [torch.from_numpy(view.gradients[name]).to(device, dtype) for name in names]
-    square = sum(g.square().sum().item() for g in shared)
+    client = searches.PlainClient(view, dtype, device)
     optimiser = torch.optim.RMSprop(
         generator.parameters(), lr=attack.rate, momentum=attack.momentum
     )
@@ -138,17 +102,13 @@ def plain(
     for _ in range(attack.iterations):
         pixels, logits = generator()
         x = view.low + (view.high - view.low) * pixels
-        loss = functional.cross_entropy(module(x), torch.softmax(logits, 1))
-        found = torch.autograd.grad(loss, parameters, create_graph=True)
-        distance = torch.stack(
-            [(a - b).square().sum() for a, b in zip(found, shared, strict=True)]
-        ).sum()
+        distance = client.distance(client.gradient(x, torch.softmax(logits, 1)))
         value = distance + attack.norm * distance.sqrt() + attack.tv * _variation(pixels)
         optimiser.zero_grad()
         value.backward()
-        if value.item() / square < min(trace):
+        if value.item() / client.square < min(trace):
             best = x.detach()
-        trace.append(value.item() / square)
+        trace.append(value.item() / client.square)
         optimiser.step()
     return best, trace[1:]
 
@@ -159,88 +119,31 @@ def _variation(x: torch.Tensor) -> torch.Tensor:
     return 2.0 * (down.square().mean() + across.square().mean())
 
 
-def grnn_row(
-    model: str,
-    dataset: str,
-    settings: Mapping[str, Any],
-    *,
-    source: tuple[str, str],
-    device: str = "cpu",
-    rounds: int = ROUNDS,
+def grnn_row(given: searches.Settings, *, iterations: int, **options: Any) -> Facts:
+    """Row for a model's first draw in evaluation mode; options are those of `iteration_row`."""
+    found = searches.iteration_row(
+        "GRNN",
+        "grnn:timed",
+        "all images at once and no graph through the network against torch.autograd and "
+        "torch.optim.RMSprop, one image after the other, from the same weights",
+        given=given,
+        settings={"iterations": iterations},
+        **options,
+    )
+    found["note"] += (
+        f"; {1 / found['ours_s']:.3g} iterations times images per second and core of ours, the "
+        f"authors' code makes {AUTHORS} on their LeNet"
+    )
+    return found
+
+
+def timed(
+    side: str,
+    given: searches.Settings,
+    settings: searches.Settings,
+    device: str,
     images: int = IMAGES,
-) -> dict[str, Any]:
-    """Seconds for an iteration of one image, by the attack and by the plain loop.
-
-    `ours_error` and `reference_error` are the mean MSE, of images in [0, 1].
-
-    Parameters
-    ----------
-    model
-        Model file; its first draw is attacked in evaluation mode.
-    dataset
-        Arrays of the images.
-    settings
-        ``iterations`` and ``tv``.
-    source
-        Data set and split of `dataset`.
-    device
-        auto | cpu | cuda | mps.
-    rounds
-        Runs of each side, of which the fastest counts.
-    images
-        How many are attacked.
-    """
-    shared: dict[str, Any] = {"model": model, "dataset": dataset, "source": source}
-    shared["images"] = images
-    shared |= {"settings": dict(settings), "device": device}
-    jobs = {side: shared | {"side": side} for side in ("ours", "reference")}
-    found = alternately("gradleak.benchmarks.grnn", jobs, rounds=rounds, threads=OURS_THREADS)
-    mine, theirs = found["ours"], found["reference"]
-    note = (
-        f"an iteration of one image, {mine['images']} images, {settings['iterations']} iterations, "
-        f"float32 on {mine['device']}, one thread each, best of {rounds}; all images at once and "
-        "no graph through the network against torch.autograd and torch.optim.RMSprop, one image "
-        f"after the other, from the same weights; mean objective {mine['value']:.4g} and "
-        f"{theirs['value']:.4g}; {1 / mine['seconds']:.3g} iterations times images per second and "
-        f"core of ours, the authors' code makes {AUTHORS} on their LeNet"
-    )
-    return row(
-        f"GRNN {mine['chain']}, an iteration",
-        mine["seconds"],
-        theirs["seconds"],
-        note,
-        ours_mib=mine["mib"],
-        reference_mib=theirs["mib"],
-        ours_error=mine["mse"],
-        reference_error=theirs["mse"],
-    )
-
-
-def _measured(job: dict[str, Any]) -> dict[str, Any]:
-    """One side in this process; facts for `grnn_row`."""
-    before = memory_mib("VmRSS")
-    models, data = files.read(job["model"]), arrays.load(job["dataset"], *job["source"])
-    chain = models.chains[0]
-    inputs = data.images[: job["images"]].astype(np.float32) / 255
-    labels = data.labels[: job["images"]]
-    case = make(chain, models.of(chain, 0), inputs, labels, (0.0, 1.0))
-    settings, run = job["settings"], ours if job["side"] == "ours" else reference
-    device = pick_device(job["device"])
-    # Kernels are chosen in the first iteration.
-    run(case, {**settings, "iterations": 1}, device=device.type)
-    found = run(case, settings, device=device.type)
-    errors = [mse(*pair) for pair in zip(case.images, found.images, strict=True)]
-    return {
-        "seconds": found.seconds / (len(case.views) * settings["iterations"]),
-        "mib": memory_mib("VmHWM") - before,
-        "chain": chain.name,
-        "images": len(case.views),
-        "device": device.type,
-        "mse": float(np.mean(errors)),
-        "value": float(np.mean(found.values)),
-    }
-
-
-if __name__ == "__main__":
-    keep_freed_memory()  # as every job of the pipeline does; the reference gets the same
-    print(json.dumps(_measured(json.loads(sys.argv[1]))))
+) -> Facts:
+    """One side in this process, as `searches.timed`, on the first images `stored`."""
+    case = searches.stored(**given, count=images, settle=False).case(images)
+    return searches.timed(partial(attack, side), case, settings, device)

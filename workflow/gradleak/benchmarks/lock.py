@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
 
-from gradleak.benchmarks.measure import answer
-from gradleak.benchmarks.speed import row
+from gradleak.benchmarks.runner import Facts, measure, row
 from gradleak.gradients import pick_device
-from gradleak.memory import keep_freed_memory
 from gradleak.models import resnet
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
@@ -37,26 +31,22 @@ def networks(kind: str, width: int) -> dict[str, Chain]:
     """DLG's LeNet for MNIST, or a residual network for CIFAR-10: without a lock and with one.
 
     Both have a norm where the lock is; LeNet has it for the lock's sake, so ``bare`` is without.
+    LeNet is as FedKL trains it, with `width` filters and ReLU.
     """
-    shape: tuple[int, int, int]
+    specs: tuple[ConvSpec | LinearSpec, ...]
+    out, channels, relu = {}, 3, Activation("relu")
     if kind == "lenet":
-        specs, shape = _lenet(width, "batch"), (1, 32, 32)
-        more = {"bare": Chain(f"{kind}_bare", shape, _lenet(width, "none"))}
+        strides, channels = (2, 2, 1), 1
+        first, *others = (ConvSpec(width, (5, 5), (s, s), (2, 2), True, relu) for s in strides)
+        rest: tuple[ConvSpec | LinearSpec, ...] = (*others, LinearSpec(10))
+        out["bare"] = Chain("lenet_bare", (1, 32, 32), (first, *rest))
+        specs = (replace(first, norm="batch"), *rest)
     else:
-        specs, shape, more = resnet.specs(kind, width, 10), (3, 32, 32), {}
-    return more | {
-        "plain": Chain(kind, shape, specs),
-        "locked": Chain(f"{kind}_kl", shape, with_lock(specs, ["conv1"], LOCK)),
-    }
-
-
-def _lenet(width: int, norm: str) -> tuple[ConvSpec | LinearSpec, ...]:
-    """DLG's LeNet of `width` filters as FedKL trains it, with ReLU, and a first norm."""
-    relu = Activation("relu")
-    first, second, third = (
-        ConvSpec(width, (5, 5), (stride, stride), (2, 2), True, relu) for stride in (2, 2, 1)
-    )
-    return replace(first, norm=norm), second, third, LinearSpec(10)
+        specs = resnet.specs(kind, width, 10)
+    shape = (channels, 32, 32)
+    out["plain"] = Chain(kind, shape, specs)
+    out["locked"] = Chain(f"{kind}_kl", shape, with_lock(specs, ["conv1"], LOCK))
+    return out
 
 
 def learners(chains: dict[str, Chain], precision: str, device: torch.device) -> dict[str, Learner]:
@@ -71,14 +61,12 @@ def learners(chains: dict[str, Chain], precision: str, device: torch.device) -> 
 
 def seconds(learning: dict[str, Learner], steps: int, batch: int) -> dict[str, np.ndarray]:
     """Seconds of each step, `steps` of each network on one batch, in turns."""
-    first = next(iter(learning.values()))
-    device = first.device
+    first, names = learning["plain"], list(learning)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn((batch, *first.chain.input), generator=generator)
-    inputs = images.to(device).contiguous(memory_format=torch.channels_last)
-    labels = torch.randint(10, (batch,), generator=generator).to(device)
-    spent: dict[str, list[float]] = {name: [] for name in learning}
-    names = list(learning)
+    inputs = images.to(first.device).contiguous(memory_format=torch.channels_last)
+    labels = torch.randint(10, (batch,), generator=generator).to(first.device)
+    spent: dict[str, list[float]] = {name: [] for name in names}
     for step in range(WARM + steps):
         # Each starts in turn: who follows whom is worth 1 % on a small network.
         first_up = step % len(names)
@@ -86,47 +74,35 @@ def seconds(learning: dict[str, Learner], steps: int, batch: int) -> dict[str, n
             learner = learning[name]
             started = time.perf_counter()
             learner._step(inputs, labels, learner.recipe.rate)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
+            if first.device.type == "cuda":
+                torch.cuda.synchronize(first.device)
             spent[name].append(time.perf_counter() - started)
     return {name: np.array(values[WARM:]) for name, values in spent.items()}
 
 
 def lock_rows(
     *, device: str, threads: int, steps: int, kind: str = "resnet20", width: int = 16
-) -> list[dict[str, Any]]:
+) -> list[Facts]:
     """Seconds of a training step with the lock and without, in float32 and as trainings run.
 
     Both are medians over steps that take turns in one process, so that other work on the machine
     meets both alike; the note has the median of the quotients of steps that follow each other.
-
-    Parameters
-    ----------
-    device
-        auto | cpu | cuda | mps.
-    threads
-        Of the process.
-    steps
-        Of each network.
-    kind, width
-        The network: as in `gradleak.models.resnet.specs`, or ``lenet`` and its filters.
     """
+    job = {"device": device, "steps": steps, "kind": kind, "width": width}
     out = []
     for precision in PRECISIONS:
-        job = {"device": device, "precision": precision, "steps": steps, "kind": kind}
-        job["width"] = width
-        found = answer("gradleak.benchmarks.lock", [json.dumps(job)], threads=threads)
-        out.append(
-            row(
-                f"training step {kind} with a lock, {precision}",
-                found["locked"],
-                found["plain"],
-                f"against the same network without; median of {steps} steps of each in turns, "
-                f"batch {BATCH}, {found['arithmetic']}, {found['device']}, {threads} threads; key "
-                f"of {LOCK.key} values at the first convolution; a step with the lock takes "
-                f"{_percent(found['quotient'])}{_beside(found)}",
-            )
+        found = measure("lock:timed", threads=threads, precision=precision, **job)
+        ours, plain = ({"seconds": found[name]} for name in ("locked", "plain"))
+        # Where the network has no norm of its own.
+        beside = found.get("norm and lock")
+        more = f", norm and lock against neither {_percent(beside)}" if beside else ""
+        note = (
+            f"against the same network without; median of {steps} steps of each in turns, "
+            f"batch {BATCH}, {found['arithmetic']}, {found['device']}, {threads} threads; key "
+            f"of {LOCK.key} values at the first convolution; a step with the lock takes "
+            f"{_percent(found['quotient'])}{more}"
         )
+        out.append(row(f"training step {kind} with a lock, {precision}", ours, plain, note))
     return out
 
 
@@ -134,29 +110,13 @@ def _percent(quotient: float) -> str:
     return f"{100 * (quotient - 1):+.1f} %"
 
 
-def _beside(found: dict[str, Any]) -> str:
-    """What norm and lock together take, where the network has no norm of its own."""
-    if "norm and lock" not in found:
-        return ""
-    return f", norm and lock against neither {_percent(found['norm and lock'])}"
-
-
-def _measured(arguments: Sequence[str]) -> dict[str, Any]:
+def timed(device: str, precision: str, steps: int, kind: str, width: int) -> Facts:
     """Medians in this process."""
-    job = json.loads(arguments[0])
-    device = pick_device(job["device"])
-    learning = learners(networks(job["kind"], job["width"]), job["precision"], device)
-    spent = seconds(learning, job["steps"], BATCH)
-    bare = spent.pop("bare", None)
-    beside = {} if bare is None else {"norm and lock": float(np.median(spent["locked"] / bare))}
-    return beside | {
-        **{name: float(np.median(values)) for name, values in spent.items()},
-        "quotient": float(np.median(spent["locked"] / spent["plain"])),
-        "arithmetic": learning["plain"].kind,
-        "device": device.type,
-    }
-
-
-if __name__ == "__main__":
-    keep_freed_memory()  # as every job of the pipeline does
-    print(json.dumps(_measured(sys.argv[1:])))
+    learning = learners(networks(kind, width), precision, pick_device(device))
+    spent = seconds(learning, steps, BATCH)
+    found: Facts = {name: float(np.median(values)) for name, values in spent.items()}
+    for what, other in (("quotient", "plain"), ("norm and lock", "bare")):
+        if other in spent:
+            found[what] = float(np.median(spent["locked"] / spent[other]))
+    plain = learning["plain"]
+    return {**found, "arithmetic": plain.kind, "device": plain.device.type}

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,43 +13,57 @@ import torch
 
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.mkor import Mkor
-from gradleak.benchmarks.measure import answer
-from gradleak.benchmarks.speed import row
-from gradleak.benchmarks.worker import memory_mib
+from gradleak.benchmarks.runner import Facts, measure, row
 from gradleak.defences.base import Client
 from gradleak.defences.soteria import Soteria
 from gradleak.gradients import capture
 from gradleak.inversion.features import describers, grid
 from gradleak.inversion.pixels import Layout
-from gradleak.memory import keep_freed_memory
 from gradleak.models import files
 from gradleak.models.chain import Chain
 from gradleak.servers.plan import Plan, plan
 from gradleak.servers.secret import Secrets
-from gradleak.targets import TargetSet, read
+from gradleak.targets import Images, TargetSet, read
 
 REPEATS = 3
 # Labels that the plain loop does; its time is taken in proportion.
 LOOPED = 2
 
 
+@dataclass(frozen=True)
+class Sent:
+    """Draw 0 of a model file, and the first images of a target set's first batch."""
+
+    chain: Chain
+    weights: dict[str, np.ndarray]
+    targets: TargetSet
+
+    def gradient(self, inputs: Images, **options: Any) -> dict[str, np.ndarray]:
+        """Gradient of the batch in float32 on the CPU."""
+        options |= {"precision": "float32", "device": torch.device("cpu")}
+        return capture(self.chain, self.weights, inputs, self.targets.labels[0], **options)
+
+
+def sent(model: str, targets: str, images: int | None = None) -> Sent:
+    """Read a model file and a target set, of which at most `images` are taken."""
+    models, chosen = files.read(model), read(targets)
+    first = replace(chosen, images=chosen.images[:1, :images], labels=chosen.labels[:1, :images])
+    return Sent(models.chains[0], models.of(models.chains[0], 0), first)
+
+
 def rows(
     model: str, secret: str, targets: str, *, loss: str, images: int, threads: int
-) -> list[dict[str, Any]]:
+) -> list[Facts]:
     """Time the gradient of one batch, its inversion as published, and a plain loop for the same.
 
     Parameters
     ----------
     model, secret, targets
         Files: what an MKOR server sends and keeps, and the batch.
-    loss
-        Loss of the gradient.
-    images
-        Images of the batch that are taken.
     threads
         Of all that is timed, since PyTorch and NumPy gain from them alike.
     """
-    view, gradient_s = _seen(model, secret, targets, loss=loss, images=images, threads=threads)
+    view, gradient_s = _seen(model, secret, targets, loss, images, threads)
     first, found = _inversion(Mkor(), view, gradient_s, "", threads)
     chain, kept = view.chain, view.secret
     assert kept is not None
@@ -58,52 +71,55 @@ def rows(
     # One class's features again from its image, so that the loop has what the inversion had.
     features = kept.values["references"][:2]
     values = describers(chain, view.weights, paths, kept, features)
-    _, loop_s = _timed(lambda: loop(chain, paths, values[:LOOPED]), 1)
+    _, loop_s = _timed(lambda: loop(chain, paths, values[:LOOPED]))
     loop_s *= len(found.classes) / min(LOOPED, len(values))
     note = (
         f"{_words(view, threads)}; a loop over labels and pixels for eq. (17) to (19) alone, timed "
         f"on {LOOPED} labels and multiplied"
     )
-    return [first, row(f"MKOR {chain.name} against a loop", first["ours_s"], loop_s, note)]
+    ours, plain = {"seconds": first["ours_s"]}, {"seconds": loop_s}
+    return [first, row(f"MKOR {chain.name} against a loop", ours, plain, note)]
 
 
-def cross_entropy_row(
-    model: str, secret: str, targets: str, *, images: int, threads: int
-) -> dict[str, Any]:
+def cross_entropy_row(model: str, secret: str, targets: str, *, images: int, threads: int) -> Facts:
     """Time ours: all rows of the first layer under cross-entropy. Parameters as of `rows`."""
-    view, gradient_s = _seen(
-        model, secret, targets, loss="cross_entropy", images=images, threads=threads
-    )
-    return _inversion(Mkor(rows="all"), view, gradient_s, ", cross-entropy, rows: all", threads)[0]
+    seen = _seen(model, secret, targets, "cross_entropy", images, threads)
+    return _inversion(Mkor(rows="all"), *seen, ", cross-entropy, rows: all", threads)[0]
 
 
 def _seen(
-    model: str, secret: str, targets: str, *, loss: str, images: int, threads: int
+    model: str, secret: str, targets: str, loss: str, images: int, threads: int
 ) -> tuple[AttackerView, float]:
     """What a malicious server sees of a batch, and the seconds that the gradient took."""
     torch.set_num_threads(threads)
-    chosen, models = read(targets), files.read(model)
-    chain, weights = models.chains[0], models.of(models.chains[0], 0)
-    size = min(images, chosen.size)
-    batch, labels = chosen.inputs(0, slice(0, size)), chosen.labels[0, :size]
-    shared, seconds = _timed(lambda: _capture(chain, weights, batch, labels, loss, "all"), 1)
-    mark, kept = files.fingerprint(weights), Secrets.read(secret).of(chain.name, 0)
+    given = sent(model, targets, images)
+    inputs = given.targets.inputs(0)
+    shared, seconds = _timed(lambda: given.gradient(inputs, loss=loss))
     view = AttackerView(
-        chain, weights, shared, None, 0.0, 1.0, loss, size, secret=kept, fingerprint=mark
+        given.chain,
+        given.weights,
+        shared,
+        None,
+        0.0,
+        1.0,
+        loss,
+        given.targets.size,
+        secret=Secrets.read(secret).of(given.chain.name, 0),
+        fingerprint=files.fingerprint(given.weights),
     )
     return view, seconds
 
 
 def _inversion(
     attack: Mkor, view: AttackerView, gradient_s: float, kind: str, threads: int
-) -> tuple[dict[str, Any], Reconstruction]:
+) -> tuple[Facts, Reconstruction]:
     """Row of an inversion beside its gradient, and what it gave."""
     found, seconds = _timed(lambda: attack.run(view, 0), REPEATS)
     share = 100 * seconds / gradient_s
     return row(
         f"MKOR {view.chain.name}{kind} against its gradient",
-        seconds,
-        gradient_s,
+        {"seconds": seconds},
+        {"seconds": gradient_s},
         f"{_words(view, threads)}; inversion takes {share:.2g} % of the gradient's time",
     ), found
 
@@ -113,60 +129,55 @@ def _words(view: AttackerView, threads: int) -> str:
     return f"{view.batch} images of {height}x{width}, {threads} threads"
 
 
-def soteria_row(model: str, targets: str, *, threads: int) -> dict[str, Any]:
+def soteria_row(model: str, targets: str, *, threads: int) -> Facts:
     """Time Soteria's pruning of one batch against the gradient that it defends."""
     torch.set_num_threads(threads)
-    chosen, models = read(targets), files.read(model)
-    chain, weights = models.chains[0], models.of(models.chains[0], 0)
-    batch, labels = chosen.inputs(0), chosen.labels[0]
-    shared, gradient_s = _timed(
-        lambda: _capture(chain, weights, batch, labels, "cross_entropy", "all"), REPEATS
-    )
-    client = Client(chain, weights, batch, labels)
-    _, soteria_s = _timed(lambda: Soteria().apply(client, shared, 0), 1)
+    given = sent(model, targets)
+    inputs, labels = given.targets.inputs(0), given.targets.labels[0]
+    shared, gradient_s = _timed(lambda: given.gradient(inputs), REPEATS)
+    client = Client(given.chain, given.weights, inputs, labels)
+    _, soteria_s = _timed(lambda: Soteria().apply(client, shared, 0))
     return row(
-        f"gradient of {chain.name} against Soteria",
-        gradient_s,
-        soteria_s,
-        f"{len(batch)} images, {threads} threads; Soteria takes {soteria_s / gradient_s:.3g} times "
-        "the gradient's own time",
+        f"gradient of {given.chain.name} against Soteria",
+        {"seconds": gradient_s},
+        {"seconds": soteria_s},
+        f"{len(inputs)} images, {threads} threads; Soteria takes {soteria_s / gradient_s:.3g} "
+        "times the gradient's own time",
     )
 
 
-def memory_row(model: str, targets: str, *, images: int, threads: int) -> dict[str, Any]:
+def memory_row(model: str, targets: str, *, images: int, threads: int) -> Facts:
     """Peak memory of the gradient of a large batch, which passes in parts.
 
     `reference_mib` is what the activations of the whole batch at once would take, by their number.
     """
-    arguments = [model, targets, str(images)]
-    found = answer("gradleak.benchmarks.mkor", arguments, threads=threads)
-    return {
-        "what": f"gradient of {found['images']} images, {found['chain']}",
-        "ours_s": found["seconds"],
-        "reference_s": math.nan,
-        "ratio": math.nan,
-        "ours_mib": found["mib"],
-        "reference_mib": found["at_once_mib"],
-        "note": f"classifier's gradient, in parts, {threads} threads; peak of the whole process "
-        f"{found['mib'] / 1024:.2g} GiB",
-    }
-
-
-def _capture(
-    chain: Chain,
-    weights: dict[str, np.ndarray],
-    batch: np.ndarray,
-    labels: np.ndarray,
-    loss: str,
-    kept: str,
-) -> dict[str, np.ndarray]:
-    cpu = torch.device("cpu")
-    return capture(
-        chain, weights, batch, labels, precision="float32", device=cpu, loss=loss, kept=kept
+    options = {"model": model, "targets": targets, "images": images}
+    found = measure("mkor:timed", threads=threads, **options)
+    return row(
+        f"gradient of {found['images']} images, {found['chain']}",
+        {"seconds": found["seconds"], "mib": found["peak_mib"]},
+        {"seconds": math.nan, "mib": found["at_once_mib"]},
+        f"classifier's gradient, in parts, {threads} threads; peak of the whole process "
+        f"{found['peak_mib'] / 1024:.2g} GiB",
     )
 
 
-def _timed(what: Callable[[], Any], repeats: int) -> tuple[Any, float]:
+def timed(model: str, targets: str, images: int) -> Facts:
+    """Capture the classifier's gradient of a batch in this process, which needs not hold it all."""
+    given = sent(model, targets, images)
+    batch = given.targets.batch(0)
+    _, seconds = _timed(lambda: given.gradient(batch, kept="classifier"))
+    layers, count = given.chain.convolutions, len(batch)
+    values = sum(layer.shape.filters * layer.shape.positions for layer in layers)
+    return {
+        "chain": given.chain.name,
+        "images": count,
+        "seconds": seconds,
+        "at_once_mib": 4 * values * count / 2**20,
+    }
+
+
+def _timed(what: Callable[[], Any], repeats: int = 1) -> tuple[Any, float]:
     """What is returned, and the best time of several."""
     best = math.inf
     for _ in range(repeats):
@@ -177,14 +188,9 @@ def _timed(what: Callable[[], Any], repeats: int) -> tuple[Any, float]:
 
 
 def loop(chain: Chain, paths: Plan, values: np.ndarray) -> np.ndarray:
-    """Eq. (17) to (19) as they are written: label after label, pixel after pixel.
+    """Eq. (17) to (19) as they are written, label after label and pixel after pixel.
 
-    Parameters
-    ----------
-    chain, paths
-        The network and MKOR's paths.
-    values
-        Describers (B, channels, H, W).
+    `paths` are MKOR's in the network, `values` describers (B, channels, H, W).
     """
     regions = Layout(paths, grid(chain), chain.input[0]).regions(values)
     height, width = chain.input[1:]
@@ -201,35 +207,3 @@ def loop(chain: Chain, paths: Plan, values: np.ndarray) -> np.ndarray:
                 lower = regions.lower[label][:, rows_][:, :, columns].max(axis=(1, 2))
                 out[label, :, y, x] = 0.5 * (upper + lower)
     return out
-
-
-def _memory(model: str, targets: str, images: int) -> dict[str, Any]:
-    """Capture the classifier's gradient of a batch; facts for `memory_row`."""
-    chosen: TargetSet = read(targets)
-    models = files.read(model)
-    chain, weights = models.chains[0], models.of(models.chains[0], 0)
-    size = min(images, chosen.size)
-    begin = time.perf_counter()
-    capture(
-        chain,
-        weights,
-        chosen.inputs(0, slice(0, size)) if size < chosen.size else chosen.batch(0),
-        chosen.labels[0, :size],
-        precision="float32",
-        device=torch.device("cpu"),
-        kept="classifier",
-    )
-    seconds = time.perf_counter() - begin
-    values = sum(layer.shape.filters * layer.shape.positions for layer in chain.convolutions)
-    return {
-        "chain": chain.name,
-        "images": size,
-        "seconds": seconds,
-        "mib": memory_mib("VmHWM"),
-        "at_once_mib": 4 * values * size / 2**20,
-    }
-
-
-if __name__ == "__main__":
-    keep_freed_memory()  # as every job of the pipeline does
-    print(json.dumps(_memory(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

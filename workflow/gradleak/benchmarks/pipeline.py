@@ -16,29 +16,38 @@ from typing import Any
 import yaml
 
 from gradleak import sidecars
-from gradleak.benchmarks.measure import THREAD_VARIABLES, last_line
-from gradleak.benchmarks.speed import row
+from gradleak.benchmarks.runner import Facts, last_line, row
 from gradleak.errors import ArtifactError
+from gradleak.provenance import ROOT
+from gradleak.script import THREADS
 
 TREE = ("Snakefile", "config.yaml", "workflow", "profiles", "envs", "examples")
-
-
-def plain_environment() -> dict[str, str]:
-    """Environment in which Snakemake finds the package of its own copy, and sets threads itself."""
-    mine = ("PYTHONPATH", *THREAD_VARIABLES)
-    return {key: value for key, value in os.environ.items() if key not in mine}
+# Folder of the Snakefile.
+HERE = ROOT.parents[1]
 
 
 def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Snakemake in a copy of the tree; output and errors as text."""
+    # It finds the package of its own copy, and sets threads itself.
+    mine = ("PYTHONPATH", *THREADS)
     return subprocess.run(
         [sys.executable, "-m", "snakemake", *arguments],
         cwd=folder,
-        env=plain_environment(),
+        env={key: value for key, value in os.environ.items() if key not in mine},
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+def make(folder: Path, *arguments: str) -> None:
+    """Make a target, the last argument, in a copy of the tree, or say why it could not be made."""
+    done = snakemake(folder, *arguments)
+    if done.returncode:
+        raise ArtifactError(
+            f"Snakemake could not make {arguments[-1]} in an empty copy "
+            f"({last_line(done.stderr)}); make it here first to see why."
+        )
 
 
 def copy_tree(root: Path, folder: Path, overrides: dict[str, Any]) -> None:
@@ -58,91 +67,50 @@ def copy_tree(root: Path, folder: Path, overrides: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of the pipeline from empty results took.
+    """What a run of the pipeline from empty results took."""
 
-    Attributes
-    ----------
-    wall
-        Seconds from the start of Snakemake to its end.
-    all_cpu
-        User and system seconds of Snakemake and of all its jobs.
-    jobs_cpu
-        The same of the jobs alone, from the start of each process, imports included.
-    jobs
-        How many there were.
-    """
-
-    wall: float
-    all_cpu: float
-    jobs_cpu: float
+    wall: float  # seconds from the start of Snakemake to its end
+    all_cpu: float  # user and system seconds of Snakemake and of all its jobs
+    jobs_cpu: float  # the same of the jobs alone, imports included
     jobs: int
 
 
-def run(root: str, target: str, overrides: dict[str, Any], cores: int) -> Run:
-    """Make `target` in a copy of the tree that has no results yet.
+def run(target: str, overrides: dict[str, Any], cores: int, root: Path = HERE) -> Run:
+    """Make a file or rule in a copy of the tree that has no results yet.
 
-    Parameters
-    ----------
-    root
-        Folder of the Snakefile.
-    target
-        File or rule to make.
-    overrides
-        Top-level keys of config.yaml that differ.
-    cores
-        Cores that Snakemake may use.
-
-    Raises
-    ------
-    ArtifactError
-        If Snakemake ends with an error.
+    `overrides` are top-level keys of config.yaml that differ.
     """
     with tempfile.TemporaryDirectory(prefix="gradleak-pipeline-") as name:
         folder = Path(name)
-        copy_tree(Path(root), folder, overrides)
+        copy_tree(root, folder, overrides)
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         begin = time.perf_counter()
-        done = snakemake(folder, "--cores", str(cores), target)
+        make(folder, "--cores", str(cores), target)
         wall = time.perf_counter() - begin
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         jobs = sidecars.jobs(folder / sidecars.FOLDER)
-    if done.returncode:
-        raise ArtifactError(
-            f"Snakemake could not make {target} in an empty copy ({last_line(done.stderr)}); make "
-            "it here first to see why."
-        )
     cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return Run(wall, cpu, sum(job["cpu_seconds"] for job in jobs), len(jobs))
 
 
-def wall_time(root: str, target: str, overrides: dict[str, Any], cores: int) -> dict[str, Any]:
-    """How many cores a run keeps busy; parameters and errors as of `run`.
+def wall_time(target: str, overrides: dict[str, Any], cores: int, root: Path = HERE) -> Facts:
+    """Wall time of `run` against the CPU time of Snakemake and all its jobs.
 
-    Returns
-    -------
-    dict
-        A row of speed.csv: `ours_s` is the wall time, `reference_s` the sum of user and system
-        seconds of Snakemake and all its jobs, so `ratio` is the number of cores kept busy.
+    `ratio` is the number of cores kept busy.
     """
-    took = run(root, target, overrides, cores)
+    took = run(target, overrides, cores, root)
     note = f"from empty results on {cores} cores: wall time against CPU time of all processes"
-    return row(f"pipeline {target}", took.wall, took.all_cpu, note)
+    return _row(f"pipeline {target}", took.wall, took.all_cpu, note)
 
 
-def overhead_rows(root: str, target: str, overrides: dict[str, Any]) -> list[dict[str, Any]]:
+def overhead_rows(target: str, overrides: dict[str, Any], root: Path = HERE) -> list[Facts]:
     """What Snakemake adds to its jobs on two cores, and what the second core gains.
 
-    Parameters and errors are those of `run`.
-
-    Returns
-    -------
-    list
-        Two rows of speed.csv. In the first `reference_s` is the jobs' CPU time divided by two, what
-        jobs without gaps between them would take; in the second, the wall time on one core.
+    In the first row `reference_s` is the jobs' CPU time divided by two, what jobs without gaps
+    between them would take; in the second, the wall time on one core.
     """
-    two, one = (run(root, target, overrides, cores) for cores in (2, 1))
-    scale = overrides["scale"]
-    least = two.jobs_cpu / 2
+    two, one = (run(target, overrides, cores, root) for cores in (2, 1))
+    least, name = two.jobs_cpu / 2, f"pipeline {target}, {overrides['scale']}"
     overhead = (
         f"{two.jobs} jobs from empty results on 2 cores: wall time against half of the jobs' CPU "
         f"time, imports included; {two.wall / least:.2f} times as long; Snakemake itself took "
@@ -150,6 +118,10 @@ def overhead_rows(root: str, target: str, overrides: dict[str, Any]) -> list[dic
     )
     cores = f"{one.jobs} jobs from empty results: wall time on 2 cores against that on 1"
     return [
-        row(f"pipeline {target}, {scale}", two.wall, least, overhead),
-        row(f"pipeline {target}, {scale}, cores", two.wall, one.wall, cores),
+        _row(name, two.wall, least, overhead),
+        _row(f"{name}, cores", two.wall, one.wall, cores),
     ]
+
+
+def _row(what: str, ours: float, reference: float, note: str) -> Facts:
+    return row(what, {"seconds": ours}, {"seconds": reference}, note)

@@ -8,46 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from gradleak import sidecars
-from gradleak.benchmarks.measure import last_line
-from gradleak.benchmarks.pipeline import copy_tree, snakemake
-from gradleak.errors import ArtifactError
+from gradleak.benchmarks.pipeline import HERE, copy_tree, make
 
+Run = dict[str, Any]  # what a sidecar says of a job
 COUNTS = (1, 2)
 # Two jobs side by side do twice the work, so a second thread must come near that to be worth it.
 WORTH = 1.5
 # Images and steps that are enough to see how a job's time divides; the networks stay as they are.
 FEW = {"count": 2, "seeds": 1, "iterations": 60, "generations": 10, "starts": 2, "epochs": 1}
-COLUMNS = (
-    "artifact",
-    "script",
-    "declared",
-    "seconds_1",
-    "seconds_2",
-    "gain",
-    "cpu_seconds_1",
-    "cpu_seconds_2",
-    "fastest",
-)
 
 
 def shortened(raw: dict[str, Any]) -> dict[str, Any]:
-    """Top-level keys of config.yaml with fewer images and steps, as `FEW` says.
-
-    Parameters
-    ----------
-    raw
-        A checked config.yaml as plain values.
-    """
-    changed = {}
-    for section in ("targets", "attacks", "experiments", "trainings", "generators"):
-        changed[section] = {
+    """Sections of a checked config.yaml, as plain values, with few images and steps: see `FEW`."""
+    return {
+        section: {
             name: {
                 key: least(raw, value, FEW[key]) if key in FEW and value is not None else value
                 for key, value in entry.items()
             }
             for name, entry in raw[section].items()
         }
-    return changed
+        for section in ("targets", "attacks", "experiments", "trainings", "generators")
+    }
 
 
 def least(raw: dict[str, Any], value: int | str, most: int) -> int:
@@ -55,72 +37,43 @@ def least(raw: dict[str, Any], value: int | str, most: int) -> int:
     return min(most, value if isinstance(value, int) else raw["scales"][value][raw["scale"]])
 
 
-def _make(folder: Path, *arguments: str) -> None:
-    done = snakemake(folder, "--cores", str(max(COUNTS)), *arguments)
-    if done.returncode:
-        raise ArtifactError(
-            f"Snakemake could not make {arguments[-1]} ({last_line(done.stderr)}); make it here "
-            "first to see why."
-        )
+def compare(
+    overrides: dict[str, Any], artifacts: Sequence[str], root: Path = HERE
+) -> list[dict[str, Any]]:
+    """Make each artifact on one thread and on two, in a copy of the tree; a row for each.
 
-
-def compare(root: str, overrides: dict[str, Any], artifacts: Sequence[str]) -> list[dict[str, Any]]:
-    """Make each artifact on one thread and on two, in a copy of the tree.
-
-    Parameters
-    ----------
-    root
-        Folder of the Snakefile.
-    overrides
-        Top-level keys of config.yaml that differ.
-    artifacts
-        Files to make, each with everything before it.
-
-    Returns
-    -------
-    list
-        A row for each: `seconds_1` and `seconds_2` are wall seconds of the job's process, imports
-        included, the better of two runs each, taken in turns; `gain` is their ratio; `declared`
-        what the rule asks for, `fastest` what `WORTH` makes of the gain.
-
-    Raises
-    ------
-    ArtifactError
-        If Snakemake ends with an error.
+    `seconds_1` and `seconds_2` are wall seconds of the job's process, imports included, the better
+    of two runs each, taken in turns; `gain` is their ratio; `declared` what the rule asks for,
+    `fastest` what `WORTH` makes of the gain. `overrides` are top-level keys of config.yaml.
     """
-    rows = []
+    rows, cores = [], ("--cores", str(max(COUNTS)))
     with tempfile.TemporaryDirectory(prefix="gradleak-threads-") as name:
         folder = Path(name)
-        copy_tree(Path(root), folder, overrides)
+        copy_tree(root, folder, overrides)
         for artifact in artifacts:
-            _make(folder, artifact)
+            make(folder, *cores, artifact)
             sidecar = folder / sidecars.path_of(artifact)
             made = sidecars.read(sidecar)
-            taken: dict[int, list[dict[str, Any]]] = {count: [] for count in COUNTS}
-            for _ in range(2):
-                for count in COUNTS:
-                    threads = f"{made['rule']}={count}"
-                    _make(folder, "--force", "--set-threads", threads, "--", artifact)
-                    taken[count].append(sidecars.read(sidecar))
-            rows.append(_row(artifact, made, taken))
+            best: dict[int, Run] = {}
+            for count in COUNTS * 2:
+                threads = f"{made['rule']}={count}"
+                make(folder, *cores, "--force", "--set-threads", threads, "--", artifact)
+                taken = sidecars.read(sidecar)
+                best[count] = min(best.get(count, taken), taken, key=lambda run: run["seconds"])
+            rows.append(_row(artifact, made, *(best[count] for count in COUNTS)))
     return rows
 
 
-def _row(
-    artifact: str, made: dict[str, Any], taken: dict[int, list[dict[str, Any]]]
-) -> dict[str, Any]:
-    best = {count: min(runs, key=lambda run: run["seconds"]) for count, runs in taken.items()}
-    one, two = (best[count] for count in COUNTS)
+def _row(artifact: str, made: Run, one: Run, two: Run) -> dict[str, Any]:
     gain = one["seconds"] / two["seconds"]
-    values = (
-        artifact,
-        made["script"],
-        made["threads"],
-        one["seconds"],
-        two["seconds"],
-        gain,
-        one["cpu_seconds"],
-        two["cpu_seconds"],
-        COUNTS[int(gain >= WORTH)],
-    )
-    return dict(zip(COLUMNS, values, strict=True))
+    return {
+        "artifact": artifact,
+        "script": made["script"],
+        "declared": made["threads"],
+        "seconds_1": one["seconds"],
+        "seconds_2": two["seconds"],
+        "gain": gain,
+        "cpu_seconds_1": one["cpu_seconds"],
+        "cpu_seconds_2": two["cpu_seconds"],
+        "fastest": COUNTS[int(gain >= WORTH)],
+    }

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,12 +13,9 @@ from torch.nn import functional
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 from torchvision import transforms
 
-from gradleak.benchmarks.measure import alternately
-from gradleak.benchmarks.speed import row
-from gradleak.benchmarks.worker import memory_mib
+from gradleak.benchmarks.runner import Facts, in_turns, row
 from gradleak.data import arrays
 from gradleak.gradients import pick_device
-from gradleak.memory import keep_freed_memory
 from gradleak.models import files
 from gradleak.models.build import ChainModule, load, with_statistics
 from gradleak.models.chain import Chain
@@ -35,74 +29,40 @@ from gradleak.training.recipe import Recipe
 WORKERS = (0, 2)
 # What images are counted in.
 COUNTED = 1000
-ROUNDS = 2
 ARITHMETIC = {"mixed": "bfloat16", "float32": "float32"}
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What one training gave.
+Weights = dict[str, np.ndarray]
 
-    Attributes
-    ----------
-    seconds
-        For `COUNTED` training images, from the end of the first epoch to that of the last, with a
-        validation after each.
-    loss
-        Mean loss of the last epoch over its training images.
-    accuracy
-        On the validation images after the last epoch.
-    kind
-        Arithmetic.
-    weights
-        After the last epoch.
+
+def now(device: torch.device) -> float:
+    """Seconds on the clock once the device has done all that it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
+def _facts(ends: list[float], images: int, loss: float, accuracy: float, kind: str) -> Facts:
+    """What a training gave that passed `images` in each epoch.
+
+    `seconds` are for `COUNTED` images, from the end of the first epoch to that of the last, with a
+    validation after each; `error` is the mean loss of the last epoch over its training images,
+    `accuracy` that of the validation after it, `kind` the arithmetic.
     """
-
-    seconds: float
-    loss: float
-    accuracy: float
-    kind: str
-    weights: dict[str, np.ndarray] = field(repr=False)
-
-
-class Clock:
-    """Moments at which epochs ended."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._device, self._moments = device, list[float]()
-
-    def mark(self) -> None:
-        """Note that an epoch has ended, once the device has done all that it was given."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        self._moments.append(time.perf_counter())
-
-    def seconds(self, images: int) -> float:
-        """Seconds for `COUNTED` images, with `images` in an epoch, the first left out."""
-        spent = self._moments[-1] - self._moments[0]
-        return COUNTED * spent / (images * (len(self._moments) - 1))
+    seconds = COUNTED * (ends[-1] - ends[0]) / (images * (len(ends) - 1))
+    return {"seconds": seconds, "error": loss, "accuracy": accuracy, "kind": kind, "images": images}
 
 
 def ours(
     chain: Chain, weights: Mapping[str, np.ndarray], split: Split, recipe: Recipe, seed: int = 0
-) -> Outcome:
-    """Train with the engine, at least two epochs."""
-    clock = Clock(split.train.device)
+) -> tuple[Facts, Weights]:
+    """Train with the engine, at least two epochs; what `_facts` tells, and the last weights."""
+    ends: list[float] = []
     trainer = Trainer(chain, weights, split, recipe, seed)
-    found = trainer.run(on_epoch=lambda rows: clock.mark())
-    last = found.rows[-1]
-    return Outcome(
-        clock.seconds(_seen(split, recipe)),
-        last["train_loss"],
-        last["validation_accuracy"],
-        ARITHMETIC[trainer.kind],
-        found.last,
-    )
-
-
-def _seen(split: Split, recipe: Recipe) -> int:
-    """Training images that an epoch passes."""
-    return min(recipe.batch, len(split.train)) * split.train.steps(recipe.batch)
+    found = trainer.run(on_epoch=lambda rows: ends.append(now(split.train.device)))
+    seen = min(recipe.batch, len(split.train)) * split.train.steps(recipe.batch)
+    last, kind = found.rows[-1], ARITHMETIC[trainer.kind]
+    return _facts(ends, seen, last["train_loss"], last["validation_accuracy"], kind), found.last
 
 
 class Pictures(Dataset):
@@ -128,10 +88,10 @@ def plain(
     recipe: Recipe,
     seed: int = 0,
     workers: int = 0,
-) -> Outcome:
+) -> tuple[Facts, Weights]:
     """Train in float32 as one writes it first: `DataLoader`, torchvision's transforms, SGD.
 
-    On a CPU images come in the order in which the engine takes them.
+    On a CPU images come in the order in which the engine takes them. Gives what `ours` does.
     """
     device = split.train.device
     module = load(chain, with_statistics(chain, weights), torch.float32).to(device)
@@ -144,7 +104,7 @@ def plain(
     order = torch.Generator()
     training = _loader(split.train, recipe, workers, order)
     validation = DataLoader(Pictures(split.validation, []), EVALUATED, **_with(workers, device))
-    clock, steps = Clock(device), split.train.steps(recipe.batch)
+    ends, steps = list[float](), split.train.steps(recipe.batch)
     for epoch in range(recipe.epochs):
         order.manual_seed(seed_of(seed, epoch))
         module.train()
@@ -160,9 +120,9 @@ def plain(
             total += loss.item() * len(labels)
             seen += len(labels)
         accuracy = _accuracy(module, validation, device)
-        clock.mark()
+        ends.append(now(device))
     left = {name: value.cpu().numpy() for name, value in module.state_dict().items()}
-    return Outcome(clock.seconds(seen), total / seen, accuracy, ARITHMETIC["float32"], left)
+    return _facts(ends, seen, total / seen, accuracy, "float32"), left
 
 
 def _loader(
@@ -209,45 +169,26 @@ def training_row(
     source: tuple[str, str],
     device: str,
     threads: int,
-    rounds: int = ROUNDS,
-) -> dict[str, Any]:
-    """Seconds for `COUNTED` images by the engine and by the plain loop.
+    rounds: int = 2,
+) -> Facts:
+    """Seconds for `COUNTED` images by the engine and by the plain loop, of a model's first draw.
 
-    `ours_error` and `reference_error` are the mean training loss of the last epoch.
-
-    Parameters
-    ----------
-    model
-        Model file, whose first draw is trained.
-    dataset
-        Arrays of the images.
-    settings
-        An entry of ``trainings``, amounts as numbers, with two epochs at least.
-    source
-        Data set and split of `dataset`.
-    device
-        auto | cpu | cuda | mps.
-    threads
-        Of either side.
-    rounds
-        Runs of each, of which the fastest counts.
+    Errors are the mean training loss of the last epoch. `settings` are an entry of ``trainings``,
+    amounts as numbers, with two epochs at least; `source` is the data set and its split.
     """
-    shared: dict[str, Any] = {
-        "model": model,
-        "dataset": dataset,
-        "source": source,
-        "device": device,
-    }
-    shared["settings"] = {**settings, "milestones": list(settings["milestones"])}
-    jobs = {"ours": shared | {"workers": None}}
-    jobs |= {f"plain{workers}": shared | {"workers": workers} for workers in WORKERS}
-    module = "gradleak.benchmarks.training"
-    found = alternately(module, jobs, rounds=rounds, threads=threads)
-    engine = found.pop("ours")
-    best = min(found.values(), key=lambda facts: facts["seconds"])
-    tried = " and ".join(
-        f"{facts['seconds']:.3g} s with {facts['workers']}" for facts in found.values()
+    engine, *loops = in_turns(
+        "training:timed",
+        (None, *WORKERS),
+        rounds=rounds,
+        threads=threads,
+        model=model,
+        dataset=dataset,
+        settings=settings,
+        source=source,
+        device=device,
     )
+    best = min(loops, key=lambda facts: facts["seconds"])
+    tried = " and ".join(f"{facts['seconds']:.3g} s with {facts['workers']}" for facts in loops)
     note = (
         f"seconds for {COUNTED} images on {engine['device']}, {threads} threads; engine: "
         f"{engine['kind']}, channels last; against torch's DataLoader and torchvision, "
@@ -256,39 +197,21 @@ def training_row(
         f"{settings['batch']}, the first not timed; errors: training loss of the last epoch; "
         f"validation accuracy {engine['accuracy']:.3g} and {best['accuracy']:.3g}"
     )
-    return row(
-        f"training {engine['chain']}, {COUNTED} images",
-        engine["seconds"],
-        best["seconds"],
-        note,
-        ours_mib=engine["mib"],
-        reference_mib=best["mib"],
-        ours_error=engine["loss"],
-        reference_error=best["loss"],
-    )
+    return row(f"training {engine['chain']}, {COUNTED} images", engine, best, note)
 
 
-def _measured(job: dict[str, Any]) -> dict[str, Any]:
-    """One training in this process; facts for `training_row`."""
-    before = memory_mib("VmRSS")
-    settings, device = job["settings"], pick_device(job["device"])
-    models = files.read(job["model"])
+def timed(
+    side: int | None,
+    model: str,
+    dataset: str,
+    settings: Mapping[str, Any],
+    source: tuple[str, str],
+    device: str,
+) -> Facts:
+    """One training in this process: by the plain loop with `side` workers, or by the engine."""
+    models, chosen = files.read(model), pick_device(device)
     chain, recipe = models.chains[0], recipe_of(settings)
-    split = split_of(arrays.load(job["dataset"], *job["source"]), settings, device)
+    split = split_of(arrays.load(dataset, *source), settings, chosen)
     case = (chain, models.of(chain, 0), split, recipe)
-    workers = job["workers"]
-    found = asdict(ours(*case) if workers is None else plain(*case, workers=workers))
-    del found["weights"]
-    return {
-        **found,
-        "mib": memory_mib("VmHWM") - before,
-        "chain": chain.name,
-        "device": device.type,
-        "images": _seen(split, recipe),
-        "workers": workers,
-    }
-
-
-if __name__ == "__main__":
-    keep_freed_memory()  # as every job of the pipeline does; the reference gets the same
-    print(json.dumps(_measured(json.loads(sys.argv[1]))))
+    found, _ = ours(*case) if side is None else plain(*case, workers=side)
+    return {**found, "chain": chain.name, "device": chosen.type, "workers": side}

@@ -1,0 +1,111 @@
+"""Measurements in fresh processes: ``python -m gradleak.benchmarks.runner TASK OPTIONS``.
+
+A task is a function of a module of this folder, ``module:function``. It takes options, given as
+JSON, and returns facts, printed as JSON: `seconds`, which it took itself, and what rows tell of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gradleak.errors import ArtifactError
+from gradleak.memory import keep_freed_memory
+from gradleak.script import THREADS
+from gradleak.sidecars import peak_mib
+
+Facts = dict[str, Any]
+PACKAGE_ROOT = Path(__file__).resolve().parents[2]
+# Ours runs with one thread, as the pipeline's attack jobs do.
+OURS_THREADS = 1
+
+
+def environment(threads: int) -> dict[str, str]:
+    """Environment of a process that finds this package first and uses `threads` BLAS threads."""
+    path = os.pathsep.join(filter(None, (str(PACKAGE_ROOT), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, **dict.fromkeys(THREADS, str(threads)), "PYTHONPATH": path}
+
+
+def last_line(text: str) -> str:
+    """Last line of a program's output that is not empty."""
+    return next((line for line in reversed(text.splitlines()) if line.strip()), "no message")
+
+
+def measure(task: str, *, threads: int = OURS_THREADS, **options: Any) -> Facts:
+    """Run a task in a fresh process.
+
+    Returns
+    -------
+    dict
+        What the task returned, arrays as lists, with `mib`, by how much the process grew at most
+        beyond what its imports took, and `peak_mib`, its highest resident memory.
+
+    Raises
+    ------
+    ArtifactError
+        If the process ends with an error, for instance for want of memory.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "gradleak.benchmarks.runner", task, json.dumps(options)],
+        env=environment(threads),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ArtifactError(
+            f"Speed measurement {task} ended with status {done.returncode} "
+            f"({last_line(done.stderr)}); free some GB of memory and ask for the table again."
+        )
+    facts: Facts = json.loads(last_line(done.stdout))
+    return facts
+
+
+def in_turns(
+    task: str, sides: Sequence[Any], *, rounds: int, threads: int = OURS_THREADS, **options: Any
+) -> list[Facts]:
+    """Fastest run of a task with each `side`; they take turns, so that all meet one load."""
+    best: list[Facts] = [{"seconds": math.inf} for _ in sides]
+    for _ in range(rounds):
+        for number, side in enumerate(sides):
+            found = measure(task, threads=threads, side=side, **options)
+            best[number] = min(best[number], found, key=lambda facts: facts["seconds"])
+    return best
+
+
+def row(
+    what: str, ours: Mapping[str, Any], reference: Mapping[str, Any], note: str
+) -> dict[str, Any]:
+    """One row of speed.csv from the `seconds`, and `mib` and `error` where given, of two sides."""
+    out = {"what": what, "ours_s": ours["seconds"], "reference_s": reference["seconds"]}
+    out["ratio"] = out["reference_s"] / out["ours_s"]
+    for name in ("mib", "error"):
+        for side, facts in (("ours", ours), ("reference", reference)):
+            if name in facts:
+                out[f"{side}_{name}"] = facts[name]
+    return {**out, "note": note}
+
+
+def main(task: str, options: Mapping[str, Any]) -> Facts:
+    """Run a task in this process, and add what memory it took."""
+    keep_freed_memory()  # as every job of the pipeline does; references get the same
+    module, _, function = task.partition(":")
+    run = getattr(import_module(f"gradleak.benchmarks.{module}"), function)
+    before = psutil.Process().memory_info().rss / 2**20
+    found: Facts = run(**options)
+    peak = peak_mib()
+    return {**found, "mib": peak - before, "peak_mib": peak}
+
+
+if __name__ == "__main__":
+    measured = main(sys.argv[1], json.loads(sys.argv[2]))
+    print(json.dumps(measured, default=lambda array: array.tolist()))
