@@ -9,6 +9,7 @@ from pydantic import Field, PositiveFloat, model_validator
 from gradleak.section import (
     AmountOrName,
     Count,
+    Draws,
     Identifier,
     Identifiers,
     Precision,
@@ -71,7 +72,7 @@ class Optimised(Section):
     Defaults here and in sections of such attacks are those of the attack's own class.
     """
 
-    starts: AmountOrName = 1
+    starts: Draws = 1
     iterations: AmountOrName = 1000
     images: AmountOrName | None = None
 
@@ -176,7 +177,7 @@ class GglConfig(Section):
     generator: Identifier
     generations: AmountOrName = 500
     population: Annotated[Count, Field(ge=2)] = 50
-    starts: AmountOrName = 1
+    starts: Draws = 1
     images: AmountOrName | None = None
     sigma: PositiveFloat = 0.5
     bound: PositiveFloat = 2.0

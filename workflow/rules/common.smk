@@ -8,7 +8,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
 from gradleak import config as gradleak_config
-from gradleak import cleanup, disk, experiment_checks, resources, shared_cache
+from gradleak import cleanup, config_file, disk, experiment_checks, resources, shared_cache
 from gradleak.attack_sections import SEARCHES
 from gradleak.attacks.run import ATTACKS
 from gradleak.benchmarks.threads import shortened

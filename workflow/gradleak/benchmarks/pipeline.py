@@ -20,7 +20,7 @@ from gradleak.benchmarks.measure import THREAD_VARIABLES, last_line
 from gradleak.benchmarks.speed import row
 from gradleak.errors import ArtifactError
 
-TREE = ("Snakefile", "config.yaml", "workflow", "profiles", "envs", "examples")
+TREE = ("Snakefile", "config.yaml", "papers", "workflow", "profiles", "envs", "examples")
 
 
 def plain_environment() -> dict[str, str]:
