@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import yaml
 
 from gradleak.claims import Claims, Evidence
 from gradleak.claims.forms import Runs
 from gradleak.config import load as load_config
 from gradleak.rank_analysis import analyse, largest_alone, network_index
 from gradleak.sections import Config
+from settings_files import whole
 
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "workflow" / "claims" / "rgap.yaml"
@@ -118,7 +118,7 @@ TRAINED = {
 
 @cache
 def config() -> Config:
-    return load_config(yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8")))
+    return load_config(whole())
 
 
 def centres(claims: Claims) -> dict[tuple[str, str, str, str], float]:

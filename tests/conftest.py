@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TREE = (
     "Snakefile",
     "config.yaml",
+    "papers",
     "requirements.lock",
     "workflow",
     "profiles",

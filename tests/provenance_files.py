@@ -6,7 +6,6 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-import yaml
 from safetensors.numpy import save_file
 
 from conftest import ROOT
@@ -14,19 +13,20 @@ from gradleak import config, sidecars
 from gradleak.artifacts import write_json
 from gradleak.data import catalogue
 from gradleak.provenance_chain import Layout
+from settings_files import whole
 
 LAYOUT = Layout(
     data_root="data",
     made=("results/", "figures/"),
     pictured=("results/targets/", "results/reconstructions/", "results/generators/"),
 )
-SOURCES = {"settings": "config.yaml", "lock": "requirements.lock"}
+SOURCES = {"settings": {"config.yaml": "config.yaml"}, "lock": "requirements.lock"}
 
 
 @cache
 def settings(**changes):
     """Settings of config.yaml, with some of them changed."""
-    raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    raw = whole()
     return config.load({**raw, **changes})
 
 

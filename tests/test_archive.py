@@ -14,6 +14,7 @@ from gradleak import archive, provenance_record, sidecars
 from gradleak.artifacts import write_json
 from gradleak.errors import ArtifactError
 from provenance_files import LAYOUT, SOURCES, by_hand, lay_out, made, settings
+from settings_files import whole
 
 PROVENANCE = "results/provenance.json"
 
@@ -186,7 +187,7 @@ include: "workflow/rules/provenance.smk"
 
 
 def reduce(tree, images):
-    raw = yaml.safe_load((tree / "config.yaml").read_text())
+    raw = whole(tree / "config.yaml")
     pair = {**raw["experiments"]["copa_pair"], "models": ["cnn3_v3_tanh"]}
     raw["experiments"] = {"copa_pair": {**pair, "attacks": ["rgap", "copa", "copa_tv"]}}
     for kind in ("models", "trainings", "groups"):
@@ -194,7 +195,8 @@ def reduce(tree, images):
         raw[kind] = kept
     for name in ("mkor_mnist", "mkor_photos"):
         del raw["targets"][name]
-    raw |= {"scale": "smoke", "images": images}
+    del raw["audit"]
+    raw |= {"scale": "smoke", "images": images, "include": ["examples/audit.yaml"]}
     (tree / "config.yaml").write_text(yaml.safe_dump(raw, sort_keys=False))
     text = (tree / "Snakefile").read_text()
     include = 'include: "workflow/rules/provenance.smk"\n'
@@ -230,6 +232,7 @@ def test_the_rules_from_arrays_to_the_archive(tree, snakemake, tmp_path_factory,
     assert {"results/claims.csv", "results/tables/copa_table2.csv", "config.yaml"} <= names
     claims = {f"workflow/claims/{paper}.yaml" for paper in ("copa", "rgap", "fedkl", "mkor")}
     assert claims <= names
+    assert "examples/audit.yaml" in names and "examples/audit.yaml" in record["files"]
     schema = json.loads((ROOT / "workflow/schemas/provenance.schema.json").read_text())
     assert set(record) == set(schema["required"])
     assert "Nothing to be done" in "".join(

@@ -15,14 +15,14 @@ from torch import nn
 
 import gradleak
 from audit_samples import audit as sample_audit
-from conftest import ROOT
 from gradleak import config as gradleak_config
-from gradleak.auditing import files, gate
+from gradleak.auditing import files, gate, result
 from gradleak.auditing.entry import audit
 from gradleak.auditing.page_pictures import Pictures
 from gradleak.errors import ArtifactError, ConfigError, GradleakError
+from settings_files import whole
 
-RAW = yaml.safe_load((ROOT / "config.yaml").read_text())
+RAW = whole()
 NETWORK = """
     from torch import nn
 
@@ -76,8 +76,9 @@ def test_a_result_and_its_pictures_come_back_from_their_files(tmp_path):
     found = sample_audit()
     files.save(tmp_path / "audit.json", found)
     assert files.read(tmp_path / "audit.json") == found
-    schema = json.loads((ROOT / "workflow/schemas/audit.schema.json").read_text())
-    Draft202012Validator(schema).validate(json.loads((tmp_path / "audit.json").read_text()))
+    Draft202012Validator(result.schema()).validate(
+        json.loads((tmp_path / "audit.json").read_text())
+    )
     pictures = Pictures(np.zeros((2, 1, 8, 8)), {"rgap": {1: np.ones((1, 8, 8))}})
     files.save_pictures(tmp_path / "p.safetensors", pictures)
     again = files.read_pictures(tmp_path / "p.safetensors")

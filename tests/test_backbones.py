@@ -20,6 +20,7 @@ from backbone_files import tensors, write
 from gradleak.artifacts import read_tensors
 from gradleak.data import backbones
 from gradleak.errors import DataError
+from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
 NETWORKS = tuple(backbones.BACKBONES)
@@ -240,7 +241,7 @@ def workflow(tmp_path_factory):
     (folder / "envs").mkdir()
     (folder / "envs" / "gradleak.yaml").write_text("dependencies: []\n")
     (folder / "Snakefile").write_text(SNAKEFILE)
-    settings = yaml.safe_load((ROOT / "config.yaml").read_text())
+    settings = whole()
     settings["scale"] = "smoke"
     pair = settings["experiments"]["copa_pair"]
     settings["experiments"]["fedkl_pair"] = {**pair, "paper": "fedkl"}

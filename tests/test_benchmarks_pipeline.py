@@ -1,13 +1,12 @@
 """The pipeline as a whole, measured in copies of its tree; no time is asserted."""
 
 import pytest
-import yaml
 
-from conftest import ROOT
 from gradleak import config as gradleak_config
 from gradleak.artifacts import write_rows
 from gradleak.benchmarks import pipeline, threads
 from gradleak.errors import ArtifactError
+from settings_files import whole
 
 SNAKEFILE = """
 configfile: "config.yaml"
@@ -97,7 +96,7 @@ def test_a_job_is_made_on_one_thread_and_on_two(toy):
 
 
 def test_few_images_and_steps_make_a_config_that_is_accepted():
-    raw = yaml.safe_load((ROOT / "config.yaml").read_text())
+    raw = whole()
     plain = gradleak_config.load(raw).model_dump(mode="json", exclude_unset=True)
     few = gradleak_config.load(raw | threads.shortened(plain))
     assert max(few.amount(e.seeds) for e in few.experiments.values()) == 1

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import yaml
 
 from claims_rgap import FILE, ROOT
 from claims_synthetic import FILE as COPA
@@ -24,6 +23,7 @@ from gradleak.security import COLUMNS as SECURITY_COLUMNS
 from gradleak.tables.fedkl_accuracy import COLUMNS as ACCURACY
 from gradleak.tables.fedkl_parameters import COLUMNS as PARAMETERS
 from gradleak.tables.mkor_pruned import COLUMNS as PRUNED
+from settings_files import whole
 
 
 def _wheres(value: Any, outer: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
@@ -68,7 +68,7 @@ TIDY = {
 
 @pytest.mark.parametrize("path", [COPA, FILE, MKOR, FEDKL], ids=["copa", "rgap", "mkor", "fedkl"])
 def test_claims_name_only_what_the_config_makes(path: Path) -> None:
-    config = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    config = whole()
     experiments, groups = config["experiments"], config.get("groups", {})
     metrics = (ROOT / "workflow/gradleak/scores.py").read_text(encoding="utf-8")
     metrics += (ROOT / "workflow/gradleak/scores_by_class.py").read_text(encoding="utf-8")

@@ -8,15 +8,16 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-import yaml
+from jsonschema import Draft202012Validator
 
-from gradleak import config
+from gradleak import config, config_file
 from gradleak.errors import ConfigError
 from gradleak.models.family import draw
 from gradleak.wording import nearest
+from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
-RAW = yaml.safe_load((ROOT / "config.yaml").read_text())
+RAW = whole()
 
 # (path of the key, new value, words that the sentence must hold)
 REFUSED = [
@@ -203,7 +204,15 @@ REFUSED = [
     ("audit.lenet.seed", 2**64, ["audit.lenet.seed", "equal to 4294967295"]),
     # Once as many numbers were written out to compare them.
     ("scales.rgap_images.laptop", 10**9, ["scales.rgap_images.laptop: 1000000000 is not allowed"]),
-    ("scales.rgap_own_images.laptop", 10**7, ["rgap_own: count: 10000000 of", "the 50000 images"]),
+    ("targets.rgap_own.count", 10**7, ["rgap_own: count: 10000000 of", "the 50000 images"]),
+    ("targets.rgap_own.count.laptop", 0, ["targets.rgap_own.count.laptop: 0 is not allowed"]),
+    ("targets.rgap_own.count.lptop", 9, ["'targets.rgap_own.count.lptop'", "mean 'laptop'"]),
+    ("targets.rgap_own.count", {"smoke": 1, "laptop": 1}, ["'targets.rgap_own.count.paper' is mi"]),
+    (
+        "models.mkor_vgg16_100.layers.1.fc",
+        "mkor_node",
+        ["mkor_vgg16_100: layer 14: fc: 'mkor_node", "'mkor_nodes'"],
+    ),
     ("bogus", 1, ["unknown key 'bogus'; correct"]),
     ("targets.mkor_mnist.std", 0.3, ["inputs in [0, 1]", "std: 0.3"]),
     ("experiments.rgap_fig4.server", "fishing", ["rgap_fig4", "training: rgap_resnet18", "honest"]),
@@ -343,12 +352,52 @@ def test_a_name_cannot_be_model_and_family():
         config.load(changed("families.cnn3_v1_tanh", RAW["families"]["index_three"]))
 
 
-def test_schema_file_is_what_the_code_says():
-    stored = json.loads((ROOT / "workflow/schemas/config.schema.json").read_text())
-    assert stored == config.schema(), (
-        "workflow/schemas/config.schema.json is out of date; write it again with "
-        "`python -m gradleak.config > workflow/schemas/config.schema.json`"
+def test_the_schema_takes_the_files_that_are_shipped_and_no_unknown_key():
+    done = subprocess.run(
+        [sys.executable, "-m", "gradleak.config"], capture_output=True, text=True, check=True
     )
+    schema = json.loads(done.stdout)
+    assert schema == config.schema()
+    Draft202012Validator.check_schema(schema)
+    takes = Draft202012Validator(schema)
+    top = config_file.read(ROOT / "config.yaml")
+    for path in ["config.yaml", *top["include"]]:
+        assert not list(takes.iter_errors(config_file.read(ROOT / path))), path
+    for wrong in ({"scle": "smoke"}, {"attacks": {"copa": {"method": "copa", "strat": "rgap"}}}):
+        assert not takes.is_valid(wrong)
+
+
+def test_amounts_are_numbers_at_the_scale():
+    by_scale = {"smoke": 4, "laptop": 40, "paper": 400}
+    raw = changed("targets.rgap_cifar.count", by_scale)
+    raw["models"]["mkor_fc"]["layers"] = [{"fc": by_scale, "inputs": 3072}]
+    loaded = config.load({**raw, "scale": "smoke"})
+    for scale, number in by_scale.items():
+        at = loaded.at(scale)
+        assert at.scale == scale and at.at(scale) is at
+        assert at.targets["rgap_cifar"].count == number == at.amount(number)
+        assert at.chain("mkor_fc").classes == number
+        named = at.scales["copa_seeds"]
+        assert at.experiments["copa_pair"].seeds == named == at.amount("copa_seeds")
+    assert loaded.at("paper") is loaded.at("paper")
+
+
+@pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
+def test_what_a_config_resolves_to_is_a_config(scale):
+    loaded = config.load({**RAW, "scale": scale})
+    again = config.load(loaded.model_dump(mode="json", exclude_unset=True))
+    assert again.model_dump() == loaded.model_dump()
+    assert all(again.chain(name) == loaded.chain(name) for name in loaded.models)
+    assert {type(number) for number in loaded.scales.values()} == {int}
+
+
+def test_few_seeds_are_seeds():
+    few = {"few_seeds": {"smoke": 1, "laptop": 7, "paper": 1}}
+    for seeds, own, number in ((10, {}, 3), (2, {}, 2), (10, few, 7), (5, few, 5)):
+        raw = changed("experiments.copa_pair.seeds", seeds)
+        raw["experiments"]["copa_pair"].pop("few_seeds")
+        raw["experiments"]["copa_pair"] |= own
+        assert config.load(raw).experiments["copa_pair"].few == number
 
 
 def test_cnn3_variants_have_the_sizes_of_table_1():

@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from gradleak import config_file
+from gradleak import config, config_file
 from gradleak.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
-WHOLE = (ROOT / "config.yaml").read_text(encoding="utf-8")
+WHOLE = (ROOT / "papers/fedkl/paper.yaml").read_text(encoding="utf-8")
+SHIPPED = config_file.read(ROOT / "config.yaml")
 
 
 def refused(path):
@@ -81,6 +82,91 @@ def test_what_is_no_file_is_refused_and_a_missing_one_left_to_snakemake(tmp_path
     assert "is no regular file" in refused(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     assert "is no regular file" in refused(tmp_path / "pipe")
+
+
+def include(folder, **files):
+    """Settings that include files of these texts, made in the working folder."""
+    for name, text in files.items():
+        (folder / f"{name}.yaml").write_text(text)
+    return {**SHIPPED, "include": [*SHIPPED["include"], *(f"{name}.yaml" for name in files)]}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: 1\na: 2\n", "mine.yaml, line 2: key 'a' stands in line 1 too"),
+        ("scale: smoke\n", "mine.yaml: 'scale' is no section of entries"),
+        ("include: [x.yaml]\n", "mine.yaml: 'include' is no section of entries"),
+        ("attacks: [copa]\n", "mine.yaml: 'attacks' is no section of entries"),
+        (
+            "attacks: {copa: {method: copa}}\n",
+            "mine.yaml: attacks.copa stands in papers/copa/paper.yaml too; take one out.",
+        ),
+        ("atacks: {}\n", "mine.yaml: unknown key 'atacks' (did you mean 'attacks'?)"),
+        ("attacks: {a: {method: copa, strat: rgap}}\n", "mine.yaml: unknown key"),
+        ("attacks: {a: {method: copa, iterations: 0}}\n", "mine.yaml: attacks.a.iterations: 0 is"),
+        ("attacks: {a: {method: dlg, of: copa}}\n", "mine.yaml: attacks.a: start: reconstruction"),
+        ("attacks: {a: {method: h_gap, of: [b, c]}}\n", "mine.yaml: attacks.a.of: 'b' is not"),
+        ("audit: {a: {input: [1, 2, 2]}}\n", "mine.yaml: key 'audit.a.network' is missing"),
+        ("groups: {a: [b]}\n", "mine.yaml: groups.a: 'b' is not defined"),
+        (
+            "models: {a: {input: [3, 8, 8], layers: [{pool: 2}]}}\n",
+            "mine.yaml: models.a: layer 1 is",
+        ),
+        ("models: {a: {input: [3, 8, 8], layers: [3]}}\n", "mine.yaml: models.a.layers.0"),
+        (
+            "targets: {a: {dataset: mnist, split: test, count: 10001}}\n",
+            "mine.yaml: targets.a: count",
+        ),
+    ],
+)
+def test_what_is_wrong_in_an_included_file_is_said_with_its_name(
+    tmp_path, monkeypatch, text, words
+):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        config.load(include(tmp_path, mine=text))
+    assert str(caught.value).startswith(words) and "\n" not in str(caught.value)
+
+
+def test_own_keys_replace_those_of_included_files_one_by_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    raw = include(
+        tmp_path, mine="attacks: {a: {method: copa, iterations: {smoke: 1, laptop: 2, paper: 3}}}"
+    )
+    raw["attacks"] = {
+        "a": {"iterations": {"laptop": 9}},
+        "b": {"method": "rgap"},
+        "copa": {"iterations": 7},
+    }
+    loaded = config.load(raw)
+    assert loaded.attacks["a"].iterations == 9 and loaded.at("paper").attacks["a"].iterations == 3
+    assert loaded.attacks["copa"].iterations == 7 and loaded.attacks["copa"].start == "random"
+    assert loaded.attacks["b"].method == "rgap" and loaded.include == raw["include"]
+    # What a person changes is theirs, whoever wrote the entry.
+    raw["attacks"]["copa"]["iterations"] = -7
+    with pytest.raises(ConfigError, match=r"^config.yaml: attacks.copa.iterations: -7"):
+        config.load(raw)
+
+
+def test_a_paper_can_be_left_out(tmp_path):
+    raw = {**SHIPPED, "include": [n for n in SHIPPED["include"] if "fedkl" not in n]}
+    assert {e.paper for e in config.load(raw).experiments.values()} == {"copa", "rgap", "mkor"}
+
+
+@pytest.mark.parametrize(
+    ("include", "words"),
+    [
+        (["nowhere.yaml"], "include: nowhere.yaml is missing"),
+        (["/etc/passwd"], "include: /etc/passwd lies outside"),
+        (["../x.yaml"], "include: ../x.yaml lies outside"),
+        ("papers", "include: give a list of files"),
+        ([3], "include: give a list of files"),
+    ],
+)
+def test_only_files_below_the_folder_are_included(include, words):
+    with pytest.raises(ConfigError, match=f"^config.yaml: {words}"):
+        config.load({**SHIPPED, "include": include})
 
 
 @pytest.fixture

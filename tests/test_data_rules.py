@@ -12,6 +12,7 @@ import yaml
 from safetensors.numpy import save_file
 
 from gradleak.data import arrays, catalogue
+from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
 SNAKEFILE = """
@@ -33,7 +34,7 @@ def run(folder, *targets, mirrors=None, imagenet=None):
     (folder / "envs").mkdir(exist_ok=True)
     (folder / "envs" / "gradleak.yaml").write_text("dependencies: []\n")
     (folder / "Snakefile").write_text(SNAKEFILE)
-    settings = yaml.safe_load((ROOT / "config.yaml").read_text())
+    settings = whole()
     settings["data"] = {"root": "data", "mirrors": mirrors or {}, "imagenet": imagenet}
     (folder / "config.yaml").write_text(yaml.safe_dump(settings))
     command = [sys.executable, "-m", "snakemake", "--cores", "1"]

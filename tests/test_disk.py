@@ -5,15 +5,15 @@ import re
 from collections import Counter
 
 import pytest
-import yaml
 
 import faults
 from conftest import ROOT, copy_tree
 from gradleak import config as gradleak_config
 from gradleak import disk
 from gradleak.resources import SCALES
+from settings_files import whole
 
-RAW = yaml.safe_load((ROOT / "config.yaml").read_text())
+RAW = whole()
 RECORDED = ROOT / "docs/results/pipeline/disk.csv"
 MKOR = "results/scores/embedded-smoke/mkor_lenet_bias/mkor_lenets/none/mkor_all_direct.csv"
 

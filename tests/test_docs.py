@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-import yaml
 from pydantic import TypeAdapter
 
 from gradleak.claims import outcome
@@ -18,6 +17,7 @@ from gradleak.claims.model import Claim
 from gradleak.claims.statement import Rule
 from gradleak.models.chain import ConvSpec, LinearSpec
 from gradleak.sections import Config
+from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "envs/README.md"]
@@ -143,7 +143,7 @@ def settings(page):
 @pytest.mark.parametrize("page", PAGES, ids=names(PAGES))
 def test_settings_that_a_page_names_exist(page):
     known = keys_and_words()
-    scales = set(yaml.safe_load((ROOT / "config.yaml").read_text())["scales"])
+    scales = set(whole()["scales"])
     for keys, value in settings(page):
         for key in keys:
             assert key in known or key in OTHER_KEYS | scales | OPTIONS, f"{page.name}: {key}"
@@ -156,7 +156,7 @@ def test_settings_that_a_page_names_exist(page):
 def test_settings_and_targets_of_the_papers_have_not_been_renamed():
     """Ids such as `rgap_float32`: of config.yaml, of a target, of a claim or of the code."""
     sources = [
-        ROOT / "config.yaml",
+        *(ROOT / "papers").rglob("*.yaml"),
         *(ROOT / "workflow").rglob("*.*"),
         *(ROOT / "tests").glob("*.py"),
     ]

@@ -49,6 +49,7 @@ def put(folder, how, words, body):
     path = folder / words[0]
     if how == "new":
         assert not path.exists(), f"{words[0]} is there already"
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(body)
         return
     text = path.read_text()

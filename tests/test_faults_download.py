@@ -11,6 +11,7 @@ import faults
 from conftest import copy_tree
 from gradleak.data import download
 from gradleak.errors import DataError
+from settings_files import whole
 
 CONTENT = b"0123456789" * 1000
 PATIENCE = 0.5
@@ -82,7 +83,7 @@ def test_the_limits_are_those_of_the_manual():
 def test_a_rule_that_downloads_resumes_and_refuses_other_bytes(tmp_path, server):
     """Through Snakemake: three cuts, then a resumed transfer whose bytes are not the official."""
     folder = copy_tree(tmp_path / "tree")
-    settings = yaml.safe_load((folder / "config.yaml").read_text())
+    settings = whole(folder / "config.yaml")
     settings["data"] = {"root": "data", "mirrors": {"cifar10": server.url}, "imagenet": None}
     (folder / "config.yaml").write_text(yaml.safe_dump(settings))
     name, target = "cifar-10-python.tar.gz", "data/raw/cifar10/MD5SUMS"

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 
 from gradleak import config
 from gradleak.artifacts import read_tensors, write_tensors
@@ -16,6 +15,7 @@ from gradleak.errors import ArtifactError, ConfigError, DataError, NumericsError
 from gradleak.generator_sections import ConditionalVaeConfig
 from gradleak.generators import conditional_vae, files, make, train
 from gradleak.generators.conditional_vae import Autoencoder, Decoder, Sizes
+from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = {
@@ -239,7 +239,7 @@ def test_files_that_are_no_generators_are_refused(made, tmp_path):
 @pytest.fixture
 def raw():
     """config.yaml with a generator, an attack that searches it, and an experiment."""
-    found = copy.deepcopy(yaml.safe_load((ROOT / "config.yaml").read_text()))
+    found = copy.deepcopy(whole())
     found["generators"] |= {
         "small": {"kind": "conditional_vae", "dataset": "cifar10", "images": 100, "epochs": 2},
         "big": {"kind": "biggan", "weights": "biggan.bin", "size": 224},

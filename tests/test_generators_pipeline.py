@@ -5,6 +5,7 @@ import pytest
 import yaml
 
 from gradleak.artifacts import read_tensors
+from settings_files import whole
 
 SMOKE = ("--cores", "2", "--config", "scale=smoke", "--")
 CASE = "embedded-smoke"
@@ -13,7 +14,7 @@ CASE = "embedded-smoke"
 def configured(tree):
     """Add generators, an attack on a small network and BigGAN without its weights."""
     path = tree / "config.yaml"
-    raw = yaml.safe_load(path.read_text())
+    raw = whole(path)
     raw["generators"] |= {
         "small": {
             "kind": "conditional_vae",

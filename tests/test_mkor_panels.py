@@ -7,16 +7,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import yaml
-
 from gradleak import config
+from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def rules(overrides: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Names of panels.smk and mkor_panels.smk, which are Python, under config.yaml."""
-    raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    raw = whole()
     loaded = config.load({**raw, **(overrides or {})})
     here: dict[str, Any] = {
         "CONFIG": loaded,
@@ -45,7 +44,7 @@ def test_every_figure_finds_all_its_panels() -> None:
 
 
 def test_experiments_that_were_taken_out_leave_their_panels_out() -> None:
-    raw = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    raw = whole()
     kept = {k: v for k, v in raw["experiments"].items() if k != "mkor_lenet_fishing"}
     here = rules({"experiments": kept})
     words = here["mkor_words"](SimpleNamespace(number="3"))

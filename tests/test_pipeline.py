@@ -10,6 +10,7 @@ import yaml
 from conftest import ROOT
 from gradleak.artifacts import read_tensors
 from pipeline_trees import SMOKE, assert_same_bytes, copied, made, scheduled
+from settings_files import whole
 
 # An attack of each kind, a training with locks, a table and a figure.
 SOME = (
@@ -96,7 +97,7 @@ def test_an_edited_defence_reruns_its_gradients_alone(copy, snakemake):
 
 def test_a_changed_setting_reruns_what_depends_on_it(copy, snakemake):
     path = copy / "config.yaml"
-    raw = yaml.safe_load(path.read_text())
+    raw = whole(path)
     raw["attacks"]["copa_tv"]["weight"] = 0.2
     path.write_text(yaml.safe_dump(raw))
     jobs = reruns(snakemake, copy)
@@ -106,7 +107,7 @@ def test_a_changed_setting_reruns_what_depends_on_it(copy, snakemake):
 
 def test_another_number_of_seeds_reruns_from_the_models_on(copy, snakemake):
     path = copy / "config.yaml"
-    raw = yaml.safe_load(path.read_text())
+    raw = whole(path)
     raw["scales"]["copa_seeds"]["smoke"] = 3
     path.write_text(yaml.safe_dump(raw))
     rules = {rule for rule, _ in reruns(snakemake, copy)}
@@ -176,7 +177,7 @@ def test_a_folder_that_cannot_be_written_is_refused(tree, snakemake, name):
 
 def test_a_figure_without_its_experiment_is_refused(tree, snakemake):
     path = tree / "config.yaml"
-    raw = yaml.safe_load(path.read_text())
+    raw = whole(path)
     del raw["experiments"]["rgap_batch2"]
     path.write_text(yaml.safe_dump(raw))
     done = snakemake(tree, *SMOKE, "--", "figures/rgap_fig7.pdf", check=False)
@@ -186,7 +187,7 @@ def test_a_figure_without_its_experiment_is_refused(tree, snakemake):
 
 def test_missing_index_is_refused_before_any_job(tree, snakemake):
     path = tree / "config.yaml"
-    raw = yaml.safe_load(path.read_text())
+    raw = whole(path)
     raw["targets"]["copa_pair"]["indices"] = [1, 99999]
     path.write_text(yaml.safe_dump(raw))
     target = "results/targets/embedded-smoke/copa_pair.safetensors"

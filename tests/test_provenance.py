@@ -80,7 +80,7 @@ def test_settings_seeds_and_versions_are_told(results):
 
 def test_every_seed_of_config_is_among_them():
     config = settings(scale="laptop")
-    found = provenance_record.seeds(config, config)
+    found = provenance_record.seeds(config)
     dumped = config.model_dump(mode="json")
 
     def paths(value, where=()):
@@ -90,9 +90,8 @@ def test_every_seed_of_config_is_among_them():
             yield from paths(entry, (*where, key))
 
     expected = dict(paths(dumped))
-    assert set(found) == set(expected)
     assert len(found) > 50
-    assert all(config.amount(expected[path]) == value for path, value in found.items())
+    assert expected == found
 
 
 def test_data_put_there_by_hand_is_said_to_be(results):

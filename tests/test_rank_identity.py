@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -20,10 +19,11 @@ from gradleak.operators.structure import structural_rank
 from gradleak.operators.system import LayerSystem
 from gradleak.rank_analysis import analyse, network_index
 from gradleak.security import behind, discount, index_from_ranks, layer_system, structural_index
+from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/rank_identity.md").read_text()
-CONFIG = config.load(yaml.safe_load((ROOT / "config.yaml").read_text()))
+CONFIG = config.load(whole())
 ROWS = [
     [cell.strip() for cell in line.strip("| \n").split("|")]
     for line in PAGE.splitlines()

@@ -1,12 +1,9 @@
 """Residual networks as chains, against torchvision's."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 import torchvision
-import yaml
 from torch import nn
 
 from gradleak.config import load as load_config
@@ -16,12 +13,13 @@ from gradleak.models.build import load
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.models.initial import initial_weights
 from gradleak.models.resnet import KINDS, specs
+from settings_files import whole
 
 
 @pytest.fixture
 def config():
     """config.yaml as it is read, to change."""
-    return yaml.safe_load((Path(__file__).resolve().parents[1] / "config.yaml").read_text())
+    return whole()
 
 
 def network(kind, width, classes=10, cut=(), side=32):

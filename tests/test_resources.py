@@ -11,8 +11,9 @@ from gradleak import config as gradleak_config
 from gradleak import resources
 from gradleak.errors import ArtifactError
 from gradleak.resources import Measured, Resources
+from settings_files import whole
 
-RAW = yaml.safe_load((ROOT / "config.yaml").read_text())
+RAW = whole()
 
 
 def config(scale="laptop"):
@@ -20,16 +21,13 @@ def config(scale="laptop"):
 
 
 def some_attack():
-    """Wildcards of an attack whose steps and images the scale changes, from config.yaml itself."""
-    loaded = config()
-    for name, entry in loaded.experiments.items():
-        count = loaded.targets[entry.targets].count
-        for attack in entry.attacks:
-            if isinstance(count, str) and isinstance(
-                getattr(loaded.attacks[attack], "iterations", None), str
-            ):
-                return {"experiment": name, "model": entry.models[0], "attack": attack}
-    raise AssertionError("config.yaml has no such experiment")
+    """Wildcards of an attack whose steps and images are names of `scales`, from config itself."""
+    for name, entry in RAW["experiments"].items():
+        count = RAW["targets"][entry["targets"]].get("count")
+        for attack in entry["attacks"]:
+            if isinstance(count, str) and isinstance(RAW["attacks"][attack].get("iterations"), str):
+                return {"experiment": name, "model": entry["models"][0], "attack": attack}
+    raise AssertionError("config has no such experiment")
 
 
 def test_memory_and_time_double_with_each_attempt():

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import yaml
 from torchvision import datasets
 
 from gradleak import config, registry, sidecars
@@ -22,10 +21,11 @@ from gradleak.errors import ArtifactError, ConfigError, DataError, GradleakError
 from gradleak.generators import biggan_weights
 from gradleak.section import ID_PATTERN
 from gradleak.sections import Config
+from settings_files import whole
 from test_data_official import cifar, install, md5, tarred
 
 ROOT = Path(__file__).resolve().parents[1]
-RAW = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+RAW = whole()
 CODE = sorted((ROOT / "workflow").rglob("*.py"))
 
 

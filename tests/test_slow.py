@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 
 from gradleak import config
 from gradleak.attacks.least_squares import OPTIMISERS, LayerProblem
@@ -17,11 +16,12 @@ from gradleak.models.passes import margin_label
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.structure import structural_rank
 from gradleak.security import layer_system
+from settings_files import whole
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFIG = config.load(yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8")))
+CONFIG = config.load(whole())
 VARIANTS = [CONFIG.chain(f"cnn3_v{number}_tanh") for number in (1, 2, 3, 4)]
 # Variants 1 and 3 begin with layers of the same sizes.
 LAYERS = {layer.shape: (chain, layer) for chain in VARIANTS for layer in chain.convolutions}

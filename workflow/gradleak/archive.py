@@ -34,14 +34,15 @@ Figures, tables and claims of four papers on gradient leakage, replicated by one
 | `figures/`, `results/tables/` | figures and tables, the papers' values beside ours |
 | `results/claims.csv` | a verdict for every number and sentence of the papers |
 | `results/provenance.json` | what each was made from: files, rules, code, versions, seeds, host |
-| `config.yaml`, `config.resolved.json` | settings as they were written, and as they were used |
+| `config.yaml`, `papers/`, `examples/` | settings as they were written |
+| `config.resolved.json` | settings as they were used |
 | `requirements.lock` | exact versions of all libraries, with hashes |
 | `workflow/claims/` | the papers' numbers and sentences, as data |
 | `manifest.json` | SHA-256 of every file here, and what was left out |
 
 ## To make it again
 
-Check the commit out, put `config.yaml` in its place, and ask for the same file:
+Check the commit out, put these settings in their places, and ask for the same file:
 
 ```
 make setup

@@ -10,6 +10,7 @@ from gradleak.section import (
     AmountOrName,
     Count,
     DatasetName,
+    Draws,
     InputSize,
     Offset,
     OwnPath,
@@ -123,7 +124,7 @@ class AuditConfig(Section):
     )
     mode: Literal["auto", "training", "evaluation"] = "auto"
     count: AmountOrName | None = None
-    seeds: AmountOrName | None = None
+    seeds: Draws | None = None
     batches: Annotated[list[Count], Field(min_length=1)] = Field(default=[1, 4])
     offset: Offset = 0.0
     std: Std = 1.0

@@ -4,43 +4,22 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from gradleak.config_file import with_included
 from gradleak.errors import ConfigError
 from gradleak.experiment_checks import check_experiment, check_targets, check_weights
-from gradleak.sections import (
-    Config,
-    Experiment,
-)
+from gradleak.sections import Config, Experiment
 from gradleak.wording import check_known, sentence
 
 # Papers, each with a claims file of its name.
 PAPERS = get_args(Experiment.model_fields["paper"].annotation)
-# Keys that take a number or the name of one in `scales`.
-AMOUNTS = (
-    "seeds",
-    "count",
-    "networks",
-    "starts",
-    "iterations",
-    "images",
-    "conditions",
-    "batch",
-    "classes",
-    "size",
-    "train",
-    "validation",
-    "test",
-    "epochs",
-    "generations",
-)
-# Of these a run keeps one array each, so that more than MOST_DRAWS are refused before it starts.
-DRAWS, MOST_DRAWS = ("seeds", "networks", "starts"), 10_000
 # Names the folder of the data sets; between config.yaml and the command line.
 ROOT_VARIABLE = "GRADLEAK_DATA_ROOT"
 
@@ -67,23 +46,28 @@ def with_data_root(
     return {**raw, "data": {**(data or {}), "root": root}}
 
 
-def load(raw: dict[str, Any]) -> Config:
-    """Check a parsed config.yaml.
+def load(raw: Mapping[str, Any]) -> Config:
+    """Check a parsed config.yaml and the files that it includes; amounts become numbers.
 
     Raises
     ------
     ConfigError
-        Naming the first bad key, its value and what to do; further ones are counted.
+        Naming the file, the first bad key, its value and what to do; further ones are counted.
     """
+    whole, files = with_included(raw)
     try:
-        config = Config.model_validate(raw)
-    except ValidationError as error:
-        raise ConfigError(f"config.yaml: {sentence(error, Config)}") from error
-    _check_ids(config)
-    for name in config.models:
-        _ = config.chain(name).layers
-    for name, experiment in config.experiments.items():
-        check_experiment(config, name, _run_in(config, experiment))
+        config = Config.resolve({**whole, "include": raw.get("include", [])})
+        _check_ids(config)
+        for name in config.models:
+            _ = config.chain(name).layers
+        for name, experiment in config.experiments.items():
+            check_experiment(config, name, _run_in(config, experiment))
+    except (ConfigError, ValidationError) as error:
+        words = sentence(error, Config) if isinstance(error, ValidationError) else str(error)
+        words = words.removeprefix("config.yaml: ")
+        entry = re.match(r"(?:unknown )?(?:key ')?(\w+(?:\.\w+)?)", words)
+        file = files.get(entry[1] if entry else "", "config.yaml")
+        raise ConfigError(f"{file}: {words}") from error
     return config
 
 
@@ -120,8 +104,9 @@ def check_root(root: str) -> None:
 
 
 def schema() -> dict[str, Any]:
-    """JSON Schema of config.yaml, for editors."""
-    return Config.model_json_schema()
+    """JSON Schema of config.yaml and of the files that it includes, for editors."""
+    # Each file holds a part of the keys.
+    return {key: value for key, value in Config.model_json_schema().items() if key != "required"}
 
 
 def _check_ids(config: Config) -> None:
@@ -131,11 +116,8 @@ def _check_ids(config: Config) -> None:
         "group": config.groups,
     }
     for one, other in combinations(kinds, 2):
-        overlap = sorted(set(kinds[one]) & set(kinds[other]))
-        if overlap:
-            raise ConfigError(
-                f"config.yaml: {overlap[0]} is both a {one} and a {other}; rename one."
-            )
+        for name in sorted(set(kinds[one]) & set(kinds[other])):
+            raise ConfigError(f"{name} is both a {one} and a {other}; rename one.")
     networks = [*config.models, *config.families, *config.groups]
     for name, members in config.groups.items():
         check_known(f"groups.{name}", members, config.models)
@@ -147,25 +129,13 @@ def _check_ids(config: Config) -> None:
         check_known(f"{where}.attacks", experiment.attacks, config.attacks)
         check_known(f"{where}.server", [experiment.server], config.servers)
         check_weights(config, name)
-        _amounts_known(where, experiment, config)
-    for name, model in config.models.items():
-        check_known(f"models.{name}.layers.fc", model.amounts, config.scales)
-    for name, targets in config.targets.items():
-        _amounts_known(f"targets.{name}", targets, config)
+    for name in config.targets:
         check_targets(config, name)
-    for name, training in config.trainings.items():
-        _amounts_known(f"trainings.{name}", training, config)
-    for name, generator in config.generators.items():
-        _amounts_known(f"generators.{name}", generator, config)
-    for name, family in config.families.items():
-        _amounts_known(f"families.{name}", family, config)
-    for name, audit in config.audit.items():
-        _amounts_known(f"audit.{name}", audit, config)
     _check_attacks(config)
 
 
 def _check_attacks(config: Config) -> None:
-    """Amounts and the ids that attacks name; an attack is made from one that needs no other."""
+    """The ids that attacks name; an attack is made from one that needs no other."""
     for name, entry in config.attacks.items():
         where = f"attacks.{name}"
         for key in sorted(entry.model_fields_set):
@@ -173,7 +143,6 @@ def _check_attacks(config: Config) -> None:
                 raise ConfigError(
                     f"config.yaml: key '{where}.{key}' does not belong here; remove it."
                 )
-        _amounts_known(where, entry, config)
         if (why := entry.contradiction()) is not None:
             raise ConfigError(f"config.yaml: {where}: {why}.")
         own_images = getattr(entry, "own_images", None)
@@ -220,20 +189,6 @@ def _run_in(config: Config, experiment: Experiment) -> list[str]:
     """Attacks of an experiment and those that they are made from, each once."""
     listed = [[name, *config.attacks[name].made_from] for name in experiment.attacks]
     return list(dict.fromkeys(name for names in listed for name in names))
-
-
-def _amounts_known(where: str, section: BaseModel, config: Config) -> None:
-    """Refuse amounts that no name of `scales` stands for, and more draws than a file can hold."""
-    for key in AMOUNTS:
-        value = getattr(section, key, None)
-        if isinstance(value, str):
-            check_known(f"{where}.{key}", [value], config.scales)
-        if value is not None and key in DRAWS and config.amount(value) > MOST_DRAWS:
-            named = f"{value} = " if isinstance(value, str) else ""
-            raise ConfigError(
-                f"config.yaml: {where}.{key}: {named}{config.amount(value)} is more than the "
-                f"{MOST_DRAWS} that a run can keep; lower it."
-            )
 
 
 if __name__ == "__main__":

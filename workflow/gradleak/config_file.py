@@ -1,4 +1,4 @@
-"""The text of a config file, checked before Snakemake reads it.
+"""The text of config files, checked before Snakemake reads it, and put together from several.
 
 Snakemake takes the last of two equal keys, says of a file that is no YAML neither line nor reason,
 and runs Python expressions in one that says ``__use_yte__: true``.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ STANDARD = "tag:yaml.org,2002:"
 TEMPLATE = "__use_yte__"
 # Keys that YAML puts the entries of other mappings in place of.
 MERGE = f"{STANDARD}merge"
+# Keys of config.yaml alone; all others are sections of entries, each with an id.
+TOP = ("images", "scale", "device", "data", "include")
+SOURCE = Path(__file__).resolve().parents[2]
 
 Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -38,12 +41,16 @@ class _Loader(Base):
 
 
 def check(path: str | Path) -> None:
-    """Refuse a config file that Snakemake could not read, or would read in part.
+    """Refuse a config file that Snakemake could not read, or would read in part; see `read`.
 
-    Parameters
-    ----------
-    path
-        The file, YAML or JSON. One that is not there is left to Snakemake.
+    One that is not there is left to Snakemake.
+    """
+    if Path(path).exists():
+        read(path)
+
+
+def read(path: str | Path) -> dict[str, Any]:
+    """Keys of a config file, YAML or JSON.
 
     Raises
     ------
@@ -52,14 +59,13 @@ def check(path: str | Path) -> None:
         nothing, or asks for expressions to be run.
     """
     file = Path(path)
-    if not file.exists():
-        return
     if not file.is_file():
         raise ConfigError(f"{path} is no regular file; give a file with the keys of config.yaml.")
     text = _text(file)
     try:
-        if _is_json(text, file):
-            return
+        content = _json(text, file)
+        if content is not None:
+            return content
         loader = _Loader(text)
         node = loader.get_single_node()
         for line, key, first in _twice(node):
@@ -76,6 +82,82 @@ def check(path: str | Path) -> None:
         raise ConfigError(f"{path} holds no keys; give it those of config.yaml.")
     if TEMPLATE in found:
         raise ConfigError(f"{path}: {TEMPLATE} would run what the file holds; take it out.")
+    return found
+
+
+def with_included(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Add the entries of the files that a config includes; its own keys replace theirs.
+
+    Parameters
+    ----------
+    raw
+        A parsed config.yaml; ``include`` lists files.
+
+    Returns
+    -------
+    tuple
+        The whole config without ``include``; and the file of each entry, ``section.id``, that the
+        config itself says nothing of.
+
+    Raises
+    ------
+    ConfigError
+        Naming a file that is missing, defines what another defines, or holds other than entries.
+    """
+    merged: dict[str, Any] = {}
+    files: dict[str, str] = {}
+    rest = {key: value for key, value in raw.items() if key != "include"}
+    for name in _listed(raw.get("include", [])):
+        for section, entries in read(place(name)).items():
+            if section in TOP or not isinstance(entries, dict):
+                raise ConfigError(
+                    f"{name}: '{section}' is no section of entries; take it out, or put it into "
+                    "config.yaml."
+                )
+            files.setdefault(section, name)
+            for entry in entries:
+                key = f"{section}.{entry}"
+                if key in files:
+                    raise ConfigError(f"{name}: {key} stands in {files[key]} too; take one out.")
+                files[key] = name
+            merged[section] = merged.get(section, {}) | entries
+    own = {
+        f"{section}.{entry}"
+        for section, entries in rest.items()
+        if isinstance(entries, Mapping)
+        for entry in entries
+    }
+    return _merged(merged, rest), {key: name for key, name in files.items() if key not in own}
+
+
+def place(name: str) -> Path:
+    """Where an included file lies: below the working folder, or below that of the source tree."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise ConfigError(
+            f"config.yaml: include: {name} lies outside; give a path below the working folder."
+        )
+    found = next((path for path in (Path(name), SOURCE / name) if path.exists()), None)
+    if found is None:
+        raise ConfigError(
+            f"config.yaml: include: {name} is missing; correct the path, or take it out."
+        )
+    return found
+
+
+def _listed(names: Any) -> list[str]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError("config.yaml: include: give a list of files, or leave it out.")
+    return names
+
+
+def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
+    """Mapping in which those of `top` replace values of `base`, key by key at every depth."""
+    found = dict(base)
+    for key, value in top.items():
+        below = found.get(key)
+        deeper = isinstance(value, Mapping) and isinstance(below, Mapping)
+        found[key] = _merged(below or {}, value) if deeper else value
+    return found
 
 
 def _text(file: Path) -> str:
@@ -107,8 +189,8 @@ def _text(file: Path) -> str:
     return text
 
 
-def _is_json(text: str, file: Path) -> bool:
-    """Whether a file is JSON, which Snakemake tries first; refuses keys that stand twice in it."""
+def _json(text: str, file: Path) -> dict[str, Any] | None:
+    """Keys of a JSON file, which Snakemake tries first; None if it is none."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         for number, (key, _) in enumerate(pairs):
@@ -117,9 +199,10 @@ def _is_json(text: str, file: Path) -> bool:
         return dict(pairs)
 
     try:
-        return isinstance(json.loads(text, object_pairs_hook=once), dict)
+        found = json.loads(text, object_pairs_hook=once)
     except ValueError:
-        return False
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _twice(root: yaml.Node | None) -> Iterator[tuple[int, str, int]]:

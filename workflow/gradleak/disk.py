@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
-import yaml
-
 from gradleak import config as gradleak_config
+from gradleak import config_file
 from gradleak.benchmarks.pipeline import copy_tree, snakemake
 from gradleak.benchmarks.runner import last_line
 from gradleak.data.catalogue import info, resolve
@@ -103,7 +102,7 @@ def _paper(name: str) -> str:
 
 def _draws(config: Config, model: str) -> int:
     """Draws of weights in a model's file: the most that an experiment asks for."""
-    seeds = (config.amount(e.seeds) for e in config.experiments.values() if model in e.models)
+    seeds = (e.seeds for e in config.experiments.values() if model in e.models)
     return max(seeds, default=1)
 
 
@@ -111,18 +110,18 @@ def _batches(config: Config, targets: str) -> int:
     entry = config.targets[targets]
     if entry.indices is None:
         assert entry.count is not None
-        return config.amount(entry.count) * (1 + entry.relabel)
-    return len(entry.indices) // config.amount(entry.batch)
+        return entry.count * (1 + entry.relabel)
+    return len(entry.indices) // entry.batch
 
 
 def _pixels(config: Config, targets: str) -> int:
     """Pixels of a target set, a byte each."""
     entry = config.targets[targets]
     known = info(resolve(entry.dataset, config.images))
-    side = known.height if entry.size is None else config.amount(entry.size)
+    side = known.height if entry.size is None else entry.size
     if entry.resize == "repeat":
         side = min(side, known.height)  # repeated pixels are kept once
-    images = _batches(config, targets) * config.amount(entry.batch)
+    images = _batches(config, targets) * entry.batch
     return images * known.channels * side**2
 
 
@@ -145,19 +144,19 @@ def _gradient(config: Config, entry: Experiment, model: str) -> int:
         locks = sum(locked.lock.parameters(locked.filters) for c in chains for locked in c.locked)
         numbers = parameters(config, model) - locks * (entry.lock in ("withheld", "key"))
     size = DOUBLE if entry.precision == "float64" else SINGLE
-    return size * config.amount(entry.seeds) * _batches(config, entry.targets) * numbers
+    return size * entry.seeds * _batches(config, entry.targets) * numbers
 
 
 def _reconstruction(config: Config, entry: Experiment, model: str, attack: str) -> int:
     # MKOR stores images in the precision of the gradient, all other attacks solve in float64.
     single = config.attacks[attack].method.startswith("mkor") and entry.precision == "float32"
-    batch = config.amount(config.targets[entry.targets].batch)
+    batch = config.targets[entry.targets].batch
     chains = _chains(config, model)
     numbers = batch * sum(prod(chain.input) for chain in chains)
     if config.attacks[attack].method in ("copa", "rgap"):
         # They keep the input of the first fully connected layer too.
         numbers += sum(_features(chain) for chain in chains)
-    rounds = config.amount(entry.seeds) * _batches(config, entry.targets)
+    rounds = entry.seeds * _batches(config, entry.targets)
     return (SINGLE if single else DOUBLE) * rounds * numbers
 
 
@@ -201,7 +200,7 @@ def table(config: Config, paths: Iterable[str]) -> list[dict[str, str | int | fl
 def main() -> None:
     """Write what each scale takes, with real images, as CSV to standard output."""
     try:
-        raw = yaml.safe_load((ROOT.parents[1] / "config.yaml").read_text(encoding="utf-8"))
+        raw = config_file.read(ROOT.parents[1] / "config.yaml")
         writer = csv.DictWriter(sys.stdout, COLUMNS)
         writer.writeheader()
         for scale in SCALES:

@@ -35,7 +35,7 @@ def check_targets(config: Config, name: str) -> None:
     """
     targets = config.targets[name]
     dataset = f"{targets.dataset}-{targets.split}"
-    where, size = f"config.yaml: targets.{name}", PUBLISHED[targets.dataset][targets.split]
+    where, size = f"targets.{name}", PUBLISHED[targets.dataset][targets.split]
     if targets.indices is not None:
         last = max(targets.indices)
         if last >= size:
@@ -45,7 +45,7 @@ def check_targets(config: Config, name: str) -> None:
             )
         return
     assert targets.count is not None
-    count, batch = config.amount(targets.count), config.amount(targets.batch)
+    count, batch = targets.count, targets.batch
     drawn = targets.draw == "random"
     if targets.first + (batch if drawn else count * batch) > size:
         asked = f"batch: {batch}" if drawn else f"count: {count} of batch: {batch}"
@@ -136,17 +136,12 @@ def _check_training(config: Config, name: str) -> None:
     experiment = config.experiments[name]
     if experiment.training is None:
         return
-    where = f"config.yaml: experiments.{name}"
-    check_known(
-        f"{where.removeprefix('config.yaml: ')}.training", [experiment.training], config.trainings
-    )
+    where = f"experiments.{name}"
+    check_known(f"{where}.training", [experiment.training], config.trainings)
     training = config.trainings[experiment.training]
     targets = config.targets[experiment.targets]
     for key in ("dataset", "offset", "std", "size", "resize"):
-        ours, theirs = (
-            config.amount(value) if key == "size" and value is not None else value
-            for value in (getattr(training, key), getattr(targets, key))
-        )
+        ours, theirs = getattr(training, key), getattr(targets, key)
         if ours != theirs:
             raise ConfigError(
                 f"{where}: its networks are trained on {key}: {ours}, but targets "
@@ -168,7 +163,7 @@ def _check_training(config: Config, name: str) -> None:
 def _check_lock(config: Config, name: str) -> None:
     """Refuse locks that a server of its own weights would have to hold, and grants of no lock."""
     experiment = config.experiments[name]
-    where = f"config.yaml: experiments.{name}"
+    where = f"experiments.{name}"
     members = [m for model in experiment.models for m in config.members(model)]
     locked = [m for m in members if m in config.models and config.models[m].lock is not None]
     if locked and config.servers[experiment.server].method != "honest":
@@ -190,7 +185,7 @@ def _check_listed_once(config: Config, name: str) -> None:
         for member in config.members(entry):
             if member in places:
                 raise ConfigError(
-                    f"config.yaml: experiments.{name}.models: {member} is in {entry} and listed "
+                    f"experiments.{name}.models: {member} is in {entry} and listed "
                     f"by {places[member]} too, so it would count twice; take one of them out."
                 )
             places[member] = entry
@@ -284,11 +279,10 @@ def _check_generator(config: Config, name: str, attack: str) -> None:
         )
 
 
-def _shape(config: Config, size: int | str | None, dataset: str) -> tuple[int, int, int]:
+def _shape(config: Config, size: int | None, dataset: str) -> tuple[int, int, int]:
     """(C, H, W) of a data set's images at a size."""
     channels, height, width = info(resolve(dataset, config.images)).shape
-    side = None if size is None else config.amount(size)
-    return channels, side or height, side or width
+    return channels, size or height, size or width
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> Sequence[int]:
@@ -304,8 +298,7 @@ def _indices(config: Config, targets: Targets) -> Sequence[int]:
     if targets.indices is not None:
         return targets.indices
     assert targets.count is not None
-    images = config.amount(targets.count) * config.amount(targets.batch)
-    return range(targets.first, targets.first + images)
+    return range(targets.first, targets.first + targets.count * targets.batch)
 
 
 def _check_pair(config: Config, name: str, model: str) -> None:
@@ -318,7 +311,7 @@ def _check_pair(config: Config, name: str, model: str) -> None:
         shape = _shape(config, targets.size, targets.dataset)
         if own.input != shape:
             raise ConfigError(
-                f"config.yaml: experiments.{name}: {member} takes images of {list(own.input)}, "
+                f"experiments.{name}: {member} takes images of {list(own.input)}, "
                 f"but {experiment.targets} gives {list(shape)} of {dataset}; choose another target "
                 "set or model, or give the targets a size."
             )
@@ -326,7 +319,7 @@ def _check_pair(config: Config, name: str, model: str) -> None:
             _check_loss(name, experiment, config.chain(member))
         elif experiment.loss in BINARY:
             raise ConfigError(
-                f"config.yaml: experiments.{name}: the loss {experiment.loss} needs networks of "
+                f"experiments.{name}: the loss {experiment.loss} needs networks of "
                 f"one output, but {member} is a family with {config.families[member].classes}; "
                 "list models, or choose loss: cross_entropy."
             )
@@ -337,13 +330,13 @@ def _check_loss(name: str, experiment: Experiment, chain: Chain) -> None:
     outputs = chain.layers[-1].activation.name
     if experiment.loss in BINARY and (chain.classes != 1 or outputs != "identity"):
         raise ConfigError(
-            f"config.yaml: experiments.{name}: the loss {experiment.loss} takes one output without "
+            f"experiments.{name}: the loss {experiment.loss} takes one output without "
             f"an activation, but {chain.name} ends with {chain.classes} outputs and '{outputs}'; "
             "end it with {fc: 1}, or choose loss: cross_entropy."
         )
     if experiment.loss not in BINARY and chain.classes == 1:
         raise ConfigError(
-            f"config.yaml: experiments.{name}: {chain.name} has one output, on which cross-entropy "
+            f"experiments.{name}: {chain.name} has one output, on which cross-entropy "
             "is always 0 and raw logits say nothing; choose one of " + ", ".join(BINARY) + "."
         )
 

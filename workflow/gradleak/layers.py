@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, ValidationError
@@ -68,53 +67,43 @@ class LinearConfig(Section):
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
-def specs(
-    layers: Sequence[dict[str, Any]], amount: Callable[[int | str], int]
-) -> tuple[ConvSpec | LinearSpec, ...]:
-    """Layers of config.yaml as the package's own descriptions.
+def parse(layers: list[Any], context: Any) -> list[Any]:
+    """Check the layers of a network; a list among them counts as its entries.
 
     Parameters
     ----------
     layers
-        Entries of a model's ``layers``.
-    amount
-        Gives the number that the name of one of ``scales`` stands for.
+        Entries of a model's ``layers``, as they are written.
+    context
+        Of `gradleak.section.at_scale`.
 
     Raises
     ------
     ValueError
         Naming the layer, and where it is of a kind that a chain does not know, what to use.
     """
-    return tuple(_spec(number, raw, amount) for number, raw in enumerate(layers, start=1))
+    parts = (entry if isinstance(entry, list) else [entry] for entry in layers)
+    flat = [layer for part in parts for layer in part]
+    return [_layer(number, layer, context) for number, layer in enumerate(flat, start=1)]
 
 
-def _spec(
-    number: int, raw: dict[str, Any], amount: Callable[[int | str], int]
-) -> ConvSpec | LinearSpec:
+def _layer(number: int, raw: Any, context: Any) -> Any:
+    if not isinstance(raw, dict):
+        return raw  # refused by the field's own type
     kind = _kind(number, raw)
     try:
-        layer = kind.model_validate(raw)
+        return kind.model_validate(raw, context=context)
     except ValidationError as error:
         raise ValueError(f"layer {number}: {sentence(error, kind)}") from error
+
+
+def spec(layer: ConvConfig | LinearConfig) -> ConvSpec | LinearSpec:
+    """Layer as the package's own description."""
+    own = {key: getattr(layer, key) for key in type(layer).model_fields}
+    own["activation"] = Activation(own["activation"], own.pop("slope"))
     if isinstance(layer, ConvConfig):
-        return ConvSpec(
-            filters=layer.conv,
-            kernel=layer.kernel,
-            stride=layer.stride,
-            padding=layer.padding,
-            bias=layer.bias,
-            activation=Activation(layer.activation, layer.slope),
-            skip=layer.skip,
-            gain=layer.gain,
-            pool=layer.pool,
-            padding_mode=layer.padding_mode,
-            norm=layer.norm,
-            projection=layer.projection,
-        )
-    activation = Activation(layer.activation, layer.slope)
-    return LinearSpec(
-        amount(layer.fc), layer.bias, activation, layer.inputs, layer.gain, layer.dropout
-    )
+        return ConvSpec(filters=own.pop("conv"), **own)
+    return LinearSpec(outputs=own.pop("fc"), **own)
 
 
 def _kind(number: int, raw: dict[str, Any]) -> type[ConvConfig] | type[LinearConfig]:

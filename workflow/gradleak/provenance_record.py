@@ -85,25 +85,25 @@ def installed(lock: str) -> dict[str, dict[str, Any]]:
 
 def amounts(config: Config) -> dict[str, int]:
     """Every name of `scales` with its number at the scale of this run."""
-    return {name: config.amount(name) for name in config.scales}
+    return dict(config.scales)
 
 
-def seeds(section: BaseModel | Mapping[str, Any], config: Config) -> dict[str, int]:
+def seeds(section: BaseModel | Mapping[str, Any]) -> dict[str, int]:
     """Every `seed`, and every number of `seeds`, by its path in config.yaml."""
-    return dict(_seeds(section, "", config))
+    return dict(_seeds(section, ""))
 
 
-def _seeds(section: Any, where: str, config: Config) -> Iterator[tuple[str, int]]:
+def _seeds(section: Any, where: str) -> Iterator[tuple[str, int]]:
     if isinstance(section, BaseModel):
         section = {key: getattr(section, key) for key in type(section).model_fields}
     if not isinstance(section, Mapping):
         return
     for key, value in section.items():
         path = f"{where}.{key}" if where else str(key)
-        if key in ("seed", "seeds") and isinstance(value, int | str):
-            yield path, config.amount(value)
+        if key in ("seed", "seeds") and isinstance(value, int):
+            yield path, value
         else:
-            yield from _seeds(value, path, config)
+            yield from _seeds(value, path)
 
 
 def _artifact(
@@ -159,7 +159,12 @@ def _result(path: str, files: Graph, layout: Layout) -> dict[str, Any]:
 
 
 def make(
-    results: Iterable[str], config: Config, layout: Layout, *, settings: str, lock: str
+    results: Iterable[str],
+    config: Config,
+    layout: Layout,
+    *,
+    settings: Mapping[str, str],
+    lock: str,
 ) -> dict[str, Any]:
     """Everything that results/provenance.json says.
 
@@ -171,8 +176,10 @@ def make(
         Of this run.
     layout
         Where files lie.
-    settings, lock
-        config.yaml and requirements.lock, which may lie in another folder than the results.
+    settings
+        Paths of config.yaml and of the files that it includes, by their names there.
+    lock
+        Path of requirements.lock. All may lie in another folder than the results.
     """
     tops = sorted(results)
     files = graph(tops)
@@ -193,10 +200,12 @@ def make(
         "device": config.device,
         "code": package_code(),
         "workflow": digest_of(SOURCES, ROOT.parents[1]),
-        "files": {Path(path).name: checksum(path) for path in (settings, lock)},
+        "files": {
+            name: checksum(path) for name, path in {**settings, "requirements.lock": lock}.items()
+        },
         "config": config.model_dump(mode="json"),
         "amounts": amounts(config),
-        "seeds": seeds(config, config),
+        "seeds": seeds(config),
         "versions": {"python": platform.python_version(), **versions()},
         "packages": installed(Path(lock).read_text(encoding="utf-8")),
         "datasets": list(data.values()),

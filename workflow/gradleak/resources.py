@@ -19,10 +19,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from gradleak import config as gradleak_config
-from gradleak import sidecars
+from gradleak import config_file, sidecars
 from gradleak.artifacts import write_rows
 from gradleak.errors import ArtifactError, GradleakError
 from gradleak.sections import Config
@@ -104,9 +102,9 @@ def key_of(config: Config, wildcards: Mapping[str, str]) -> str:
     return " ".join(parts)
 
 
-def _product(config: Config, entry: Any, names: Iterable[str]) -> int:
+def _product(entry: Any, names: Iterable[str]) -> int:
     values = (getattr(entry, name, None) for name in names)
-    return math.prod(config.amount(value) for value in values if value is not None)
+    return math.prod(value for value in values if value is not None)
 
 
 def work(config: Config, script: str, wildcards: Mapping[str, str]) -> tuple[int, int]:
@@ -132,17 +130,17 @@ def work(config: Config, script: str, wildcards: Mapping[str, str]) -> tuple[int
     if "experiment" in wildcards:
         experiment = config.experiments[wildcards["experiment"]]
         chosen = config.targets[experiment.targets]
-        time *= _product(config, chosen, ["count"]) * config.amount(experiment.seeds)
-        batch = config.amount(chosen.batch)
+        time *= _product(chosen, ["count"]) * experiment.seeds
+        batch = chosen.batch
     if "targets" in wildcards:
-        batch = _product(config, config.targets[wildcards["targets"]], ["count", "batch"])
-        pixels = _product(config, config.targets[wildcards["targets"]], ["size"]) ** 2
+        batch = _product(config.targets[wildcards["targets"]], ["count", "batch"])
+        pixels = _product(config.targets[wildcards["targets"]], ["size"]) ** 2
     if script == "attack" and "attack" in wildcards:
-        time *= _product(config, config.attacks[wildcards["attack"]], STEPS)
+        time *= _product(config.attacks[wildcards["attack"]], STEPS)
     if "training" in wildcards:
-        time *= _product(config, config.trainings[wildcards["training"]], ["train", "epochs"])
+        time *= _product(config.trainings[wildcards["training"]], ["train", "epochs"])
     if "generator" in wildcards:
-        time *= _product(config, config.generators[wildcards["generator"]], ["images", "epochs"])
+        time *= _product(config.generators[wildcards["generator"]], ["images", "epochs"])
     if "model" in wildcards:
         members = [m for m in config.members(wildcards["model"]) if m in config.models]
         pixels = max(1, sum(math.prod(config.chain(member).input) for member in members))
@@ -162,8 +160,7 @@ class Resources:
     """
 
     def __init__(self, config: Config, rows: Iterable[Measured] | None = None) -> None:
-        self.scale = config.scale
-        self.at = {scale: config.model_copy(update={"scale": scale}) for scale in SCALES}
+        self.config = config
         self.rows = list(read() if rows is None else rows)
         self.known: dict[Any, tuple[float, float]] = {}
 
@@ -186,11 +183,12 @@ class Resources:
 
         Only jobs of the same kind are multiplied by how much more there is to do.
         """
-        scales = list(reversed(SCALES[: SCALES.index(self.scale) + 1]))
+        scales = list(reversed(SCALES[: SCALES.index(self.config.scale) + 1]))
         for scale in scales:
-            rows = self._measured(script, key_of(self.at[scale], wildcards), scale)
+            there = self.config.at(scale)
+            rows = self._measured(script, key_of(there, wildcards), scale)
             if rows:
-                now, then = (work(self.at[at], script, wildcards) for at in (self.scale, scale))
+                now, then = (work(at, script, wildcards) for at in (self.config, there))
                 longer, larger = (max(1, one / other) for one, other in zip(now, then, strict=True))
                 mib, seconds = max(r.mib for r in rows), max(r.cpu_seconds for r in rows)
                 return (
@@ -246,7 +244,7 @@ def measured(config: Config, folder: Path) -> list[Measured]:
     """The most that each kind of job took, by the sidecars in a folder."""
     taken: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for job in sidecars.jobs(folder):
-        at = config.model_copy(update={"scale": job["scale"]})
+        at = config.at(job["scale"])
         try:
             key = key_of(at, job["wildcards"])
         except KeyError:
@@ -301,8 +299,7 @@ def main() -> None:
         if not needed.exists():
             sys.exit(f"{needed} is missing; run `snakemake all` and this in the same folder.")
     try:
-        raw = yaml.safe_load(Path("config.yaml").read_text(encoding="utf-8"))
-        config = gradleak_config.load(raw)
+        config = gradleak_config.load(config_file.read("config.yaml"))
         number = update(TABLE, config, sidecars.FOLDER, replace=arguments.replace)
     except GradleakError as error:
         sys.exit(f"gradleak: {error}")

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
+    GetCoreSchemaHandler,
+    Tag,
     ValidationError,
+    ValidationInfo,
     ValidatorFunctionWrapHandler,
     WrapValidator,
 )
 from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from gradleak.data.catalogue import info
+from gradleak.wording import ID_PATTERN, SENTENCE, undefined
 
 ActivationName = Literal["identity", "tanh", "sigmoid", "leaky_relu", "relu"]
 DatasetName = Literal["mnist", "cifar10", "cifar100", "imagenet"]
@@ -25,14 +33,14 @@ DatasetName = Literal["mnist", "cifar10", "cifar100", "imagenet"]
 MirrorName = Literal[DatasetName, "lpips"]
 Precision = Literal["float32", "float64"]
 WEB = r"^https?://[^\s{}]+$"
-# Ids become parts of paths and wildcards, so nothing else may be in them.
-ID_PATTERN = r"^[a-z][a-z0-9_]*$"
 # Names of files end at 255 bytes, and an id is a part of one.
 LONGEST_ID = 100
 # Largest number of a config, far beyond what any machine here could do; and seed, of 32 bits.
 MOST, MOST_SEED = 10**7, 2**32 - 1
 # Of what inputs are shifted and divided by: pixels are in [0, 1] before.
 MOST_OFFSET, LEAST_STD = 1000.0, 1e-4
+# Largest number of arrays of which a run keeps one each, such as draws of weights.
+MOST_DRAWS = 10_000
 Count = Annotated[int, Field(gt=0, le=MOST)]
 Whole = Annotated[int, Field(ge=0, le=MOST)]
 Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
@@ -49,15 +57,90 @@ def _no_period(value: str) -> str:
 Identifier = Annotated[
     str, Field(pattern=ID_PATTERN, max_length=LONGEST_ID), AfterValidator(_no_period)
 ]
-AmountOrName = Count | Identifier
-if TYPE_CHECKING:
-    Amount = int
-else:
-    # A number by the time that anything computes with it; in config.yaml maybe a name of `scales`.
-    Amount = AmountOrName
 Value = TypeVar("Value")
 # A field that Python code may set and config.yaml may not.
 Hidden = Annotated[Value, Field(exclude=True), SkipJsonSchema()]
+
+
+class Section(BaseModel):
+    """Base of all sections: closed, strict (no "3" for 3) and unchangeable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class ByScale(Section):
+    """An amount at each scale."""
+
+    smoke: Count
+    laptop: Count
+    paper: Count
+
+
+def at_scale(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Context in which sections of a parsed config.yaml are validated: its scale, named amounts.
+
+    What is wrong here is refused where it stands, and replaced by a value that is not.
+    """
+    scale = raw.get("scale")
+    scale = scale if isinstance(scale, str) and scale in ByScale.model_fields else "laptop"
+    named, amounts = raw.get("scales"), {}
+    for name, value in named.items() if isinstance(named, Mapping) else ():
+        number = value.get(scale) if isinstance(value, Mapping) else value
+        amounts[name] = number if type(number) is int and 0 < number <= MOST else 1
+    return {"scale": scale, "scales": amounts}
+
+
+def _form(value: Any) -> str:
+    """How an amount is written: a number, one for each scale, or the name of one in `scales`."""
+    if isinstance(value, dict | ByScale):
+        return "amount-by-scale"
+    return "amount-name" if isinstance(value, str) and value[:1].isalpha() else "amount-number"
+
+
+Written = Annotated[
+    Annotated[Count, Tag("amount-number")]
+    | Annotated[ByScale, Tag("amount-by-scale")]
+    | Annotated[Identifier, Tag("amount-name")],
+    Discriminator(_form),
+]
+
+
+@dataclass(frozen=True)
+class _AtScale:
+    """Mark of an amount, however it is written: a plain number once it is validated."""
+
+    most: int = MOST
+
+    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        written = handler.generate_schema(Written)
+        return core_schema.with_info_after_validator_function(self._number, written)
+
+    def _number(self, value: int | str | ByScale, info: ValidationInfo) -> int:
+        context = info.context or {"scale": None, "scales": {}}
+        if isinstance(value, ByScale):
+            if context["scale"] is None:
+                raise ValueError("only config files have scales; give a number")
+            value = int(getattr(value, context["scale"]))
+        elif isinstance(value, str) and value not in context["scales"]:
+            raise _complaint(undefined(value, context["scales"]))
+        number = context["scales"][value] if isinstance(value, str) else value
+        if number > self.most:
+            named = f"{value} = " if isinstance(value, str) else ""
+            raise _complaint(
+                f"{named}{number} is more than the {self.most} that a run can keep; lower it"
+            )
+        return int(number)
+
+
+def _complaint(words: str) -> PydanticCustomError:
+    """What is said of a value without repeating it."""
+    return PydanticCustomError(SENTENCE, "{words}", {"words": words})
+
+
+# An amount: a number, one for each scale, or the name of one in `scales`.
+AmountOrName = Annotated[int, _AtScale()]
+# The same of draws, starts or networks.
+Draws = Annotated[int, _AtScale(MOST_DRAWS)]
 InputSize = Annotated[tuple[Count, Count, Count], Field(strict=False)]
 # The same, where names of `scales` may stand for sides.
 ScaledInputSize = Annotated[tuple[Count, AmountOrName, AmountOrName], Field(strict=False)]
@@ -109,8 +192,14 @@ def _web_address(value: str) -> str:
 OwnPath = Annotated[str, Field(min_length=1), AfterValidator(_plain_path)]
 # Another address of downloads; their checksums stay the official ones.
 WebAddress = Annotated[str, Field(json_schema_extra={"pattern": WEB}), AfterValidator(_web_address)]
-Sides = Annotated[tuple[Count, Count], WrapValidator(_pair)]
-Margins = Annotated[tuple[Whole, Whole], WrapValidator(_pair)]
+Sides = Annotated[
+    tuple[Count, Count],
+    WrapValidator(_pair, json_schema_input_type=Count | tuple[Count, Count]),
+]
+Margins = Annotated[
+    tuple[Whole, Whole],
+    WrapValidator(_pair, json_schema_input_type=Whole | tuple[Whole, Whole]),
+]
 # One or more ids, none of them twice.
 Identifiers = Annotated[
     list[Identifier],
@@ -123,12 +212,6 @@ Indices = Annotated[
     Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     AfterValidator(_once),
 ]
-
-
-class Section(BaseModel):
-    """Base of all sections: closed, strict (no "3" for 3) and unchangeable."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 def _described(schema: dict[str, Any]) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, PositiveFloat, PrivateAttr, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PositiveFloat,
+    PrivateAttr,
+    ValidationInfo,
+    model_validator,
+)
 
 from gradleak import registry
 from gradleak.audit_sections import AuditConfig
 from gradleak.errors import ConfigError
 from gradleak.generator_sections import GeneratorConfig
-from gradleak.layers import specs
+from gradleak.layers import ConvConfig, LinearConfig, parse, spec
 from gradleak.losses import OF_CLASSES
 from gradleak.models import resnet, vgg16
 from gradleak.models.activations import Activation
@@ -23,6 +30,7 @@ from gradleak.section import (
     AmountOrName,
     Count,
     DatasetName,
+    Draws,
     Identifier,
     Identifiers,
     Indices,
@@ -37,6 +45,7 @@ from gradleak.section import (
     Std,
     WebAddress,
     Whole,
+    at_scale,
     known_split,
 )
 from gradleak.servers.honest import HonestServer
@@ -58,14 +67,6 @@ class Data(Section):
     root: OwnPath = "data"
     imagenet: OwnPath | None = None
     mirrors: dict[MirrorName, WebAddress] = Field(default={})
-
-
-class Amount(Section):
-    """One amount at each scale."""
-
-    smoke: Count
-    laptop: Count
-    paper: Count
 
 
 class Targets(Section):
@@ -111,8 +112,6 @@ class Targets(Section):
             raise ValueError(f"resize: {self.resize} goes with size; give it or take resize out")
         if self.indices is None and self.names is None:
             return self
-        if isinstance(self.batch, str):
-            raise ValueError("indices and names need batch as a number, not a name of scales")
         if self.indices is not None and len(self.indices) % self.batch:
             raise ValueError(f"{len(self.indices)} indices do not fill batches of {self.batch}")
         if self.names is not None and len(self.names) * self.batch != len(self.indices or []):
@@ -120,17 +119,11 @@ class Targets(Section):
         return self
 
 
-def _flat(layers: Any) -> Any:
-    """Layers, a list among them taken for its entries: networks can share one by an anchor."""
-    if not isinstance(layers, list):
-        return layers
-    parts = (entry if isinstance(entry, list) else [entry] for entry in layers)
-    return [layer for part in parts for layer in part]
-
-
+Layer = ConvConfig | LinearConfig
+# As they are written: a list among the layers counts as its entries.
 Layers = Annotated[
-    list[dict[str, Any]],
-    BeforeValidator(_flat, json_schema_input_type=list[dict[str, Any] | list[dict[str, Any]]]),
+    list[Layer],
+    BeforeValidator(lambda layers: layers, json_schema_input_type=list[Layer | list[Layer]]),
     Field(min_length=1),
 ]
 
@@ -176,54 +169,53 @@ class Model(Section):
     spread: PositiveFloat | None = None
     lock: LockConfig | None = None
 
+    _specs: tuple[ConvSpec | LinearSpec, ...] = PrivateAttr()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parsed(cls, values: Any, info: ValidationInfo) -> Any:
+        if not isinstance(values, dict) or not isinstance(values.get("layers"), list):
+            return values
+        return {**values, "layers": parse(values["layers"], info.context)}
+
     @model_validator(mode="after")
     def _known_layers(self) -> Model:
         if (self.layers is None) == (self.architecture is None):
             raise ValueError("give either layers or architecture")
-        self.specs(lambda value: value if isinstance(value, int) else 1)
+        self._specs = self._plain()
+        if self.lock is not None:
+            lock = Lock(self.lock.key, Activation(self.lock.activation))
+            try:
+                self._specs = with_lock(self._specs, self.lock.layers, lock)
+            except ConfigError as error:
+                raise ValueError(str(error).rstrip(".")) from error
         return self
 
-    def specs(self, amount: Callable[[int | str], int]) -> tuple[ConvSpec | LinearSpec, ...]:
-        """Layers as the package's own descriptions; `amount` is that of `gradleak.layers.specs`."""
-        plain = self._plain(amount)
-        if self.lock is None:
-            return plain
-        lock = Lock(self.lock.key, Activation(self.lock.activation))
-        try:
-            return with_lock(plain, self.lock.layers, lock)
-        except ConfigError as error:
-            raise ValueError(str(error).rstrip(".")) from error
-
-    def _plain(self, amount: Callable[[int | str], int]) -> tuple[ConvSpec | LinearSpec, ...]:
+    def _plain(self) -> tuple[ConvSpec | LinearSpec, ...]:
         """Layers without a lock."""
         if self.layers is not None:
-            return specs(self.layers, amount)
+            return tuple(spec(layer) for layer in self.layers)
         known = self.architecture
         if isinstance(known, VggConfig):
             return vgg16.specs(known.classes)
         assert known is not None
         try:
-            width = amount(known.width)
             return resnet.specs(
-                known.kind, width, known.classes, known.stem, known.cut, known.activation
+                known.kind, known.width, known.classes, known.stem, known.cut, known.activation
             )
         except ConfigError as error:
             raise ValueError(f"architecture: {str(error).rstrip('.')}") from error
 
-    @property
-    def amounts(self) -> list[str]:
-        """Names of ``scales`` that layers and sides use."""
-        widths = [raw.get("fc") for raw in self.layers or ()]
-        if isinstance(self.architecture, ResNetConfig):
-            widths.append(self.architecture.width)
-        return [value for value in (*self.input, *widths) if isinstance(value, str)]
+    def chain(self, name: str) -> Chain:
+        """The network under a name; what does not fit together is refused when it is used."""
+        return Chain(name, self.input, self._specs, self.spread)
 
 
 class Family(Section):
     """Networks drawn at random from lists of sizes."""
 
     input: InputSize
-    networks: AmountOrName
+    networks: Draws
     seed: Seed
     convolutions: Count
     filters: Annotated[list[Count], Field(min_length=1)]
@@ -235,12 +227,16 @@ class Family(Section):
 
 
 class Experiment(Section):
-    """Every listed model, defence and attack on one target set."""
+    """Every listed model, defence and attack on one target set.
+
+    The first `few_seeds` draws of the weights count where draws hardly differ.
+    """
 
     paper: Literal["copa", "rgap", "fedkl", "mkor"]
     targets: Identifier
     models: Identifiers
-    seeds: AmountOrName
+    seeds: Draws
+    few_seeds: AmountOrName = 3
     defences: Identifiers
     attacks: Identifiers
     loss: Literal["cross_entropy", "raw_logits", "logistic", "exponential", "hinge"] = (
@@ -265,15 +261,21 @@ class Experiment(Section):
             )
         return self
 
+    @property
+    def few(self) -> int:
+        """Draws that count where they hardly differ."""
+        return min(self.few_seeds, self.seeds)
+
 
 class Config(Section):
-    """All of config.yaml."""
+    """All of config.yaml and of the files that it includes, amounts as numbers at its scale."""
 
     images: Literal["embedded", "real"]
     scale: Literal["smoke", "laptop", "paper"]
     device: Literal["auto", "cpu", "cuda", "mps"]
     data: Data
-    scales: dict[Identifier, Amount]
+    include: list[OwnPath] = Field(default=[])
+    scales: dict[Identifier, AmountOrName] = Field(default={})
     targets: dict[Identifier, Targets]
     models: dict[Identifier, Model]
     families: dict[Identifier, Family]
@@ -285,25 +287,35 @@ class Config(Section):
     attacks: dict[Identifier, AttackConfig]
     experiments: dict[Identifier, Experiment]
     audit: dict[Identifier, AuditConfig] = Field(default={})
-    _chains: dict[tuple[str, str], Chain] = PrivateAttr(default_factory=dict)
+    _raw: Mapping[str, Any] = PrivateAttr(default_factory=dict)
+    _scales: dict[str, Config] = PrivateAttr(default_factory=dict)
+    _chains: dict[str, Chain] = PrivateAttr(default_factory=dict)
+
+    @classmethod
+    def resolve(cls, raw: Mapping[str, Any]) -> Config:
+        """Validate parsed settings, amounts as numbers at their scale."""
+        config = cls.model_validate(raw, context=at_scale(raw))
+        config._raw = raw
+        return config
+
+    def at(self, scale: str) -> Config:
+        """The same settings at another scale."""
+        if scale == self.scale:
+            return self
+        if scale not in self._scales:
+            self._scales[scale] = Config.resolve({**self._raw, "scale": scale})
+        return self._scales[scale]
 
     def amount(self, value: int | str) -> int:
-        """Resolve an amount: a number, or a name in `scales` at the current scale."""
-        if isinstance(value, int):
-            return value
-        return int(getattr(self.scales[value], self.scale))
+        """Number of an amount: itself, or the one of this name in `scales`."""
+        return value if isinstance(value, int) else self.scales[value]
 
     def chain(self, model: str) -> Chain:
         """Chain of one entry of `models`."""
-        # Rules ask thousands of times; a copy at another scale shares what is kept here.
-        known = self._chains.get((self.scale, model))
-        if known is None:
-            entry = self.models[model]
-            channels, height, width = (self.amount(value) for value in entry.input)
-            size = channels, height, width
-            known = Chain(model, size, entry.specs(self.amount), entry.spread)
-            self._chains[self.scale, model] = known
-        return known
+        # Rules ask thousands of times.
+        if model not in self._chains:
+            self._chains[model] = self.models[model].chain(model)
+        return self._chains[model]
 
     def members(self, model: str) -> list[str]:
         """Models in the file of an id: those of a group, or the model itself."""

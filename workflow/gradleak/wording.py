@@ -10,8 +10,11 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from gradleak.errors import ConfigError
-from gradleak.section import ID_PATTERN
 
+# Ids become parts of paths and wildcards, so nothing else may be in them.
+ID_PATTERN = r"^[a-z][a-z0-9_]*$"
+# Type of a complaint that says all there is to say of a value.
+SENTENCE = "sentence"
 # Sections whose entries are a union, told apart by `method` or `kind`, and keys that are one.
 UNIONS = ("attacks", "defences", "servers", "generators")
 UNION_KEYS = ("architecture", "network", "samples")
@@ -59,6 +62,8 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
         where = path.removesuffix(f".{value}")
         rule = "use lower-case letters, digits and _, a letter first"
         return f"{where}: {shown} is no id; {rule}{more}."
+    if kind == SENTENCE:
+        return f"{path}: {first['msg']}{more}."
     message = first["msg"].removeprefix("Value error, ")
     message = message[0].lower() + message[1:]
     at = f"{path}: " if path else ""
@@ -78,7 +83,7 @@ def _user_path(location: tuple[int | str, ...]) -> str:
         del parts[2]
     if len(parts) > 3 and parts[2] in UNION_KEYS:
         del parts[3]
-    added = ("constrained-", "function-", "[key]")
+    added = ("constrained-", "function-", "amount-", "[key]")
     return ".".join(part for part in parts if not part.startswith(added))
 
 
@@ -95,6 +100,16 @@ def _all_keys(model: type[BaseModel]) -> set[str]:
     return {key for kind in kinds for key in getattr(kind, "model_fields", ())}
 
 
+def undefined(value: str, known: Iterable[str]) -> str:
+    """What is said of an id that is not among the `known`: the one nearest to it, and others."""
+    choices = list(known)
+    more = ", …" if len(choices) > MOST_CHOICES else ""
+    return (
+        f"'{value}' is not defined{nearest(value, choices)}; "
+        f"define it or choose one of {', '.join(choices[:MOST_CHOICES])}{more}"
+    )
+
+
 def check_known(key: str, values: Iterable[str], known: Iterable[str]) -> None:
     """Refuse the first of `values` that is not among the `known`, for the key it stands under.
 
@@ -104,10 +119,6 @@ def check_known(key: str, values: Iterable[str], known: Iterable[str]) -> None:
         With the known value that is nearest to it.
     """
     choices = list(known)
-    more = ", …" if len(choices) > MOST_CHOICES else ""
     for value in values:
         if value not in choices:
-            raise ConfigError(
-                f"config.yaml: {key}: '{value}' is not defined{nearest(value, choices)}; "
-                f"define it or choose one of {', '.join(choices[:MOST_CHOICES])}{more}."
-            )
+            raise ConfigError(f"{key}: {undefined(value, choices)}.")

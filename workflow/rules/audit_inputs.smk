@@ -2,11 +2,8 @@
 
 
 def audit_settings(wildcards):
-    """Entry of `audit`, with numbers for amounts."""
+    """Entry of `audit`."""
     entry = settings("audit", wildcards.audit)
-    for key in ("count", "seeds"):
-        if entry[key] is not None:
-            entry[key] = CONFIG.amount(entry[key])
     # These decide what passes, not what is found.
     return {key: value for key, value in entry.items() if key not in ("limit", "baseline")}
 

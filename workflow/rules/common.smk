@@ -8,7 +8,7 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
 from gradleak import config as gradleak_config
-from gradleak import cleanup, disk, registry, resources, shared_cache
+from gradleak import cleanup, config_file, disk, registry, resources, shared_cache
 from gradleak.benchmarks.threads import shortened
 from gradleak.data import backbones
 from gradleak.data.arrays import is_by_hand

@@ -61,7 +61,7 @@ def fedkl_accuracy_files(wildcards):
 
 def fedkl_chains():
     """Locked networks as they are at paper scale, whatever the scale of this run."""
-    paper = CONFIG.model_copy(update={"scale": "paper"})
+    paper = CONFIG.at("paper")
     found = {
         network: paper.chain(model)
         for network, dataset in reversed(FEDKL_TRAINED)

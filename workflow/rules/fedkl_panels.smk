@@ -289,7 +289,7 @@ def fedkl_fig4_cases():
         {
             "row": f"{FEDKL_NETWORKS[network]}, {FEDKL_DATASETS[dataset]}",
             "dataset": resolve(CONFIG.trainings[entry["training"]].dataset, CONFIG.images),
-            "settings": amounts_of("trainings", entry["training"]),
+            "settings": settings("trainings", entry["training"]),
             "networks": [entry["model"], f"{entry['model']}_kl"],
         }
         for (network, dataset, _), entry in zip(FEDKL_FIG4, plain, strict=True)

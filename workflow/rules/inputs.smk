@@ -43,23 +43,18 @@ def dataset_file(wildcards):
 
 
 def target_settings(wildcards):
-    """Entry of `targets`, with its classes and side at the current scale."""
-    entry = settings("targets", wildcards.targets)
-    for key in ("classes", "size"):
-        if entry[key] is not None:
-            entry[key] = CONFIG.amount(entry[key])
-    return entry
+    """Entry of `targets`."""
+    return settings("targets", wildcards.targets)
 
 
 def target_count(wildcards):
     """Number of images, where a target set takes the first of a split."""
-    count = CONFIG.targets[wildcards.targets].count
-    return None if count is None else CONFIG.amount(count)
+    return CONFIG.targets[wildcards.targets].count
 
 
 def target_batch(wildcards):
     """Images that share one gradient."""
-    return CONFIG.amount(CONFIG.targets[wildcards.targets].batch)
+    return CONFIG.targets[wildcards.targets].batch
 
 
 def model_settings(wildcards):
@@ -67,11 +62,7 @@ def model_settings(wildcards):
     if wildcards.model not in CONFIG.families:
         members = CONFIG.members(wildcards.model)
         return {"chains": [CONFIG.chain(member).describe() for member in members]}
-    family = CONFIG.families[wildcards.model]
-    return {
-        **settings("families", wildcards.model),
-        "networks": CONFIG.amount(family.networks),
-    }
+    return settings("families", wildcards.model)
 
 
 def model_seeds(wildcards):
@@ -192,17 +183,8 @@ def defence_code(wildcards):
 
 
 def amounts_of_attack(attack):
-    """Entry of `attacks`, with its amounts at the current scale."""
-    return amounts_of("attacks", attack)
-
-
-def amounts_of(section, name):
-    """An entry of a section, with its amounts at the current scale."""
-    entry = settings(section, name)
-    for key in gradleak_config.AMOUNTS:
-        if entry.get(key) is not None:
-            entry[key] = CONFIG.amount(entry[key])
-    return entry
+    """Entry of `attacks`."""
+    return settings("attacks", attack)
 
 
 def attack_settings(wildcards):
@@ -315,8 +297,8 @@ def rank_of(*experiments, models=None):
 
 
 def security_seeds(wildcards):
-    """Draws of weights whose ranks are computed: ranks hardly vary, so three tell enough."""
-    return min(3, CONFIG.amount(CONFIG.experiments[wildcards.experiment].seeds))
+    """Draws of weights whose ranks are computed, which hardly vary."""
+    return CONFIG.experiments[wildcards.experiment].few
 
 
 def rank_amounts(wildcards):
@@ -340,8 +322,8 @@ def pair_gradients(wildcards):
 
 
 def pair_seeds(wildcards):
-    """Draws of weights for the comparison: three tell optimisers and starts apart."""
-    return min(3, CONFIG.amount(CONFIG.experiments[COPA_PAIR].seeds))
+    """Draws of weights for the comparison: few tell optimisers and starts apart."""
+    return CONFIG.experiments[COPA_PAIR].few
 
 
 def copa_default(wildcards):

@@ -6,11 +6,15 @@ MADE = ["results/", "figures/"]
 PICTURED = [pattern.split(CASE)[0] for pattern in (TARGETS, RECONSTRUCTION, GENERATOR)]
 
 
+INCLUDED = [str(config_file.place(name)) for name in CONFIG.include]
+
+
 # On a cluster this stays where Snakemake runs: it is short, and git is there.
 rule provenance:
     input:
         results=[*RESULTS, CLAIMED],
         config=beside_snakefile("config.yaml"),
+        included=INCLUDED,
         lock=beside_snakefile("requirements.lock"),
     output:
         "results/provenance.json",
@@ -40,6 +44,7 @@ rule archive:
         provenance="results/provenance.json",
         results=[*RESULTS, CLAIMED],
         config=beside_snakefile("config.yaml"),
+        included=INCLUDED,
         lock=beside_snakefile("requirements.lock"),
         claims=[*CLAIMS, *EXPLANATIONS],
     output:
@@ -54,6 +59,7 @@ rule archive:
         mem_mb=1000,
         runtime=10,
     params:
+        included=CONFIG.include,
         code=code("gradleak.archive"),
     message:
         "Pack {output}"

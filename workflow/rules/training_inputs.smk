@@ -2,8 +2,8 @@
 
 
 def training_settings(wildcards):
-    """Entry of `trainings`, with its amounts at the current scale."""
-    return amounts_of("trainings", wildcards.training)
+    """Entry of `trainings`."""
+    return settings("trainings", wildcards.training)
 
 
 def training_dataset(wildcards):
@@ -51,8 +51,8 @@ def trained_of(*experiments):
 
 
 def generator_settings(wildcards):
-    """Entry of `generators`, with its amounts at the current scale."""
-    return amounts_of("generators", wildcards.generator)
+    """Entry of `generators`."""
+    return settings("generators", wildcards.generator)
 
 
 def generator_source(wildcards):

@@ -10,5 +10,6 @@ from gradleak.script import job
 with job(snakemake, altered=True):
     given = snakemake.input
     sources = {"config.yaml": given.config, "requirements.lock": given.lock}
+    sources |= dict(zip(snakemake.params.included, given.included, strict=True))
     sources |= {f"workflow/claims/{Path(path).name}": path for path in given.claims}
     archive.write(snakemake.output[0], given.provenance, given.results, sources)

@@ -12,5 +12,6 @@ with job(snakemake, altered=True):
     config = Config.model_validate_json(params.resolved)
     layout = Layout(params.data_root, tuple(params.made), tuple(params.pictured))
     given = snakemake.input
-    told = make(map(str, given.results), config, layout, settings=given.config, lock=given.lock)
+    files = {"config.yaml": given.config, **dict(zip(config.include, given.included, strict=True))}
+    told = make(map(str, given.results), config, layout, settings=files, lock=given.lock)
     write_json(snakemake.output[0], told)

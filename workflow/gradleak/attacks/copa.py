@@ -11,7 +11,7 @@ from pydantic import PositiveFloat
 from gradleak.attacks.base import Attack, AttackerView, LayerFacts, Reconstruction
 from gradleak.models.activations import INSIDE
 from gradleak.models.chain import Chain
-from gradleak.section import Amount
+from gradleak.section import AmountOrName
 
 if TYPE_CHECKING:
     from gradleak.attacks.layerwise import ConvolutionCache, LayerAnswer, LayerTask
@@ -34,7 +34,7 @@ class Copa(Attack):
     # space, g of eq. (19) is zero and eq. (7) equals eq. (5).
     pull_back: Literal["appendix_b", "algorithm_1"] = "appendix_b"
     optimiser: Literal["lbfgs", "levenberg_marquardt", "adam"] = "lbfgs"
-    iterations: Amount = 500  # the optimiser's limit of steps
+    iterations: AmountOrName = 500  # the optimiser's limit of steps
 
     @cached_property
     def _cache(self) -> ConvolutionCache:

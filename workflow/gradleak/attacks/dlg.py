@@ -13,7 +13,7 @@ from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.search import Lock, Search, Share, Start, moments
 from gradleak.models.chain import Chain
 from gradleak.progress import progress
-from gradleak.section import Amount, Hidden, Identifier, Precision
+from gradleak.section import AmountOrName, Hidden, Identifier, Precision
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +84,7 @@ class Dlg(Judged):
     own_images: Identifier | None = None  # target set whose images of the class are starts
     start_noise: Share = 0.0
     precision: Precision = "float64"
-    iterations: Amount = 1000  # most evaluations of value and gradient of each search
+    iterations: AmountOrName = 1000  # most evaluations of value and gradient of each search
     lock: Lock = "guess"
     target: Hidden[float] = 1e-15  # relative distance to stop at: about float32's rounding
 

@@ -13,7 +13,7 @@ from gradleak.attacks.dlg import Judged
 from gradleak.attacks.search import Ready, moments
 from gradleak.models.chain import Chain
 from gradleak.progress import progress
-from gradleak.section import Amount, Hidden, Identifier, Precision
+from gradleak.section import AmountOrName, Hidden, Identifier, Precision
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ class GaussNewton(Judged):
     # Uniform noise where no finite reconstruction is given.
     start: Literal["normal", "reconstruction"] = "reconstruction"
     of: Identifier | None = None
-    iterations: Amount = 30  # most steps of both stages together
+    iterations: AmountOrName = 30  # most steps of both stages together
     precision: Hidden[Precision] = "float64"
     target: Hidden[float] = 1e-12  # stop one step after this relative distance is reached
     layers: Hidden[bool] = True  # whether to run R-GAP's walk for the first stage

@@ -14,7 +14,7 @@ from gradleak.attacks.search import Ready, Search, Share, moments
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
 from gradleak.progress import progress
-from gradleak.section import Amount, Count, Hidden, Identifier
+from gradleak.section import AmountOrName, Count, Hidden, Identifier
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ class Ggl(Search):
 
     method: Literal["ggl"] = "ggl"
     generator: Identifier  # entry of `generators` in config.yaml
-    generations: Amount = 500
+    generations: AmountOrName = 500
     population: Annotated[Count, Field(ge=2)] = 50  # latent vectors that each generation draws
     sigma: PositiveFloat = 0.5  # their standard deviation at first
     bound: PositiveFloat = 2.0  # of the numbers of z; CMA-ES folds its draws back smoothly

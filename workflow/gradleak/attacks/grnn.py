@@ -13,7 +13,7 @@ from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.search import Lock, Search, Share, moments
 from gradleak.models.chain import Chain
 from gradleak.progress import progress
-from gradleak.section import Amount, Count, Hidden
+from gradleak.section import AmountOrName, Count, Hidden
 
 if TYPE_CHECKING:
     import torch
@@ -47,7 +47,7 @@ class Grnn(Search):
 
     method: Literal["grnn"] = "grnn"
     label: Literal["from_view", "unknown"] = "unknown"
-    iterations: Amount = 1000  # steps
+    iterations: AmountOrName = 1000  # steps
     rate: PositiveFloat = 1e-4  # of RMSprop, as PyTorch defines it
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
     # The code of GRNN's authors takes 1e-3 for LeNet and 1e-6 for ResNet-18, that of FedKL's 1e-6.

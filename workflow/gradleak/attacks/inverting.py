@@ -12,7 +12,7 @@ from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.search import Lock, Search, Share, moments
 from gradleak.models.chain import Chain
 from gradleak.progress import progress
-from gradleak.section import Amount
+from gradleak.section import AmountOrName
 
 if TYPE_CHECKING:
     import torch
@@ -39,7 +39,7 @@ class CosineSearch(Search):
     at 1 its gradient has no component along the shared one.
     """
 
-    iterations: Amount = 1000  # steps; the authors take 24,000 or 4,800
+    iterations: AmountOrName = 1000  # steps; the authors take 24,000 or 4,800
     rate: PositiveFloat = 0.1  # Adam's first learning rate
     tv: Share = 1e-4  # weight of the total variation
     failure_loss: PositiveFloat = 1.0

@@ -16,7 +16,7 @@ from gradleak.errors import NumericsError
 from gradleak.losses import BINARY
 from gradleak.models.chain import Chain
 from gradleak.progress import progress
-from gradleak.section import Amount, Hidden, Precision
+from gradleak.section import AmountOrName, Draws, Hidden, Precision
 from gradleak.usable import check_gradient
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ class Search(ManyAttack):
     # Whether it computes with `BranchGradients` under every network.
     only_branches: ClassVar[bool] = False
 
-    starts: Amount = 1  # searches for each gradient; no more than are given without noise
-    images: Amount | None = None  # attack only the first so many images of a gradient file
+    starts: Draws = 1  # searches for each gradient; no more than are given without noise
+    images: AmountOrName | None = None  # attack only the first so many images of a gradient file
     precision: Precision = "float32"
     # N(0, 1), uniform over the range of inputs, or given with the view: another attack's answer or
     # images of the same class. Then start i is the given one number i, and over again.

@@ -17,7 +17,7 @@ Path_ = str | os.PathLike[str]
 
 
 def save(path: Path_, audit: Audit) -> None:
-    """Write a result as JSON, as ``workflow/schemas/audit.schema.json`` describes it."""
+    """Write a result as JSON, as `gradleak.auditing.result.schema` describes it."""
     write_json(str(path), audit.model_dump(mode="json"))
 
 

@@ -324,7 +324,7 @@ class Audit(Part):
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema of an audit's findings, as workflow/schemas/audit.schema.json has it."""
+    """JSON schema of an audit's findings; `python -m gradleak.auditing.result` writes it."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Audit.model_json_schema()
 
 

@@ -143,7 +143,11 @@ def ours(case: Case, evaluations: int) -> Outcome:
     """All images and starts at once."""
     given = case.views[0].starts
     assert given is not None
-    options: dict[str, Any] = {"start": "reconstruction", "starts": len(given), "precision": "float32"}
+    options: dict[str, Any] = {
+        "start": "reconstruction",
+        "starts": len(given),
+        "precision": "float32",
+    }
     return _outcome(case, Dlg(**options, iterations=evaluations, target=TARGET).run_many)
 
 

@@ -21,7 +21,7 @@ from gradleak.errors import ArtifactError
 from gradleak.provenance import ROOT
 from gradleak.script import THREADS
 
-TREE = ("Snakefile", "config.yaml", "workflow", "profiles", "envs", "examples")
+TREE = ("Snakefile", "config.yaml", "papers", "workflow", "profiles", "envs", "examples")
 # Folder of the Snakefile.
 HERE = ROOT.parents[1]
 

@@ -23,18 +23,13 @@ def shortened(raw: dict[str, Any]) -> dict[str, Any]:
     return {
         section: {
             name: {
-                key: least(raw, value, FEW[key]) if key in FEW and value is not None else value
+                key: min(value, FEW[key]) if key in FEW and value is not None else value
                 for key, value in entry.items()
             }
             for name, entry in raw[section].items()
         }
         for section in ("targets", "attacks", "experiments", "trainings", "generators")
     }
-
-
-def least(raw: dict[str, Any], value: int | str, most: int) -> int:
-    """An amount at the current scale, but `most` at most."""
-    return min(most, value if isinstance(value, int) else raw["scales"][value][raw["scale"]])
 
 
 def compare(

@@ -1,0 +1,12 @@
+"""Settings that the source tree ships, as they are written, in one mapping."""
+
+from pathlib import Path
+
+from gradleak import config_file
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def whole(path=ROOT / "config.yaml"):
+    """Keys of config.yaml and of the files that it includes, to change and to write back."""
+    return config_file.with_included(config_file.read(path))[0]
