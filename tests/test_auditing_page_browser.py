@@ -13,9 +13,15 @@ pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_t
 LARGE = layer(
     "features.denseblock4.denselayer16.self_attention.out_proj",
     **dict.fromkeys(("unknowns", "own_unknowns", "outputs", "rank", "free"), 13_211_264),
-    parameters=102_764_544, weights=102_760_448, carried=12_845_056,
-    virtual=111_214_592, index=-213_975_040, condition=1.234e12,
-    rank_kind="at most", input=(512, 224, 224), output=(512, 112, 112),
+    parameters=102_764_544,
+    weights=102_760_448,
+    carried=12_845_056,
+    virtual=111_214_592,
+    index=-213_975_040,
+    condition=1.234e12,
+    rank_kind="at most",
+    input=(512, 224, 224),
+    output=(512, 112, 112),
     critical=True,
     note="counted with the layer that its skip ends at; no condition number above 4500 unknowns",
 )
