@@ -25,16 +25,13 @@ def table(of, name):
 
 def terms(*lists):
     """Term -> text of lists of terms."""
-    found = {}
-    for listed in lists:
-        names, texts = listed.all("dt"), listed.all("dd")
-        found |= {n.text(): t.text() for n, t in zip(names, texts, strict=True)}
-    return found
+    pairs = [zip(listed.all("dt"), listed.all("dd"), strict=True) for listed in lists]
+    return {name.text(): text.text() for pair in pairs for name, text in pair}
 
 
-def all_terms(section):
+def all_terms(html, name):
     """Of all lists of a section."""
-    return terms(*section.all("dl"))
+    return terms(*html.one("section", id=name).all("dl"))
 
 
 def classes(element):

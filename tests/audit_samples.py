@@ -2,18 +2,17 @@
 
 import numpy as np
 
+from gradleak.auditing.cases import case
 from gradleak.auditing.page_pictures import Pictures
 from gradleak.auditing.result import (
     AttackPart,
     Audit,
-    Case,
     Change,
     LayerRow,
     Network,
     Price,
     Run,
     Setting,
-    Spread,
     StructurePart,
     Verdict,
     Worst,
@@ -27,63 +26,34 @@ IMAGES, SEEDS = 3, 2
 
 def run(image, seed, ssim, psnr=None, **more):
     """A run that is ok with that SSIM; with None, one that failed."""
+    own = {"status": "ok", "reason": "", "psnr": psnr, "ssim": ssim}
     if ssim is None:
-        reason = more.pop("reason", "the search met NaN at step 7")
-        return Run(
-            image=image,
-            seed=seed,
-            status="failed",
-            reason=reason,
-            psnr=None,
-            ssim=None,
-            matched=False,
-            readable=False,
-        )
-    psnr = 10 + 30 * ssim if psnr is None else psnr
-    own = {"status": "ok", "reason": "", "matched": ssim > 0.2, "readable": ssim >= 0.5}
-    return Run(image=image, seed=seed, psnr=psnr, ssim=ssim, **(own | more))
+        own |= {"status": "failed", "reason": "the search met NaN at step 7"}
+    elif psnr is None:
+        own["psnr"] = 10 + 30 * ssim
+    own |= {"matched": (ssim or 0) > 0.2, "readable": (ssim or 0) >= 0.5}
+    return Run(image=image, seed=seed, **(own | more))
 
 
-def spread(values):
-    return Spread(mean=sum(values) / len(values), low=min(values), high=max(values))
-
-
-def case(change, attack, runs, batch=1):
+def tried(change, attack, runs, batch=1):
     """A case whose counts are those of its runs."""
-    ok = [found for found in runs if found.status == "ok"]
-    return Case(
-        change=change,
-        attack=attack,
-        batch=batch,
-        attempted=len(runs),
-        ok=len(ok),
-        readable=sum(found.readable for found in runs),
-        matched=sum(found.matched for found in runs),
-        psnr=spread([found.psnr for found in ok]) if ok else None,
-        ssim=spread([found.ssim for found in ok]) if ok else None,
-        runs=tuple(runs),
-    )
+    return case(change, attack, batch, runs)
 
 
 def not_applicable(change, attack, reason):
     """A case of an attack that does not apply under a change."""
-    more = {"status": "not_applicable", "matched": False, "readable": False, "reason": reason}
-    none = [run(i, 0, 0.0).model_copy(update=more | {"psnr": None, "ssim": None}) for i in (0, 1)]
-    return case(change, attack, none).model_copy(update={"attempted": 0})
+    none = [run(i, 0, None, status="not_applicable", reason=reason) for i in (0, 1)]
+    return case(change, attack, 1, none)
 
 
 def runs(ssims):
     """A run for each image and draw, in turn with these SSIMs."""
-    return [
-        run(image, seed, ssims[(image * SEEDS + seed) % len(ssims)])
-        for image in range(IMAGES)
-        for seed in range(SEEDS)
-    ]
+    pairs = [(image, seed) for image in range(IMAGES) for seed in range(SEEDS)]
+    return [run(*pair, ssims[k % len(ssims)]) for k, pair in enumerate(pairs)]
 
 
 def layer(name, kind="conv", **more):
     counts = "unknowns own_unknowns weights outputs carried virtual index rank free condition"
-    empty = dict.fromkeys(counts.split())
     own = {
         "detail": "Conv2d(3, 12, kernel_size=(5, 5), stride=(2, 2))",
         "input": (3, 32, 32),
@@ -94,7 +64,7 @@ def layer(name, kind="conv", **more):
         "readable": True,
         "note": "",
     }
-    return LayerRow(layer=name, kind=kind, **(empty | own | more))
+    return LayerRow(layer=name, kind=kind, **(dict.fromkeys(counts.split()) | own | more))
 
 
 def counted(name, index, rank_kind="exact", carried=0, **more):
@@ -116,17 +86,13 @@ def counted(name, index, rank_kind="exact", carried=0, **more):
 
 
 def structure(**more):
+    why = "attn is attention: it multiplies values made of its input with each other."
     layers = (
         counted("c1", -2100),
         counted(LONG, 5400, "at most", condition=None, critical=True, carried=1234567),
         counted("c3", 0, "measured", condition=1.5e9, note="a filter or its dJ/dZ is 0"),
         layer("bn1", "norm", detail="BatchNorm2d(12)"),
-        layer(
-            "attn",
-            "other",
-            readable=False,
-            note="attn is attention: it multiplies values made of its input with each other.",
-        ),
+        layer("attn", "other", readable=False, note=why),
         counted(ODD, -1, condition=float("inf"), virtual=0, free=0, rank=3072),
     )
     own = {
@@ -141,63 +107,34 @@ def structure(**more):
     return StructurePart(**(own | more))
 
 
+def part(name, title, settings, reason="", chapter="honest server"):
+    return AttackPart(id=name, title=title, chapter=chapter, settings=settings, reason=reason)
+
+
 ATTACKS = (
-    AttackPart(
-        id="copa",
-        title="COPA",
-        chapter="honest server",
-        settings="closed form, least squares",
-        reason="",
-    ),
-    AttackPart(
-        id="ig",
-        title="Inverting Gradients",
-        chapter="honest server",
-        settings="200 steps, cosine & total variation",
-        reason="",
-    ),
-    AttackPart(
-        id="rgap",
-        title="R-GAP",
-        chapter="honest server",
-        settings="closed form",
-        reason="ReLU is <not> invertible & gives 0.",
-    ),
-    AttackPart(
-        id="mkor",
-        title="MKOR",
-        chapter="malicious server",
-        settings="batch of 3",
-        reason="",
-    ),
-    AttackPart(
-        id="fishing",
-        title="Class fishing",
-        chapter="malicious server",
-        settings="one class",
-        reason="The last layer has no bias.",
+    part("copa", "COPA", "closed form, least squares"),
+    part("ig", "Inverting Gradients", "200 steps, cosine & total variation"),
+    part("rgap", "R-GAP", "closed form", "ReLU is <not> invertible & gives 0."),
+    part("mkor", "MKOR", "batch of 3", "", "malicious server"),
+    part(
+        "fishing", "Class fishing", "one class", "The last layer has no bias.", "malicious server"
     ),
 )
 
 
-def change(
-    name, kind="noise", leak=0.0, ssim=0.1, attack="ig", reason="", price=None, title="", **more
-):
-    return Change(
-        id=name,
-        title=title or f"Change {name}",
-        kind=kind,
-        reason=reason,
-        leak=leak,
-        read=0 if leak is None else round(6 * leak),
-        gradients=0 if leak is None else 6,
-        ssim=ssim,
-        attack=attack,
-        effect=more.get("effect", "" if leak is None or kind == "none" else "no difference shown"),
-        p=more.get("p"),
-        note=more.get("note", ""),
-        price=price,
-    )
+def change(name, kind="noise", leak=0.0, ssim=0.1, attack="ig", **more):
+    none = leak is None
+    own = {
+        "title": f"Change {name}",
+        "reason": "",
+        "read": 0 if none else round(6 * leak),
+        "gradients": 0 if none else 6,
+        "effect": "" if none or kind == "none" else "no difference shown",
+        "p": None,
+        "note": "",
+        "price": None,
+    }
+    return Change(id=name, kind=kind, leak=leak, ssim=ssim, attack=attack, **(own | more))
 
 
 def price(**more):
@@ -212,133 +149,105 @@ def price(**more):
     return Price(**(own | more))
 
 
+HALF = price(
+    parameters=0.512,
+    multiply_adds=0.25,
+    seconds=None,
+    accuracy=None,
+    baseline=None,
+    note="no data set with labels was given",
+)
+NO_SKIP = "the network has no skip that could be cut"
+NOISE, HALVED = "Noise of 0.1 & more", f"Half the filters of {LONG}"
 CHANGES = (
     change("none", "none", 0.5, 0.61, "copa", price=price(accuracy=0.655), title="As it is"),
-    change(
-        "noise_1",
-        leak=0.0,
-        ssim=0.08,
-        price=price(),
-        title="Noise of 0.1 & more",
-        effect="helps",
-        p=0.0039,
-    ),
-    change(
-        "fewer",
-        "fewer",
-        1 / 6,
-        0.33,
-        price=price(
-            parameters=0.512,
-            multiply_adds=0.25,
-            seconds=None,
-            accuracy=None,
-            baseline=None,
-            note="no data set with labels was given",
-        ),
-        title=f"Half the filters of {LONG}",
-        effect="helps",
-        p=0.0078,
-    ),
+    change("noise_1", ssim=0.08, price=price(), title=NOISE, effect="helps", p=0.0039),
+    change("fewer", "fewer", 1 / 6, 0.33, price=HALF, title=HALVED, effect="helps", p=0.0078),
     change("batch", "batch", 0.5, 0.6, "copa", title="Batches of 4", effect="inconclusive"),
     change("lock", "lock", 1.0, 0.97, price=price(seconds=121.6), title="Key-lock", note="<b>"),
-    change(
-        "cut",
-        "cut",
-        None,
-        None,
-        "",
-        "the network has no skip that could be cut",
-        title="Cut the largest <skip>",
-    ),
+    change("cut", "cut", None, None, "", title="Cut the largest <skip>", reason=NO_SKIP),
 )
 
 
 def cases():
     good, bad = [0.9, 0.1, 0.7, 0.3, 0.99, 0.05], [0.1, None, 0.02, 0.0, 0.12, 0.15]
     return (
-        case("none", "copa", runs(good)),
-        case("none", "ig", runs(bad)),
-        case("none", "mkor", [run(0, 0, 0.8), run(1, 0, 0.3), run(2, 0, None)], batch=3),
-        case("noise_1", "copa", runs([None])),
+        tried("none", "copa", runs(good)),
+        tried("none", "ig", runs(bad)),
+        tried("none", "mkor", [run(0, 0, 0.8), run(1, 0, 0.3), run(2, 0, None)], batch=3),
+        tried("noise_1", "copa", runs([None])),
         not_applicable("fewer", "copa", "c1 has too few filters"),
-        case("noise_1", "ig", runs([0.08])),
-        case("fewer", "ig", runs([0.6, 0.1, 0.2, 0.3, 0.1, 0.2])),
-        case("lock", "ig", runs([0.97])),
-        case("noise_1", "mkor", [run(0, 0, 0.4), run(0, 1, 0.2)], batch=3),
+        tried("noise_1", "ig", runs([0.08])),
+        tried("fewer", "ig", runs([0.6, 0.1, 0.2, 0.3, 0.1, 0.2])),
+        tried("lock", "ig", runs([0.97])),
+        tried("noise_1", "mkor", [run(0, 0, 0.4), run(0, 1, 0.2)], batch=3),
     )
 
 
-def audit(grade="leaks", **more):
-    """Findings of a grade, with something of everything."""
-    verdict = Verdict(
-        grade=grade,
-        sentence="From one shared gradient, 3 of 6 pictures could be read again <at 1 & 2>.",
-        advice="Of what was tried, Noise <of> 0.1 helped most.",
-        malicious="A server that sends weights of its own could read 1 of 2 pictures & more.",
-        rests_on=("COPA and Inverting Gradients", "3 gradients of 1 image in 2 draws"),
-        limits=("weights were drawn afresh", 'only "few" images & draws'),
-        worst=Worst(attack="copa", image=2, seed=0, psnr=39.7, ssim=0.99),
-        ranking=("noise_1", "fewer"),
-    )
+VERDICT = Verdict(
+    grade="leaks",
+    sentence="From one shared gradient, 3 of 6 pictures could be read again <at 1 & 2>.",
+    advice="Of what was tried, Noise <of> 0.1 helped most.",
+    malicious="A server that sends weights of its own could read 1 of 2 pictures & more.",
+    rests_on=("COPA and Inverting Gradients", "3 gradients of 1 image in 2 draws"),
+    limits=("weights were drawn afresh", 'only "few" images & draws'),
+    worst=Worst(attack="copa", image=2, seed=0, psnr=39.7, ssim=0.99),
+    ranking=("noise_1", "fewer"),
+)
+NETWORK = Network(
+    source=f"factory of my <file>.py, {ODD}",
+    kind=ODD,
+    input=(3, 32, 32),
+    classes=10,
+    parameters=11_173_962,
+    multiply_adds=556_651_520,
+    weights="fresh weights, seed 0",
+)
+SETTING = Setting(
+    loss="cross_entropy",
+    mode="training",
+    images="photos that ship with scikit-image & scikit-learn",
+    count=IMAGES,
+    gallery=20,
+    seeds=SEEDS,
+    batches=(1, 4),
+    scale="laptop",
+)
+
+
+def audit(grade="leaks", said=None, **more):
+    """Findings of a grade, with something of everything; `said` changes the verdict."""
     own = {
         "version": 1,
         "name": "my_net",
-        "network": Network(
-            source=f"factory of my <file>.py, {ODD}",
-            kind=ODD,
-            input=(3, 32, 32),
-            classes=10,
-            parameters=11_173_962,
-            multiply_adds=556_651_520,
-            weights="fresh weights, seed 0",
-        ),
-        "setting": Setting(
-            loss="cross_entropy",
-            mode="training",
-            images="photos that ship with scikit-image & scikit-learn",
-            count=IMAGES,
-            gallery=20,
-            seeds=SEEDS,
-            batches=(1, 4),
-            scale="laptop",
-        ),
+        "network": NETWORK,
+        "setting": SETTING,
         "structure": structure(),
         "attacks": ATTACKS,
         "cases": cases(),
         "changes": CHANGES,
-        "verdict": verdict,
+        "verdict": VERDICT.model_copy(update={"grade": grade} | (said or {})),
     }
     return Audit(**(own | more))
 
 
 def bare():
     """Findings with as little in them as may be."""
-    empty = structure(
-        layers=(),
-        index=None,
-        critical="",
-        security=None,
-        security_kind="",
-        security_note="c(M) is of a chain: two branches meet at cat.",
-        chain="two branches meet at cat.",
-    )
-    verdict = Verdict(
-        grade="not shown",
-        sentence="No attack could be run.",
-        advice="Of what was tried, Noise <of> 0.1 helped most.",
-        malicious="A server that sends weights of its own was not tried.",
-        rests_on=(),
-        limits=(),
-        worst=None,
-        ranking=(),
-    )
-    unchanged = change("none", "none", None, None, "", title="As it is")
+    why = "two branches meet at cat."
+    none = {"index": None, "critical": "", "security": None, "security_kind": ""}
+    empty = structure(layers=(), security_note=f"c(M) is of a chain: {why}", chain=why, **none)
+    said = {
+        "sentence": "No attack could be run.",
+        "malicious": "A server that sends weights of its own was not tried.",
+        "worst": None,
+    } | dict.fromkeys(("rests_on", "limits", "ranking"), ())
     refused = tuple(
         attack.model_copy(update={"reason": attack.reason or "it needs a chain"})
         for attack in ATTACKS
     )
-    return audit(structure=empty, verdict=verdict, changes=(unchanged,), cases=(), attacks=refused)
+    unchanged = change("none", "none", None, None, "", title="As it is")
+    parts = {"structure": empty, "changes": (unchanged,), "cases": (), "attacks": refused}
+    return audit("not shown", said, **parts)
 
 
 def pictures(count=IMAGES, channels=3, side=32, attacks=("copa", "ig", "mkor")):

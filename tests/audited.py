@@ -1,9 +1,72 @@
-"""Networks that nobody at gradleak wrote, as people bring them to an audit."""
+"""Networks that nobody at gradleak wrote, as people bring them to an audit; how tests read them."""
 
+import re
+from contextlib import contextmanager
+
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 from torchvision import models
+
+from gradleak.auditing.changes import variants
+from gradleak.auditing.conversion import convert
+from gradleak.auditing.menu import menu, named
+from gradleak.auditing.networks import ChainNetwork, Shared, Task
+from gradleak.auditing.reading import read
+from gradleak.errors import ConfigError
+
+CPU = torch.device("cpu")
+
+
+def made(build, seed=0):
+    torch.manual_seed(seed)
+    return build()
+
+
+def task(mode="evaluation"):
+    return Task("cross_entropy", mode, 0.0, 1.0, CPU)
+
+
+def chain_network(build, size, mode="evaluation"):
+    """A network as a chain, and the module that it was read from."""
+    module = made(build)
+    found = convert(read(module, size), module, "net")
+    weights = found.weights(module)
+    return (
+        ChainNetwork(task(mode), found.chain, lambda draw: weights, found.layers, found.before),
+        module,
+    )
+
+
+def changes(network, batches=(1,), critical=0, norm=1.0, **more):
+    """Changes of a network by their ids, no id twice."""
+    found = variants(network, batches, critical=critical, norm=norm, **more)
+    by_id = {variant.id: variant for variant in found}
+    assert len(by_id) == len(found)
+    return by_id
+
+
+def of_menu(network, name):
+    """An attack at smoke scale."""
+    return named(menu("smoke", network.multiply_adds, network.parameters), name)
+
+
+def answer(network, name, gradient, labels, start=None):
+    """What an attack answers to one gradient."""
+    shared = Shared(gradient, labels, 0, start)
+    (found,) = network.answers(of_menu(network, name), 0, [shared])
+    return found
+
+
+@contextmanager
+def refused(*parts, match="", kind=ConfigError):
+    """Something is refused in one sentence, which has these parts and matches."""
+    with pytest.raises(kind) as error:
+        yield
+    text = str(error.value)
+    assert "\n" not in text and text.endswith("."), text
+    assert re.search(match, text) and all(part in text for part in parts), text
 
 
 class Functional(nn.Module):

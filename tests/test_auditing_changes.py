@@ -6,18 +6,10 @@ import torch
 from torch import nn
 
 import audited
+from audited import chain_network, changes, made, task
 from gradleak.auditing import menu
-from gradleak.auditing.changes import (
-    NOISE,
-    cut,
-    fewer,
-    gradient_norm,
-    skips,
-    strided,
-    variants,
-)
-from gradleak.auditing.conversion import convert
-from gradleak.auditing.networks import ChainNetwork, ModuleNetwork, Task, multiply_adds
+from gradleak.auditing.changes import NOISE, cut, fewer, gradient_norm, skips, strided
+from gradleak.auditing.networks import ModuleNetwork
 from gradleak.auditing.reading import read
 from gradleak.auditing.telling import told
 from gradleak.defences.soteria import cost
@@ -25,39 +17,19 @@ from gradleak.errors import ConfigError
 from gradleak.models.build import load
 from gradleak.models.locks import is_private
 
-TASK = Task("cross_entropy", "evaluation", 0.0, 1.0, torch.device("cpu"))
 
-
-def lenet():
+def lenet(second=(8, 3, 1), features=8 * 16):
     """Convolutions, ReLU and max pools."""
+    filters, kernel, padding = second
     return nn.Sequential(
-        nn.Conv2d(1, 6, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 8, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(8 * 16, 10),
+        *(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(6, filters, kernel, padding=padding), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Flatten(), nn.Linear(features, 10)),
     )
 
 
-def network(build, size, seed=0):
-    torch.manual_seed(seed)
-    module = build()
-    found = convert(read(module, size), module, "net")
-    weights = found.weights(module)
-    return ChainNetwork(found.chain, lambda draw: weights, TASK, found.layers)
-
-
-def module_network(build, size):
-    torch.manual_seed(0)
-    module = build()
-    return ModuleNetwork(read(module, size), lambda draw: module, "it branches.", TASK)
-
-
-def of(found):
-    return {variant.id: variant for variant in found}
+def network(build, size):
+    return chain_network(build, size)[0]
 
 
 SMALL = {"resnet18": (audited.resnet18, (3, 32, 32)), "lenet": (lenet, (1, 16, 16))}
@@ -76,21 +48,20 @@ def shares(variant, size, classes=10):
 
 
 def test_every_change_of_a_small_network_shares_a_gradient():
-    own = network(*SMALL["lenet"])
-    found = variants(own, (1, 3), critical=0, norm=2.0)
-    assert len(of(found)) == len(found)
-    assert [v.id for v in found if v.kind == "noise"] == [f"noise_{level:g}" for level in NOISE]
-    reasons = {v.id: v.reason for v in found if v.reason}
+    found = changes(network(*SMALL["lenet"]), (1, 3), norm=2.0)
+    noise = [name for name, change in found.items() if change.kind == "noise"]
+    assert noise == [f"noise_{level:g}" for level in NOISE]
+    reasons = {v.id: v.reason for v in found.values() if v.reason}
     assert reasons == {"cut": "There is no skip connection."}
-    for variant in found:
+    for variant in found.values():
         if not variant.reason:
             gradient = shares(variant, (1, 16, 16))
             assert all(np.isfinite(value).all() for value in gradient.values())
-    assert of(found)["batch_3"].batch == 3 and found[0].batch == 1
+    assert found["batch_3"].batch == 3 and found["none"].batch == 1
 
 
 def test_noise_and_clipping_do_what_their_titles_say():
-    found = of(variants(network(*SMALL["lenet"]), (1,), critical=0, norm=2.0))
+    found = changes(network(*SMALL["lenet"]), norm=2.0)
     plain = shares(found["none"], (1, 16, 16))
     noisy = shares(found["noise_1"], (1, 16, 16))
     name = "fc1.weight"
@@ -104,7 +75,7 @@ def test_noise_and_clipping_do_what_their_titles_say():
 
 def test_a_lock_keeps_its_key_and_everything_else():
     own = network(*SMALL["lenet"])
-    locked = of(variants(own, (1,), critical=0, norm=1.0))["lock"].network
+    locked = changes(own)["lock"].network
     assert [layer.name for layer in locked.chain.locked] == ["conv1"]
     before, after = own.weights(0), locked.weights(0)
     for name, value in before.items():
@@ -115,7 +86,7 @@ def test_a_lock_keeps_its_key_and_everything_else():
 
 
 def test_skips_that_carry_most_are_cut_one_by_one_and_all_at_once(resnet):
-    found = of(variants(resnet, (1,), critical=0, norm=1.0))
+    found = changes(resnet)
     ends = skips(resnet.chain)
     assert len(ends) == 8
     carried = [resnet.chain.layers[end].shape.positions for end in ends]
@@ -130,14 +101,13 @@ def test_skips_that_carry_most_are_cut_one_by_one_and_all_at_once(resnet):
 
 def test_without_a_skip_the_main_branch_alone_is_left(resnet):
     """The cut network computes what the module does when its shortcut gives zero."""
-    torch.manual_seed(0)
-    module = audited.resnet18().eval()
+    module = made(audited.resnet18).eval()
     end = skips(resnet.chain)[0]
     block = module.layer1[0]
     block.forward = lambda x: block.relu(
         block.bn2(block.conv2(block.relu(block.bn1(block.conv1(x)))))
     )
-    changed = of(variants(resnet, (1,), critical=0, norm=1.0))[f"cut_{end + 1}"].network
+    changed = changes(resnet)[f"cut_{end + 1}"].network
     images = torch.rand(2, 3, 32, 32)
     with torch.no_grad():
         ours = load(changed.chain, changed.weights(0), torch.float32)(images)
@@ -158,7 +128,7 @@ def test_half_the_filters_are_halved_wherever_skips_tie_them(resnet):
 
 def test_changed_layers_are_drawn_afresh_and_others_stay():
     own = network(*SMALL["lenet"])
-    found = of(variants(own, (1,), critical=1, norm=1.0))["fewer"].network
+    found = changes(own, critical=1)["fewer"].network
     before, after = own.weights(0), found.weights(0)
     assert after["conv2.weight"].shape == (4, 6, 3, 3)
     np.testing.assert_array_equal(after["conv1.weight"], before["conv1.weight"])
@@ -174,23 +144,10 @@ def test_sizes_that_do_not_fit_are_one_sentence():
         fewer(chain, 2)
     with pytest.raises(ConfigError, match="no stride"):
         strided(chain, 2)
-    odd = network(lenet_of_28, (1, 28, 28))
-    found = of(variants(odd, (1,), critical=0, norm=1.0))["strided"]
+    odd = network(lambda: lenet((16, 5, 0), 400), (1, 28, 28))
+    found = changes(odd)["strided"]
     assert found.network is None
     assert found.reason == "Layer 3 gives 3x3, which a pool of 2x2 does not divide."
-
-
-def lenet_of_28():
-    return nn.Sequential(
-        nn.Conv2d(1, 6, 5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, 5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(400, 10),
-    )
 
 
 def test_twice_the_stride_halves_the_map():
@@ -200,22 +157,23 @@ def test_twice_the_stride_halves_the_map():
 
 @pytest.mark.parametrize("build", [audited.vit, audited.TwoBranches])
 def test_networks_that_are_no_chain_keep_noise_clipping_and_batches(build):
-    found = variants(module_network(build, (3, 16, 16)), (1, 2), critical=None, norm=1.0)
-    tried = [v.kind for v in found if v.network is not None]
-    assert tried == ["none", "noise", "noise", "noise", "clip", "batch"]
-    left = [v for v in found if v.network is None]
+    module, size = made(build), (3, 16, 16)
+    own = ModuleNetwork(task(), read(module, size), lambda draw: module, "it branches.")
+    found = changes(own, (1, 2), critical=None)
+    tried = [variant for variant in found.values() if variant.network is not None]
+    assert [v.kind for v in tried] == ["none", "noise", "noise", "noise", "clip", "batch"]
+    left = [variant for variant in found.values() if variant.network is None]
     assert {v.kind for v in left} == {"soteria", "lock", "cut", "fewer", "strided"}
     assert all("it branches." in v.reason for v in left)
-    for variant in found:
-        if variant.network is not None:
-            assert shares(variant, (3, 16, 16)).keys() == shares(found[0], (3, 16, 16)).keys()
+    for variant in tried:
+        assert shares(variant, size).keys() == shares(found["none"], size).keys()
 
 
 @pytest.mark.parametrize("name", SMALL)
 def test_multiply_adds_of_a_chain_are_those_of_its_reading(name):
     build, size = SMALL[name]
     own = network(build, size)
-    assert own.multiply_adds == multiply_adds(read(build(), size))
+    assert own.multiply_adds == read(build(), size).multiply_adds
     assert own.parameters == sum(p.numel() for p in build().parameters())
 
 
@@ -232,9 +190,9 @@ def test_soteria_is_not_tried_where_its_passes_are_beyond_the_work():
     small = network(lenet, (1, 16, 16))
     passes = int(cost(small.chain)["passes"])
     needed = 2 * passes * small.multiply_adds
-    enough = of(variants(small, (1,), critical=0, norm=1.0, work=needed))["soteria"]
-    short = of(variants(small, (1,), critical=0, norm=1.0, work=needed - 1))["soteria"]
-    double = of(variants(small, (2,), critical=0, norm=1.0, work=needed))["soteria"]
+    enough = changes(small, work=needed)["soteria"]
+    short = changes(small, work=needed - 1)["soteria"]
+    double = changes(small, (2,), work=needed)["soteria"]
     assert enough.network is small and not enough.reason
     assert short.network is None and f"{passes:,} passes back" in short.reason
     assert double.network is None

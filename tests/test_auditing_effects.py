@@ -2,7 +2,8 @@
 
 import pytest
 
-from audit_samples import case, not_applicable, run
+from audit_samples import not_applicable, run
+from audit_samples import tried as case
 from gradleak.auditing.effects import SHOWN, effect, leak
 
 DRAWS = 2
@@ -23,16 +24,16 @@ READ, NEAR, FAR = [0.9] * 8, [0.4] * 8, [0.2] * 8
 def test_a_gradient_counts_once_whatever_attack_or_draw_reads_it():
     first, second = [0.9, 0.1, *[0.1] * 6], [0.1, 0.8, 0.1, 0.8, *[0.1] * 4]
     found = leak(tried("none", a=first, b=second))
-    assert (found.read, found.gradients, found.share, found.attack) == (2, 4, 0.5, "b")
+    assert (found.read, found.gradients, found.leak, found.attack) == (2, 4, 0.5, "b")
 
 
 def test_failed_runs_read_nothing_and_without_an_answer_nothing_is_known():
     half = leak(tried("none", a=[0.9, None, None, None, *[0.1] * 4]))
-    assert (half.read, half.gradients, half.share) == (1, 4, 0.25)
+    assert (half.read, half.gradients, half.leak) == (1, 4, 0.25)
     none = leak(tried("none", a=[None] * 8))
-    assert (none.share, none.attack) == (None, "a")
-    assert leak([not_applicable("none", "a", "It has no layer.")]).share is None
-    assert leak([]).share is None
+    assert (none.leak, none.attack) == (None, "a")
+    assert leak([not_applicable("none", "a", "It has no layer.")]).leak is None
+    assert leak([]).leak is None
 
 
 @pytest.mark.parametrize(

@@ -2,16 +2,15 @@
 
 import numpy as np
 import pytest
-import torch
 from torch import nn
 
-from gradleak.auditing.changes import variants
-from gradleak.auditing.conversion import convert
+from audited import answer, chain_network, changes
 from gradleak.auditing.menu import menu
-from gradleak.auditing.networks import ChainNetwork, Failed, Task
-from gradleak.auditing.reading import read
+from gradleak.auditing.networks import Failed
 from gradleak.auditing.telling import told
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+
+TWO = Chain("net", (1, 8, 8), (ConvSpec(2, (3, 3)), ConvSpec(2, (3, 3)), LinearSpec(3)))
 
 
 @pytest.mark.parametrize(
@@ -29,14 +28,11 @@ from gradleak.models.chain import Chain, ConvSpec, LinearSpec
     ],
 )
 def test_reasons_are_told_with_the_users_names(reason, sentence):
-    specs = (ConvSpec(2, (3, 3)), ConvSpec(2, (3, 3)), LinearSpec(3))
-    chain = Chain("net", (1, 8, 8), specs)
-    assert told(reason, chain, ("stem.a", "stem.b", "4")) == sentence
+    assert told(reason, TWO, ("stem.a", "stem.b", "4")) == sentence
 
 
 def test_names_that_look_like_a_chains_own_are_not_taken_for_them():
-    chain = Chain("net", (1, 8, 8), (ConvSpec(2, (3, 3)), ConvSpec(2, (3, 3)), LinearSpec(3)))
-    assert told("conv1 and conv2", chain, ("conv2", "conv1", "fc")) == "conv2 and conv1."
+    assert told("conv1 and conv2", TWO, ("conv2", "conv1", "fc")) == "conv2 and conv1."
 
 
 def test_a_network_without_convolutions_is_told_so():
@@ -45,32 +41,27 @@ def test_a_network_without_convolutions_is_told_so():
     assert told(reason, chain, ("fc",)) == "There is no convolution."
 
 
-def network(module, size):
-    found = convert(read(module, size), module, "net")
-    task = Task("cross_entropy", "training", 0.0, 1.0, torch.device("cpu"))
-    return ChainNetwork(found.chain, lambda _: found.weights(module), task, found.layers)
-
-
 def test_no_reason_of_a_network_without_convolutions_names_one():
-    mlp = network(
-        nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3)), (1, 4, 4)
-    )
+    def layers():
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.Tanh(), nn.Linear(8, 3))
+
+    mlp, _ = chain_network(layers, (1, 4, 4), "training")
     entries = menu("smoke", mlp.multiply_adds, mlp.parameters)
     reasons = [mlp.reason(entry) for entry in entries]
-    reasons += [v.reason for v in variants(mlp, (1,), critical=0, norm=1.0)]
+    reasons += [variant.reason for variant in changes(mlp).values()]
     assert "There is no convolution." in reasons
     for reason in filter(None, reasons):
         assert "conv1" not in reason and "fc1" not in reason and "net " not in reason, reason
 
 
 def test_a_failure_names_the_layer_that_the_user_knows():
-    torch.manual_seed(0)
-    module = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
-    net = network(module, (1, 4, 4))
-    entry = menu("smoke", net.multiply_adds, net.parameters)[0]
+    def layers():
+        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
+
+    net, _ = chain_network(layers, (1, 4, 4), "training")
     label = np.array([1])
     shared = net.share(0, np.full((1, 1, 4, 4), 0.5), label, None, 0)
     shared["conv1.weight"] = np.zeros_like(shared["conv1.weight"])
-    (answer,) = net.answers(entry, 0, [shared], [label], [0], [None])
-    assert isinstance(answer, Failed)
-    assert "layer 0" in answer.reason and "conv1" not in answer.reason
+    found = answer(net, "rgap", shared, label)
+    assert isinstance(found, Failed)
+    assert "layer 0" in found.reason and "conv1" not in found.reason

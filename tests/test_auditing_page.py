@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from audit_page import absent, all_terms, classes, count, table, terms, tree
-from audit_samples import LONG, ODD, audit, bare, case, run, structure
+from audit_samples import LONG, NETWORK, ODD, SETTING, audit, bare, run, structure, tried
 from gradleak.auditing import page, result
 from html_tree import assert_policy
 
@@ -126,11 +126,10 @@ def test_names_are_shown_as_they_are_and_make_no_elements():
 @given(name=st.text(min_size=1), number=st.integers(0, 10**12))
 def test_any_text_and_number_is_taken(name, number):
     odd = {"source": name, "kind": name, "weights": name, "multiply_adds": number}
-    network = AUDITS["leaks"].network.model_copy(update=odd)
-    verdict = AUDITS["leaks"].verdict.model_copy(update={"sentence": name, "limits": (name,)})
-    html = tree(audit(network=network, verdict=verdict))
+    network = NETWORK.model_copy(update=odd)
+    html = tree(audit(said={"sentence": name, "limits": (name,)}, network=network))
     assert len(html.all()) == len(LEAKS.all()) - 1  # there is one limit less
-    found = all_terms(html.one("section", id="made"))
+    found = all_terms(html, "made")
     # A tab in a text is white space to HTML, like any other.
     assert found["Weights"] == " ".join(name.split())
     assert f"{count(number)} for one picture" in found["Multiply-adds"]
@@ -139,25 +138,15 @@ def test_any_text_and_number_is_taken(name, number):
 def test_every_layer_has_its_counts_and_a_dash_where_there_is_none():
     rows = table(LEAKS, "layers")
     layers = AUDITS["leaks"].structure.layers
-    columns = {
-        "Parameters": "parameters",
-        "|x|": "unknowns",
-        "carried": "carried",
-        "|W|": "weights",
-        "|z|": "outputs",
-        "|V|": "virtual",
-        "RA-i": "index",
-        "Columns of U": "own_unknowns",
-        "rank U": "rank",
-        "Free": "free",
-    }
+    headers = ["Parameters", "|x|", "carried", "|W|", "|z|", "|V|", "RA-i", "Columns of U"]
+    names = "parameters unknowns carried weights outputs virtual index own_unknowns rank free"
+    columns = dict(zip([*headers, "rank U", "Free"], names.split(), strict=True))
     assert len(rows) == len(layers) > 5
     for row, layer in zip(rows, layers, strict=True):
-        assert row["Layer"].text().startswith(layer.layer)
-        assert layer.detail in row["Layer"].text()
+        name, kind = row["Layer"].text(), row["Kind"].text()
+        assert name.startswith(layer.layer) and layer.detail in name and kind == layer.kind
         assert row["Input"].text() == "×".join(map(str, layer.input))
         assert row["Output"].text() == "×".join(map(str, layer.output))
-        assert row["Kind"].text() == layer.kind
         assert layer.note in row["Note"].text()
         for header, name in columns.items():
             value = getattr(layer, name)
@@ -176,6 +165,11 @@ def test_condition_numbers_keep_three_digits():
     assert rows[2]["Condition"].one("sup").text() == "9"
 
 
+def facts_of(html):
+    """What the structure says of the whole network."""
+    return terms(html.one("section", id="structure").all("dl")[0])
+
+
 def test_the_critical_layer_and_unreadable_ones_are_marked_in_text_and_look():
     layers = AUDITS["leaks"].structure.layers
     rows = LEAKS.one("table", id="layers").one("tbody").all("tr")
@@ -183,26 +177,25 @@ def test_the_critical_layer_and_unreadable_ones_are_marked_in_text_and_look():
         tags = [span.text() for span in row.all("span", class_="tag")]
         assert ("critical layer" in tags) == ("critical" in classes(row)) == layer.critical
         assert ("unreadable" in tags) == ("unreadable" in classes(row)) == (not layer.readable)
-    found = all_terms(LEAKS.one("section", id="structure"))
+    found = all_terms(LEAKS, "structure")
     assert found["Critical layer"].startswith(LONG)
     (link,) = LEAKS.one("section", id="structure").all("a")
     assert "critical" in classes(LEAKS.one("tr", id=link["href"][1:]))
     assert found["attn"] == layers[4].note
     assert found["RA-i"].startswith("|x|")  # the legend's; the network's stands before it
-    facts = terms(LEAKS.one("section", id="structure").all("dl")[0])
+    facts = facts_of(LEAKS)
     assert facts["RA-i"].startswith("5,400; above 0")
     assert facts["c(M)"].startswith("−1,012 (at most)")
 
 
 @pytest.mark.parametrize(("index", "said"), [(1, "above 0"), (0, "not above 0"), (-5, "not above")])
 def test_the_sign_of_ra_i_is_put_into_words(index, said):
-    html = tree(audit(structure=structure(index=index)))
-    facts = terms(html.one("section", id="structure").all("dl")[0])
+    facts = facts_of(tree(audit(structure=structure(index=index))))
     assert facts["RA-i"].startswith(f"{count(index)}; {said}")
 
 
 def test_a_network_without_c_m_or_a_chain_says_why():
-    facts = terms(TREES["bare"].one("section", id="structure").all("dl")[0])
+    facts = facts_of(TREES["bare"])
     assert "two branches meet at cat." in facts["c(M)"] and facts["c(M)"].startswith("–")
     assert "two branches meet at cat." in facts["As a chain"]
     assert facts["RA-i"].startswith("–")
@@ -219,17 +212,13 @@ def test_every_column_of_layers_is_explained():
 
 def scores(found):
     """What the row of a case must show, by header."""
-    mean = "{0.psnr.mean:.1f} {0.psnr.low:.1f} to {0.psnr.high:.1f}" if found.psnr else "–"
-    like = "{0.ssim.mean:.2f} {0.ssim.low:.2f} to {0.ssim.high:.2f}" if found.ssim else "–"
-    return {
-        "Pictures a gradient": str(found.batch),
-        "Attempted": str(found.attempted),
-        "Answered": str(found.ok) if found.attempted else "–",
-        "Readable": str(found.readable) if found.attempted else "–",
-        "Matched": str(found.matched) if found.attempted else "–",
-        "PSNR, dB": mean.format(found),
-        "SSIM": like.format(found),
-    }
+    counts = {"Answered": found.ok, "Readable": found.readable, "Matched": found.matched}
+    shown = {"Pictures a gradient": str(found.batch), "Attempted": str(found.attempted)}
+    shown |= {name: str(value) if found.attempted else "–" for name, value in counts.items()}
+    for name, own, digits in (("PSNR, dB", found.psnr, 1), ("SSIM", found.ssim, 2)):
+        mean, *ends = (f"{v:.{digits}f}" for v in vars(own).values()) if own else "–"
+        shown[name] = " ".join([mean, *([" to ".join(ends)] if ends else [])])
+    return shown
 
 
 def test_every_case_stands_in_its_chapter_with_all_its_numbers():
@@ -237,13 +226,9 @@ def test_every_case_stands_in_its_chapter_with_all_its_numbers():
     titles = {attack.id: attack for attack in found.attacks}
     changes = {entry.id: entry.title for entry in found.changes}
     left = list(found.cases)
-    for name, changed, chapter in (
-        ("attacks-plain", False, "honest server"),
-        ("attacks-changed", True, "honest server"),
-        ("malicious-plain", False, "malicious server"),
-        ("malicious-changed", True, "malicious server"),
-    ):
-        for row in table(LEAKS, name):
+    chapters = {"attacks": "honest server", "malicious": "malicious server"}
+    for changed, (part, chapter) in product((False, True), chapters.items()):
+        for row in table(LEAKS, f"{part}-{'changed' if changed else 'plain'}"):
             entry = next(
                 entry
                 for entry in left
@@ -263,22 +248,17 @@ def test_every_case_stands_in_its_chapter_with_all_its_numbers():
 
 def test_failures_are_counted_by_their_reason():
     failed = [run(0, 0, None), run(1, 0, None), run(2, 0, None, reason="out of memory")]
-    html = tree(audit(cases=(case("none", "ig", failed),)))
-    (row,) = table(html, "attacks-plain")
-    assert (
-        row["Why there is no answer"].text()
-        == "the search met NaN at step 7 (2); out of memory (1)"
-    )
+    (row,) = table(tree(audit(cases=(tried("none", "ig", failed),))), "attacks-plain")
+    reasons = row["Why there is no answer"].text()
+    assert reasons == "the search met NaN at step 7 (2); out of memory (1)"
     assert row["Readable"].text() == "0" and absent(row["PSNR, dB"])
 
 
 def test_attacks_that_do_not_apply_stand_below_with_their_reason():
-    found = all_terms(LEAKS.one("section", id="attacks"))
+    found = all_terms(LEAKS, "attacks")
     assert found == {"R-GAP": "ReLU is <not> invertible & gives 0."}
-    assert all_terms(LEAKS.one("section", id="malicious")) == {
-        "Class fishing": "The last layer has no bias."
-    }
-    everything = all_terms(TREES["bare"].one("section", id="attacks"))
+    assert all_terms(LEAKS, "malicious") == {"Class fishing": "The last layer has no bias."}
+    everything = all_terms(TREES["bare"], "attacks")
     assert set(everything) == {"COPA", "Inverting Gradients", "R-GAP"}
 
 
@@ -303,20 +283,13 @@ def test_every_run_is_listed():
 
 
 def test_setting_network_versions_and_command_are_told():
-    found = all_terms(LEAKS.one("section", id="made"))
-    network, setting = AUDITS["leaks"].network, AUDITS["leaks"].setting
+    found = all_terms(LEAKS, "made")
     assert found["Parameters"] == "11,173,962" and found["Batch sizes"] == "1, 4"
     assert found["Input"].startswith("3×32×32") and found["Classes"] == "10"
-    for term, value in {
-        "Source": network.source,
-        "Kind": network.kind,
-        "Weights": network.weights,
-        "Pictures": setting.images,
-        "Loss": setting.loss,
-        "Mode": setting.mode,
-        "Scale": setting.scale,
-    }.items():
-        assert found[term] == value
+    for term in ("Source", "Kind", "Weights"):
+        assert found[term] == getattr(NETWORK, term.lower())
+    for term in ("Images", "Loss", "Mode", "Scale"):
+        assert found[term.replace("Images", "Pictures")] == getattr(SETTING, term.lower())
     assert found["torch"] and found["gradleak"] and found["python"]
     for attack in AUDITS["leaks"].attacks:
         assert found[attack.title] == attack.settings

@@ -5,15 +5,13 @@ import pytest
 import torch
 from torch import nn
 
+from audited import answer, chain_network, changes, of_menu
 from gradleak.auditing.cases import Bench
-from gradleak.auditing.changes import variants
 from gradleak.auditing.client import gradient
-from gradleak.auditing.conversion import convert
 from gradleak.auditing.malicious import chapter
-from gradleak.auditing.menu import MKOR, SEARCH, menu, named
-from gradleak.auditing.networks import ChainNetwork, Task
+from gradleak.auditing.menu import MKOR, SEARCH
+from gradleak.auditing.networks import ChainNetwork
 from gradleak.auditing.prices import accuracies
-from gradleak.auditing.reading import read
 from gradleak.auditing.samples import from_embedded
 
 SIZE = (3, 8, 8)
@@ -35,27 +33,22 @@ class Normalised(nn.Module):
 
 
 def built(activation):
-    torch.manual_seed(0)
-    module = Normalised(
-        nn.Sequential(
-            nn.Conv2d(3, 9, 3, bias=False), activation, nn.Flatten(), nn.Linear(9 * 36, 10)
-        )
-    )
-    found = convert(read(module, SIZE), module, "net")
-    task = Task("cross_entropy", "training", 0.0, 1.0, torch.device("cpu"))
-    weights = found.weights(module)
-    return module, ChainNetwork(found.chain, lambda _: weights, task, found.layers, found.before)
+    def layers():
+        conv = nn.Conv2d(3, 9, 3, bias=False)
+        return Normalised(nn.Sequential(conv, activation, nn.Flatten(), nn.Linear(9 * 36, 10)))
+
+    return chain_network(layers, SIZE, "training")
 
 
 def test_clients_share_the_gradient_of_the_module():
-    module, network = built(nn.Tanh())
+    network, module = built(nn.Tanh())
     ours = network.share(0, IMAGE, LABEL, None, 0)
     theirs = gradient(module, IMAGE, LABEL, "cross_entropy", "training")
     assert np.allclose(ours["conv1.weight"], theirs["layers.0.weight"], atol=1e-6)
 
 
 def test_bounds_hold_every_input_of_the_first_layer():
-    _, network = built(nn.Tanh())
+    network, _ = built(nn.Tanh())
     low, high = network.before.bounds(0.0, 1.0)
     # (0 - 0.5) / -0.2 and (1 - 0.5) / -0.2, where the scale turns the range round.
     assert (low, high) == pytest.approx((-2.5, 2.5))
@@ -66,30 +59,27 @@ def test_bounds_hold_every_input_of_the_first_layer():
 
 @pytest.mark.parametrize("attack", ["rgap", "gauss_newton"])
 def test_answers_are_images(attack):
-    _, network = built(nn.Tanh())
-    entry = named(menu("smoke", network.multiply_adds, network.parameters), attack)
-    assert network.reason(entry) == ""
+    network, _ = built(nn.Tanh())
+    assert network.reason(of_menu(network, attack)) == ""
     shared = network.share(0, IMAGE, LABEL, None, 0)
-    (answer,) = network.answers(entry, 0, [shared], [LABEL], [0], [IMAGE[None]])
-    assert np.abs(answer.images - IMAGE).max() < 0.02
+    found = answer(network, attack, shared, LABEL, IMAGE[None])
+    assert np.abs(found.images - IMAGE).max() < 0.02
 
 
 def test_changes_keep_it():
-    _, network = built(nn.Tanh())
-    found = variants(network, (1,), critical=0, norm=1.0)
-    changed = [v.network for v in found if v.network is not None]
+    network, _ = built(nn.Tanh())
+    found = changes(network)
+    changed = [v.network for v in found.values() if v.network is not None]
     assert len(changed) > 5 and all(one.before is network.before for one in changed)
-    entry = named(menu("smoke", network.multiply_adds, network.parameters), SEARCH)
-    lock = next(v.network for v in found if v.kind == "lock")
+    lock = found["lock"].network
     shared = lock.share(0, IMAGE, LABEL, None, 0)
-    (answer,) = lock.answers(entry, 0, [shared], [LABEL], [0], [None])
-    assert answer.images.shape == IMAGE.shape
+    assert answer(lock, SEARCH, shared, LABEL).images.shape == IMAGE.shape
 
 
 def test_what_does_not_know_it_says_so(monkeypatch):
-    _, network = built(nn.ReLU())
+    network, _ = built(nn.ReLU())
     monkeypatch.setattr(ChainNetwork, "reason", lambda *given: "")
-    entry = named(menu("smoke", network.multiply_adds, network.parameters), MKOR)
+    entry = of_menu(network, MKOR)
     assert "scales or shifts its image" in chapter(entry, network, "none", BENCH).reason
-    unchanged = variants(network, (1,), critical=0, norm=1.0)[:1]
-    assert "scales or shifts its image" in accuracies(unchanged, BENCH, "smoke")["none"].reason
+    unchanged = changes(network)["none"]
+    assert "scales or shifts its image" in accuracies([unchanged], BENCH, "smoke")["none"].reason

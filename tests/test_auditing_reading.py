@@ -1,6 +1,8 @@
 """Networks read as graphs: kinds and shapes of layers, chains where they are ones, counts."""
 
 from collections import namedtuple
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,26 +12,37 @@ from torch.nn import functional
 from torchvision import models
 
 import audited
+from audited import CPU, Steps, made, refused
 from gradleak.auditing.client import gradient
 from gradleak.auditing.conversion import convert
-from gradleak.auditing.counts import counts, critical
+from gradleak.auditing.counts import counts
 from gradleak.auditing.reading import read
-from gradleak.errors import ConfigError, NotApplicable
+from gradleak.errors import NotApplicable
 from gradleak.gradients import capture
-from gradleak.rank_analysis import analyse
+from gradleak.rank_analysis import analyse, critical
+
+
+def layers(*parts):
+    return lambda: nn.Sequential(*parts)
+
+
+HEAD = nn.Conv2d(3, 4, 3), nn.ReLU()
+
+
+def halves_swapped(x):
+    return torch.cat(torch.chunk(x, 2, 1)[::-1], 1)
+
+
+def log_softmax():
+    return Steps(after=lambda z: functional.log_softmax(z, 1))
+
 
 CHAINS = {
     "cnn3": (audited.cnn3, (3, 32, 32)),
     "functional": (lambda: audited.Functional().eval(), (1, 28, 28)),
     "all_convolutions": (audited.all_convolutions, (1, 28, 28)),
-    "normalised": (
-        lambda: audited.Steps(before=lambda net, x: (x * 2 - net.mean) / net.std),
-        (3, 8, 8),
-    ),
-    "log_softmax": (
-        lambda: audited.Steps(after=lambda z: functional.log_softmax(z, 1)),
-        (3, 8, 8),
-    ),
+    "normalised": (lambda: Steps(before=lambda net, x: (x * 2 - net.mean) / net.std), (3, 8, 8)),
+    "log_softmax": (log_softmax, (3, 8, 8)),
     "resnet18": (audited.resnet18, (3, 32, 32)),
     "resnet50": (lambda: models.resnet50(num_classes=10), (3, 64, 64)),
     "vgg16": (lambda: models.vgg16(num_classes=10), (3, 224, 224)),
@@ -45,63 +58,40 @@ NO_CHAINS = {
         "cat .* no step of a chain",
     ),
     "alexnet": (models.alexnet, (3, 224, 224), "another pool"),
-    "softmax": (
-        lambda: nn.Sequential(nn.Flatten(), nn.Linear(12, 2), nn.Softmax(1)),
-        (3, 2, 2),
-        "Softmax",
-    ),
-    "learned": (
-        lambda: audited.Steps(before=lambda net, x: x * net.conv.bias.mean()),
-        (3, 8, 8),
-        "mul .* changes the image by weights",
-    ),
-    "one_of_two": (
-        lambda: audited.Steps(before=lambda net, x: net.mean * x + x),
-        (3, 8, 8),
-        "on the whole image alone",
-    ),
-    "undone": (lambda: audited.Steps(before=lambda net, x: x * 0), (3, 8, 8), "whole image alone"),
-    "temperature": (
-        lambda: audited.Steps(after=lambda z: z / 2),
-        (3, 8, 8),
-        "truediv .* is linear but which this reader follows",
-    ),
-    "chunked": (
-        lambda: audited.Steps(between=lambda x: torch.cat(torch.chunk(x, 2, 1)[::-1], 1)),
-        (3, 8, 8),
-        "chunk .* is linear",
-    ),
+    "softmax": (layers(nn.Flatten(), nn.Linear(12, 2), nn.Softmax(1)), (3, 2, 2), "Softmax"),
     "global_head": (
-        lambda: nn.Sequential(
-            nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
-        ),
+        layers(*HEAD, nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         (3, 8, 8),
         "^2 is the last layer with weights, .*: its pool follows it",
     ),
     "odd_pool": (
-        lambda: nn.Sequential(
-            nn.Conv2d(3, 4, 3),
-            nn.ReLU(),
-            nn.Conv2d(4, 4, 2),
-            nn.MaxPool2d(2),
-            nn.Flatten(),
-            nn.Linear(16, 2),
-        ),
+        layers(*HEAD, nn.Conv2d(4, 4, 2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2)),
         (3, 8, 8),
         "^Layer 2 gives 5x5, which a pool of 2x2 does not divide[.]$",
     ),
-    "difference": (
-        lambda: audited.Steps(before=lambda net, x: x - x.mean((2, 3), True)),
-        (3, 8, 8),
-        "mean pools something else",
-    ),
     "scaled": (
-        lambda: nn.Sequential(
-            nn.Conv2d(3, 2, 1, groups=1), nn.AvgPool2d(3, 1, 1), nn.Flatten(), nn.Linear(8, 2)
-        ),
+        layers(nn.Conv2d(3, 2, 1), nn.AvgPool2d(3, 1, 1), nn.Flatten(), nn.Linear(8, 2)),
         (3, 2, 2),
         "another pool",
     ),
+} | {
+    name: (partial(Steps, **steps), (3, 8, 8), reason)
+    for name, steps, reason in (
+        (
+            "learned",
+            {"before": lambda net, x: x * net.conv.bias.mean()},
+            "mul .* changes the image by weights",
+        ),
+        ("one_of_two", {"before": lambda net, x: net.mean * x + x}, "on the whole image alone"),
+        ("undone", {"before": lambda net, x: x * 0}, "whole image alone"),
+        ("temperature", {"after": lambda z: z / 2}, "truediv .* is linear but which this reader"),
+        ("chunked", {"between": halves_swapped}, "chunk .* is linear"),
+        (
+            "difference",
+            {"before": lambda net, x: x - x.mean((2, 3), True)},
+            "mean pools something else",
+        ),
+    )
 }
 
 
@@ -110,22 +100,14 @@ NO_CHAINS = {
 )
 def test_a_chain_shares_the_gradient_of_the_network_it_was_read_from(name):
     build, size = CHAINS[name]
-    torch.manual_seed(0)
-    module = build()
+    module = made(build)
     found = convert(read(module, size), module, name)
     draw = np.random.default_rng(0)
     images, labels = draw.random((3, *size)), np.array([1, 2, 3])
     mode = "training" if found.chain.is_normalised else "evaluation"
     taken = images if found.before is None else found.before(images)
-    ours = capture(
-        found.chain,
-        found.weights(module),
-        taken,
-        labels,
-        precision="float32",
-        device=torch.device("cpu"),
-        mode=mode,
-    )
+    how = {"precision": "float32", "device": CPU, "mode": mode}
+    ours = capture(found.chain, found.weights(module), taken, labels, **how)
     theirs = gradient(module, images, labels, "cross_entropy", mode)
     parameters = {own: name for own, name in found.names.items() if "running" not in own}
     assert sorted(parameters.values()) == sorted(theirs)
@@ -147,9 +129,8 @@ def test_networks_that_are_chains_keep_all_their_parameters(name):
 def test_what_keeps_a_network_from_being_a_chain_is_named(name):
     build, size, reason = NO_CHAINS[name]
     module = build()
-    with pytest.raises(NotApplicable, match=reason) as error:
+    with refused(match=reason, kind=NotApplicable):
         convert(read(module, size), module, name)
-    assert str(error.value).endswith(".")
 
 
 def test_dropout_is_read_as_in_training_however_the_network_was_left():
@@ -211,7 +192,7 @@ def test_a_network_that_gives_more_in_training_is_read_as_it_evaluates(kernel):
 def test_under_another_loss_a_log_softmax_is_a_reason():
     build, size = CHAINS["log_softmax"]
     module = build()
-    with pytest.raises(NotApplicable, match=r"log-softmax .* with loss cross_entropy"):
+    with refused(match="log-softmax .* with loss cross_entropy", kind=NotApplicable):
         convert(read(module, size), module, "net", "raw_logits")
 
 
@@ -228,7 +209,7 @@ def test_under_another_loss_a_log_softmax_is_a_reason():
     ],
 )
 def test_linear_steps_are_not_called_anything_else(steps):
-    reading = read(audited.Steps(**steps), (3, 8, 8))
+    reading = read(Steps(**steps), (3, 8, 8))
     assert reading.unreadable == ()
     assert not any(row.note for row in counts(reading))
 
@@ -237,7 +218,7 @@ def test_linear_steps_are_not_called_anything_else(steps):
     "step", [lambda x: x * x, lambda x: 1 / (x + 2), lambda x: x * x.mean(), lambda x: x**2]
 )
 def test_steps_that_are_not_linear_are_unreadable(step):
-    reading = read(audited.Steps(between=step), (3, 8, 8))
+    reading = read(Steps(between=step), (3, 8, 8))
     (layer,) = reading.unreadable
     assert "no linear system for" in layer.unreadable
 
@@ -304,9 +285,8 @@ def test_counts_are_those_of_the_rank_analysis_of_chains(name):
     reading = read(module, size)
     ours = counts(reading)
     theirs = analyse(convert(reading, module, name).chain)
-    assert [(r.unknowns, r.weights, r.outputs, r.carried, r.virtual, r.index) for r in ours] == [
-        (r.unknowns, r.weights, r.outputs, r.carried, r.virtual, r.index) for r in theirs
-    ]
+    own = [replace(row, layer="", note="") for row in ours]
+    assert own == [replace(row, layer="", note="") for row in theirs]
 
 
 def test_counts_of_a_residual_network_differ_at_projections_alone():
@@ -353,6 +333,5 @@ def test_counts_begin_anew_behind_attention():
     ],
 )
 def test_what_cannot_be_read_is_one_sentence(build, size, sentence):
-    with pytest.raises(ConfigError, match=sentence) as error:
+    with refused(match=sentence):
         read(build(), size)
-    assert "\n" not in str(error.value) and str(error.value).endswith(".")

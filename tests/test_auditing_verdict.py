@@ -1,30 +1,32 @@
 """Verdicts: what is read, what chance would match, and the words for it."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+import audit_samples
+from audit_samples import price
 from gradleak.auditing.cases import Best, case
-from gradleak.auditing.menu import HONEST, MALICIOUS, UNLOCK
-from gradleak.auditing.result import AttackPart, Change, Price, Run
+from gradleak.auditing.menu import UNLOCK
 from gradleak.auditing.samples import from_embedded
 from gradleak.auditing.scoring import Judge
 from gradleak.auditing.verdict import Facts, p_value, ranking, verdict
 
-FACTS = Facts(
-    count=4,
-    seeds=2,
-    batch=1,
-    pool=120,
-    rivals=120,
-    fresh=True,
-    images="embedded pictures, photos10 (train)",
-    stand_in=True,
-    critical="conv1",
-    index=12,
-)
+PHOTOS = {"images": "embedded pictures, photos10 (train)", "gallery": 119}
+SETTING = audit_samples.SETTING.model_copy(update={"count": 4, **PHOTOS})
+STRUCTURE = audit_samples.structure(critical="conv1", index=12)
+FACTS = Facts(SETTING, STRUCTURE, rivals=120, fresh=True, stand_in=True)
+
+
+def setting(**changed):
+    return replace(FACTS, setting=SETTING.model_copy(update=changed))
+
+
+def reads(judge, number, answer):
+    return judge.score(answer[None], np.array([number])).readable
 
 
 @pytest.fixture(scope="module", params=[(1, 28, 28), (3, 32, 32)])
@@ -37,23 +39,22 @@ def test_a_picture_of_one_colour_is_never_read(judge):
         original = judge.pool[number]
         for colour in (original.mean((1, 2)), np.median(original, (1, 2)), 0.0, 0.5, 1.0):
             plain = np.broadcast_to(np.reshape(colour, (-1, 1, 1)), original.shape)
-            assert not judge.reads(number, plain), number
+            assert not reads(judge, number, plain), number
 
 
 def test_the_mean_of_all_pictures_is_never_read(judge):
     mean = judge.pool[40:].mean(0)
-    assert not any(judge.reads(number, mean) for number in range(40))
+    assert not any(reads(judge, number, mean) for number in range(40))
 
 
 def test_the_picture_itself_is_read_and_so_it_is_under_little_noise(judge):
     draw = np.random.default_rng(0)
     for number in range(0, 40, 4):
         original = judge.pool[number]
-        assert judge.reads(number, original)
+        assert reads(judge, number, original)
         noisy = np.clip(original + 0.02 * draw.standard_normal(original.shape), 0, 1)
         found = judge.score(noisy[None], np.array([number]))
-        assert found.readable == judge.reads(number, noisy)
-        assert found.matched and found.psnr > 30
+        assert found.readable and found.matched and found.psnr > 30
     assert judge.score(judge.pool[:1], np.array([0])).ssim == pytest.approx(1.0)
 
 
@@ -77,17 +78,10 @@ def test_below_the_window_of_ssim_psnr_decides():
 
 
 def run(image, seed, readable=False, matched=False, ssim=0.2, status="ok"):
-    ok = status == "ok"
-    return Run(
-        image=image,
-        seed=seed,
-        status=status,
-        reason="" if ok else "It failed.",
-        psnr=10.0 if ok else None,
-        ssim=ssim if ok else None,
-        matched=matched,
-        readable=readable,
-    )
+    more = {"readable": readable, "matched": matched, "status": status}
+    if status != "ok":
+        return audit_samples.run(image, seed, None, reason="It failed.", **more)
+    return audit_samples.run(image, seed, ssim, 10.0, **more)
 
 
 def runs(readable=(), matched=(), failed=()):
@@ -98,13 +92,11 @@ def runs(readable=(), matched=(), failed=()):
     ]
 
 
-def part(name, chapter=HONEST, reason=""):
-    return AttackPart(
-        id=name, title=f"{name.upper()}, an attack", chapter=chapter, settings="few", reason=reason
-    )
+def part(name, reason="", **more):
+    return audit_samples.part(name, f"{name.upper()}, an attack", "few", reason, **more)
 
 
-PARTS = [part("search"), part("form"), part("mkor", MALICIOUS, "It has skips.")]
+PARTS = [part("search"), part("form"), part("mkor", "It has skips.", chapter="malicious server")]
 
 
 def judged(*cases, parts=PARTS, changes=(), facts=FACTS):
@@ -140,7 +132,7 @@ def test_matches_count_from_where_chance_ends(hits, grade):
 
 
 def test_more_attacks_make_matches_by_chance_likelier():
-    facts = Facts(**{**FACTS.__dict__, "pool": 40, "rivals": 40})
+    facts = replace(setting(gallery=39), rivals=40)
     one = case("none", "search", 1, runs(matched=[0, 1]))
     others = [case("none", name, 1, runs()) for name in ("form", "c", "d", "e")]
     parts = [*PARTS, part("c"), part("d"), part("e")]
@@ -172,29 +164,17 @@ def test_failed_runs_are_attempted_and_in_no_mean():
 
 
 def change(name, leak, ssim, accuracy=None, parameters=1.0, reason="", effect="helps"):
-    price = Price(
-        parameters=parameters,
-        multiply_adds=1.0,
-        seconds=None,
-        accuracy=accuracy,
-        baseline=0.9,
-        note="",
-    )
-    return Change(
-        id=name,
-        title=name,
-        kind="none" if name == "none" else "noise",
-        reason=reason,
-        leak=leak,
-        read=0 if leak is None else round(4 * leak),
-        gradients=0 if leak is None else 4,
-        ssim=ssim,
-        attack="search",
-        effect="" if name == "none" or leak is None else effect,
-        p=None,
-        note="",
-        price=price,
-    )
+    none = leak is None
+    more = {
+        "title": name,
+        "reason": reason,
+        "read": 0 if none else round(4 * leak),
+        "gradients": 0 if none else 4,
+        "effect": "" if name == "none" or none else effect,
+        "price": price(parameters=parameters, accuracy=accuracy, baseline=0.9),
+    }
+    kind = "none" if name == "none" else "noise"
+    return audit_samples.change(name, kind, leak, ssim, "search", **more)
 
 
 def test_changes_that_help_rank_by_what_is_left_and_then_by_price():
@@ -224,12 +204,8 @@ def test_changes_that_help_rank_by_what_is_left_and_then_by_price():
 
 
 def test_limits_name_what_was_not_tried_and_what_fell_away():
-    parts = [
-        part("search"),
-        part("form", reason="It has a pool."),
-        part("other", reason="It has a pool."),
-    ]
-    parts += [PARTS[2], part(UNLOCK, reason="Nothing is locked.")]
+    parts = [part("search"), part("form", "It has a pool."), part("other", "It has a pool.")]
+    parts += [PARTS[2], part(UNLOCK, "Nothing is locked.")]
     found = judged(
         case("none", "search", 1, runs()),
         case("lock", "search", 1, [run(0, 0, status="not_applicable")]),
@@ -248,10 +224,8 @@ def test_limits_name_what_was_not_tried_and_what_fell_away():
     assert "Nothing is locked." not in text
     assert "Weights are fresh" in text and "stand-ins" in text
     assert "It has skips." in found.malicious
-    given = judged(
-        case("none", "search", 1, runs()),
-        facts=Facts(**{**FACTS.__dict__, "fresh": False, "stand_in": False}),
-    )
+    facts = replace(FACTS, fresh=False, stand_in=False)
+    given = judged(case("none", "search", 1, runs()), facts=facts)
     assert not re.search("fresh|stand-ins", " ".join(given.limits))
 
 
@@ -260,8 +234,7 @@ def test_limits_name_what_was_not_tried_and_what_fell_away():
     [(1, "One gradient is little to go by: shares"), (4, "4 gradients are few: shares of them")],
 )
 def test_one_gradient_is_no_plural(count, words):
-    facts = Facts(**{**FACTS.__dict__, "count": count})
-    found = judged(case("none", "search", 1, runs()), facts=facts)
+    found = judged(case("none", "search", 1, runs()), facts=setting(count=count))
     (limit,) = [text for text in found.limits if "gradient" in text and "share" in text]
     assert limit.startswith(words)
     assert found.rests_on[0].startswith(
@@ -278,7 +251,7 @@ def test_every_word_of_a_verdict_is_a_sentence():
 
 def test_weights_that_know_classes_leave_fewer_pictures_to_choose_from():
     """An answer of the right class's prototype is nearest to one of its class's pictures."""
-    facts = Facts(**{**FACTS.__dict__, "fresh": False, "rivals": 6})
+    facts = replace(FACTS, fresh=False, rivals=6)
     one = case("none", "search", 1, runs(matched=[0, 1]))
     assert p_value(one, facts) > p_value(one, FACTS)
     assert judged(one).grade == "partly" and judged(one, facts=facts).grade == "not shown"

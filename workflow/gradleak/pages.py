@@ -7,7 +7,7 @@ import hashlib
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, select_autoescape
 
 from gradleak import page_text
 
@@ -19,7 +19,7 @@ FOLDER = next(p for p in (PACKAGE / "report", PACKAGE.parent / "report") if p.is
 
 @cache
 def template(name: str) -> Template:
-    """Template of a page in `workflow/report/`; what it shows is escaped, what it lacks an error.
+    """Template in `workflow/report/`; what a page shows is escaped, what it lacks an error.
 
     Parameters
     ----------
@@ -28,7 +28,7 @@ def template(name: str) -> Template:
     """
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
-        autoescape=True,
+        autoescape=select_autoescape(["html.j2"]),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -85,31 +85,37 @@ def analyse(chain: Chain) -> tuple[LayerCount, ...]:
     NotApplicable
         If a layer is neither a convolution nor fully connected.
     """
-    rows = []
-    virtual = printed = inside = 0
+    tally = Tally()
     for i, layer in enumerate(chain.layers):
         inputs, weights, outputs = _sizes(chain, layer)
-        carried = _carried(chain, i)
-        unknowns, leaving = inputs + carried, outputs + _carried(chain, i + 1)
-        inside = inside if carried else 0
-        row = LayerCount(
-            layer.name,
-            unknowns,
-            weights,
-            leaving,
-            carried,
-            virtual,
-            printed,
-            inside,
-            _note(layer),
-        )
-        rows.append(row)
-        missing = max(row.local, 0)
-        surplus = max(leaving - unknowns, 0)
-        virtual = max(virtual - missing, 0) + surplus
-        inside = max(inside - missing, 0) + surplus
-        printed += surplus - missing
-    return tuple(rows)
+        carried, leaving = _carried(chain, i), outputs + _carried(chain, i + 1)
+        tally.count(layer.name, inputs + carried, weights, leaving, carried, _note(layer))
+    return tuple(tally.rows)
+
+
+class Tally:
+    """Counts of layers in the order in which they run; each leaves constraints to the next."""
+
+    def __init__(self) -> None:
+        self.rows: list[LayerCount] = []
+        self._virtual = self._printed = self._inside = 0
+
+    def count(
+        self, name: str, unknowns: int, weights: int, outputs: int, carried: int, note: str
+    ) -> None:
+        """Add a layer; arguments as of `LayerCount`."""
+        inside = self._inside if carried else 0
+        left = self._virtual, self._printed, inside
+        row = LayerCount(name, unknowns, weights, outputs, carried, *left, note)
+        self.rows.append(row)
+        missing, surplus = max(row.local, 0), max(outputs - unknowns, 0)
+        self._virtual = max(self._virtual - missing, 0) + surplus
+        self._inside = max(inside - missing, 0) + surplus
+        self._printed += surplus - missing
+
+    def begin_anew(self) -> None:
+        """Forget what earlier layers left over."""
+        self._virtual = self._printed = self._inside = 0
 
 
 def critical(rows: Sequence[LayerCount]) -> LayerCount:

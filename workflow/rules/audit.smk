@@ -14,6 +14,7 @@ GATED = [name for name, entry in CONFIG.audit.items() if entry.limit is not None
 rule audit:
     input:
         unpack(audit_files),
+        sentences=beside_snakefile("workflow/report/verdict.j2"),
     output:
         result=f"{AUDIT}audit.json",
         pictures=f"{AUDIT}pictures.safetensors",

@@ -26,18 +26,10 @@ Images = str | os.PathLike[str] | np.ndarray | torch.Tensor | None
 
 @dataclass(frozen=True)
 class Report:
-    """What an audit found.
+    """What an audit found."""
 
-    Attributes
-    ----------
-    result
-        Everything, as the JSON holds it.
-    pictures
-        Images under attack and the best answers.
-    """
-
-    result: Audit
-    pictures: Pictures
+    result: Audit  # everything, as the JSON holds it
+    pictures: Pictures  # images under attack and the best answers
 
     @property
     def verdict(self) -> str:
@@ -100,11 +92,6 @@ def audit(
         Gives the network with fresh weights of another seed. Without, the weights of `model` are
         the only ones.
 
-    Returns
-    -------
-    Report
-        With `verdict`, `leak`, `result` and `save`.
-
     Raises
     ------
     GradleakError
@@ -115,18 +102,14 @@ def audit(
     sides = whole("input_shape", input_shape, wanted)
     if len(sides) != 3:
         raise ConfigError(f"input_shape: give {wanted}, not {sides}.")
+    channels, height, width = sides
     if redraw is not None:
         _check_redraw(model, redraw)
     settings = Settings(loss, mode, count, seeds, batches, offset, std, scale, device)  # type: ignore[arg-type]
     weights = "as given" if redraw is None else "as given, then drawn by redraw"
-    found = audit_network(
-        model,
-        (sides[0], sides[1], sides[2]),
-        _source(images, labels),
-        settings,
-        Origin(name, f"{type(model).__module__}.{type(model).__qualname__}", weights),
-        redraw=redraw,
-    )
+    origin = Origin(name, f"{type(model).__module__}.{type(model).__qualname__}", weights)
+    size, source = (channels, height, width), _source(images, labels)
+    found = audit_network(model, size, source, settings, origin, redraw=redraw)
     return Report(found.timed, found.pictures)
 
 
@@ -148,9 +131,9 @@ def _source(
     images: Images, labels: Sequence[int] | None
 ) -> Callable[[tuple[int, int, int], int], Samples]:
     """What gives images for a size and a number of classes."""
-    if isinstance(images, torch.Tensor):
-        # Of other types than NumPy knows, the message of `from_pixels` would not be reached.
-        images = images.detach().cpu().numpy() if images.dtype == torch.uint8 else images
+    # Of other types than NumPy knows, the message of `from_pixels` would not be reached.
+    if isinstance(images, torch.Tensor) and images.dtype == torch.uint8:
+        images = images.detach().cpu().numpy()
     if isinstance(images, np.ndarray):
         pixels = images
         return lambda size, classes: samples.from_pixels(pixels, labels, size, classes)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from math import prod
-from typing import Literal
 
 import numpy as np
 
 from gradleak.auditing.networks import Arrays, ChainNetwork, ModuleNetwork, Network
-from gradleak.auditing.telling import spoken, told
+from gradleak.auditing.result import NONE
+from gradleak.auditing.result import ChangeKind as Kind
+from gradleak.auditing.telling import spoken
 from gradleak.defences.base import Defence
 from gradleak.defences.clipping import Clipping
 from gradleak.defences.gaussian_noise import GaussianNoise
@@ -24,8 +26,6 @@ from gradleak.models.initial import initial_weights
 from gradleak.models.locking import with_lock
 from gradleak.models.locks import Lock
 
-Kind = Literal["none", "noise", "clip", "soteria", "lock", "cut", "fewer", "strided", "batch"]
-NONE = "none"
 # Standard deviation of noise relative to each tensor's own: hardly any, some, as much.
 NOISE = (0.01, 0.1, 1.0)
 # The norm that a gradient is scaled down to, relative to that of the first picture's.
@@ -40,26 +40,14 @@ MOST_SKIPS = 3
 
 @dataclass(frozen=True)
 class Variant:
-    """The network under one change.
-
-    Attributes
-    ----------
-    id, title, kind, reason
-        As of `gradleak.auditing.result.Change`; with a `reason` there is no network.
-    batch
-        Images that share a gradient.
-    network
-        What clients run.
-    defence
-        What they do to their gradients; None for nothing.
-    """
+    """The network under one change; as of `gradleak.auditing.result.Change`."""
 
     id: str
     title: str
     kind: Kind
-    batch: int
-    network: Network | None = None
-    defence: Defence | None = None
+    batch: int  # images that share a gradient
+    network: Network | None = None  # what clients run; None where there is a reason
+    defence: Defence | None = None  # what they do to their gradients
     reason: str = ""
 
 
@@ -75,10 +63,8 @@ def variants(
 
     Parameters
     ----------
-    network
-        Unchanged.
-    batches
-        Batch sizes, that of the unchanged network first.
+    network, batches
+        Unchanged, and batch sizes, that of the unchanged network first.
     critical
         Number of the layer with the largest RA-i of those before the last; None where the network
         is no chain or has one layer.
@@ -88,56 +74,51 @@ def variants(
         Multiply-adds of Soteria's passes for one gradient, beyond which it is not tried.
     """
     first = batches[0]
-
-    def change(kind: Kind, name: str, title: str, **more: object) -> Variant:
-        return Variant(name, title, kind, first, **more)  # type: ignore[arg-type]
-
-    out = [change("none", NONE, "unchanged", network=network)]
+    out = [Variant(NONE, "unchanged", "none", first, network)]
     for level in NOISE:
-        noise = GaussianNoise(level=level)
         title = f"Gaussian noise of {level:.0%} of each tensor's spread"
-        out.append(change("noise", f"noise_{level:g}", title, network=network, defence=noise))
-    clip = Clipping(norm=CLIPPED * norm)
+        out.append(
+            Variant(f"noise_{level:g}", title, "noise", first, network, GaussianNoise(level=level))
+        )
     title = f"gradient scaled down to {CLIPPED:.0%} of its norm"
-    out.append(change("clip", "clip", title, network=network, defence=clip))
+    out.append(Variant("clip", title, "clip", first, network, Clipping(norm=CLIPPED * norm)))
     if isinstance(network, ChainNetwork):
-        out.append(_soteria(network, first, work))
-        out += _architectures(network, first, critical)
+        out += [_soteria(network, first, work), *_architectures(network, first, critical)]
     else:
         assert isinstance(network, ModuleNetwork)
         why = f"It is made for chains of layers: {network.why_no_chain}"
-        out += [
-            change("soteria", "soteria", _SOTERIA, reason=why),
-            change("lock", "lock", _LOCKED, reason=why),
-            change("cut", "cut", "skips cut", reason=why),
-            change("fewer", "fewer", "half the filters", reason=why),
-            change("strided", "strided", "twice the stride", reason=why),
-        ]
+        out += [_untried(kind, first, why) for kind in TITLES]
     for size in batches[1:]:
         title = f"{size} images share a gradient"
         out.append(Variant(f"batch_{size}", title, "batch", size, network))
     return out
 
 
-_SOTERIA = f"Soteria, {PRUNED:.0%} of the features withheld"
-_LOCKED = "key-lock on the first convolution"
+TITLES: dict[Kind, str] = {
+    "soteria": f"Soteria, {PRUNED:.0%} of the features withheld",
+    "lock": "key-lock on the first convolution",
+    "cut": "skips cut",
+    "fewer": "half the filters",
+    "strided": "twice the stride",
+}
+
+
+def _untried(kind: Kind, batch: int, reason: str) -> Variant:
+    return Variant(kind, TITLES[kind], kind, batch, reason=reason)
 
 
 def _soteria(network: ChainNetwork, batch: int, work: float) -> Variant:
-    chain, why = network.chain, ""
-    if not chain.convolutions:
-        why = "There is no convolution."
-    else:
-        passes = int(cost(chain)["passes"])
-        # A pass back costs about two forward.
-        if 2 * passes * batch * network.multiply_adds > work:
-            why = (
-                f"A client would need {passes:,} passes back through the network for each "
-                "gradient, more than an audit at this scale takes."
-            )
-    if why:
-        return Variant("soteria", _SOTERIA, "soteria", batch, reason=why)
-    return Variant("soteria", _SOTERIA, "soteria", batch, network, Soteria(prune=PRUNED))
+    if not network.chain.convolutions:
+        return _untried("soteria", batch, "There is no convolution.")
+    passes = int(cost(network.chain)["passes"])
+    # A pass back costs about two forward.
+    if 2 * passes * batch * network.multiply_adds > work:
+        why = (
+            f"A client would need {passes:,} passes back through the network for each gradient, "
+            "more than an audit at this scale takes."
+        )
+        return _untried("soteria", batch, why)
+    return Variant("soteria", TITLES["soteria"], "soteria", batch, network, Soteria(prune=PRUNED))
 
 
 def _architectures(network: ChainNetwork, batch: int, critical: int | None) -> list[Variant]:
@@ -145,7 +126,8 @@ def _architectures(network: ChainNetwork, batch: int, critical: int | None) -> l
     chain = network.chain
     out = []
 
-    def tried(kind: Kind, name: str, title: str, edit: Callable[[], Chain]) -> None:
+    def tried(kind: Kind, title: str, edit: Callable[[], Chain], name: str = "") -> None:
+        variant = Variant(name or kind, title, kind, batch)
         try:
             found = edit()
             # Sizes that do not fit show here.
@@ -153,29 +135,28 @@ def _architectures(network: ChainNetwork, batch: int, critical: int | None) -> l
             if network.task.mode == "training":
                 check_norms(found, batch)
         except ConfigError as error:
-            reason = told(str(error), chain, network.names)
-            out.append(Variant(name, title, kind, batch, reason=reason))
+            out.append(replace(variant, reason=network.told(str(error))))
         else:
-            out.append(Variant(name, title, kind, batch, changed))
+            out.append(replace(variant, network=changed))
 
-    tried("lock", "lock", _LOCKED, lambda: _locked(chain))
+    locked = partial(with_lock, chain.specs, ["conv1"], LOCK)
+    tried("lock", TITLES["lock"], lambda: replace(chain, specs=locked()))
     ends = skips(chain)
     for end in ends[:MOST_SKIPS]:
         title = f"skip that ends at {spoken(network.names[end])} cut"
-        tried("cut", f"cut_{end + 1}", title, lambda end=end: cut(chain, [end]))  # type: ignore[misc]
+        tried("cut", title, partial(cut, chain, [end]), f"cut_{end + 1}")
     if len(ends) > 1:
-        tried("cut", "cut_all", f"all {len(ends)} skips cut", lambda: cut(chain, ends))
+        tried("cut", f"all {len(ends)} skips cut", partial(cut, chain, ends), "cut_all")
     if not ends:
-        why = "There is no skip connection."
-        out.append(Variant("cut", "skips cut", "cut", batch, reason=why))
-    if critical is None:
-        why = "There is no layer before the last, whose outputs are the classes."
-        for kind, title in (("fewer", "half the filters"), ("strided", "twice the stride")):
-            out.append(Variant(kind, title, kind, batch, reason=why))  # type: ignore[arg-type]
-        return out
-    where = spoken(network.names[critical])
-    tried("fewer", "fewer", f"half the filters at {where}", lambda: fewer(chain, critical))
-    tried("strided", "strided", f"twice the stride at {where}", lambda: strided(chain, critical))
+        out.append(_untried("cut", batch, "There is no skip connection."))
+    edits: dict[Kind, Callable[[Chain, int], Chain]] = {"fewer": fewer, "strided": strided}
+    for kind, edit in edits.items():
+        if critical is None:
+            why = "There is no layer before the last, whose outputs are the classes."
+            out.append(_untried(kind, batch, why))
+        else:
+            title = f"{TITLES[kind]} at {spoken(network.names[critical])}"
+            tried(kind, title, partial(edit, chain, critical))
     return out
 
 
@@ -203,10 +184,6 @@ def changed_network(network: ChainNetwork, chain: Chain) -> ChainNetwork:
     return replace(network, chain=chain, weights=weights)
 
 
-def _locked(chain: Chain) -> Chain:
-    return replace(chain, specs=with_lock(chain.specs, ["conv1"], LOCK))
-
-
 def skips(chain: Chain) -> list[int]:
     """Layers at which a skip ends, those that carry most first."""
     sizes = [prod(chain.input)]
@@ -231,10 +208,7 @@ def cut(chain: Chain, ends: Sequence[int]) -> Chain:
 def fewer(chain: Chain, number: int) -> Chain:
     """Half the filters, or outputs, of a layer and of all that skips tie to it.
 
-    Raises
-    ------
-    ConfigError
-        If nothing is left to halve, or the sizes no longer fit.
+    A `ConfigError` if nothing is left to halve, or the sizes no longer fit.
     """
     specs = list(chain.specs)
     if number == len(specs) - 1:
@@ -248,18 +222,13 @@ def fewer(chain: Chain, number: int) -> Chain:
             specs[place] = replace(spec, filters=count // 2)
         else:
             specs[place] = replace(spec, outputs=count // 2)
-    found = _unchecked(chain, specs)
-    _ = found.layers
-    return found
+    return _resized(chain, specs)
 
 
 def strided(chain: Chain, number: int) -> Chain:
     """Twice the stride of a convolution along both axes.
 
-    Raises
-    ------
-    ConfigError
-        If it is fully connected, or sizes no longer fit.
+    A `ConfigError` if it is fully connected, or sizes no longer fit.
     """
     spec = chain.specs[number]
     if not isinstance(spec, ConvSpec):
@@ -267,24 +236,21 @@ def strided(chain: Chain, number: int) -> Chain:
     specs = list(chain.specs)
     down, across = spec.stride
     specs[number] = replace(spec, stride=(2 * down, 2 * across))
-    found = _unchecked(chain, specs)
-    _ = found.layers
-    return found
+    return _resized(chain, specs)
 
 
-def _unchecked(chain: Chain, specs: Sequence[ConvSpec | LinearSpec]) -> Chain:
+def _resized(chain: Chain, specs: Sequence[ConvSpec | LinearSpec]) -> Chain:
     """The chain with other layers, whatever sizes fully connected ones were told to expect."""
     free = [replace(s, inputs=None) if isinstance(s, LinearSpec) else s for s in specs]
-    return replace(chain, specs=tuple(free))
+    found = replace(chain, specs=tuple(free))
+    _ = found.layers  # a `ConfigError` if sizes do not fit
+    return found
 
 
 def _tied(chain: Chain, number: int) -> set[int]:
     """Layers that must have as many filters as one: those that skips add up without projection.
 
-    Raises
-    ------
-    ConfigError
-        If the image itself is among them.
+    A `ConfigError` if the image itself is among them.
     """
     tied, before = {number}, set[int]()
     while tied != before:

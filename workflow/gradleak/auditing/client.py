@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradleak.auditing.intake import first_line
+from gradleak.auditing.intake import first_line, times
 from gradleak.errors import ConfigError
 from gradleak.gradients import mean_loss
 from gradleak.losses import BINARY, OF_CLASSES
@@ -22,39 +22,24 @@ PASSED = 2
 
 
 def check_loss(loss: str, classes: int) -> None:
-    """Refuse a loss that does not fit the network's outputs.
-
-    Raises
-    ------
-    ConfigError
-        Naming both.
-    """
+    """Refuse a loss that does not fit the network's outputs; the `ConfigError` names both."""
+    others: tuple[str, ...]
     if loss in BINARY and classes != 1:
-        raise ConfigError(
-            f"loss: {loss} takes one output, but the network has {classes}; choose one of "
-            f"{', '.join(OF_CLASSES)}."
-        )
-    if loss in OF_CLASSES and classes == 1:
-        raise ConfigError(
-            f"loss: {loss} takes an output for each class, but the network has one; choose one of "
-            f"{', '.join(BINARY)}."
-        )
+        takes, has, others = "one output", f"{classes}", OF_CLASSES
+    elif loss in OF_CLASSES and classes == 1:
+        takes, has, others = "an output for each class", "one", BINARY
+    else:
+        return
+    raise ConfigError(
+        f"loss: {loss} takes {takes}, but the network has {has}; choose one of {', '.join(others)}."
+    )
 
 
 def check_training(module: nn.Module, size: tuple[int, int, int], classes: int) -> None:
     """Refuse a network that gives something else in training mode than in evaluation mode.
 
-    Parameters
-    ----------
-    module, size
-        The network, and (C, H, W) of one image.
-    classes
-        What it gives for one image in evaluation mode.
-
-    Raises
-    ------
-    ConfigError
-        Naming both modes.
+    There it gives `classes` numbers for one image of `size` (C, H, W). The `ConfigError` names both
+    modes.
     """
     like, name = next(module.parameters()), type(module).__name__
     # Dropout must not reach what else is drawn.
@@ -63,7 +48,7 @@ def check_training(module: nn.Module, size: tuple[int, int, int], classes: int) 
             found = module(torch.zeros(PASSED, *size).to(like))
         except Exception as error:
             raise ConfigError(
-                f"{name} takes no images of {'x'.join(map(str, size))} in training mode "
+                f"{name} takes no images of {times(size)} in training mode "
                 f"({first_line(error)}); take mode: evaluation, or correct the network."
             ) from error
     if not isinstance(found, torch.Tensor) or found.shape != (PASSED, classes):
@@ -78,18 +63,9 @@ def check_training(module: nn.Module, size: tuple[int, int, int], classes: int) 
 def gradient(
     module: nn.Module, images: np.ndarray, labels: np.ndarray, loss: str, mode: str
 ) -> dict[str, np.ndarray]:
-    """Gradient of the mean loss in every parameter, by the parameter's name.
+    """Gradient of the mean loss of `images` (K, C, H, W) in every parameter, by its name.
 
-    Parameters
-    ----------
-    module
-        The network; running statistics of its norms stay as they are.
-    images, labels
-        (K, C, H, W) and (K,).
-    loss
-        One of `gradleak.losses.LOSSES`.
-    mode
-        ``training`` or ``evaluation``: how norms and dropout run.
+    `mode` says how norms and dropout run; running statistics stay as they are.
     """
     named = dict(module.named_parameters())
     with passing(module, mode):
@@ -166,7 +142,7 @@ def _loss(module: nn.Module, images: np.ndarray, labels: np.ndarray, loss: str) 
             raise
         raise ConfigError(
             f"A norm of {type(module).__name__} in training mode has one value a channel for "
-            f"{len(images)} image of {'x'.join(map(str, images.shape[1:]))}, and would make it 0; "
+            f"{len(images)} image of {times(images.shape[1:])}, and would make it 0; "
             "take mode: evaluation, larger images or larger batches."
         ) from error
     return mean_loss(loss, output, torch.from_numpy(labels).to(like.device))

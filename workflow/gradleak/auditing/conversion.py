@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from gradleak.auditing.client import passing
 from gradleak.auditing.kinds import ACTIVATIONS, ADDITIONS, DIVISIONS
-from gradleak.auditing.pools import argument, pool_kind
+from gradleak.auditing.pools import pool_kind
 from gradleak.auditing.preprocessing import Preprocessing, is_given, preprocessing
 from gradleak.auditing.reading import Layer, Reading
 from gradleak.auditing.telling import told
@@ -21,34 +21,24 @@ from gradleak.matching.branch_layers import EPSILON
 from gradleak.models.activations import Activation
 from gradleak.models.build import load
 from gradleak.models.chain import IDENTITY, Chain, ConvSpec, LinearLayer, LinearSpec
-from gradleak.models.parts import SKIP
+from gradleak.models.parts import SKIP, PaddingMode
 
 # Largest difference of outputs, relative to their size, between a network and its chain.
 TOLERANCE = 1e-4
 PARAMETERS = ("weight", "bias")
 STATISTICS = ("running_mean", "running_var")
+# Norm, skip and pool of a convolution that has none of them.
+BARE = ("none", 0, "none")
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A chain that computes what a module computes.
-
-    Attributes
-    ----------
-    chain
-        The network, as attacks know it.
-    names
-        The module's name of each array of the chain: parameters, and running statistics of norms.
-    layers
-        The module's name of each layer of the chain, in order.
-    before
-        What the module does to the image before the chain's first layer; None for nothing.
-    """
+    """A chain that computes what a module computes."""
 
     chain: Chain
-    names: Mapping[str, str]
-    layers: tuple[str, ...]
-    before: Preprocessing | None = None
+    names: Mapping[str, str]  # the module's name of each array of the chain
+    layers: tuple[str, ...]  # the module's name of each layer of the chain, in order
+    before: Preprocessing | None = None  # what the module does to the image before these
 
     def weights(self, module: nn.Module) -> dict[str, np.ndarray]:
         """Arrays of the chain, float32, as the module holds them.
@@ -66,15 +56,8 @@ def convert(
 ) -> Converted:
     """The chain of a network.
 
-    Parameters
-    ----------
-    reading, module
-        The network and its layers.
-    name
-        Of the chain.
-    loss
-        One of `gradleak.losses.LOSSES`. Cross-entropy of log-probabilities is that of the scores
-        they were made of, so a log-softmax at the end is left out under it.
+    Cross-entropy of log-probabilities is that of the scores they were made of, so a log-softmax at
+    the end is left out under that loss.
 
     Raises
     ------
@@ -82,7 +65,7 @@ def convert(
         If the network is no chain of convolutions and fully connected layers; names the layer and
         says why.
     """
-    walk = _Walk(reading, module, loss)
+    walk = _Walk(reading, loss)
     for layer in reading.layers:
         walk.take(layer)
     specs = walk.finish()
@@ -95,31 +78,22 @@ def convert(
     names: dict[str, str] = {}
     for own, parts in zip(layers, walk.modules, strict=True):
         for part, path in parts.items():
-            names |= _arrays(module, f"{own.name}{part}", path)
+            state = module.get_submodule(path).state_dict()
+            kinds = [kind for kind in (*PARAMETERS, *STATISTICS) if kind in state]
+            names |= {f"{own.name}{part}.{kind}": f"{path}.{kind}" for kind in kinds}
     found = Converted(chain, names, own_names, walk.before)
     _check_same(found, module, reading.layers[-1].kind == "log_softmax")
     return found
 
 
-def _arrays(module: nn.Module, own: str, path: str) -> dict[str, str]:
-    """Names of a part's arrays in the chain, and in the module."""
-    state = module.get_submodule(path).state_dict()
-    kinds = [kind for kind in (*PARAMETERS, *STATISTICS) if kind in state]
-    return {f"{own}.{kind}": f"{path}.{kind}" for kind in kinds}
-
-
 def _check_same(found: Converted, module: nn.Module, logarithms: bool) -> None:
     """Refuse a chain that does not compute what the module does, log-softmax left out."""
     weights = found.weights(module)
-    images = torch.from_numpy(
-        np.random.default_rng(0).random((2, *found.chain.input), dtype=np.float32)
-    )
-    taken = images
-    if found.before is not None:
-        taken = torch.from_numpy(found.before(images.numpy())).float()
+    images = np.random.default_rng(0).random((2, *found.chain.input), dtype=np.float32)
+    taken = images if found.before is None else found.before(images)
     with torch.no_grad(), passing(module, "evaluation"):
-        ours = load(found.chain, weights, torch.float32)(taken)
-        theirs = module(images.to(next(module.parameters()))).float().cpu()
+        ours = load(found.chain, weights, torch.float32)(torch.from_numpy(taken).float())
+        theirs = module(torch.from_numpy(images).to(next(module.parameters()))).float().cpu()
     if logarithms:
         ours = functional.log_softmax(ours, 1)
     if not torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE * float(theirs.abs().max())):
@@ -133,14 +107,9 @@ def _check_same(found: Converted, module: nn.Module, logarithms: bool) -> None:
 class _Pending:
     """A convolution or fully connected layer that has not met its activation yet."""
 
-    source: int
+    source: int  # number of the layer whose output it takes
     spec: ConvSpec | LinearSpec
-    modules: dict[str, str]
-
-    @property
-    def kernel(self) -> tuple[int, int]:
-        """Sides of a convolution's kernel."""
-        return self.spec.kernel if isinstance(self.spec, ConvSpec) else (0, 0)
+    modules: dict[str, str]  # paths of its parts
 
 
 @dataclass
@@ -148,7 +117,6 @@ class _Walk:
     """Takes layers in their order; what each gives is the output of a layer, or pending."""
 
     reading: Reading
-    module: nn.Module
     loss: str
     specs: list[ConvSpec | LinearSpec] = field(default_factory=list)
     modules: list[dict[str, str]] = field(default_factory=list)
@@ -165,7 +133,7 @@ class _Walk:
             raise NotApplicable(f"{layer.name} is a convolution in {layer.groups} groups.")
         step = getattr(self, f"_{layer.kind}", None)
         if step is None:
-            raise NotApplicable(f"{layer.name} ({layer.detail}) is no step of a chain.")
+            raise NotApplicable(f"{layer} is no step of a chain.")
         self.given[layer.name] = step(layer)
 
     def finish(self) -> tuple[ConvSpec | LinearSpec, ...]:
@@ -190,7 +158,7 @@ class _Walk:
         shape = self.reading.named(self.modules[place][""]).shape
         assert shape is not None
         whole = shape.kernel == shape.size and shape.padding == (0, 0)
-        return whole and (spec.pool, spec.norm, spec.skip) == ("none", "none", 0)
+        return whole and (spec.norm, spec.skip, spec.pool) == BARE
 
     def _finished(self, name: str, activation: Activation = IDENTITY) -> int:
         """Number of the layer whose output `name` is, which ends here if it is pending."""
@@ -210,70 +178,54 @@ class _Walk:
                 self.given[key] = number
         return number
 
-    def _own(self, layer: Layer) -> nn.Module | None:
-        """Module of a layer; None for a function."""
-        node = self.reading.nodes[layer.name]
-        return self.module.get_submodule(str(node.target)) if node.op == "call_module" else None
-
     def _pending(self, layer: Layer) -> _Pending:
         """The convolution or fully connected layer that `layer` goes on with, and nothing else."""
         before = layer.inputs[0]
         value = self.given[before]
         if not isinstance(value, _Pending):
             raise NotApplicable(
-                f"{layer.name} ({layer.detail}) does not follow a convolution or a fully connected "
-                "layer directly."
+                f"{layer} does not follow a convolution or a fully connected layer directly."
             )
-        self._check_sole(layer, before)
+        self._check_sole(before)
         return value
 
-    def _check_sole(self, layer: Layer, before: str) -> None:
-        others = [one.name for one in self.reading.layers if before in one.inputs]
-        if len(others) > 1:
+    def _check_sole(self, before: str) -> None:
+        if len(takers := self._takers(before)) > 1:
             raise NotApplicable(
-                f"{before} is taken by {others[0]} and by {others[1]}, before its activation."
+                f"{before} is taken by {takers[0]} and by {takers[1]}, before its activation."
             )
 
+    def _takers(self, name: str) -> list[str]:
+        """Layers that take what one gives."""
+        return [layer.name for layer in self.reading.layers if name in layer.inputs]
+
     def _conv(self, layer: Layer) -> _Pending:
-        own = self._own(layer)
-        assert isinstance(own, nn.Conv2d) and layer.shape is not None
-        source = self._finished(layer.inputs[0])
-        shape = layer.shape
-        spec = ConvSpec(
-            shape.filters,
-            shape.kernel,
-            shape.stride,
-            shape.padding,
-            bias=own.bias is not None,
-            padding_mode="replicate" if own.padding_mode == "replicate" else "zeros",
-        )
-        return _Pending(source, spec, {"": layer.name})
+        own, shape = layer.module, layer.shape
+        assert isinstance(own, nn.Conv2d) and shape is not None
+        padding: PaddingMode = "replicate" if own.padding_mode == "replicate" else "zeros"
+        sizes = shape.filters, shape.kernel, shape.stride, shape.padding
+        spec = ConvSpec(*sizes, bias=own.bias is not None, padding_mode=padding)
+        return _Pending(self._finished(layer.inputs[0]), spec, {"": layer.name})
 
     def _linear(self, layer: Layer) -> _Pending:
-        own = self._own(layer)
+        own = layer.module
         assert isinstance(own, nn.Linear)
         if layer.shape is not None:
             raise NotApplicable(
                 f"{layer.name} is fully connected at {layer.shape.size[0]} places of an image."
             )
-        source = self._finished(layer.inputs[0])
         spec = LinearSpec(own.out_features, bias=own.bias is not None)
-        return _Pending(source, spec, {"": layer.name})
+        return _Pending(self._finished(layer.inputs[0]), spec, {"": layer.name})
 
     def _norm(self, layer: Layer) -> _Pending:
-        own, value = self._own(layer), self._pending(layer)
+        own, value = layer.module, self._pending(layer)
         if not isinstance(own, nn.BatchNorm2d) or not own.affine or own.eps != EPSILON:
             raise NotApplicable(
-                f"{layer.name} ({layer.detail}) is another norm than nn.BatchNorm2d with eps "
+                f"{layer} is another norm than nn.BatchNorm2d with eps "
                 f"{EPSILON:g} and weights of its own."
             )
         spec = value.spec
-        if (
-            not isinstance(spec, ConvSpec)
-            or spec.norm != "none"
-            or spec.skip
-            or spec.pool != "none"
-        ):
+        if not isinstance(spec, ConvSpec) or (spec.norm, spec.skip, spec.pool) != BARE:
             raise NotApplicable(f"{layer.name} does not follow a convolution directly.")
         modules = {**value.modules, "_norm": layer.name}
         return _Pending(value.source, replace(spec, norm="batch"), modules)
@@ -281,65 +233,49 @@ class _Walk:
     def _add(self, layer: Layer) -> _Pending:
         if len(layer.inputs) != 2:
             raise NotApplicable(f"{layer.name} adds {len(layer.inputs)} values, not two.")
-        if self.reading.nodes[layer.name].target not in ADDITIONS:
+        if layer.what not in ADDITIONS:
             raise NotApplicable(f"{layer.name} subtracts a value; skips of a chain are added.")
         values = [self.given[name] for name in layer.inputs]
         here, ends = len(self.specs), []
         for name, value in zip(layer.inputs, values, strict=True):
             if not isinstance(value, _Pending):
                 continue
-            self._check_sole(layer, name)
+            self._check_sole(name)
             end = value.spec
-            plain = isinstance(end, ConvSpec) and end.pool == "none" and not end.skip
-            if plain and value.source == here:
-                ends.append(value)
+            if (
+                isinstance(end, ConvSpec)
+                and value.source == here
+                and (end.skip, end.pool) == BARE[1:]
+            ):
+                ends.append((end.kernel, value, end))
         if not ends:
             raise NotApplicable(f"{layer.name} adds something else than a skip to a convolution.")
         # Of two convolutions of one input the 1x1 is the projection.
-        main = max(ends, key=lambda end: end.kernel)
+        _, main, spec = max(ends, key=lambda end: end[0])
         (other,) = [value for value in values if value is not main]
-        assert isinstance(main.spec, ConvSpec)
-        start = other.source if isinstance(other, _Pending) else other
-        modules, spec = dict(main.modules), replace(main.spec, skip=here + 1 - start)
-        if isinstance(other, _Pending):
-            spec = self._projected(layer, spec, other)
-            modules |= {f"{SKIP}{part}": path for part, path in other.modules.items()}
-        return _Pending(here, spec, modules)
-
-    def _projected(self, layer: Layer, spec: ConvSpec, other: _Pending) -> ConvSpec:
-        skip = other.spec
-        fits = (
-            isinstance(skip, ConvSpec)
-            and skip.kernel == (1, 1)
-            and skip.padding == (0, 0)
-            and not skip.bias
-            and skip.norm == spec.norm
-        )
-        if not fits:
+        if not isinstance(other, _Pending):
+            return _Pending(here, replace(spec, skip=here + 1 - other), dict(main.modules))
+        side = other.spec
+        narrow = isinstance(side, ConvSpec) and (side.kernel, side.padding) == ((1, 1), (0, 0))
+        if not isinstance(side, ConvSpec) or not narrow or side.bias or side.norm != spec.norm:
             raise NotApplicable(
                 f"{layer.name} adds a branch that is no 1x1 convolution without bias, with a norm "
                 "where the main branch has one."
             )
-        return replace(spec, projection=True)
+        parts = {f"{SKIP}{part}": path for part, path in other.modules.items()}
+        spec = replace(spec, skip=here + 1 - other.source, projection=True)
+        return _Pending(here, spec, main.modules | parts)
 
     def _activation(self, layer: Layer) -> int:
-        own, node = self._own(layer), self.reading.nodes[layer.name]
-        name = ACTIVATIONS.get(type(own) if own is not None else node.target)
+        name = ACTIVATIONS.get(layer.what)
         if name is None:
-            raise NotApplicable(
-                f"{layer.name} ({layer.detail}) is an activation that no closed form opens."
-            )
-        slope = own.negative_slope if isinstance(own, nn.LeakyReLU) else 0.01
-        if own is None and name == "leaky_relu":
-            slope = argument(node, 1, "negative_slope", slope)
+            raise NotApplicable(f"{layer} is an activation that no closed form opens.")
+        slope = layer.option("negative_slope", 1, 0.01) if name == "leaky_relu" else 0.01
         self._pending(layer)
         return self._finished(layer.inputs[0], Activation(name, float(slope)))
 
     def _pool(self, layer: Layer) -> int | _Pending:
-        before, kind = (
-            layer.inputs[0],
-            pool_kind(layer, self.reading.nodes[layer.name], self._own(layer)),
-        )
+        before, kind = layer.inputs[0], pool_kind(layer)
         value = self.given[before]
         if kind is None:
             return self._finished(before)
@@ -350,7 +286,7 @@ class _Walk:
         number = self._finished(before)
         if number != len(self.specs) or not number:
             raise NotApplicable(f"{layer.name} pools something else than a convolution's output.")
-        self._check_sole(layer, before)
+        self._check_sole(before)
         self.specs[number - 1] = self._pooled(layer, self.specs[number - 1], kind)
         return number
 
@@ -359,30 +295,22 @@ class _Walk:
             raise NotApplicable(f"{layer.name} pools what is pooled already.")
         return replace(spec, pool=kind)
 
-    def _offset(self, layer: Layer) -> int:
-        return self._affine(layer)
-
     def _affine(self, layer: Layer) -> int:
         """A linear step: a chain has a place for it before its first layer alone."""
-        before, node = layer.inputs[0], self.reading.nodes[layer.name]
-        users = [one for one in self.reading.layers if before in one.inputs]
-        alone = self.given[before] == 0 and len(users) == 1
+        before = layer.inputs[0]
+        alone = self.given[before] == 0 and len(self._takers(before)) == 1
         if alone and layer.output_shape == self.reading.input:
-            if not is_given(self.reading.module, node):
-                raise NotApplicable(f"{layer.name} ({layer.detail}) changes the image by weights.")
-            self.before = preprocessing(self.reading.module, node, self.reading.input)
+            if not is_given(self.reading.module, layer.node):
+                raise NotApplicable(f"{layer} changes the image by weights.")
+            self.before = preprocessing(self.reading.module, layer.node, self.reading.input)
             if self.before is not None:
                 return 0
         raise NotApplicable(
-            f"{layer.name} ({layer.detail}) scales or shifts values, which is linear but which "
+            f"{layer} scales or shifts values, which is linear but which "
             "this reader follows on the whole image alone, before the first layer."
         )
 
-    def _part(self, layer: Layer) -> int:
-        raise NotApplicable(
-            f"{layer.name} ({layer.detail}) takes a part of the values, which is linear but which "
-            "a chain of whole layers does not do."
-        )
+    _offset = _affine
 
     def _log_softmax(self, layer: Layer) -> int:
         if self.loss != "cross_entropy":
@@ -393,26 +321,27 @@ class _Walk:
         return self._finished(layer.inputs[0])
 
     def _reshape(self, layer: Layer) -> int:
-        target = self.reading.nodes[layer.name].target
-        moves = target in (torch.permute, torch.transpose, "permute", "transpose")
-        if target in DIVISIONS:
+        if layer.kind == "part" or layer.what in DIVISIONS:
+            part = layer.kind == "part"
+            does = "takes a part of the values" if part else "divides values into parts"
             raise NotApplicable(
-                f"{layer.name} ({layer.detail}) divides values into parts, which is linear but "
-                "which a chain of whole layers does not do."
+                f"{layer} {does}, which is linear but which a chain of whole layers does not do."
             )
+        moves = layer.what in (torch.permute, torch.transpose, "permute", "transpose")
         if sum(side != 1 for side in layer.output_shape) > 1 or moves:
-            raise NotApplicable(f"{layer.name} ({layer.detail}) does more than flatten an image.")
+            raise NotApplicable(f"{layer} does more than flatten an image.")
         return self._finished(layer.inputs[0])
 
+    _part = _reshape
+
     def _dropout(self, layer: Layer) -> int:
-        own, node = self._own(layer), self.reading.nodes[layer.name]
-        rate = getattr(own, "p", 0.5) if own is not None else argument(node, 1, "p", 0.5)
-        if own is None and not argument(node, 2, "training", True):
+        rate = layer.option("p", 1, 0.5)
+        if layer.module is None and not layer.option("training", 2, True):
             rate = 0  # whatever the mode
         number = self._finished(layer.inputs[0])
-        spec = self.specs[number - 1] if number else None
         if rate == 0:
             return number
+        spec = self.specs[number - 1] if number else None
         if not isinstance(spec, LinearSpec) or number != len(self.specs):
             raise NotApplicable(
                 f"{layer.name} drops values of something else than a fully connected layer."

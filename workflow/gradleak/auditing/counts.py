@@ -7,60 +7,16 @@ W* = [W 0; 0 I]. Both give the same numbers for a chain whose skips have no proj
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 
 from gradleak.auditing.reading import Reading
+from gradleak.rank_analysis import LayerCount, Tally
 
 # Steps that act on one value: what leaves them is the same value, in another form or size.
-UNARY = (
-    "norm",
-    "activation",
-    "pool",
-    "offset",
-    "affine",
-    "reshape",
-    "dropout",
-    "log_softmax",
-)
+UNARY = ["norm", "activation", "pool", "offset", "affine", "reshape", "dropout", "log_softmax"]
 END = 10**9
-
-
-@dataclass(frozen=True)
-class Count:
-    """Unknowns and constraints of one readable layer; attributes as of R-GAP's rank analysis.
-
-    Attributes
-    ----------
-    layer
-        Its name.
-    unknowns
-        |x|, with the values that are carried past the layer.
-    weights
-        |W|.
-    outputs
-        |z|, with the values that are carried on behind it.
-    carried
-        How many of `unknowns` are carried.
-    virtual
-        |V|, what earlier layers leave over; at least 0.
-    note
-        What the counts leave out.
-    """
-
-    layer: str
-    unknowns: int
-    weights: int
-    outputs: int
-    carried: int
-    virtual: int
-    note: str = ""
-
-    @property
-    def index(self) -> int:
-        """RA-i = |x| − |W| − |z| − |V|  (R-GAP section 4)."""
-        return self.unknowns - self.weights - self.outputs - self.virtual
 
 
 @dataclass
@@ -80,36 +36,30 @@ class _Value:
         return any(use > time for use, _ in self.uses)
 
 
-def counts(reading: Reading) -> tuple[Count, ...]:
+def counts(reading: Reading) -> tuple[LayerCount, ...]:
     """Count unknowns and constraints of every readable layer, in the order in which they run.
 
     Behind a layer that no linear system describes |V| begins at 0 again.
     """
     order = [layer.name for layer in reading.layers if layer.is_linear]
     values, value_of = _values(reading, {name: time for time, name in enumerate(order)})
-    rows, virtual, notes = [], 0, _notes(reading)
-    for time, name in enumerate(order):
-        layer = reading.named(name)
-        own = value_of[layer.inputs[0]]
-        if name in notes:
-            virtual = 0
-        carried = sum(
-            value.size()
-            for value in values
-            if value is not own and value.made < time and value.lasts(time - 1)
-        )
+    tally, time, met = Tally(), 0, ""
+    for layer in reading.layers:
+        if layer.unreadable:
+            met = layer.name
+        if not layer.is_linear:
+            continue
+        note = f"counts begin anew behind {met}" if met else ""
+        if met:
+            tally.begin_anew()
+        own, met = value_of[layer.inputs[0]], ""
+        past = [v for v in values if v is not own and v.made < time and v.lasts(time - 1)]
+        carried = sum(value.size() for value in past)
         unknowns = prod(layer.input_shape) + carried
         outputs = sum(v.size() for v in values if v.made <= time and v.lasts(time))
-        row = Count(name, unknowns, layer.weights, outputs, carried, virtual, notes.get(name, ""))
-        rows.append(row)
-        missing = max(unknowns - layer.weights - outputs, 0)
-        virtual = max(virtual - missing, 0) + max(outputs - unknowns, 0)
-    return tuple(rows)
-
-
-def critical(rows: Sequence[Count]) -> Count:
-    """Layer of the largest RA-i, the first of several; its `index` is the network's RA-i."""
-    return max(rows, key=lambda row: row.index)
+        tally.count(layer.name, unknowns, layer.weights, outputs, carried, note)
+        time += 1
+    return tuple(tally.rows)
 
 
 def _values(reading: Reading, times: Mapping[str, int]) -> tuple[list[_Value], dict[str, _Value]]:
@@ -135,15 +85,3 @@ def _values(reading: Reading, times: Mapping[str, int]) -> tuple[list[_Value], d
     last = reading.layers[-1].name
     value_of[last].uses.append((END, last))
     return values, value_of
-
-
-def _notes(reading: Reading) -> dict[str, str]:
-    """Layers before which something unreadable was met, and a sentence on it."""
-    out, met = {}, ""
-    for layer in reading.layers:
-        if layer.unreadable:
-            met = layer.name
-        elif layer.is_linear and met:
-            out[layer.name] = f"counts begin anew behind {met}"
-            met = ""
-    return out

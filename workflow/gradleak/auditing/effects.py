@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from scipy.stats import binom
 
 from gradleak.auditing.cases import Bench
-from gradleak.auditing.changes import NONE, Variant
-from gradleak.auditing.networks import signed
-from gradleak.auditing.result import Case, Change, Effect, Price, Run
+from gradleak.auditing.changes import Variant
+from gradleak.auditing.result import NONE, Case, Change, Effect, Price, Run
 from gradleak.errors import NumericsError
 
 # Probability by chance below which a difference counts as shown.
@@ -24,58 +23,39 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Leak:
-    """What attacks of an honest server read under one change.
+    """What attacks of an honest server read under one change."""
 
-    Attributes
-    ----------
-    share
-        Of gradients of which any attack read a picture in any draw; None if none gave an answer.
-    read, gradients
-        Its numerator and denominator.
-    attack
-        The attack that read most gradients, of equals the one whose answers are nearest; empty
-        where none applies.
-    """
-
-    share: float | None
-    read: int
-    gradients: int
+    # Share of gradients of which any attack read a picture in any draw; None without an answer.
+    leak: float | None
+    read: int  # its numerator
+    gradients: int  # its denominator
+    # The attack that read most gradients, of equals the one whose answers are nearest.
     attack: str
 
 
 def summary(variant: Variant, cases: Sequence[Case], price: Price | None, note: str) -> Change:
-    """What a change did, over all attacks of an honest server.
+    """What a change did, by the cases of all changes under an honest server.
 
-    Parameters
-    ----------
-    variant
-        The change.
-    cases
-        Of all changes under an honest server.
-    price, note
-        What it costs, and what it did to the gradient.
+    `price` is what it costs, `note` what it did to the gradient.
     """
     own = [case for case in cases if case.change == variant.id and case.attempted]
     found, reason = leak(own), variant.reason
     if not reason and not own:
         reason = "No attack of the menu applies to it, so it tells nothing."
-    elif own and found.share is None:
+    elif own and found.leak is None:
         failures = Counter(run.reason for case in own for run in case.runs)
         reason = f"No attack gave an answer: {failures.most_common(1)[0][0]}"
     done: Effect = ""
     p: float | None = None
-    if found.share is not None and variant.id != NONE:
+    if found.leak is not None and variant.id != NONE:
         done, p = effect([case for case in cases if case.change == NONE], own)
     return Change(
         id=variant.id,
         title=variant.title,
         kind=variant.kind,
         reason=reason,
-        leak=found.share,
-        read=found.read,
-        gradients=found.gradients,
+        **vars(found),
         ssim=max((case.ssim.mean for case in own if case.ssim is not None), default=None),
-        attack=found.attack,
         effect=done,
         p=p,
         note=note,
@@ -87,8 +67,7 @@ def withheld(variant: Variant, bench: Bench) -> str:
     """How much of a gradient Soteria altered, since what it chooses may be zero already."""
     if variant.kind != "soteria" or variant.network is None:
         return ""
-    targets = bench.targets(variant.batch)
-    given = 0, targets.inputs(0), signed(targets.labels[0], bench.margin)
+    given = 0, *bench.batch(variant.batch)
     try:
         plain = variant.network.share(*given, None, 0)
         shared = variant.network.share(*given, variant.defence, 0)
@@ -103,12 +82,9 @@ def withheld(variant: Variant, bench: Bench) -> str:
 
 
 def leak(cases: Sequence[Case]) -> Leak:
-    """Leak of one change; failed runs read nothing, but without any answer nothing is known.
+    """Leak of one change by its cases under an honest server.
 
-    Parameters
-    ----------
-    cases
-        Of one change under an honest server.
+    Failed runs read nothing, but without any answer nothing is known.
     """
     tried = [case for case in cases if case.attempted]
     runs = [run for case in tried for run in case.runs]
@@ -133,18 +109,14 @@ def effect(before: Sequence[Case], after: Sequence[Case]) -> tuple[Effect, float
     small to be seen are ties; twice the smaller p counts, below `SHOWN`. If an attack that was
     nearest before failed without an answer in half of the pairs or more, and nothing came as near,
     the change is inconclusive: it stopped a computation, which says little of what the gradient
-    holds.
-
-    Parameters
-    ----------
-    before, after
-        Cases of the unchanged network and of the change, honest servers alone.
+    holds. Cases are those of the unchanged network and of the change, honest servers alone.
     """
     old, new = _best(before), _best(after)
     pairs = sorted(old.keys() & new.keys())
     if not pairs:
         return "inconclusive", None
-    broken = _failed(after)
+    runs = [(case.attack, run) for case in after for run in case.runs]
+    broken = {(name, run.image, run.seed) for name, run in runs if run.status == "failed"}
     lost = [
         pair
         for pair in old
@@ -180,16 +152,6 @@ def _best(cases: Sequence[Case]) -> dict[Pair, tuple[str, Run]]:
             if run.status == "ok" and (pair not in out or _rank(run) > _rank(out[pair][1])):
                 out[pair] = case.attack, run
     return out
-
-
-def _failed(cases: Sequence[Case]) -> set[tuple[str, int, int]]:
-    """Attack, gradient and draw of runs that ended without an answer."""
-    return {
-        (case.attack, run.image, run.seed)
-        for case in cases
-        for run in case.runs
-        if run.status == "failed"
-    }
 
 
 def _nearer(before: Run, after: Run) -> int:

@@ -18,21 +18,14 @@ from gradleak.errors import ConfigError, GradleakError
 
 
 def audit(
-    name: str,
-    settings: Mapping[str, Any],
-    *,
-    dataset: str | None,
-    scale: str,
-    device: str,
+    name: str, settings: Mapping[str, Any], *, dataset: str | None, scale: str, device: str
 ) -> Audited:
     """Audit the network of one entry.
 
     Parameters
     ----------
-    name
-        The entry's id.
-    settings
-        The entry, with numbers for names of ``scales``.
+    name, settings
+        The entry's id, and the entry with numbers for names of ``scales``.
     dataset
         File of the data set that `samples` names; None for other images.
     scale, device
@@ -64,25 +57,14 @@ def _audit(
         drawn, told = True, f"fresh, seed {settings['seed']}"
     else:
         drawn, told = _drawn(module, build(1), settings["seed"])
-    size = tuple(settings["input"])
-    chosen = Settings(
-        loss=settings["loss"],
-        mode=settings["mode"],
-        count=settings["count"],
-        seeds=settings["seeds"],
-        batches=tuple(settings["batches"]),
-        offset=settings["offset"],
-        std=settings["std"],
-        scale=scale,
-        device=device,
-    )
-    origin = Origin(name, words(settings["network"]), told)
+    own = {key: settings[key] for key in ("loss", "mode", "count", "seeds", "offset", "std")}
+    batches, (channels, height, width) = tuple(settings["batches"]), settings["input"]
     return audit_network(
         module,
-        (size[0], size[1], size[2]),
-        _checked(images(settings["samples"], dataset), settings["classes"]),
-        chosen,
-        origin,
+        (channels, height, width),
+        _images(settings, dataset),
+        Settings(batches=batches, scale=scale, device=device, **own),
+        Origin(name, words(settings["network"]), told),
         redraw=build if drawn else None,
     )
 
@@ -119,29 +101,25 @@ def words(entry: Mapping[str, Any]) -> str:
     return f"{entry['factory']}({given}) of {entry['file']}"
 
 
-Source = Callable[[tuple[int, int, int], int], Samples]
-
-
-def images(entry: Any, dataset: str | None) -> Source:
-    """What gives images for a size and a number of classes."""
+def _images(
+    settings: Mapping[str, Any], dataset: str | None
+) -> Callable[[tuple[int, int, int], int], Samples]:
+    """What gives images for a size and a number of classes, where these are the entry's."""
+    classes, entry, data = settings["classes"], settings["samples"], None
     if dataset is not None:
         name, _, split = Path(dataset).stem.rpartition("-")
         data = arrays.load(dataset, name, split)
-        return lambda size, classes: samples.from_dataset(data, size, classes)
-    if entry == "embedded":
-        return samples.from_embedded
-    return lambda size, classes: samples.from_folder(entry["folder"], size, classes)
 
-
-def _checked(give: Source, classes: int | None) -> Source:
-    """The same, where the network has as many outputs as it should."""
-
-    def checked(size: tuple[int, int, int], found: int) -> Samples:
+    def give(size: tuple[int, int, int], found: int) -> Samples:
         if classes is not None and found != max(classes, 2):
             raise ConfigError(
                 f"classes: {classes}, but the network gives {found} scores; correct classes:, or "
                 "the network's arguments."
             )
-        return give(size, found)
+        if data is not None:
+            return samples.from_dataset(data, size, found)
+        if entry == "embedded":
+            return samples.from_embedded(size, found)
+        return samples.from_folder(entry["folder"], size, found)
 
-    return checked
+    return give

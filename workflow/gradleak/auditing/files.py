@@ -22,13 +22,7 @@ def save(path: Path_, audit: Audit) -> None:
 
 
 def read(path: Path_) -> Audit:
-    """A result that `save` wrote.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is missing, or holds no result of this version.
-    """
+    """A result that `save` wrote; an `ArtifactError` if there is none of this version."""
     try:
         return Audit.model_validate_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -36,18 +30,14 @@ def read(path: Path_) -> Audit:
             f"{path} cannot be read ({error.strerror}); give the audit.json of an audit."
         ) from error
     except (ValidationError, UnicodeDecodeError) as error:
+        why = "it is no text"
+        if isinstance(error, ValidationError):
+            one = error.errors(include_url=False)[0]
+            why = ": ".join(filter(None, (".".join(map(str, one["loc"])), one["msg"])))
         raise ArtifactError(
-            f"{path} holds no result of an audit in version {VERSION} ({_first(error)}); make it "
-            "again with this gradleak."
+            f"{path} holds no result of an audit in version {VERSION} ({why}); make it again with "
+            "this gradleak."
         ) from error
-
-
-def _first(error: ValidationError | UnicodeDecodeError) -> str:
-    if isinstance(error, UnicodeDecodeError):
-        return "it is no text"
-    one = error.errors(include_url=False)[0]
-    where = ".".join(str(part) for part in one["loc"])
-    return f"{where}: {one['msg']}" if where else str(one["msg"])
 
 
 def save_pictures(path: Path_, pictures: Pictures) -> None:
@@ -60,13 +50,7 @@ def save_pictures(path: Path_, pictures: Pictures) -> None:
 
 
 def read_pictures(path: Path_) -> Pictures:
-    """Pictures that `save_pictures` wrote.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is missing, damaged, or something else.
-    """
+    """Pictures that `save_pictures` wrote; an `ArtifactError` if it holds none."""
     arrays, _ = read_tensors(str(path))
     answers: dict[str, dict[int, np.ndarray]] = {}
     with whole(path):

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from gradleak.auditing.result import Audit
+from gradleak.auditing.result import NONE, Audit
 from gradleak.errors import GradleakError
 
 
 class LeaksTooMuch(GradleakError):
     """The network leaks more than it may; the message says what and how much."""
-
-
-# Change of an audit that changes nothing.
-NONE = "none"
 
 
 def leak(audit: Audit) -> float | None:
@@ -24,16 +20,9 @@ def leak(audit: Audit) -> float | None:
 
 
 def check(audit: Audit, limit: float | None, baseline: Audit | None) -> str:
-    """One sentence on why a network passes.
+    """One sentence on why a network passes: `limit` is the largest share that does.
 
-    Parameters
-    ----------
-    audit
-        What was found.
-    limit
-        Largest share that passes; None for no such limit.
-    baseline
-        An earlier result, which it must not exceed; None for none.
+    It must not exceed that of `baseline`, an earlier result, either.
 
     Raises
     ------

@@ -22,7 +22,6 @@ from gradleak.errors import NumericsError
 from gradleak.gradients import DTYPES, mean_loss, pick_device
 from gradleak.matching.members import Members
 from gradleak.matching.placed import Placed
-from gradleak.models.chain import Chain
 from gradleak.usable import check_gradient
 
 # Norms whose pass depends on the mode; what else does is dropout, which no attacker can follow.
@@ -31,34 +30,11 @@ NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 @dataclass(frozen=True)
 class ModuleView:
-    """What an attacker knows of one gradient of a network that is no chain.
+    """What an attacker knows of one gradient of a network, run as a module."""
 
-    Attributes
-    ----------
-    module
-        The network with the weights that the server sent.
-    size
-        (C, H, W) of one image.
-    gradients
-        What the client shared, by the parameter's name.
-    labels
-        True classes (K,), −1 or 1 for a loss of a margin.
-    low, high
-        Range of the network's input.
-    loss, mode
-        As of `gradleak.attacks.base.AttackerView`.
-    compared
-        For some parameters, which of their values are compared: 1 or 0, of the same shape.
-    """
-
-    module: nn.Module
-    size: tuple[int, int, int]
-    gradients: Mapping[str, np.ndarray]
-    labels: tuple[int, ...]
-    low: float
-    high: float
-    loss: str
-    mode: str
+    module: nn.Module  # with the weights that the server sent
+    known: AttackerView  # of its chain nothing but name and size are looked at
+    # For some parameters, which of their values are compared: 1 or 0, of the same shape.
     compared: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
@@ -67,12 +43,7 @@ def invert(
 ) -> list[Reconstruction | NumericsError]:
     """Answer each view by its own search, from the noise that a chain would start from.
 
-    Parameters
-    ----------
-    attack
-        Settings; ``starts`` is 1 and ``start`` normal.
-    views, seeds
-        Gradients, and the seed of each search.
+    Of the attack's settings ``starts`` is 1 and ``start`` normal.
     """
     out: list[Reconstruction | NumericsError] = []
     for view, seed in zip(views, seeds, strict=True):
@@ -84,23 +55,21 @@ def invert(
 
 
 def _one(attack: InvertingGradients, view: ModuleView, seed: int) -> Reconstruction:
-    # A chain without layers gives views and messages the name; nothing looks at its layers.
-    named = Chain(type(view.module).__name__, view.size, ())
-    check_gradient(named, view.gradients)
+    known, labels = view.known, view.known.labels or ()
+    check_gradient(known.chain, known.gradients)
     network = ModuleGradients(view, DTYPES[attack.precision], pick_device(attack.device))
-    start = np.random.default_rng((seed, 0)).standard_normal((len(view.labels), *view.size))
-    norm = np.sqrt(sum(np.sum(v.astype(np.float64) ** 2) for v in view.gradients.values()))
-    shared = {name: value.astype(np.float64) / norm for name, value in view.gradients.items()}
+    start = np.random.default_rng((seed, 0)).standard_normal((len(labels), *known.chain.input))
+    norm = np.sqrt(sum(np.sum(v.astype(np.float64) ** 2) for v in known.gradients.values()))
+    shared = {name: value.astype(np.float64) / norm for name, value in known.gradients.items()}
     members = ModuleMembers(
         network,  # type: ignore[arg-type]
         network.targets([shared]),
         network.tensor(np.array([1.0 / norm])),
-        torch.tensor([view.labels], device=network.device),
+        torch.tensor([labels], device=network.device),
         network.tensor(start[None]),
         torch.empty(0),
         torch.tensor([(seed, 0)]),
     )
-    known = AttackerView(named, {}, view.gradients, view.labels, view.low, view.high, view.loss)
     with network.running():
         (found,) = attack.search(members, [known])
     return found
@@ -125,15 +94,7 @@ class ModuleMembers(Members):
 
 
 class ModuleGradients(Placed):
-    """Gradients of one network's mean loss, differentiable in the images.
-
-    Parameters
-    ----------
-    view
-        The network, its loss and mode.
-    dtype, device
-        Where and in what precision it is computed.
-    """
+    """Gradients of one network's mean loss, differentiable in the images."""
 
     def __init__(self, view: ModuleView, dtype: torch.dtype, device: torch.device) -> None:
         self.device, self.dtype, self.view = device, dtype, view
@@ -149,7 +110,7 @@ class ModuleGradients(Placed):
         """Gradients (1, ...) of images (1, K, C, H, W) with labels (1, K), times `scale` (1,)."""
         # A copy, since a network may begin with a step in place.
         output = self.view.module(x[0].clone())
-        value = scale[0] * mean_loss(self.view.loss, output, labels[0])
+        value = scale[0] * mean_loss(self.view.known.loss, output, labels[0])
         found = torch.autograd.grad(
             value, list(self._named.values()), create_graph=True, allow_unused=True
         )
@@ -169,7 +130,7 @@ class ModuleGradients(Placed):
         with passing(module, "evaluation"), sdpa_kernel(SDPBackend.MATH):
             for part in module.modules():
                 if isinstance(part, NORMS):
-                    part.train(self.view.mode == "training")
+                    part.train(self.view.known.mode == "training")
             torch.backends.mha.set_fastpath_enabled(False)
             module.to(self.device, self.dtype)
             try:

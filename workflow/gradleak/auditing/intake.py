@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import keyword
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,15 +23,7 @@ SINGLE = 4
 def own_copy(model: Any) -> tuple[nn.Module, tuple[str, ...]]:
     """A copy to audit, of which all parameters have gradients of float32 or better.
 
-    Parameters
-    ----------
-    model
-        What somebody gave for a network; it is left as it was.
-
-    Returns
-    -------
-    tuple
-        The copy, and sentences on what differs from `model`.
+    With it come sentences on what differs from `model`, which is left as it was.
 
     Raises
     ------
@@ -64,17 +57,7 @@ def own_copy(model: Any) -> tuple[nn.Module, tuple[str, ...]]:
 def check_network(found: Any, what: str) -> None:
     """Refuse what is no network, or one whose layers are hidden or have no weights yet.
 
-    Parameters
-    ----------
-    found
-        What somebody gave for a network.
-    what
-        Where it comes from.
-
-    Raises
-    ------
-    ConfigError
-        One sentence.
+    The sentence of the `ConfigError` begins with `what`, which says where `found` comes from.
     """
     if isinstance(found, nn.Module):
         _check_plain(found)
@@ -91,58 +74,48 @@ def check_network(found: Any, what: str) -> None:
 def same_parameters(first: nn.Module, second: nn.Module, what: str) -> list[str]:
     """Names of parameters that two draws of a network share.
 
-    Parameters
-    ----------
-    first, second
-        The draws.
-    what
-        Where they come from.
-
-    Raises
-    ------
-    ConfigError
-        If these are draws of different networks; begins with `what`.
+    A `ConfigError` if these are of different networks; it begins with `what`, where they come from.
     """
     draws = [dict(network.named_parameters()) for network in (first, second)]
-    shapes = [[(name, value.shape) for name, value in draw.items()] for draw in draws]
-    if shapes[0] != shapes[1]:
+    one, other = ([(name, value.shape) for name, value in draw.items()] for draw in draws)
+    if one != other:
         raise ConfigError(
             f"{what} gives parameters of other names or shapes at another seed; let chance draw "
             "weights alone."
         )
     # Draws may lie on different devices.
-    one, other = (
+    first_draw, second_draw = (
         {name: value.detach().cpu().float() for name, value in draw.items()} for draw in draws
     )
-    return [name for name, value in one.items() if torch.equal(value, other[name])]
+    return [name for name, value in first_draw.items() if torch.equal(value, second_draw[name])]
 
 
 def _check_plain(model: nn.Module) -> None:
     """Refuse compiled, scripted and lazy networks, and names that no graph can hold."""
+    kind = type(model).__name__
     for name, part in model.named_modules():
-        where = f"{name} of {type(model).__name__}" if name else type(model).__name__
+        where = f"{name} of {kind}" if name else kind
         last = name.rpartition(".")[2]
         if keyword.iskeyword(last) or '"' in last or not last.isprintable():
             raise ConfigError(
-                f"network: {type(model).__name__} has a layer named {last!r}, which the Python "
-                "code of its graph cannot hold; rename it."
+                f"network: {kind} has a layer named {last!r}, which the Python code of its graph "
+                "cannot hold; rename it."
             )
-        # Its class lives in a module that takes seconds to import.
-        if type(part).__name__ == "OptimizedModule":
-            raise ConfigError(
-                f"network: {where} is compiled, which hides its layers; give the network as it was "
-                "before torch.compile."
-            )
-        if isinstance(part, torch.jit.ScriptModule):
-            raise ConfigError(
-                f"network: {where} is a ScriptModule, which hides its layers; give the network as "
-                "it was before torch.jit."
-            )
+        for hides, how, before in (
+            # Its class lives in a module that takes seconds to import.
+            (type(part).__name__ == "OptimizedModule", "compiled", "torch.compile"),
+            (isinstance(part, torch.jit.ScriptModule), "a ScriptModule", "torch.jit"),
+        ):
+            if hides:
+                raise ConfigError(
+                    f"network: {where} is {how}, which hides its layers; give the network as it "
+                    f"was before {before}."
+                )
     for name, value in model.named_parameters():
         if is_lazy(value):
             raise ConfigError(
-                f"network: {name} of {type(model).__name__} has no shape yet, since its layer is "
-                "lazy; pass an image through the network first."
+                f"network: {name} of {kind} has no shape yet, since its layer is lazy; pass an "
+                "image through the network first."
             )
 
 
@@ -151,3 +124,8 @@ def first_line(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return "it ends Python with sys.exit"
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def times(size: Sequence[int]) -> str:
+    """Sides as in 3x32x32."""
+    return "x".join(map(str, size))

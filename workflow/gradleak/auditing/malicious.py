@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from gradleak.attacks.base import Attack, AttackerView, ManyAttack, Reconstruction
-from gradleak.attacks.run import build, run_seed
-from gradleak.auditing.cases import Bench, Best, case, failed, record
-from gradleak.auditing.menu import Entry, mkor_options
-from gradleak.auditing.networks import ChainNetwork, Network
-from gradleak.auditing.result import Case, Run
+from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.attacks.run import run_seed
+from gradleak.auditing.cases import Bench, Best, case, record
+from gradleak.auditing.menu import Entry, mkor
+from gradleak.auditing.networks import Arrays, ChainNetwork, Network, Shared
+from gradleak.auditing.result import Case
 from gradleak.auditing.scoring import Judge
-from gradleak.auditing.telling import told
 from gradleak.defences.apply import noise_seed
 from gradleak.errors import ConfigError, NumericsError
-from gradleak.gradients import capture
 from gradleak.models.chain import Chain
 from gradleak.models.files import fingerprint
 from gradleak.servers.base import SEED
@@ -31,56 +29,44 @@ MOST = 8
 
 @dataclass(frozen=True)
 class Chapter:
-    """What came of it.
+    """What came of it."""
 
-    Attributes
-    ----------
-    reason
-        Why it does not apply; empty if it does.
-    case
-        A run for each image of the batch and draw; None if it does not apply.
-    best
-        Answers for the page.
-    """
-
-    reason: str
-    case: Case | None
-    best: Best
-
-
-def batch_size(classes: int, images: int) -> int:
-    """Images that share the gradient."""
-    return max(1, min(MOST, classes, images))
+    reason: str = ""  # why it does not apply
+    case: Case | None = None  # a run for each image of the batch and draw
+    best: Best = field(default_factory=Best)
 
 
 def chapter(entry: Entry, network: Network, change: str, bench: Bench) -> Chapter:
-    """Run MKOR on the unchanged network.
+    """Run MKOR on the unchanged network, `change` being its id among the changes.
 
-    Parameters
-    ----------
-    entry
-        Of the menu.
-    network, change
-        The unchanged network, and its id among the changes.
-    bench
-        Images: the first of each class share one gradient, draw after draw.
+    The first images of each class share one gradient, draw after draw.
     """
     reason = _inapplicable(entry, network, bench)
     if reason:
-        return Chapter(reason, None, Best())
+        return Chapter(reason)
     assert isinstance(network, ChainNetwork)
-    attack = build(mkor_options(entry, network.chain))
-    assert not isinstance(attack, ManyAttack)
-    size = batch_size(network.chain.classes, len(bench.samples))
+    attack = mkor(entry, network.chain)
+    size = max(1, min(MOST, network.chain.classes, len(bench.samples)))
     targets = bench.samples.targets(np.arange(size)[None], bench.offset, bench.std)
-    runs: list[Run] = []
-    best = Best()
+    judge, runs, best = Judge(bench.pool()), [], Best()
     for draw in range(bench.seeds):
         try:
-            view = _received(network, draw, targets)
+            sent = _sent(network, draw)
         except ConfigError as error:
-            return Chapter(told(str(error), network.chain, network.names), None, Best())
-        runs += _read(attack, network, view, draw, targets, bench.judge(), best)
+            return Chapter(network.told(str(error)))
+        found: Reconstruction | str
+        try:
+            found = attack.run(_received(network, sent, draw, targets), run_seed(draw, 0))
+        except NumericsError as error:
+            found = network.told(str(error))
+        for number, label in zip(targets.indices[0].tolist(), targets.labels[0], strict=True):
+            pixels = _answer(found, label, targets)
+            if isinstance(pixels, str):
+                runs.append(record(number, draw, pixels))
+                continue
+            score = judge.score(pixels[None], np.array([number]))
+            best.offer(entry.id, number, draw, score)
+            runs.append(record(number, draw, score))
     return Chapter("", case(change, entry.id, size, runs), best)
 
 
@@ -108,75 +94,39 @@ def server_options(chain: Chain) -> dict[str, Any]:
         layer.activation.name == "relu" and (layer.bias or layer.normed)
         for layer in chain.convolutions
     )
-    common = {"method": "mkor", "classifier": "untouched"}
-    if quiet:
-        return {**common, "beta": 0.5, "noise": 1e-4, "spare": "silent"}
-    return {**common, "beta": 1.0, "noise": 1e-3, "spare": "noise"}
-
-
-def _received(network: ChainNetwork, draw: int, targets: TargetSet) -> AttackerView | str:
-    """What the server gets back of one batch; a sentence if it is of no use."""
-    chain, task = network.chain, network.task
-    options = server_options(chain)
-    sent, values = build_server(options).corrupt(chain, network.weights(draw), SEED + draw)
-    mark = fingerprint(sent)
-    try:
-        shared = capture(
-            chain,
-            sent,
-            targets.inputs(0),
-            targets.labels[0],
-            precision="float32",
-            device=task.device,
-            loss=task.loss,
-            seed=noise_seed(draw, 0),
-            mode=task.mode,
-        )
-    except NumericsError as error:
-        return told(str(error), chain, network.names)
-    return AttackerView(
-        network.attacked,
-        sent,
-        shared,
-        None,
-        task.low,
-        task.high,
-        task.loss,
-        targets.size,
-        secret=Secret("mkor", mark, options, values),
-        fingerprint=mark,
-        mode=task.mode,
+    spare = (
+        {"beta": 0.5, "noise": 1e-4, "spare": "silent"}
+        if quiet
+        else {"beta": 1.0, "noise": 1e-3, "spare": "noise"}
     )
+    return {"method": "mkor", "classifier": "untouched", **spare}
 
 
-def _read(
-    attack: Attack,
-    network: ChainNetwork,
-    view: AttackerView | str,
-    draw: int,
-    targets: TargetSet,
-    judge: Judge,
-    best: Best,
-) -> list[Run]:
-    """A run for each image of the batch: what the attack gives for its class."""
-    numbers, labels = targets.indices[0].tolist(), targets.labels[0].tolist()
-    try:
-        found = view if isinstance(view, str) else attack.run(view, run_seed(draw, 0))
-    except NumericsError as error:
-        found = told(str(error), network.chain, network.names)
-    if not isinstance(found, Reconstruction):
-        return [failed(number, draw, found) for number in numbers]
-    place = {label: k for k, label in enumerate(found.classes)}
-    out = []
-    for number, label in zip(numbers, labels, strict=True):
-        if label not in place:
-            out.append(failed(number, draw, "The attack found no image of its class."))
-            continue
-        pixels = np.clip(targets.pixels(found.images[place[label]]), 0.0, 1.0)
-        if not np.isfinite(pixels).all():
-            out.append(failed(number, draw, "The answer for its class is not finite."))
-            continue
-        score = judge.score(pixels[None], np.array([number]))
-        best.offer("mkor", number, draw, score)
-        out.append(record(number, draw, score))
-    return out
+Sent = tuple[Arrays, Secret]
+
+
+def _sent(network: ChainNetwork, draw: int) -> Sent:
+    """Weights that the server sends, and what it keeps of them."""
+    options = server_options(network.chain)
+    server, weights = build_server(options), network.weights(draw)
+    sent, values = server.corrupt(network.chain, weights, SEED + draw)
+    return sent, Secret("mkor", fingerprint(sent), options, values)
+
+
+def _received(network: ChainNetwork, given: Sent, draw: int, targets: TargetSet) -> AttackerView:
+    """What the server gets back of one batch; no labels are granted."""
+    (sent, secret), labels = given, targets.labels[0]
+    gradient = network.gradient(sent, targets.inputs(0), labels, noise_seed(draw, 0))
+    view = network.view(draw, Shared(gradient, labels, run_seed(draw, 0)))
+    mark = secret.fingerprint
+    return replace(view, weights=sent, labels=None, secret=secret, fingerprint=mark)
+
+
+def _answer(found: Reconstruction | str, label: int, targets: TargetSet) -> np.ndarray | str:
+    """Pixels (C, H, W) that the attack gives for a class, or why there are none."""
+    if isinstance(found, str):
+        return found
+    if label not in found.classes:
+        return "The attack found no image of its class."
+    pixels = np.clip(targets.pixels(found.images[found.classes.index(label)]), 0.0, 1.0)
+    return pixels if np.isfinite(pixels).all() else "The answer for its class is not finite."

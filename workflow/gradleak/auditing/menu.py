@@ -29,30 +29,14 @@ LEAST = 10
 
 @dataclass(frozen=True)
 class Amounts:
-    """What attacks may spend at one scale.
+    """What attacks may spend at one scale."""
 
-    Attributes
-    ----------
-    steps
-        Of Inverting Gradients, at most.
-    work
-        Multiply-adds of one such search, by which its steps are cut in large networks.
-    copa
-        Steps of COPA's optimiser for each layer.
-    second
-        Steps of the second-order attack.
-    precondition
-        Whether these are preconditioned: fewer passes, but each step costs more.
-    soteria
-        Multiply-adds of Soteria's passes for one gradient, beyond which it is not tried.
-    """
-
-    steps: int
-    work: float
-    copa: int
-    second: int
-    precondition: bool
-    soteria: float
+    steps: int  # of Inverting Gradients, at most
+    work: float  # multiply-adds of one such search, by which its steps are cut in large networks
+    copa: int  # steps of COPA's optimiser for each layer
+    second: int  # steps of the second-order attack
+    precondition: bool  # whether these are preconditioned: fewer passes, but each step costs more
+    soteria: float  # multiply-adds of its passes for one gradient, beyond which it is not tried
 
 
 SCALES = {
@@ -64,23 +48,13 @@ SCALES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One attack of the menu.
-
-    Attributes
-    ----------
-    id, title, chapter
-        As of `gradleak.auditing.result.AttackPart`.
-    words
-        Its settings in one line.
-    options
-        As an entry of ``attacks`` in config.yaml.
-    """
+    """One attack of the menu; as of `gradleak.auditing.result.AttackPart`."""
 
     id: str
     title: str
     chapter: Chapter
-    words: str
-    options: Mapping[str, Any]
+    settings: str
+    options: Mapping[str, Any]  # as an entry of ``attacks`` in config.yaml
 
     def attack(self, chain: Chain | None, device: str) -> Attack | ManyAttack:
         """The attack; against a lock a search fits what it does beside the image."""
@@ -92,7 +66,7 @@ class Entry:
     def reason(self, chain: Chain, mode: str) -> str:
         """Why it does not apply to a chain; empty if it does."""
         if self.id == MKOR:
-            return _mkor_reason(self, chain)
+            return _unplanned(chain) or mkor(self, chain).applies(chain) or ""
         attack = self.attack(chain, "cpu")
         if isinstance(attack, ManyAttack):
             return attack.applies(chain, mode) or ""
@@ -100,85 +74,76 @@ class Entry:
 
     def part(self, reason: str) -> AttackPart:
         """What the result says of it."""
-        return AttackPart(
-            id=self.id,
-            title=self.title,
-            chapter=self.chapter,
-            settings=self.words,
-            reason=reason,
-        )
+        own = {key: getattr(self, key) for key in ("id", "title", "chapter", "settings")}
+        return AttackPart(**own, reason=reason)
 
 
 def menu(scale: str, multiply_adds: int, parameters: int) -> tuple[Entry, ...]:
     """All attacks at one scale, those of an honest server first.
 
-    Parameters
-    ----------
-    scale
-        ``smoke``, ``laptop`` or ``paper``.
-    multiply_adds, parameters
-        Of one image's pass forward, and of the network: steps of searches are cut so that one
-        stays within `Amounts.work`.
-
-    Raises
-    ------
-    ConfigError
-        If there is no such scale.
+    `multiply_adds` are those of one image's pass forward: steps of searches are cut so that one
+    stays within `Amounts.work`.
     """
-    if scale not in SCALES:
-        raise ConfigError(f"scale: {scale} is not known; choose one of {', '.join(SCALES)}.")
     amounts = SCALES[scale]
     steps = search_steps(amounts, multiply_adds, parameters)
     cut = f" (of {amounts.steps}: the network is large)" if steps < amounts.steps else ""
     kind = "preconditioned" if amounts.precondition else "plain"
+    search = {"method": SEARCH, "iterations": steps, "tv": 1e-4, "rate": 0.1}
     return (
-        _entry(
+        Entry(
             CLOSED,
             "R-GAP, a closed form",
+            HONEST,
             "each layer solved for its input, rows of the system weighted by their errors",
-            rows="balanced",
+            {"method": CLOSED, "rows": "balanced"},
         ),
-        _entry(
+        Entry(
             "copa",
             "COPA, a closed form with constraints between layers",
+            HONEST,
             f"at most {amounts.copa} steps of L-BFGS for each layer, from noise",
-            iterations=amounts.copa,
+            {"method": "copa", "iterations": amounts.copa},
         ),
-        _entry(
+        Entry(
             SECOND,
             "Gauss-Newton, second order (ours)",
+            HONEST,
             f"from R-GAP's answer, at most {amounts.second} steps, {kind} conjugate gradients",
-            iterations=amounts.second,
-            precondition=amounts.precondition,
-            # Gradients are shared in float32, and say nothing beyond.
-            target=1e-6,
+            {
+                "method": SECOND,
+                "iterations": amounts.second,
+                "precondition": amounts.precondition,
+                # Gradients are shared in float32, and say nothing beyond.
+                "target": 1e-6,
+            },
         ),
-        _entry(
+        Entry(
             UNLOCK,
             "Unlock, a closed form against the key-lock (ours)",
+            HONEST,
             "scale and shift of the lock from moments of what the layers behind it give away",
+            {"method": UNLOCK},
         ),
-        _entry(
+        Entry(
             SEARCH,
             "Inverting Gradients, a search",
+            HONEST,
             f"{steps} steps{cut} of Adam on signs from noise, total variation 0.0001",
-            iterations=steps,
-            tv=1e-4,
-            rate=0.1,
+            search,
         ),
         Entry(
             MASKED,
             "Inverting Gradients without what Soteria withholds",
             HONEST,
             f"{steps} steps{cut}; columns of zeros are not compared",
-            {"method": SEARCH, "iterations": steps, "tv": 1e-4, "rate": 0.1},
+            search,
         ),
-        _entry(
+        Entry(
             MKOR,
             "MKOR, weights that a malicious server sends",
-            "paths for pixels written into the convolutions, fully connected layers as they are",
             MALICIOUS,
-            rows="all",
+            "paths for pixels written into the convolutions, fully connected layers as they are",
+            {"method": MKOR, "rows": "all"},
         ),
     )
 
@@ -201,22 +166,21 @@ def cut_short(scale: str, multiply_adds: int, parameters: int) -> str:
     )
 
 
-def _entry(method: str, title: str, words: str, chapter: Chapter = HONEST, **options: Any) -> Entry:
-    return Entry(method, title, chapter, words, {"method": method, **options})
-
-
-def honest(entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Those that attack what an honest server gets."""
-    return tuple(entry for entry in entries if entry.chapter == HONEST)
-
-
 def named(entries: tuple[Entry, ...], name: str) -> Entry:
     """Entry of that id."""
     return next(entry for entry in entries if entry.id == name)
 
 
-def _mkor_reason(entry: Entry, chain: Chain) -> str:
-    """MKOR's own checks, and pools that its plan does not know."""
+def mkor(entry: Entry, chain: Chain) -> Attack:
+    """MKOR for a chain: what it reads of a region depends on the pools."""
+    average = any(layer.pool == "average" for layer in chain.convolutions)
+    attack = build({**entry.options, "estimate": "average" if average else "bounds"})
+    assert not isinstance(attack, ManyAttack)
+    return attack
+
+
+def _unplanned(chain: Chain) -> str:
+    """Why MKOR lays no paths through a chain; empty if it does."""
     from gradleak.servers.plan import plan
 
     for layer in chain.convolutions:
@@ -229,12 +193,4 @@ def _mkor_reason(entry: Entry, chain: Chain) -> str:
         plan(chain)
     except ConfigError as error:
         return str(error)
-    attack = build(mkor_options(entry, chain))
-    assert not isinstance(attack, ManyAttack)
-    return attack.applies(chain) or ""
-
-
-def mkor_options(entry: Entry, chain: Chain) -> dict[str, Any]:
-    """MKOR's settings for a chain: what it reads of a region depends on the pools."""
-    average = any(layer.pool == "average" for layer in chain.convolutions)
-    return {**entry.options, "estimate": "average" if average else "bounds"}
+    return ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from gradleak.defences.base import Client, Defence
 from gradleak.errors import NumericsError
 from gradleak.gradients import capture
 from gradleak.models.build import load, with_statistics, without_statistics
-from gradleak.models.chain import Chain, ConvLayer, LinearSpec
+from gradleak.models.chain import Chain, LinearLayer, LinearSpec
 from gradleak.models.initial import draw_key
 from gradleak.sharing import of_lock
 from gradleak.usable import check_gradient
@@ -44,80 +45,86 @@ Answer = Reconstruction | Failed
 
 @dataclass(frozen=True)
 class Task:
-    """What all clients of an audit do.
+    """What all clients of an audit do."""
 
-    Attributes
-    ----------
-    loss, mode
-        One of `gradleak.losses.LOSSES`; ``training`` or ``evaluation``.
-    low, high
-        Range of the network's input.
-    device
-        Where gradients and searches are computed.
-    """
-
-    loss: str
-    mode: str
-    low: float
+    loss: str  # one of `gradleak.losses.LOSSES`
+    mode: str  # training or evaluation
+    low: float  # range of the network's input
     high: float
-    device: torch.device
+    device: torch.device  # where gradients and searches are computed
 
 
-class Network(Protocol):
+@dataclass(frozen=True)
+class Shared:
+    """A gradient under attack, and what the attacker is told of it."""
+
+    gradient: Arrays
+    labels: np.ndarray  # (K,), as the loss takes them
+    seed: int  # of the attack's own choices
+    start: np.ndarray | None = None  # images (1, K, C, H, W) that an attack may begin with
+
+
+@dataclass(frozen=True)
+class Network(ABC):
     """A network of an audit; `draw` numbers its weights."""
 
+    task: Task
+
     @property
+    @abstractmethod
     def parameters(self) -> int:
         """Numbers that are trained."""
 
     @property
+    @abstractmethod
     def multiply_adds(self) -> int:
         """Of one image's pass forward, in convolutions and fully connected layers."""
 
-    def share(
-        self,
-        draw: int,
-        images: np.ndarray,
-        labels: np.ndarray,
-        defence: Defence | None,
-        seed: int,
-    ) -> Arrays:
-        """What a client shares of a batch (K, C, H, W) with labels (K,).
-
-        Raises
-        ------
-        NumericsError
-            If the gradient is of no use to anybody.
-        """
-
+    @abstractmethod
     def reason(self, entry: Entry) -> str:
         """Why an attack does not apply; empty if it does."""
 
-    def answers(
-        self,
-        entry: Entry,
-        draw: int,
-        shared: Sequence[Arrays],
-        labels: Sequence[np.ndarray],
-        seeds: Sequence[int],
-        starts: Sequence[np.ndarray | None],
-    ) -> list[Answer]:
-        """Answers of an attack to several gradients; `starts` (1, K, C, H, W), if it takes any."""
+    @abstractmethod
+    def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
+        """Answers of an attack to several gradients."""
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Range of what attackers look for."""
+        return self.task.low, self.task.high
+
+    def _view(self, chain: Chain, weights: Arrays, shared: Shared, **more: Any) -> AttackerView:
+        """What an attacker knows of one gradient; labels are granted."""
+        (low, high), task = self.bounds, self.task
+        labels = tuple(int(label) for label in shared.labels)
+        known = chain, weights, shared.gradient, labels, low, high, task.loss, len(labels)
+        return AttackerView(*known, mode=task.mode, **more)
+
+    @abstractmethod
+    def _client(
+        self, draw: int, images: np.ndarray, labels: np.ndarray, seed: int
+    ) -> tuple[Client, Arrays]:
+        """A client, and its gradient before any defence."""
+
+    def share(
+        self, draw: int, images: np.ndarray, labels: np.ndarray, defence: Defence | None, seed: int
+    ) -> Arrays:
+        """What a client shares of a batch (K, C, H, W) with labels (K,).
+
+        A `NumericsError` if the gradient is of no use to anybody.
+        """
+        owner, found = self._client(draw, images, labels, seed)
+        return found if defence is None else defence.apply(owner, found, seed)
 
 
 @dataclass(frozen=True)
-class ChainNetwork:
-    """A chain, its weights by draw as the server sends them, and what its clients do.
-
-    `names` are those that the user gave to its layers; `before` is what the network does to an
-    image first, and known to everybody.
-    """
+class ChainNetwork(Network):
+    """A chain and its weights by draw, as the server sends them."""
 
     chain: Chain
     weights: Callable[[int], Arrays]
-    task: Task
-    names: tuple[str, ...] = ()
-    before: Preprocessing | None = None
+    names: tuple[str, ...] = ()  # of its layers, as the user gave them
+    before: Preprocessing | None = None  # what it does to an image first, known to everybody
 
     @property
     def parameters(self) -> int:
@@ -127,51 +134,50 @@ class ChainNetwork:
     @property
     def multiply_adds(self) -> int:
         """See `Network`; a lock's two layers count as well."""
-        convolutions = sum(
-            _filter(part.shape) * part.shape.filters * part.shape.positions
-            for part in self.chain.parts
+        shapes = [part.shape for part in self.chain.parts]
+        linear = [layer for layer in self.chain.layers if isinstance(layer, LinearLayer)]
+        return (
+            sum(s.channels * prod(s.kernel) * s.filters * s.positions for s in shapes)
+            + sum(layer.inputs * layer.outputs for layer in linear)
+            + sum(2 * lock.filters * lock.lock.key for lock in self.chain.locked)
         )
-        locks = sum(2 * lock.filters * lock.lock.key for lock in self.chain.locked)
-        linear = sum(
-            layer.inputs * layer.outputs
-            for layer in self.chain.layers
-            if not isinstance(layer, ConvLayer)
-        )
-        return convolutions + locks + linear
 
     def held(self, draw: int) -> Arrays:
         """Weights that a client runs it with: with its key, where there is a lock."""
         return self.weights(draw) | draw_key(self.chain, 0, draw)
 
-    def share(
-        self,
-        draw: int,
-        images: np.ndarray,
-        labels: np.ndarray,
-        defence: Defence | None,
-        seed: int,
-    ) -> Arrays:
+    def _client(
+        self, draw: int, images: np.ndarray, labels: np.ndarray, seed: int
+    ) -> tuple[Client, Arrays]:
         """See `Network`; nothing of a lock is shared."""
         images = images if self.before is None else self.before(images)
-        held, task = self.held(draw), self.task
+        held = self.held(draw)
         try:
-            found = capture(
-                self.chain,
-                held,
-                images,
-                labels,
-                precision="float32",
-                device=task.device,
-                loss=task.loss,
-                seed=seed,
-                mode=task.mode,
-            )
+            found = self.gradient(held, images, labels, seed)
         except NumericsError as error:
-            raise NumericsError(told(str(error), self.chain, self.names)) from error
-        found = of_lock(found, held, "withheld")
-        if defence is None:
-            return found
-        return defence.apply(Client(self.chain, held, images, labels), found, seed)
+            raise NumericsError(self.told(str(error))) from error
+        return Client(self.chain, held, images, labels), of_lock(found, held, "withheld")
+
+    def gradient(
+        self, weights: Arrays, images: np.ndarray, labels: np.ndarray, seed: int
+    ) -> Arrays:
+        """Gradient under some weights, of what the first layer takes."""
+        task = self.task
+        return capture(
+            self.chain,
+            weights,
+            images,
+            labels,
+            precision="float32",
+            device=task.device,
+            loss=task.loss,
+            seed=seed,
+            mode=task.mode,
+        )
+
+    def told(self, reason: str) -> str:
+        """A reason in which layers go by the names that the user gave them."""
+        return told(reason, self.chain, self.names)
 
     @cached_property
     def attacked(self) -> Chain:
@@ -183,66 +189,51 @@ class ChainNetwork:
         return replace(self.chain, specs=tuple(specs))
 
     def reason(self, entry: Entry) -> str:
-        """See `Network`; layers go by the names that the user gave them."""
-        return told(entry.reason(self.attacked, self.task.mode), self.chain, self.names)
-
-    def view(self, draw: int, shared: Arrays, labels: np.ndarray, **more: Any) -> AttackerView:
-        """What an attacker knows of one gradient; labels are granted.
-
-        Images are what the first layer takes.
-        """
-        low, high = self.task.low, self.task.high
-        if self.before is not None:
-            low, high = self.before.bounds(low, high)
-        return AttackerView(
-            self.attacked,
-            self.weights(draw),
-            shared,
-            tuple(int(label) for label in labels),
-            low,
-            high,
-            self.task.loss,
-            len(labels),
-            mode=self.task.mode,
-            **more,
-        )
-
-    def answers(
-        self,
-        entry: Entry,
-        draw: int,
-        shared: Sequence[Arrays],
-        labels: Sequence[np.ndarray],
-        seeds: Sequence[int],
-        starts: Sequence[np.ndarray | None],
-    ) -> list[Answer]:
         """See `Network`."""
-        if self.before is not None:
-            starts = [None if start is None else self.before(start) for start in starts]
-        views = [
-            self.view(draw, gradient, own, starts=start if entry.id == SECOND else None)
-            for gradient, own, start in zip(shared, labels, starts, strict=True)
-        ]
+        return self.told(entry.reason(self.attacked, self.task.mode))
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """See `Network`; of what the first layer takes."""
+        own = super().bounds
+        return own if self.before is None else self.before.bounds(*own)
+
+    def view(self, draw: int, shared: Shared, **more: Any) -> AttackerView:
+        """What an attacker knows of one gradient; images are what the first layer takes."""
+        return self._view(self.attacked, self.weights(draw), shared, **more)
+
+    def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
+        """See `Network`."""
+        views = []
+        for one in shared:
+            start = one.start if entry.id == SECOND else None
+            if start is not None and self.before is not None:
+                start = self.before(start)
+            views.append(self.view(draw, one, starts=start))
+        seeds = [one.seed for one in shared]
         attack = entry.attack(self.chain, self.task.device.type)
+        found: list[Reconstruction | NumericsError | Failed] = []
         if entry.id == MASKED:
             assert isinstance(attack, InvertingGradients)
-            return [self._judged(one) for one in invert(attack, self._masked(draw, views), seeds)]
-        if isinstance(attack, ManyAttack):
-            return [self._judged(one) for one in attack.run_many(views, seeds)]
-        out: list[Answer] = []
-        for view, seed in zip(views, seeds, strict=True):
-            try:
-                out.append(self._judged(attack.run(view, seed)))
-            except NumericsError as error:
-                out.append(self._judged(error))
-            except np.linalg.LinAlgError as error:
-                out.append(Failed(f"Linear algebra gave up: {error}."))
-        return out
+            found += invert(attack, self._masked(draw, views), seeds)
+        elif isinstance(attack, ManyAttack):
+            found += attack.run_many(views, seeds)
+        else:
+            for view, seed in zip(views, seeds, strict=True):
+                try:
+                    found.append(attack.run(view, seed))
+                except NumericsError as error:
+                    found.append(error)
+                except np.linalg.LinAlgError as error:
+                    found.append(Failed(f"Linear algebra gave up: {error}."))
+        return [self._judged(one) for one in found]
 
-    def _judged(self, found: Reconstruction | NumericsError) -> Answer:
+    def _judged(self, found: Reconstruction | NumericsError | Failed) -> Answer:
+        if isinstance(found, Failed):
+            return found
         answer = _judged(found)
         if isinstance(answer, Failed):
-            return Failed(told(answer.reason, self.chain, self.names))
+            return Failed(self.told(answer.reason))
         if self.before is not None:
             return replace(answer, images=self.before.undo(answer.images))
         return answer
@@ -256,35 +247,23 @@ class ChainNetwork:
             held = with_statistics(self.chain, weights)
         module = load(self.attacked, held, torch.float32).requires_grad_(True)
         name = f"{self.chain.layers[len(self.chain.convolutions)].name}.weight"
-        return [
-            ModuleView(
-                module,
-                self.chain.input,
-                view.gradients,
-                view.labels or (),
-                view.low,
-                view.high,
-                view.loss,
-                view.mode,
-                {name: _columns(view.gradients[name])},
-            )
-            for view in views
-        ]
-
-
-def _columns(gradient: np.ndarray) -> np.ndarray:
-    """1 in columns that are not zero everywhere, 0 in the others."""
-    return np.broadcast_to(gradient.any(axis=0), gradient.shape).astype(np.float32)
+        gradients = [view.gradients[name] for view in views]
+        left = [np.broadcast_to(g.any(axis=0), g.shape).astype(np.float32) for g in gradients]
+        return [ModuleView(module, v, {name: one}) for v, one in zip(views, left, strict=True)]
 
 
 @dataclass(frozen=True)
-class ModuleNetwork:
-    """A network that is no chain, by draw, and why it is none."""
+class ModuleNetwork(Network):
+    """A network that is no chain, by draw."""
 
     reading: Reading
     module: Callable[[int], nn.Module]
     why_no_chain: str
-    task: Task
+
+    @cached_property
+    def layerless(self) -> Chain:
+        """A chain without layers, that gives views and messages a name and a size."""
+        return Chain(type(self.module(0)).__name__, self.reading.input, ())
 
     @property
     def parameters(self) -> int:
@@ -293,28 +272,20 @@ class ModuleNetwork:
 
     @property
     def multiply_adds(self) -> int:
-        """See `Network`."""
-        return multiply_adds(self.reading)
+        """See `Network`; of readable layers alone."""
+        return self.reading.multiply_adds
 
-    def share(
-        self,
-        draw: int,
-        images: np.ndarray,
-        labels: np.ndarray,
-        defence: Defence | None,
-        seed: int,
-    ) -> Arrays:
+    def _client(
+        self, draw: int, images: np.ndarray, labels: np.ndarray, seed: int
+    ) -> tuple[Client, Arrays]:
         """See `Network`; defences here look at gradients alone."""
         module, task = self.module(draw), self.task
         # Dropout's seed must not reach what else is drawn.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             found = client.gradient(module.to(task.device), images, labels, task.loss, task.mode)
-        nameless = Chain(type(module).__name__, self.reading.input, ())
-        check_gradient(nameless, found)
-        if defence is None:
-            return found
-        return defence.apply(Client(nameless, {}, images, labels), found, seed)
+        check_gradient(self.layerless, found)
+        return Client(self.layerless, {}, images, labels), found
 
     def reason(self, entry: Entry) -> str:
         """See `Network`."""
@@ -322,47 +293,14 @@ class ModuleNetwork:
             return ""
         return f"The network is no chain of layers: {self.why_no_chain}"
 
-    def answers(
-        self,
-        entry: Entry,
-        draw: int,
-        shared: Sequence[Arrays],
-        labels: Sequence[np.ndarray],
-        seeds: Sequence[int],
-        starts: Sequence[np.ndarray | None],
-    ) -> list[Answer]:
+    def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
         """See `Network`."""
         attack = entry.attack(None, self.task.device.type)
         assert isinstance(attack, InvertingGradients)
         views = [
-            ModuleView(
-                self.module(draw),
-                self.reading.input,
-                gradient,
-                tuple(int(label) for label in own),
-                self.task.low,
-                self.task.high,
-                self.task.loss,
-                self.task.mode,
-            )
-            for gradient, own in zip(shared, labels, strict=True)
+            ModuleView(self.module(draw), self._view(self.layerless, {}, one)) for one in shared
         ]
-        return [_judged(one) for one in invert(attack, views, seeds)]
-
-
-def multiply_adds(reading: Reading) -> int:
-    """Of one image's pass forward through readable layers with weights."""
-    total = 0
-    for layer in reading.layers:
-        if layer.is_linear:
-            places = 1 if layer.shape is None else prod(layer.shape.output)
-            total += layer.weights * places
-    return total
-
-
-def _filter(shape: Any) -> int:
-    """Weights of one filter."""
-    return int(shape.channels * shape.kernel[0] * shape.kernel[1])
+        return [_judged(one) for one in invert(attack, views, [one.seed for one in shared])]
 
 
 def _judged(found: Reconstruction | NumericsError) -> Answer:

@@ -18,23 +18,13 @@ LARGE, SMALL = 224, 96
 class Pictures:
     """The images under attack and the answers to them.
 
-    Attributes
-    ----------
-    originals
-        (n, C, H, W) in [0, 1].
-    answers
-        For each attack's id: number of an image -> the best answer (C, H, W) to it under no
-        change, in [0, 1]; what lies outside is clipped. The best one is that of the run which
-        `gradleak.auditing.page.best` names.
-
-    Raises
-    ------
-    ValueError
-        If a picture is no (C, H, W) array of numbers, or an answer has another shape than the
-        originals or an image that is not among them.
+    A `ValueError` if a picture is no (C, H, W) array of numbers, or an answer has another shape
+    than the originals or an image that is not among them.
     """
 
-    originals: np.ndarray
+    originals: np.ndarray  # (n, C, H, W) in [0, 1]
+    # For each attack's id: number of an image -> the best answer (C, H, W) to it under no change,
+    # in [0, 1]; what lies outside is clipped. It is that of the run of the largest rank.
     answers: Mapping[str, Mapping[int, np.ndarray]]
 
     def __post_init__(self) -> None:
@@ -65,16 +55,14 @@ def embed(pixels: np.ndarray, side: int) -> Embedded:
     """Picture whose longer side is at most `side` CSS pixels.
 
     Small ones are enlarged by a whole factor in the browser, so that the file stays small and
-    each pixel is a square; larger ones are made smaller here.
-
-    Parameters
-    ----------
-    pixels
-        (C, H, W); one channel is grey, three are colours, any other number is shown as its mean.
-    side
-        As said.
+    each pixel is a square; larger ones are made smaller here. Of `pixels` (C, H, W), one channel is
+    grey, three are colours, any other number is shown as its mean.
     """
-    picture = _image(pixels)
+    if len(pixels) not in (1, 3):
+        pixels = pixels.mean(axis=0, keepdims=True)
+    values = np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
+    grey = len(values) == 1
+    picture = Image.fromarray(values[0] if grey else values.transpose(1, 2, 0).copy())
     longest = max(picture.size)
     if longest > side:
         sides = [max(1, round(length * side / longest)) for length in picture.size]
@@ -89,12 +77,3 @@ def embed(pixels: np.ndarray, side: int) -> Embedded:
         picture.height * factor,
         longest <= side,
     )
-
-
-def _image(pixels: np.ndarray) -> Image.Image:
-    if len(pixels) not in (1, 3):
-        pixels = pixels.mean(axis=0, keepdims=True)
-    values = np.rint(np.clip(pixels, 0, 1) * 255).astype(np.uint8)
-    if len(values) == 1:
-        return Image.fromarray(values[0])
-    return Image.fromarray(np.ascontiguousarray(values.transpose(1, 2, 0)))

@@ -9,21 +9,15 @@ import numpy as np
 import torch
 from torch import fx, nn
 
-from gradleak.auditing.client import passing
+from gradleak.auditing.reading import run_graph
 
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """A scale and a shift of each value of the image.
+    """A scale and a shift of each value of the image."""
 
-    Attributes
-    ----------
-    scale, shift
-        float64 (C, H, W); no scale is 0.
-    """
-
-    scale: np.ndarray
-    shift: np.ndarray
+    scale: np.ndarray  # float64 (C, H, W), nowhere 0
+    shift: np.ndarray  # float64 (C, H, W)
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
         """a·x + b of images (..., C, H, W)."""
@@ -57,36 +51,21 @@ def is_given(module: fx.GraphModule, node: fx.Node) -> bool:
 def preprocessing(
     module: fx.GraphModule, node: fx.Node, size: tuple[int, int, int]
 ) -> Preprocessing | None:
-    """What the graph has done to the image up to a step, all of whose steps are a·x + b.
+    """What a graph has done to the image (C, H, W) up to a step, all of whose steps are a·x + b.
 
-    Returns
-    -------
-    Preprocessing or None
-        None if a scale is 0 or not finite, which nobody could undo.
+    None if a scale is 0 or not finite, which nobody could undo.
     """
     like = next(module.parameters())
     images = torch.stack([torch.zeros(size), torch.ones(size)]).to(like)
-    probe = _Probe(module, node)
-    with torch.no_grad(), passing(module, "evaluation"), torch.random.fork_rng(devices=[]):
-        probe.run(images)
-    assert probe.found is not None
-    black, white = probe.found.double().cpu().numpy()
+    values = []
+
+    def keep(step: fx.Node, value: Any) -> None:
+        if step is node:
+            # A later step may change it in place.
+            values.append(value.double().cpu().numpy().copy())
+
+    run_graph(module, images, keep)
+    ((black, white),) = values
     found = Preprocessing(white - black, black)
     fits = np.isfinite(black).all() and np.isfinite(found.scale).all() and found.scale.all()
     return found if fits else None
-
-
-class _Probe(fx.Interpreter):
-    """Runs a graph and keeps what one step gives."""
-
-    def __init__(self, module: fx.GraphModule, node: fx.Node) -> None:
-        super().__init__(module)
-        self.node = node
-        self.found: torch.Tensor | None = None
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Keep the value; a later step may change it in place."""
-        out = super().run_node(n)
-        if n is self.node:
-            self.found = out.clone()
-        return out

@@ -12,10 +12,9 @@ import numpy as np
 import torch
 
 from gradleak.auditing.cases import Bench
-from gradleak.auditing.changes import NONE, Variant
-from gradleak.auditing.networks import ChainNetwork, Network, signed
-from gradleak.auditing.result import Audit, Price
-from gradleak.auditing.telling import told
+from gradleak.auditing.changes import Variant
+from gradleak.auditing.networks import ChainNetwork, Network
+from gradleak.auditing.result import NONE, Audit, Price
 from gradleak.defences.apply import noise_seed
 from gradleak.defences.base import Client, Defence
 from gradleak.errors import ConfigError, DataError, NumericsError
@@ -34,16 +33,13 @@ RATES = (0.05, 0.01)
 
 @dataclass(frozen=True)
 class Training:
-    """Amounts of a short training: images to learn from, to choose by and to test on, epochs.
+    """Amounts of a short training."""
 
-    `work` bounds the multiply-adds of all passes, beyond which no training is run.
-    """
-
-    train: int
-    validation: int
+    train: int  # images to learn from
+    validation: int  # images to choose the rate by
     test: int
     epochs: int
-    work: float
+    work: float  # multiply-adds of all passes, beyond which no training is run
 
 
 TRAININGS = {
@@ -68,19 +64,17 @@ def prices(
 
     None for a change that was not tried.
     """
-    out: dict[str, Price | None] = {}
+    out: dict[str, Price | None] = {variant.id: None for variant in variants}
     for variant in variants:
-        network, out[variant.id] = variant.network, None
-        if network is None:
-            continue
-        out[variant.id] = Price(
-            parameters=network.parameters / unchanged.parameters,
-            multiply_adds=network.multiply_adds / max(1, unchanged.multiply_adds),
-            seconds=None,
-            accuracy=accuracy[variant.id].value,
-            baseline=accuracy[NONE].value,
-            note=accuracy[variant.id].reason,
-        )
+        if (network := variant.network) is not None:
+            out[variant.id] = Price(
+                parameters=network.parameters / unchanged.parameters,
+                multiply_adds=network.multiply_adds / max(1, unchanged.multiply_adds),
+                seconds=None,
+                accuracy=accuracy[variant.id].value,
+                baseline=accuracy[NONE].value,
+                note=accuracy[variant.id].reason,
+            )
     return out
 
 
@@ -91,9 +85,9 @@ def step_seconds(variants: Sequence[Variant], bench: Bench) -> dict[str, float]:
     that is busy for a while slows all of them. Changes that were not tried are left out.
     """
     taken: dict[str, list[float]] = {v.id: [] for v in variants if v.network is not None}
-    rounds = 0
-    while rounds <= REPEATS and (rounds < LEAST or _most(taken) < ENOUGH):
-        rounds += 1
+    for number in range(REPEATS + 1):
+        if number >= LEAST and max(map(sum, taken.values()), default=ENOUGH) >= ENOUGH:
+            break
         for variant in variants:
             if variant.id in taken:
                 try:
@@ -103,10 +97,6 @@ def step_seconds(variants: Sequence[Variant], bench: Bench) -> dict[str, float]:
     return {name: statistics.median(values[1:]) for name, values in taken.items()}
 
 
-def _most(taken: Mapping[str, Sequence[float]]) -> float:
-    return max((sum(values) for values in taken.values()), default=ENOUGH)
-
-
 def _step(variant: Variant, bench: Bench) -> float:
     """Seconds of one step, without drawing weights, which a client has."""
     network = variant.network
@@ -114,9 +104,7 @@ def _step(variant: Variant, bench: Bench) -> float:
     if isinstance(network, ChainNetwork):
         weights = network.weights(0)
         network = replace(network, weights=lambda draw: weights)
-    targets = bench.targets(variant.batch)
-    labels = signed(targets.labels[0], bench.margin)
-    images = targets.inputs(0)
+    images, labels = bench.batch(variant.batch)
     begin = time.perf_counter()
     network.share(0, images, labels, variant.defence, noise_seed(0, 0))
     return time.perf_counter() - begin
@@ -124,48 +112,36 @@ def _step(variant: Variant, bench: Bench) -> float:
 
 def with_seconds(audit: Audit, seconds: Mapping[str, float]) -> Audit:
     """The result with each change's time of a step, relative to that of the unchanged network."""
-    base = seconds.get(NONE)
     changes = []
     for change in audit.changes:
-        if change.price is None or base is None or change.id not in seconds:
-            changes.append(change)
-            continue
-        priced = change.price.model_copy(update={"seconds": seconds[change.id] / base})
-        changes.append(change.model_copy(update={"price": priced}))
+        if change.price is not None and NONE in seconds and change.id in seconds:
+            ratio = seconds[change.id] / seconds[NONE]
+            priced = change.price.model_copy(update={"seconds": ratio})
+            change = change.model_copy(update={"price": priced})
+        changes.append(change)
     return audit.model_copy(update={"changes": tuple(changes)})
 
 
 def accuracies(variants: Sequence[Variant], bench: Bench, scale: str) -> dict[str, Accuracy]:
     """Accuracy after the same short training of each network that was tried, by change."""
-    shared = _why_none(variants[0], bench, TRAININGS[scale])
-    split = None if shared else _split(bench, TRAININGS[scale])
+    amounts, unchanged = TRAININGS[scale], variants[0]
+    tried = [variant for variant in variants if variant.network is not None]
+    split = _why_none(unchanged, bench, amounts) or _split(bench, amounts)
     if isinstance(split, str):
-        shared, split = split, None
-    out: dict[str, Accuracy] = {}
-    rate = RATES[0]
-    if split is not None:
-        rate, out[NONE] = _unchanged(variants[0], split, TRAININGS[scale])
-    for variant in variants:
-        if variant.network is None or variant.id in out:
-            continue
-        if split is None:
-            out[variant.id] = Accuracy(None, shared)
-        elif variant.kind == "soteria":
+        return {variant.id: Accuracy(None, split) for variant in tried}
+    # The rate under which the unchanged network learns best.
+    by_rate = {rate: _trained(unchanged, 1, split, amounts, rate) for rate in RATES}
+    rate = max(by_rate, key=lambda rate: by_rate[rate][1])
+    out = {NONE: by_rate[rate][0]}
+    for variant in tried:
+        if variant.kind == "soteria":
             why = "Soteria takes many passes for each step, so no training was run."
             out[variant.id] = Accuracy(None, why)
-        else:
-            larger = variant.batch // variants[0].batch
-            found, _ = _trained(variant, larger, split, TRAININGS[scale], rate)
-            out[variant.id] = found
+        elif variant.id != NONE:
+            larger = variant.batch // unchanged.batch
+            out[variant.id], _ = _trained(variant, larger, split, amounts, rate)
             LOG.info("%s: accuracy %s", variant.id, out[variant.id].value)
     return out
-
-
-def _unchanged(variant: Variant, split: Split, amounts: Training) -> tuple[float, Accuracy]:
-    """Learning rate under which the unchanged network learns best, and its accuracy."""
-    tried = [_trained(variant, 1, split, amounts, rate) for rate in RATES]
-    best = max(range(len(RATES)), key=lambda k: tried[k][1])
-    return RATES[best], tried[best][0]
 
 
 def _why_none(unchanged: Variant, bench: Bench, amounts: Training) -> str:
@@ -186,15 +162,9 @@ def _why_none(unchanged: Variant, bench: Bench, amounts: Training) -> str:
 
 def _split(bench: Bench, amounts: Training) -> Split | str:
     counts = {"train": amounts.train, "validation": amounts.validation, "test": amounts.test}
+    data, cpu = bench.samples.dataset(), torch.device("cpu")
     try:
-        return divide(
-            bench.samples.dataset(),
-            counts,
-            seed=0,
-            offset=bench.offset,
-            std=bench.std,
-            device=torch.device("cpu"),
-        )
+        return divide(data, counts, seed=0, offset=bench.offset, std=bench.std, device=cpu)
     except DataError:
         return "There are too few images to train and test on."
 
@@ -208,21 +178,16 @@ def _trained(
     """
     network = variant.network
     assert isinstance(network, ChainNetwork)
+    batch = min(STEP * larger, len(split.train))
     recipe = Recipe(
-        epochs=amounts.epochs,
-        batch=min(STEP * larger, len(split.train)),
-        rate=rate,
-        warmup=0.1,
-        crop=0,
-        flip=False,
-        precision="float32",
+        amounts.epochs, batch, rate, warmup=0.1, precision="float32", crop=0, flip=False
     )
     try:
         found = Defended(network, split, recipe, variant.defence).run()
     except NumericsError:
         return Accuracy(None, "Its training diverged."), -1.0
     except ConfigError as error:
-        return Accuracy(None, told(str(error), network.chain, network.names)), -1.0
+        return Accuracy(None, network.told(str(error))), -1.0
     best = max(row["validation_accuracy"] for row in found.rows)
     return Accuracy(found.accuracy, _TOLD.get(variant.kind, "")), best
 
@@ -237,14 +202,7 @@ _TOLD = {
 class Defended(Trainer):
     """A training in which each step's gradient is defended as a shared one is.
 
-    Parameters
-    ----------
-    network
-        Starts with the weights of its first draw.
-    split, recipe
-        As of `Trainer`.
-    defence
-        One that looks at gradients alone; None for none.
+    The network starts with the weights of its first draw; `defence` looks at gradients alone.
     """
 
     def __init__(
@@ -269,10 +227,7 @@ class Defended(Trainer):
         """Put what would be shared in the place of all gradients."""
         own = {n: p.grad for n, p in self.module.named_parameters() if p.grad is not None}
         nothing = Client(self.chain, {}, np.empty(0), np.empty(0))
-        found = defence.apply(
-            nothing,
-            {name: grad.cpu().numpy() for name, grad in own.items()},
-            noise_seed(self.seed, self._steps),
-        )
+        gradients = {name: grad.cpu().numpy() for name, grad in own.items()}
+        found = defence.apply(nothing, gradients, noise_seed(self.seed, self._steps))
         for name, grad in own.items():
             grad.copy_(torch.from_numpy(found[name]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import traceback
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -12,74 +13,51 @@ from typing import Any
 import torch
 from torch import fx, nn
 
-from gradleak.auditing.client import passing
-from gradleak.auditing.intake import first_line
-from gradleak.auditing.kinds import (
-    ACTIVATIONS,
-    ADDITIONS,
-    BOOKKEEPING,
-    DIFFERENCES,
-    DIVISIONS,
-    DROPOUTS,
-    LOG_SOFTMAX,
-    NEGATIONS,
-    NORMS,
-    OTHER_ACTIVATIONS,
-    PARTS,
-    POOLS,
-    PRODUCTS,
-    QUOTIENTS,
-    RESHAPES,
-    Kind,
-)
+from gradleak.auditing import kinds
+from gradleak.auditing.client import PASSED, passing
+from gradleak.auditing.intake import first_line, times
 from gradleak.errors import ConfigError
 from gradleak.operators.shape import ConvShape
 
 Shape = tuple[int, ...]
-# Images that pass to learn the shapes; norms in training need more than one.
-BATCH = 2
 
 
 @dataclass(frozen=True)
 class Layer:
-    """One step of a network's forward pass.
+    """One step of a network's forward pass; as text its name and what it is."""
 
-    Attributes
-    ----------
-    name
-        Path of its module (``layer1.0.conv1``), or the name that torch.fx gave the step.
-    kind
-        What sort of step it is; ``other`` is one that nothing here describes.
-    detail
-        The step in words, as PyTorch prints it.
-    inputs
-        Names of the layers whose outputs it takes; ``input`` is the image.
-    input_shape, output_shape
-        Of its first input and of its output, for one image.
-    weights
-        |W|: numbers in its weight; biases do not count.
-    parameters
-        All its parameters.
-    shape
-        Of a convolution, or of a fully connected layer that meets several places of one image,
-        which is a 1x1 convolution over them; None elsewhere.
-    groups
-        Parts of a convolution that share no channel; `shape` is that of one.
-    unreadable
-        Why there is no linear system for it, one sentence; empty where one does or none is needed.
-    """
-
-    name: str
-    kind: Kind
-    detail: str
-    inputs: tuple[str, ...]
-    input_shape: Shape
+    node: fx.Node  # of torch.fx's graph
+    module: nn.Module | None  # None for a function or method
+    name: str  # path of its module (``layer1.0.conv1``), or the name that torch.fx gave the step
+    # conv, linear, add, offset, affine, concat, log_softmax, one of those in
+    # `gradleak.auditing.kinds.KINDS`, or other, which nothing here describes.
+    kind: str
+    detail: str  # the step in words, as PyTorch prints it
+    inputs: tuple[str, ...]  # layers whose outputs it takes; ``input`` is the image
+    input_shape: Shape  # of its first input, for one image
     output_shape: Shape
-    weights: int = 0
+    weights: int = 0  # |W|: numbers in its weight; biases do not count
     parameters: int = 0
+    # Of a convolution (of one group), or of a fully connected layer that meets several places of
+    # one image, which is a 1x1 convolution over them.
     shape: ConvShape | None = None
     groups: int = 1
-    unreadable: str = ""
+    unreadable: str = ""  # why there is no linear system for it, one sentence
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.detail})"
+
+    @property
+    def what(self) -> Any:
+        """Its module's class, the function, or the method's name."""
+        return self.node.target if self.module is None else type(self.module)
+
+    def option(self, name: str, place: int, default: Any) -> Any:
+        """A setting of its module, or an argument of its call by name or place."""
+        if self.module is not None:
+            return getattr(self.module, name, default)
+        args, named = self.node.args, self.node.kwargs
+        return args[place] if len(args) > place else named.get(name, default)
 
     @property
     def is_linear(self) -> bool:
@@ -89,33 +67,26 @@ class Layer:
 
 @dataclass(frozen=True)
 class Reading:
-    """A network's layers, in the order in which they run.
+    """A network's layers, in the order in which they run."""
 
-    Attributes
-    ----------
-    input
-        (C, H, W) of one image.
-    classes
-        Outputs for one image.
-    layers
-        Its steps.
-    module
-        The traced network, for what goes on from here; its nodes are named as the layers in
-        `nodes`.
-    nodes
-        torch.fx's node of each layer, by the layer's name.
-    """
-
-    input: tuple[int, int, int]
+    input: tuple[int, int, int]  # (C, H, W) of one image
     classes: int
     layers: tuple[Layer, ...]
-    module: fx.GraphModule
-    nodes: dict[str, fx.Node]
+    module: fx.GraphModule  # the traced network
 
     @property
     def unreadable(self) -> tuple[Layer, ...]:
         """Layers that there is no linear system for."""
         return tuple(layer for layer in self.layers if layer.unreadable)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of one image's pass forward, in convolutions and fully connected layers."""
+        return sum(
+            layer.weights * (1 if layer.shape is None else layer.shape.positions)
+            for layer in self.layers
+            if layer.is_linear
+        )
 
     def named(self, name: str) -> Layer:
         """Layer of that name."""
@@ -123,30 +94,17 @@ class Reading:
 
 
 def read(model: nn.Module, size: tuple[int, int, int]) -> Reading:
-    """Trace a network and name its layers.
-
-    Parameters
-    ----------
-    model
-        Any network that torch.fx can trace, in any mode; it is left as it was.
-    size
-        (C, H, W) of one image.
+    """Trace a network in any mode and name its layers; the network is left as it was.
 
     Raises
     ------
     ConfigError
-        If an image of this size does not pass, the output is not one row of numbers for each
-        image, or the forward pass cannot be written as a graph; with the module and the reason.
+        If an image of this size (C, H, W) does not pass, the output is not one row of numbers for
+        each image, or the forward pass cannot be written as a graph; with the module and the
+        reason.
     """
     classes = outputs(model, size)
-    traced, shapes = _traced(model, _images(model, size), classes)
-    return Reading(size, classes, *_layers(traced, shapes))
-
-
-def _traced(
-    model: nn.Module, images: torch.Tensor, classes: int
-) -> tuple[fx.GraphModule, dict[fx.Node, Shape]]:
-    """The graph of a pass in training and its shapes; of evaluation, where training gives more."""
+    images = _images(model, size)
     # A function that is told `self.training`, as dropout is, keeps what it was in the tracing.
     traced = _graph(model, "training")
     try:
@@ -154,10 +112,54 @@ def _traced(
     except Exception:
         # Answers beside the scores may need larger images than these do.
         out = None
-    if not isinstance(out, torch.Tensor) or out.shape != (BATCH, classes):
+    if not isinstance(out, torch.Tensor) or out.shape != (PASSED, classes):
         traced = _graph(model, "evaluation")
         _, shapes = _shapes(traced, images)
-    return traced, shapes
+    return Reading(size, classes, _layers(traced, shapes), traced)
+
+
+def outputs(model: nn.Module, size: tuple[int, int, int]) -> int:
+    """Numbers that the network gives for one image (C, H, W) in evaluation mode.
+
+    A `ConfigError` if none passes, or the output is not one row of numbers for each image.
+    """
+    name = type(model).__name__
+    if next(model.parameters(), None) is None:
+        raise ConfigError(
+            f"{name} has no parameters, so it has no gradient to share; give another network."
+        )
+    images = _images(model, size)
+    try:
+        with torch.no_grad(), passing(model, "evaluation"):
+            found = model(images)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"{name} does not take an image of {times(size)} ({first_line(error)}); correct input: "
+            "[C, H, W]."
+        ) from error
+    if not isinstance(found, torch.Tensor) or found.shape[:1] != (PASSED,) or found.ndim != 2:
+        given = times(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise ConfigError(
+            f"{name} gives {given} for {PASSED} images, not {PASSED} rows of class scores; wrap it "
+            "in a module that returns those alone."
+        )
+    return int(found.shape[1])
+
+
+def run_graph(
+    traced: fx.GraphModule, images: torch.Tensor, show: Callable[[fx.Node, Any], None]
+) -> Any:
+    """What a graph gives in evaluation mode; `show` is called with each step and its value."""
+
+    class Shown(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            out = super().run_node(n)
+            show(n, out)
+            return out
+
+    # Dropout may draw, and a norm that is a function may update its statistics.
+    with torch.no_grad(), passing(traced, "evaluation"), torch.random.fork_rng(devices=[]):
+        return Shown(traced).run(images)
 
 
 def _graph(model: nn.Module, mode: str) -> fx.GraphModule:
@@ -173,94 +175,41 @@ def _graph(model: nn.Module, mode: str) -> fx.GraphModule:
 
 
 def _images(model: nn.Module, size: tuple[int, int, int]) -> torch.Tensor:
-    """Images to learn shapes from."""
-    return torch.rand(BATCH, *size).to(next(model.parameters()))
+    return torch.rand(PASSED, *size).to(next(model.parameters()))
 
 
-def outputs(model: nn.Module, size: tuple[int, int, int]) -> int:
-    """Numbers that the network gives for one image (C, H, W) in evaluation mode.
+def _shapes(traced: fx.GraphModule, images: torch.Tensor) -> tuple[Any, dict[fx.Node, Shape]]:
+    """What a graph gives for images, and the shape of each of its steps for one image.
 
-    Raises
-    ------
-    ConfigError
-        If an image does not pass, or the output is not one row of numbers for each image.
+    Of several tensors the shape is that of the first, of pieces that of the whole. (`ShapeProp` of
+    torch.fx knows neither, and prints where a pass fails.)
     """
-    if next(model.parameters(), None) is None:
-        raise ConfigError(
-            f"{type(model).__name__} has no parameters, so it has no gradient to share; give "
-            "another network."
-        )
-    images = _images(model, size)
-    try:
-        with torch.no_grad(), passing(model, "evaluation"):
-            found = model(images)
-    except (Exception, SystemExit) as error:
-        raise ConfigError(
-            f"{type(model).__name__} does not take an image of {_times(size)} "
-            f"({first_line(error)}); correct input: [C, H, W]."
-        ) from error
-    if not isinstance(found, torch.Tensor) or found.shape[:1] != (BATCH,) or found.ndim != 2:
-        given = _times(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-        raise ConfigError(
-            f"{type(model).__name__} gives {given} for {BATCH} images, not {BATCH} rows of class "
-            "scores; wrap it in a module that returns those alone."
-        )
-    return int(found.shape[1])
+    shapes: dict[fx.Node, Shape] = {}
+
+    def keep(node: fx.Node, out: Any) -> None:
+        first = out[0] if isinstance(out, tuple) and out else out
+        if node.target in kinds.DIVISIONS and node.all_input_nodes[0] in shapes:
+            shapes[node] = shapes[node.all_input_nodes[0]]
+        elif isinstance(first, torch.Tensor):
+            shapes[node] = tuple(first.shape[1:])
+
+    return run_graph(traced, images, keep), shapes
 
 
-def _shapes(
-    traced: fx.GraphModule, images: torch.Tensor
-) -> tuple[torch.Tensor, dict[fx.Node, Shape]]:
-    """What a graph gives for images, and the shape of each of its steps for one image."""
-    shapes = _Shapes(traced)
-    # Dropout may draw, and a norm that is a function may update its statistics.
-    with torch.no_grad(), passing(traced, "evaluation"), torch.random.fork_rng(devices=[]):
-        return shapes.run(images), shapes.found
-
-
-def _layers(
-    traced: fx.GraphModule, shapes: dict[fx.Node, Shape]
-) -> tuple[tuple[Layer, ...], fx.GraphModule, dict[str, fx.Node]]:
-    uses: dict[str, int] = {}
-    for node in traced.graph.nodes:
-        if node.op == "call_module":
-            uses[str(node.target)] = uses.get(str(node.target), 0) + 1
+def _layers(traced: fx.GraphModule, shapes: dict[fx.Node, Shape]) -> tuple[Layer, ...]:
+    uses = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
     names: dict[fx.Node, str] = {}
-    layers, nodes = [], {}
+    layers = []
     for node in traced.graph.nodes:
         if node.op == "placeholder":
             names[node] = "input"
-            continue
-        layer = None if node.op == "output" else _layer(node, traced, shapes, names, uses)
-        if layer is None:
+        elif node.op != "output" and (layer := _layer(node, traced, shapes, names, uses)):
+            names[node] = layer.name
+            layers.append(layer)
+        elif inputs := [names[given] for given in node.all_input_nodes if given in names]:
             # What passes values on unchanged is known by the name of what it passes on.
-            inputs = [names[given] for given in node.all_input_nodes if given in names]
-            if inputs:
-                names[node] = inputs[0]
-            continue
-        names[node] = layer.name
-        layers.append(layer)
-        nodes[layer.name] = node
-    return tuple(layers), traced, nodes
-
-
-class _Shapes(fx.Interpreter):
-    """Runs a graph and keeps the shape of each step's output for one image."""
-
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module)
-        self.found: dict[fx.Node, Shape] = {}
-
-    def run_node(self, n: fx.Node) -> Any:
-        """Keep the shape; of several tensors that of the first, of pieces that of the whole."""
-        out = super().run_node(n)
-        if n.target in DIVISIONS and n.all_input_nodes[0] in self.found:
-            self.found[n] = self.found[n.all_input_nodes[0]]
-            return out
-        first = out[0] if isinstance(out, tuple) and out else out
-        if isinstance(first, torch.Tensor):
-            self.found[n] = tuple(first.shape[1:])
-        return out
+            names[node] = inputs[0]
+    return tuple(layers)
 
 
 def _layer(
@@ -268,7 +217,7 @@ def _layer(
     traced: fx.GraphModule,
     shapes: dict[fx.Node, Shape],
     names: dict[fx.Node, str],
-    uses: dict[str, int],
+    uses: Mapping[str, int],
 ) -> Layer | None:
     """The layer of one node; None if it only passes values on or asks for sizes."""
     inputs = tuple(given for given in node.all_input_nodes if given in names and given in shapes)
@@ -277,13 +226,15 @@ def _layer(
     module = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
     # A choice of places (a class token) is a step; one among several results is not.
     same = node.target is operator.getitem and shapes[node] == shapes[inputs[0]]
-    if same or isinstance(module, nn.Identity) or node.target in BOOKKEEPING:
+    if same or isinstance(module, nn.Identity) or node.target in kinds.BOOKKEEPING:
         return None
-    what: Any = type(module) if module is not None else node.target
     name = str(node.target) if module is not None else node.name
-    if uses.get(name, 0) > 1:
+    repeated = uses.get(name, 0) > 1
+    if repeated:
         name = f"{name} ({node.name})"
     own: dict[str, Any] = {
+        "node": node,
+        "module": module,
         "name": name,
         "detail": _words(node, module),
         "inputs": tuple(dict.fromkeys(names[given] for given in inputs)),
@@ -291,24 +242,19 @@ def _layer(
         "output_shape": shapes[node],
         "parameters": sum(p.numel() for p in module.parameters()) if module is not None else 0,
     }
-    repeated = module is not None and uses[str(node.target)] > 1 and bool(own["parameters"])
-    if isinstance(module, nn.Conv2d | nn.Linear) and repeated:
+    if not isinstance(module, nn.Conv2d | nn.Linear):
+        return _plain(type(module) if module is not None else node.target, node, own, names)
+    if repeated and own["parameters"]:
         why = f"{node.target} runs more than once, and its gradient is the sum of all its uses."
         return Layer(kind="other", unreadable=why, **own)
-    if isinstance(module, nn.Conv2d | nn.Linear) and "weight" not in module._parameters:
-        why = (
-            f"{own['name']} computes its weight from other parameters, whose gradients are shared."
-        )
+    if "weight" not in module._parameters:
+        why = f"{name} computes its weight from other parameters, whose gradients are shared."
         return Layer(kind="other", unreadable=why, **own)
-    if isinstance(module, nn.Conv2d):
-        return _convolution(module, own)
-    if isinstance(module, nn.Linear):
-        return _linear(module, own)
-    return _plain(what, node, own, names)
+    own["weights"] = module.weight.numel()
+    return _convolution(module, own) if isinstance(module, nn.Conv2d) else _linear(module, own)
 
 
 def _convolution(module: nn.Conv2d, own: dict[str, Any]) -> Layer:
-    own["weights"] = module.weight.numel()
     why = ""
     if any(step != 1 for step in module.dilation):
         why = f"{own['name']} is dilated, and its taps lie apart; use dilation 1."
@@ -318,20 +264,19 @@ def _convolution(module: nn.Conv2d, own: dict[str, Any]) -> Layer:
         why = f"{own['name']} pads by '{module.padding_mode}'; use zeros or replicate."
     if why:
         return Layer(kind="conv", unreadable=why, **own)
-    height, width = own["input_shape"][1:]
-    shape = ConvShape(
-        module.in_channels // module.groups,
-        module.out_channels // module.groups,
-        _pair(module.kernel_size),
-        _pair(module.stride),
-        _pair(module.padding),
-        (height, width),
-    )
+    kernel, stride, padding = map(_pair, (module.kernel_size, module.stride, module.padding))
+    filters = module.out_channels // module.groups
+    channels, size = module.in_channels // module.groups, own["input_shape"][1:]
+    shape = ConvShape(channels, filters, kernel, stride, padding, size)
     return Layer(kind="conv", shape=shape, groups=module.groups, **own)
 
 
+def _pair(value: Any) -> tuple[int, int]:
+    first, second = value if isinstance(value, tuple) else (value, value)
+    return int(first), int(second)
+
+
 def _linear(module: nn.Linear, own: dict[str, Any]) -> Layer:
-    own["weights"] = module.weight.numel()
     places = prod(own["input_shape"][:-1])
     if places == 1:
         return Layer(kind="linear", **own)
@@ -341,39 +286,33 @@ def _linear(module: nn.Linear, own: dict[str, Any]) -> Layer:
 
 def _plain(what: Any, node: fx.Node, own: dict[str, Any], names: Mapping[fx.Node, str]) -> Layer:
     """A layer that is no convolution and not fully connected."""
-    known: tuple[tuple[Kind, Any], ...] = (
-        ("activation", (*ACTIVATIONS, *OTHER_ACTIVATIONS)),
-        ("norm", NORMS),
-        ("pool", POOLS),
-        ("reshape", RESHAPES),
-        ("dropout", DROPOUTS),
-        ("part", PARTS),
-    )
-    for kind, members in known:
-        if what in members:
-            return Layer(kind=kind, **own)
     several = len(own["inputs"]) > 1
-    if what in ADDITIONS:
-        return Layer(kind="add" if several else "offset", **own)
-    if what in DIFFERENCES and several:
-        return Layer(kind="add", **own)
-    if _is_affine(what, node, names):
-        return Layer(kind="affine", **own)
-    if what in (torch.cat, torch.concat):
-        return Layer(kind="concat", **own)
-    if what in LOG_SOFTMAX and all(user.op == "output" for user in node.users):
-        return Layer(kind="log_softmax", **own)
-    return Layer(kind="other", unreadable=_why_unreadable(what, node, own), **own)
+    if what in kinds.KINDS:
+        kind = kinds.KINDS[what]
+    elif what in kinds.ADDITIONS:
+        kind = "add" if several else "offset"
+    elif what in kinds.DIFFERENCES and several:
+        kind = "add"
+    elif _is_affine(what, node, names):
+        kind = "affine"
+    elif what in (torch.cat, torch.concat):
+        kind = "concat"
+    elif what in kinds.LOG_SOFTMAX and all(user.op == "output" for user in node.users):
+        kind = "log_softmax"
+    else:
+        return Layer(kind="other", unreadable=_why_unreadable(what, node, own), **own)
+    return Layer(kind=kind, **own)
 
 
 def _is_affine(what: Any, node: fx.Node, names: Mapping[fx.Node, str]) -> bool:
     """Whether a step is a·x + b, with a and b numbers or tensors that no image changes."""
-    if what in NEGATIONS:
+    if what in kinds.NEGATIONS:
         return True
-    if what not in (*DIFFERENCES, *PRODUCTS, *QUOTIENTS) or len(node.args) < 2:
+    divides = what in kinds.QUOTIENTS
+    if not (divides or what in (*kinds.DIFFERENCES, *kinds.PRODUCTS)) or len(node.args) < 2:
         return False
     first, second = (isinstance(given, fx.Node) and given in names for given in node.args[:2])
-    return first != second and (first or what not in QUOTIENTS)
+    return first != second and (first or not divides)
 
 
 def _why_unreadable(what: Any, node: fx.Node, own: dict[str, Any]) -> str:
@@ -382,32 +321,20 @@ def _why_unreadable(what: Any, node: fx.Node, own: dict[str, Any]) -> str:
             f"{own['name']} is attention: it multiplies values made of its input with each other, "
             "which no linear system describes."
         )
-    called = getattr(what, "__name__", str(what))
+    called = f"{own['name']} ({getattr(what, '__name__', what)})"
     if own["parameters"]:
-        return (
-            f"{own['name']} ({called}) is no convolution of two dimensions and not fully connected."
-        )
-    if what in LOG_SOFTMAX:
-        return f"{own['name']} ({called}) is not the last step, where it would belong to the loss."
+        return f"{called} is no convolution of two dimensions and not fully connected."
+    if what in kinds.LOG_SOFTMAX:
+        return f"{called} is not the last step, where it would belong to the loss."
     step = "layer" if node.op == "call_module" else "step"
-    return f"{own['name']} ({called}) is a {step} that this reader has no linear system for."
+    return f"{called} is a {step} that this reader has no linear system for."
 
 
 def _words(node: fx.Node, module: nn.Module | None) -> str:
     if module is None:
-        called: Callable[..., Any] | str = node.target
-        return called if isinstance(called, str) else getattr(called, "__name__", str(called))
+        return str(getattr(node.target, "__name__", node.target))
     first = str(module).splitlines()[0]
     return first if first.endswith(")") else type(module).__name__
-
-
-def _pair(value: Any) -> tuple[int, int]:
-    first, second = value if isinstance(value, tuple) else (value, value)
-    return int(first), int(second)
-
-
-def _times(size: tuple[int, ...] | torch.Size) -> str:
-    return "x".join(str(side) for side in size)
 
 
 def _where(error: Exception) -> str:

@@ -33,46 +33,20 @@ class Samples:
 
     The first image of each class comes first, then the second of each, so that batches hold as
     many classes as there are.
-
-    Attributes
-    ----------
-    images
-        uint8 (N, C, H, W).
-    labels
-        int64 (N,), each below the network's classes.
-    words
-        What each label stands for.
-    title
-        Where they come from, in words.
-    source
-        The same for provenance, as of `gradleak.data.arrays.Dataset.identity`.
-    labelled
-        Whether labels say what is to be seen, so that a network can learn them.
     """
 
-    images: np.ndarray
-    labels: np.ndarray
-    words: tuple[str, ...]
-    title: str
-    source: dict[str, str]
-    labelled: bool
+    images: np.ndarray  # uint8 (N, C, H, W)
+    labels: np.ndarray  # int64 (N,), each below the network's classes
+    words: tuple[str, ...]  # what each label stands for
+    title: str  # where they come from, in words
+    source: dict[str, str]  # the same as `gradleak.data.arrays.Dataset.identity` has it
+    labelled: bool  # whether labels say what is to be seen, so that a network can learn them
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def check(self, count: int, largest: int) -> None:
-        """Refuse fewer images than an audit takes.
-
-        Parameters
-        ----------
-        count, largest
-            Batches, and images of the largest batch.
-
-        Raises
-        ------
-        DataError
-            Naming both numbers.
-        """
+        """Refuse fewer images than `count` batches take; the `DataError` names both numbers."""
         needed = self.needed(count, largest)
         if len(self) < needed:
             raise DataError(
@@ -115,53 +89,54 @@ class Samples:
 
     def dataset(self) -> Dataset:
         """All images as a data set to train on; its classes are those of the network."""
-        return Dataset(
-            self.images,
-            self.labels,
-            list(self.words),
-            self.source["dataset"],
-            self.source["split"],
-            self.source["origin"],
-            self.source["sha256"],
-        )
+        return Dataset(self.images, self.labels, list(self.words), **self.source)
 
 
 def from_dataset(data: Dataset, size: tuple[int, int, int], classes: int) -> Samples:
-    """Images of one of the pipeline's data sets, resized.
+    """Images of one of the pipeline's data sets, in the `size` (C, H, W) of a network's input.
 
-    Parameters
-    ----------
-    data
-        The split.
-    size
-        (C, H, W) of the network's input.
-    classes
-        Outputs of the network; labels are taken modulo these where the data set has more classes.
-
-    Raises
-    ------
-    ConfigError
-        If the input has neither one channel nor three.
+    Labels are taken modulo the network's `classes` where the data set has more. A `ConfigError` if
+    the input has neither one channel nor three.
     """
-    mode = _mode(size)
-    chosen = _by_turns(data.labels % classes)[: _most(size)]
-    images = np.stack([_fitted(_picture(data.images[k]), mode, size) for k in chosen])
-    words = [*data.classes, *(str(k) for k in range(len(data.classes), classes))]
-    title = f"{_kinds[data.origin]} {data.dataset} ({data.split})"
-    if len(data.classes) > classes:
-        title += f", its {len(data.classes)} classes modulo {classes}"
-        words = [str(k) for k in range(classes)]
-    return Samples(
-        images,
-        data.labels[chosen] % classes,
-        tuple(words[:classes]),
-        title,
-        data.identity(),
-        labelled=True,
-    )
+    title, words = f"{KINDS[data.origin]} {data.dataset} ({data.split})", data.classes
+    if len(words) > classes:
+        title += f", its {len(words)} classes modulo {classes}"
+        words = []
+    labels, source = data.labels % classes, data.identity()
+    return _samples(data.images, labels, size, (*words, *_numbers(words, classes)), title, source)
 
 
-_kinds = {
+def _numbers(words: Sequence[str], classes: int) -> Iterable[str]:
+    """Words for the classes beyond those that have one."""
+    return map(str, range(len(words), classes))
+
+
+def _samples(
+    pictures: Sequence[Path] | np.ndarray,
+    labels: np.ndarray,
+    size: tuple[int, int, int],
+    words: tuple[str, ...],
+    title: str,
+    source: dict[str, str],
+    labelled: bool = True,
+) -> Samples:
+    """Pictures with these labels (N,), in turns and in their size."""
+    if size[0] not in COLOURS:
+        raise ConfigError(
+            f"input: [{', '.join(map(str, size))}] has {size[0]} channels, but images have 1 "
+            "(grey) or 3 (colour); an audit can take no other network."
+        )
+    seen, turns = Counter[int](), []
+    for label in labels.tolist():
+        turns.append(seen[label])
+        seen[label] += 1
+    chosen = np.argsort(turns, kind="stable")[: max(1, KEPT // int(np.prod(size)))]
+    fitted = [_fitted(pictures[k], size) for k in chosen]
+    images = np.stack(fitted) if fitted else np.empty((0, *size), np.uint8)
+    return Samples(images, labels[chosen].astype(np.int64), words, title, source, labelled)
+
+
+KINDS = {
     "embedded": "embedded pictures,",
     "official": "the data set",
     "own folder": "images of one's own,",
@@ -186,16 +161,14 @@ def from_embedded(size: tuple[int, int, int], classes: int) -> Samples:
 def from_pixels(
     pixels: np.ndarray, labels: Sequence[int] | None, size: tuple[int, int, int], classes: int
 ) -> Samples:
-    """Images given as pixels.
+    """Images given as pixels, cropped at the centre and resized; `size`, `classes` as before.
 
     Parameters
     ----------
     pixels
-        uint8 (N, C, H, W), C 1 or 3; cropped at the centre and resized where the input is another.
+        uint8 (N, C, H, W), C 1 or 3.
     labels
         (N,), each below `classes`; None for the image's number modulo these.
-    size, classes
-        As of `from_dataset`.
 
     Raises
     ------
@@ -207,37 +180,21 @@ def from_pixels(
             f"images: an array {pixels.dtype} of shape {pixels.shape} is not uint8 (N, C, H, W) "
             "with one channel or three; convert it."
         )
-    mode = _mode(size)
     known = np.arange(len(pixels)) % classes if labels is None else np.asarray(labels)
     if known.shape != (len(pixels),) or not np.isin(known, np.arange(classes)).all():
         raise ConfigError(
             f"labels: {known.size} labels for {len(pixels)} images have to be one for each, from 0 "
             f"to {classes - 1}; correct them."
         )
-    chosen = _by_turns(known)[: _most(size)]
-    images = [_fitted(_picture(pixels[k]), mode, size) for k in chosen]
-    return Samples(
-        np.stack(images) if images else np.empty((0, *size), np.uint8),
-        known[chosen].astype(np.int64),
-        tuple(str(k) for k in range(classes)),
-        "images given as pixels",
-        {"dataset": "pixels", "split": "all", "origin": "own folder", "sha256": ""},
-        labelled=labels is not None,
-    )
+    words, title = tuple(_numbers((), classes)), "images given as pixels"
+    return _samples(pixels, known, size, words, title, _own("pixels"), labels is not None)
 
 
 def from_folder(path: str, size: tuple[int, int, int], classes: int) -> Samples:
     """Images of one's own: cropped at the centre to the input's shape, then resized.
 
     Sub-folders are classes, in sorted order. Without any, the labels are the image's number modulo
-    the classes, for lack of a better one.
-
-    Parameters
-    ----------
-    path
-        Folder.
-    size, classes
-        As of `from_dataset`.
+    the classes, for lack of a better one. `size` and `classes` as before.
 
     Raises
     ------
@@ -247,7 +204,7 @@ def from_folder(path: str, size: tuple[int, int, int], classes: int) -> Samples:
     DataError
         If it holds no images, images both in sub-folders and outside, or one that cannot be read.
     """
-    folder, mode = Path(path), _mode(size)
+    folder = Path(path)
     if not folder.is_dir():
         raise ConfigError(f"samples: {path} is no folder; give one that holds images.")
     files = sorted(file for file in folder.rglob("*") if _is_image(file.relative_to(folder)))
@@ -268,39 +225,15 @@ def from_folder(path: str, size: tuple[int, int, int], classes: int) -> Samples:
             f"samples: {path} has {len(inside)} sub-folders, but the network has {classes} "
             f"outputs; give it no more than {classes}."
         )
+    labels = np.arange(len(files)) % classes
     if inside:
         labels = np.array([inside.index(parts[0]) for parts in tops])
-    else:
-        labels = np.arange(len(files)) % classes
-    chosen = _by_turns(labels)[: _most(size)]
-    images = np.stack([_opened(files[k], mode, size) for k in chosen])
-    words = [*inside, *(str(k) for k in range(len(inside), classes))]
-    source = {"dataset": folder.name, "split": "all", "origin": "own folder", "sha256": ""}
-    title = f"the images in {folder.name}"
-    return Samples(images, labels[chosen], tuple(words), title, source, labelled=bool(inside))
+    words, title = (*inside, *_numbers(inside, classes)), f"the images in {folder.name}"
+    return _samples(files, labels, size, words, title, _own(folder.name), bool(inside))
 
 
-def _by_turns(labels: Iterable[int]) -> np.ndarray:
-    """Places in an order in which classes take turns, each in its own order."""
-    seen: Counter[int] = Counter()
-    turns = []
-    for label in labels:
-        turns.append(seen[int(label)])
-        seen[int(label)] += 1
-    return np.argsort(turns, kind="stable")
-
-
-def _most(size: Sequence[int]) -> int:
-    return max(1, KEPT // int(np.prod(size)))
-
-
-def _mode(size: tuple[int, int, int]) -> str:
-    if size[0] not in COLOURS:
-        raise ConfigError(
-            f"input: [{', '.join(map(str, size))}] has {size[0]} channels, but images have 1 "
-            "(grey) or 3 (colour); an audit can take no other network."
-        )
-    return COLOURS[size[0]]
+def _own(name: str) -> dict[str, str]:
+    return {"dataset": name, "split": "all", "origin": "own folder", "sha256": ""}
 
 
 def _is_image(file: Path) -> bool:
@@ -308,12 +241,7 @@ def _is_image(file: Path) -> bool:
     return file.suffix.lower() in SUFFIXES and not hidden
 
 
-def _picture(image: np.ndarray) -> Image.Image:
-    """A stored image (C, H, W) for Pillow."""
-    return Image.fromarray(image[0] if len(image) == 1 else image.transpose(1, 2, 0))
-
-
-def _opened(file: Path, mode: str, size: tuple[int, int, int]) -> np.ndarray:
+def _opened(file: Path, size: tuple[int, int, int]) -> np.ndarray:
     if not file.is_file():
         # A pipe would be waited for without end.
         raise DataError(
@@ -322,7 +250,7 @@ def _opened(file: Path, mode: str, size: tuple[int, int, int]) -> np.ndarray:
         )
     try:
         with Image.open(file) as opened:
-            return _fitted(ImageOps.exif_transpose(opened), mode, size)
+            return _fitted(ImageOps.exif_transpose(opened), size)
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         reason = " ".join(str(error).split()).rstrip(".")
         raise DataError(
@@ -330,13 +258,17 @@ def _opened(file: Path, mode: str, size: tuple[int, int, int]) -> np.ndarray:
         ) from error
 
 
-def _fitted(picture: Image.Image, mode: str, size: tuple[int, int, int]) -> np.ndarray:
-    """A picture as uint8 (C, H, W): cropped at the centre to the shape, then resized."""
+def _fitted(picture: Image.Image | np.ndarray | Path, size: tuple[int, int, int]) -> np.ndarray:
+    """A picture, or pixels (C, H, W), as uint8 of a size: cropped at the centre, then resized."""
+    if isinstance(picture, Path):
+        return _opened(picture, size)
+    if isinstance(picture, np.ndarray):
+        grey = len(picture) == 1
+        picture = Image.fromarray(picture[0] if grey else picture.transpose(1, 2, 0))
     if picture.mode == "P":
         picture = picture.convert("RGBA")  # its transparency may be one that RGB cannot say
-    found = picture.convert(mode)
-    height, width = size[1:]
+    (channels, height, width), found = size, picture.convert(COLOURS[size[0]])
     if found.size != (width, height):
         found = ImageOps.fit(found, (width, height), Image.Resampling.BICUBIC)
     pixels = np.asarray(found)
-    return pixels[None].copy() if mode == "L" else pixels.transpose(2, 0, 1).copy()
+    return pixels[None].copy() if channels == 1 else pixels.transpose(2, 0, 1).copy()

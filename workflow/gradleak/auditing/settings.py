@@ -20,35 +20,18 @@ AMOUNTS = {"smoke": (2, 1), "laptop": (4, 2), "paper": (20, 5)}
 
 @dataclass(frozen=True)
 class Settings:
-    """What is tried; an entry of ``audit`` in config.yaml holds the same keys.
+    """What is tried; an entry of ``audit`` in config.yaml holds the same keys."""
 
-    Attributes
-    ----------
-    loss
-        One of `gradleak.losses.LOSSES`.
-    mode
-        ``training``, ``evaluation``, or ``auto``: training where a batch allows it.
-    count, seeds
-        Gradients under attack, and draws; by scale if None.
-    batches
-        Images that share a gradient: of the unchanged network, then of larger batches.
-    offset, std
-        Inputs are (pixels / 255 + offset) / std.
-    scale
-        ``smoke``, ``laptop`` or ``paper``: what attacks and trainings may spend.
-    device
-        auto | cpu | cuda | mps.
-    """
-
-    loss: str = "cross_entropy"
-    mode: str = "auto"
-    count: int | None = None
-    seeds: int | None = None
+    loss: str = "cross_entropy"  # one of `gradleak.losses.LOSSES`
+    mode: str = "auto"  # training, evaluation, or auto: training where a batch allows it
+    count: int | None = None  # gradients under attack; by scale if None
+    seeds: int | None = None  # draws; by scale if None
+    # Images that share a gradient: of the unchanged network, then of larger batches.
     batches: tuple[int, ...] = (1, 4)
-    offset: float = 0.0
+    offset: float = 0.0  # inputs are (pixels / 255 + offset) / std
     std: float = 1.0
-    scale: str = "laptop"
-    device: str = "cpu"
+    scale: str = "laptop"  # smoke, laptop or paper: what attacks and trainings may spend
+    device: str = "cpu"  # auto, cpu, cuda or mps
 
     def __post_init__(self) -> None:
         wanted = "batch sizes that grow, for example [1, 4]"
@@ -83,21 +66,9 @@ class Settings:
 
 
 def whole(key: str, values: Any, wanted: str, *, shown: Any = None) -> tuple[int, ...]:
-    """Whole numbers above 0, of any type that holds such ones.
+    """Whole numbers above 0, of any type that holds such ones, that were given for a setting.
 
-    Parameters
-    ----------
-    key, values
-        A setting, and the sequence that was given for it.
-    wanted
-        What it should be, for the message.
-    shown
-        What the message shows, if not `values`.
-
-    Raises
-    ------
-    ConfigError
-        If it is something else.
+    If it is something else, the `ConfigError` says what is `wanted` and shows `values`, or `shown`.
     """
     try:
         found = tuple(operator.index(value) for value in values)
@@ -111,8 +82,8 @@ def whole(key: str, values: Any, wanted: str, *, shown: Any = None) -> tuple[int
 
 @dataclass(frozen=True)
 class Origin:
-    """What the result says of a network: name of the audit, source, weights, in words."""
+    """What the result says of a network, in words."""
 
-    name: str
+    name: str  # of the audit
     source: str
     weights: str

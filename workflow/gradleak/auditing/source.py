@@ -7,6 +7,7 @@ import importlib.util
 import sys
 import traceback
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,9 @@ TOO_LARGE = 5
 
 
 def from_file(path: str, factory: str, arguments: Mapping[str, Any], seed: int) -> nn.Module:
-    """Network that a function or class of a Python file gives; the file's code is run.
+    """Network that the function or class `factory` of a Python file gives; the file's code is run.
 
-    Parameters
-    ----------
-    path
-        The file; modules beside it can be imported from it.
-    factory
-        Name of a function or class that returns the network.
-    arguments
-        What it is called with.
-    seed
-        Of initial weights.
+    Modules beside the file can be imported from it. Initial weights are drawn with `seed`.
 
     Raises
     ------
@@ -55,10 +47,7 @@ def from_file(path: str, factory: str, arguments: Mapping[str, Any], seed: int) 
 def from_torchvision(name: str, arguments: Mapping[str, Any], seed: int) -> nn.Module:
     """Network of torchvision with fresh weights.
 
-    Raises
-    ------
-    ConfigError
-        If torchvision has no classifier of that name, or it does not take the arguments.
+    A `ConfigError` if it has no classifier of that name, or that does not take the arguments.
     """
     known = torchvision.models.list_models(torchvision.models)
     if name not in known:
@@ -66,9 +55,7 @@ def from_torchvision(name: str, arguments: Mapping[str, Any], seed: int) -> nn.M
             f"network: torchvision has no classifier '{name}'; {_choices(name, known)}."
         )
 
-    def build(**given: Any) -> Any:
-        return torchvision.models.get_model(name, weights=None, **given)
-
+    build = partial(torchvision.models.get_model, name, weights=None)
     return _built(build, arguments, seed, f"torchvision's {name}", None)
 
 
@@ -99,18 +86,17 @@ def _imported(path: Path) -> Any:
 def _built(
     build: Any, arguments: Mapping[str, Any], seed: int, what: str, path: Path | None
 ) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        try:
-            found = build(**arguments)
-        except (Exception, SystemExit) as error:
-            raise ConfigError(
-                f"network: {what} fails with {type(error).__name__} ({_line(error, path)}"
-                f"{first_line(error)}); correct it, or arguments:."
-            ) from error
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            found: nn.Module = build(**arguments)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"network: {what} fails with {type(error).__name__} ({_line(error, path)}"
+            f"{first_line(error)}); correct it, or arguments:."
+        ) from error
     check_network(found, f"network: what {what} returns")
-    network: nn.Module = found
-    return network
+    return found
 
 
 def _choices(name: str, known: list[str]) -> str:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from scipy import linalg
 from torch import nn
 
 from gradleak.auditing.conversion import Converted
-from gradleak.auditing.counts import Count, counts
+from gradleak.auditing.counts import counts
 from gradleak.auditing.reading import Layer, Reading
+from gradleak.auditing.result import LayerRow, StructurePart
 from gradleak.models.chain import ConvLayer
 from gradleak.operators.behind import Behind
 from gradleak.operators.convolution import Convolution
@@ -22,7 +23,7 @@ from gradleak.operators.gram import normal_matrix
 from gradleak.operators.shape import ConvShape
 from gradleak.operators.structure import rank_bound, structural_rank
 from gradleak.operators.system import LayerSystem
-from gradleak.rank_analysis import analyse
+from gradleak.rank_analysis import LayerCount, analyse, critical
 from gradleak.security import behind, index_from_ranks, is_ordinary
 
 # Unknowns up to which a condition number is computed, and a rank below the bound: some seconds a
@@ -35,144 +36,44 @@ RankKind = Literal["exact", "measured", "at most", ""]
 KINDS: tuple[RankKind, ...] = ("exact", "measured", "at most")
 # Where nothing is known of what follows a layer.
 UNKNOWN = Behind(smooth=False)
-
-
-@dataclass(frozen=True)
-class LayerStructure:
-    """One layer of the table.
-
-    Attributes
-    ----------
-    layer, kind, detail
-        As of `gradleak.auditing.reading.Layer`.
-    input, output
-        Shapes for one image.
-    parameters
-        All parameters of the layer.
-    unknowns, weights, outputs, carried, virtual, index
-        |x|, |W|, |z|, what is carried of it, |V| and RA-i; None where the layer has none.
-    own_unknowns
-        |x| of the layer alone: columns of U.
-    rank, rank_kind
-        rank U: ``exact`` (proved, for almost every weight and image), ``measured`` (of these
-        weights, at a sample image) or ``at most`` (a bound).
-    condition
-        Largest over smallest non-zero singular value of U at a sample image; None where it was not
-        computed.
-    free
-        Unknowns that U leaves free, at least: `own_unknowns` − `rank`.
-    critical
-        Whether its RA-i is the network's.
-    note
-        What the row leaves out; of an unreadable layer why it is one.
-    """
-
-    layer: str
-    kind: str
-    detail: str
-    input: tuple[int, ...]
-    output: tuple[int, ...]
-    parameters: int
-    unknowns: int | None = None
-    own_unknowns: int | None = None
-    weights: int | None = None
-    outputs: int | None = None
-    carried: int | None = None
-    virtual: int | None = None
-    index: int | None = None
-    rank: int | None = None
-    rank_kind: RankKind = ""
-    condition: float | None = None
-    critical: bool = False
-    readable: bool = True
-    note: str = ""
-
-    @property
-    def free(self) -> int | None:
-        """See the class."""
-        if self.rank is None or self.own_unknowns is None:
-            return None
-        return self.own_unknowns - self.rank
-
-
-@dataclass(frozen=True)
-class Structure:
-    """A network's structure.
-
-    Attributes
-    ----------
-    layers
-        All layers with parameters, and all that are unreadable.
-    index
-        RA-i of the network, the largest of its layers'; None without a readable layer.
-    critical
-        Layer of that RA-i.
-    security
-        c(M), COPA's index; None where it is not defined.
-    security_kind
-        How the least sure of the ranks that it is made of is known; empty where it is not defined.
-    security_note
-        Why c(M) is not defined.
-    chain
-        Why the network is no chain that closed forms could walk; empty where it is one.
-    """
-
-    layers: tuple[LayerStructure, ...]
-    index: int | None
-    critical: str
-    security: float | None
-    security_kind: str
-    security_note: str
-    chain: str
+COUNTS = ("unknowns", "weights", "outputs", "carried", "virtual", "index")
+# Rank U, how it is known, condition number, and what to note.
+Ranks = tuple[int, RankKind, float | None, str]
 
 
 def structure(
     reading: Reading,
-    module: nn.Module,
     converted: Converted | None,
     why_no_chain: str,
     deltas: Mapping[str, np.ndarray],
-) -> Structure:
-    """Analyse every layer.
+) -> StructurePart:
+    """Analyse every layer with parameters, and all that are unreadable.
 
-    Parameters
-    ----------
-    reading, module
-        The network.
-    converted, why_no_chain
-        The chain that it is, or why it is none.
-    deltas
-        dJ/dZ of readable layers at a sample image.
+    `deltas` are dJ/dZ of readable layers at a sample image.
     """
-    rows = _counted(reading, converted)
-    worst = max(rows.values(), key=lambda row: row.index) if rows else None
+    counted = _counted(reading, converted)
+    worst = critical(tuple(counted.values())) if counted else None
     follows = _behind(converted)
-    layers = [
-        _layer(
-            layer,
-            rows.get(layer.name),
-            module,
-            deltas.get(layer.name),
-            worst,
-            follows.get(layer.name, UNKNOWN),
-        )
-        for layer in reading.layers
-        if layer.parameters or layer.unreadable
-    ]
+    layers = []
+    for layer in reading.layers:
+        if layer.parameters or layer.unreadable:
+            delta, after = deltas.get(layer.name), follows.get(layer.name, UNKNOWN)
+            ranks = _ranks(layer, delta, after) if layer.is_linear else None
+            layers.append(_row(layer, counted.get(layer.name), ranks, worst))
     value, kind, note = security(converted, why_no_chain, layers)
-    return Structure(
-        tuple(layers),
-        worst.index if worst else None,
-        worst.layer if worst else "",
-        value,
-        kind,
-        note,
-        why_no_chain,
+    return StructurePart(
+        layers=tuple(layers),
+        index=worst.index if worst else None,
+        critical=worst.layer if worst else "",
+        security=value,
+        security_kind=kind,
+        security_note=note,
+        chain=why_no_chain,
     )
 
 
 def security(
-    converted: Converted | None, why_no_chain: str, layers: Sequence[LayerStructure]
+    converted: Converted | None, why_no_chain: str, layers: Sequence[LayerRow]
 ) -> tuple[float | None, str, str]:
     """c(M), how its ranks are known, and where it is not defined why (COPA eq. 8)."""
     if converted is None:
@@ -185,7 +86,8 @@ def security(
     rows = {row.layer: row for row in layers}
     found = [rows[name] for name in _behind(converted)]
     value = index_from_ranks(chain, (row.rank or 0 for row in found))
-    return value, max((row.rank_kind for row in found), key=KINDS.index), ""
+    kinds = [KINDS.index(row.rank_kind) for row in found]
+    return value, KINDS[max(kinds)], ""
 
 
 def _behind(converted: Converted | None) -> dict[str, Behind]:
@@ -197,66 +99,40 @@ def _behind(converted: Converted | None) -> dict[str, Behind]:
     return {name: behind(chain, layer) for name, layer in named if isinstance(layer, ConvLayer)}
 
 
-def _counted(reading: Reading, converted: Converted | None) -> dict[str, Count]:
+def _counted(reading: Reading, converted: Converted | None) -> dict[str, LayerCount]:
     """Counts by the layer's name; those of R-GAP's own analysis where the network is a chain."""
-    found = {row.layer: row for row in counts(reading)}
     if converted is None:
-        return found
-    out = {}
-    for name, row in zip(converted.layers, analyse(converted.chain), strict=True):
-        out[name] = Count(
-            name, row.unknowns, row.weights, row.outputs, row.carried, row.virtual, row.note
-        )
-    return out
+        return {row.layer: row for row in counts(reading)}
+    rows = zip(converted.layers, analyse(converted.chain), strict=True)
+    return {name: replace(row, layer=name) for name, row in rows}
 
 
-def _layer(
-    layer: Layer,
-    count: Count | None,
-    module: nn.Module,
-    delta: np.ndarray | None,
-    worst: Count | None,
-    follows: Behind,
-) -> LayerStructure:
-    base = LayerStructure(
-        layer.name,
-        layer.kind,
-        layer.detail,
-        layer.input_shape,
-        layer.output_shape,
-        layer.parameters,
+def _row(
+    layer: Layer, count: LayerCount | None, ranks: Ranks | None, worst: LayerCount | None
+) -> LayerRow:
+    own: dict[str, Any] = dict.fromkeys((*COUNTS, "own_unknowns", "rank", "free", "condition"))
+    own |= {"rank_kind": "", "critical": False, "note": layer.unreadable}
+    if ranks is not None:
+        own["rank"], own["rank_kind"], own["condition"], note = ranks
+        more = count.note if count else "counted with the layer that its skip ends at"
+        own["note"] = "; ".join(part for part in (note, more) if part)
+        own["own_unknowns"], own["weights"] = prod(layer.input_shape), layer.weights
+        own["free"] = own["own_unknowns"] - own["rank"]
+        if count is not None:
+            own |= {key: getattr(count, key) for key in COUNTS} | {"critical": count is worst}
+    return LayerRow(
+        layer=layer.name,
+        kind=layer.kind,
+        detail=layer.detail,
+        input=layer.input_shape,
+        output=layer.output_shape,
+        parameters=layer.parameters,
         readable=not layer.unreadable,
-        note=layer.unreadable,
+        **own,
     )
-    if not layer.is_linear:
-        return base
-    rank, kind, condition, note = _ranks(layer, module, delta, follows)
-    notes = [note, count.note] if count else [note, "counted with the layer that its skip ends at"]
-    fields = {
-        "rank": rank,
-        "rank_kind": kind,
-        "condition": condition,
-        "own_unknowns": prod(layer.input_shape),
-        "weights": layer.weights,
-        "note": "; ".join(part for part in notes if part),
-    }
-    if count is not None:
-        fields |= {
-            "unknowns": count.unknowns,
-            "weights": count.weights,
-            "outputs": count.outputs,
-            "carried": count.carried,
-            "virtual": count.virtual,
-            "index": count.index,
-            "critical": count is worst,
-        }
-    return LayerStructure(**{**base.__dict__, **fields})
 
 
-def _ranks(
-    layer: Layer, module: nn.Module, delta: np.ndarray | None, follows: Behind
-) -> tuple[int, RankKind, float | None, str]:
-    """Rank U, how it is known, condition number, and what to note."""
+def _ranks(layer: Layer, delta: np.ndarray | None, follows: Behind) -> Ranks:
     unknowns = prod(layer.input_shape)
     if layer.shape is None and delta is not None and not delta.any():
         bound = min(unknowns, layer.weights // unknowns)
@@ -269,13 +145,11 @@ def _ranks(
     if delta is None or layer.groups > 1:
         why = f"{layer.groups} groups, each counted" if delta is not None else "dJ/dZ is not known"
         return layer.groups * found.bound, kind, None, f"{why}; no condition number"
-    return _measured(layer.shape, *_as_convolution(layer, module, delta, layer.shape), follows)
+    return _measured(layer.shape, *_as_convolution(layer, delta, layer.shape), follows)
 
 
-def _measured(
-    shape: ConvShape, weight: np.ndarray, delta: np.ndarray, follows: Behind
-) -> tuple[int, RankKind, float | None, str]:
-    """Rank U of these weights at this dJ/dZ, as far as it is computed; as `_ranks`.
+def _measured(shape: ConvShape, weight: np.ndarray, delta: np.ndarray, follows: Behind) -> Ranks:
+    """Ranks of these weights at this dJ/dZ, as far as they are computed.
 
     An eigenvalue of U^T U above rounding confirms the bound, and so does the rank.
     """
@@ -352,10 +226,10 @@ def _condition(system: LayerSystem, rank: int) -> float | None:
 
 
 def _as_convolution(
-    layer: Layer, module: nn.Module, delta: np.ndarray, shape: ConvShape
+    layer: Layer, delta: np.ndarray, shape: ConvShape
 ) -> tuple[np.ndarray, np.ndarray]:
     """Weight (O, C, kh, kw) and dJ/dZ (O, height, width) of a layer."""
-    own = module.get_submodule(layer.name)
+    own = layer.module
     assert isinstance(own, nn.Conv2d | nn.Linear)
     weight = own.weight.detach().double().cpu().numpy()
     if isinstance(own, nn.Linear):

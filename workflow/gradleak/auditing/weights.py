@@ -25,16 +25,11 @@ FACTOR, SLACK = 8, 2**26
 
 
 def load_weights(network: nn.Module, path: str) -> None:
-    """Put weights into a network.
+    """Put weights into a network, which is left as it was where they are refused.
 
-    Parameters
-    ----------
-    network
-        Takes them, as they are or, if they are floating-point numbers of another precision,
-        converted to its own; left as it was where they are refused.
-    path
-        safetensors, or a state dict as `torch.save` writes it; of the latter only tensors are read,
-        no code that it may hold is run.
+    Floating-point numbers of another precision are converted to the network's own. The file is
+    safetensors, or a state dict as `torch.save` writes it; of the latter only tensors are read, no
+    code that it may hold is run.
 
     Raises
     ------
@@ -52,13 +47,9 @@ def load_weights(network: nn.Module, path: str) -> None:
         raise ConfigError(f"weights: {path} is no regular file but a pipe or device; give a file.")
     own = network.state_dict()
     found = _tensors(file, sum(value.nbytes for value in own.values()))
-    missing, more = (
-        [key for key in own if key not in found],
-        [key for key in found if key not in own],
-    )
-    if missing or more:
-        parts = [f"it lacks {_shown(missing[0])}"] if missing else []
-        parts += [f"it has {_shown(more[0])}"] if more else []
+    parts = [f"it lacks {_shown(key)}" for key in own if key not in found][:1]
+    parts += [f"it has {_shown(key)}" for key in found if key not in own][:1]
+    if parts:
         raise ConfigError(
             f"weights: {path} is of another network than {type(network).__name__}: "
             f"{' and '.join(parts)}; give the weights that belong to it."
@@ -119,10 +110,7 @@ def _odd(value: torch.Tensor) -> str:
 
 
 def _tensors(file: Path, own: int) -> dict[str, torch.Tensor]:
-    """State dict of a file, read without running anything that it holds.
-
-    `own` are the bytes of the network's state.
-    """
+    """State dict of a file, read without running it; `own` are the bytes of the network's state."""
     try:
         size = _unpacked(file)
         if size > FACTOR * own + SLACK:
@@ -149,13 +137,16 @@ def _tensors(file: Path, own: int) -> dict[str, torch.Tensor]:
             "it was not loaded: write it with torch.save(network.state_dict(), …), or as "
             "safetensors."
         ) from error
-    is_dict = isinstance(found, dict) and all(isinstance(v, torch.Tensor) for v in found.values())
-    if not is_dict or not found:
-        raise ConfigError(
-            f"weights: {file} holds {_kind(found)}, not a state dict; write it with "
-            "torch.save(network.state_dict(), …)."
-        )
-    return dict(found)
+    what = f"a {type(found).__name__}"
+    if isinstance(found, dict):
+        odd = [key for key, value in found.items() if not isinstance(value, torch.Tensor)]
+        if found and not odd:
+            return dict(found)
+        what = f"a dict whose {str(odd[0])!r} is no tensor" if odd else "an empty dict"
+    raise ConfigError(
+        f"weights: {file} holds {what}, not a state dict; write it with "
+        "torch.save(network.state_dict(), …)."
+    )
 
 
 def _unpacked(file: Path) -> int:
@@ -168,18 +159,7 @@ def _unpacked(file: Path) -> int:
         return sum(member.file_size for member in archive.infolist())
 
 
-def _kind(value: Any) -> str:
-    if isinstance(value, dict):
-        odd = next((key for key, v in value.items() if not isinstance(v, torch.Tensor)), None)
-        return (
-            "an empty dict"
-            if odd is None
-            else f"a dict whose {_shown(odd, quoted=True)} is no tensor"
-        )
-    return f"a {type(value).__name__}"
-
-
-def _shown(name: Any, *, quoted: bool = False) -> str:
+def _shown(name: Any) -> str:
     """A name on one line, whatever it holds."""
     text = str(name)
-    return text if text.isprintable() and not quoted else repr(text)
+    return text if text.isprintable() else repr(text)
