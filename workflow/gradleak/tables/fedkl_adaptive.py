@@ -164,3 +164,10 @@ def _against(one: pd.DataFrame, other: pd.DataFrame, base: str) -> Iterator[dict
 
 def _finite(value: float) -> float:
     return value if np.isfinite(value) else float("nan")
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``scores`` of the ``panels`` of `words`; ``base`` is compared with."""
+    return table(words["panels"], list(files["scores"]), words["base"], **case)

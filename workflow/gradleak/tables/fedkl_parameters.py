@@ -83,3 +83,10 @@ def _rows(cases: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
                     "classes": classes,
                     "input": "x".join(map(str, (channels, height, width))),
                 }
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table of the networks that ``cases`` of `words` describe; it needs no files."""
+    return table(words["cases"], **case)

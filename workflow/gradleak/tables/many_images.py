@@ -10,6 +10,7 @@ import pandas as pd
 
 from gradleak.claims.statistics import MSE_FLOOR, prediction_interval
 from gradleak.columns import TABLES as TABLE_COLUMNS
+from gradleak.tables import network_index
 from gradleak.tables.network_index import LEVEL
 
 NOTHING = (np.nan, np.nan)
@@ -89,3 +90,11 @@ def _cells(
                     "n_ok": len(good),
                     "note": f"not in the paper; {words}{failed if missing else ''}",
                 }
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``scores``; ``rows`` and ``columns`` of `words` as `table` takes them."""
+    scores = network_index.read(files["scores"])
+    return table(scores, words["rows"], words["columns"], **case)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -172,3 +172,10 @@ def _summary_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[dict[str,
 
 def _finite(value: float) -> float:
     return float(value) if np.isfinite(value) else float("nan")
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``scores`` and ``security``."""
+    return table(read(files["scores"]), read(files["security"]), **case)

@@ -10,6 +10,7 @@ import pandas as pd
 
 from gradleak.claims.statistics import bootstrap_mean, wilson, z_value
 from gradleak.columns import TABLES as TABLE_COLUMNS
+from gradleak.tables import network_index
 
 LEVEL = 0.95
 ARCHITECTURE, ACCURACY = "Architecture", "Trained"
@@ -169,3 +170,11 @@ def _spreads(tried: pd.Series, base: pd.Series) -> Iterator[Row]:
         ("sd_ratio", own[1] / other[1], "standard deviation over the first network's"),
     ):
         yield {**counted, "metric": metric, "ours": float(value), "note": note}
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``scores``, ``trained`` and ``rank``; `words` as `table` takes them."""
+    scores, trained, rank = (network_index.read(files[k]) for k in ("scores", "trained", "rank"))
+    return table(scores, trained, rank, words["networks"], words["columns"], **case)
