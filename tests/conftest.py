@@ -18,6 +18,7 @@ TREE = (
     "Snakefile",
     "config.yaml",
     "requirements.lock",
+    "papers",
     "workflow",
     "profiles",
     "envs",

@@ -15,6 +15,7 @@ from gradleak.claims.load import ClaimsFile
 from gradleak.claims.model import Claim
 from gradleak.claims.queries import RULES, Query
 from gradleak.models.chain import ConvSpec, LinearSpec
+from gradleak.results.schema import Paper
 from gradleak.sections import Config
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -98,7 +99,7 @@ def test_anchors_are_those_of_github(tmp_path):
 
 @cache
 def keys_and_words():
-    """Every key that config.yaml and claims files know, and the words of those that are closed."""
+    """Every key that config.yaml, results and claims files know, and the words of those that are closed."""
     words = defaultdict(list)
 
     def walk(node):
@@ -121,7 +122,7 @@ def keys_and_words():
         return None
 
     walk(Config.model_json_schema())
-    for part in (ClaimsFile, Claim, Query):
+    for part in (ClaimsFile, Claim, Query, Paper):
         walk(TypeAdapter(part).json_schema())
     for spec in (ConvSpec, LinearSpec):
         words.update({key: [None] for key in spec.__dataclass_fields__})
@@ -155,6 +156,7 @@ def test_settings_and_targets_of_the_papers_have_not_been_renamed():
     """Ids such as `rgap_float32`: of config.yaml, of a target, of a claim or of the code."""
     sources = [
         ROOT / "config.yaml",
+        *(ROOT / "papers").rglob("*.yaml"),
         *(ROOT / "workflow").rglob("*.*"),
         *(ROOT / "tests").glob("*.py"),
     ]

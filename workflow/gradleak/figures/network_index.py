@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,9 +13,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import NullLocator
 
+from gradleak.artifacts import read_csv
 from gradleak.figures.style import BLUE, GREY, PAGE, RED, new, number, styled
 from gradleak.tables.network_index import ALL, WORDS
-from gradleak.targets import TargetSet
+from gradleak.targets import TargetSet, read
 
 MARKERS = {2: ("o", BLUE), 3: ("^", RED)}
 OTHER = ("s", GREY)
@@ -28,6 +31,11 @@ ENOUGH = 10  # networks: a bootstrap over fewer has intervals that are far too n
 def grey_error(targets: TargetSet) -> float:
     """MSE of guessing plain grey, x = 0.5 of [0, 1]: with inputs x - 0.5, an all-zero input."""
     return float(np.mean((targets.images / 255.0 - 0.5) ** 2))
+
+
+def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+    """Figure from files: ``table``, the index table, and ``targets`` of its networks."""
+    return draw(read_csv(files["table"]), grey_error(read(files["targets"])))
 
 
 def draw(table: pd.DataFrame, grey: float) -> Figure:

@@ -28,6 +28,7 @@ from gradleak.figures.pictures import (
 )
 from gradleak.figures.style import GREY, PAGE, new, number, styled
 from gradleak.targets import TargetSet
+from gradleak.targets import read as read_targets
 
 # Inches: the column of labels, an image's side, gaps, the text under an image, header and footer.
 LABEL, GAP, GROUP_GAP = 0.92, 0.05, 0.14
@@ -284,10 +285,12 @@ def footer(targets: TargetSet, table: pd.DataFrame, scale: str, seed: int = 0) -
     )
 
 
-def make(
-    targets: TargetSet, files: Mapping[str, Any], words: Mapping[str, Any], scale: str
-) -> Figure:
-    """Figure from files: `files` as for `read_rows`, `words` has title, models and attacks."""
+def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+    """Figure from files: `targets`, and others as for `read_rows`.
+
+    `words` has title, models and attacks.
+    """
+    targets = read_targets(files["targets"])
     rows, table = read_rows(
         words["models"],
         words["attacks"],

@@ -172,7 +172,7 @@ class Writer:
             if name not in config.experiments:
                 raise self.missing(f"experiments.{name}")
         if entry.experiment:
-            for attack in entry.attacks or ():
+            for attack in [*(entry.attacks or ()), *entry.unseen]:
                 if attack not in config.experiments[entry.experiment].attacks:
                     raise self.missing(f"attacks: {attack} in experiments.{entry.experiment}")
         models = {*config.models, *config.groups, *config.families}
@@ -321,7 +321,7 @@ class Writer:
             self.paths.score.format(experiment=name, model=model, defence=defence, attack=attack)
             for model in self.paths.models(name, self.entry.models)
             for defence in experiment.defences
-            for attack in self.entry.attacks or experiment.attacks
+            for attack in [*(self.entry.attacks or experiment.attacks), *self.entry.unseen]
         ]
 
     def _panel_files(self) -> Files:

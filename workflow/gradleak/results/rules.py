@@ -44,8 +44,12 @@ class Asked:
         """What the module is told beside its files."""
         return self.results.needs(self.kind, wildcards.result).words
 
-    def make(self, wildcards: Any) -> str:
-        """Module that draws or computes it."""
+    def make(self, wildcards: Any, output: Any) -> str:
+        """Module that draws or computes it.
+
+        Snakemake does not compare parameters that depend on the output, such as this and the
+        caption: `code` tells whether the module has changed.
+        """
         return self._entry(wildcards).make
 
     def code(self, wildcards: Any) -> str:
@@ -53,7 +57,7 @@ class Asked:
         return code_hash(self._entry(wildcards).make)
 
     def caption(self, wildcards: Any, output: Any) -> str:
-        """What to see in it; as a function of the output it makes nothing run again."""
+        """What to see in it; see `make`."""
         entry = self._entry(wildcards)
         return f"{entry.title}\n{'=' * len(entry.title)}\n\n{entry.caption}"
 

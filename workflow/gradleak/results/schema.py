@@ -87,6 +87,7 @@ class Entry(Section):
     experiment: Identifier | None = None  # originals, reconstructions and scores are read
     models: list[str] | None = None  # of experiments, by patterns such as cnn3_v*_tanh; else all
     attacks: dict[Identifier, str] | Identifiers | None = None  # with headings; else all
+    unseen: Ids  # more attacks, whose scores the axes have room for
     names: dict[Identifier, str] | None = None  # networks that are drawn, and what to call them
     scores: Ids
     points: Ids  # more scores

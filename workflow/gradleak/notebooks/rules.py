@@ -1,0 +1,46 @@
+"""The notebooks that are there and what they run, as the rules ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gradleak.provenance import code_hash
+
+
+class Notebooks:
+    """Notebooks of a folder.
+
+    Parameters
+    ----------
+    folder
+        Where they lie.
+    methods
+        Registries of attacks, defences and servers, which are looked up by name: what no import
+        statement of an audit tells.
+    """
+
+    def __init__(self, folder: str, methods: Sequence[Mapping[str, tuple[str, str]]]) -> None:
+        self.folder = folder
+        self.names = sorted(path.stem for path in Path(folder).glob("*.ipynb"))
+        named = sorted(module for kind in methods for module, _ in kind.values())
+        self._by_name = {"gradleak.audit": ("gradleak.auditing.api", *named)}
+
+    def file(self, wildcards: Any) -> str:
+        """The stored notebook."""
+        return str(Path(self.folder) / f"{wildcards.notebook}.ipynb")
+
+    def images(self, wildcards: Any) -> list[str]:
+        """Files that its text shows, which become part of the page."""
+        # Imported here, as every job would pay the time that it takes.
+        from gradleak.notebooks import source
+
+        return source.images(self.file(wildcards))
+
+    def code(self, wildcards: Any) -> str:
+        """Hash of the code that a notebook runs, and of what runs it and writes its page."""
+        from gradleak.notebooks import source
+
+        imported = source.modules(self.file(wildcards), self._by_name)
+        return code_hash("gradleak.notebooks.execute", "gradleak.notebooks.page", *imported)
