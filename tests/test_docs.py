@@ -99,7 +99,7 @@ def test_anchors_are_those_of_github(tmp_path):
 
 @cache
 def keys_and_words():
-    """Every key of config.yaml, results and claims files, and the words of those that are closed."""
+    """Every key of config.yaml, results and claims files; words of those that are closed."""
     words = defaultdict(list)
 
     def walk(node):

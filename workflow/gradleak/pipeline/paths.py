@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from gradleak.data import backbones
@@ -11,109 +10,36 @@ from gradleak.data.catalogue import resolve
 from gradleak.sections import Config
 
 
-@dataclass(frozen=True)
 class Paths:
     """Files of one config.
 
     Intermediate files carry the image source and the scale, so that switching loses nothing.
     """
 
-    config: Config
-
-    @property
-    def case(self) -> str:
-        """Image source and scale."""
-        return f"{self.config.images}-{self.config.scale}"
-
-    @property
-    def arrays(self) -> str:
-        """All images of a split."""
-        return f"{self.config.data.root}/{{dataset}}-{{split}}.safetensors"
-
-    @property
-    def marker(self) -> str:
-        """Checksums of a data set's official files, written when all are there."""
-        return f"{self.config.data.root}/raw/{{dataset}}/MD5SUMS"
-
-    @property
-    def lpips(self) -> str:
-        """Folder of the networks that LPIPS looks through."""
-        return f"{self.config.data.root}/{backbones.FOLDER}"
-
-    @property
-    def targets(self) -> str:
-        """Images under attack."""
-        return f"results/targets/{self.case}/{{targets}}.safetensors"
-
-    @property
-    def model(self) -> str:
-        """Initial weights."""
-        return f"results/models/{self.config.scale}/{{model}}.safetensors"
-
-    @property
-    def trained(self) -> str:
-        """Trained weights."""
-        return f"results/training/{self.case}/{{training}}/{{model}}.safetensors"
-
-    @property
-    def clients(self) -> str:
-        """Folder of what clients of a training keep of a locked network."""
-        return self.trained.replace(".safetensors", ".clients")
-
-    @property
-    def client(self) -> str:
-        """What a client keeps of a locked network."""
-        return f"results/clients/{self.config.scale}/{{model}}/{{client}}.safetensors"
-
-    @property
-    def generator(self) -> str:
-        """A generator."""
-        return f"results/generators/{self.case}/{{generator}}.safetensors"
-
-    @property
-    def sent(self) -> str:
-        """Weights that a malicious server sends."""
-        return f"results/servers/{self.config.scale}/{{server}}/{{model}}.safetensors"
-
-    @property
-    def secret(self) -> str:
-        """What a malicious server keeps."""
-        return self.sent.replace(".safetensors", ".secret.safetensors")
-
-    @property
-    def cell(self) -> str:
-        """An experiment on a model, as part of a path."""
-        return f"{self.case}/{{experiment}}/{{model}}"
-
-    @property
-    def gradient(self) -> str:
-        """What clients share."""
-        return f"results/gradients/{self.cell}/{{defence}}.safetensors"
-
-    @property
-    def reconstruction(self) -> str:
-        """Images that an attack found."""
-        return f"results/reconstructions/{self.cell}/{{defence}}/{{attack}}.safetensors"
-
-    @property
-    def score(self) -> str:
-        """Scores of the images that an attack found."""
-        return f"results/scores/{self.cell}/{{defence}}/{{attack}}.csv"
-
-    @property
-    def security(self) -> str:
-        """COPA's c(M)."""
-        return f"results/security/{self.cell}.csv"
-
-    @property
-    def rank(self) -> str:
-        """R-GAP's rank analysis."""
-        return f"results/rank/{self.cell}.csv"
-
-    @property
-    def inconspicuous(self) -> str:
-        """How the weights that servers send differ from a model's own."""
-        return f"results/inconspicuous/{self.case}/{{model}}.csv"
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        root, scale = config.data.root, config.scale
+        self.case = case = f"{config.images}-{scale}"
+        cell = f"{case}/{{experiment}}/{{model}}"
+        self.arrays = f"{root}/{{dataset}}-{{split}}.safetensors"
+        self.marker = f"{root}/raw/{{dataset}}/MD5SUMS"  # when all official files are there
+        self.lpips = f"{root}/{backbones.FOLDER}"  # networks that LPIPS looks through
+        self.targets = f"results/targets/{case}/{{targets}}.safetensors"
+        self.model = f"results/models/{scale}/{{model}}.safetensors"  # initial weights
+        self.trained = f"results/training/{case}/{{training}}/{{model}}.safetensors"
+        # What clients keep of a locked network: a folder of those of a training, and of one alone.
+        self.clients = f"results/training/{case}/{{training}}/{{model}}.clients"
+        self.client = f"results/clients/{scale}/{{model}}/{{client}}.safetensors"
+        self.generator = f"results/generators/{case}/{{generator}}.safetensors"
+        # What a malicious server sends and what it keeps.
+        self.sent = f"results/servers/{scale}/{{server}}/{{model}}.safetensors"
+        self.secret = f"results/servers/{scale}/{{server}}/{{model}}.secret.safetensors"
+        self.gradient = f"results/gradients/{cell}/{{defence}}.safetensors"
+        self.reconstruction = f"results/reconstructions/{cell}/{{defence}}/{{attack}}.safetensors"
+        self.score = f"results/scores/{cell}/{{defence}}/{{attack}}.csv"
+        self.security = f"results/security/{cell}.csv"  # COPA's c(M)
+        self.rank = f"results/rank/{cell}.csv"  # R-GAP's rank analysis
+        self.inconspicuous = f"results/inconspicuous/{case}/{{model}}.csv"
 
     @property
     def pictured(self) -> list[str]:
