@@ -78,6 +78,13 @@ SAID = (
 )
 
 
+def test_a_panel_without_an_attack_is_refused(tmp_path: Path) -> None:
+    panel = "    panels: [{experiment: x, attakc: y, model: z}]\n"
+    path = toy(tmp_path, TOY + panel)
+    with pytest.raises(ConfigError, match=r"'figures\.toy_fig1\.panels\.0\.attack' is missing"):
+        load(path)
+
+
 @pytest.mark.parametrize(("change", "said"), zip(WRONG.items(), SAID, strict=True), ids=SAID)
 def test_a_wrong_file_is_refused_in_one_sentence(
     tmp_path: Path, change: tuple[str, str], said: str

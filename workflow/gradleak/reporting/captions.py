@@ -53,9 +53,7 @@ def read(source: Paper | Entry, place: str) -> Caption:
         parts = publish_parts(source.caption, writer=Writer(), settings_overrides=SETTINGS)
     except SystemMessage as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(
-            f"{place}.caption: no valid reStructuredText ({reason}); correct it."
-        ) from error
+        raise ConfigError(f"{place}: no valid reStructuredText ({reason}); correct it.") from error
     return Caption(source.title, Markup(str(parts["body"]).strip()))
 
 
@@ -69,10 +67,10 @@ class Captions:
         self._sources: dict[tuple[str, str], tuple[Paper | Entry, str]] = {}
         for path in paths:
             paper = load(path)
-            self._sources["papers", path.parent.name] = paper, str(path)
+            self._sources["papers", path.parent.name] = paper, f"{path}: caption"
             for kind in ("figures", "tables"):
                 for name, entry in getattr(paper, kind).items():
-                    self._sources[kind, name] = entry, f"{path}: {kind}.{name}"
+                    self._sources[kind, name] = entry, f"{path}: {kind}.{name}.caption"
 
     def of(self, kind: str, name: str) -> Caption:
         """Caption of one thing."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from gradleak.errors import ConfigError
 from gradleak.pipeline.paths import Paths
@@ -18,6 +18,7 @@ KINDS = ("figures", "tables")
 
 Files = dict[str, Any]
 Words = dict[str, Any]
+Part = TypeVar("Part", bound=Loop)
 
 
 def table_path(name: str) -> str:
@@ -253,7 +254,7 @@ class Writer:
             words["curves"] = self.curves
         return words
 
-    def _looped(self, loops: Sequence[Loop]) -> Iterator[tuple[Loop, dict[str, Any]]]:
+    def _looped(self, loops: Sequence[Part]) -> Iterator[tuple[Part, dict[str, Any]]]:
         """Each loop with its names: of the row, the column and `foreach`; and their places."""
         for loop in loops:
             for row, across in _lines(self.entry.rows, "row"):

@@ -24,12 +24,12 @@ Lines = Annotated[list[dict[str, Any]], Field(default_factory=list)]
 
 
 class Loop(Section):
-    """Panels or trainings of a figure: one, or one for each combination.
+    """Parts of a figure: one, or one for each combination.
 
-    A panel is an attack on a network, a training gives curves. There is one for every row and
-    column that does not show originals, and for every combination of `foreach`, less those that
-    `skip` describes: names with a value, or a list of values, each. `{name}` stands for what a row,
-    a column or `foreach` calls so. Keys that are not named here are handed to the figure.
+    There is one for every row and column that does not show originals, and for every combination of
+    `foreach`, less those that `skip` describes: names with a value, or a list of values, each.
+    `{name}` stands for what a row, a column or `foreach` calls so. Keys that are not named here are
+    handed to the figure.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -37,11 +37,6 @@ class Loop(Section):
     foreach: Annotated[dict[str, list[Any]], Field(default_factory=dict)]
     skip: Lines
     model: str
-    experiment: str | None = None  # of a panel
-    attack: str | list[str] | None = None  # of several the first that the experiment has
-    defence: str = "none"
-    title: str = ""
-    training: str | None = None  # of a training
 
     @property
     def more(self) -> dict[str, Any]:
@@ -49,7 +44,19 @@ class Loop(Section):
         return dict(self.model_extra or {})
 
 
-Loops = Annotated[list[Loop], Field(default_factory=list)]
+class Panel(Loop):
+    """An attack on a network."""
+
+    experiment: str
+    attack: str | list[str]  # of several the first that the experiment has
+    defence: str = "none"
+    title: str = ""
+
+
+class Curve(Loop):
+    """A training of a network."""
+
+    training: str
 
 
 class Compared(Section):
@@ -105,8 +112,8 @@ class Entry(Section):
     samples: Samples | None = None
     rows: Lines
     columns: Lines
-    panels: Loops
-    curves: Loops
+    panels: Annotated[list[Panel], Field(default_factory=list)]
+    curves: Annotated[list[Curve], Field(default_factory=list)]
 
 
 Entries = Annotated[dict[Identifier, Entry], Field(default_factory=dict)]
