@@ -19,6 +19,7 @@ TREE = (
     "config.yaml",
     "papers",
     "requirements.lock",
+    "papers",
     "workflow",
     "profiles",
     "envs",

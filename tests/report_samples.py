@@ -129,7 +129,7 @@ def sources(folder, images="real", scale="laptop"):
         claimed=folder / "results/claims.csv",
         claims=sorted(CLAIMS.glob("*.yaml")),
         explanations=sorted((CLAIMS / "explanations").glob("*.yaml")),
-        captions=sorted((ROOT / "workflow/report/captions").glob("*/*.rst")),
+        captions=sorted((ROOT / "papers").glob("*/results.yaml")),
     )
 
 

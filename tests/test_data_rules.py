@@ -19,7 +19,6 @@ SNAKEFILE = """
 configfile: "config.yaml"
 include: "workflow/rules/config_file.smk"
 include: "workflow/rules/common.smk"
-include: "workflow/rules/inputs.smk"
 include: "workflow/rules/data.smk"
 rule use:
     input: "data/cifar10-train.safetensors", "data/cifar10-test.safetensors"

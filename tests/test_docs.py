@@ -16,6 +16,7 @@ from gradleak.claims.load import ClaimsFile
 from gradleak.claims.model import Claim
 from gradleak.claims.statement import Rule
 from gradleak.models.chain import ConvSpec, LinearSpec
+from gradleak.results.schema import Paper
 from gradleak.sections import Config
 from settings_files import whole
 
@@ -100,7 +101,7 @@ def test_anchors_are_those_of_github(tmp_path):
 
 @cache
 def keys_and_words():
-    """Every key that config.yaml and claims files know, and the words of those that are closed."""
+    """Every key of config.yaml, results and claims files; words of those that are closed."""
     words = defaultdict(list)
 
     def walk(node):
@@ -123,7 +124,7 @@ def keys_and_words():
         return None
 
     walk(Config.model_json_schema())
-    for part in (ClaimsFile, Claim, Query):
+    for part in (ClaimsFile, Claim, Query, Paper):
         walk(TypeAdapter(part).json_schema())
     for spec in (ConvSpec, LinearSpec):
         words.update({key: [None] for key in spec.__dataclass_fields__})

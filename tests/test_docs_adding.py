@@ -147,7 +147,7 @@ def test_the_table_of_the_new_paper_is_made(followed):
 
 def test_its_captions_are_those_of_the_report(followed):
     folder, _ = followed
-    captions = Captions(sorted((folder / "workflow/report/captions").glob("*/toy*.rst")))
+    captions = Captions([folder / "papers/toy/results.yaml"])
     assert captions.of("papers", "toy").title == "TOY"
     assert "takes entries away" in captions.of("tables", "toy_table1").text
 

@@ -70,16 +70,10 @@ def test_a_command_that_would_fail_is_found(line):
 
 
 def listed():
-    """Targets of README's table."""
-    table = (ROOT / "README.md").read_text().split("## Targets")[1].split("\n## ")[0]
-    cells = " ".join(line.split(" | ")[0] for line in table.splitlines() if line.startswith("| `"))
-    words = [word for word in re.findall(r"`([^`]+)`", cells) if not word.startswith("snakemake")]
-    # A second table in a row is named without its folder, a second figure by its number.
-    return [
-        f"results/tables/{word}" if word.endswith(".csv") and "/" not in word else word
-        for word in words
-        if not word.isdigit()
-    ]
+    """Targets of README's table, and of those of the page on targets that have a name."""
+    readme = (ROOT / "README.md").read_text().split("## Targets")[1].split("\n## ")[0]
+    page = (ROOT / "docs/targets.md").read_text().split("\n## The line")[0]
+    return re.findall(r"(?m)^\| `([^`…]+)` \|", readme + page)
 
 
 def asked(commands):
@@ -132,13 +126,14 @@ def test_targets_of_all_commands_are_made_by_a_rule(makes, written):
 
 def test_paths_of_the_page_on_targets_are_those_of_the_rules(makes):
     """Each path of its table is a rule's, and each rule's path stands there or has a name."""
-    line = (ROOT / "docs/targets.md").read_text().split("\n## ")[1]
+    line = (ROOT / "docs/targets.md").read_text().split("\n## The line")[1].split("\n## ")[0]
     table = re.findall(r"^\| `([^`]+)` \| `", line, re.MULTILINE)
     said = {path.replace("{images}", "embedded").replace("{scale}", "smoke") for path in table}
     rules = set(makes["smoke embedded"]["patterns"])
     assert said <= rules
     beside = [path.removesuffix(Path(path).suffix) for path in said]
     named = ("figures/", "results/tables/", "results/benchmarks/", "results/audit/")
+    # What this page names one by one: `{result}` is the name of an entry.
     single = {path for path in rules if "{" not in path} | {
         "data/raw/{dataset}/MD5SUMS",
         "results/inconspicuous/embedded-smoke/{model}.csv",

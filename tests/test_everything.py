@@ -9,6 +9,7 @@ import pytest
 import golden
 import kernels
 from conftest import ROOT
+from gradleak.results.schema import load
 from html_tree import parse
 from pipeline_trees import SMOKE, assert_same_bytes, copied, made, need_room, results_of, scheduled
 from test_figures_style import assert_print
@@ -110,7 +111,7 @@ def test_a_changed_claim_reruns_tables_and_claims_alone(copy, snakemake):
     path.write_text(path.read_text() + "\n# touched\n")
     rules = {rule for rule, _ in scheduled(snakemake, copy, *SMOKE, "--", "all")}
     assert "claims_table" in rules
-    assert rules.isdisjoint({"score", "attack", "gradient", "model", "security", "copa_fig1"})
+    assert rules.isdisjoint({"score", "attack", "gradient", "model", "security", "figure"})
 
 
 def test_a_fresh_copy_makes_the_same_bytes(built, tmp_path, snakemake, monkeypatch):
@@ -147,10 +148,10 @@ def test_the_report_shows_all_that_was_made_and_stays_small(copy, snakemake):
     assert {f"figure-{path.stem}" for path in copy.glob("figures/*.pdf")} <= ids
     assert {f"sheet-{path.stem}" for path in copy.glob("results/tables/*.csv")} <= ids
     assert set(pd.read_csv(copy / "results/claims.csv").id) <= ids
-    captions = copy / "workflow/report/captions"
+    papers = [load(path) for path in copy.glob("papers/*/results.yaml")]
     for kind, files in (("figures", "figures/*.pdf"), ("tables", "results/tables/*.csv")):
         assert {path.stem for path in copy.glob(files)} == {
-            path.stem for path in (captions / kind).glob("*.rst")
+            name for paper in papers for name in getattr(paper, kind)
         }
     # An interval says what it is.
     bare = re.compile(r"(\S*\d\S*|open) to (\S*\d\S*|open)")

@@ -16,8 +16,12 @@ from PIL import Image
 from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError, ConfigError
 from gradleak.reporting import captions, content, page, pictures
+from gradleak.results.schema import load
 from html_tree import assert_policy, parse
 from report_samples import CLOSE, DRAWN, EXACT, EXPLAINED, ODD, OPEN, ROOT, sources, write
+
+FILES = sorted((ROOT / "papers").glob("*/results.yaml"))
+CAPTIONS = captions.Captions(FILES)
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +199,7 @@ def test_figures_stand_in_the_papers_order_beside_their_captions(html):
     ]
     for figure in figures:
         name = figure["id"].removeprefix("figure-")
-        caption = captions.read(ROOT / f"workflow/report/captions/figures/{name}.rst")
+        caption = CAPTIONS.of("figures", name)
         words = figure.one("figcaption")
         assert words.one("h4").text() == caption.title
         assert parse(f"<html>{caption.text}</html>").text() in words.text()
@@ -329,35 +333,41 @@ def test_the_limit_of_each_picture_uses_what_others_leave(sizes, budget, limit):
 # --- Captions ----------------------------------------------------------------------------------
 
 
-FILES = sorted((ROOT / "workflow/report/captions").glob("*/*.rst"))
+CAPTIONED = [
+    (kind, name)
+    for path in FILES
+    for kind, names in (
+        ("papers", [path.parent.name]),
+        *((kind, getattr(load(path), kind)) for kind in ("figures", "tables")),
+    )
+    for name in names
+]
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
-def test_captions_are_short_text_with_a_title(path):
-    caption = captions.read(path)
-    paper = path.stem.partition("_")[0]
-    if path.parent.name in ("figures", "tables"):
-        name = captions.read(ROOT / f"workflow/report/captions/papers/{paper}.rst").title
-        assert caption.title.startswith(name)
+@pytest.mark.parametrize(("kind", "name"), CAPTIONED, ids=lambda part: part)
+def test_captions_are_short_text_with_a_title(kind, name):
+    caption = CAPTIONS.of(kind, name)
+    assert caption.title.startswith(CAPTIONS.of("papers", name.partition("_")[0]).title)
     words = parse(f"<html>{caption.text}</html>").text().split()
     assert 5 <= len(words) <= 90 and words[-1].endswith((".", "?"))
 
 
 BAD = {
-    "no title": "Some text alone.\n",
-    "no text": "Title\n=====\n",
-    "broken": "Title\n=====\n\nA *word that never ends.\n",
-    "a file": "Title\n=====\n\n.. include:: /etc/hostname\n",
-    "HTML": "Title\n=====\n\n.. raw:: html\n\n   <script>1</script>\n",
+    "no title": "caption: Some text alone.\n",
+    "no text": "title: TOY\n",
+    "broken": "title: TOY\ncaption: A *word that never ends.\n",
+    "a file": "title: TOY\ncaption: '.. include:: /etc/hostname'\n",
+    "HTML": 'title: TOY\ncaption: ".. raw:: html\\n\\n   <script>1</script>"\n',
 }
 
 
 @pytest.mark.parametrize("text", BAD.values(), ids=BAD)
 def test_bad_captions_are_refused_in_one_sentence(tmp_path, text):
-    path = tmp_path / "x.rst"
+    path = tmp_path / "toy/results.yaml"
+    path.parent.mkdir()
     path.write_text(text)
-    with pytest.raises(ConfigError, match=r"x\.rst") as raised:
-        captions.read(path)
+    with pytest.raises(ConfigError, match=r"toy/results\.yaml: ") as raised:
+        captions.Captions([path]).of("papers", "toy")
     assert "\n" not in str(raised.value)
 
 

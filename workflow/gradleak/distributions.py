@@ -22,6 +22,8 @@ from gradleak.training.data import Images
 from gradleak.training.outputs import split_of
 
 COLUMNS = [*TABLES, "left", "right", "model"]
+# Files of a case: data set, networks without and with a lock, folder of what clients kept.
+FILES = ("data", "plain", "locked", "clients")
 # Values are counted in bins of 1/FINE between ±REACH; tables give the density in bins of 1/COARSE
 # between ±SPAN. All are powers of two, so that edges are exact.
 FINE, REACH, COARSE, SPAN = 1024, 64, 16, 16
@@ -231,3 +233,21 @@ def _network(
         raise ArtifactError(f"{path} has no {name}; delete it and ask Snakemake for it again.")
     kept = {} if client is None else clients.read(client).of(chain, 0)
     return chain, {**found.of(chain, 0), **kept}
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``data``, ``plain``, ``locked`` and folders ``clients``, of each a case."""
+    each = zip(words["cases"], *(files[key] for key in FILES), strict=True)
+    cases = [
+        {
+            **entry,
+            "data": data,
+            "plain": plain,
+            "locked": locked,
+            "client": f"{folder}/0.safetensors",
+        }
+        for entry, data, plain, locked, folder in each
+    ]
+    return table(cases, **case)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,8 +14,9 @@ from gradleak.errors import ConfigError
 from gradleak.gradients import mean_loss
 from gradleak.models.build import load
 from gradleak.models.chain import Chain
-from gradleak.models.files import ModelFile
+from gradleak.models.files import ModelFile, read
 from gradleak.targets import TargetSet
+from gradleak.targets import read as read_targets
 
 COLUMNS = ["images", "formula", "asymptote", "layer", "measured", "entropies"]
 SIZES = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -182,3 +184,11 @@ def table(models: ModelFile, targets: TargetSet, model: str, *, draws: int) -> p
             both = (float(gaussian(size)), float(asymptote(size)))
             rows.append(dict(zip(COLUMNS, (size, *both, layer, *found), strict=True)))
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``models`` and ``targets``; `words` has ``model`` and ``draws``."""
+    (path,) = files["models"]
+    return table(read(path), read_targets(files["targets"]), words["model"], draws=words["draws"])

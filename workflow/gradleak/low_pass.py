@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy.fft import dctn, idctn
 
 from gradleak.metrics.image import psnr, ssim_gauss
-from gradleak.targets import TargetSet
+from gradleak.targets import TargetSet, read
 
 COLUMNS = ["bound", "metric", "value", "n"]
 # 3·91² is what 7·7·512 features can hold at most; 56² a channel is what I = 3 shifts reach.
@@ -51,3 +53,10 @@ def table(targets: TargetSet) -> list[dict[str, Any]]:
                     }
                 )
     return rows
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``targets``, photos."""
+    return pd.DataFrame(table(read(files["targets"])), columns=COLUMNS)

@@ -38,6 +38,7 @@ SOURCES = (
     "workflow/rules/*.smk",
     "workflow/scripts/*.py",
     "workflow/claims/**/*.yaml",
+    "papers/**/*.yaml",
 )
 
 

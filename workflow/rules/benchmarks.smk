@@ -82,7 +82,7 @@ rule speed:
             "images": CONFIG.amount("mkor_cifar_batch"),
             "photos": CONFIG.amount("mkor_photos"),
         },
-        training=lambda wildcards: amounts_of("trainings", SPEED_TRAINING) | MEASURED["training"],
+        training=lambda wildcards: settings("trainings", SPEED_TRAINING) | MEASURED["training"],
         amounts=MEASURED,
         images=CONFIG.images,
         device=CONFIG.device,

@@ -8,12 +8,10 @@ from snakemake.exceptions import WorkflowError
 sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
 
 from gradleak import config as gradleak_config
-from gradleak import cleanup, config_file, disk, registry, resources, shared_cache
-from gradleak.benchmarks.threads import shortened
-from gradleak.data import backbones
-from gradleak.data.arrays import is_by_hand
-from gradleak.data.catalogue import pairs, pairs_pattern, resolve
+from gradleak import cleanup, registry, resources, shared_cache
 from gradleak.errors import GradleakError
+from gradleak.pipeline.inputs import Inputs, Needs
+from gradleak.pipeline.paths import Paths
 from gradleak.provenance import code_hash as code
 from gradleak.provenance import software
 
@@ -52,7 +50,6 @@ if workflow.is_main_process and workflow.storage_settings.default_storage_provid
     except GradleakError as error:
         raise WorkflowError(str(error)) from None
 
-DATA_ROOT = CONFIG.data.root
 # For jobs elsewhere, which read the config anew.
 if gradleak_config.ROOT_VARIABLE in os.environ:
 
@@ -61,58 +58,16 @@ if gradleak_config.ROOT_VARIABLE in os.environ:
 
 
 if OUTPUT is not None:
-    OUTPUT.data_root = str(DATA_ROOT)
-
-ARRAYS = f"{DATA_ROOT}/{{dataset}}-{{split}}.safetensors"
-MARKER = f"{DATA_ROOT}/raw/{{dataset}}/MD5SUMS"
-LPIPS = f"{DATA_ROOT}/{backbones.FOLDER}"
+    OUTPUT.data_root = str(CONFIG.data.root)
 
 SCRIPTS = Path(workflow.basedir, "workflow/scripts")
-
-# Intermediate files carry the image source and the scale, so that switching loses nothing.
-CASE = f"{CONFIG.images}-{CONFIG.scale}"
-TARGETS = f"results/targets/{CASE}/{{targets}}.safetensors"
-MODEL = f"results/models/{CONFIG.scale}/{{model}}.safetensors"
-CELL = f"{CASE}/{{experiment}}/{{model}}"
-TRAINED = f"results/training/{CASE}/{{training}}/{{model}}.safetensors"
-CLIENTS = TRAINED.replace(".safetensors", ".clients")
-CLIENT = f"results/clients/{CONFIG.scale}/{{model}}/{{client}}.safetensors"
-GENERATOR = f"results/generators/{CASE}/{{generator}}.safetensors"
-SENT = f"results/servers/{CONFIG.scale}/{{server}}/{{model}}.safetensors"
-SECRET = SENT.replace(".safetensors", ".secret.safetensors")
-GRADIENT = f"results/gradients/{CELL}/{{defence}}.safetensors"
-RECONSTRUCTION = f"results/reconstructions/{CELL}/{{defence}}/{{attack}}.safetensors"
-SCORE = f"results/scores/{CELL}/{{defence}}/{{attack}}.csv"
-SECURITY = f"results/security/{CELL}.csv"
-RANK = f"results/rank/{CELL}.csv"
-
-# Defences that leave the gradient as it is: the others start from what the first of them stores.
-UNDEFENDED = [name for name, entry in CONFIG.defences.items() if entry.method == "none"]
-
-# Attacks on gradients, and those made of the reconstructions of others alone.
-FIRST = [name for name, entry in CONFIG.attacks.items() if not entry.postprocesses]
-# Images that share a gradient from which on a search is faster on two threads.
-LARGE_BATCH = 50
-LATER = [name for name in CONFIG.attacks if name not in FIRST]
-
-# Models with a layer that a client's key locks, and groups with such a model; trainings by clients.
-LOCKED = [
-    name
-    for name in [*CONFIG.models, *CONFIG.groups]
-    if any(CONFIG.chain(member).locked for member in CONFIG.members(name))
-]
-OPEN = [name for name in [*CONFIG.models, *CONFIG.families, *CONFIG.groups] if name not in LOCKED]
-FEDERATED = [name for name, entry in CONFIG.trainings.items() if entry.federated]
-CENTRAL = [name for name in CONFIG.trainings if name not in FEDERATED]
-
-# GPUs that a job on `device` asks a scheduler for; `auto` takes what is there and asks for none.
-GPU = int(CONFIG.device == "cuda")
-# What measured jobs took.
-NEEDS = resources.Resources(CONFIG)
-
-# Each paper's rules add their targets.
-FIGURES = []
-TABLES = []
+# Paths with wildcards, and inputs and parameters as functions of them.
+PATHS = Paths(CONFIG)
+ASK = Inputs(PATHS)
+# Columns of tables that say what they are of.
+CASE = {"images": CONFIG.images, "scale": CONFIG.scale}
+# Memory and minutes of a script's jobs, by what measured ones took.
+needs = Needs(resources.Resources(CONFIG))
 
 
 def ids(names):
@@ -133,6 +88,11 @@ def claims_of(paper):
 def beside(path, kind, suffix):
     """Log or benchmark file of the artifact `path`."""
     return str(Path(path.replace("results/", f"results/{kind}/", 1)).with_suffix(suffix))
+
+
+def wildcard(name):
+    """A wildcard as a parameter: an entry of the shared cache is known by parameters alone."""
+    return lambda wildcards: getattr(wildcards, name)
 
 
 # Used by `--sdm apptainer` alone; envs/README.md tells how to build it.

@@ -1,5 +1,11 @@
-# Data sets: {DATA_ROOT}/{dataset}-{split}.safetensors, each made by exactly one of three rules. A
-# file that somebody put there by hand is made by none, so nothing overwrites or outdates it.
+# Data sets: {root}/{dataset}-{split}.safetensors, each made by exactly one of three rules, and the
+# networks of LPIPS. A file that somebody put there by hand is made by none, so nothing overwrites or
+# outdates it.
+from gradleak.data import backbones
+from gradleak.data.catalogue import pairs
+
+ARRAYS = PATHS.arrays
+LPIPS = f"{PATHS.lpips}/{{network}}.safetensors"
 
 
 rule embedded_dataset:
@@ -9,14 +15,12 @@ rule embedded_dataset:
     log:
         "results/logs/embedded_dataset/{dataset}-{split}.log",
     wildcard_constraints:
-        dataset=made_from("embedded"),
+        dataset=ASK.made_from("embedded"),
     cache: SHARED
     conda:
         "../../envs/gradleak.yaml"
-    threads: 1
     resources:
-        mem_mb=memory("embedded_dataset"),
-        runtime=minutes("embedded_dataset"),
+        **needs("embedded_dataset"),
     params:
         dataset=wildcard("dataset"),
         split=wildcard("split"),
@@ -31,22 +35,20 @@ rule embedded_dataset:
 # The files themselves are no outputs: Snakemake would delete what an interrupted download left.
 rule download_dataset:
     output:
-        marker=MARKER,
+        marker=PATHS.marker,
     log:
         "results/logs/download_dataset/{dataset}.log",
     benchmark:
         "results/benchmarks/download_dataset/{dataset}.tsv"
     wildcard_constraints:
-        dataset="|".join(sorted({dataset for dataset, _ in pairs("official")})),
+        dataset=ids({dataset for dataset, _ in pairs("official")}),
     localrule: True
     conda:
         "../../envs/gradleak.yaml"
-    threads: 1
     resources:
-        mem_mb=doubling(1000),
-        runtime=doubling(120),
+        **needs.doubling(1000, 120),
     params:
-        mirror=mirror,
+        mirror=ASK.mirror,
         code=code("gradleak.data.official"),
     message:
         "Download {wildcards.dataset}"
@@ -56,21 +58,19 @@ rule download_dataset:
 
 rule unpack_dataset:
     input:
-        marker=MARKER,
+        marker=PATHS.marker,
     output:
         arrays=ARRAYS,
         sidecar=f"{ARRAYS}.sha256",
     log:
         "results/logs/unpack_dataset/{dataset}-{split}.log",
     wildcard_constraints:
-        dataset=made_from("official"),
+        dataset=ASK.made_from("official"),
     cache: SHARED
     conda:
         "../../envs/gradleak.yaml"
-    threads: 1
     resources:
-        mem_mb=doubling(2000),
-        runtime=doubling(10),
+        **needs.doubling(2000, 10),
     params:
         dataset=wildcard("dataset"),
         split=wildcard("split"),
@@ -84,29 +84,61 @@ rule unpack_dataset:
 
 rule import_imagenet:
     input:
-        source=own_images,
+        source=ASK.own_images,
     output:
         arrays=ARRAYS,
         sidecar=f"{ARRAYS}.sha256",
     log:
         "results/logs/import_imagenet/{dataset}-{split}.log",
     wildcard_constraints:
-        dataset=made_from("own_folder"),
+        dataset=ASK.made_from("own_folder"),
     cache: SHARED
     conda:
         "../../envs/gradleak.yaml"
-    threads: 1
     resources:
-        mem_mb=doubling(4000),
-        runtime=doubling(60),
+        **needs.doubling(4000, 60),
     params:
         dataset=wildcard("dataset"),
         split=wildcard("split"),
         source=str(CONFIG.data.imagenet or ""),
-        listing=own_listing,
+        listing=ASK.own_listing,
         code=code("gradleak.data.own_folder"),
         software=SOFTWARE,
     message:
         "Read {wildcards.dataset}-{wildcards.split} from your own images"
     script:
         "../scripts/import_folder.py"
+
+
+# Downloaded only when asked for.
+rule lpips_network:
+    output:
+        LPIPS,
+    log:
+        "results/logs/lpips_network/{network}.log",
+    wildcard_constraints:
+        network=ids(n for n in backbones.BACKBONES if not Path(LPIPS.format(network=n)).exists()),
+    cache: SHARED
+    localrule: True
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        **needs.doubling(2000, 60),
+    params:
+        network=wildcard("network"),
+        mirror=CONFIG.data.mirrors.get("lpips"),
+        code=code("gradleak.data.backbones"),
+        software=SOFTWARE,
+    message:
+        "Download LPIPS' network {wildcards.network}"
+    script:
+        "../scripts/lpips_network.py"
+
+
+# All three, for whoever does not want to think about which of them are there.
+rule lpips:
+    input:
+        expand(LPIPS, network=backbones.BACKBONES),
+    localrule: True
+    message:
+        "All of LPIPS' networks are there"

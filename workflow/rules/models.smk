@@ -1,25 +1,23 @@
-# Target sets and models: what is attacked; keys and locks, which clients keep.
+# Target sets and models: what is attacked; keys and locks, which clients keep; malicious servers.
 
 
 rule targets:
     input:
-        dataset=dataset_file,
+        dataset=ASK.dataset_file,
     output:
-        TARGETS,
+        PATHS.targets,
     log:
-        f"results/logs/targets/{CASE}/{{targets}}.log",
+        beside(PATHS.targets, "logs", ".log"),
     benchmark:
-        f"results/benchmarks/targets/{CASE}/{{targets}}.tsv"
+        beside(PATHS.targets, "benchmarks", ".tsv")
     conda:
         "../../envs/gradleak.yaml"
-    threads: 1
     resources:
-        mem_mb=memory("targets"),
-        runtime=minutes("targets"),
+        **needs("targets"),
     params:
-        settings=target_settings,
-        number=target_count,
-        size=target_batch,
+        settings=ASK.target_settings,
+        number=ASK.target_count,
+        size=ASK.target_batch,
         images=CONFIG.images,
         code=code("gradleak.targets"),
     message:
@@ -30,20 +28,18 @@ rule targets:
 
 rule model:
     output:
-        MODEL,
+        PATHS.model,
     log:
-        f"results/logs/models/{CONFIG.scale}/{{model}}.log",
+        beside(PATHS.model, "logs", ".log"),
     benchmark:
-        f"results/benchmarks/models/{CONFIG.scale}/{{model}}.tsv"
+        beside(PATHS.model, "benchmarks", ".tsv")
     conda:
         "../../envs/gradleak.yaml"
-    threads: 1
     resources:
-        mem_mb=memory("model"),
-        runtime=minutes("model"),
+        **needs("model"),
     params:
-        settings=model_settings,
-        seeds=model_seeds,
+        settings=ASK.model_settings,
+        seeds=ASK.model_seeds,
         code=code("gradleak.models.create"),
     message:
         "Draw the weights of {wildcards.model}"
@@ -53,24 +49,46 @@ rule model:
 
 rule client:
     input:
-        MODEL,
+        PATHS.model,
     output:
-        CLIENT,
+        PATHS.client,
     log:
-        beside(CLIENT, "logs", ".log"),
+        beside(PATHS.client, "logs", ".log"),
     benchmark:
-        beside(CLIENT, "benchmarks", ".tsv")
+        beside(PATHS.client, "benchmarks", ".tsv")
     wildcard_constraints:
-        model=ids(LOCKED),
+        model=ids(ASK.locked),
     conda:
         "../../envs/gradleak.yaml"
-    threads: 1
     resources:
-        mem_mb=memory("client"),
-        runtime=minutes("client"),
+        **needs("client"),
     params:
         code=code("gradleak.clients"),
     message:
         "Draw the key of client {wildcards.client} ({wildcards.model})"
     script:
         "../scripts/client.py"
+
+
+# Malicious servers send other weights than the model's own, and keep a secret.
+rule server:
+    input:
+        PATHS.model,
+    output:
+        sent=PATHS.sent,
+        secret=PATHS.secret,
+    log:
+        beside(PATHS.sent, "logs", ".log"),
+    benchmark:
+        beside(PATHS.sent, "benchmarks", ".tsv")
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        **needs("server"),
+    params:
+        settings=ASK.server_settings,
+        code=ASK.server_code,
+    message:
+        "Set the weights of {wildcards.model} as the server {wildcards.server} sends them"
+    script:
+        "../scripts/server.py"

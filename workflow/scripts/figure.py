@@ -1,4 +1,4 @@
-"""Writes a figure of the module that the rule names."""
+"""Writes a figure by the module that its entry names."""
 
 import _package  # isort: split
 
@@ -8,6 +8,6 @@ from gradleak.figures import style
 from gradleak.script import job
 
 with job(snakemake):
-    figure = import_module(f"gradleak.figures.{snakemake.params.figure}")
-    drawn = figure.make(snakemake.input, snakemake.params.words, snakemake.params.scale)
+    params = snakemake.params
+    drawn = import_module(params.make).make(snakemake.input, params.words, params.scale)
     style.save(drawn, snakemake.output.pdf)

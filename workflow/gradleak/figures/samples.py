@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -20,12 +20,11 @@ from gradleak.targets import TargetSet
 LABEL, GROUP, UNDER, HEADER = 0.92, 0.09, 0.28, 0.27
 
 
-def make(*given: Any) -> Figure:
-    """Draw the figure from ``files, words, scale``; originals before these are not looked at.
+def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+    """Draw the figure.
 
     Beside those of `Content.read` the files are ``security``, c(M) of each of ``models``.
     """
-    files, words, scale = given[-3:]
     content, models = Content.read(files, words), words["models"]
     originals, headings = content.originals, ["Original", *content.attacks.values()]
     groups = [len(headings)] * len(originals.images)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gradleak.columns import TABLES
+from gradleak.data import arrays
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ConfigError
 from gradleak.propositions import measures
@@ -173,3 +174,10 @@ def _note(row: str, metric: str) -> str:
         return NOTES[metric]
     number = metric.removeprefix("eq")
     return f"eq. ({number}), with its sums, against autograd: relative error"
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``dataset``, test images of the data set that `words` names."""
+    return table(arrays.load(files["dataset"], words["dataset"], "test"), **case)

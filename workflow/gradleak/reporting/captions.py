@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from docutils.writers.html5_polyglot import Writer
 from markupsafe import Markup, escape
 
 from gradleak.errors import ConfigError
+from gradleak.results.schema import Entry, Paper, load
 
 SETTINGS = {
     # A caption is text: it reads no other file and brings no HTML of its own.
@@ -32,48 +34,45 @@ class Caption:
     text: Markup
 
 
-def read(path: Path) -> Caption:
-    """Caption of a file: its title, underlined, and below it what to see.
+def read(source: Paper | Entry, place: str) -> Caption:
+    """Caption of a paper or an entry of results.yaml.
 
     Parameters
     ----------
-    path
-        A file of `workflow/report/captions/`.
+    source
+        What has the title and the text.
+    place
+        Where it stands, for the message of an error.
 
     Raises
     ------
     ConfigError
-        If it cannot be read, is no reStructuredText, or lacks the title or the text.
+        If the text is not reStructuredText.
     """
     try:
-        source = path.read_text(encoding="utf-8")
-        parts = publish_parts(
-            source, source_path=str(path), writer=Writer(), settings_overrides=SETTINGS
-        )
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: {error}; give a readable caption.") from error
+        parts = publish_parts(source.caption, writer=Writer(), settings_overrides=SETTINGS)
     except SystemMessage as error:
         reason = " ".join(str(error).split())
-        raise ConfigError(f"{path}: no valid reStructuredText ({reason}); correct it.") from error
-    title, body = str(parts["title"]), str(parts["body"]).strip()
-    if not title or not body:
-        raise ConfigError(
-            f"{path}: {'text' if title else 'title'} is missing; write a title, underline it with "
-            f"'=', and say below what to see."
-        )
-    return Caption(str(Markup(title).unescape()), Markup(body))
+        raise ConfigError(f"{place}: no valid reStructuredText ({reason}); correct it.") from error
+    return Caption(source.title, Markup(str(parts["body"]).strip()))
 
 
 class Captions:
-    """Captions of a folder, by kind (papers, figures, tables) and name.
+    """Captions of files of results, by kind (papers, figures, tables) and name.
 
-    What has none (a fifth paper's, before it is written) is shown under its name alone.
+    What has none (a paper without such a file) is shown under its name alone.
     """
 
-    def __init__(self, paths: list[Path]) -> None:
-        self._by_name = {(path.parent.name, path.stem): path for path in paths}
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._sources: dict[tuple[str, str], tuple[Paper | Entry, str]] = {}
+        for path in paths:
+            paper = load(path)
+            self._sources["papers", path.parent.name] = paper, f"{path}: caption"
+            for kind in ("figures", "tables"):
+                for name, entry in getattr(paper, kind).items():
+                    self._sources[kind, name] = entry, f"{path}: {kind}.{name}.caption"
 
     def of(self, kind: str, name: str) -> Caption:
         """Caption of one thing."""
-        path = self._by_name.get((kind, name))
-        return Caption(str(escape(name)), Markup()) if path is None else read(path)
+        found = self._sources.get((kind, name))
+        return Caption(str(escape(name)), Markup()) if found is None else read(*found)

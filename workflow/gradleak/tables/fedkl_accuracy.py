@@ -210,3 +210,11 @@ def _curve(case: Mapping[str, Any]) -> pd.DataFrame:
     accuracy = pd.to_numeric(own["validation_accuracy"], errors="coerce")
     kept = own.assign(accuracy=accuracy, epoch=own["epoch"].astype(int))
     return kept[["seed", "epoch", "accuracy"]].dropna()
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``summaries`` and ``curves`` of the trainings that ``curves`` names."""
+    each = zip(files["summaries"], files["curves"], words["curves"], strict=True)
+    return table([{"summary": one, "curve": other, **entry} for one, other, entry in each], **case)

@@ -131,3 +131,10 @@ def _against(head: Row, one: pd.DataFrame, other: pd.DataFrame, base: str) -> It
             name, value, what = "mse_ratio", own / theirs, "median over that"
         counts = len(shared), int((pair[0].notna() & pair[1].notna()).sum())
         yield cell(head, name, value, f"{what} of '{base}' on the same runs", counts=counts)
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``scores`` of the ``panels`` of `words`; ``base`` is compared with."""
+    return table(words["panels"], list(files["scores"]), words["base"], **case)

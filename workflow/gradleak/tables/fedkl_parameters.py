@@ -73,3 +73,10 @@ def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.Dat
             found = counts(with_classes(chain, classes))
             rows += [cell(head, metric, *value) for metric, value in found.items()]
     return frame(rows, COLUMNS, images, scale)
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table of the networks that ``cases`` of `words` describe; it needs no files."""
+    return table(words["cases"], **case)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gradleak.claims.statistics import MSE_FLOOR, prediction_interval
 from gradleak.columns import TABLES as TABLE_COLUMNS
+from gradleak.tables import network_index
 from gradleak.tables.network_index import LEVEL
 from gradleak.tables.tidy import Row, cell, frame
 
@@ -80,3 +82,11 @@ def _cells(
                 continue
             interval = prediction_interval(good, log, LEVEL)
             yield cell(head, name, mean(good), note, interval, counts)
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``scores``; ``rows`` and ``columns`` of `words` as `table` takes them."""
+    scores = network_index.read(files["scores"])
+    return table(scores, words["rows"], words["columns"], **case)

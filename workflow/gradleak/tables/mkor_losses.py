@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,3 +64,11 @@ def _noticed(models: files.ModelFile, chain: str, last: str) -> tuple[float, flo
     scaled = bias.astype(np.float64) * np.sqrt(weights[f"{last}.weight"].shape[1])
     test = stats.kstest(scaled, stats.uniform(-1.0, 2.0).cdf)
     return float(np.abs(scaled).max()), float(test.pvalue)
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``scores`` and ``models``, of each a ``cases`` of `words`."""
+    each = zip(files["scores"], files["models"], words["cases"], strict=True)
+    return table([{"scores": scores, "model": model, **entry} for scores, model, entry in each])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -42,3 +42,11 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
                 counts = len(shown), len(shown) - there, pruned, pruned / max(1, there)
                 rows.append((case["result"], model, batch, *counts))
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: gradients ``before`` and ``after`` of the ``results`` of `words`."""
+    each = zip(words["results"], files["before"], files["after"], strict=True)
+    return table([{"result": name, "before": one, "after": other} for name, one, other in each])

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -151,3 +152,10 @@ def _summary_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
                     head |= {"row": f"{words}, image {index}", "image": str(index)}
                 counts = len(group), int(np.isfinite(value).sum())
                 yield cell(head, "spearman", rho, note, (interval[0], interval[1]), counts)
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``scores`` and ``security``."""
+    return table(read(files["scores"]), read(files["security"]), **case)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from gradleak.claims.statistics import bootstrap_mean, wilson, z_value
 from gradleak.columns import TABLES as TABLE_COLUMNS
+from gradleak.tables import network_index
 from gradleak.tables.tidy import NOTHING, Row, cell, frame
 
 LEVEL = 0.95
@@ -123,3 +125,11 @@ def _spreads(tried: pd.Series, base: pd.Series) -> Iterator[tuple[str, float, st
     yield "mse_sd", float(own[1]), "standard deviation over images"
     yield "mse_ratio", float(own[0] / other[0]), "mean MSE over the first network's"
     yield "sd_ratio", float(own[1] / other[1]), "standard deviation over the first network's"
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``scores``, ``trained`` and ``rank``; `words` as `table` takes them."""
+    scores, trained, rank = (network_index.read(files[k]) for k in ("scores", "trained", "rank"))
+    return table(scores, trained, rank, words["networks"], words["columns"], **case)

@@ -1,0 +1,360 @@
+"""Figures and tables as papers/*/results.yaml lists them: what is read, refused and written out."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from gradleak import config
+from gradleak.errors import ConfigError
+from gradleak.pipeline.paths import Paths
+from gradleak.results import __main__ as page
+from gradleak.results.expand import Results
+from gradleak.results.fill import combinations, fill, lookups
+from gradleak.results.rules import Asked, read
+from gradleak.results.schema import load
+
+ROOT = Path(__file__).resolve().parents[1]
+RAW = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+TOY = """
+title: TOY
+caption: An invented paper.
+figures:
+  toy_fig1:
+    title: "TOY Figure 1"
+    caption: What to see.
+    make: gradleak.figures.rgap_fig1
+"""
+
+
+def results(changes: dict[str, Any] | None = None, folder: Path = ROOT / "papers") -> Results:
+    """All results under config.yaml, of which `changes` replaces keys."""
+    paths = Paths(config.load({**RAW, "scale": "smoke", **(changes or {})}))
+    return read(folder, paths, lambda paper: f"{paper}.yaml")
+
+
+@pytest.fixture(scope="module")
+def all_results() -> Results:
+    return results()
+
+
+def toy(folder: Path, text: str = TOY) -> Path:
+    path = folder / "toy/results.yaml"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+# --- Files -----------------------------------------------------------------------------------
+
+
+def test_an_entry_that_is_switched_off_is_no_result(tmp_path: Path) -> None:
+    path = toy(tmp_path)
+    assert list(load(path).entries("figures")) == ["toy_fig1"]
+    toy(tmp_path, f"{TOY}    enabled: false\n")
+    assert list(load(path).entries("figures")) == []
+
+
+WRONG = {
+    "caption: What": "captoin: x\n    caption: What",
+    "gradleak.figures.rgap_fig1": "gradleak.figures.rgap_fig10",
+    "toy_fig1": "copa_fig1",
+    "An invented paper.": '""',
+    "title: TOY\n": "title: [TOY\n",
+    "figures:": "figure:",
+}
+SAID = (
+    "unknown key 'figures.toy_fig1.captoin' (did you mean 'caption'?)",
+    "figures.toy_fig1.make: there is no module gradleak.figures.rgap_fig10",
+    "results of toy have names that begin with toy_; rename it",
+    "caption: '' is not allowed",
+    "cannot be read",
+    "unknown key 'figure' (did you mean 'figures'?)",
+)
+
+
+def test_a_panel_without_an_attack_is_refused(tmp_path: Path) -> None:
+    panel = "    panels: [{experiment: x, attakc: y, model: z}]\n"
+    path = toy(tmp_path, TOY + panel)
+    with pytest.raises(ConfigError, match=r"'figures\.toy_fig1\.panels\.0\.attack' is missing"):
+        load(path)
+
+
+@pytest.mark.parametrize(("change", "said"), zip(WRONG.items(), SAID, strict=True), ids=SAID)
+def test_a_wrong_file_is_refused_in_one_sentence(
+    tmp_path: Path, change: tuple[str, str], said: str
+) -> None:
+    path = toy(tmp_path, TOY.replace(*change))
+    with pytest.raises(ConfigError) as raised:
+        load(path)
+    assert said in str(raised.value) and str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"results\.yaml cannot be read \(.*No such file"):
+        load(tmp_path / "results.yaml")
+
+
+def test_the_page_on_targets_lists_every_result(all_results: Results) -> None:
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.with_table(text, all_results.papers.values()) == text, (
+        "run python -m gradleak.results"
+    )
+    for path in (*all_results.figures, *all_results.tables):
+        assert f"| `{path}` |" in text
+
+
+# --- Names in braces -------------------------------------------------------------------------
+
+
+def test_names_are_filled_and_whole_ones_keep_their_type() -> None:
+    names = {"a": "x", "n": 3, "off": False}
+    assert fill("{a}_{n}", names, {}) == "x_3"
+    assert fill({"k": ["{n}", "{off}", 1.5, None]}, names, {}) == {"k": [3, False, 1.5, None]}
+    known = lookups(config.load({**RAW, "scale": "smoke"}))
+    assert fill("${attacks[{a}].method}!", {"a": "dlg"}, known) == "dlg!"
+    assert fill("${models[rgap_cnn6].input[1]}×", {}, known) == "32×"
+    assert fill("CIFAR-10 ${stand_in[cifar10]}", {}, known) == "CIFAR-10 (here photos10)"
+    real = lookups(config.load({**RAW, "images": "real"}))
+    assert fill("CIFAR-10 ${stand_in[cifar10]}", {}, real) == "CIFAR-10"
+
+
+def test_amounts_are_those_of_the_scale() -> None:
+    entry = yaml.safe_load((ROOT / "config.yaml").read_text())["targets"]["mkor_photos"]
+    assert entry["batch"]
+    for scale, photos in (("smoke", "4"), ("laptop", "1,000")):
+        known = lookups(config.load({**RAW, "scale": scale}))
+        assert fill("${targets[mkor_photos].batch:,}", {}, known) == photos
+
+
+@pytest.mark.parametrize("text", ["{b}", "{a}{b}", "${attacks[none].method}", "${attacks[dlg].x}"])
+def test_unknown_names_are_told(text: str) -> None:
+    with pytest.raises(LookupError) as raised:
+        fill([text], {"a": 1}, lookups(config.load(RAW)))
+    assert raised.value.args == (text,)
+
+
+def test_combinations_go_through_the_last_list_first() -> None:
+    found = combinations({"place": [{"x": 1, "y": 2}, {"x": 3, "y": 4}], "z": [5, 6]})
+    assert list(found) == [{"x": x, "y": y, "z": z} for x, y in ((1, 2), (3, 4)) for z in (5, 6)]
+    assert list(combinations({})) == [{}]
+
+
+# --- The papers' results ---------------------------------------------------------------------
+
+
+def test_every_result_finds_all_that_it_names(all_results: Results) -> None:
+    for kind, entries in all_results.entries.items():
+        for name in entries:
+            needs = all_results.needs(kind, name)
+            loose = [path for path in needs.files if not path]
+            assert not loose, name
+            for key in ("panels", "curves"):
+                loops = getattr(entries[name], key)
+                shown = {"panels": "scores", "curves": "curves"}[key]
+                if loops and shown in needs.files:
+                    assert len(needs.words[key]) == len(needs.files[shown]), name
+
+
+def test_every_module_has_its_function(all_results: Results) -> None:
+    made = {entry.make for entries in all_results.entries.values() for entry in entries.values()}
+    assert [name for name in made if not callable(import_module(name).make)] == []
+
+
+def test_config_that_lacks_what_a_result_shows_is_refused_in_one_sentence() -> None:
+    kept = {k: v for k, v in RAW["experiments"].items() if k != "mkor_lenet_fishing"}
+    found = results({"experiments": kept})
+    words = (
+        r"^papers/mkor/results\.yaml: figures\.mkor_fig3 needs experiments\.mkor_lenet_fishing, "
+        r"which the config does not have; put it back, or set enabled: false there\.$"
+    )
+    with pytest.raises(ConfigError, match=words):
+        found.needs("figures", "mkor_fig3")
+    assert found.needs("figures", "mkor_fig4").words["panels"]
+
+
+LACKING = [
+    ("attacks", "dlg", "figures", "rgap_fig2", r"attacks: dlg in experiments\.rgap_fig2"),
+    ("models", "copa_pair", "tables", "copa_table1", r"experiments\.copa_pair"),
+    ("defences", "noise_ten", "figures", "mkor_fig14", r"defences: noise_ten in experiments\."),
+    ("models", "mkor_vgg16_1000_strided", "figures", "mkor_fig14", r"models: mkor_vgg16_1000_str"),
+]
+
+
+@pytest.mark.parametrize(("key", "gone", "kind", "name", "words"), LACKING)
+def test_what_an_experiment_lacks_is_named(
+    key: str, gone: str, kind: str, name: str, words: str
+) -> None:
+    found = results()
+    entries = dict(found.config.experiments)
+    entries.pop(gone, None)
+    for one, entry in entries.items():
+        kept = [value for value in getattr(entry, key) if value != gone]
+        entries[one] = entry.model_copy(update={key: kept})
+    lacking = found.config.model_copy(update={"experiments": entries})
+    with pytest.raises(ConfigError, match=words):
+        Results(found.papers, Paths(lacking), found.claims).needs(kind, name)
+
+
+def test_mkor_figures_tell_how_their_panels_differ(all_results: Results) -> None:
+    figures = [name for name in all_results.entries["figures"] if name.startswith("mkor_fig")]
+    assert sorted(int(name.removeprefix("mkor_fig")) for name in figures) == list(range(3, 19))
+    for name in figures:
+        words = all_results.needs("figures", name).words
+        number = name.removeprefix("mkor_fig")
+        assert f"(MKOR Figure {number})" in words["title"] and words["drawn"]
+    relabelled = all_results.needs("figures", "mkor_fig15").words["drawn"]
+    assert "labels drawn at random since there is one photo a class" in relabelled
+
+
+def test_notes_of_mkor_are_those_of_the_config(all_results: Results) -> None:
+    """What a note says of servers, filters and draws is what its panels' experiments have."""
+    for name in all_results.entries["figures"]:
+        if not name.startswith("mkor_fig"):
+            continue
+        words, c = all_results.needs("figures", name).words, all_results.config
+        experiments = [c.experiments[panel["experiment"]] for panel in words["panels"]]
+        servers = {experiment.server for experiment in experiments}
+        ours = {"mkor_lenet_untouched", "mkor_vgg_untouched"}
+        assert ("authors' code" in words["note"]) == ("mkor_code" in servers), name
+        assert ("Ours: weights" in words["note"]) == bool(servers & ours), name
+        attacks = [c.attacks[panel["attack"]] for panel in words["panels"]]
+        smoothed = any(getattr(attack, "smooth", None) for attack in attacks)
+        assert ("filter" in words["note"]) == smoothed, name
+        searched = any(hasattr(attack, "iterations") for attack in attacks)
+        assert ("Iterations: " in words["note"]) == searched, name
+        targets = c.targets[experiments[0].targets]
+        drawn = {"random": "drawn at random", "unique": "one of each class"}[targets.draw]
+        assert words["drawn"].startswith(drawn), name
+        relabelled = bool(targets.relabel) and words["batch"] >= c.amount(targets.count)
+        assert ("labels drawn at random" in words["drawn"]) == relabelled, name
+
+
+def grid(found: Results, name: str) -> tuple[dict[str, Any], dict[str, list[str]]]:
+    needs = found.needs("figures", f"fedkl_{name}")
+    return needs.words, needs.files
+
+
+def test_fedkl_table4_has_a_panel_for_each_attack_network_and_lock(all_results: Results) -> None:
+    words, files = grid(all_results, "table4")
+    assert [row["name"] for row in words["rows"][:4]] == ["True", "w/o KL", "w/ BN", "w/ KL"]
+    assert [row["group"] for row in words["rows"]] == 4 * ["DLG"] + 3 * ["GRNN"] + 3 * ["IG"]
+    assert len(words["columns"]) == 9
+    assert words["columns"][8] == {"name": "ILSVRC", "group": "ResNet-18"}
+    # Two for each attack and column, and LeNet's with a norm.
+    assert len(words["panels"]) == 3 * 9 * 2 + 3
+    for panel, path in zip(words["panels"], files["scores"], strict=True):
+        row, column = words["rows"][panel["row"]], words["columns"][panel["column"]]
+        assert not row.get("original")
+        network = column["group"].lower().replace("-", "")
+        dataset = {"MNIST": "mnist", "C-10": "cifar10", "C-100": "cifar100"}.get(column["name"])
+        end = {"w/o KL": "", "w/ BN": "_bn", "w/ KL": "_kl"}[row["name"]]
+        name = f"fedkl_{network}_{dataset or 'imagenet'}"
+        assert (panel["experiment"], panel["model"]) == (name, f"{name}{end}")
+        # Settings of one network stand in where there are such.
+        own = f"_{network}" * (row["group"] == "DLG" and network != "lenet")
+        assert Path(path).stem == f"fedkl_{row['group'].lower()}{own}"
+
+
+def test_fedkl_table5_compares_ggl_with_and_without_lock(all_results: Results) -> None:
+    words, files = grid(all_results, "table5")
+    assert "rows" not in words and [p["column"] for p in words["panels"]] == [1, 2, 4, 5]
+    assert [panel["model"] for panel in words["panels"]] == [
+        f"fedkl_ggl_{dataset}{lock}" for dataset in ("imagenet", "cifar10") for lock in ("", "_kl")
+    ]
+    own = ["fedkl_ggl"] * 2 + ["fedkl_ggl_cifar10"] * 2
+    assert [Path(path).stem for path in files["scores"]] == own
+    assert [head["original"] for head in words["columns"]] == [True, False, False] * 2
+
+
+def test_fedkl_table7_has_a_row_for_what_is_shared(all_results: Results) -> None:
+    words, _ = grid(all_results, "table7")
+    assert [row["name"] for row in words["rows"]] == ["Key", "Lock", "Both", "Neither", "True"]
+    assert words["rows"][4]["original"] and len(words["panels"]) == 4 * 7
+    ends = ["_key", "_gradient", "_both", ""]
+    for panel in words["panels"]:
+        assert panel["experiment"] == panel["model"].removesuffix("_kl") + ends[panel["row"]]
+        assert panel["attack"] == ("fedkl_ggl" if panel["column"] == 6 else "fedkl_grnn")
+    assert words["columns"][6] == {"name": "ILSVRC", "group": "ResNet-18, GGL"}
+
+
+def test_adaptive_attackers_have_every_case_that_was_run(all_results: Results) -> None:
+    """Those that are skipped are the ones that config.yaml does not have."""
+    loop = all_results.entries["figures"]["fedkl_adaptive"].panels[0]
+    everything = loop.model_copy(update={"skip": loop.skip[:3]})
+    shown, files = grid(all_results, "adaptive")
+    experiments, there = all_results.config.experiments, 0
+    for names in combinations(everything.foreach):
+        names = {key: fill(value, names, {}) for key, value in names.items()}
+        if (names["attack"] == "unlock") != (names["case"] == "moments"):
+            continue
+        entry = experiments.get(f"fedkl_{names['run']}{names['shared']}")
+        attacks = {f"fedkl_{names['attack']}{net}{names['end']}" for net in ("", "_resnet20")}
+        members = (
+            [m for one in entry.models for m in all_results.config.members(one)] if entry else []
+        )
+        there += bool(entry and attacks & set(entry.attacks) and names["model"] in members)
+    assert there == len(shown["panels"]) == len(files["scores"])
+    assert [p["case"] for p in shown["panels"] if p["method"] == "closed form"] == 4 * ["moments"]
+
+
+def test_curves_are_of_trainings_with_and_without_lock(all_results: Results) -> None:
+    words, files = grid(all_results, "table2")
+    assert len(words["curves"]) == 2 * 5 * 2
+    for entry, path in zip(words["curves"], files["curves"], strict=True):
+        network = words["columns"][entry["column"]]["name"].lower().replace("-", "")
+        dataset = words["rows"][entry["row"]]["name"].lower().replace("-", "")
+        lock = "_kl" if entry["lock"] else ""
+        assert entry["model"] == f"fedkl_trained_{network}_{dataset}{lock}"
+        # Networks are trained in groups where there are such.
+        assert Path(path).name.removesuffix(".curve.csv") in all_results.config.groups
+
+
+def test_fedkl_figure4_and_its_table_show_the_same_networks(all_results: Results) -> None:
+    words, files = grid(all_results, "fig4")
+    table = all_results.needs("tables", "fedkl_fig4")
+    assert files["table"] == "results/tables/fedkl_fig4.csv"
+    assert [panel["row"] for panel in words["panels"]] == [c["row"] for c in table.words["cases"]]
+    for place, case in enumerate(table.words["cases"]):
+        shown = [entry["model"] for entry in words["curves"] if entry["panel"] == place]
+        assert shown == case["networks"] and isinstance(case["settings"]["epochs"], int)
+    assert all(path.endswith(".clients") for path in table.files["clients"])
+    assert {len(paths) for paths in table.files.values()} == {4}
+
+
+# --- What rules ask for ----------------------------------------------------------------------
+
+
+def test_rules_get_captions_titles_and_code(all_results: Results) -> None:
+    asked, job = Asked(all_results, "figures"), SimpleNamespace(result="copa_fig1")
+    title, line, _, *text = asked.caption(job, None).split("\n")
+    assert len(title) == len(line) and text[0].startswith("Four variants")
+    assert asked.category(job) == "COPA"
+    assert asked.labels(job) == {"result": "Figure 1: reconstructions, Tanh"}
+    own = SimpleNamespace(result="copa_index")
+    assert asked.labels(own) == {"result": "Is c(M) an indicator?"}
+    assert (
+        asked.code(job) != asked.code(own) and asked.make(job, None) == "gradleak.figures.samples"
+    )
+    assert asked.words(job)["models"] == [f"cnn3_v{n}_tanh" for n in (1, 2, 3, 4)]
+    assert set(asked.files(job)) == {"targets", "reconstructions", "scores", "security"}
+    tables = Asked(all_results, "tables")
+    assert tables.files(SimpleNamespace(result="fedkl_table1")) == {
+        "claims": "fedkl.yaml",
+        "tables": ["results/tables/fedkl_accuracy.csv"],
+    }
+
+
+def test_servers_are_compared_by_model(all_results: Results) -> None:
+    job = SimpleNamespace(model="mkor_vgg16_1000")
+    files = all_results.compared_files(job)
+    assert len(files["sent"]) == len(all_results.compared_servers(job)) == 3
+    assert all_results.compared_samples(job) == 1
+    parts = all_results.needs("tables", "mkor_inconspicuous").files["parts"]
+    assert len(parts) == len(all_results.compared) == 3

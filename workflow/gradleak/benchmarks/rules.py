@@ -1,0 +1,48 @@
+"""What the rules of benchmarks ask for, as functions of their wildcards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gradleak.benchmarks.threads import shortened
+from gradleak.pipeline.inputs import Settings, plain
+from gradleak.pipeline.paths import Paths
+
+PAIR = "copa_pair"  # experiment on which COPA's settings are compared
+
+
+class Benchmarks:
+    """Files and settings of benchmarks under a config."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths, self.config = paths, paths.config
+
+    def pair_gradients(self, wildcards: Any) -> list[str]:
+        """Gradients of both images of COPA's figures, in the order of its models."""
+        entry = self.config.experiments[PAIR]
+        gradient, defence = self.paths.gradient, entry.defences[0]
+        return [gradient.format(experiment=PAIR, model=m, defence=defence) for m in entry.models]
+
+    def pair_seeds(self, wildcards: Any) -> int:
+        """Draws of weights for the comparison: few tell optimisers and starts apart."""
+        return self.config.experiments[PAIR].few
+
+    def copa_default(self, wildcards: Any) -> Settings:
+        """Settings of COPA that config.yaml chooses."""
+        entry = plain(self.config, "attacks", "copa")
+        return {key: value for key, value in entry.items() if key != "method"}
+
+    def run_overrides(self, wildcards: Any) -> Settings:
+        """Keys of config.yaml as they hold in this run; real images are taken from their place."""
+        config = self.config
+        data = config.data.model_dump(mode="json")
+        if config.images == "real":
+            data["root"] = str(Path(config.data.root).absolute())
+        case = {"images": config.images, "scale": config.scale, "device": config.device}
+        return {**case, "data": data}
+
+    def few_overrides(self, wildcards: Any) -> Settings:
+        """The same, with few images and steps: enough to see what threads gain."""
+        few = shortened(self.config.model_dump(mode="json", exclude_unset=True))
+        return self.run_overrides(wildcards) | few

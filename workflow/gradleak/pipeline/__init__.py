@@ -1,0 +1,1 @@
+"""Paths of the pipeline's files, and what rules need for given wildcards."""

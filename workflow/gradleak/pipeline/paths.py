@@ -1,0 +1,108 @@
+"""Where the pipeline's files lie, as patterns with Snakemake's wildcards."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from fnmatch import fnmatchcase
+
+from gradleak.data import backbones
+from gradleak.data.catalogue import resolve
+from gradleak.sections import Config
+
+
+class Paths:
+    """Files of one config.
+
+    Intermediate files carry the image source and the scale, so that switching loses nothing.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        root, scale = config.data.root, config.scale
+        self.case = case = f"{config.images}-{scale}"
+        cell = f"{case}/{{experiment}}/{{model}}"
+        self.arrays = f"{root}/{{dataset}}-{{split}}.safetensors"
+        self.marker = f"{root}/raw/{{dataset}}/MD5SUMS"  # when all official files are there
+        self.lpips = f"{root}/{backbones.FOLDER}"  # networks that LPIPS looks through
+        self.targets = f"results/targets/{case}/{{targets}}.safetensors"
+        self.model = f"results/models/{scale}/{{model}}.safetensors"  # initial weights
+        self.trained = f"results/training/{case}/{{training}}/{{model}}.safetensors"
+        # What clients keep of a locked network: a folder of those of a training, and of one alone.
+        self.clients = f"results/training/{case}/{{training}}/{{model}}.clients"
+        self.client = f"results/clients/{scale}/{{model}}/{{client}}.safetensors"
+        self.generator = f"results/generators/{case}/{{generator}}.safetensors"
+        # What a malicious server sends and what it keeps.
+        self.sent = f"results/servers/{scale}/{{server}}/{{model}}.safetensors"
+        self.secret = f"results/servers/{scale}/{{server}}/{{model}}.secret.safetensors"
+        self.gradient = f"results/gradients/{cell}/{{defence}}.safetensors"
+        self.reconstruction = f"results/reconstructions/{cell}/{{defence}}/{{attack}}.safetensors"
+        self.score = f"results/scores/{cell}/{{defence}}/{{attack}}.csv"
+        self.security = f"results/security/{cell}.csv"  # COPA's c(M)
+        self.rank = f"results/rank/{cell}.csv"  # R-GAP's rank analysis
+        self.inconspicuous = f"results/inconspicuous/{case}/{{model}}.csv"
+
+    @property
+    def pictured(self) -> list[str]:
+        """Beginnings of the paths, of all cases, of files that hold images."""
+        patterns = (self.targets, self.reconstruction, self.generator)
+        return [pattern.split(self.case)[0] for pattern in patterns]
+
+    def dataset(self, name: str, split: str) -> str:
+        """Arrays of a data set, or of what stands in for it."""
+        return self.arrays.format(dataset=resolve(name, self.config.images), split=split)
+
+    def dataset_of(self, training: str) -> str:
+        """Arrays that a training takes its images from."""
+        chosen = self.config.trainings[training]
+        return self.dataset(chosen.dataset, chosen.split)
+
+    def targets_of(self, experiment: str) -> str:
+        """Target set of an experiment."""
+        return self.targets.format(targets=self.config.experiments[experiment].targets)
+
+    def models(self, experiment: str, patterns: Sequence[str] | None = None) -> list[str]:
+        """Models of an experiment, or those that match a pattern, in the patterns' order."""
+        models = self.config.experiments[experiment].models
+        if patterns is None:
+            return list(models)
+        return [name for pattern in patterns for name in models if fnmatchcase(name, pattern)]
+
+    def scores(
+        self,
+        *experiments: str,
+        attacks: Collection[str] | None = None,
+        models: Sequence[str] | None = None,
+    ) -> list[str]:
+        """Score files of experiments, of all attacks and models or those of some that it has."""
+        return [
+            self.score.format(experiment=name, model=model, defence=defence, attack=attack)
+            for name in experiments
+            for model in self.models(name, models)
+            for defence in self.config.experiments[name].defences
+            for attack in self.config.experiments[name].attacks
+            if attacks is None or attack in attacks
+        ]
+
+    def by_model(
+        self, pattern: str, *experiments: str, models: Sequence[str] | None = None
+    ) -> list[str]:
+        """Files of all models of experiments: `security` or `rank`."""
+        return [
+            pattern.format(experiment=name, model=model)
+            for name in experiments
+            for model in self.models(name, models)
+        ]
+
+    def summaries(self, *experiments: str) -> list[str]:
+        """Summaries of the trainings behind experiments, with a row for each network."""
+        entries = self.config.experiments
+        return list(
+            dict.fromkeys(
+                self.trained.format(training=entries[name].training, model=model).replace(
+                    ".safetensors", ".csv"
+                )
+                for name in experiments
+                if entries[name].training
+                for model in entries[name].models
+            )
+        )

@@ -1,0 +1,1 @@
+"""Figures and tables as papers/*/results.yaml lists them."""

@@ -1,0 +1,41 @@
+"""Put the table of all figures and tables into docs/targets.md: `python -m gradleak.results`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from gradleak.config import PAPERS
+from gradleak.provenance import ROOT
+from gradleak.results.schema import NAME, Paper, load
+
+PAGE = ROOT.parents[1] / "docs/targets.md"
+BEGIN, END = "<!-- made by python -m gradleak.results -->\n", "<!-- end -->"
+PLACE = re.compile(f"(?<={re.escape(BEGIN)}).*(?={END})", re.DOTALL)
+
+
+def lines(papers: Iterable[Paper]) -> list[str]:
+    """Rows of the table: path, title, and the time that it takes where that is known."""
+    return [
+        f"| `{path.format(name)}` | {entry.title} | {entry.time} |"
+        for paper in papers
+        for kind, path in (("figures", "figures/{}.pdf"), ("tables", "results/tables/{}.csv"))
+        for name, entry in paper.entries(kind).items()
+    ]
+
+
+def with_table(page: str, papers: Iterable[Paper]) -> str:
+    """The page with the table in its place."""
+    head = ["| `snakemake …` | what it is | laptop scale, 2 cores |", "| --- | --- | --- |"]
+    table = "\n".join(["", *head, *lines(papers), "", ""])
+    return PLACE.sub(lambda _: table, page)
+
+
+def main() -> None:
+    """Write the page anew."""
+    papers = [load(ROOT.parents[1] / "papers" / paper / NAME) for paper in PAPERS]
+    PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), papers), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,167 @@
+"""papers/{paper}/results.yaml: the figures and tables of a paper, an entry each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import ConfigDict, Field, ValidationError
+
+from gradleak.errors import ConfigError
+from gradleak.provenance import module_path
+from gradleak.section import Count, DatasetName, Identifier, Identifiers, Section
+from gradleak.wording import sentence
+
+NAME = "results.yaml"
+# The one in C is ten times as fast.
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+# Lists and mappings that may be left out.
+Ids = Annotated[list[Identifier], Field(default_factory=list)]
+Words = Annotated[dict[str, Any], Field(default_factory=dict)]
+Lines = Annotated[list[dict[str, Any]], Field(default_factory=list)]
+
+
+class Loop(Section):
+    """Parts of a figure: one, or one for each combination.
+
+    There is one for every row and column that does not show originals, and for every combination of
+    `foreach`, less those that `skip` describes: names with a value, or a list of values, each.
+    `{name}` stands for what a row, a column or `foreach` calls so. Keys that are not named here are
+    handed to the figure.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    foreach: Annotated[dict[str, list[Any]], Field(default_factory=dict)]
+    skip: Lines
+    model: str
+
+    @property
+    def more(self) -> dict[str, Any]:
+        """Keys that the figure knows."""
+        return dict(self.model_extra or {})
+
+
+class Panel(Loop):
+    """An attack on a network."""
+
+    experiment: str
+    attack: str | list[str]  # of several the first that the experiment has
+    defence: str = "none"
+    title: str = ""
+
+
+class Curve(Loop):
+    """A training of a network."""
+
+    training: str
+
+
+class Compared(Section):
+    """Servers whose weights for a model are compared with its own."""
+
+    servers: Identifiers
+    targets: Identifier  # images of which a client computes gradients one by one
+
+
+class Samples(Section):
+    """How many gradients a client samples, by scale."""
+
+    smoke: Count
+    laptop: Count
+    paper: Count
+
+
+class Entry(Section):
+    """A figure or table.
+
+    Experiments, targets and models are ids of config; tables are other results of this file.
+    """
+
+    title: str = Field(min_length=1)
+    caption: str = Field(min_length=1)  # reStructuredText: what to see
+    time: str = ""  # at laptop scale on 2 cores, where it is known
+    enabled: bool = True
+    make: str  # module of the package whose `make` draws or computes it
+    evidence: Literal["table", "index"] | None = None  # whether claims read it, and as what
+
+    heading: str | None = None  # title inside the figure
+    note: str | list[str] | None = None  # what the figure says below; sentences
+    words: Words  # what else the module takes
+
+    experiment: Identifier | None = None  # originals, reconstructions and scores are read
+    models: list[str] | None = None  # of experiments, by patterns such as cnn3_v*_tanh; else all
+    attacks: dict[Identifier, str] | Identifiers | None = None  # with headings; else all
+    unseen: Ids  # more attacks, whose scores the axes have room for
+    names: dict[Identifier, str] | None = None  # networks that are drawn, and what to call them
+    scores: Ids
+    points: Ids  # more scores
+    security: Ids
+    rank: Ids
+    trained: Ids  # summaries of the trainings behind experiments
+    experiments: Ids  # of which the module takes more than scores
+    targets: Identifier | None = None
+    initial: Ids  # models with their initial weights
+    dataset: DatasetName | None = None
+    split: str = "test"
+    table: Identifier | None = None
+    tables: Ids
+    compared: Annotated[dict[Identifier, Compared], Field(default_factory=dict)]
+    samples: Samples | None = None
+    rows: Lines
+    columns: Lines
+    panels: Annotated[list[Panel], Field(default_factory=list)]
+    curves: Annotated[list[Curve], Field(default_factory=list)]
+
+
+Entries = Annotated[dict[Identifier, Entry], Field(default_factory=dict)]
+
+
+class Paper(Section):
+    """All results of one paper."""
+
+    title: str = Field(min_length=1)
+    caption: str = Field(min_length=1)
+    shared: Any = None  # anchors for what several entries have in common
+    figures: Entries
+    tables: Entries
+
+    def entries(self, kind: str) -> Mapping[str, Entry]:
+        """Entries that are not switched off: `figures` or `tables`."""
+        found: dict[str, Entry] = getattr(self, kind)
+        return {name: entry for name, entry in found.items() if entry.enabled}
+
+
+def load(path: Path) -> Paper:
+    """Read and check one results.yaml.
+
+    Raises
+    ------
+    ConfigError
+        Naming the file, the key, its value and what to do.
+    """
+    try:
+        raw = yaml.load(
+            path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        )
+        paper = Paper.model_validate(raw)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} cannot be read ({reason}); correct or restore it.") from error
+    except ValidationError as error:
+        raise ConfigError(f"{path}: {sentence(error, Paper)}") from error
+    for kind in ("figures", "tables"):
+        for name, entry in getattr(paper, kind).items():
+            if module_path(entry.make) is None:
+                raise ConfigError(
+                    f"{path}: {kind}.{name}.make: there is no module {entry.make}; name one "
+                    "that has a function make."
+                )
+            if name.partition("_")[0] != path.parent.name:
+                raise ConfigError(
+                    f"{path}: {kind}.{name}: results of {path.parent.name} have names that begin "
+                    f"with {path.parent.name}_; rename it."
+                )
+    return paper

@@ -1,0 +1,54 @@
+"""The last lines of a run: where to look."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from gradleak.run_output import hints
+
+PAGE, CLAIMS = "results/report.html", "results/claims.csv"
+# Targets after which one line says it, as after the default one; after others stand their paths.
+LOOKED_AT = {"all", "figures", "tables", "claims", PAGE}
+
+
+def where_to_look(targets: Collection[str], figures: Sequence[str], tables: Sequence[str]) -> str:
+    """One line on what there is to look at; empty where something else was asked for."""
+    if targets and not set(targets) <= LOOKED_AT:
+        return ""
+    page = PAGE in targets or _is_current([*figures, *tables, CLAIMS])
+    there = [PAGE] if page else []
+    there += [CLAIMS] if Path(CLAIMS).exists() else []
+    made = [path for path in figures if Path(path).exists()]
+    if made:
+        there.append(f"figures/ ({len(made)} of {len(figures)} figures)")
+    if not there:
+        return ""
+    more = "" if page else f" `snakemake {PAGE}` puts them on one page."
+    return f"Look at {', '.join(there)}.{more}"
+
+
+def _is_current(results: Sequence[str]) -> bool:
+    """Whether the page is as new as all that it shows: `all` does not make it anew."""
+    if not Path(PAGE).exists():
+        return False
+    made = Path(PAGE).stat().st_mtime_ns
+    there = [Path(path) for path in results if Path(path).exists()]
+    return all(path.stat().st_mtime_ns <= made for path in there)
+
+
+def last_lines(workflow: Any, figures: Sequence[str], tables: Sequence[str]) -> list[str]:
+    """Where what was asked for lies."""
+    targets = workflow.dag_settings.targets
+    line = where_to_look(targets, figures, tables)
+    return [line] if line else hints.shortened(hints.asked_for(workflow.dag.targetjobs, targets))
+
+
+def tell_at_the_end(workflow: Any, figures: Sequence[str], tables: Sequence[str]) -> None:
+    """Print the last lines when Snakemake has printed its own."""
+    atexit.register(
+        lambda: print(*last_lines(workflow, figures, tables), sep="\n", file=sys.stderr)
+    )

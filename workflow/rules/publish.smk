@@ -1,0 +1,237 @@
+# What is made of all results: claims, the report, provenance, a supplement, a record; notebooks; and
+# what goes.
+from gradleak import config_file
+from gradleak.notebooks import rules as notebook_rules
+from gradleak.run_output import ending
+
+CLAIMED = "results/claims.csv"
+# Settings files beside config.yaml.
+INCLUDED = [str(config_file.place(name)) for name in CONFIG.include]
+PICTURES = [path.replace(".pdf", ".png") for path in FIGURES]
+CLAIMS = sorted(claims_of(paper) for paper in gradleak_config.PAPERS)
+for path in CLAIMS:
+    if not Path(path).is_file():
+        raise WorkflowError(
+            f"{path} is missing, which holds a paper's claims; restore or write it."
+        )
+# What was learnt where they failed; a paper needs none.
+EXPLANATIONS = [
+    str(path)
+    for claims in map(Path, CLAIMS)
+    if (path := claims.parent / "explanations" / claims.name).exists()
+]
+# Parts of pages, in workflow/report/.
+REPORT_PARTS = ("report.html.j2", "base.css", "report.css", "report.js")
+NOTEBOOK_PARTS = ("notebook/conf.json", "notebook/index.html.j2", "notebook/style.css")
+NOTEBOOK = "results/notebooks/{notebook}.html"
+NOTEBOOKS = notebook_rules.Notebooks(beside_snakefile("notebooks"))
+# Figures, tables, claims, scores and what else is small stay, and with them `all` has nothing to do;
+# what is deleted of these brings back the steps that it needs.
+CLEANED = (
+    PATHS.targets,
+    PATHS.model,
+    PATHS.trained,
+    PATHS.client,
+    PATHS.generator,
+    PATHS.sent,
+    PATHS.gradient,
+    PATHS.reconstruction,
+)
+
+
+rule claims_table:
+    input:
+        claims=CLAIMS,
+        explanations=EXPLANATIONS,
+        scores=PATHS.scores(*CONFIG.experiments),
+        security=ASK.judged_security(),
+        rank=ASK.judged_rank(),
+        index=RESULTS.evidence("index"),
+        tables=RESULTS.evidence("table"),
+    output:
+        report(
+            CLAIMED,
+            caption="../report/claims.rst",
+            category="Claims",
+            labels={"result": "Claims of all papers"},
+        ),
+    log:
+        "results/logs/claims.log",
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        **needs("claims"),
+    params:
+        case=CASE,
+        code=code("gradleak.claims"),
+    message:
+        "Judge the papers' claims: {output}"
+    script:
+        "../scripts/claims.py"
+
+
+# On a cluster this and the next three stay where Snakemake runs: they are short, and git is there.
+rule report_page:
+    input:
+        figures=PICTURES,
+        documents=FIGURES,
+        tables=TABLES,
+        claimed=CLAIMED,
+        claims=CLAIMS,
+        explanations=EXPLANATIONS,
+        captions=RESULTS.sources,
+        template=[beside_snakefile(f"workflow/report/{name}") for name in REPORT_PARTS],
+    output:
+        "results/report.html",
+    log:
+        "results/logs/report.log",
+    localrule: True
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        mem_mb=2000,
+        runtime=10,
+    params:
+        code=code("gradleak.reporting.page"),
+    message:
+        "Write {output}"
+    script:
+        "../scripts/report_page.py"
+
+
+rule provenance:
+    input:
+        results=[*FIGURES, *PICTURES, *TABLES, CLAIMED],
+        config=beside_snakefile("config.yaml"),
+        included=INCLUDED,
+        lock=beside_snakefile("requirements.lock"),
+    output:
+        "results/provenance.json",
+    log:
+        "results/logs/provenance.log",
+    localrule: True
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        data_root=CONFIG.data.root,
+        # Beginnings of paths, of all cases: what rules make, and what holds images.
+        made=["results/", "figures/"],
+        pictured=PATHS.pictured,
+        resolved=CONFIG.model_dump_json(exclude_unset=True),
+        code=code("gradleak.provenance_record"),
+    message:
+        "Collect the provenance of all results: {output}"
+    script:
+        "../scripts/provenance.py"
+
+
+rule archive:
+    input:
+        provenance="results/provenance.json",
+        results=[*FIGURES, *PICTURES, *TABLES, CLAIMED],
+        config=beside_snakefile("config.yaml"),
+        included=INCLUDED,
+        lock=beside_snakefile("requirements.lock"),
+        claims=[*CLAIMS, *EXPLANATIONS],
+    output:
+        "results/archive.zip",
+    log:
+        "results/logs/archive.log",
+    localrule: True
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        included=CONFIG.include,
+        code=code("gradleak.archive"),
+    message:
+        "Pack {output}"
+    script:
+        "../scripts/archive.py"
+
+
+# What docs/results keeps of a run, by paper.
+rule record:
+    input:
+        provenance="results/provenance.json",
+        claims=CLAIMED,
+        tables=TABLES,
+    output:
+        directory("results/record"),
+    log:
+        "results/logs/record.log",
+    localrule: True
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        mem_mb=1000,
+        runtime=10,
+    params:
+        code=code("gradleak.recording"),
+    message:
+        "Record this run: {output}"
+    script:
+        "../scripts/record.py"
+
+
+# Walk-throughs: notebooks/{notebook}.ipynb, run from top to bottom, as pages.
+rule notebook:
+    input:
+        notebook=NOTEBOOKS.file,
+        images=NOTEBOOKS.images,
+        template=[beside_snakefile(f"workflow/report/{part}") for part in NOTEBOOK_PARTS],
+    output:
+        NOTEBOOK,
+    log:
+        "results/logs/notebooks/{notebook}.log",
+    wildcard_constraints:
+        notebook=ids(NOTEBOOKS.names),
+    conda:
+        "../../envs/gradleak.yaml"
+    resources:
+        **needs.doubling(3000, 30),
+    params:
+        scale=CONFIG.scale,
+        code=NOTEBOOKS.code,
+    message:
+        "Run the notebook {wildcards.notebook}"
+    script:
+        "../scripts/run_notebook.py"
+
+
+rule notebooks:
+    input:
+        expand(NOTEBOOK, notebook=NOTEBOOKS.names),
+    localrule: True
+    message:
+        "All notebooks are run"
+
+
+rule clean:
+    log:
+        "results/logs/clean.log",
+    localrule: True
+    conda:
+        "../../envs/gradleak.yaml"
+    params:
+        folders=[str(Path(path.partition("{")[0])) for path in CLEANED],
+    message:
+        "Remove intermediate files"
+    script:
+        "../scripts/clean.py"
+
+
+# The last lines of a run: where to look. Not after a dry run, nor in the processes of single jobs.
+onsuccess:
+    if workflow.is_main_process:
+        ending.tell_at_the_end(workflow, FIGURES, TABLES)
+
+
+# Where nothing is to be done Snakemake calls no handler.
+if OUTPUT is not None:
+    OUTPUT.ending = lambda: ending.last_lines(workflow, FIGURES, TABLES)
