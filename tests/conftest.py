@@ -19,7 +19,6 @@ TREE = (
     "config.yaml",
     "papers",
     "requirements.lock",
-    "papers",
     "workflow",
     "profiles",
     "envs",

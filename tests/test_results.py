@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import yaml
 
 from gradleak import config
 from gradleak.errors import ConfigError
@@ -18,9 +17,10 @@ from gradleak.results.expand import Results
 from gradleak.results.fill import combinations, fill, lookups
 from gradleak.results.rules import Asked, read
 from gradleak.results.schema import load
+from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
-RAW = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+RAW = whole(ROOT / "config.yaml")
 TOY = """
 title: TOY
 caption: An invented paper.
@@ -126,8 +126,8 @@ def test_names_are_filled_and_whole_ones_keep_their_type() -> None:
 
 
 def test_amounts_are_those_of_the_scale() -> None:
-    entry = yaml.safe_load((ROOT / "config.yaml").read_text())["targets"]["mkor_photos"]
-    assert entry["batch"]
+    entry = RAW["targets"]["mkor_photos"]
+    assert isinstance(entry["batch"], str)
     for scale, photos in (("smoke", "4"), ("laptop", "1,000")):
         known = lookups(config.load({**RAW, "scale": scale}))
         assert fill("${targets[mkor_photos].batch:,}", {}, known) == photos

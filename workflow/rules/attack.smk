@@ -141,7 +141,7 @@ rule postprocess:
         **needs("postprocess"),
     params:
         settings=ASK.attack_settings,
-        code=code("gradleak.attacks.postprocess"),
+        code=ASK.attack_code,
     message:
         "Postprocess {wildcards.attack} of {wildcards.model}"
         " ({wildcards.experiment}, defence {wildcards.defence})"
