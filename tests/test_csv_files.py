@@ -86,7 +86,7 @@ def test_a_table_that_was_written_without_rows_is_whole(tmp_path):
     write_rows(other, SECURITY, [], check=True)
     assert path.read_bytes() == other.read_bytes()
     assert list(read_csv(path).columns) == SECURITY
-    assert Evidence.read(security=[path]).security.empty
+    assert Evidence.read(security=[path]).tables["security"].empty
     path.write_text(path.read_text().replace("rank,", ""))
     with pytest.raises(ArtifactError, match=r"x\.csv is damaged \(a cell differs"):
         read_csv(path)

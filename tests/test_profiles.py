@@ -19,7 +19,13 @@ SYSTEMS = ("slurm", "pbs", "sge", "lsf")
 # All that a profile for a batch system may set: where and how jobs run, nothing of what they do.
 SUBMISSION = {
     *("executor", "jobs", "local-cores", "retries", "keep-going", "latency-wait", "scheduler"),
-    *("rerun-incomplete", "show-failed-logs", "default-resources", "container-image"),
+    *(
+        "rerun-incomplete",
+        "rerun-triggers",
+        "show-failed-logs",
+        "default-resources",
+        "container-image",
+    ),
     "max-jobs-per-timespan",
     "precommand",
     *("default-storage-provider", "default-storage-prefix", "max-status-checks-per-second"),

@@ -98,6 +98,7 @@ class ModuleGradients(Placed):
 
     def __init__(self, view: ModuleView, dtype: torch.dtype, device: torch.device) -> None:
         self.device, self.dtype, self.view = device, dtype, view
+        self.chain = view.known.chain  # has no layers
         like = next(view.module.parameters())
         self._home = like.dtype, like.device
         self._named = dict(view.module.named_parameters())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from gradleak.artifacts import read_tensors, write_tensors
 from gradleak.attacks.base import AttackerView
 from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile
@@ -48,18 +47,15 @@ def make(
     from gradleak.gradients import capture
 
     settings: dict[str, Any] = {"precision": precision, "device": torch.device("cpu"), "loss": loss}
-    content = {
-        # Not the chain itself, which holds what was computed of it.
-        "chain": chain.describe(),
+    parts = {
         "weights": weights,
         "gradients": capture(chain, weights, image[None], np.array([label]), **settings),
-        "labels": (label,) if granted else None,
-        "low": low,
-        "loss": loss,
         "deltas": deltas(chain, weights, image, label, loss),
-        "image": image.astype(np.float64),
     }
-    Path(path).write_bytes(pickle.dumps(content))
+    tensors = {f"{part}/{name}": value for part in parts for name, value in parts[part].items()}
+    facts = {"chain": chain.describe(), "low": low, "loss": loss}
+    facts["labels"] = [label] if granted else None
+    write_tensors(path, {**tensors, "image": image.astype(np.float64)}, facts)
 
 
 def make_first(path: str, models: ModelFile, targets: TargetSet, *, single: bool = False) -> None:
@@ -79,15 +75,20 @@ def make_first(path: str, models: ModelFile, targets: TargetSet, *, single: bool
 
 def read(path: str) -> Case:
     """Read a case."""
-    content = pickle.loads(Path(path).read_bytes())
-    chain, low = Chain.from_description(content["chain"]), content["low"]
+    tensors, facts = read_tensors(path)
+
+    def part(name: str) -> dict[str, np.ndarray]:
+        own = f"{name}/"
+        return {key.removeprefix(own): v for key, v in tensors.items() if key.startswith(own)}
+
+    labels, low = facts["labels"], facts["low"]
     view = AttackerView(
-        chain,
-        content["weights"],
-        content["gradients"],
-        content["labels"],
+        Chain.from_description(facts["chain"]),
+        part("weights"),
+        part("gradients"),
+        None if labels is None else tuple(labels),
         low,
         low + 1.0,
-        content["loss"],
+        facts["loss"],
     )
-    return Case(view, content["deltas"], content["image"])
+    return Case(view, part("deltas"), tensors["image"])
