@@ -182,7 +182,10 @@ def test_a_figure_without_its_experiment_is_refused(tree, snakemake):
     path.write_text(yaml.safe_dump(raw))
     done = snakemake(tree, *SMOKE, "--", "figures/rgap_fig7.pdf", check=False)
     assert done.returncode != 0
-    assert "experiments.rgap_batch2 is missing" in done.stdout + done.stderr
+    assert (
+        "rgap_fig7 needs experiments.rgap_batch2, which the config does not have"
+        in done.stdout + done.stderr
+    )
 
 
 def test_missing_index_is_refused_before_any_job(tree, snakemake):

@@ -286,7 +286,7 @@ def test_every_rule_has_a_message():
         inherited |= set(re.findall(r"^ *use rule (\w+) as (\w+) with:", text, re.MULTILINE))
     assert len(found) > 40 and [name for name, message in found.items() if not message] == []
     bases, heirs = map(set, zip(*inherited, strict=True))
-    assert len(heirs) > 30 and bases <= {*found, *heirs}
+    assert len(heirs) >= 5 and bases <= {*found, *heirs}
 
 
 REAL = ("-n", "--config", "images=real", "scale=smoke")

@@ -6,17 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import ConfigDict, Field, ValidationError
 
+from gradleak import config_file
 from gradleak.errors import ConfigError
 from gradleak.provenance import module_path
 from gradleak.section import Count, DatasetName, Identifier, Identifiers, Section
 from gradleak.wording import sentence
 
 NAME = "results.yaml"
-# The one in C is ten times as fast.
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 # Lists and mappings that may be left out.
 Ids = Annotated[list[Identifier], Field(default_factory=list)]
 Words = Annotated[dict[str, Any], Field(default_factory=dict)]
@@ -143,13 +141,7 @@ def load(path: Path) -> Paper:
         Naming the file, the key, its value and what to do.
     """
     try:
-        raw = yaml.load(
-            path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-        )
-        paper = Paper.model_validate(raw)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        reason = " ".join(str(error).split())
-        raise ConfigError(f"{path} cannot be read ({reason}); correct or restore it.") from error
+        paper = Paper.model_validate(config_file.read(path))
     except ValidationError as error:
         raise ConfigError(f"{path}: {sentence(error, Paper)}") from error
     for kind in ("figures", "tables"):
