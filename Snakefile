@@ -18,9 +18,7 @@ include: "workflow/rules/training.smk"
 include: "workflow/rules/attack.smk"
 include: "workflow/rules/results.smk"
 include: "workflow/rules/publish.smk"
-include: "workflow/rules/benchmark_inputs.smk"
 include: "workflow/rules/benchmarks.smk"
-include: "workflow/rules/audit_inputs.smk"
 include: "workflow/rules/audit.smk"
 
 

@@ -1,19 +1,16 @@
-# Audits of networks of one's own: results/audit/{audit}/report.html for each entry of `audit`.
+# Audits of users' networks: results/audit/{audit}/report.html for each entry of `audit`.
+from gradleak.auditing import rules as audit_rules
 
+AUDITED = audit_rules.Audits(PATHS)
 AUDIT = "results/audit/{audit}/"
 AUDITS = ids(CONFIG.audit)
-# Attacks, defences and servers are looked up by name, so their code is named here.
-KINDS = ("attacks", "defences", "servers")
-METHODS = sorted({file for kind in KINDS for file in registry.modules(kind).values()})
 # The page's parts in workflow/report/.
 PAGE = ("audit.html.j2", "base.css", "audit.css", "audit.js")
-# Results to make for all entries; passed.txt for those with something to pass.
-GATED = [name for name, entry in CONFIG.audit.items() if entry.limit is not None or entry.baseline]
 
 
 rule audit:
     input:
-        unpack(audit_files),
+        unpack(AUDITED.files),
         sentences=beside_snakefile("workflow/report/verdict.j2"),
     output:
         result=f"{AUDIT}audit.json",
@@ -27,18 +24,16 @@ rule audit:
         audit=AUDITS,
     conda:
         "../../envs/gradleak.yaml"
-    threads: 1
     resources:
-        mem_mb=doubling(6000),
-        runtime=doubling(120),
-        gpu=GPU,
+        **needs.doubling(6000, 120),
+        gpu=ASK.gpu,
     params:
         name=wildcard("audit"),
-        settings=audit_settings,
+        settings=AUDITED.settings,
         scale=CONFIG.scale,
         device=CONFIG.device,
-        listing=audit_listing,
-        code=code("gradleak.auditing.entry", *METHODS),
+        listing=AUDITED.listing,
+        code=code("gradleak.auditing.entry", *audit_rules.METHODS),
     message:
         "Audit {wildcards.audit}"
     script:
@@ -60,10 +55,8 @@ rule audit_report:
     localrule: True
     conda:
         "../../envs/gradleak.yaml"
-    threads: 1
     resources:
-        mem_mb=doubling(2000),
-        runtime=doubling(10),
+        **needs.doubling(2000, 10),
     params:
         code=code("gradleak.auditing.page"),
     message:
@@ -77,7 +70,7 @@ rule audit_gate:
     input:
         result=f"{AUDIT}audit.json",
         report=f"{AUDIT}report.html",
-        baseline=audit_baseline,
+        baseline=AUDITED.baseline_file,
     output:
         f"{AUDIT}passed.txt",
     log:
@@ -87,13 +80,11 @@ rule audit_gate:
     localrule: True
     conda:
         "../../envs/gradleak.yaml"
-    threads: 1
     resources:
-        mem_mb=doubling(1000),
-        runtime=doubling(10),
+        **needs.doubling(1000, 10),
     params:
-        limit=lambda wildcards: CONFIG.audit[wildcards.audit].limit,
-        baseline=lambda wildcards: CONFIG.audit[wildcards.audit].baseline,
+        limit=AUDITED.limit,
+        baseline=AUDITED.baseline,
         code=code("gradleak.auditing.gate"),
     message:
         "Hold the audit {wildcards.audit} against its limit"
@@ -104,7 +95,7 @@ rule audit_gate:
 rule audits:
     input:
         expand(f"{AUDIT}report.html", audit=CONFIG.audit),
-        expand(f"{AUDIT}passed.txt", audit=GATED),
+        expand(f"{AUDIT}passed.txt", audit=AUDITED.gated),
     localrule: True
     message:
         "All audits are made"

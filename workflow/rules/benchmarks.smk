@@ -1,27 +1,41 @@
 # Measurements: speed against plain references, COPA's settings against each other. They take all
-# cores, so that nothing runs beside them, and are no part of `all`.
+# cores, so that nothing runs beside them, and are no part of `all`. How many there are is asked only
+# when one runs, for profiles that submit jobs set no number.
+from gradleak.benchmarks.rules import Benchmarks
+
+TIMED = Benchmarks(PATHS)
 SPEED_MODEL = "cnn3_v3_tanh"
 SPEED_TRAINING = "rgap_resnet18"
 SPEED_TARGET = "all"
 # One job of each kind.
 THREADED = [
-    SENT.format(server="mkor_code", model="mkor_vgg16_100"),
-    TRAINED.format(training="rgap_resnet18", model="rgap_resnet18"),
+    PATHS.sent.format(server="mkor_code", model="mkor_vgg16_100"),
+    PATHS.trained.format(training="rgap_resnet18", model="rgap_resnet18"),
     *(
         path.format(experiment=experiment, model=model, defence="none", attack=attack)
         for path, experiment, model, attack in (
-            (SECURITY, "copa_pair", "cnn3_v1_tanh", ""),
-            (RECONSTRUCTION, "copa_pair", "cnn3_v3_tanh", "copa"),
-            (RECONSTRUCTION, "rgap_cnn6", "rgap_cnn6s", "rgap_balanced"),
-            (RECONSTRUCTION, "rgap_cnn6", "rgap_cnn6s", "dlg"),
-            (RECONSTRUCTION, "rgap_cnn6", "rgap_cnn6s", "gauss_newton"),
-            (RECONSTRUCTION, "fedkl_lenet_mnist", "fedkl_lenet_mnist_nets", "fedkl_grnn"),
-            (RECONSTRUCTION, "fedkl_resnet20_cifar10", "fedkl_resnet20_cifar10_nets", "fedkl_ig"),
-            (RECONSTRUCTION, "fedkl_ggl_cifar10", "fedkl_ggl_cifar10_nets", "fedkl_ggl_cifar10"),
-            (RECONSTRUCTION, "mkor_lenet_honest", "mkor_lenets", "mkor_gi"),
-            (GRADIENT, "mkor_cifar", "mkor_vgg16_100", ""),
-            (RECONSTRUCTION, "mkor_cifar", "mkor_vgg16_100", "mkor_all_smooth"),
-            (SCORE, "mkor_cifar", "mkor_vgg16_100", "mkor_all_smooth"),
+            (PATHS.security, "copa_pair", "cnn3_v1_tanh", ""),
+            (PATHS.reconstruction, "copa_pair", "cnn3_v3_tanh", "copa"),
+            (PATHS.reconstruction, "rgap_cnn6", "rgap_cnn6s", "rgap_balanced"),
+            (PATHS.reconstruction, "rgap_cnn6", "rgap_cnn6s", "dlg"),
+            (PATHS.reconstruction, "rgap_cnn6", "rgap_cnn6s", "gauss_newton"),
+            (PATHS.reconstruction, "fedkl_lenet_mnist", "fedkl_lenet_mnist_nets", "fedkl_grnn"),
+            (
+                PATHS.reconstruction,
+                "fedkl_resnet20_cifar10",
+                "fedkl_resnet20_cifar10_nets",
+                "fedkl_ig",
+            ),
+            (
+                PATHS.reconstruction,
+                "fedkl_ggl_cifar10",
+                "fedkl_ggl_cifar10_nets",
+                "fedkl_ggl_cifar10",
+            ),
+            (PATHS.reconstruction, "mkor_lenet_honest", "mkor_lenets", "mkor_gi"),
+            (PATHS.gradient, "mkor_cifar", "mkor_vgg16_100", ""),
+            (PATHS.reconstruction, "mkor_cifar", "mkor_vgg16_100", "mkor_all_smooth"),
+            (PATHS.score, "mkor_cifar", "mkor_vgg16_100", "mkor_all_smooth"),
         )
     ),
 ]
@@ -46,23 +60,23 @@ COPA_PAIR_MODELS = CONFIG.experiments[COPA_PAIR].models if COPA_PAIR in CONFIG.e
 
 rule speed:
     input:
-        model=MODEL.format(model=SPEED_MODEL),
-        targets=TARGETS.format(targets=COPA_PAIR),
-        rgap_model=MODEL.format(model="rgap_cnn6"),
-        search_model=MODEL.format(model="dlg_lenet"),
-        rgap_targets=TARGETS.format(targets="rgap_cifar"),
-        mkor_model=SENT.format(server="mkor_code", model="mkor_vgg16_100"),
-        mkor_secret=SECRET.format(server="mkor_code", model="mkor_vgg16_100"),
-        own_model=SENT.format(server="mkor_vgg_untouched", model="mkor_vgg16_100"),
-        own_secret=SECRET.format(server="mkor_vgg_untouched", model="mkor_vgg16_100"),
-        mkor_targets=TARGETS.format(targets="mkor_cifar_first"),
-        soteria_model=MODEL.format(model="mkor_lenets"),
-        soteria_targets=TARGETS.format(targets="mkor_mnist_few"),
-        photo_model=MODEL.format(model="mkor_vgg16_1000"),
-        photo_targets=TARGETS.format(targets="mkor_photos"),
-        resnet=MODEL.format(model="rgap_resnet18"),
-        deep=MODEL.format(model="rgap_resnet101"),
-        dataset=dataset_of(SPEED_TRAINING),
+        model=PATHS.model.format(model=SPEED_MODEL),
+        targets=PATHS.targets.format(targets=COPA_PAIR),
+        rgap_model=PATHS.model.format(model="rgap_cnn6"),
+        search_model=PATHS.model.format(model="dlg_lenet"),
+        rgap_targets=PATHS.targets.format(targets="rgap_cifar"),
+        mkor_model=PATHS.sent.format(server="mkor_code", model="mkor_vgg16_100"),
+        mkor_secret=PATHS.secret.format(server="mkor_code", model="mkor_vgg16_100"),
+        own_model=PATHS.sent.format(server="mkor_vgg_untouched", model="mkor_vgg16_100"),
+        own_secret=PATHS.secret.format(server="mkor_vgg_untouched", model="mkor_vgg16_100"),
+        mkor_targets=PATHS.targets.format(targets="mkor_cifar_first"),
+        soteria_model=PATHS.model.format(model="mkor_lenets"),
+        soteria_targets=PATHS.targets.format(targets="mkor_mnist_few"),
+        photo_model=PATHS.model.format(model="mkor_vgg16_1000"),
+        photo_targets=PATHS.targets.format(targets="mkor_photos"),
+        resnet=PATHS.model.format(model="rgap_resnet18"),
+        deep=PATHS.model.format(model="rgap_resnet101"),
+        dataset=PATHS.dataset_of(SPEED_TRAINING),
         pipeline="results/benchmarks/speed_pipeline.csv",
     output:
         "results/benchmarks/speed.csv",
@@ -70,19 +84,18 @@ rule speed:
         "results/logs/benchmarks/speed.log",
     conda:
         "../../envs/gradleak.yaml"
-    threads: every_core
+    threads: lambda wildcards: workflow.cores
     resources:
-        mem_mb=doubling(12000),
-        runtime=doubling(60),
+        **needs.doubling(12000, 60),
     params:
         target="figures/copa_fig1.pdf",
-        overrides=run_overrides,
+        overrides=TIMED.run_overrides,
         evaluations=CONFIG.amount(CONFIG.attacks["dlg"].iterations),
         mkor={
             "images": CONFIG.amount("mkor_cifar_batch"),
             "photos": CONFIG.amount("mkor_photos"),
         },
-        training=lambda wildcards: settings("trainings", SPEED_TRAINING) | MEASURED["training"],
+        training=TIMED.training(SPEED_TRAINING, MEASURED["training"]),
         amounts=MEASURED,
         images=CONFIG.images,
         device=CONFIG.device,
@@ -101,10 +114,9 @@ rule speed_pipeline:
         "results/logs/benchmarks/speed_pipeline.log",
     conda:
         "../../envs/gradleak.yaml"
-    threads: every_core
+    threads: lambda wildcards: workflow.cores
     resources:
-        mem_mb=doubling(6000),
-        runtime=doubling(120),
+        **needs.doubling(6000, 120),
     params:
         target=SPEED_TARGET,
         overrides={"images": "embedded", "scale": "smoke", "device": CONFIG.device},
@@ -122,13 +134,12 @@ rule threads:
         "results/logs/benchmarks/threads.log",
     conda:
         "../../envs/gradleak.yaml"
-    threads: every_core
+    threads: lambda wildcards: workflow.cores
     resources:
-        mem_mb=doubling(12000),
-        runtime=doubling(120),
+        **needs.doubling(12000, 120),
     params:
         artifacts=THREADED,
-        overrides=few_overrides,
+        overrides=TIMED.few_overrides,
         code=code("gradleak.benchmarks.threads"),
     message:
         "Measure what a second thread gains"
@@ -138,9 +149,9 @@ rule threads:
 
 rule copa_settings:
     input:
-        models=expand(MODEL, model=COPA_PAIR_MODELS),
-        gradients=pair_gradients,
-        targets=TARGETS.format(targets=COPA_PAIR),
+        models=expand(PATHS.model, model=COPA_PAIR_MODELS),
+        gradients=TIMED.pair_gradients,
+        targets=PATHS.targets.format(targets=COPA_PAIR),
         claims=lambda wildcards: claims_of("copa") if wildcards.compared == "starts" else [],
     output:
         "results/benchmarks/copa_{compared}.csv",
@@ -150,14 +161,13 @@ rule copa_settings:
         compared="optimisers|starts",
     conda:
         "../../envs/gradleak.yaml"
-    threads: every_core
+    threads: lambda wildcards: workflow.cores
     resources:
-        mem_mb=doubling(3000),
-        runtime=doubling(120),
+        **needs.doubling(3000, 120),
     params:
         models=COPA_PAIR_MODELS,
-        seeds=pair_seeds,
-        default=copa_default,
+        seeds=TIMED.pair_seeds,
+        default=TIMED.copa_default,
         images=CONFIG.images,
         code=code("gradleak.benchmarks.copa_settings"),
     message:

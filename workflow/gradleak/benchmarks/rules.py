@@ -33,6 +33,10 @@ class Benchmarks:
         entry = plain(self.config, "attacks", "copa")
         return {key: value for key, value in entry.items() if key != "method"}
 
+    def training(self, name: str, few: Settings) -> Settings:
+        """Entry of `trainings` with other amounts."""
+        return plain(self.config, "trainings", name) | few
+
     def run_overrides(self, wildcards: Any) -> Settings:
         """Keys of config.yaml as they hold in this run; real images are taken from their place."""
         config = self.config
