@@ -151,7 +151,7 @@ def _ranks(layer: Layer, delta: np.ndarray | None, follows: Behind) -> Ranks:
 def _measured(shape: ConvShape, weight: np.ndarray, delta: np.ndarray, follows: Behind) -> Ranks:
     """Ranks for these weights and this dJ/dZ, as far as they are computed.
 
-    The bound is confirmed if all eigenvalues of U^T U are above rounding, or by the rank.
+    The bound is confirmed by its last eigenvalue of U^T U above rounding, or by the rank.
     """
     found, gradient = structural_rank(shape, follows), GradientConstraint(delta, shape)
     rank = min(found.bound, rank_bound(shape, gradient.seen))
