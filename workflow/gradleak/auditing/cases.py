@@ -29,7 +29,7 @@ class Bench:
 
     samples: Samples
     count: int  # batches under attack
-    seeds: int  # of the weights, or of the attacks where the weights are given
+    seeds: int  # number of seeds, of the weights or, if these are given, of the attacks
     largest: int  # images of the largest batch
     offset: float  # of the network's input, as in `gradleak.targets.TargetSet`
     std: float

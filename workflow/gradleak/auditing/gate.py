@@ -24,13 +24,8 @@ def check(audit: Audit, limit: float | None, baseline: Audit | None) -> str:
 
     Its leak must exceed neither `limit` nor the leak of `baseline`, an earlier result.
 
-    Raises
-    ------
-    LeaksTooMuch
-        If the network does not pass.
-    GradleakError
-        If neither limit nor baseline is given, nothing was measured, or the baseline has another
-        network or other settings.
+    Raises `LeaksTooMuch` if the network does not pass, and `GradleakError` if neither limit nor
+    baseline is given, nothing was measured, or the baseline has another network or other settings.
     """
     if limit is None and baseline is None:
         raise GradleakError(

@@ -196,13 +196,9 @@ def from_folder(path: str, size: tuple[int, int, int], classes: int) -> Samples:
     Sub-folders are classes, in sorted order. Without any, labels are image numbers modulo
     `classes`.
 
-    Raises
-    ------
-    ConfigError
-        If the folder is missing, has more sub-folders than the network has outputs, or the input
-        has neither one nor three channels.
-    DataError
-        If it holds no images, images both in sub-folders and outside, or an unreadable one.
+    Raises `ConfigError` if the folder is missing, has more sub-folders than the network has
+    outputs, or the input has neither one nor three channels, and `DataError` if it holds no images,
+    images both in sub-folders and outside, or an unreadable one.
     """
     folder = Path(path)
     if not folder.is_dir():

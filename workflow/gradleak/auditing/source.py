@@ -105,7 +105,6 @@ def _choices(name: str, known: list[str]) -> str:
 
 
 def _line(error: BaseException, path: Path | None) -> str:
-    """Line of the file that an error came from."""
     if isinstance(error, SyntaxError) and error.lineno:
         return f"line {error.lineno}: "
     if path is None:

@@ -193,7 +193,6 @@ def _fallen(
 
 
 def _worst(best: Best) -> Worst | None:
-    """Return the closest reconstruction of all."""
     found = [
         (score, attack, image, draw)
         for attack, own in best.answers.items()

@@ -28,14 +28,10 @@ def load_weights(network: nn.Module, path: str) -> None:
     """Load weights into a network, which stays unmodified on failure.
 
     Floating-point tensors are converted to the network's precision. The file is safetensors or a
-    state dict of `torch.save`; of the latter only tensors are read, and no code is run.
-
-    Raises
-    ------
-    ConfigError
-        If the file is missing, not a regular file, damaged, far larger than the network, does not
-        hold a state dict of this network, or holds unsupported tensors: integer, complex, sparse,
-        quantised, without values, or out of range.
+    state dict of `torch.save`; of the latter only tensors are read, and no code is run. Raises
+    `ConfigError` if the file is missing, not a regular file, damaged, far larger than the network,
+    does not hold a state dict of this network, or holds unsupported tensors: integer, complex,
+    sparse, quantised, without values, or out of range.
     """
     file = Path(path)
     if file.is_dir():

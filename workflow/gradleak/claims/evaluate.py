@@ -34,12 +34,8 @@ class Judge:
     it), unless it is our stricter reading. A claim whose requirements are not met is not judged,
     and our number is shown too.
 
-    Raises
-    ------
-    ArtifactError
-        If the evidence is malformed (a duplicated run, text for a number).
-    ValueError
-        If `scale` or `images` is not one of the allowed words.
+    Raises `ArtifactError` if the evidence is malformed (a duplicated run, text for a number), and
+    `ValueError` if `scale` or `images` is not one of the allowed words.
     """
 
     def __init__(self, claims: Claims, evidence: Evidence, images: str, scale: str) -> None:

@@ -162,13 +162,8 @@ class Evidence:
         Without ``answer`` or ``kind`` in `where`, `answers` applies: ``own`` is the attack's
         choice, ``all`` includes its other restarts and twins.
 
-        Raises
-        ------
-        NotJudged
-            If there are no runs, a listed model, attack or result has none, or the metric needs
-            network weights that are missing.
-        ArtifactError
-            If a run is duplicated.
+        Raises `NotJudged` if there are no runs, a listed model, attack or result has none, or the
+        metric needs network weights that are missing, and `ArtifactError` if a run is duplicated.
         """
         frame = self.scores
         if frame.empty:
@@ -199,12 +194,8 @@ class Evidence:
     def column(self, side: Side) -> np.ndarray:
         """Values of a column of a table; summed over a model's layers if ``total``.
 
-        Raises
-        ------
-        NotJudged
-            If the column or the selection is missing, or a value is empty.
-        ArtifactError
-            If a layer is duplicated, or a value is not a number.
+        Raises `NotJudged` if the column or the selection is missing, or a value is empty, and
+        `ArtifactError` if a layer is duplicated, or a value is not a number.
         """
         layered = side.table in LAYERED
         frame = self.tables.get(side.table, pd.DataFrame())
@@ -249,7 +240,6 @@ def _mask(frame: pd.DataFrame, where: Where) -> pd.Series:
 
 
 def _once(found: pd.DataFrame, metric: str) -> None:
-    """Refuse duplicated runs."""
     if metric == OF_CLASSES:
         return  # Two classes may have the same name, as ImageNet's cranes.
     twice = found[found.duplicated([*columns.RUN, "answer"])]

@@ -149,7 +149,6 @@ def _loop(path: Path, entry: dict[str, Any], lists: dict[str, list[Any]]) -> Ite
 
 
 def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
-    """Expand a grid, row by row."""
     where = f"{path}: grid '{grid.id}'"
     tolerances = {cell: name for name, cells in grid.exceptions.items() for cell in cells}
     values = _values(where, grid)

@@ -76,7 +76,6 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _stand_in(panel: Panel) -> str:
-    """Name of the stand-in for a panel's data set."""
     return f"(here {panel.targets.source['dataset']})" if is_embedded(panel.targets) else ""
 
 
@@ -194,7 +193,6 @@ def _pictures(page: Page, grid: Grid, cases: Sequence[Case], names: Mapping[str,
 
 
 def _footer(words: Mapping[str, Any], cases: Sequence[Case], scale: str) -> str:
-    """Explain the figure and describe its runs."""
     sets = {case.row: case.panel.targets for case in cases}
     failed = any(case.values.isna().any() for case in cases)
     beyond = any(((c.values < SPAN[0]) | (c.values > SPAN[1])).any() for c in cases)

@@ -142,7 +142,6 @@ def _at_best(curve: Curve, key: str) -> float:
 def _footer(
     words: Mapping[str, Any], rows: Sequence[int], found: Sequence[Curve], scale: str
 ) -> str:
-    """Explain the figure and describe its runs."""
     entries = [words["rows"][row] for row in rows]
     images = "; ".join(" ".join(filter(None, [e["name"], e.get("below")])) for e in entries)
     return (

@@ -92,7 +92,6 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _read(table: pd.DataFrame, row: str, column: str) -> Distribution:
-    """Return one distribution of the table."""
     own = table[(table["row"] == row) & (table["column"] == column)]
     bins = own[own["metric"] == "density"].sort_values("left")
     rest = own[own["metric"] != "density"]
@@ -118,7 +117,6 @@ def _legend(page: Page) -> None:
 
 
 def _densities(axes: Axes, spreads: Mapping[str, Distribution]) -> None:
-    """Draw steps of all distributions."""
     low = min(spread.range[0] for spread in spreads.values())
     high = max(spread.range[1] for spread in spreads.values())
     for column, spread in spreads.items():
@@ -177,7 +175,6 @@ def _accuracies(below: Axes, axes: Axes, own: Sequence[Curve]) -> None:
 def _footer(
     words: Mapping[str, Any], table: pd.DataFrame, found: Sequence[Curve], scale: str
 ) -> str:
-    """Explain the figure and describe its runs."""
     counts = sorted({int(n) for n in table["n"]})
     first = table[table["metric"] == "density"].iloc[0]
     images = "; ".join(dict.fromkeys(panel["images"] for panel in words["panels"]))

@@ -192,7 +192,6 @@ def answer(page: Page, panel: Panel, batch: int) -> Cell:
 
 
 def _footer(words: Mapping[str, Any], table: Table, scale: str) -> str:
-    """Explain the figure and describe its runs."""
     batches = sorted({row.batch for row in table.rows})
     panels = list(table.panels.values())
     failed = any(panel.reason(batch) for panel in panels for batch in batches)

@@ -43,7 +43,6 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _wrapped(title: str, side: float) -> str:
-    """Wrap a heading to the width of its column."""
     most = int(side * PER_INCH)
     lines = [textwrap.wrap(line, most, break_long_words=False) for line in title.split("\n")]
     return "\n".join(part for line in lines for part in line)

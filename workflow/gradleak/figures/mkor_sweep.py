@@ -74,7 +74,6 @@ def _chart(axes: Axes, panels: Mapping[int, Panel], metric: str) -> None:
 
 
 def _span(panels: Mapping[int, Panel]) -> tuple[float, float]:
-    """Range of the charts' axes."""
     return -4, max(panels) + 5
 
 

@@ -39,7 +39,7 @@ class Stored:
             reconstruction_files.read(path)
 
     def images(self, model: str, batch: int, part: slice, answer: int = 0) -> np.ndarray:
-        """Images `part` of an answer to a batch, (k, C, H, W), NaN if missing."""
+        """Images `part` of a batch's reconstruction, (k, C, H, W), NaN if missing."""
         with opened(self.path) as file:
             stored = file.get_slice(f"{model}/images")
             if len(stored.get_shape()) != 7:
@@ -49,7 +49,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of an attack to the gradient of a batch."""
+    """One reconstruction by an attack from the gradient of a batch."""
 
     images: np.ndarray  # (K', C, H, W) on the input's scale; failed runs may have some
     scores: pd.DataFrame  # one row per image of the batch, one column per metric
@@ -77,7 +77,7 @@ class Panel:
     table: pd.DataFrame  # one row per answer and image: PLACE, FACTS and each metric
 
     def record(self, batch: int, answer: int = 0) -> Mapping[str, Any] | None:
-        """Stored record of an answer to a batch; None if the attack was not run."""
+        """Stored record of a reconstruction; None if the attack was not run."""
         place = (self.model, SEED, batch, answer)
         for entry in self.stored.runs:
             if (entry["model"], entry["seed"], entry["batch"], entry["answer"]) == place:
@@ -101,7 +101,7 @@ class Panel:
         return entry is not None and bool(entry.get(key))
 
     def answer(self, batch: int, answer: int = 0) -> Answer | None:
-        """Answer to a batch; None if the attack was not run or has fewer answers."""
+        """Reconstruction of a batch; None if the attack was not run or has fewer answers."""
         entry = self.record(batch, answer)
         if entry is None:
             return None
@@ -125,7 +125,7 @@ class Panel:
         return [read[int(places[k])] for k in positions]
 
     def _places(self, batch: int) -> np.ndarray:
-        """Position in the answer of each original's image (K,), `NONE` if missing."""
+        """Position of each original's image in the reconstruction (K,), `NONE` if missing."""
         entry = self.record(batch)
         if entry is None or entry["status"] != "ok":
             return np.full(self.targets.size, NONE)
@@ -205,7 +205,6 @@ def read_scores(path: str) -> pd.DataFrame:
 def _panel(
     title: str, originals: TargetSet, stored: Stored, model: str, scores: pd.DataFrame, path: str
 ) -> Panel:
-    """Return the panel of one network in a pair of files."""
     scores = scores[scores["model"] == model]
     if not ((scores["seed"] == SEED) & (scores["answer"] == 0)).any():
         raise ArtifactError(f"{path} has no rows of {model}, seed {SEED}; {again(path)}.")

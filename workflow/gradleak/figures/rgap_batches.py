@@ -95,7 +95,6 @@ def _r_squared(value: float) -> str:
 
 
 def _footer(closed: Panel, runs: str) -> str:
-    """Explain the figure."""
     rows, said = closed.chosen, ""
     if "r2" in rows and rows["r2"].notna().any():
         middle, least = (_r_squared(float(v)) for v in (rows["r2"].median(), rows["r2"].min()))

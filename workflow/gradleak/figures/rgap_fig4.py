@@ -226,7 +226,6 @@ def _column(
 
 
 def _footer(data: Data, scale: str) -> str:
-    """Explain the figure and describe its runs."""
     trained = data.row(next(iter(data.networks)), ACCURACY, "accuracy")["note"]
     content, batches = data.content, sorted(set(data.points["batch"]))
     failed = [

@@ -86,7 +86,6 @@ def target_name(targets: TargetSet, batch: int) -> str:
 
 
 def _footer(targets: TargetSet, table: pd.DataFrame, scale: str) -> str:
-    """Describe the runs of the figure."""
     sign = "\N{MINUS SIGN}" if targets.offset < 0 else "+"
     shift = f" {sign} {abs(targets.offset):g}" if targets.offset else ""
     return (

@@ -66,12 +66,8 @@ def with_parameters(
 ) -> NotebookNode:
     """Insert a cell that sets `values` behind the cell of defaults.
 
-    Raises
-    ------
-    ArtifactError
-        If no code cell is tagged for defaults, or it does not set one of `values`.
-    NotebookError
-        If that cell is not valid Python.
+    Raises `ArtifactError` if no code cell is tagged for defaults, or it does not set one of
+    `values`, and `NotebookError` if that cell is not valid Python.
     """
     places = [
         number

@@ -125,7 +125,6 @@ def _context(folder: Path, sources: Sources, budget: int) -> dict[str, Any]:
 
 
 def _link(folder: Path, path: Path) -> str:
-    """Address of a file relative to the page's folder."""
     return Path(os.path.relpath(path, folder)).as_posix()
 
 

@@ -63,7 +63,6 @@ def allowed(sizes: list[int], budget: int) -> int:
 
 
 def _read(path: Path) -> bytes:
-    """Read a picture as lossless WebP."""
     try:
         with Image.open(path) as picture:
             return _webp(picture.convert("RGB"), lossless=True)

@@ -203,7 +203,6 @@ def _curves(plain: _Case, locked: _Case) -> Iterator[Row]:
 
 
 def _curve(case: Mapping[str, Any]) -> pd.DataFrame:
-    """Validation accuracy by seed and epoch."""
     text = read_csv(case["curve"], dtype=str, keep_default_na=False)
     own = text[(text["model"] == case["model"]) & (text.get("client", "") == "")]
     accuracy = pd.to_numeric(own["validation_accuracy"], errors="coerce")

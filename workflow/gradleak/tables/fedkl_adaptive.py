@@ -89,7 +89,6 @@ def table(
 
 
 def _own(head: Row, one: pd.DataFrame) -> Iterator[Row]:
-    """Yield mean, median and spread of each metric."""
     for metric, values in one.items():
         good = values.dropna().to_numpy()
         counts, complete = (len(values), len(good)), len(good) == len(values)

@@ -17,7 +17,7 @@ from gradleak.tables.tidy import Row, cell, finite, frame
 DETAILS = ["family", "convolutions", "image", "c", "exact", "layers"]
 COLUMNS = [*TABLE_COLUMNS, *DETAILS]
 LEVEL = 0.95
-# numbers of layers, the last fully connected
+# Numbers of layers, the last fully connected.
 WORDS = {1: "two", 2: "three", 3: "four", 4: "five", 5: "six"}
 ALL = "all networks"
 

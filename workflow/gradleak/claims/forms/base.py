@@ -36,12 +36,8 @@ class Form(Closed):
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge a claim by evidence: our results, or the paper's own numbers as one run each.
 
-        Raises
-        ------
-        NotJudged
-            If something is missing, which the message names.
-        ArtifactError
-            If our results are malformed.
+        Raises `NotJudged` if something is missing, which the message names, and `ArtifactError` if
+        our results are malformed.
         """
         raise NotImplementedError
 
