@@ -1,1 +1,1 @@
-"""How much a network of one's own would leak: structure, attacks, changes that help, one page."""
+"""Audit of a user's network for gradient leakage: structure, attacks, defences, one page."""

@@ -1,4 +1,4 @@
-"""`gradleak.audit`: an audit from Python."""
+"""`gradleak.audit`: run an audit from Python."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ Images = str | os.PathLike[str] | np.ndarray | torch.Tensor | None
 
 @dataclass(frozen=True)
 class Report:
-    """What an audit found."""
+    """Findings of an audit."""
 
-    result: Audit  # everything, as the JSON holds it
-    pictures: Pictures  # images under attack and the best answers
+    result: Audit  # everything, as written to the JSON file
+    pictures: Pictures  # images under attack and the best reconstructions
 
     @property
     def verdict(self) -> str:
-        """The answer in one sentence."""
+        """Return the verdict in one sentence."""
         return self.result.verdict.sentence
 
     @property
     def leak(self) -> float | None:
-        """Share of gradients of which an honest server's attack read a picture, 0 to 1.
+        """Share of gradients that an honest server's attack reconstructed readably, 0 to 1.
 
-        None where no attack gave an answer.
+        None if every attack failed.
         """
         return gate.leak(self.result)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
-        """Write ``report.html`` and ``audit.json`` into a folder; returns the page's path."""
+        """Write ``report.html`` and ``audit.json`` into a folder; return the page's path."""
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         files.save(place / "audit.json", self.result)
@@ -71,31 +71,31 @@ def audit(
     device: str = "cpu",
     redraw: Callable[[int], nn.Module] | None = None,
 ) -> Report:
-    """Audit a network: what could be read again from a gradient that it shares.
+    """Audit a network for what its shared gradients reveal about the training images.
 
     Parameters
     ----------
     model
-        The network; it is left as it was.
+        The network; it is not modified.
     input_shape
         (C, H, W) of one image.
     images
-        A folder of images, or pixels uint8 (N, C, H, W), an array or a tensor; by default embedded
+        Folder of images, or uint8 pixels (N, C, H, W) as an array or tensor; by default embedded
         photos or digits.
     labels
-        (N,), the classes of `images` given as pixels.
+        (N,), classes of `images` given as pixels.
     name
-        What the page calls it.
+        Title on the page.
     loss, mode, count, seeds, batches, offset, std, scale, device
-        As of an entry of ``audit`` in config.yaml; see docs/audit.md.
+        As in an entry of ``audit`` in config.yaml; see docs/audit.md.
     redraw
-        Gives the network with fresh weights of another seed. Without, the weights of `model` are
-        the only ones.
+        Returns the network initialized with another seed. By default only the weights of `model`
+        are audited.
 
     Raises
     ------
     GradleakError
-        If something does not fit; one sentence.
+        If the arguments do not fit together; the message is one sentence.
     """
     check_network(model, "model")
     wanted = "(C, H, W) of one image, three whole numbers above 0"
@@ -114,7 +114,7 @@ def audit(
 
 
 def _check_redraw(model: nn.Module, redraw: Any) -> None:
-    """Refuse what draws no weights of the same network."""
+    """Refuse a `redraw` that does not return newly initialized copies of the same network."""
     if not callable(redraw):
         raise ConfigError(
             f"redraw: give a function of a seed that returns a network, not {redraw!r}."
@@ -130,8 +130,8 @@ def _check_redraw(model: nn.Module, redraw: Any) -> None:
 def _source(
     images: Images, labels: Sequence[int] | None
 ) -> Callable[[tuple[int, int, int], int], Samples]:
-    """What gives images for a size and a number of classes."""
-    # Of other types than NumPy knows, the message of `from_pixels` would not be reached.
+    """Return a function that provides images for an input size and a number of classes."""
+    # `from_pixels` would not get to report types that NumPy does not know.
     if isinstance(images, torch.Tensor) and images.dtype == torch.uint8:
         images = images.detach().cpu().numpy()
     if isinstance(images, np.ndarray):

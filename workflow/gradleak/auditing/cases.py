@@ -1,4 +1,4 @@
-"""Every attack on every change: runs, scores, and what counts as read."""
+"""Run every attack on every change and score the reconstructions."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ LOG = logging.getLogger("gradleak")
 
 @dataclass(frozen=True)
 class Bench:
-    """What all cases of an audit have in common."""
+    """Settings shared by all cases of an audit."""
 
     samples: Samples
     count: int  # batches under attack
-    seeds: int  # draws
+    seeds: int  # number of seeds, of the weights or, if these are given, of the attacks
     largest: int  # images of the largest batch
-    offset: float  # of the network's input, as of `gradleak.targets.TargetSet`
+    offset: float  # of the network's input, as in `gradleak.targets.TargetSet`
     std: float
-    margin: bool  # whether the loss is one of a margin, whose labels are −1 and 1
+    margin: bool  # whether the loss is a margin loss with labels −1 and 1
 
     def targets(self, size: int) -> TargetSet:
-        """Batches of `size` images."""
+        """Return batches of `size` images."""
         return self.samples.targets(self.samples.batches(self.count, size), self.offset, self.std)
 
     def batch(self, size: int, number: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -45,25 +45,25 @@ class Bench:
         return targets.inputs(number), signed(targets.labels[number], self.margin)
 
     def pool(self) -> np.ndarray:
-        """Images in [0, 1] (P, C, H, W) that answers are compared with."""
+        """Images in [0, 1] (P, C, H, W) that reconstructions are compared with."""
         return self.samples.pool(self.count, self.largest)
 
 
 @dataclass
 class Best:
-    """The best answer of each attack to each image: its score, and the number of its draw."""
+    """Best reconstruction of each image by each attack, as its score and seed number."""
 
     answers: dict[str, dict[int, tuple[Score, int]]] = field(default_factory=dict)
 
     def offer(self, attack: str, image: int, draw: int, score: Score) -> None:
-        """Keep an answer if there is no better one."""
+        """Keep a reconstruction unless a better one is known."""
         known = self.answers.setdefault(attack, {})
         if image not in known or score.rank > known[image][0].rank:
             known[image] = score, draw
 
     @property
     def pictures(self) -> dict[str, dict[int, np.ndarray]]:
-        """Pixels in [0, 1] (C, H, W) of the answers."""
+        """Pixels in [0, 1] (C, H, W) of the reconstructions."""
         return {
             attack: {image: score.picture for image, (score, _) in found.items()}
             for attack, found in self.answers.items()
@@ -71,10 +71,10 @@ class Best:
 
 
 def cases(variant: Variant, entries: Sequence[Entry], bench: Bench) -> tuple[list[Case], Best]:
-    """Run all attacks of the menu that an honest server could make on one change.
+    """Run all attacks of an honest server on one change.
 
-    There is a case for each, also for those that do not apply to the changed network. With them
-    come the best answers. Runs that failed are kept, with their reason.
+    Returns one case for each attack, including inapplicable ones and runs that failed with their
+    reason, and the best reconstructions.
     """
     network = variant.network
     assert network is not None
@@ -97,7 +97,7 @@ def cases(variant: Variant, entries: Sequence[Entry], bench: Bench) -> tuple[lis
                     runs[entry.id].append(record(image, draw, answer.reason))
                     continue
                 if entry.id == CLOSED and variant.batch == 1 and isinstance(one, Shared):
-                    # What a closed form found is where others go on from.
+                    # Other attacks start from what a closed-form attack found.
                     shared[image] = replace(one, start=answer.images[None])
                 pixels = np.clip(targets.pixels(answer.images), 0.0, 1.0)
                 score = judge.score(pixels, targets.indices[image])
@@ -112,7 +112,7 @@ def cases(variant: Variant, entries: Sequence[Entry], bench: Bench) -> tuple[lis
 
 
 def why_not(entry: Entry, variant: Variant) -> str:
-    """Why an attack does not apply to a change; empty if it does."""
+    """Reason why an attack does not apply to a change; empty if it does."""
     assert variant.network is not None
     if entry.id == MASKED and variant.kind != "soteria":
         return "Nothing of the gradient is withheld."
@@ -120,7 +120,7 @@ def why_not(entry: Entry, variant: Variant) -> str:
 
 
 def case(change: str, attack: str, batch: int, runs: Sequence[Run]) -> Case:
-    """Counts and spreads of runs; those that do not apply were not attempted."""
+    """Count and summarise runs; inapplicable ones do not count as attempted."""
     ok = [run for run in runs if run.status == "ok"]
     return Case(
         change=change,
@@ -142,7 +142,7 @@ def record(
     found: Score | str,
     status: Literal["failed", "not_applicable"] = "failed",
 ) -> Run:
-    """The run of an answer with a score, or one without, for the reason given."""
+    """Return the run of a scored reconstruction, or of a failure with its reason."""
     score = found if isinstance(found, Score) else None
     return Run(
         image=image,
@@ -163,7 +163,7 @@ def _spread(values: Sequence[float]) -> Spread | None:
 
 
 def _shared(variant: Variant, draw: int, number: int, bench: Bench) -> Shared | Failed:
-    """What a client shares of a batch under one draw, or why it is of no use."""
+    """Return what a client shares of a batch under one seed, or why it is unusable."""
     assert variant.network is not None
     images, labels = bench.batch(variant.batch, number)
     seed = noise_seed(draw, number)

@@ -1,4 +1,4 @@
-"""Defences and changes of architecture, each with the network and gradient that it leads to."""
+"""Defences and architectural changes, each with the network and gradient it leads to."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from gradleak.models.initial import initial_weights
 from gradleak.models.locking import with_lock
 from gradleak.models.locks import Lock
 
-# Standard deviation of noise relative to each tensor's own: hardly any, some, as much.
+# Standard deviations of noise relative to each tensor's own: negligible, moderate, equal.
 NOISE = (0.01, 0.1, 1.0)
-# The norm that a gradient is scaled down to, relative to that of the first picture's.
+# Norm that gradients are clipped to, relative to the norm for the first image.
 CLIPPED = 0.1
-# Share of columns, MKOR Table 7.
+# Share of columns pruned, MKOR Table 7.
 PRUNED = 0.3
-# As in FedKL's tests of leakage.
+# As in FedKL's leakage tests.
 LOCK = Lock(1024, Activation("sigmoid"))
-# Skips that are cut one by one, those that carry most first.
+# Skips that are cut one by one, those with the most features first.
 MOST_SKIPS = 3
 
 
 @dataclass(frozen=True)
 class Variant:
-    """The network under one change; as of `gradleak.auditing.result.Change`."""
+    """The network under one change; fields as in `gradleak.auditing.result.Change`."""
 
     id: str
     title: str
     kind: Kind
     batch: int  # images that share a gradient
-    network: Network | None = None  # what clients run; None where there is a reason
-    defence: Defence | None = None  # what they do to their gradients
+    network: Network | None = None  # as run by clients; None if it could not be built, see `reason`
+    defence: Defence | None = None  # applied to gradients
     reason: str = ""
 
 
@@ -59,19 +59,19 @@ def variants(
     norm: float,
     work: float = math.inf,
 ) -> list[Variant]:
-    """The unchanged network, then every change.
+    """Return the unchanged network, then every change.
 
     Parameters
     ----------
     network, batches
-        Unchanged, and batch sizes, that of the unchanged network first.
+        The unchanged network, and batch sizes, the first of which is that of the unchanged network.
     critical
-        Number of the layer with the largest RA-i of those before the last; None where the network
-        is no chain or has one layer.
+        Number of the layer with the largest RA-i, the last layer excluded; None for networks that
+        are not chains or have a single layer.
     norm
-        Norm of a gradient of the unchanged network, which clipping is relative to.
+        Gradient norm of the unchanged network, the reference for clipping.
     work
-        Multiply-adds of Soteria's passes for one gradient, beyond which it is not tried.
+        Limit on Soteria's multiply-adds for one gradient, beyond which it is skipped.
     """
     first = batches[0]
     out = [Variant(NONE, "unchanged", "none", first, network)]
@@ -111,7 +111,7 @@ def _soteria(network: ChainNetwork, batch: int, work: float) -> Variant:
     if not network.chain.convolutions:
         return _untried("soteria", batch, "There is no convolution.")
     passes = int(cost(network.chain)["passes"])
-    # A pass back costs about two forward.
+    # A backward pass costs about two forward passes.
     if 2 * passes * batch * network.multiply_adds > work:
         why = (
             f"A client would need {passes:,} passes back through the network for each gradient, "
@@ -122,7 +122,7 @@ def _soteria(network: ChainNetwork, batch: int, work: float) -> Variant:
 
 
 def _architectures(network: ChainNetwork, batch: int, critical: int | None) -> list[Variant]:
-    """Key-lock, cut skips, half the filters, twice the stride."""
+    """Key-lock, cut skips, half the filters, doubled stride."""
     chain = network.chain
     out = []
 
@@ -130,7 +130,7 @@ def _architectures(network: ChainNetwork, batch: int, critical: int | None) -> l
         variant = Variant(name or kind, title, kind, batch)
         try:
             found = edit()
-            # Sizes that do not fit show here.
+            # Raises here if sizes do not fit.
             changed = changed_network(network, found)
             if network.task.mode == "training":
                 check_norms(found, batch)
@@ -161,10 +161,10 @@ def _architectures(network: ChainNetwork, batch: int, critical: int | None) -> l
 
 
 def changed_network(network: ChainNetwork, chain: Chain) -> ChainNetwork:
-    """A network of another architecture: what changed is drawn afresh, the rest stays.
+    """Return a network with another architecture, initializing only what changed.
 
-    Running statistics of norms behind anything that changed would not fit; they begin at 0 and 1
-    where the norm is new, and stay elsewhere.
+    Running statistics of norms behind a change would not fit: those of new norms start at 0 and 1,
+    all others stay.
     """
     shapes = {name: value.shape for name, value in initial_weights(chain, 0).items()}
 
@@ -185,7 +185,7 @@ def changed_network(network: ChainNetwork, chain: Chain) -> ChainNetwork:
 
 
 def skips(chain: Chain) -> list[int]:
-    """Layers at which a skip ends, those that carry most first."""
+    """Layers at which a skip ends, those with the most features first."""
     sizes = [prod(chain.input)]
     ends = []
     for number, layer in enumerate(chain.convolutions):
@@ -196,7 +196,7 @@ def skips(chain: Chain) -> list[int]:
 
 
 def cut(chain: Chain, ends: Sequence[int]) -> Chain:
-    """Without the skips that end at these layers, and without their projections."""
+    """Remove the skips that end at these layers, and their projections."""
     specs = list(chain.specs)
     for end in ends:
         spec = specs[end]
@@ -206,9 +206,9 @@ def cut(chain: Chain, ends: Sequence[int]) -> Chain:
 
 
 def fewer(chain: Chain, number: int) -> Chain:
-    """Half the filters, or outputs, of a layer and of all that skips tie to it.
+    """Halve the filters or outputs of a layer and of all layers tied to it by skips.
 
-    A `ConfigError` if nothing is left to halve, or the sizes no longer fit.
+    Raises `ConfigError` if nothing is left to halve or the sizes no longer fit.
     """
     specs = list(chain.specs)
     if number == len(specs) - 1:
@@ -226,9 +226,9 @@ def fewer(chain: Chain, number: int) -> Chain:
 
 
 def strided(chain: Chain, number: int) -> Chain:
-    """Twice the stride of a convolution along both axes.
+    """Double the stride of a convolution along both axes.
 
-    A `ConfigError` if it is fully connected, or sizes no longer fit.
+    Raises `ConfigError` if the layer is fully connected or the sizes no longer fit.
     """
     spec = chain.specs[number]
     if not isinstance(spec, ConvSpec):
@@ -240,17 +240,17 @@ def strided(chain: Chain, number: int) -> Chain:
 
 
 def _resized(chain: Chain, specs: Sequence[ConvSpec | LinearSpec]) -> Chain:
-    """The chain with other layers, whatever sizes fully connected ones were told to expect."""
+    """Replace the layers of a chain; fully connected layers adapt to the new input sizes."""
     free = [replace(s, inputs=None) if isinstance(s, LinearSpec) else s for s in specs]
     found = replace(chain, specs=tuple(free))
-    _ = found.layers  # a `ConfigError` if sizes do not fit
+    _ = found.layers  # raises `ConfigError` if sizes do not fit
     return found
 
 
 def _tied(chain: Chain, number: int) -> set[int]:
-    """Layers that must have as many filters as one: those that skips add up without projection.
+    """Layers tied to one by skips without projection, which need equally many filters.
 
-    A `ConfigError` if the image itself is among them.
+    Raises `ConfigError` if the input image is among them.
     """
     tied, before = {number}, set[int]()
     while tied != before:
@@ -265,5 +265,5 @@ def _tied(chain: Chain, number: int) -> set[int]:
 
 
 def gradient_norm(gradients: Arrays) -> float:
-    """Norm over all parameters."""
+    """Return the L2 norm over all parameters."""
     return float(np.sqrt(sum(float(np.vdot(v, v)) for v in gradients.values())))

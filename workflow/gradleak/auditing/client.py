@@ -1,4 +1,4 @@
-"""What a client would share from a network that we did not write, by automatic derivatives."""
+"""Gradients that a client would share from any PyTorch network, by automatic differentiation."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gradleak.gradients import mean_loss
 from gradleak.losses import BINARY, OF_CLASSES
 
 MODES = ("training", "evaluation")
-# Images that pass to see what a network gives; norms in training need more than one.
+# Images of a trial forward pass; norms in training mode need more than one.
 PASSED = 2
 
 
 def check_loss(loss: str, classes: int) -> None:
-    """Refuse a loss that does not fit the network's outputs; the `ConfigError` names both."""
+    """Raise `ConfigError` if a loss does not fit the network's outputs."""
     others: tuple[str, ...]
     if loss in BINARY and classes != 1:
         takes, has, others = "one output", f"{classes}", OF_CLASSES
@@ -36,13 +36,12 @@ def check_loss(loss: str, classes: int) -> None:
 
 
 def check_training(module: nn.Module, size: tuple[int, int, int], classes: int) -> None:
-    """Refuse a network that gives something else in training mode than in evaluation mode.
+    """Raise `ConfigError` if a network's output in training mode differs in kind from evaluation.
 
-    There it gives `classes` numbers for one image of `size` (C, H, W). The `ConfigError` names both
-    modes.
+    In evaluation mode it returns `classes` numbers for one image of `size` (C, H, W).
     """
     like, name = next(module.parameters()), type(module).__name__
-    # Dropout must not reach what else is drawn.
+    # Keep dropout from advancing the global random state.
     with passing(module, "training"), torch.random.fork_rng(devices=[]), torch.no_grad():
         try:
             found = module(torch.zeros(PASSED, *size).to(like))
@@ -63,9 +62,9 @@ def check_training(module: nn.Module, size: tuple[int, int, int], classes: int) 
 def gradient(
     module: nn.Module, images: np.ndarray, labels: np.ndarray, loss: str, mode: str
 ) -> dict[str, np.ndarray]:
-    """Gradient of the mean loss of `images` (K, C, H, W) in every parameter, by its name.
+    """Gradient of the mean loss of `images` (K, C, H, W) by parameter name.
 
-    `mode` says how norms and dropout run; running statistics stay as they are.
+    `mode` applies to norms and dropout; running statistics are not modified.
     """
     named = dict(module.named_parameters())
     with passing(module, mode):
@@ -85,15 +84,15 @@ def deltas(
     mode: str,
     layers: Sequence[str],
 ) -> dict[str, np.ndarray]:
-    """dJ/dZ of the linear outputs of some layers at one image (C, H, W), by the layer's name.
+    """Return dJ/dZ of the linear outputs of some layers for one image (C, H, W), by layer name.
 
-    It is 0 where a layer's output is not used. Layers that do not run in `mode` are left out.
+    It is 0 where a layer's output is unused. Layers that do not run in `mode` are left out.
     """
     outputs: dict[str, torch.Tensor] = {}
 
     def keep(name: str, _: nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor:
         outputs[name] = output
-        # An activation in place would turn Z itself into what comes behind it.
+        # An in-place activation would overwrite Z itself.
         return output.clone()
 
     handles = [
@@ -117,7 +116,7 @@ def deltas(
 
 @contextmanager
 def passing(module: nn.Module, mode: str) -> Iterator[nn.Module]:
-    """Put a network into a mode; afterwards modes and buffers are as they were."""
+    """Put a network into a mode, and restore modes and buffers afterwards."""
     modes = {part: part.training for part in module.modules()}
     buffers = {name: value.clone() for name, value in module.named_buffers()}
     module.train(mode == "training")
@@ -133,7 +132,7 @@ def passing(module: nn.Module, mode: str) -> Iterator[nn.Module]:
 
 def _loss(module: nn.Module, images: np.ndarray, labels: np.ndarray, loss: str) -> torch.Tensor:
     like = next(module.parameters())
-    # A copy, since a network may begin with a step in place.
+    # Copied, since a network may begin with an in-place operation.
     given = torch.from_numpy(np.ascontiguousarray(images)).to(like, copy=True)
     try:
         output = module(given)

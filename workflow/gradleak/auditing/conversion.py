@@ -1,4 +1,4 @@
-"""From a reading to a `Chain`, where the network is one: what the closed forms walk."""
+"""Convert a traced network into a `Chain`, which closed-form attacks need."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ from gradleak.models.parts import SKIP, PaddingMode
 TOLERANCE = 1e-4
 PARAMETERS = ("weight", "bias")
 STATISTICS = ("running_mean", "running_var")
-# Norm, skip and pool of a convolution that has none of them.
+# Defaults of a convolution without norm, skip and pool.
 BARE = ("none", 0, "none")
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A chain that computes what a module computes."""
+    """A chain equivalent to a module."""
 
     chain: Chain
-    names: Mapping[str, str]  # the module's name of each array of the chain
-    layers: tuple[str, ...]  # the module's name of each layer of the chain, in order
-    before: Preprocessing | None = None  # what the module does to the image before these
+    names: Mapping[str, str]  # parameter name in the module for each array of the chain
+    layers: tuple[str, ...]  # module path of each layer of the chain, in order
+    before: Preprocessing | None = None  # preprocessing of the image ahead of the chain
 
     def weights(self, module: nn.Module) -> dict[str, np.ndarray]:
-        """Arrays of the chain, float32, as the module holds them.
+        """Return the module's weights as float32 arrays of the chain.
 
-        A convolution that became a fully connected layer has its filters as rows.
+        Filters of a convolution that became a fully connected layer are its rows.
         """
         state = module.state_dict()
         rows = {f"{x.name}.weight" for x in self.chain.layers if isinstance(x, LinearLayer)}
@@ -54,16 +54,13 @@ class Converted:
 def convert(
     reading: Reading, module: nn.Module, name: str, loss: str = "cross_entropy"
 ) -> Converted:
-    """The chain of a network.
+    """Convert a network into a chain.
 
-    Cross-entropy of log-probabilities is that of the scores they were made of, so a log-softmax at
-    the end is left out under that loss.
+    Under cross-entropy a final log-softmax is dropped: the loss of log-probabilities equals that of
+    the logits.
 
-    Raises
-    ------
-    NotApplicable
-        If the network is no chain of convolutions and fully connected layers; names the layer and
-        says why.
+    Raises `NotApplicable`, naming the layer and the reason, if the network is not a chain of
+    convolutions and fully connected layers.
     """
     walk = _Walk(reading, loss)
     for layer in reading.layers:
@@ -87,7 +84,7 @@ def convert(
 
 
 def _check_same(found: Converted, module: nn.Module, logarithms: bool) -> None:
-    """Refuse a chain that does not compute what the module does, log-softmax left out."""
+    """Refuse a chain whose outputs differ from the module's, log-softmax left out."""
     weights = found.weights(module)
     images = np.random.default_rng(0).random((2, *found.chain.input), dtype=np.float32)
     taken = images if found.before is None else found.before(images)
@@ -105,28 +102,28 @@ def _check_same(found: Converted, module: nn.Module, logarithms: bool) -> None:
 
 @dataclass
 class _Pending:
-    """A convolution or fully connected layer that has not met its activation yet."""
+    """A convolution or fully connected layer whose activation has not been reached yet."""
 
-    source: int  # number of the layer whose output it takes
+    source: int  # number of the layer whose output is its input
     spec: ConvSpec | LinearSpec
-    modules: dict[str, str]  # paths of its parts
+    modules: dict[str, str]  # module paths of its parts
 
 
 @dataclass
 class _Walk:
-    """Takes layers in their order; what each gives is the output of a layer, or pending."""
+    """Visits layers in order; each one gives the output of a finished layer, or a pending layer."""
 
     reading: Reading
     loss: str
     specs: list[ConvSpec | LinearSpec] = field(default_factory=list)
     modules: list[dict[str, str]] = field(default_factory=list)
-    # What each layer of the reading gives: the number of a finished layer (0 is the image), or a
-    # pending one.
+    # By layer of the reading: the number of the finished layer whose output it gives (0 is the
+    # image), or a pending layer.
     given: dict[str, int | _Pending] = field(default_factory=lambda: {"input": 0})
     before: Preprocessing | None = None
 
     def take(self, layer: Layer) -> None:
-        """Follow one layer."""
+        """Process one layer."""
         if layer.unreadable:
             raise NotApplicable(layer.unreadable)
         if layer.groups > 1:
@@ -137,7 +134,7 @@ class _Walk:
         self.given[layer.name] = step(layer)
 
     def finish(self) -> tuple[ConvSpec | LinearSpec, ...]:
-        """All layers; the last one must be fully connected, or a convolution that is."""
+        """Return all layers; the last must be fully connected, or an equivalent convolution."""
         self._finished(self.reading.layers[-1].name)
         for place in reversed(range(len(self.specs))):
             spec = self.specs[place]
@@ -154,14 +151,14 @@ class _Walk:
         return tuple(self.specs)
 
     def _covers(self, place: int, spec: ConvSpec) -> bool:
-        """Whether a convolution is a matrix: one window, which holds each value once."""
+        """True if a convolution is a matrix: one window that holds each value once."""
         shape = self.reading.named(self.modules[place][""]).shape
         assert shape is not None
         whole = shape.kernel == shape.size and shape.padding == (0, 0)
         return whole and (spec.norm, spec.skip, spec.pool) == BARE
 
     def _finished(self, name: str, activation: Activation = IDENTITY) -> int:
-        """Number of the layer whose output `name` is, which ends here if it is pending."""
+        """Return the number of the layer whose output is `name`, finishing it if pending."""
         value = self.given[name]
         if isinstance(value, int):
             return value
@@ -179,7 +176,7 @@ class _Walk:
         return number
 
     def _pending(self, layer: Layer) -> _Pending:
-        """The convolution or fully connected layer that `layer` goes on with, and nothing else."""
+        """Return the pending layer that `layer` alone continues."""
         before = layer.inputs[0]
         value = self.given[before]
         if not isinstance(value, _Pending):
@@ -196,7 +193,7 @@ class _Walk:
             )
 
     def _takers(self, name: str) -> list[str]:
-        """Layers that take what one gives."""
+        """Layers that use the output of `name`."""
         return [layer.name for layer in self.reading.layers if name in layer.inputs]
 
     def _conv(self, layer: Layer) -> _Pending:
@@ -250,7 +247,7 @@ class _Walk:
                 ends.append((end.kernel, value, end))
         if not ends:
             raise NotApplicable(f"{layer.name} adds something else than a skip to a convolution.")
-        # Of two convolutions of one input the 1x1 is the projection.
+        # Where both branches are convolutions of the same input, the 1x1 one is the projection.
         _, main, spec = max(ends, key=lambda end: end[0])
         (other,) = [value for value in values if value is not main]
         if not isinstance(other, _Pending):
@@ -280,7 +277,7 @@ class _Walk:
         if kind is None:
             return self._finished(before)
         if isinstance(value, _Pending) and kind.startswith("max"):
-            # The largest value stays the largest behind an activation, which may follow.
+            # The maximum commutes with an activation, which may follow.
             spec = self._pooled(layer, self._pending(layer).spec, kind)
             return _Pending(value.source, spec, value.modules)
         number = self._finished(before)
@@ -296,7 +293,7 @@ class _Walk:
         return replace(spec, pool=kind)
 
     def _affine(self, layer: Layer) -> int:
-        """A linear step: a chain has a place for it before its first layer alone."""
+        """Process a·x + b, which a chain allows only ahead of its first layer."""
         before = layer.inputs[0]
         alone = self.given[before] == 0 and len(self._takers(before)) == 1
         if alone and layer.output_shape == self.reading.input:
@@ -337,7 +334,7 @@ class _Walk:
     def _dropout(self, layer: Layer) -> int:
         rate = layer.option("p", 1, 0.5)
         if layer.module is None and not layer.option("training", 2, True):
-            rate = 0  # whatever the mode
+            rate = 0  # in either mode
         number = self._finished(layer.inputs[0])
         if rate == 0:
             return number

@@ -1,8 +1,8 @@
-"""R-GAP's rank analysis of any graph of layers: unknowns and constraints, skips and branches too.
+"""R-GAP's rank analysis for any graph of layers, with skips and branches.
 
-`gradleak.rank_analysis` counts chains. Here the order is that in which layers run, and what a skip
-or a branch needs later is carried along beside each layer until then, as in R-GAP's appendix D:
-W* = [W 0; 0 I]. Both give the same numbers for a chain whose skips have no projection.
+`gradleak.rank_analysis` counts chains. Here layers count in the order in which they run, and values
+that skips or branches need later are carried along beside each layer, as in R-GAP's appendix D: W*
+= [W 0; 0 I]. Both agree for chains whose skips have no projection.
 """
 
 from __future__ import annotations
@@ -14,32 +14,32 @@ from math import prod
 from gradleak.auditing.reading import Reading
 from gradleak.rank_analysis import LayerCount, Tally
 
-# Steps that act on one value: what leaves them is the same value, in another form or size.
+# Elementwise operations and reshapes: the output carries the same values as the input.
 UNARY = ["norm", "activation", "pool", "offset", "affine", "reshape", "dropout", "log_softmax"]
 END = 10**9
 
 
 @dataclass
 class _Value:
-    """What one layer gives: when it is there, what takes it and when, in which sizes."""
+    """Output of one layer: when it is made, and its uses with their times and sizes."""
 
     made: int
     sizes: dict[str, int]
     uses: list[tuple[int, str]] = field(default_factory=list)
 
     def size(self) -> int:
-        """Its size as it is taken; the smallest, as the others follow from it or lie before."""
+        """Size at its uses; the smallest, from which the others follow."""
         return min(self.sizes[name] for _, name in self.uses) if self.uses else 0
 
     def lasts(self, time: int) -> bool:
-        """Whether something after `time` needs it."""
+        """True if a layer after `time` uses it."""
         return any(use > time for use, _ in self.uses)
 
 
 def counts(reading: Reading) -> tuple[LayerCount, ...]:
-    """Count unknowns and constraints of every readable layer, in the order in which they run.
+    """Count unknowns and constraints of every readable layer in running order.
 
-    Behind a layer that no linear system describes |V| begins at 0 again.
+    Behind a layer that no linear system describes, |V| restarts at 0.
     """
     order = [layer.name for layer in reading.layers if layer.is_linear]
     values, value_of = _values(reading, {name: time for time, name in enumerate(order)})
@@ -63,7 +63,7 @@ def counts(reading: Reading) -> tuple[LayerCount, ...]:
 
 
 def _values(reading: Reading, times: Mapping[str, int]) -> tuple[list[_Value], dict[str, _Value]]:
-    """All values, and the one that each layer gives."""
+    """Return all values, and the value each layer gives."""
     image = _Value(-1, {"input": prod(reading.input)})
     values, value_of = [image], {"input": image}
     for layer in reading.layers:

@@ -1,4 +1,4 @@
-"""What a change did to the leak: gradient by gradient, against the network as it is."""
+"""Effect of a change on the leak, paired by gradient with the unchanged network."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from gradleak.auditing.changes import Variant
 from gradleak.auditing.result import NONE, Case, Change, Effect, Price, Run
 from gradleak.errors import NumericsError
 
-# Probability by chance below which a difference counts as shown.
+# Significance level for a difference.
 SHOWN = 0.01
-# Differences of SSIM, and of PSNR in dB, that nobody would see count as none.
+# Differences of SSIM, and of PSNR in dB, too small to be visible.
 SEEN_SSIM, SEEN_PSNR = 0.05, 1.0
-# A gradient under one draw: number of its first image, number of the draw.
+# Number of a batch's first image, and seed number.
 Pair = tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Leak:
-    """What attacks of an honest server read under one change."""
+    """Readable reconstructions by honest servers' attacks under one change."""
 
-    # Share of gradients of which any attack read a picture in any draw; None without an answer.
+    # Share of gradients that any attack reconstructed readably under any seed; None if all failed.
     leak: float | None
     read: int  # its numerator
     gradients: int  # its denominator
-    # The attack that read most gradients, of equals the one whose answers are nearest.
+    # The most successful attack; among equals the one with the closest reconstructions.
     attack: str
 
 
 def summary(variant: Variant, cases: Sequence[Case], price: Price | None, note: str) -> Change:
-    """What a change did, by the cases of all changes under an honest server.
+    """Summarise a change from the cases of all changes under an honest server.
 
-    `price` is what it costs, `note` what it did to the gradient.
+    `price` is its cost, `note` its effect on the gradient.
     """
     own = [case for case in cases if case.change == variant.id and case.attempted]
     found, reason = leak(own), variant.reason
@@ -64,7 +64,7 @@ def summary(variant: Variant, cases: Sequence[Case], price: Price | None, note: 
 
 
 def withheld(variant: Variant, bench: Bench) -> str:
-    """How much of a gradient Soteria altered, since what it chooses may be zero already."""
+    """Describe how much of a gradient Soteria altered: values it prunes may be 0 already."""
     if variant.kind != "soteria" or variant.network is None:
         return ""
     given = 0, *bench.batch(variant.batch)
@@ -82,9 +82,9 @@ def withheld(variant: Variant, bench: Bench) -> str:
 
 
 def leak(cases: Sequence[Case]) -> Leak:
-    """Leak of one change by its cases under an honest server.
+    """Compute the leak of one change from its cases under an honest server.
 
-    Failed runs read nothing, but without any answer nothing is known.
+    Failed runs count as unreadable, but if all fail the leak is unknown.
     """
     tried = [case for case in cases if case.attempted]
     runs = [run for case in tried for run in case.runs]
@@ -102,14 +102,14 @@ def _reads(case: Case) -> tuple[int, float, float]:
 
 
 def effect(before: Sequence[Case], after: Sequence[Case]) -> tuple[Effect, float | None]:
-    """Whether a change helps, and the probability of such a difference by chance.
+    """Return whether a change helps, and the p-value of the difference.
 
-    Exact one-sided sign tests over pairs of gradient and draw: one on which pairs were read, one
-    on how near the best answer came (SSIM, or PSNR below SSIM's window), where differences too
-    small to be seen are ties; twice the smaller p counts, below `SHOWN`. If an attack that was
-    nearest before failed without an answer in half of the pairs or more, and nothing came as near,
-    the change is inconclusive: it stopped a computation, which says little of what the gradient
-    holds. Cases are those of the unchanged network and of the change, honest servers alone.
+    Exact one-sided sign tests over pairs of gradient and seed: one on readability, one on the
+    quality of the best reconstruction (SSIM, or PSNR for images smaller than SSIM's window), where
+    invisible differences are ties. Twice the smaller p must be below `SHOWN`. The change is
+    inconclusive if the attack that was closest before failed in at least half of the pairs and no
+    other came as close: a failed computation says little about the gradient. Cases are those of
+    honest servers, on the unchanged network and under the change.
     """
     old, new = _best(before), _best(after)
     pairs = sorted(old.keys() & new.keys())
@@ -144,7 +144,7 @@ def _by_chance(wins: int, losses: int) -> float:
 
 
 def _best(cases: Sequence[Case]) -> dict[Pair, tuple[str, Run]]:
-    """The nearest answer of any attack to each gradient in each draw."""
+    """Return the closest reconstruction of each gradient and seed by any attack."""
     out: dict[Pair, tuple[str, Run]] = {}
     for case in cases:
         for run in case.runs:
@@ -155,7 +155,7 @@ def _best(cases: Sequence[Case]) -> dict[Pair, tuple[str, Run]]:
 
 
 def _nearer(before: Run, after: Run) -> int:
-    """Sign of the change of nearness; 0 if it is too small to be seen."""
+    """Sign of the change in quality; 0 if it is invisible."""
     least = SEEN_PSNR if before.ssim is None else SEEN_SSIM
     change = _nearness(after) - _nearness(before)
     return 0 if abs(change) < least else 1 if change > 0 else -1

@@ -1,4 +1,4 @@
-"""An entry of ``audit`` in config.yaml, from network and images to what was found."""
+"""Run the audit of an entry of ``audit`` in config.yaml."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ def audit(
     Parameters
     ----------
     name, settings
-        The entry's id, and the entry with numbers for names of ``scales``.
+        Id of the entry, and its settings with amounts resolved for the scale.
     dataset
-        File of the data set that `samples` names; None for other images.
+        File of the data set named by `samples`; None for other images.
     scale, device
         As in config.yaml.
 
     Raises
     ------
     GradleakError
-        If network, weights, images or settings cannot be used: one sentence that begins with
-        ``audit.NAME``. Nothing is attacked then.
+        If network, weights, images or settings are unusable; the message begins with
+        ``audit.NAME``. No attack is run then.
     """
     try:
         return _audit(name, settings, dataset, scale, device)
@@ -70,15 +70,15 @@ def _audit(
 
 
 def _drawn(first: nn.Module, second: nn.Module, seed: int) -> tuple[bool, str]:
-    """Whether a factory draws weights by its seed, and which it has, in words.
+    """Return whether a factory's weights depend on its seed, and a description of the weights.
 
-    One that loads a checkpoint gives the same weights under every seed.
+    A factory that loads a checkpoint returns the same weights under every seed.
     """
     parameters = dict(first.named_parameters())
     same = same_parameters(first, second, "network: the factory")
     if len(same) == len(parameters):
         return False, "weights that the factory sets"
-    # Biases of 0 and scales of 1 are part of a draw.
+    # Biases of 0 and scales of 1 do not depend on the seed.
     own = [name for name in same if parameters[name].unique().numel() > 1]
     told = f"fresh, seed {seed}"
     if own:
@@ -87,14 +87,14 @@ def _drawn(first: nn.Module, second: nn.Module, seed: int) -> tuple[bool, str]:
 
 
 def network(entry: Mapping[str, Any], seed: int) -> nn.Module:
-    """Network of ``audit.NAME.network``, with initial weights of `seed`."""
+    """Return the network of ``audit.NAME.network``, initialized with `seed`."""
     if "torchvision" in entry:
         return source.from_torchvision(entry["torchvision"], entry["arguments"], seed)
     return source.from_file(entry["file"], entry["factory"], entry["arguments"], seed)
 
 
 def words(entry: Mapping[str, Any]) -> str:
-    """The network's source, for a person."""
+    """Describe the source of the network."""
     given = ", ".join(f"{key}={value}" for key, value in entry["arguments"].items())
     if "torchvision" in entry:
         return f"torchvision's {entry['torchvision']}({given})"
@@ -104,7 +104,7 @@ def words(entry: Mapping[str, Any]) -> str:
 def _images(
     settings: Mapping[str, Any], dataset: str | None
 ) -> Callable[[tuple[int, int, int], int], Samples]:
-    """What gives images for a size and a number of classes, where these are the entry's."""
+    """Return a function that provides the entry's images for an input size and a class count."""
     classes, entry, data = settings["classes"], settings["samples"], None
     if dataset is not None:
         name, _, split = Path(dataset).stem.rpartition("-")

@@ -1,4 +1,4 @@
-"""Files of an audit: the result as JSON, and the pictures that the page shows."""
+"""Files of an audit: the result as JSON, and images shown on the page."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ Path_ = str | os.PathLike[str]
 
 
 def save(path: Path_, audit: Audit) -> None:
-    """Write a result as JSON, as `gradleak.auditing.result.schema` describes it."""
+    """Write a result as JSON with the schema of `gradleak.auditing.result.schema`."""
     write_json(str(path), audit.model_dump(mode="json"))
 
 
 def read(path: Path_) -> Audit:
-    """A result that `save` wrote; an `ArtifactError` if there is none of this version."""
+    """Read a result written by `save`; raise `ArtifactError` if there is none of this version."""
     try:
         return Audit.model_validate_json(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
@@ -41,7 +41,7 @@ def read(path: Path_) -> Audit:
 
 
 def save_pictures(path: Path_, pictures: Pictures) -> None:
-    """Write originals and answers: ``originals`` and ``answers/{attack}/{image}``."""
+    """Write originals and reconstructions: ``originals`` and ``answers/{attack}/{image}``."""
     arrays = {"originals": pictures.originals.astype(np.float32)}
     for attack, answers in pictures.answers.items():
         for image, answer in answers.items():
@@ -50,7 +50,7 @@ def save_pictures(path: Path_, pictures: Pictures) -> None:
 
 
 def read_pictures(path: Path_) -> Pictures:
-    """Pictures that `save_pictures` wrote; an `ArtifactError` if it holds none."""
+    """Read images written by `save_pictures`; raise `ArtifactError` if there are none."""
     arrays, _ = read_tensors(str(path))
     answers: dict[str, dict[int, np.ndarray]] = {}
     with whole(path):
@@ -63,11 +63,11 @@ def read_pictures(path: Path_) -> Pictures:
 
 
 def save_seconds(path: Path_, seconds: dict[str, float]) -> None:
-    """Write seconds of a client's step by change: what varies from run to run."""
+    """Write the seconds of a client's step by change, which vary from run to run."""
     write_json(str(path), seconds)
 
 
 def read_seconds(path: Path_) -> dict[str, float]:
-    """Seconds that `save_seconds` wrote."""
+    """Read seconds written by `save_seconds`."""
     with whole(path):
         return TypeAdapter(dict[str, float]).validate_json(Path(path).read_bytes())

@@ -1,4 +1,4 @@
-"""Whether a network may pass: a build can fail when a change of the network makes it leak more."""
+"""Gate for continuous integration: fail if a network leaks more than allowed."""
 
 from __future__ import annotations
 
@@ -7,30 +7,25 @@ from gradleak.errors import GradleakError
 
 
 class LeaksTooMuch(GradleakError):
-    """The network leaks more than it may; the message says what and how much."""
+    """Raised if a network leaks more than allowed; the message says what and by how much."""
 
 
 def leak(audit: Audit) -> float | None:
-    """Share of gradients of which an honest server's attack read a picture in any draw.
+    """Share of gradients that an honest server's attack reconstructed readably under any seed.
 
-    None where no attack gave an answer, so that nothing was measured.
+    None if every attack failed, so that nothing was measured.
     """
     (own,) = [change for change in audit.changes if change.id == NONE]
     return own.leak
 
 
 def check(audit: Audit, limit: float | None, baseline: Audit | None) -> str:
-    """One sentence on why a network passes: `limit` is the largest share that does.
+    """Return one sentence on why a network passes.
 
-    It must not exceed that of `baseline`, an earlier result, either.
+    Its leak must exceed neither `limit` nor the leak of `baseline`, an earlier result.
 
-    Raises
-    ------
-    LeaksTooMuch
-        If it does not pass.
-    GradleakError
-        If there is neither a limit nor a baseline, nothing was measured, or the baseline is of
-        another network or other settings.
+    Raises `LeaksTooMuch` if the network does not pass, and `GradleakError` if neither limit nor
+    baseline is given, nothing was measured, or the baseline has another network or other settings.
     """
     if limit is None and baseline is None:
         raise GradleakError(
@@ -67,7 +62,7 @@ def _measured(audit: Audit, where: str) -> float:
 
 
 def _comparable(audit: Audit, baseline: Audit) -> None:
-    """Refuse a baseline that was measured on something else."""
+    """Refuse a baseline with another network or other settings."""
     pairs = {"name": (audit.name, baseline.name)} | {
         key: (getattr(audit.setting, key), getattr(baseline.setting, key))
         for key in type(audit.setting).model_fields

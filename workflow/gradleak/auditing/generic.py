@@ -1,7 +1,7 @@
-"""Inverting Gradients on any network, by automatic derivatives of second order.
+"""Inverting Gradients on any PyTorch network, by second-order automatic differentiation.
 
-The search is `gradleak.attacks.inverting.InvertingGradients` itself: its objective, steps,
-milestones and rule of failure. Only the gradients come from elsewhere.
+Objective, steps, milestones and failure criterion are those of
+`gradleak.attacks.inverting.InvertingGradients`; only the gradients are computed differently.
 """
 
 from __future__ import annotations
@@ -24,26 +24,27 @@ from gradleak.matching.members import Members
 from gradleak.matching.placed import Placed
 from gradleak.usable import check_gradient
 
-# Norms whose pass depends on the mode; what else does is dropout, which no attacker can follow.
+# Norms whose forward pass depends on the mode. The other such layers are dropout, which no attacker
+# can reproduce.
 NORMS = (nn.modules.batchnorm._BatchNorm, nn.modules.instancenorm._InstanceNorm)
 
 
 @dataclass(frozen=True)
 class ModuleView:
-    """What an attacker knows of one gradient of a network, run as a module."""
+    """An attacker's view of one gradient of a network that runs as a module."""
 
-    module: nn.Module  # with the weights that the server sent
-    known: AttackerView  # of its chain nothing but name and size are looked at
-    # For some parameters, which of their values are compared: 1 or 0, of the same shape.
+    module: nn.Module  # with the weights sent by the server
+    known: AttackerView  # only name and size of its chain are used
+    # By parameter, optionally: mask of the values compared, 0 or 1, same shape.
     compared: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def invert(
     attack: InvertingGradients, views: Sequence[ModuleView], seeds: Sequence[int]
 ) -> list[Reconstruction | NumericsError]:
-    """Answer each view by its own search, from the noise that a chain would start from.
+    """Attack each view separately, from the same noise as on a chain.
 
-    Of the attack's settings ``starts`` is 1 and ``start`` normal.
+    Requires ``starts`` = 1 and ``start`` normal in the attack's settings.
     """
     out: list[Reconstruction | NumericsError] = []
     for view, seed in zip(views, seeds, strict=True):
@@ -76,7 +77,7 @@ def _one(attack: InvertingGradients, view: ModuleView, seed: int) -> Reconstruct
 
 
 class ModuleMembers(Members):
-    """One search under a network that is no chain."""
+    """One optimisation-based attack on a network that is not a chain."""
 
     @property
     def gradients(self) -> ModuleGradients:  # type: ignore[override]
@@ -85,7 +86,7 @@ class ModuleMembers(Members):
         return self.network
 
     def select(self, index: torch.Tensor | slice) -> ModuleMembers:
-        """Itself: there is one member."""
+        """Return itself: there is one member."""
         return self
 
     def parts(self) -> list[slice]:
@@ -94,7 +95,7 @@ class ModuleMembers(Members):
 
 
 class ModuleGradients(Placed):
-    """Gradients of one network's mean loss, differentiable in the images."""
+    """Gradients of one network's mean loss, differentiable with respect to the images."""
 
     def __init__(self, view: ModuleView, dtype: torch.dtype, device: torch.device) -> None:
         self.device, self.dtype, self.view = device, dtype, view
@@ -109,7 +110,7 @@ class ModuleGradients(Placed):
         self, x: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor
     ) -> list[torch.Tensor]:
         """Gradients (1, ...) of images (1, K, C, H, W) with labels (1, K), times `scale` (1,)."""
-        # A copy, since a network may begin with a step in place.
+        # Copied, since a network may begin with an in-place operation.
         output = self.view.module(x[0].clone())
         value = scale[0] * mean_loss(self.view.known.loss, output, labels[0])
         found = torch.autograd.grad(
@@ -123,9 +124,9 @@ class ModuleGradients(Placed):
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run the network as the client did, but without dropout; it is left as it was.
+        """Run the network as the client did, but without dropout, and restore it.
 
-        Flash attention, and attention's fast path, have no derivative of second order.
+        Flash attention and the fast path of attention have no second derivative.
         """
         module, fast = self.view.module, torch.backends.mha.get_fastpath_enabled()
         with passing(module, "evaluation"), sdpa_kernel(SDPBackend.MATH):

@@ -1,4 +1,4 @@
-"""The audit's own copy of a network: what cannot be audited is refused, with what to do instead."""
+"""Copy a user's network for the audit, refusing networks that cannot be audited."""
 
 from __future__ import annotations
 
@@ -16,19 +16,15 @@ from gradleak.errors import ConfigError
 
 FROZEN = "Frozen parameters were taken for shared ones, like all others."
 HALF = "Parameters of half precision were taken in float32."
-# Bytes of a number of float32.
+# Bytes of a float32 value.
 SINGLE = 4
 
 
 def own_copy(model: Any) -> tuple[nn.Module, tuple[str, ...]]:
-    """A copy to audit, of which all parameters have gradients of float32 or better.
+    """Return a copy whose parameters all have gradients in float32 or better, and its differences.
 
-    With it come sentences on what differs from `model`, which is left as it was.
-
-    Raises
-    ------
-    ConfigError
-        If it is no network, or one whose layers cannot be seen, copied or derived; one sentence.
+    `model` is not modified; differences from it are given as sentences. Raises `ConfigError` if it
+    is not a network, or has layers that cannot be seen, copied or differentiated.
     """
     check_network(model, "network")
     try:
@@ -55,9 +51,9 @@ def own_copy(model: Any) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 def check_network(found: Any, what: str) -> None:
-    """Refuse what is no network, or one whose layers are hidden or have no weights yet.
+    """Refuse anything but a network with visible layers and initialized weights.
 
-    The sentence of the `ConfigError` begins with `what`, which says where `found` comes from.
+    The message of the `ConfigError` begins with `what`, the origin of `found`.
     """
     if isinstance(found, nn.Module):
         _check_plain(found)
@@ -72,9 +68,9 @@ def check_network(found: Any, what: str) -> None:
 
 
 def same_parameters(first: nn.Module, second: nn.Module, what: str) -> list[str]:
-    """Names of parameters that two draws of a network share.
+    """Names of parameters with equal values in two initializations of a network.
 
-    A `ConfigError` if these are of different networks; it begins with `what`, where they come from.
+    Raises `ConfigError`, whose message begins with `what`, if the networks differ.
     """
     draws = [dict(network.named_parameters()) for network in (first, second)]
     one, other = ([(name, value.shape) for name, value in draw.items()] for draw in draws)
@@ -83,7 +79,7 @@ def same_parameters(first: nn.Module, second: nn.Module, what: str) -> list[str]
             f"{what} gives parameters of other names or shapes at another seed; let chance draw "
             "weights alone."
         )
-    # Draws may lie on different devices.
+    # The two may be on different devices.
     first_draw, second_draw = (
         {name: value.detach().cpu().float() for name, value in draw.items()} for draw in draws
     )
@@ -91,7 +87,7 @@ def same_parameters(first: nn.Module, second: nn.Module, what: str) -> list[str]
 
 
 def _check_plain(model: nn.Module) -> None:
-    """Refuse compiled, scripted and lazy networks, and names that no graph can hold."""
+    """Refuse compiled, scripted and lazy networks, and names that a graph cannot hold."""
     kind = type(model).__name__
     for name, part in model.named_modules():
         where = f"{name} of {kind}" if name else kind
@@ -120,12 +116,12 @@ def _check_plain(model: nn.Module) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """First line of an error's message, without the stop at its end; its type if there is none."""
+    """First line of an error's message without the final full stop; its type if there is none."""
     if isinstance(error, SystemExit):
         return "it ends Python with sys.exit"
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def times(size: Sequence[int]) -> str:
-    """Sides as in 3x32x32."""
+    """Format a shape as in 3x32x32."""
     return "x".join(map(str, size))

@@ -1,4 +1,4 @@
-"""Kinds of the modules, functions and methods of PyTorch that an audit knows."""
+"""Classification of PyTorch modules, functions and methods that an audit knows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def _of(owner: Any, names: str) -> tuple[Any, ...]:
 
 
 def _methods(names: str) -> tuple[Any, ...]:
-    """Functions of torch and methods of the same names."""
+    """Functions of torch and methods with the same names."""
     return *_of(torch, names), *names.split()
 
 
@@ -29,7 +29,7 @@ ACTIVATIONS: dict[Any, str] = {
     )
     for key in keys
 }
-# Activations that act on each value, but that no closed form opens.
+# Elementwise activations that no closed-form attack inverts.
 OTHER_ACTIVATIONS = (
     *_of(nn, "GELU SiLU ELU CELU SELU Mish ReLU6 Hardswish Hardsigmoid Hardtanh Softplus PReLU"),
     *_of(functional, "gelu silu elu mish relu6 hardswish hardsigmoid softplus"),
@@ -41,10 +41,10 @@ PRODUCTS = (operator.mul, operator.imul, *_methods("mul multiply"), "mul_")
 QUOTIENTS = (operator.truediv, operator.itruediv, *_methods("div divide true_divide"), "div_")
 NEGATIONS = (operator.neg, *_methods("neg negative"))
 DIVISIONS = _methods("chunk split tensor_split unbind")
-# Steps that only ask for sizes or check them.
+# Operations that only read or check sizes.
 BOOKKEEPING = (getattr, torch._assert, operator.eq, operator.floordiv, "size", "dim")
 LOG_SOFTMAX = (nn.LogSoftmax, functional.log_softmax, *_methods("log_softmax"))
-# Kinds that need no look at arguments.
+# Kinds that do not depend on arguments.
 KINDS: dict[Any, str] = {
     member: kind
     for kind, members in {
@@ -62,10 +62,10 @@ KINDS: dict[Any, str] = {
         "reshape": (
             *(nn.Flatten, nn.Unflatten, "view", "contiguous", "expand"),
             *_methods("flatten reshape permute transpose squeeze unsqueeze"),
-            *DIVISIONS,  # in pieces, each of which is then taken by itself
+            *DIVISIONS,  # into pieces, each of which is then selected
         ),
         "dropout": (*_of(nn, "Dropout Dropout1d Dropout2d"), functional.dropout),
-        # Some of what a step takes, chosen by place.
+        # Selection by position.
         "part": (operator.getitem, *_methods("select narrow")),
     }.items()
     for member in members

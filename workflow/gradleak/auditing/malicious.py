@@ -1,4 +1,4 @@
-"""The malicious server's chapter: MKOR's weights are sent, one gradient of a batch comes back."""
+"""Malicious server: MKOR's weights are sent, and one gradient per batch comes back."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from gradleak.servers.base import build as build_server
 from gradleak.servers.secret import Secret
 from gradleak.targets import TargetSet
 
-# Images that share the gradient, if the network has so many classes to tell them apart by.
+# Batch size, if the network has as many classes.
 MOST = 8
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """What came of it."""
+    """Outcome of the malicious server's attack."""
 
     reason: str = ""  # why it does not apply
-    case: Case | None = None  # a run for each image of the batch and draw
+    case: Case | None = None  # one run for each image of the batch and seed
     best: Best = field(default_factory=Best)
 
 
 def chapter(entry: Entry, network: Network, change: str, bench: Bench) -> Chapter:
-    """Run MKOR on the unchanged network, `change` being its id among the changes.
+    """Run MKOR on the unchanged network, whose id among the changes is `change`.
 
-    The first images of each class share one gradient, draw after draw.
+    The first images of each class share one gradient per seed.
     """
     reason = _inapplicable(entry, network, bench)
     if reason:
@@ -89,7 +89,7 @@ def _inapplicable(entry: Entry, network: Network, bench: Bench) -> str:
 
 
 def server_options(chain: Chain) -> dict[str, Any]:
-    """Settings of the server that a chain allows: spare channels silent where ReLU makes it so."""
+    """Server settings for a chain: spare channels are silent where ReLU allows it."""
     quiet = all(
         layer.activation.name == "relu" and (layer.bias or layer.normed)
         for layer in chain.convolutions
@@ -106,7 +106,7 @@ Sent = tuple[Arrays, Secret]
 
 
 def _sent(network: ChainNetwork, draw: int) -> Sent:
-    """Weights that the server sends, and what it keeps of them."""
+    """Return the weights that the server sends, and what it retains."""
     options = server_options(network.chain)
     server, weights = build_server(options), network.weights(draw)
     sent, values = server.corrupt(network.chain, weights, SEED + draw)
@@ -114,7 +114,7 @@ def _sent(network: ChainNetwork, draw: int) -> Sent:
 
 
 def _received(network: ChainNetwork, given: Sent, draw: int, targets: TargetSet) -> AttackerView:
-    """What the server gets back of one batch; no labels are granted."""
+    """Return the attacker's view of one batch's gradient, without labels."""
     (sent, secret), labels = given, targets.labels[0]
     gradient = network.gradient(sent, targets.inputs(0), labels, noise_seed(draw, 0))
     view = network.view(draw, Shared(gradient, labels, run_seed(draw, 0)))
@@ -123,7 +123,7 @@ def _received(network: ChainNetwork, given: Sent, draw: int, targets: TargetSet)
 
 
 def _answer(found: Reconstruction | str, label: int, targets: TargetSet) -> np.ndarray | str:
-    """Pixels (C, H, W) that the attack gives for a class, or why there are none."""
+    """Pixels (C, H, W) reconstructed for a class, or the reason why there are none."""
     if isinstance(found, str):
         return found
     if label not in found.classes:

@@ -1,4 +1,4 @@
-"""The attacks of an audit, their settings by scale, and why one does not apply to a network."""
+"""Attacks of an audit with their settings by scale and their requirements on networks."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ HONEST: Chapter = "honest server"
 MALICIOUS: Chapter = "malicious server"
 SEARCH = "inverting_gradients"
 CLOSED, SECOND, MKOR = "rgap", "gauss_newton", "mkor"
-# Attacks that are made against one change, and apply to no other.
+# Attacks against one kind of change, which apply to no other.
 UNLOCK, MASKED = "unlock", "masked"
-# Attacks that are made against one kind of change.
+# Attacks that are run against one kind of change.
 AGAINST = {"lock": UNLOCK, "soteria": MASKED}
-# Multiply-adds of a gradient and of the gradient of a distance between gradients, each about two
-# passes forward and back, relative to one pass forward; parameters are read and written as often.
+# Multiply-adds of a gradient, and of the gradient of a distance between gradients, in forward
+# passes (each takes about two forward and backward passes); parameters are read and written as
+# often.
 PASSES = 4
-# Fewest steps of a search, however large the network is.
+# Lower bound on steps in large networks.
 LEAST = 10
 
 
 @dataclass(frozen=True)
 class Amounts:
-    """What attacks may spend at one scale."""
+    """Computational budget of the attacks at one scale."""
 
-    steps: int  # of Inverting Gradients, at most
-    work: float  # multiply-adds of one such search, by which its steps are cut in large networks
-    copa: int  # steps of COPA's optimiser for each layer
+    steps: int  # upper bound for Inverting Gradients
+    work: float  # multiply-adds of one such run, which bounds its steps in large networks
+    copa: int  # optimiser steps of COPA per layer
     second: int  # steps of the second-order attack
-    precondition: bool  # whether these are preconditioned: fewer passes, but each step costs more
-    soteria: float  # multiply-adds of its passes for one gradient, beyond which it is not tried
+    precondition: bool  # whether to precondition it: fewer but more expensive steps
+    soteria: float  # multiply-adds of its passes for one gradient, beyond which it is skipped
 
 
 SCALES = {
@@ -48,23 +49,23 @@ SCALES = {
 
 @dataclass(frozen=True)
 class Entry:
-    """One attack of the menu; as of `gradleak.auditing.result.AttackPart`."""
+    """One attack; fields as in `gradleak.auditing.result.AttackPart`."""
 
     id: str
     title: str
     chapter: Chapter
     settings: str
-    options: Mapping[str, Any]  # as an entry of ``attacks`` in config.yaml
+    options: Mapping[str, Any]  # as in an entry of ``attacks`` in config.yaml
 
     def attack(self, chain: Chain | None, device: str) -> Attack | ManyAttack:
-        """The attack; against a lock a search fits what it does beside the image."""
+        """Build the attack; against a lock, Inverting Gradients also fits the key's effect."""
         options = dict(self.options)
         if self.id == SEARCH and chain is not None and chain.locked:
             options["lock"] = "fit"
         return build(options, device)
 
     def reason(self, chain: Chain, mode: str) -> str:
-        """Why it does not apply to a chain; empty if it does."""
+        """Reason why it does not apply to a chain; empty if it does."""
         if self.id == MKOR:
             return _unplanned(chain) or mkor(self, chain).applies(chain) or ""
         attack = self.attack(chain, "cpu")
@@ -73,16 +74,16 @@ class Entry:
         return attack.applies(chain) or ""
 
     def part(self, reason: str) -> AttackPart:
-        """What the result says of it."""
+        """Convert to the result's format."""
         own = {key: getattr(self, key) for key in ("id", "title", "chapter", "settings")}
         return AttackPart(**own, reason=reason)
 
 
 def menu(scale: str, multiply_adds: int, parameters: int) -> tuple[Entry, ...]:
-    """All attacks at one scale, those of an honest server first.
+    """Return all attacks at one scale, those of an honest server first.
 
-    `multiply_adds` are those of one image's pass forward: steps of searches are cut so that one
-    stays within `Amounts.work`.
+    `multiply_adds` counts one image's forward pass; steps of optimisation-based attacks are reduced
+    to stay within `Amounts.work`.
     """
     amounts = SCALES[scale]
     steps = search_steps(amounts, multiply_adds, parameters)
@@ -113,7 +114,7 @@ def menu(scale: str, multiply_adds: int, parameters: int) -> tuple[Entry, ...]:
                 "method": SECOND,
                 "iterations": amounts.second,
                 "precondition": amounts.precondition,
-                # Gradients are shared in float32, and say nothing beyond.
+                # Shared gradients are float32; nothing below its precision is reliable.
                 "target": 1e-6,
             },
         ),
@@ -149,13 +150,13 @@ def menu(scale: str, multiply_adds: int, parameters: int) -> tuple[Entry, ...]:
 
 
 def search_steps(amounts: Amounts, multiply_adds: int, parameters: int) -> int:
-    """Steps of a search that stays within its work."""
+    """Number of steps of an optimisation-based attack within its budget."""
     each = PASSES * (multiply_adds + parameters)
     return max(LEAST, min(amounts.steps, int(amounts.work / each)))
 
 
 def cut_short(scale: str, multiply_adds: int, parameters: int) -> str:
-    """A sentence on a search that the network's size cut; empty if it did not."""
+    """Note on an attack shortened because of the network's size; empty if it was not."""
     most = SCALES[scale].steps
     steps = search_steps(SCALES[scale], multiply_adds, parameters)
     if steps == most:
@@ -167,12 +168,12 @@ def cut_short(scale: str, multiply_adds: int, parameters: int) -> str:
 
 
 def named(entries: tuple[Entry, ...], name: str) -> Entry:
-    """Entry of that id."""
+    """Return the entry with that id."""
     return next(entry for entry in entries if entry.id == name)
 
 
 def mkor(entry: Entry, chain: Chain) -> Attack:
-    """MKOR for a chain: what it reads of a region depends on the pools."""
+    """Build MKOR for a chain: the reconstruction of a region depends on the pools."""
     average = any(layer.pool == "average" for layer in chain.convolutions)
     attack = build({**entry.options, "estimate": "average" if average else "bounds"})
     assert not isinstance(attack, ManyAttack)
@@ -180,7 +181,7 @@ def mkor(entry: Entry, chain: Chain) -> Attack:
 
 
 def _unplanned(chain: Chain) -> str:
-    """Why MKOR lays no paths through a chain; empty if it does."""
+    """Reason why MKOR cannot lay paths through a chain; empty if it can."""
     from gradleak.servers.plan import plan
 
     for layer in chain.convolutions:

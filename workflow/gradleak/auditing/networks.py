@@ -1,4 +1,4 @@
-"""Networks of an audit as clients run them and attackers see them: chains, and all others."""
+"""Networks of an audit as run by clients and seen by attackers: chains, and all others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Arrays = dict[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Failed:
-    """A run without an answer, and why."""
+    """A run without reconstruction, and the reason."""
 
     reason: str
 
@@ -45,56 +45,56 @@ Answer = Reconstruction | Failed
 
 @dataclass(frozen=True)
 class Task:
-    """What all clients of an audit do."""
+    """Settings shared by all clients of an audit."""
 
     loss: str  # one of `gradleak.losses.LOSSES`
     mode: str  # training or evaluation
     low: float  # range of the network's input
     high: float
-    device: torch.device  # where gradients and searches are computed
+    device: torch.device  # for gradients and attacks
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A gradient under attack, and what the attacker is told of it."""
+    """A gradient under attack, and what the attacker knows of it."""
 
     gradient: Arrays
-    labels: np.ndarray  # (K,), as the loss takes them
-    seed: int  # of the attack's own choices
-    start: np.ndarray | None = None  # images (1, K, C, H, W) that an attack may begin with
+    labels: np.ndarray  # (K,), in the form the loss expects
+    seed: int  # of the attack
+    start: np.ndarray | None = None  # images (1, K, C, H, W) to start from
 
 
 @dataclass(frozen=True)
 class Network(ABC):
-    """A network of an audit; `draw` numbers its weights."""
+    """A network under audit; `draw` numbers its initializations."""
 
     task: Task
 
     @property
     @abstractmethod
     def parameters(self) -> int:
-        """Numbers that are trained."""
+        """Number of trainable parameters."""
 
     @property
     @abstractmethod
     def multiply_adds(self) -> int:
-        """Of one image's pass forward, in convolutions and fully connected layers."""
+        """Multiply-adds of convolutions and fully connected layers in one image's forward pass."""
 
     @abstractmethod
     def reason(self, entry: Entry) -> str:
-        """Why an attack does not apply; empty if it does."""
+        """Reason why an attack does not apply; empty if it does."""
 
     @abstractmethod
     def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
-        """Answers of an attack to several gradients."""
+        """Attack several gradients."""
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """Range of what attackers look for."""
+        """Range of the values that attackers reconstruct."""
         return self.task.low, self.task.high
 
     def _view(self, chain: Chain, weights: Arrays, shared: Shared, **more: Any) -> AttackerView:
-        """What an attacker knows of one gradient; labels are granted."""
+        """Return the attacker's view of one gradient, with labels."""
         (low, high), task = self.bounds, self.task
         labels = tuple(int(label) for label in shared.labels)
         known = chain, weights, shared.gradient, labels, low, high, task.loss, len(labels)
@@ -104,14 +104,14 @@ class Network(ABC):
     def _client(
         self, draw: int, images: np.ndarray, labels: np.ndarray, seed: int
     ) -> tuple[Client, Arrays]:
-        """A client, and its gradient before any defence."""
+        """Return a client, and its gradient before any defence."""
 
     def share(
         self, draw: int, images: np.ndarray, labels: np.ndarray, defence: Defence | None, seed: int
     ) -> Arrays:
-        """What a client shares of a batch (K, C, H, W) with labels (K,).
+        """Return the gradient that a client shares of a batch (K, C, H, W) with labels (K,).
 
-        A `NumericsError` if the gradient is of no use to anybody.
+        Raises `NumericsError` if the gradient is unusable.
         """
         owner, found = self._client(draw, images, labels, seed)
         return found if defence is None else defence.apply(owner, found, seed)
@@ -119,12 +119,12 @@ class Network(ABC):
 
 @dataclass(frozen=True)
 class ChainNetwork(Network):
-    """A chain and its weights by draw, as the server sends them."""
+    """A chain with its weights by seed, as sent by the server."""
 
     chain: Chain
     weights: Callable[[int], Arrays]
-    names: tuple[str, ...] = ()  # of its layers, as the user gave them
-    before: Preprocessing | None = None  # what it does to an image first, known to everybody
+    names: tuple[str, ...] = ()  # of its layers in the user's network
+    before: Preprocessing | None = None  # preprocessing of the image, known to everyone
 
     @property
     def parameters(self) -> int:
@@ -133,7 +133,7 @@ class ChainNetwork(Network):
 
     @property
     def multiply_adds(self) -> int:
-        """See `Network`; a lock's two layers count as well."""
+        """See `Network`; includes the two layers of a lock."""
         shapes = [part.shape for part in self.chain.parts]
         linear = [layer for layer in self.chain.layers if isinstance(layer, LinearLayer)]
         return (
@@ -143,13 +143,13 @@ class ChainNetwork(Network):
         )
 
     def held(self, draw: int) -> Arrays:
-        """Weights that a client runs it with: with its key, where there is a lock."""
+        """Weights a client runs, including its key if there is a lock."""
         return self.weights(draw) | draw_key(self.chain, 0, draw)
 
     def _client(
         self, draw: int, images: np.ndarray, labels: np.ndarray, seed: int
     ) -> tuple[Client, Arrays]:
-        """See `Network`; nothing of a lock is shared."""
+        """See `Network`; the lock's part is not shared."""
         images = images if self.before is None else self.before(images)
         held = self.held(draw)
         try:
@@ -161,7 +161,7 @@ class ChainNetwork(Network):
     def gradient(
         self, weights: Arrays, images: np.ndarray, labels: np.ndarray, seed: int
     ) -> Arrays:
-        """Gradient under some weights, of what the first layer takes."""
+        """Gradient for inputs of the first layer."""
         task = self.task
         return capture(
             self.chain,
@@ -176,12 +176,12 @@ class ChainNetwork(Network):
         )
 
     def told(self, reason: str) -> str:
-        """A reason in which layers go by the names that the user gave them."""
+        """Replace layer names in a reason by the user's."""
         return told(reason, self.chain, self.names)
 
     @cached_property
     def attacked(self) -> Chain:
-        """The chain as attackers run it: without dropout, whose choices they do not know."""
+        """The chain as run by attackers: without dropout, whose mask they do not know."""
         specs = [
             replace(spec, dropout=0.0) if isinstance(spec, LinearSpec) else spec
             for spec in self.chain.specs
@@ -194,12 +194,12 @@ class ChainNetwork(Network):
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """See `Network`; of what the first layer takes."""
+        """See `Network`; for the first layer's input."""
         own = super().bounds
         return own if self.before is None else self.before.bounds(*own)
 
     def view(self, draw: int, shared: Shared, **more: Any) -> AttackerView:
-        """What an attacker knows of one gradient; images are what the first layer takes."""
+        """Attacker's view of one gradient; images are inputs of the first layer."""
         return self._view(self.attacked, self.weights(draw), shared, **more)
 
     def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
@@ -239,7 +239,7 @@ class ChainNetwork(Network):
         return answer
 
     def _masked(self, draw: int, views: Sequence[AttackerView]) -> list[ModuleView]:
-        """Views that leave out the columns of zeros in the first fully connected layer."""
+        """Views with masks that exclude zero columns of the first fully connected layer."""
         weights = self.weights(draw)
         if self.task.mode == "training":
             held = without_statistics(weights)
@@ -254,7 +254,7 @@ class ChainNetwork(Network):
 
 @dataclass(frozen=True)
 class ModuleNetwork(Network):
-    """A network that is no chain, by draw."""
+    """A network that is not a chain, by seed."""
 
     reading: Reading
     module: Callable[[int], nn.Module]
@@ -262,7 +262,7 @@ class ModuleNetwork(Network):
 
     @cached_property
     def layerless(self) -> Chain:
-        """A chain without layers, that gives views and messages a name and a size."""
+        """A chain without layers that gives views and messages a name and a size."""
         return Chain(type(self.module(0)).__name__, self.reading.input, ())
 
     @property
@@ -272,15 +272,15 @@ class ModuleNetwork(Network):
 
     @property
     def multiply_adds(self) -> int:
-        """See `Network`; of readable layers alone."""
+        """See `Network`; counts readable layers only."""
         return self.reading.multiply_adds
 
     def _client(
         self, draw: int, images: np.ndarray, labels: np.ndarray, seed: int
     ) -> tuple[Client, Arrays]:
-        """See `Network`; defences here look at gradients alone."""
+        """See `Network`; defences here act on gradients only."""
         module, task = self.module(draw), self.task
-        # Dropout's seed must not reach what else is drawn.
+        # Keep dropout from advancing the global random state.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             found = client.gradient(module.to(task.device), images, labels, task.loss, task.mode)
@@ -304,7 +304,7 @@ class ModuleNetwork(Network):
 
 
 def _judged(found: Reconstruction | NumericsError) -> Answer:
-    """An answer that the attack itself does not hold for a failure, or why there is none."""
+    """Return a reconstruction, or the reason why the attack considers it failed."""
     if isinstance(found, NumericsError):
         return Failed(str(found))
     if found.failure:
@@ -315,5 +315,5 @@ def _judged(found: Reconstruction | NumericsError) -> Answer:
 
 
 def signed(labels: np.ndarray, margin: bool) -> np.ndarray:
-    """Labels as the loss takes them: −1 or 1 by parity for a loss of a margin."""
+    """Labels as the loss expects them: −1 or 1 by parity for a margin loss."""
     return 2 * (labels % 2) - 1 if margin else labels

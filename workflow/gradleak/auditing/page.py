@@ -1,4 +1,4 @@
-"""report.html: an audit for a person to read, in one file that asks for nothing from outside."""
+"""report.html: an audit as one self-contained page."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from gradleak.auditing.page_pictures import LARGE, SMALL, Embedded, Pictures, em
 from gradleak.auditing.result import NONE, Audit, Case, Change, Chapter, Effect, Run
 from gradleak.provenance import software
 
-# The template takes in what else the page is made of.
+# The template includes the page's other parts.
 TEMPLATE = "audit.html.j2"
-# Images that the strip shows; more would make the file large and the table endless.
+# Images in the strip; more would make the file and the table too large.
 STRIP = 10
 NO_PROOF = "no proof of safety"
 CHAPTERS: tuple[Chapter, Chapter] = ("honest server", "malicious server")
-# Effects in the order of the table.
+# Order of effects in the table.
 ORDER: tuple[Effect, ...] = ("helps", "no difference shown", "inconclusive", "worse", "")
-# What a grade says: as a label, and in a sentence that needs no other.
+# Wording of a grade: as a label, and as a sentence on its own.
 GRADES = {
     "leaks": ("It leaks", "At least one answer to the unchanged network was readable."),
     "partly": (
@@ -36,7 +36,7 @@ GRADES = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One answer of the strip: its picture and scores."""
+    """One reconstruction of the strip: its image and scores."""
 
     attack: str
     picture: Embedded | None
@@ -47,10 +47,10 @@ class Cell:
 def write(
     path: str | os.PathLike[str], audit: Audit, pictures: Pictures, command: str | None = None
 ) -> None:
-    """Write the page.
+    """Write the page, which shows the first ten images.
 
-    Of the pictures the first ten are shown. `command` is what makes the page again, by default the
-    pipeline's for the audit's name. An `ArtifactError` if the file cannot be written.
+    `command` regenerates the page; by default it is the pipeline's command for the audit. Raises
+    `ArtifactError` if the file cannot be written.
     """
     text = render(audit, pictures, command)
     with atomic(path) as temporary:
@@ -58,7 +58,7 @@ def write(
 
 
 def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
-    """HTML of the page; parameters as of `write`."""
+    """Return the HTML of the page; parameters as in `write`."""
     label, meaning = GRADES[audit.verdict.grade]
     changes = {change.id: change for change in audit.changes}
     critical = [i for i, layer in enumerate(audit.structure.layers) if layer.critical]
@@ -87,13 +87,13 @@ def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
 
 
 def best(runs: Iterable[Run]) -> Run | None:
-    """The answer nearest to its original: a readable one, by SSIM, by PSNR, the first of equals."""
+    """Return the closest reconstruction: readable first, then by SSIM, PSNR and order."""
     scored = [run for run in runs if run.psnr is not None]
     return max(scored, key=lambda run: run.rank, default=None)
 
 
 def failures(runs: Sequence[Run]) -> list[str]:
-    """Why runs gave no answer, each reason once; with how often if it is not that of all."""
+    """Distinct reasons of failed runs, each with its count unless all runs share it."""
     reasons = Counter(run.reason for run in runs if run.status != "ok")
     return [
         (reason or "no reason given") + ("" if many == len(runs) else f" ({many})")
@@ -112,7 +112,7 @@ def _helps(ranking: Sequence[str], changes: dict[str, Change]) -> list[Change]:
 
 
 def _pair(audit: Audit, pictures: Pictures) -> tuple[Embedded, Embedded | None] | None:
-    """Original and answer of the worst reconstruction."""
+    """Original and reconstruction of the worst leak."""
     worst = audit.verdict.worst
     if worst is None:
         return None
@@ -122,7 +122,7 @@ def _pair(audit: Audit, pictures: Pictures) -> tuple[Embedded, Embedded | None] 
 
 
 def _chapter(name: Chapter, audit: Audit, pictures: Pictures) -> dict[str, Any]:
-    """Attacks of a chapter, cases of the network as it is and of all changes, and the strip."""
+    """Attacks of a chapter, cases of all changes, and the strip."""
     attacks = {attack.id: attack for attack in audit.attacks if attack.chapter == name}
     cases = [case for case in audit.cases if case.attack in attacks]
     plain = [case for case in cases if case.change == NONE]
@@ -143,7 +143,7 @@ def _chapter(name: Chapter, audit: Audit, pictures: Pictures) -> dict[str, Any]:
 
 
 def _shown(cases: Sequence[Case], audit: Audit, pictures: Pictures) -> list[int]:
-    """Images that the strip of some cases shows: the first ten, the worst among them."""
+    """Images in the strip of some cases: the first ten, including the worst leak."""
     worst = audit.verdict.worst
     tried = {run.image for case in cases for run in case.runs}
     tried |= {image for case in cases for image in pictures.answers.get(case.attack, {})}

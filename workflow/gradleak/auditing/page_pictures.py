@@ -1,4 +1,4 @@
-"""Pictures of an audit as PNG inside the page."""
+"""Images of an audit as PNG data inside the page."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-# Sides in CSS pixels: of the worst answer and its original, and of the pictures of a strip.
+# Sides in CSS pixels: of the worst leak, and of images in a strip.
 LARGE, SMALL = 224, 96
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """The images under attack and the answers to them.
+    """Images under attack and their reconstructions.
 
-    A `ValueError` if a picture is no (C, H, W) array of numbers, or an answer has another shape
-    than the originals or an image that is not among them.
+    Raises `ValueError` if an image is not a numeric (C, H, W) array, or a reconstruction has
+    another shape than the originals or an unknown image number.
     """
 
     originals: np.ndarray  # (n, C, H, W) in [0, 1]
-    # For each attack's id: number of an image -> the best answer (C, H, W) to it under no change,
-    # in [0, 1]; what lies outside is clipped. It is that of the run of the largest rank.
+    # By attack id and image number: the best reconstruction (C, H, W) without any change, clipped
+    # to [0, 1]; that of the run with the largest rank.
     answers: Mapping[str, Mapping[int, np.ndarray]]
 
     def __post_init__(self) -> None:
@@ -43,7 +43,7 @@ class Pictures:
 
 @dataclass(frozen=True)
 class Embedded:
-    """A picture to show: its data, its sides in CSS pixels, and whether pixels are kept square."""
+    """An image as data URI, with its sides in CSS pixels and whether it is enlarged."""
 
     uri: str
     width: int
@@ -52,11 +52,11 @@ class Embedded:
 
 
 def embed(pixels: np.ndarray, side: int) -> Embedded:
-    """Picture whose longer side is at most `side` CSS pixels.
+    """Encode an image with its longer side at most `side` CSS pixels.
 
-    Small ones are enlarged by a whole factor in the browser, so that the file stays small and
-    each pixel is a square; larger ones are made smaller here. Of `pixels` (C, H, W), one channel is
-    grey, three are colours, any other number is shown as its mean.
+    Small images are enlarged by an integer factor in the browser, which keeps the file small and
+    pixels sharp; larger ones are downsampled. `pixels` is (C, H, W): one channel is grey, three are
+    RGB, any other number is averaged.
     """
     if len(pixels) not in (1, 3):
         pixels = pixels.mean(axis=0, keepdims=True)

@@ -1,4 +1,4 @@
-"""Which of a chain's pools a layer of a network is."""
+"""Match pooling layers of a network with those that chains support."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradleak.models.chain import POOL
 
 
 def pool_kind(layer: Layer) -> str | None:
-    """Which of a chain's pools a layer is; None if it changes nothing."""
+    """Return the chain's name for a pooling layer; None if it changes nothing."""
     adaptive = layer.what in (nn.AdaptiveAvgPool2d, functional.adaptive_avg_pool2d)
     if adaptive and layer.output_shape == layer.input_shape:
         return None
@@ -36,7 +36,7 @@ def pool_kind(layer: Layer) -> str | None:
 
 
 def _settings(layer: Layer) -> tuple[int, int, int] | None:
-    """Kernel, stride and padding of a pool; None if they differ by axis or it does more."""
+    """Kernel, stride and padding of a pool; None if it is anisotropic or has other options."""
     kernel = layer.option("kernel_size", 1, None)
     found = kernel, layer.option("stride", 2, None) or kernel, layer.option("padding", 3, 0)
     more = layer.option("dilation", 4, 1) not in (1, (1, 1)) or layer.option("ceil_mode", 5, False)

@@ -1,4 +1,4 @@
-"""What a network does to the image before its first layer: a·x + b, which an attacker undoes."""
+"""Preprocessing ahead of the first layer, a·x + b, which an attacker undoes."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from gradleak.auditing.reading import run_graph
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """A scale and a shift of each value of the image."""
+    """Scale and shift of each value of the image."""
 
     scale: np.ndarray  # float64 (C, H, W), nowhere 0
     shift: np.ndarray  # float64 (C, H, W)
 
     def __call__(self, images: np.ndarray) -> np.ndarray:
-        """a·x + b of images (..., C, H, W)."""
+        """Compute a·x + b of images (..., C, H, W)."""
         return images * self.scale + self.shift
 
     def undo(self, values: np.ndarray) -> np.ndarray:
-        """Images (..., C, H, W) of what the first layer takes."""
+        """Recover images (..., C, H, W) from inputs of the first layer."""
         return (values - self.shift) / self.scale
 
     def bounds(self, low: float, high: float) -> tuple[float, float]:
-        """Range of what images with values from `low` to `high` become, over all channels."""
+        """Range over all channels for images with values from `low` to `high`."""
         ends = np.stack([low * self.scale, high * self.scale]) + self.shift
         return float(ends.min()), float(ends.max())
 
 
 def is_given(module: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether nothing that a step is made of is trained."""
+    """True if no trainable parameter enters a node."""
     left, seen = [node], {node}
     while left:
         one = left.pop()
@@ -51,9 +51,9 @@ def is_given(module: fx.GraphModule, node: fx.Node) -> bool:
 def preprocessing(
     module: fx.GraphModule, node: fx.Node, size: tuple[int, int, int]
 ) -> Preprocessing | None:
-    """What a graph has done to the image (C, H, W) up to a step, all of whose steps are a·x + b.
+    """Preprocessing of the image (C, H, W) up to a node, all of whose operations are a·x + b.
 
-    None if a scale is 0 or not finite, which nobody could undo.
+    None if a scale is 0 or not finite, so that it cannot be undone.
     """
     like = next(module.parameters())
     images = torch.stack([torch.zeros(size), torch.ones(size)]).to(like)
@@ -61,7 +61,7 @@ def preprocessing(
 
     def keep(step: fx.Node, value: Any) -> None:
         if step is node:
-            # A later step may change it in place.
+            # A later in-place operation may change it.
             values.append(value.double().cpu().numpy().copy())
 
     run_graph(module, images, keep)

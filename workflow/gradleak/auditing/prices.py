@@ -1,4 +1,4 @@
-"""What a change costs: parameters, multiply-adds, a client's time, accuracy."""
+"""Cost of a change: parameters, multiply-adds, a client's time, accuracy."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ from gradleak.training.engine import Trainer
 from gradleak.training.recipe import Recipe
 
 LOG = logging.getLogger("gradleak")
-# Steps whose time is taken, and their median; fewer where they last, but so many, in seconds.
+# Timed steps, of which the median counts; fewer if slow, within this many seconds.
 REPEATS, LEAST, ENOUGH = 9, 4, 5.0
-# Images of a training step of the unchanged network.
+# Batch size of training for the unchanged network.
 STEP = 16
-# Learning rates, of which the unchanged network's validation images choose one for all changes.
+# Learning rates; the validation accuracy of the unchanged network selects one for all changes.
 RATES = (0.05, 0.01)
 
 
 @dataclass(frozen=True)
 class Training:
-    """Amounts of a short training."""
+    """Amounts of a short training run."""
 
     train: int  # images to learn from
-    validation: int  # images to choose the rate by
+    validation: int  # to select the learning rate
     test: int
     epochs: int
-    work: float  # multiply-adds of all passes, beyond which no training is run
+    work: float  # multiply-adds of all passes, beyond which training is skipped
 
 
 TRAININGS = {
@@ -51,7 +51,7 @@ TRAININGS = {
 
 @dataclass(frozen=True)
 class Accuracy:
-    """Share of right answers on images that nothing was learnt from; None for the reason given."""
+    """Test accuracy, or None with a reason."""
 
     value: float | None
     reason: str = ""
@@ -60,7 +60,7 @@ class Accuracy:
 def prices(
     variants: Sequence[Variant], unchanged: Network, accuracy: Mapping[str, Accuracy]
 ) -> dict[str, Price | None]:
-    """Ratios to the unchanged network, by change; seconds are filled in by `with_seconds`.
+    """Costs of each change relative to the unchanged network; `with_seconds` adds times.
 
     None for a change that was not tried.
     """
@@ -79,10 +79,10 @@ def prices(
 
 
 def step_seconds(variants: Sequence[Variant], bench: Bench) -> dict[str, float]:
-    """Seconds of a client's step (gradient and defence), by change: they differ from run to run.
+    """Seconds of a client's step (gradient and defence) by change; not reproducible.
 
-    The median of some steps after one that warms up. All changes take turns, so that a machine
-    that is busy for a while slows all of them. Changes that were not tried are left out.
+    The median of several steps after a warm-up step. Changes take turns, so that a temporary load
+    on the machine affects all of them. Changes that were not tried are left out.
     """
     taken: dict[str, list[float]] = {v.id: [] for v in variants if v.network is not None}
     for number in range(REPEATS + 1):
@@ -98,7 +98,7 @@ def step_seconds(variants: Sequence[Variant], bench: Bench) -> dict[str, float]:
 
 
 def _step(variant: Variant, bench: Bench) -> float:
-    """Seconds of one step, without drawing weights, which a client has."""
+    """Seconds of one step, without initializing the weights, which a client has."""
     network = variant.network
     assert network is not None
     if isinstance(network, ChainNetwork):
@@ -111,7 +111,7 @@ def _step(variant: Variant, bench: Bench) -> float:
 
 
 def with_seconds(audit: Audit, seconds: Mapping[str, float]) -> Audit:
-    """The result with each change's time of a step, relative to that of the unchanged network."""
+    """Return the result with the relative time of a step for each change."""
     changes = []
     for change in audit.changes:
         if change.price is not None and NONE in seconds and change.id in seconds:
@@ -123,13 +123,13 @@ def with_seconds(audit: Audit, seconds: Mapping[str, float]) -> Audit:
 
 
 def accuracies(variants: Sequence[Variant], bench: Bench, scale: str) -> dict[str, Accuracy]:
-    """Accuracy after the same short training of each network that was tried, by change."""
+    """Test accuracy by change after the same short training run of each network."""
     amounts, unchanged = TRAININGS[scale], variants[0]
     tried = [variant for variant in variants if variant.network is not None]
     split = _why_none(unchanged, bench, amounts) or _split(bench, amounts)
     if isinstance(split, str):
         return {variant.id: Accuracy(None, split) for variant in tried}
-    # The rate under which the unchanged network learns best.
+    # The best learning rate for the unchanged network.
     by_rate = {rate: _trained(unchanged, 1, split, amounts, rate) for rate in RATES}
     rate = max(by_rate, key=lambda rate: by_rate[rate][1])
     out = {NONE: by_rate[rate][0]}
@@ -172,9 +172,9 @@ def _split(bench: Bench, amounts: Training) -> Split | str:
 def _trained(
     variant: Variant, larger: int, split: Split, amounts: Training, rate: float
 ) -> tuple[Accuracy, float]:
-    """Accuracy on test images, and the best one on validation images, −1 if it failed.
+    """Test accuracy, and the best validation accuracy, −1 if training failed.
 
-    A step takes `larger` times as many images as one of the unchanged network.
+    The batch size is `larger` times that of the unchanged network.
     """
     network = variant.network
     assert isinstance(network, ChainNetwork)
@@ -200,9 +200,9 @@ _TOLD = {
 
 
 class Defended(Trainer):
-    """A training in which each step's gradient is defended as a shared one is.
+    """Training with a defence applied to each step's gradient.
 
-    The network starts with the weights of its first draw; `defence` looks at gradients alone.
+    Starts from the network's first initialization; `defence` acts on gradients only.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class Defended(Trainer):
         return torch.stack([loss.detach().double() * len(labels), right.double()])
 
     def _defend(self, defence: Defence) -> None:
-        """Put what would be shared in the place of all gradients."""
+        """Replace all gradients by their defended versions."""
         own = {n: p.grad for n, p in self.module.named_parameters() if p.grad is not None}
         nothing = Client(self.chain, {}, np.empty(0), np.empty(0))
         gradients = {name: grad.cpu().numpy() for name, grad in own.items()}

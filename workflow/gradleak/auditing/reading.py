@@ -1,4 +1,4 @@
-"""A network that we did not write, read as a graph of layers with torch.fx."""
+"""Read a PyTorch network as a graph of layers with torch.fx."""
 
 from __future__ import annotations
 
@@ -24,36 +24,36 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Layer:
-    """One step of a network's forward pass; as text its name and what it is."""
+    """One operation of a network's forward pass; its string has name and description."""
 
     node: fx.Node  # of torch.fx's graph
     module: nn.Module | None  # None for a function or method
-    name: str  # path of its module (``layer1.0.conv1``), or the name that torch.fx gave the step
-    # conv, linear, add, offset, affine, concat, log_softmax, one of those in
-    # `gradleak.auditing.kinds.KINDS`, or other, which nothing here describes.
+    name: str  # module path (``layer1.0.conv1``), or torch.fx's name of the operation
+    # conv, linear, add, offset, affine, concat, log_softmax, one of
+    # `gradleak.auditing.kinds.KINDS`, or other.
     kind: str
-    detail: str  # the step in words, as PyTorch prints it
-    inputs: tuple[str, ...]  # layers whose outputs it takes; ``input`` is the image
-    input_shape: Shape  # of its first input, for one image
+    detail: str  # as printed by PyTorch
+    inputs: tuple[str, ...]  # names of layers it takes as inputs; ``input`` is the image
+    input_shape: Shape  # of the first input, for one image
     output_shape: Shape
-    weights: int = 0  # |W|: numbers in its weight; biases do not count
+    weights: int = 0  # |W|: size of its weight, without biases
     parameters: int = 0
-    # Of a convolution (of one group), or of a fully connected layer that meets several places of
-    # one image, which is a 1x1 convolution over them.
+    # For convolutions with one group, and for fully connected layers applied at several positions,
+    # which are 1x1 convolutions over them.
     shape: ConvShape | None = None
     groups: int = 1
-    unreadable: str = ""  # why there is no linear system for it, one sentence
+    unreadable: str = ""  # why no linear system describes it, one sentence
 
     def __str__(self) -> str:
         return f"{self.name} ({self.detail})"
 
     @property
     def what(self) -> Any:
-        """Its module's class, the function, or the method's name."""
+        """Module class, function, or name of the method."""
         return self.node.target if self.module is None else type(self.module)
 
     def option(self, name: str, place: int, default: Any) -> Any:
-        """A setting of its module, or an argument of its call by name or place."""
+        """Setting of its module, or argument of its call by name or place."""
         if self.module is not None:
             return getattr(self.module, name, default)
         args, named = self.node.args, self.node.kwargs
@@ -61,13 +61,13 @@ class Layer:
 
     @property
     def is_linear(self) -> bool:
-        """Whether it has unknowns and constraints of its own: a readable layer with weights."""
+        """True if it has unknowns and constraints: a readable layer with weights."""
         return self.kind in ("conv", "linear") and not self.unreadable
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A network's layers, in the order in which they run."""
+    """Layers of a network in running order."""
 
     input: tuple[int, int, int]  # (C, H, W) of one image
     classes: int
@@ -76,12 +76,12 @@ class Reading:
 
     @property
     def unreadable(self) -> tuple[Layer, ...]:
-        """Layers that there is no linear system for."""
+        """Layers that no linear system describes."""
         return tuple(layer for layer in self.layers if layer.unreadable)
 
     @property
     def multiply_adds(self) -> int:
-        """Of one image's pass forward, in convolutions and fully connected layers."""
+        """Multiply-adds of convolutions and fully connected layers in one image's forward pass."""
         return sum(
             layer.weights * (1 if layer.shape is None else layer.shape.positions)
             for layer in self.layers
@@ -89,28 +89,24 @@ class Reading:
         )
 
     def named(self, name: str) -> Layer:
-        """Layer of that name."""
+        """Return the layer with that name."""
         return next(layer for layer in self.layers if layer.name == name)
 
 
 def read(model: nn.Module, size: tuple[int, int, int]) -> Reading:
-    """Trace a network in any mode and name its layers; the network is left as it was.
+    """Trace a network and describe its layers; the network is not modified.
 
-    Raises
-    ------
-    ConfigError
-        If an image of this size (C, H, W) does not pass, the output is not one row of numbers for
-        each image, or the forward pass cannot be written as a graph; with the module and the
-        reason.
+    Raises `ConfigError`, naming module and reason, if an image of this size (C, H, W) does not
+    pass, the output is not one row of numbers per image, or the forward pass cannot be traced.
     """
     classes = outputs(model, size)
     images = _images(model, size)
-    # A function that is told `self.training`, as dropout is, keeps what it was in the tracing.
+    # A function that receives `self.training`, as dropout does, keeps the value of tracing.
     traced = _graph(model, "training")
     try:
         out, shapes = _shapes(traced, images)
     except Exception:
-        # Answers beside the scores may need larger images than these do.
+        # Auxiliary outputs may need larger images.
         out = None
     if not isinstance(out, torch.Tensor) or out.shape != (PASSED, classes):
         traced = _graph(model, "evaluation")
@@ -119,9 +115,9 @@ def read(model: nn.Module, size: tuple[int, int, int]) -> Reading:
 
 
 def outputs(model: nn.Module, size: tuple[int, int, int]) -> int:
-    """Numbers that the network gives for one image (C, H, W) in evaluation mode.
+    """Number of outputs for one image (C, H, W) in evaluation mode.
 
-    A `ConfigError` if none passes, or the output is not one row of numbers for each image.
+    Raises `ConfigError` if the image does not pass, or the output is not one row per image.
     """
     name = type(model).__name__
     if next(model.parameters(), None) is None:
@@ -149,7 +145,7 @@ def outputs(model: nn.Module, size: tuple[int, int, int]) -> int:
 def run_graph(
     traced: fx.GraphModule, images: torch.Tensor, show: Callable[[fx.Node, Any], None]
 ) -> Any:
-    """What a graph gives in evaluation mode; `show` is called with each step and its value."""
+    """Return a graph's output in evaluation mode, calling `show` with each node and its value."""
 
     class Shown(fx.Interpreter):
         def run_node(self, n: fx.Node) -> Any:
@@ -157,7 +153,7 @@ def run_graph(
             show(n, out)
             return out
 
-    # Dropout may draw, and a norm that is a function may update its statistics.
+    # Dropout may consume random numbers, and a functional norm may update its statistics.
     with torch.no_grad(), passing(traced, "evaluation"), torch.random.fork_rng(devices=[]):
         return Shown(traced).run(images)
 
@@ -179,10 +175,10 @@ def _images(model: nn.Module, size: tuple[int, int, int]) -> torch.Tensor:
 
 
 def _shapes(traced: fx.GraphModule, images: torch.Tensor) -> tuple[Any, dict[fx.Node, Shape]]:
-    """What a graph gives for images, and the shape of each of its steps for one image.
+    """Return a graph's output for images, and the shape of each node for one image.
 
-    Of several tensors the shape is that of the first, of pieces that of the whole. (`ShapeProp` of
-    torch.fx knows neither, and prints where a pass fails.)
+    The shape is that of the first of several tensors, or of the whole for pieces. `ShapeProp` of
+    torch.fx handles neither, and prints where a pass fails.
     """
     shapes: dict[fx.Node, Shape] = {}
 
@@ -207,7 +203,7 @@ def _layers(traced: fx.GraphModule, shapes: dict[fx.Node, Shape]) -> tuple[Layer
             names[node] = layer.name
             layers.append(layer)
         elif inputs := [names[given] for given in node.all_input_nodes if given in names]:
-            # What passes values on unchanged is known by the name of what it passes on.
+            # An operation without effect takes the name of its input.
             names[node] = inputs[0]
     return tuple(layers)
 
@@ -219,12 +215,12 @@ def _layer(
     names: dict[fx.Node, str],
     uses: Mapping[str, int],
 ) -> Layer | None:
-    """The layer of one node; None if it only passes values on or asks for sizes."""
+    """Return the layer of one node; None if it only forwards values or reads sizes."""
     inputs = tuple(given for given in node.all_input_nodes if given in names and given in shapes)
     if node not in shapes or node.op == "get_attr" or not inputs:
         return None
     module = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
-    # A choice of places (a class token) is a step; one among several results is not.
+    # Selecting positions (a class token) is an operation; selecting one of several results is not.
     same = node.target is operator.getitem and shapes[node] == shapes[inputs[0]]
     if same or isinstance(module, nn.Identity) or node.target in kinds.BOOKKEEPING:
         return None
@@ -285,7 +281,7 @@ def _linear(module: nn.Linear, own: dict[str, Any]) -> Layer:
 
 
 def _plain(what: Any, node: fx.Node, own: dict[str, Any], names: Mapping[fx.Node, str]) -> Layer:
-    """A layer that is no convolution and not fully connected."""
+    """Layer that is neither convolutional nor fully connected."""
     several = len(own["inputs"]) > 1
     if what in kinds.KINDS:
         kind = kinds.KINDS[what]
@@ -305,7 +301,7 @@ def _plain(what: Any, node: fx.Node, own: dict[str, Any], names: Mapping[fx.Node
 
 
 def _is_affine(what: Any, node: fx.Node, names: Mapping[fx.Node, str]) -> bool:
-    """Whether a step is a·x + b, with a and b numbers or tensors that no image changes."""
+    """True if a node is a·x + b with a and b independent of the image."""
     if what in kinds.NEGATIONS:
         return True
     divides = what in kinds.QUOTIENTS
@@ -338,7 +334,7 @@ def _words(node: fx.Node, module: nn.Module | None) -> str:
 
 
 def _where(error: Exception) -> str:
-    """File and line of the network's own code that the error came from, where there is one."""
+    """File and line in the network's own code that an error came from, if any."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if "/torch/" not in f.filename and "gradleak" not in f.filename]
     return f"line {own[-1].lineno} of {own[-1].filename.rsplit('/', 1)[-1]}: " if own else ""

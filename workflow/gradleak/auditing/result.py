@@ -1,4 +1,4 @@
-"""What an audit found, as JSON holds it: the one thing that the page and a build read."""
+"""JSON format of an audit's findings, read by the page and by continuous integration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 VERSION = 1
-# Id of the change that changes nothing.
+# Id of the unchanged network among the changes.
 NONE = "none"
 Chapter = Literal["honest server", "malicious server"]
 Grade = Literal["leaks", "partly", "not shown"]
@@ -18,12 +18,12 @@ ChangeKind = Literal["none", "noise", "clip", "soteria", "lock", "cut", "fewer",
 
 
 def doc(text: str) -> Any:
-    """A field that the schema describes so."""
+    """Return a field with this description in the schema."""
     return Field(description=text)
 
 
 class Part(BaseModel):
-    """A part of the result: closed and frozen."""
+    """Base of all parts: closed and frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -41,7 +41,7 @@ class Network(Part):
 
 
 class Setting(Part):
-    """What it was tried on: images and their source, draws, batch sizes, loss, mode, scale."""
+    """Experimental setting: images and their source, seeds, batch sizes, loss, mode, scale."""
 
     loss: str = doc("The loss whose gradient is shared.")
     mode: Literal["training", "evaluation"] = doc("How norms and dropout run in the client's pass.")
@@ -54,7 +54,7 @@ class Setting(Part):
 
 
 class LayerRow(Part):
-    """A layer of the table."""
+    """A row of the table of layers."""
 
     layer: str = doc("Path of its module, or the name that torch.fx gave the step.")
     kind: str = doc("Sort of step, as of `gradleak.auditing.reading.Layer`.")
@@ -79,7 +79,7 @@ class LayerRow(Part):
 
 
 class StructurePart(Part):
-    """Counts and ranks."""
+    """Counts and ranks of layers."""
 
     layers: tuple[LayerRow, ...] = doc("Layers with parameters, and unreadable ones, as they run.")
     index: int | None = doc("RA-i, the largest of its layers'; null without a readable layer.")
@@ -91,7 +91,7 @@ class StructurePart(Part):
 
 
 class AttackPart(Part):
-    """An attack, and why it does not apply to the unchanged network if it does not."""
+    """An attack, and the reason if it does not apply to the unchanged network."""
 
     id: str = doc("Its name in `cases` and `changes`.")
     title: str = doc("Its name in words.")
@@ -101,7 +101,7 @@ class AttackPart(Part):
 
 
 class Run(Part):
-    """One answer to one gradient: which images share it, the draw, and how near it came."""
+    """One reconstruction from one gradient: its images, seed and quality."""
 
     image: int = doc("Number, from 0, of the batch's first image; of each in MKOR's chapter.")
     seed: int = doc("Number of the draw, from 0.")
@@ -114,17 +114,17 @@ class Run(Part):
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """Nearer answers have larger ones: readable ones, then by SSIM, then by PSNR."""
+        """Sort key, larger for closer reconstructions: readable first, then by SSIM and PSNR."""
         return rank(self.readable, self.ssim, self.psnr)
 
 
 def rank(readable: bool, ssim: float | None, psnr: float | None) -> tuple[bool, float, float]:
-    """What answers are compared by; the nearest has the largest."""
+    """Sort key of reconstructions; the closest has the largest."""
     return readable, -1.0 if ssim is None else ssim, -inf if psnr is None else psnr
 
 
 class Spread(Part):
-    """Mean, and least and most, of the runs that are ok."""
+    """Mean, minimum and maximum over successful runs."""
 
     mean: float = doc("Mean.")
     low: float = doc("Least.")
@@ -132,7 +132,7 @@ class Spread(Part):
 
 
 class Case(Part):
-    """All runs of one attack under one change; failed runs count as not readable."""
+    """All runs of one attack under one change; failed runs count as unreadable."""
 
     change: str = doc("Id of the change; that of kind `none` is the network as it is.")
     attack: str = doc("Id of the attack.")
@@ -147,7 +147,7 @@ class Case(Part):
 
 
 class Price(Part):
-    """What a change costs, against the unchanged network."""
+    """Costs of a change relative to the unchanged network."""
 
     parameters: float = doc("Ratio to those of the unchanged network.")
     multiply_adds: float = doc("Ratio to those of the unchanged network.")
@@ -158,7 +158,7 @@ class Price(Part):
 
 
 class Change(Part):
-    """A defence or a change of architecture, and what it did."""
+    """A defence or architectural change, and its effect."""
 
     id: str = doc("Its name in `cases` and `ranking`.")
     title: str = doc("Its name in words.")
@@ -176,7 +176,7 @@ class Change(Part):
 
 
 class Worst(Part):
-    """The answer nearest to its original, of the unchanged network under an honest server."""
+    """The reconstruction closest to its original, on the unchanged network by an honest server."""
 
     attack: str = doc("Id of the attack.")
     image: int = doc("Number of the image, from 0.")
@@ -186,7 +186,7 @@ class Worst(Part):
 
 
 class Verdict(Part):
-    """The answer in words, what it rests on, and its limits."""
+    """The verdict in words, its basis and its limits."""
 
     grade: Grade = doc("leaks, partly (none readable, but matched beyond chance) or not shown.")
     sentence: str = doc("The answer for a person outside the field, on honest servers.")
@@ -199,7 +199,7 @@ class Verdict(Part):
 
 
 class Audit(Part):
-    """All of an audit."""
+    """All findings of an audit."""
 
     version: Literal[1] = doc("Of this format.")
     name: str = doc("Name of the entry of `audit:` in config.yaml.")
@@ -213,7 +213,7 @@ class Audit(Part):
 
     @model_validator(mode="after")
     def _ids_are_known(self) -> Audit:
-        """Every id leads to its part: what reads a result need not look for gaps."""
+        """Check that every id is defined, so that readers need not handle gaps."""
         attacks = {attack.id for attack in self.attacks}
         changes = {change.id for change in self.changes}
         layers = {layer.layer for layer in self.structure.layers}
@@ -234,7 +234,7 @@ class Audit(Part):
 
 
 def schema() -> dict[str, Any]:
-    """JSON schema of an audit's findings; `python -m gradleak.auditing.result` writes it."""
+    """JSON schema of an audit's findings; written by `python -m gradleak.auditing.result`."""
     return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Audit.model_json_schema()
 
 

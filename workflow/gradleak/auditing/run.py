@@ -1,4 +1,4 @@
-"""An audit from a network to its result: structure, attacks, changes, prices, verdict."""
+"""Run an audit: structure, attacks, changes, prices, verdict."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ EVALUATED = (
 
 @dataclass(frozen=True)
 class Audited:
-    """What an audit found."""
+    """Findings of an audit."""
 
     audit: Audit  # without times: the same input gives the same result
-    pictures: Pictures  # what the page shows
-    seconds: dict[str, float]  # of a client's step by change, which differ from run to run
+    pictures: Pictures  # shown on the page
+    seconds: dict[str, float]  # of a client's step by change; vary from run to run
 
     @property
     def timed(self) -> Audit:
-        """The result with the time of each change's step, relative to the unchanged network's."""
+        """Return the result with relative times of each change's step."""
         return prices.with_seconds(self.audit, self.seconds)
 
 
@@ -65,32 +65,32 @@ def audit_network(
     redraw: Callable[[int], nn.Module] | None = None,
     timed: bool = True,
 ) -> Audited:
-    """Audit a network, which is left as it was.
+    """Audit a network, which is not modified.
 
     Parameters
     ----------
     module, size
         The network, and (C, H, W) of one image.
     samples
-        Gives images for a size and a number of classes, as those of `gradleak.auditing.samples`.
+        Provides images for an input size and a number of classes; see `gradleak.auditing.samples`.
     settings, origin
-        What is tried, and what the result calls the network.
+        Amounts of the audit, and names used in the result.
     redraw
-        Gives the network with the fresh weights of another seed; `module` is seed 0. None if the
-        weights are given: then draws differ by the noise of searches.
+        Returns the network initialized with another seed; `module` is seed 0. None if the weights
+        are given: then seeds vary the starting noise of attacks.
     timed
         Whether to measure the time of a client's step.
 
     Raises
     ------
     ConfigError, DataError
-        If network, settings and images do not fit each other; nothing is attacked then.
+        If network, settings and images do not fit together; no attack is run then.
     """
     return _Audit(module, size, samples, settings, origin, redraw).run(timed)
 
 
 class _Audit:
-    """One audit on its way."""
+    """State of one audit."""
 
     def __init__(
         self,
@@ -104,7 +104,7 @@ class _Audit:
         self.module, notes = own_copy(module)
         self.notes: list[str] = list(notes)
         self.settings, self.origin, self.redraw = settings, origin, redraw
-        # A graph shows one mode alone, of networks that ask for theirs.
+        # A graph holds a single mode for networks that depend on it.
         self.module.train(settings.mode != "evaluation")
         if settings.mode != "evaluation":
             client.check_training(self.module, size, outputs(self.module, size))
@@ -129,7 +129,7 @@ class _Audit:
         self.network = self._network()
 
     def run(self, timed: bool) -> Audited:
-        """All parts, in order."""
+        """Run all parts in order."""
         start = time.monotonic()
         found = self._structure()
         LOG.info("structure: %.1f s", time.monotonic() - start)
@@ -174,7 +174,7 @@ class _Audit:
         return Audited(audit, Pictures(originals, answers), seconds)
 
     def _mode(self) -> str:
-        """Mode in which clients run the network: a batch may leave a norm one value a channel."""
+        """Client's mode: batches may be too small for batch norm in training mode."""
         wanted, loss = self.settings.mode, self.settings.loss
         if wanted == "evaluation":
             return wanted
@@ -207,7 +207,7 @@ class _Audit:
         return ChainNetwork(self.task, converted.chain, weights, converted.layers, converted.before)
 
     def _structure(self) -> StructurePart:
-        """Ranks and counts, at the first image."""
+        """Compute ranks and counts at the first image."""
         images, labels = self.bench.batch(1)
         layers = [layer.name for layer in self.reading.layers if layer.is_linear]
         mode = "evaluation" if self.batch > 1 else self.task.mode
@@ -217,7 +217,7 @@ class _Audit:
 
     def _variants(self, found: StructurePart) -> list[Variant]:
         names = self.converted.layers if self.converted else ()
-        # The last layer has an output for each class, so another one is changed.
+        # The last layer has one output per class, so another layer is changed.
         critical = max(
             (row for row in found.layers if row.layer in names[:-1] and row.index is not None),
             key=lambda row: row.index or 0,
@@ -238,7 +238,7 @@ class _Audit:
     def _cases(
         self, chosen: Sequence[Variant], entries: Sequence[Entry]
     ) -> tuple[list[Case], Best]:
-        """Cases of all changes that can be tried, and best answers on the unchanged network."""
+        """Cases of all changes that can be tried, and best reconstructions without change."""
         out: list[Case] = []
         best, own = Best(), set[str]()
         for variant in progress(chosen, "changes"):
@@ -248,7 +248,8 @@ class _Audit:
             if variant.id == NONE:
                 best = answers
                 own = {case.attack for case in found if case.attempted}
-            # What applies neither here nor to the unchanged network has no case; the menu says why.
+            # Attacks that apply neither here nor to the unchanged network have no case; the menu
+            # says why.
             kept = own | {AGAINST.get(variant.kind, "")}
             out += [case for case in found if case.attempted or case.attack in kept]
         return out, best
@@ -266,7 +267,7 @@ class _Audit:
         )
 
     def _rivals(self) -> int:
-        """Images of the pool that an answer of the right class could be."""
+        """Number of images in the pool that a class-consistent reconstruction could show."""
         if self.redraw is not None:
             return self.pool
         targets, known = self.bench.targets(self.batch), self.bench.samples.labels[: self.pool]

@@ -1,4 +1,4 @@
-"""Images that an audit attacks, those to tell them from, and those to train on."""
+"""Images under attack, images to compare reconstructions with, and images to train on."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from gradleak.data.own_folder import SUFFIXES
 from gradleak.errors import ConfigError, DataError
 from gradleak.targets import TargetSet
 
-# Fewest images beside its own batch that an answer has to be told from.
+# Fewest images outside its batch that a reconstruction is compared with.
 OTHERS = 20
-# Images in that comparison beyond what it needs, if there are so many.
+# Further images in that comparison, if available.
 POOL = 120
-# Bytes of images that are kept, for attacks and a training.
+# Bytes of images kept for attacks and training.
 KEPT = 2**28
-# Side up to which the small embedded photos (32x32) do.
+# Input side up to which the embedded 32x32 photos suffice.
 SMALL = 64
 COLOURS = {1: "L", 3: "RGB"}
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Images in the size that the network takes.
+    """Images at the network's input size.
 
-    The first image of each class comes first, then the second of each, so that batches hold as
-    many classes as there are.
+    Sorted so that the first image of each class comes first, then the second of each: batches hold
+    as many classes as possible.
     """
 
     images: np.ndarray  # uint8 (N, C, H, W)
     labels: np.ndarray  # int64 (N,), each below the network's classes
-    words: tuple[str, ...]  # what each label stands for
-    title: str  # where they come from, in words
-    source: dict[str, str]  # the same as `gradleak.data.arrays.Dataset.identity` has it
-    labelled: bool  # whether labels say what is to be seen, so that a network can learn them
+    words: tuple[str, ...]  # name of each label
+    title: str  # source in words
+    source: dict[str, str]  # source as in `gradleak.data.arrays.Dataset.identity`
+    labelled: bool  # whether labels describe the images, so that a network can learn them
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def check(self, count: int, largest: int) -> None:
-        """Refuse fewer images than `count` batches take; the `DataError` names both numbers."""
+        """Raise `DataError` if there are too few images for `count` batches."""
         needed = self.needed(count, largest)
         if len(self) < needed:
             raise DataError(
@@ -57,24 +57,24 @@ class Samples:
 
     @staticmethod
     def needed(count: int, largest: int) -> int:
-        """Images that `count` batches take, and others to tell those of one batch from."""
+        """Number of images needed for `count` batches and for comparisons with one batch."""
         return max(count * largest, largest + OTHERS)
 
     def pool(self, count: int, largest: int) -> np.ndarray:
-        """Pixels in [0, 1] that an answer is compared with (P, C, H, W), those under attack first.
+        """Pixels in [0, 1] (P, C, H, W) for comparisons, images under attack first.
 
-        It is the same for all batch sizes up to `largest`.
+        The same for all batch sizes up to `largest`.
         """
         size = min(len(self), max(self.needed(count, largest), POOL))
         return self.images[:size] / 255.0
 
     def batches(self, count: int, size: int) -> np.ndarray:
-        """Numbers (B, K) of the images of each batch; image b is the first of batch b at any K."""
+        """Image numbers (B, K) of each batch; batch b begins with image b for any K."""
         others = np.arange(count, count * size).reshape(count, size - 1)
         return np.concatenate([np.arange(count)[:, None], others], axis=1)
 
     def targets(self, chosen: np.ndarray, offset: float, std: float) -> TargetSet:
-        """Target set of batches of images with the numbers `chosen` (B, K)."""
+        """Target set of batches with image numbers `chosen` (B, K)."""
         labels = self.labels[chosen]
         return TargetSet(
             images=self.images[chosen],
@@ -88,15 +88,15 @@ class Samples:
         )
 
     def dataset(self) -> Dataset:
-        """All images as a data set to train on; its classes are those of the network."""
+        """All images as a data set for training, with the network's classes."""
         return Dataset(self.images, self.labels, list(self.words), **self.source)
 
 
 def from_dataset(data: Dataset, size: tuple[int, int, int], classes: int) -> Samples:
-    """Images of one of the pipeline's data sets, in the `size` (C, H, W) of a network's input.
+    """Images of one of the pipeline's data sets at the network's input `size` (C, H, W).
 
-    Labels are taken modulo the network's `classes` where the data set has more. A `ConfigError` if
-    the input has neither one channel nor three.
+    Labels are taken modulo `classes` if the data set has more. Raises `ConfigError` if the input
+    has neither one nor three channels.
     """
     title, words = f"{KINDS[data.origin]} {data.dataset} ({data.split})", data.classes
     if len(words) > classes:
@@ -107,7 +107,7 @@ def from_dataset(data: Dataset, size: tuple[int, int, int], classes: int) -> Sam
 
 
 def _numbers(words: Sequence[str], classes: int) -> Iterable[str]:
-    """Words for the classes beyond those that have one."""
+    """Names for classes beyond those that have one."""
     return map(str, range(len(words), classes))
 
 
@@ -120,7 +120,7 @@ def _samples(
     source: dict[str, str],
     labelled: bool = True,
 ) -> Samples:
-    """Pictures with these labels (N,), in turns and in their size."""
+    """Resize images with labels (N,) and sort them by turns of class."""
     if size[0] not in COLOURS:
         raise ConfigError(
             f"input: [{', '.join(map(str, size))}] has {size[0]} channels, but images have 1 "
@@ -145,13 +145,13 @@ KINDS = {
 
 
 def from_embedded(size: tuple[int, int, int], classes: int) -> Samples:
-    """Photos, or digits where the input has one channel, that ship with the libraries."""
+    """Photos, or digits for inputs with one channel, that ship with the libraries."""
     if size[0] == 1:
         return from_dataset(embedded.build("digits", "train"), size, classes)
     if max(size[1:]) <= SMALL:
         return from_dataset(embedded.build("photos10", "train"), size, classes)
     data = embedded.build("photos224", "val")
-    # There each crop is a class of its own; here its photo is.
+    # In that data set each crop is a class; here each photo is.
     names = [photo.name for photo in embedded.PHOTOS]
     labels = np.arange(len(data)) % len(names)
     whole = Dataset(data.images, labels, names, data.dataset, data.split, data.origin)
@@ -161,19 +161,19 @@ def from_embedded(size: tuple[int, int, int], classes: int) -> Samples:
 def from_pixels(
     pixels: np.ndarray, labels: Sequence[int] | None, size: tuple[int, int, int], classes: int
 ) -> Samples:
-    """Images given as pixels, cropped at the centre and resized; `size`, `classes` as before.
+    """Crop images at the centre and resize them to `size` (C, H, W).
 
     Parameters
     ----------
     pixels
         uint8 (N, C, H, W), C 1 or 3.
     labels
-        (N,), each below `classes`; None for the image's number modulo these.
+        (N,), each below `classes`; None for the image's number modulo `classes`.
 
     Raises
     ------
     ConfigError
-        If images or labels are something else.
+        If images or labels have another form.
     """
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1] not in COLOURS:
         raise ConfigError(
@@ -191,18 +191,14 @@ def from_pixels(
 
 
 def from_folder(path: str, size: tuple[int, int, int], classes: int) -> Samples:
-    """Images of one's own: cropped at the centre to the input's shape, then resized.
+    """Read a folder of images, cropped at the centre to the input's shape and resized to `size`.
 
-    Sub-folders are classes, in sorted order. Without any, the labels are the image's number modulo
-    the classes, for lack of a better one. `size` and `classes` as before.
+    Sub-folders are classes, in sorted order. Without any, labels are image numbers modulo
+    `classes`.
 
-    Raises
-    ------
-    ConfigError
-        If there is no such folder, it has more sub-folders than the network has outputs, or the
-        input has neither one channel nor three.
-    DataError
-        If it holds no images, images both in sub-folders and outside, or one that cannot be read.
+    Raises `ConfigError` if the folder is missing, has more sub-folders than the network has
+    outputs, or the input has neither one nor three channels, and `DataError` if it holds no images,
+    images both in sub-folders and outside, or an unreadable one.
     """
     folder = Path(path)
     if not folder.is_dir():
@@ -243,7 +239,7 @@ def _is_image(file: Path) -> bool:
 
 def _opened(file: Path, size: tuple[int, int, int]) -> np.ndarray:
     if not file.is_file():
-        # A pipe would be waited for without end.
+        # Opening a pipe would block forever.
         raise DataError(
             f"samples: {file} is no regular file but a folder, a broken link, a pipe or a device; "
             "remove it."
@@ -259,14 +255,14 @@ def _opened(file: Path, size: tuple[int, int, int]) -> np.ndarray:
 
 
 def _fitted(picture: Image.Image | np.ndarray | Path, size: tuple[int, int, int]) -> np.ndarray:
-    """A picture, or pixels (C, H, W), as uint8 of a size: cropped at the centre, then resized."""
+    """Crop an image, or pixels (C, H, W), at the centre and resize it to uint8 of `size`."""
     if isinstance(picture, Path):
         return _opened(picture, size)
     if isinstance(picture, np.ndarray):
         grey = len(picture) == 1
         picture = Image.fromarray(picture[0] if grey else picture.transpose(1, 2, 0))
     if picture.mode == "P":
-        picture = picture.convert("RGBA")  # its transparency may be one that RGB cannot say
+        picture = picture.convert("RGBA")  # keeps transparency that RGB cannot express
     (channels, height, width), found = size, picture.convert(COLOURS[size[0]])
     if found.size != (width, height):
         found = ImageOps.fit(found, (width, height), Image.Resampling.BICUBIC)

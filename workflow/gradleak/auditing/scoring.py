@@ -1,4 +1,4 @@
-"""How near an answer came: numbers, the nearest image of many, and whether a person reads it."""
+"""Score reconstructions: quality, nearest image in the pool, and readability."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from gradleak.auditing.result import rank
 from gradleak.metrics import image as metrics
 
-# From here on an answer counts as read. Chosen, not measured on people: with SSIM of 0.5 outlines
-# stand where they belong, and at 20 dB an error is a tenth of the range.
+# Thresholds for readability. Chosen, not measured on people: at an SSIM of 0.5 outlines are in
+# place, and at 20 dB the error is a tenth of the range.
 READABLE_SSIM = 0.5
 READABLE_PSNR = 20.0
-# A dull picture passes both beside one of its mean colour, and a digit beside the mean of all. So
-# an answer also has to have at most these shares of the error, 1 − SSIM or MSE, of pictures that
-# show nothing: the best one of one colour, and the mean of the pool. Digits that Inverting
-# Gradients finds in LeNet, and that can be named, have 0.64 to 0.89 of the error of the latter.
+# A dull image passes both when compared with its mean colour, and a digit when compared with the
+# mean of all. So the error (1 − SSIM or MSE) must also be at most these shares of the error of
+# uninformative images: the best uniform colour, and the mean of the pool. Digits recognisably
+# reconstructed by Inverting Gradients in LeNet have 0.64 to 0.89 of the error of the latter.
 OF_COLOUR, OF_MEAN = 0.5, 0.9
 # Side of SSIM's window.
 WINDOW = 7
@@ -25,29 +25,29 @@ WINDOW = 7
 
 @dataclass(frozen=True)
 class Score:
-    """Of the answer image that came nearest to one of the batch."""
+    """Score of the reconstructed image that is closest to an image of the batch."""
 
     psnr: float  # best over the batch's images, dB
     ssim: float | None  # likewise; None below 7x7
-    matched: bool  # whether an answer is nearest, by MSE, to an image of its batch of all the pool
-    readable: bool  # whether a person reads an image of the batch in an answer
-    picture: np.ndarray  # the answer (C, H, W) with the best SSIM, or PSNR where there is none
+    matched: bool  # whether, by MSE, its nearest image in the pool is one of the batch
+    readable: bool  # whether it passes the thresholds for some image of the batch
+    picture: np.ndarray  # reconstruction (C, H, W) with the best SSIM, or PSNR where there is none
 
     @property
     def rank(self) -> tuple[bool, float, float]:
-        """Better answers have larger ones."""
+        """Sort key, larger for better reconstructions."""
         return rank(self.readable, self.ssim, self.psnr)
 
 
 class Judge:
-    """Compares answers with a `pool` (P, C, H, W) in [0, 1]: images under attack, and others."""
+    """Scores reconstructions against a `pool` (P, C, H, W) in [0, 1] of images."""
 
     def __init__(self, pool: np.ndarray) -> None:
         self.pool = pool
         self._least = cache(self._find_least)
 
     def score(self, answers: np.ndarray, batch: np.ndarray) -> Score:
-        """Score of answers (K', C, H, W) in [0, 1] to a batch of images with these numbers (K,)."""
+        """Score reconstructions (K', C, H, W) in [0, 1] of a batch with image numbers (K,)."""
         pairs = [(answer, int(number)) for answer in answers for number in batch]
         psnrs = [metrics.psnr(self.pool[number], answer) for answer, number in pairs]
         ssims = [self._ssim(number, answer) for answer, number in pairs]
@@ -69,7 +69,7 @@ class Judge:
         )
 
     def _find_least(self, number: int) -> tuple[float, float]:
-        """PSNR, or SSIM, that an answer to image `number` needs to be read."""
+        """Thresholds of PSNR and SSIM for reconstructions of image `number`."""
         original = self.pool[number]
         flat = original.reshape(len(original), -1)
         ends = np.zeros(len(flat)), np.ones(len(flat))

@@ -1,4 +1,4 @@
-"""What an audit tries, and what it calls the network."""
+"""Settings of an audit, and names of the network in its result."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from gradleak.errors import ConfigError
 from gradleak.losses import LOSSES
 
 MODES = ("auto", *client.MODES)
-# Gradients under attack, and draws, by scale.
+# Gradients under attack, and seeds, by scale.
 AMOUNTS = {"smoke": (2, 1), "laptop": (4, 2), "paper": (20, 5)}
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What is tried; an entry of ``audit`` in config.yaml holds the same keys."""
+    """Amounts of an audit; keys as in an entry of ``audit`` in config.yaml."""
 
     loss: str = "cross_entropy"  # one of `gradleak.losses.LOSSES`
     mode: str = "auto"  # training, evaluation, or auto: training where a batch allows it
     count: int | None = None  # gradients under attack; by scale if None
-    seeds: int | None = None  # draws; by scale if None
-    # Images that share a gradient: of the unchanged network, then of larger batches.
+    seeds: int | None = None  # number of seeds; by scale if None
+    # Batch sizes: of the unchanged network, then larger ones.
     batches: tuple[int, ...] = (1, 4)
     offset: float = 0.0  # inputs are (pixels / 255 + offset) / std
     std: float = 1.0
-    scale: str = "laptop"  # smoke, laptop or paper: what attacks and trainings may spend
+    scale: str = "laptop"  # smoke, laptop or paper: budget of attacks and training
     device: str = "cpu"  # auto, cpu, cuda or mps
 
     def __post_init__(self) -> None:
@@ -60,15 +60,15 @@ class Settings:
 
     @property
     def amounts(self) -> tuple[int, int]:
-        """Gradients and draws."""
+        """Numbers of gradients and seeds."""
         count, seeds = AMOUNTS[self.scale]
         return self.count or count, self.seeds or seeds
 
 
 def whole(key: str, values: Any, wanted: str, *, shown: Any = None) -> tuple[int, ...]:
-    """Whole numbers above 0, of any type that holds such ones, that were given for a setting.
+    """Validate positive integers, of any integer type, given for a setting.
 
-    If it is something else, the `ConfigError` says what is `wanted` and shows `values`, or `shown`.
+    Raises `ConfigError` otherwise, which says what is `wanted` and shows `values`, or `shown`.
     """
     try:
         found = tuple(operator.index(value) for value in values)
@@ -82,7 +82,7 @@ def whole(key: str, values: Any, wanted: str, *, shown: Any = None) -> tuple[int
 
 @dataclass(frozen=True)
 class Origin:
-    """What the result says of a network, in words."""
+    """Description of a network in the result."""
 
     name: str  # of the audit
     source: str

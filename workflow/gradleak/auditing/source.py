@@ -1,4 +1,4 @@
-"""A network of one's own: from a Python file or from torchvision."""
+"""Load a user's network from a Python file or from torchvision."""
 
 from __future__ import annotations
 
@@ -18,21 +18,17 @@ from torch import nn
 from gradleak.auditing.intake import check_network, first_line
 from gradleak.errors import ConfigError
 
-# Name under which a file of one's own is imported: apart from all packages.
+# Module name of the imported file, distinct from all packages.
 MODULE = "gradleak_audited_network"
 TOO_LARGE = 5
 
 
 def from_file(path: str, factory: str, arguments: Mapping[str, Any], seed: int) -> nn.Module:
-    """Network that the function or class `factory` of a Python file gives; the file's code is run.
+    """Run a Python file and return the network that its function or class `factory` creates.
 
-    Modules beside the file can be imported from it. Initial weights are drawn with `seed`.
-
-    Raises
-    ------
-    ConfigError
-        If the file is missing or cannot be imported, has no such factory, or the factory raises or
-        gives something else than a network.
+    The file can import modules beside it. Weights are initialized with `seed`. Raises `ConfigError`
+    if the file is missing or cannot be imported, has no such factory, or the factory raises or
+    returns something else than a network.
     """
     module = _imported(Path(path))
     build = getattr(module, factory, None)
@@ -45,9 +41,9 @@ def from_file(path: str, factory: str, arguments: Mapping[str, Any], seed: int) 
 
 
 def from_torchvision(name: str, arguments: Mapping[str, Any], seed: int) -> nn.Module:
-    """Network of torchvision with fresh weights.
+    """Return a network of torchvision with newly initialized weights.
 
-    A `ConfigError` if it has no classifier of that name, or that does not take the arguments.
+    Raises `ConfigError` if there is no classifier of that name, or it does not take the arguments.
     """
     known = torchvision.models.list_models(torchvision.models)
     if name not in known:
@@ -68,7 +64,7 @@ def _imported(path: Path) -> Any:
     if spec is None or spec.loader is None:
         raise ConfigError(f"network: {path} is no Python file; give one that ends in .py.")
     module = importlib.util.module_from_spec(spec)
-    # What the file imports from its own folder is found, as when it is run as a script.
+    # Modules in the file's folder can be imported, as when it runs as a script.
     sys.path.insert(0, str(path.resolve().parent))
     sys.modules[MODULE] = module
     try:
@@ -109,7 +105,6 @@ def _choices(name: str, known: list[str]) -> str:
 
 
 def _line(error: BaseException, path: Path | None) -> str:
-    """Line of the file that an error came from."""
     if isinstance(error, SyntaxError) and error.lineno:
         return f"line {error.lineno}: "
     if path is None:

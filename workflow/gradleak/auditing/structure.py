@@ -1,4 +1,4 @@
-"""What the structure of a network tells of a leak, layer by layer: ranks, counts, c(M)."""
+"""Structural analysis of leakage by layer: ranks, counts, c(M)."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ from gradleak.operators.system import LayerSystem
 from gradleak.rank_analysis import LayerCount, analyse, critical
 from gradleak.security import behind, index_from_ranks, is_ordinary
 
-# Unknowns up to which a condition number is computed, and a rank below the bound: some seconds a
+# Unknowns up to which condition numbers, and ranks below the bound, are computed: some seconds a
 # layer.
 CONDITIONED, RANKED = 3_100, 1_600
-# Eigenvalues of U^T U below this share of the largest, or below n times eps of it, are rounding.
+# Eigenvalues of U^T U below this share of the largest, or below n times eps of it, count as 0.
 ROUNDING = 1e-13
 RankKind = Literal["exact", "measured", "at most", ""]
-# The surest first.
+# Most reliable first.
 KINDS: tuple[RankKind, ...] = ("exact", "measured", "at most")
-# Where nothing is known of what follows a layer.
+# If the following layers are unknown.
 UNKNOWN = Behind(smooth=False)
 COUNTS = ("unknowns", "weights", "outputs", "carried", "virtual", "index")
-# Rank U, how it is known, condition number, and what to note.
+# Rank of U, its kind, condition number, and notes.
 Ranks = tuple[int, RankKind, float | None, str]
 
 
@@ -47,9 +47,9 @@ def structure(
     why_no_chain: str,
     deltas: Mapping[str, np.ndarray],
 ) -> StructurePart:
-    """Analyse every layer with parameters, and all that are unreadable.
+    """Analyse every layer with parameters, and every unreadable layer.
 
-    `deltas` are dJ/dZ of readable layers at a sample image.
+    `deltas` are dJ/dZ of readable layers for a sample image.
     """
     counted = _counted(reading, converted)
     worst = critical(tuple(counted.values())) if counted else None
@@ -75,7 +75,7 @@ def structure(
 def security(
     converted: Converted | None, why_no_chain: str, layers: Sequence[LayerRow]
 ) -> tuple[float | None, str, str]:
-    """c(M), how its ranks are known, and where it is not defined why (COPA eq. 8)."""
+    """Return c(M), how its ranks are known, and why it is undefined if it is (COPA eq. 8)."""
     if converted is None:
         return None, "", f"c(M) is of a chain: {why_no_chain}"
     chain = converted.chain
@@ -91,7 +91,7 @@ def security(
 
 
 def _behind(converted: Converted | None) -> dict[str, Behind]:
-    """What lies behind each convolution of a chain, by the module's name of it."""
+    """Layers behind each convolution of a chain, by module name."""
     if converted is None:
         return {}
     chain = converted.chain
@@ -100,7 +100,7 @@ def _behind(converted: Converted | None) -> dict[str, Behind]:
 
 
 def _counted(reading: Reading, converted: Converted | None) -> dict[str, LayerCount]:
-    """Counts by the layer's name; those of R-GAP's own analysis where the network is a chain."""
+    """Counts by layer name; those of R-GAP's analysis for chains."""
     if converted is None:
         return {row.layer: row for row in counts(reading)}
     rows = zip(converted.layers, analyse(converted.chain), strict=True)
@@ -138,7 +138,7 @@ def _ranks(layer: Layer, delta: np.ndarray | None, follows: Behind) -> Ranks:
         bound = min(unknowns, layer.weights // unknowns)
         return bound, "at most", None, "its dJ/dZ is 0: its gradient tells nothing of its input"
     if layer.shape is None:
-        # dJ/dW = δ xᵀ gives x wherever a δ is not 0 (COPA eq. 9, 10).
+        # dJ/dW = δ xᵀ gives x wherever δ is not 0 (COPA eq. 9, 10).
         return unknowns, "exact", None, "its gradient gives its input directly"
     found = structural_rank(layer.shape, follows)
     kind: RankKind = "exact" if found.exact else "at most"
@@ -149,9 +149,9 @@ def _ranks(layer: Layer, delta: np.ndarray | None, follows: Behind) -> Ranks:
 
 
 def _measured(shape: ConvShape, weight: np.ndarray, delta: np.ndarray, follows: Behind) -> Ranks:
-    """Ranks of these weights at this dJ/dZ, as far as they are computed.
+    """Ranks for these weights and this dJ/dZ, as far as they are computed.
 
-    An eigenvalue of U^T U above rounding confirms the bound, and so does the rank.
+    The bound is confirmed by its last eigenvalue of U^T U above rounding, or by the rank.
     """
     found, gradient = structural_rank(shape, follows), GradientConstraint(delta, shape)
     rank = min(found.bound, rank_bound(shape, gradient.seen))
@@ -159,11 +159,11 @@ def _measured(shape: ConvShape, weight: np.ndarray, delta: np.ndarray, follows: 
     kind: RankKind = "exact" if proved else "at most"
     notes = _zeros(weight, gradient.delta)
     met = without_gaps(shape)
-    # VGG-16's at 224x224 would take 30 GB.
+    # VGG-16 at 224x224 would take 30 GB.
     if met.unknowns > CONDITIONED:
         notes.append(f"no condition number above {CONDITIONED} unknowns")
         return rank, kind, None, "; ".join(notes)
-    # Where no proof makes the bound likely, one large matrix more would seldom confirm it.
+    # Without a proof that the bound is likely, another large matrix would rarely confirm it.
     if met.unknowns > RANKED and found.domain is None:
         notes.append("no condition number: the rank is only bounded")
         return rank, kind, None, "; ".join(notes)
@@ -185,7 +185,7 @@ def _measured(shape: ConvShape, weight: np.ndarray, delta: np.ndarray, follows: 
 
 
 def _zeros(weight: np.ndarray, delta: np.ndarray) -> list[str]:
-    """Note filters without weight or dJ/dZ, and positions without dJ/dZ."""
+    """Report filters with zero weight or dJ/dZ, and positions with zero dJ/dZ."""
     notes = []
     if not (delta.any(axis=1).all() and weight.any(axis=(1, 2, 3)).all()):
         notes.append("a filter or its dJ/dZ is 0")
@@ -196,10 +196,10 @@ def _zeros(weight: np.ndarray, delta: np.ndarray) -> list[str]:
 
 
 def without_gaps(shape: ConvShape) -> ConvShape:
-    """The convolution without pixels that no window meets, along axes without padding.
+    """Crop pixels that no window covers, along axes without padding.
 
-    Their columns of U are 0, so its rank and non-zero singular values stay as they are, and so do
-    weight, dJ/dZ and output. A 1x1 convolution of stride 2 meets one pixel of four.
+    Their columns of U are 0, so rank and non-zero singular values of U, weight, dJ/dZ and output
+    are unchanged. A 1x1 convolution with stride 2 covers one pixel of four.
     """
     strides, sizes = [], []
     for axis in shape.axes:
@@ -211,9 +211,9 @@ def without_gaps(shape: ConvShape) -> ConvShape:
 
 
 def _condition(system: LayerSystem, rank: int) -> float | None:
-    """Largest over `rank`-th singular value of U, from U^T U; None where rounding hides the latter.
+    """Ratio of the largest to the `rank`-th singular value of U, from U^T U; None within rounding.
 
-    `LayerSystem.condition` gets further, but takes ten times as long.
+    `LayerSystem.condition` is more accurate, but ten times slower.
     """
     if not rank:
         return None
@@ -228,11 +228,11 @@ def _condition(system: LayerSystem, rank: int) -> float | None:
 def _as_convolution(
     layer: Layer, delta: np.ndarray, shape: ConvShape
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Weight (O, C, kh, kw) and dJ/dZ (O, height, width) of a layer."""
+    """Return weight (O, C, kh, kw) and dJ/dZ (O, height, width) of a layer."""
     own = layer.module
     assert isinstance(own, nn.Conv2d | nn.Linear)
     weight = own.weight.detach().double().cpu().numpy()
     if isinstance(own, nn.Linear):
-        # Places of an image are the positions of a 1x1 convolution.
+        # Positions of a fully connected layer are those of a 1x1 convolution.
         weight, delta = weight[:, :, None, None], delta.reshape(-1, delta.shape[-1]).T
     return weight, delta.reshape(shape.filters, *shape.output)

@@ -1,4 +1,4 @@
-"""Reasons in the user's words: layers go by the names that the user gave them."""
+"""Reasons in the user's terms, with the layer names of the user's network."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from gradleak.models.chain import Chain, ConvSpec
 
-# What a chain calls its layers and their parts, with what leads to the layer in a user's words.
+# A chain's names of layers and their parts, with the words in front of them.
 LAYER = re.compile(
     r"\b(conv|fc)(\d+)(_skip_norm|_skip|_norm)?\b|\b(convolution|fully connected layer) (\d+)\b"
 )
@@ -20,7 +20,7 @@ PARTS = {
 
 
 def told(reason: str, chain: Chain, names: Sequence[str]) -> str:
-    """A reason with the user's names of layers, and without advice on this project's settings."""
+    """Use the user's layer names in a reason, and drop advice on this project's settings."""
     first = reason.removeprefix(f"models.{chain.name}: ").removeprefix(f"{chain.name}: ")
     first = first.split("; ")[0].rstrip(".")
     convolutions = [isinstance(spec, ConvSpec) for spec in chain.specs]
@@ -29,7 +29,7 @@ def told(reason: str, chain: Chain, names: Sequence[str]) -> str:
     if first.startswith(f"{chain.name} "):
         first = f"The network{first.removeprefix(chain.name)}"
     first = re.sub(rf"\b(of|but) {re.escape(chain.name)}(?='s|[ ,]|$)", r"\1 the network", first)
-    # From the specs: the reason may be that layers do not fit each other.
+    # From the specs, since layers may not fit each other.
     own = [
         [name for name, conv in zip(names, convolutions, strict=False) if conv is kind]
         for kind in (False, True)
@@ -43,12 +43,12 @@ def told(reason: str, chain: Chain, names: Sequence[str]) -> str:
         return f"{PARTS[part]}{spoken(known[number - 1])}"
 
     first = LAYER.sub(named, first)
-    # A layer's name stays as the user wrote it.
+    # Layer names keep the user's capitalisation.
     if not first.startswith(tuple(names)) or first.startswith("layer "):
         first = first[:1].upper() + first[1:]
     return f"{first}." if first else ""
 
 
 def spoken(name: str) -> str:
-    """A layer's name in a sentence; those of a sequence are numbers."""
+    """Layer name for use in a sentence; layers of a sequence are numbered."""
     return f"layer {name}" if name.isdigit() else name

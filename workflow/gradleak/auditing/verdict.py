@@ -1,6 +1,6 @@
-"""What an audit comes to: grade, sentences, and a ranking of changes.
+"""Verdict of an audit: grade, sentences, and ranking of changes.
 
-The sentences themselves stand in ``workflow/report/verdict.j2``.
+The sentences are in ``workflow/report/verdict.j2``.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from gradleak.auditing.result import (
 from gradleak.auditing.telling import spoken
 
 TEMPLATE = "verdict.j2"
-# Probability of as many matches by chance, over all attacks, below which they count.
+# Significance level for matches over all attacks.
 SIGNIFICANT = 0.05
-# Changes of the architecture.
+# Architectural changes.
 ALTERED = ("lock", "cut", "fewer", "strided")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What the words need beside cases."""
+    """Facts the verdict needs besides cases."""
 
     setting: Setting
     structure: StructurePart
-    # Images, of those that answers are told from, that an answer of the right class can be: all of
-    # them where weights know no classes.
+    # Number of images in the pool that a class-consistent reconstruction can show: all of them if
+    # the weights do not encode classes.
     rivals: int
-    fresh: bool  # whether draws are of fresh weights; else of the search's own noise
-    stand_in: bool  # whether the images are not the user's
+    fresh: bool  # whether seeds initialize the weights, rather than the attacks' noise
+    stand_in: bool  # whether the images replace the user's
     notes: tuple[str, ...] = ()  # further limits, sentences
 
 
@@ -59,8 +59,8 @@ def verdict(
 ) -> Verdict:
     """Put the result into words.
 
-    Cases are those of all changes and both chapters; `best` holds the best answers on the unchanged
-    network under an honest server.
+    `cases` has all changes and both chapters; `best` has the best reconstructions on the unchanged
+    network by an honest server.
     """
     parts = {part.id: part for part in attacks}
     honest = {part.id for part in attacks if part.chapter == HONEST}
@@ -123,10 +123,10 @@ def verdict(
 def p_value(case: Case, facts: Facts) -> float:
     """Probability that chance alone matches as many gradients: P(X ≥ k), X ~ Bin(n, p).
 
-    A gradient counts as matched if any draw's answer is, so p = seeds · answers · K / P (a union
-    bound) with K images in a batch, as many answers, and P images to choose from; with weights that
-    may know classes, P are those of the same class. All images under attack are among the P, so
-    that an answer that is always the same matches one of them at most.
+    A gradient is matched if the reconstruction under any seed is, so p = seeds · reconstructions ·
+    K / P (a union bound) with K images in a batch, K reconstructions, and P images to choose from;
+    only those of the same class if the weights may encode classes. All images under attack are
+    among the P, so that a constant reconstruction matches at most one.
     """
     n, k, batch = facts.setting.count, len(matched(case.runs)), facts.setting.batches[0]
     p = min(1.0, facts.setting.seeds * batch * batch / facts.rivals)
@@ -136,12 +136,12 @@ def p_value(case: Case, facts: Facts) -> float:
 
 
 def matched(runs: Sequence[Run]) -> set[int]:
-    """Batches with a draw whose answer matched."""
+    """Batches matched under some seed."""
     return {run.image for run in runs if run.matched}
 
 
 def ranking(changes: Sequence[Change]) -> tuple[str, ...]:
-    """Changes that were shown to help, by what is left of the leak, then by price; best first."""
+    """Changes that were shown to help, by remaining leak, then by price; best first."""
 
     def key(change: Change) -> tuple[float, float, float, float, float]:
         price = change.price
@@ -157,7 +157,7 @@ def ranking(changes: Sequence[Change]) -> tuple[str, ...]:
 
 
 def _lost(change: Change) -> float | None:
-    """Accuracy that a change costs; None where it was not measured."""
+    """Accuracy lost through a change; None if it was not measured."""
     price = change.price
     if price is None or price.accuracy is None or price.baseline is None:
         return None
@@ -170,7 +170,7 @@ def _fallen(
     attacks: Sequence[AttackPart],
     changes: Sequence[Change],
 ) -> dict[str, Any]:
-    """Attacks that were not tried: on the network as it is, and under changes."""
+    """Attacks that were not run: on the unchanged network, and under changes."""
     short = {part.id: part.title.split(",")[0] for part in attacks}
     untried: dict[str, list[str]] = {}
     for part in attacks:
@@ -183,7 +183,7 @@ def _fallen(
         if gone and change.leak is not None:
             fewer.append((change.title, [short[part.id] for part in attacks if part.id in gone]))
         unanswered += [
-            # It is made against this change, and yet does not apply to this network.
+            # It targets this change, but does not apply to this network.
             (change.title, short[case.attack], case.runs[0].reason)
             for case in own
             if case.attack == AGAINST.get(change.kind) and case.runs
@@ -193,7 +193,6 @@ def _fallen(
 
 
 def _worst(best: Best) -> Worst | None:
-    """The nearest answer of all."""
     found = [
         (score, attack, image, draw)
         for attack, own in best.answers.items()

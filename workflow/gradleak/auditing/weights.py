@@ -1,4 +1,4 @@
-"""Weights of one's own, put into a network: tensors alone are read, and only those that fit."""
+"""Load a user's weights: only tensors are read, and only those that fit."""
 
 from __future__ import annotations
 
@@ -16,27 +16,22 @@ from gradleak.auditing.intake import first_line
 from gradleak.errors import ConfigError
 
 SAFETENSORS = ".safetensors"
-# First bytes by which PyTorch knows its newer format, a zip archive.
+# First bytes of PyTorch's zip-based format.
 ZIP = b"PK\x03\x04"
-# A file may unpack to so many times the bytes of the network's own state, since float64 takes four
-# times as much as half precision and views are stored with all that they are views of, and to
-# SLACK bytes more. The rest of an archive could fill the memory.
+# A file may unpack to this multiple of the network's state, since float64 takes four times as much
+# as half precision and views are stored with their whole storage, plus SLACK bytes. Otherwise an
+# archive could exhaust the memory.
 FACTOR, SLACK = 8, 2**26
 
 
 def load_weights(network: nn.Module, path: str) -> None:
-    """Put weights into a network, which is left as it was where they are refused.
+    """Load weights into a network, which stays unmodified on failure.
 
-    Floating-point numbers of another precision are converted to the network's own. The file is
-    safetensors, or a state dict as `torch.save` writes it; of the latter only tensors are read, no
-    code that it may hold is run.
-
-    Raises
-    ------
-    ConfigError
-        If the file is missing, no regular file, damaged, far larger than the network, holds
-        something else than a state dict or one of another network, or numbers that the network
-        cannot hold: integers, complex, sparse, quantised, without values, too large.
+    Floating-point tensors are converted to the network's precision. The file is safetensors or a
+    state dict of `torch.save`; of the latter only tensors are read, and no code is run. Raises
+    `ConfigError` if the file is missing, not a regular file, damaged, far larger than the network,
+    does not hold a state dict of this network, or holds unsupported tensors: integer, complex,
+    sparse, quantised, without values, or out of range.
     """
     file = Path(path)
     if file.is_dir():
@@ -59,7 +54,7 @@ def load_weights(network: nn.Module, path: str) -> None:
 
 
 def _taken(what: str, value: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
-    """A stored tensor in the type of the network's own one, if that loses nothing but digits."""
+    """Convert a stored tensor to the type of the network's, if only precision is lost."""
     odd = _odd(value)
     if odd:
         raise ConfigError(f"weights: {what} ({value.dtype}) {odd}.")
@@ -73,14 +68,14 @@ def _taken(what: str, value: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
         raise ConfigError(
             f"weights: {what} is of type {value.dtype}, not floating point; save it as {own.dtype}."
         )
-    # Types of one byte have no test of their own.
+    # One-byte types have no test of their own.
     known = value.float() if value.element_size() == 1 else value
     if value.is_floating_point() and not torch.isfinite(known).all():
         raise ConfigError(
             f"weights: {what} ({value.dtype}) holds NaN or infinity; give weights that are numbers."
         )
     if own.is_floating_point():
-        # The audit takes half precision in float32; a network of float64 meets steps in float32.
+        # The audit runs half precision in float32; a float64 network would meet float32 operations.
         for dtype in (own.dtype, torch.float32):
             if not torch.isfinite(value.to(dtype)).all():
                 raise ConfigError(
@@ -88,7 +83,7 @@ def _taken(what: str, value: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
                     "weights within its range."
                 )
         return value.to(own.dtype)
-    # Counters, such as BatchNorm's of batches.
+    # Counters, such as BatchNorm's number of batches.
     whole = value if value.is_complex() else value.to(own.dtype)
     if whole.dtype != own.dtype or not torch.equal(whole.to(value.dtype), value):
         raise ConfigError(
@@ -99,7 +94,7 @@ def _taken(what: str, value: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
 
 
 def _odd(value: torch.Tensor) -> str:
-    """Reason why a tensor is no plain array of numbers, and what to do; empty if it is one."""
+    """Reason why a tensor is not a plain numeric array, with a remedy; empty if it is."""
     if value.is_quantized:
         return "is quantised; store it after dequantize()"
     if value.is_nested or value.layout != torch.strided:
@@ -110,7 +105,7 @@ def _odd(value: torch.Tensor) -> str:
 
 
 def _tensors(file: Path, own: int) -> dict[str, torch.Tensor]:
-    """State dict of a file, read without running it; `own` are the bytes of the network's state."""
+    """Read a file's state dict without running code; `own` is the network's state in bytes."""
     try:
         size = _unpacked(file)
         if size > FACTOR * own + SLACK:
@@ -121,7 +116,7 @@ def _tensors(file: Path, own: int) -> dict[str, torch.Tensor]:
         if file.suffix == SAFETENSORS:
             return load_file(file)
         with warnings.catch_warnings():
-            # Of other pickle protocols, which are refused below anyway.
+            # Raised for other pickle protocols, which are refused below anyway.
             warnings.simplefilter("ignore", UserWarning)
             found = torch.load(file, map_location="cpu", weights_only=True)
     except ConfigError:
@@ -131,7 +126,7 @@ def _tensors(file: Path, own: int) -> dict[str, torch.Tensor]:
             f"weights: {file} cannot be read as {file.suffix or 'weights'} ({first_line(error)}); "
             "give safetensors, or a state dict that torch.save wrote."
         ) from error
-    except Exception as error:  # What a damaged pickle raises depends on the damaged byte.
+    except Exception as error:  # A damaged pickle can raise any exception.
         raise ConfigError(
             f"weights: {file} is damaged, or no state dict that can be read without running code; "
             "it was not loaded: write it with torch.save(network.state_dict(), …), or as "
@@ -150,7 +145,7 @@ def _tensors(file: Path, own: int) -> dict[str, torch.Tensor]:
 
 
 def _unpacked(file: Path) -> int:
-    """Bytes that a file takes in memory: its own, or what an archive says of its members."""
+    """Bytes that a file takes in memory: its own size, or the sizes listed in an archive."""
     with file.open("rb") as opened:
         packed = opened.read(len(ZIP)) == ZIP
     if not packed:
@@ -160,6 +155,6 @@ def _unpacked(file: Path) -> int:
 
 
 def _shown(name: Any) -> str:
-    """A name on one line, whatever it holds."""
+    """Return a name on one line, whatever it holds."""
     text = str(name)
     return text if text.isprintable() else repr(text)

@@ -1,4 +1,4 @@
-"""Claims: a paper's numbers and sentences as data, and a verdict for each from our results."""
+"""Claims: a paper's numbers and sentences as data, with verdicts from our results."""
 
 from gradleak.claims.evaluate import COLUMNS, evaluate
 from gradleak.claims.evidence import Evidence

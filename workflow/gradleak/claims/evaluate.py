@@ -1,4 +1,4 @@
-"""A verdict for each claim."""
+"""Evaluate all claims of a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SCALES = ("smoke", "laptop", "paper")
 
 
 def _unmet(claim: Claim, images: str, scale: str) -> str:
-    """Say what the claim needs and this run does not have; empty where nothing is missing."""
+    """Name the requirement of a claim that this run does not meet; empty if it meets all."""
     if claim.needs.images == "real" and images != "real":
         return "data: the paper's value depends on its images, and these are the embedded ones"
     if SCALES.index(scale) < SCALES.index(claim.needs.scale):
@@ -30,16 +30,12 @@ def _unmet(claim: Claim, images: str, scale: str) -> str:
 class Judge:
     """Judges claims of one file by our results and by the paper's own numbers.
 
-    A sentence that the paper's own table contradicts is refuted whatever ours says (ours stands
-    beside it), unless it is our own stricter reading; a claim whose needs are not met is not
-    judged, and ours stands beside that too.
+    A sentence contradicted by the paper's own table is refuted whatever our results (shown beside
+    it), unless it is our stricter reading. A claim whose requirements are not met is not judged,
+    and our number is shown too.
 
-    Raises
-    ------
-    ArtifactError
-        If the evidence is malformed (a run there twice, text for a number).
-    ValueError
-        If `scale` or `images` is not one of the allowed words.
+    Raises `ArtifactError` if the evidence is malformed (a duplicated run, text for a number), and
+    `ValueError` if `scale` or `images` is not one of the allowed words.
     """
 
     def __init__(self, claims: Claims, evidence: Evidence, images: str, scale: str) -> None:
@@ -68,12 +64,11 @@ class Judge:
         return replace(outcome, verdict=REFUTED, reason=f"{whose}: {' | '.join(against)}; {ours}")
 
     def contradictions(self, claim: Claim) -> tuple[str, ...]:
-        """Numbers of the paper's own that contradict a sentence; none where it stands.
+        """Return the paper's own numbers that contradict a sentence, in words.
 
-        A comparison is contradicted by an image for which the order is the other way round (equal
-        printed values contradict nothing), closeness and limits by a cell beyond the amount. Our
-        own stricter readings are not the paper's sentences, so nothing contradicts them; sentences
-        about other runs are not what the tables are about.
+        A comparison is contradicted by an image with the opposite order (equal printed values
+        contradict nothing), closeness and limits by a cell beyond the amount. Our stricter
+        readings, and sentences about runs outside the tables, are never contradicted.
         """
         if claim.reading == "ours":
             return ()
@@ -92,17 +87,16 @@ def evaluate(
     scale: str,
     explanations: Explanations | None = None,
 ) -> pd.DataFrame:
-    """Judge every number and sentence of a claims file: a row each, in the file's order.
+    """Judge every number and sentence of a claims file: one row each, in the file's order.
 
     Parameters
     ----------
     claims, evidence
-        A file and our results; what is missing makes claims "not judged", with the reason.
+        A file and our results; missing results make claims "not judged", with the reason.
     images, scale
-        Which runs are looked at: ``embedded`` or ``real``; ``smoke``, ``laptop`` or ``paper``.
+        Runs to use: ``embedded`` or ``real``; ``smoke``, ``laptop`` or ``paper``.
     explanations
-        Of claims that failed. One stands only beside a claim that failed in such a run as it was
-        written for, or in any if it says so.
+        Shown for claims that failed in the run they were written for, or in any run if so marked.
 
     Raises
     ------

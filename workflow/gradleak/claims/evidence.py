@@ -1,4 +1,4 @@
-"""Evidence: our scores, security, rank and index tables, and how a query selects from them."""
+"""Evidence: tables of our scores, security, ranks and index, and how queries select from them."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ LAYER_COLUMNS = {
     "security": ["model", "layer", "contribution"],
     "rank": ["model", "layer", "unknowns", "weights", "outputs"],
 }
-# Columns of the rank table that another image changes; of the others the first image's count.
+# Columns of the rank table that depend on the image; of all others the first image's count.
 PER_IMAGE = ("condition", "condition_padding")
-# What rows of `OF_CLASSES` say of classes that nobody missed: not in the batch and not answered,
-# or answered for nothing.
+# Statuses in rows of `OF_CLASSES` for classes that were not missed: absent from the batch and not
+# reconstructed, or reconstructed without need.
 NOT_THERE = ("absent", "phantom")
 MISSED = "missed"
-# A metric that could not be computed, of an answer that is there: no run failed.
+# A metric that could not be computed for an existing reconstruction; the run did not fail.
 NOT_AVAILABLE = "not_available"
-# What a score file of an attack with one answer may leave out.
+# Columns that score files of attacks with one reconstruction may leave out.
 ONE_ANSWER = {"answer": "0", "kind": "answer"}
 STATUSES = ("ok", "failed", "not_applicable", NOT_AVAILABLE, MISSED, *NOT_THERE)
 AGAIN = "delete the file and ask Snakemake for it again"
@@ -43,7 +43,7 @@ def _read(path: str | os.PathLike[str], columns: list[str]) -> pd.DataFrame:
 
 
 def _numbers(frame: pd.DataFrame, column: str, source: object) -> pd.Series:
-    """Read a column as floats, NaN where it is empty; text that is no number is an error."""
+    """Read a column as floats, NaN where empty; raise an error for text that is not a number."""
     numbers = pd.to_numeric(frame[column], errors="coerce")
     text = frame[column].str.strip().str.lower()
     wrong = np.flatnonzero(numbers.isna() & ~text.isin(["", "nan"]))
@@ -71,9 +71,9 @@ def _read_scores(path: str | os.PathLike[str]) -> pd.DataFrame:
 
 
 def _read_layers(path: str | os.PathLike[str], table: str) -> pd.DataFrame:
-    """One row per (model, seed, index, layer), with the layer's place in its model.
+    """Read one row per (model, seed, index, layer), with the layer's position in its model.
 
-    ``result`` is the experiment, which the file's folder is named after.
+    ``result`` is the experiment, after which the file's folder is named.
     """
     frame = _read(path, LAYER_COLUMNS[table])
     frame["result"] = Path(path).parent.name
@@ -90,7 +90,7 @@ def _layer_keys(frame: pd.DataFrame) -> list[str]:
 
 
 def _read_index(path: str | os.PathLike[str]) -> pd.DataFrame:
-    """One row per network; a tidy table (row, column, metric, ours) is spread out."""
+    """Read one row per network; a tidy table (row, column, metric, ours) is pivoted."""
     frame = _read(path, [])
     if "network" in frame:
         return frame[frame["network"] != ""]
@@ -113,15 +113,15 @@ def _joined(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
 class Evidence:
     """Tidy tables of our results; all columns but ``value`` are text."""
 
-    scores: pd.DataFrame = field(default_factory=pd.DataFrame)  # a row per run and metric
-    # Tables by the name of their file. Those of layers, security and rank, have a row per (result,
-    # model, seed, index, layer), with ``position`` = the layer's place from 1; rank also ``local``
-    # = |x| − |W| − |z|.
+    scores: pd.DataFrame = field(default_factory=pd.DataFrame)  # one row per run and metric
+    # By file name. Tables of layers (security, rank) have a row per (result, model, seed, index,
+    # layer), with ``position`` = the layer's position from 1; rank also ``local`` = |x| − |W| −
+    # |z|.
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
-    # A row per network: ``network``, ``c``, ``mse_copa``, ``mse_rgap``, …
+    # One row per network: ``network``, ``c``, ``mse_copa``, ``mse_rgap``, …
     index: pd.DataFrame = field(default_factory=pd.DataFrame)
-    images: str = ""  # which runs are looked at: embedded or real
-    # Selections made so far, since many claims share them.
+    images: str = ""  # image source of the runs: embedded or real
+    # Cache of selections, since many claims share them.
     selections: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -133,12 +133,10 @@ class Evidence:
         rank: Paths = (),
         tables: Paths = (),
     ) -> Evidence:
-        """Read lists of CSV files; an empty list is evidence that is missing.
+        """Read lists of CSV files; an empty list is missing evidence.
 
-        Raises
-        ------
-        ArtifactError
-            If a file is missing, is no table, lacks a column or holds text for a number.
+        Raises `ArtifactError` if a file is missing or not a table, lacks a column or has text for a
+        number.
         """
         return cls(
             scores=_joined(_read_scores(path) for path in scores),
@@ -151,27 +149,21 @@ class Evidence:
         )
 
     def on(self, images: str) -> Evidence:
-        """The same, of runs on ``embedded`` or ``real`` images."""
+        """Restrict to runs on ``embedded`` or ``real`` images."""
         return replace(self, images=images)
 
     def runs(self, where: Where, metric: str, answers: Answers = "own") -> pd.DataFrame:
         """Select runs: ``model``, ``seed``, ``batch``, ``index``, ``answer``, ``value``, ``ok``.
 
-        A run that failed or could not be applied has NaN as its value, also of a metric that
-        failed runs have no row of. So has an image that the attack did not find, which ``missed``
-        tells apart. A PSNR is capped at that of an MSE of 1e-30, so that an exact reconstruction
-        does not give infinity.
+        Failed or inapplicable runs have the value NaN, also for metrics that failed runs have no
+        row for. So do images that the attack did not find, marked in ``missed``. PSNR is capped at
+        the value for an MSE of 1e-30, which keeps exact reconstructions finite.
 
-        Without ``answer`` or ``kind`` in `where`, `answers` decides: ``own`` is what the attack
-        chose, ``all`` takes its other starts and twins too.
+        Without ``answer`` or ``kind`` in `where`, `answers` applies: ``own`` is the attack's
+        choice, ``all`` includes its other restarts and twins.
 
-        Raises
-        ------
-        NotJudged
-            If nothing is there, a listed model, attack or result has no run, or the metric needs
-            weights of a network that are not there.
-        ArtifactError
-            If a run is there twice.
+        Raises `NotJudged` if there are no runs, a listed model, attack or result has none, or the
+        metric needs network weights that are missing, and `ArtifactError` if a run is duplicated.
         """
         frame = self.scores
         if frame.empty:
@@ -200,14 +192,10 @@ class Evidence:
         return place.assign(value=value, ok=ok, missed=missed).reset_index(drop=True)
 
     def column(self, side: Side) -> np.ndarray:
-        """Values of a column of a table; of layers summed over a model's if ``total``.
+        """Values of a column of a table; summed over a model's layers if ``total``.
 
-        Raises
-        ------
-        NotJudged
-            If the column or the selection is not there, or a value is empty.
-        ArtifactError
-            If a layer is there twice, or a value is no number.
+        Raises `NotJudged` if the column or the selection is missing, or a value is empty, and
+        `ArtifactError` if a layer is duplicated, or a value is not a number.
         """
         layered = side.table in LAYERED
         frame = self.tables.get(side.table, pd.DataFrame())
@@ -227,7 +215,7 @@ class Evidence:
         return numbers.to_numpy()
 
     def networks(self, x: str, y: str) -> tuple[np.ndarray, np.ndarray, int]:
-        """Two columns of the index table and how many networks have both.
+        """Return two columns of the index table and the number of networks that have both.
 
         Networks without `x` are left out; an empty `y` is a failed attack and counts as infinite.
         """
@@ -252,7 +240,6 @@ def _mask(frame: pd.DataFrame, where: Where) -> pd.Series:
 
 
 def _once(found: pd.DataFrame, metric: str) -> None:
-    """Refuse a run that is there twice."""
     if metric == OF_CLASSES:
         return  # Two classes may have the same name, as ImageNet's cranes.
     twice = found[found.duplicated([*columns.RUN, "answer"])]
@@ -268,8 +255,8 @@ def _once(found: pd.DataFrame, metric: str) -> None:
 def _with_failures(frame: pd.DataFrame, metric: str, one_attack: bool) -> pd.DataFrame:
     """Rows of `metric`, and one for every failed run that has none.
 
-    Where no attack is named, only failures of attacks that have this metric elsewhere count. A
-    class that was missed is no failure of an image, nor an image that was missed one of its batch.
+    Without a named attack, only failures of attacks that have this metric elsewhere count. A missed
+    class is not a failure of an image, and a missed image is not one of its batch.
     """
     found = frame[frame["metric"] == metric]
     worked = frame["status"].isin(("ok", NOT_AVAILABLE))
@@ -288,7 +275,7 @@ def _with_failures(frame: pd.DataFrame, metric: str, one_attack: bool) -> pd.Dat
 
 
 def _numbers_of_layers(found: pd.DataFrame, side: Side, name: str) -> pd.Series:
-    """A column of a table of layers, which may hold each layer once."""
+    """Return a column of a table of layers, which may contain each layer once."""
     keys: list[Any] = _layer_keys(found)
     twice = found[found.duplicated([*keys, "layer"])]
     if not twice.empty:

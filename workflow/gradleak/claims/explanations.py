@@ -1,4 +1,4 @@
-"""What was learnt where claims failed: an explanation of one or of a group, as data."""
+"""Explanations of failed claims, one or a group each, as data."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ EXPLAINED = (DIFFERS, EXCEEDS, REFUTED)
 
 
 class Explanation(Closed):
-    """Why some claims fail.
+    """Explanation of why some claims fail.
 
-    `claims` are ids or patterns of them, in which ``*`` stands for any characters; `evidence` says
-    where that is established: pages and tables of the repository, by their paths. ``of: any`` marks
-    what holds in every run: a text without numbers of one, or with such as follow from sizes alone.
+    `claims` are ids or patterns of them, in which ``*`` matches any characters; `evidence` lists
+    pages and tables of the repository that support it. ``of: any`` marks explanations that hold in
+    every run: texts without a run's numbers, or with numbers that follow from sizes alone.
     """
 
     of: Literal["any"] | None = None
@@ -35,7 +35,7 @@ class Explanation(Closed):
 
 
 class ExplanationsFile(Closed):
-    """A file of explanations as it is written; the run `of` is what they are about."""
+    """A file of explanations as written, for the run `of`."""
 
     paper: str
     of: Case
@@ -44,13 +44,13 @@ class ExplanationsFile(Closed):
 
 @dataclass(frozen=True)
 class Explanations:
-    """Explanations of a paper's claims, by the claims' ids, and the run that they are about."""
+    """Explanations of a paper's claims by claim id, and the run they were written for."""
 
     of: Case
     by_id: dict[str, Explanation]
 
     def text(self, claim: str, verdict: str, images: str, scale: str) -> str:
-        """Explanation of a claim that failed, if it is about such a run or any; else nothing."""
+        """Explanation of a failed claim, if written for this run or any; else empty."""
         found = self.by_id.get(claim)
         if found is None or verdict not in EXPLAINED:
             return ""
@@ -59,13 +59,10 @@ class Explanations:
 
 
 def load_explanations(path: str | os.PathLike[str], claims: Claims) -> Explanations:
-    """Read explanations of `claims` from a file such as ``workflow/claims/explanations/copa.yaml``.
+    """Load explanations of `claims` from a file such as ``workflow/claims/explanations/copa.yaml``.
 
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, a key or value is not allowed, it is about another paper, a
-        pattern matches no claim, or a claim is explained twice.
+    Raises `ConfigError` if the file cannot be read, a key or value is invalid, it is about another
+    paper, a pattern matches no claim, or a claim is explained twice.
     """
     source = Path(path)
     file = parsed(source, ExplanationsFile, read_yaml(source))
@@ -96,12 +93,9 @@ def load_explanations(path: str | os.PathLike[str], claims: Claims) -> Explanati
 def load_all(
     claims: Iterable[str | Path], explanations: Iterable[str | Path]
 ) -> list[tuple[Claims, Explanations | None]]:
-    """Read claims of several papers, each with its explanations; these have the name of its file.
+    """Load the claims of several papers, each with the explanations file of the same name.
 
-    Raises
-    ------
-    ConfigError
-        As `load` and `load_explanations`.
+    Raises `ConfigError` as `load` and `load_explanations` do.
     """
     beside = {Path(path).name: path for path in explanations}
     read = [(load(path), beside.get(Path(path).name)) for path in claims]

@@ -1,4 +1,4 @@
-"""Reading a claims file: YAML, with grids and loops written out to one claim each."""
+"""Load claims files: YAML, with grids and loops expanded to one claim each."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from gradleak.claims.model import Claim, Claims, Needs
 from gradleak.claims.statement import Answers, Closed, Tolerance, Where
 from gradleak.errors import ConfigError
 
-# A number as a paper prints it, with what it prints after ±.
+# A printed number, optionally with a value after ±.
 Model = TypeVar("Model", bound=BaseModel)
 PRINTED = re.compile(r"([+-]?\d+(?:\.(\d+))?(?:e([+-]?\d+))?)(?: ± (\d+(?:\.\d+)?(?:e[+-]?\d+)?))?")
 
 
 class GridColumn(Closed):
-    """A column of a table: its metric, tolerance and the part of the query it sets.
+    """A column of a table: its metric, tolerance and part of the query.
 
-    With `like` it is ours alone, beside the values of that column. `kind` and `needs` are the
-    grid's unless they are given.
+    With `like` it is ours alone, beside the values of that column. `kind` and `needs` default to
+    the grid's.
     """
 
     id: str
@@ -42,11 +42,11 @@ class GridColumn(Closed):
 class GridRow(Closed):
     """A row of a table: its selection, and the paper's values in the order of the columns.
 
-    A value is a number, or text such as ``1.9e-4 ± 7.0e-5``, which also says how it is rounded.
-    With `like` the row is ours alone, beside the values of that row. `columns` names the columns
-    that the row has, all by default, and `answers` goes into their queries. What `where` says
-    counts before what a column's says. `tolerance` and `needs` stand for the columns' own.
-    `elsewhere` is the reason why none of its cells is judged; such a row needs no `where`.
+    A value is a number, or text such as ``1.9e-4 ± 7.0e-5``, which also determines its rounding.
+    With `like` the row is ours alone, beside the values of that row. `columns` names the row's
+    columns (default all), `answers` is added to their queries. `where` overrides a column's,
+    `tolerance` and `needs` replace the columns' own. `elsewhere` is the reason why none of its
+    cells is judged; such a row needs no `where`.
     """
 
     id: str
@@ -61,7 +61,7 @@ class GridRow(Closed):
     elsewhere: str | None = None
 
     def of(self, columns: list[GridColumn]) -> list[GridColumn]:
-        """Those of the columns that the row has."""
+        """Filter the columns that the row has."""
         return [c for c in columns if self.columns is None or c.id in self.columns]
 
 
@@ -80,7 +80,7 @@ class Grid(Closed):
 
 
 class ClaimsFile(Closed):
-    """A claims file as it is written."""
+    """A claims file as written."""
 
     paper: str
     tolerances: dict[str, Tolerance]
@@ -90,12 +90,9 @@ class ClaimsFile(Closed):
 
 
 def parsed(path: Path, kind: type[Model], content: Any, claim: str | None = None) -> Model:
-    """Read the content of a file, or of one of its claims, into its model.
+    """Validate the content of a file, or of one of its claims, against its model.
 
-    Raises
-    ------
-    ConfigError
-        If a key or value is not allowed: the first one in a sentence, with file, key and remedy.
+    Raises `ConfigError` for the first invalid key or value, with file, key and remedy.
     """
     try:
         return kind.model_validate(content)
@@ -126,7 +123,7 @@ def _fill(value: Any, names: Mapping[str, Any]) -> Any:
 
 
 def _loop(path: Path, entry: dict[str, Any], lists: dict[str, list[Any]]) -> Iterator[dict]:
-    """Write out ``foreach``: one claim for each combination, names in braces filled in."""
+    """Expand ``foreach``: one claim for each combination, with names in braces filled in."""
     raw = {key: value for key, value in entry.items() if key != "foreach"}
     where = f"{path}: claim '{entry.get('id', '(without id)')}'"
     foreach = {} if entry.get("foreach") is None else entry["foreach"]
@@ -152,7 +149,6 @@ def _loop(path: Path, entry: dict[str, Any], lists: dict[str, list[Any]]) -> Ite
 
 
 def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
-    """Write out a grid, row by row."""
     where = f"{path}: grid '{grid.id}'"
     tolerances = {cell: name for name, cells in grid.exceptions.items() for cell in cells}
     values = _values(where, grid)
@@ -183,7 +179,7 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
 
 
 def _cell_query(row: GridRow, column: GridColumn) -> dict[str, Any]:
-    """A cell's query: the column's, with the row's selection and answers."""
+    """Query of a cell: the column's, with the row's selection and answers."""
     if row.elsewhere is not None:
         return {"form": "elsewhere", "reason": row.elsewhere}
     query = {**column.query, "where": {**column.query.get("where", {}), **row.where}}
@@ -191,7 +187,7 @@ def _cell_query(row: GridRow, column: GridColumn) -> dict[str, Any]:
 
 
 def _values(where: str, grid: Grid) -> dict[tuple[str, str], float | str]:
-    """The paper's values by row and column, less those of our own."""
+    """Paper's values by row and column, without rows and columns of ours."""
     out: dict[tuple[str, str], float | str] = {}
     theirs = [column for column in grid.columns if column.like is None]
     for row in grid.rows:
@@ -215,7 +211,7 @@ def _values(where: str, grid: Grid) -> dict[tuple[str, str], float | str]:
 
 
 def _number(where: str, value: float | str | None, decimals: int | None) -> dict[str, Any]:
-    """A value as a claim's keys, and as text for its statement."""
+    """Keys of a claim for a value, and its text for the statement."""
     if not isinstance(value, str):
         text = "" if value is None else f"{value:.{decimals or 0}f}"
         return {"paper_value": value, "decimals": decimals, "text": text}
@@ -233,7 +229,7 @@ def _number(where: str, value: float | str | None, decimals: int | None) -> dict
 
 
 def read_yaml(source: Path) -> Any:
-    """Content of a YAML file; a ConfigError says in one sentence why there is none."""
+    """Return the content of a YAML file; raise `ConfigError` if it cannot be read."""
     try:
         return yaml.safe_load(source.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
@@ -244,15 +240,11 @@ def read_yaml(source: Path) -> Any:
 
 
 def load(path: str | os.PathLike[str]) -> Claims:
-    """Read a claims file such as ``workflow/claims/copa.yaml``, grids and loops written out.
+    """Load a claims file such as ``workflow/claims/copa.yaml``, with grids and loops expanded.
 
-    There is one claim for each number and each sentence, in the file's order, grids first.
-
-    Raises
-    ------
-    ConfigError
-        If the file cannot be read, is no YAML, or a key or value is not allowed; the message
-        names file, claim and key and says what to do.
+    Returns one claim for each number and each sentence, in the file's order, grids first. Raises
+    `ConfigError` if the file cannot be read, is not YAML, or has an invalid key or value; the
+    message names file, claim, key and remedy.
     """
     source = Path(path)
     file = parsed(source, ClaimsFile, read_yaml(source))

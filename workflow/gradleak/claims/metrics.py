@@ -1,4 +1,4 @@
-"""What claims know of metrics: which way is better, their scale, and their labels."""
+"""Properties of metrics used by claims: direction, scale and labels."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import pandas as pd
 from gradleak.claims.statistics import FAILED_LOG, MSE_FLOOR
 
 PEAKS = {"psnr": 1.0, "psnr_255": 255.0, "psnr_scaled": 1.0, "psnr_class_mean": 1.0}
-# FedKL's PSNR takes an RMSE on 0 to 255 for an MSE; that of an MSE of 1e-30 is 255e-15.
+# FedKL's PSNR inserts an RMSE on 0 to 255 for the MSE; an MSE of 1e-30 gives 255e-15.
 PEAKS["psnr_rmse"] = float(np.sqrt(255e-15))
 HIGHER_IS_BETTER = (*PEAKS, "ssim", "ssim_gauss", "ssim_255", "r2", "label_correct", "count")
-# Positive numbers that spread over orders of magnitude.
+# Positive metrics that span orders of magnitude.
 LOGARITHMIC = (
     *("mse", "rmse_255", "mse_twin", "twin_error", "objective", "evaluations"),
     *("condition", "condition_padding"),
 )
-# Metrics that each image of a batch has; of the others a batch has one.
+# Metrics with a value per image; all others have one per batch.
 OF_IMAGES = (
     *PEAKS,
     *("mse", "rmse_255", "ssim", "ssim_gauss", "ssim_255", "coefficient", "duplicates"),
     *("lpips_alex", "lpips_squeeze", "lpips_vgg", "lpips_alex_255", "lpips_vgg_255"),
 )
-# The metric that each class of a batch has.
+# Metric with a value per class of a batch.
 OF_CLASSES = "count"
 
 LABELS = {
@@ -77,7 +77,7 @@ LABELS = {
     "zero_scale": "share of channels with scale 0",
     "zeros_share": "share of weights that are 0",
 }
-# What a metric's name begins or ends with when it is made of another one.
+# Prefixes and suffixes of metrics derived from others.
 TAKEN = {
     "max_{}": "largest {}",
     "avg_{}": "mean {}",
@@ -91,9 +91,9 @@ EQUATION = re.compile(r"eq(\d+)(_printed)?")
 
 
 def label(name: str, otherwise: str = "") -> str:
-    """Label of a metric, or `otherwise` where its name in the code has to do.
+    """Label of a metric, or `otherwise` if only its name in the code is known.
 
-    Names are those of the column ``metric`` of our tables; docs/metrics.md says what each is.
+    Names are those of the column ``metric`` of our tables; docs/metrics.md explains each.
     """
     if name in LABELS:
         return LABELS[name]
@@ -108,17 +108,17 @@ def label(name: str, otherwise: str = "") -> str:
 
 
 def worst(metric: str) -> float:
-    """Value that a failed run counts as."""
+    """Value assigned to a failed run."""
     return -math.inf if metric in HIGHER_IS_BETTER else math.inf
 
 
 def is_error_or_psnr(metric: str) -> bool:
-    """Whether differences of `cost` are logarithms of a ratio of errors."""
+    """True if differences of `cost` are logarithms of a ratio of errors."""
     return metric in LOGARITHMIC or metric in PEAKS
 
 
 def cost(values: pd.Series, metric: str) -> pd.Series:
-    """Lower is better: log10 of an error, −PSNR/10, −SSIM; a failed run (NaN) costs 300."""
+    """Return log10 of an error, −PSNR/10 or −SSIM, lower is better; 300 for a failed run (NaN)."""
     if metric in LOGARITHMIC:
         scaled = np.log10(values.clip(lower=MSE_FLOOR))
     elif metric in PEAKS:
@@ -129,6 +129,6 @@ def cost(values: pd.Series, metric: str) -> pd.Series:
 
 
 def label_of_cost(name: str) -> str:
-    """Label of what is lower where it is better, of metrics that `cost` leaves as they are."""
+    """Label of a lower-is-better quantity, for metrics that `cost` leaves unchanged."""
     shown = label(name, name)
     return f"1 − {shown}" if name in HIGHER_IS_BETTER else shown

@@ -1,4 +1,4 @@
-"""What a claim is: closed models of a claims file after its grids and loops are written out."""
+"""Models of a claims file after its grids and loops are expanded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gradleak.claims.statement import Closed, Statement, Tolerance
 
 
 class Needs(Closed):
-    """What a claim's judgement needs: the real images, or at least a scale."""
+    """Requirements of a claim on a run: real images, or a minimal scale."""
 
     images: Literal["real"] | None = None
     scale: Literal["smoke", "laptop", "paper"] = "smoke"
@@ -25,13 +25,13 @@ class Case(Closed):
 
 
 class Claim(Statement):
-    """One number or one sentence of a paper, and how ours is found and judged.
+    """A number or sentence of a paper, with its query and tolerance.
 
-    A claim whose `reading` is ``ours`` is stricter than the paper's sentence, or another of our
-    attacks beside the paper's number, so the paper's own table cannot refute it. `spread` is what
-    the paper prints after ±, `printed` a number or the words of a cell as it prints them, and
-    `contradicted_by` the place in the paper that says otherwise. A sentence that stands `apart` is
-    about other runs than the paper's tables, which cannot refute it.
+    A claim with `reading` ``ours`` is stricter than the paper's sentence, or covers another of our
+    attacks beside the paper's number, so the paper's own table cannot refute it. `spread` is the
+    value printed after ±, `printed` a cell's number or words as printed, `contradicted_by` the
+    place in the paper that says otherwise. A sentence with `apart` is about runs outside the
+    paper's tables, which cannot refute it.
     """
 
     paper: str
@@ -45,12 +45,12 @@ class Claim(Statement):
 
     @property
     def is_number(self) -> bool:
-        """Whether the paper states something; a table's row of ours alone does not."""
+        """True if the paper states it; a table's row of ours alone is not a claim of the paper."""
         return self.cell is None or self.paper_value is not None or bool(self.printed)
 
 
 class Claims(Closed):
-    """A claims file, written out: one claim for each number and sentence."""
+    """An expanded claims file: one claim for each number and sentence."""
 
     paper: str
     tolerances: dict[str, Tolerance]

@@ -1,4 +1,4 @@
-"""What judging a claim gives."""
+"""Outcome of judging a claim."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ VERDICTS = (REPRODUCED, EXCEEDS, DIFFERS, REFUTED, NOT_JUDGED)
 
 
 class NotJudged(Exception):
-    """A claim cannot be judged; the message says for want of what."""
+    """Raised if a claim cannot be judged; the message says what is missing."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """Ours, its interval, how many runs, and the verdict with its reason.
+    """Our number with its interval, counts of runs, and the verdict with its reason.
 
     NaN and None are written as empty cells.
     """
@@ -30,9 +30,9 @@ class Outcome:
     ours: float = math.nan
     low: float = math.nan
     high: float = math.nan
-    n: int | None = None  # runs that were tried
-    n_ok: int | None = None  # those that gave a value
-    against: tuple[str, ...] = ()  # printed numbers that the claim contradicts, in words
+    n: int | None = None  # runs tried
+    n_ok: int | None = None  # runs with a value
+    against: tuple[str, ...] = ()  # printed numbers that contradict the claim, in words
 
 
 def holds(condition: bool) -> str:
@@ -41,16 +41,16 @@ def holds(condition: bool) -> str:
 
 
 def plainly(wrong: Iterable[str]) -> Outcome:
-    """Judge on printed numbers, which need no test: `wrong` are those that say otherwise."""
+    """Judge by printed numbers, without a test; `wrong` are those that contradict the sentence."""
     against = tuple(wrong)
     return Outcome(holds(not against), "", against=against)
 
 
 def joined(*parts: str) -> str:
-    """Put parts of a reason together, less those that are empty."""
+    """Join the non-empty parts of a reason."""
     return "; ".join(filter(None, parts))
 
 
 def failed(n: int, n_ok: int, words: str = "") -> str:
-    """Say how many of `n` runs failed, and in `words` what that means; nothing if none did."""
+    """Say how many of `n` runs failed, and in `words` the consequence; empty if none did."""
     return f"{n - n_ok} of {n} runs failed{words}" if n_ok < n else ""

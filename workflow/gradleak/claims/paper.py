@@ -8,16 +8,15 @@ from gradleak.claims.forms import Column, Runs
 from gradleak.claims.model import Claim, Claims
 from gradleak.claims.printed import Printed, column_key, texts
 
-# Where a printed number stands among runs: each image has one.
+# Printed numbers correspond to runs: each image has one.
 PLACE = {"model": "", "seed": "0", "batch": "0", "index": "", "answer": "0"}
 
 
 def printed_runs(claims: Claims) -> pd.DataFrame:
-    """List the paper's printed values: a row per cell with its selection.
+    """Printed values of the paper: a row per cell with its selection, `metric`, `value` and `text`.
 
-    `metric`, `value` and `text` stand beside it. What a cell says of a batch (its best image, say)
-    is no such value. Which image a cell is about is its ``index``; a mean over images is about
-    none.
+    Cells about a batch as a whole (such as its best image) are left out. ``index`` is the image of
+    a cell; means over images have none.
     """
     rows = []
     for claim in claims.claims:
@@ -34,7 +33,7 @@ def printed_runs(claims: Claims) -> pd.DataFrame:
 
 
 def printed(claims: Claims) -> Printed:
-    """All that a paper prints, as evidence."""
+    """Return all printed numbers of a paper as evidence."""
     numbers = [claim for claim in claims.claims if claim.is_printed]
     columns: dict[str, Claim] = {}
     for claim in numbers:

@@ -1,4 +1,4 @@
-"""The numbers that a paper prints, as evidence: a run each, with its text beside."""
+"""Printed numbers of a paper as evidence: one run each, with its text."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from gradleak.claims.evidence import Evidence
 from gradleak.claims.statement import Answers, Side, Statement, Where, items
 from gradleak.errors import ConfigError
 
-# Column of the standard error beside estimates; what a paper prints has none.
+# Column of standard errors beside estimates; printed estimates have none.
 ERROR = "error"
-# What our experiments are called says nothing of a paper's runs.
+# Names of our experiments do not apply to a paper's runs.
 IGNORED = ("result",)
 
 
 def texts(where: Where) -> dict[str, list[str]]:
-    """A selection as text, without what a paper's numbers do not tell."""
+    """Convert a selection to text, without keys that printed numbers do not have."""
     return {key: items(wanted) for key, wanted in where.items() if key not in IGNORED}
 
 
 def column_key(side: Side) -> str:
-    """Text that is the same for sides of the same numbers."""
+    """Return a text that is the same for sides of the same numbers."""
     return f"{side.table};{side.column};{side.total};{sorted(texts(side.where).items())}"
 
 
 @dataclass(frozen=True, eq=False)
 class Printed(Evidence):
-    """A paper's printed numbers; `scores` has the selection of each run and its ``text``."""
+    """Printed numbers of a paper; `scores` has the selection of each run and its ``text``."""
 
-    numbers: tuple[Statement, ...] = ()  # every number of the paper's
-    # Those of columns of tables, by `column_key`.
+    numbers: tuple[Statement, ...] = ()  # all numbers of the paper
+    # Numbers in columns of tables, by `column_key`.
     columns: dict[str, Statement] = field(default_factory=dict)
 
     def runs(self, where: Where, metric: str, answers: Answers = "own") -> pd.DataFrame:
@@ -47,24 +47,21 @@ class Printed(Evidence):
         return found.reset_index(drop=True)
 
     def column(self, side: Side) -> np.ndarray:
-        """The one number of a column that `prints`; its error is 0."""
+        """Return the one number of a column that `prints`; its error is 0."""
         return np.array([0.0 if side.column == ERROR else self.of(side).value])
 
     def prints(self, side: Side) -> bool:
-        """Whether the paper has a number of that side."""
+        """True if the paper has a number for that side."""
         return column_key(side) in self.columns
 
     def of(self, side: Side) -> Statement:
-        """The paper's number of a side that it `prints`."""
+        """Return the paper's number for a side that it `prints`."""
         return self.columns[column_key(side)]
 
     def named(self, patterns: Sequence[str], claim: Statement) -> list[Statement]:
-        """Numbers by the ids of their claims; * stands for any part of one.
+        """Numbers by the ids of their claims, in which * matches any part.
 
-        Raises
-        ------
-        ConfigError
-            If a pattern names none.
+        Raises `ConfigError` if a pattern matches none.
         """
         found: list[Statement] = []
         for pattern in patterns:

@@ -1,4 +1,4 @@
-"""What a paper states, what of our results answers it, and how far the two may be apart."""
+"""Statements of a paper, and tolerances for our results."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ Scalar = str | int | float
 Where = dict[str, Scalar | list[Scalar]]
 Answers = Literal["own", "all"]
 
-# Tables with a row for each layer of a network; any other is one of our results, named by its file.
+# Tables with a row per layer; any other is one of our results, named by its file.
 LAYERED = ("security", "rank")
 
 
 class Closed(BaseModel):
-    """A model that refuses unknown keys and does not change."""
+    """A frozen model that refuses unknown keys."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Side(Closed):
-    """A column of the security or rank files, or of another of our tables, by its name.
+    """A column of a table: security, rank, or another of our tables by name.
 
-    Of the former two `total` sums it over a model's layers, and ``position`` in `where` is the
-    layer's place in its model, from 1.
+    For security and rank, `total` sums it over a model's layers, and ``position`` in `where` is the
+    layer's position in its model, from 1.
     """
 
     column: str
@@ -40,29 +40,29 @@ class Side(Closed):
 
 
 def items(wanted: Scalar | list[Scalar]) -> list[str]:
-    """Values of a selection's key, as the text that tables hold."""
+    """Values of a selection's key, as in the tables' text columns."""
     return [str(item) for item in (wanted if isinstance(wanted, list) else [wanted])]
 
 
 def describe(where: Where) -> str:
-    """Put a selection in words, for a reason."""
+    """Describe a selection, for a reason."""
     return ", ".join(f"{key} {' or '.join(items(wanted))}" for key, wanted in where.items())
 
 
 Rule = Literal[
     "prediction", "mean", "factor", "absolute", "at_most", "at_least", "alpha", "equivalence"
 ]
-# Rules by which every value has to agree, so that low and high are the extremes.
+# Rules under which all values must agree, so that low and high are the extremes.
 EVERY: tuple[Rule, ...] = ("absolute", "at_most", "at_least")
 
 
 class Tolerance(Closed):
-    """How far ours may be from the paper's, and why; fixed before the first recorded run.
+    """Permitted deviation from the paper, with a reason; fixed before the first recorded run.
 
     ``prediction`` (of one further run) and ``mean`` (of the arithmetic mean over images) use
-    `level` and widen by `factor` (in MSE; for a PSNR its dB); ``factor`` compares with our median,
-    or with the mean over batches. `margin` is added on both sides, for an SSIM, which may be 0.
-    ``absolute``, ``at_most``, ``at_least`` and ``equivalence`` use `amount`; tests use `alpha`.
+    `level` and widen by `factor` (in MSE; for PSNR its dB); ``factor`` compares with our median, or
+    the mean over batches. `margin` is added on both sides, for SSIM, which may be 0. ``absolute``,
+    ``at_most``, ``at_least`` and ``equivalence`` use `amount`; tests use `alpha`.
     """
 
     rule: Rule
@@ -81,17 +81,17 @@ class Tolerance(Closed):
 
     @property
     def limit(self) -> float:
-        """The amount, 0 where none is given."""
+        """The amount, 0 by default."""
         return self.amount or 0.0
 
     def meets(self, values: Any, amount: float | None = None) -> Any:
-        """Which values keep the limit of rule ``at_most`` or ``at_least``."""
+        """Mask of values within the limit of rule ``at_most`` or ``at_least``."""
         limit = self.limit if amount is None else amount
         return values <= limit if self.rule == "at_most" else values >= limit
 
 
 class Cell(Closed):
-    """Where a number stands in one of our tables."""
+    """Position of a number in one of our tables."""
 
     grid: str
     table: str
@@ -101,7 +101,7 @@ class Cell(Closed):
 
 
 class Statement(Closed):
-    """A number or a sentence as a paper has it."""
+    """A number or sentence as printed in a paper."""
 
     id: str = Field(min_length=1)
     statement: str
@@ -114,22 +114,22 @@ class Statement(Closed):
 
     @property
     def is_printed(self) -> bool:
-        """Whether it is a number of the paper's, not one of ours beside."""
+        """True for the paper's numbers, False for ours beside them."""
         return self.paper_value is not None and self.reading == "paper"
 
     @property
     def value(self) -> float:
-        """The number of a statement that has one."""
+        """Value of a statement that has one."""
         assert self.paper_value is not None
         return self.paper_value
 
     @property
     def rounding(self) -> float:
-        """Half a unit of the last printed digit, 0 where none is stated."""
+        """Half a unit of the last printed digit, 0 if not stated."""
         return 0.0 if self.decimals is None else 0.5 * 10.0**-self.decimals
 
     @property
     def shown(self) -> str:
-        """The paper's value as it prints it, or with four decimals."""
+        """Paper's value as printed, or with four decimals."""
         value = self.paper_value
         return self.printed or ("" if value is None else f"{value:.4f}")

@@ -1,4 +1,4 @@
-"""Intervals and tests that verdicts rest on."""
+"""Intervals and tests for verdicts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ RESAMPLES = 2000
 def prediction_interval(
     values: Iterable[float], log: bool, level: float = 0.95
 ) -> tuple[float, float]:
-    """Interval in which one further draw lies with probability `level`.
+    """Interval that contains one further draw with probability `level`.
 
-    It is ``mean ± t·s·sqrt(1 + 1/n)`` with Student's t for n − 1 degrees of freedom, NaN for fewer
-    than two `values`. With `log` it is made on log10 of them (floored at 1e-30) and given as powers
-    of ten.
+    ``mean ± t·s·sqrt(1 + 1/n)`` with Student's t for n − 1 degrees of freedom, NaN for fewer than
+    two `values`. With `log` it is computed on log10 of the values (floored at 1e-30) and returned
+    as powers of ten.
     """
     return interval_of_mean(values, log, level, further=1)
 
@@ -31,7 +31,7 @@ def interval_of_mean(
 ) -> tuple[float, float]:
     """Confidence interval of the mean, ``mean ± t·s/sqrt(n)`` (with `log`, the geometric mean).
 
-    With `further` = 1 it is `prediction_interval`, whose parameters and values the others are.
+    With `further` = 1 it is `prediction_interval`; parameters and values are as there.
     """
     array = np.asarray(list(values), dtype=float)
     n = array.size
@@ -52,8 +52,8 @@ def bootstrap_mean(
 ) -> tuple[float, float]:
     """Percentile bootstrap interval of the arithmetic mean.
 
-    Errors are positive and skewed, where Student's interval of a mean reaches below 0. It takes
-    `resamples` draws of n `values` (one per image, n > 1) with replacement.
+    For positive skewed errors, where Student's interval would extend below 0. Uses `resamples`
+    draws of n `values` (one per image, n > 1) with replacement.
     """
     drawn = np.random.default_rng(seed).integers(len(values), size=(resamples, len(values)))
     low, high = np.quantile(values[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
@@ -61,12 +61,12 @@ def bootstrap_mean(
 
 
 def z_value(level: float) -> float:
-    """How many standard errors an interval of that coverage reaches to either side."""
+    """Half-width, in standard errors, of a normal interval with that coverage."""
     return float(stats.norm.ppf((1 + level) / 2))
 
 
 def wilson(share: float, n: int, level: float = 0.95) -> tuple[float, float]:
-    """Wilson's interval of a share of n."""
+    """Wilson interval of a share of n."""
     z = z_value(level)
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * math.sqrt(share * (1 - share) / n + z**2 / (4 * n**2))
@@ -76,7 +76,7 @@ def wilson(share: float, n: int, level: float = 0.95) -> tuple[float, float]:
 def p_below_zero(differences: Iterable[float]) -> float:
     """One-sided p-value that paired differences lie below 0 (Wilcoxon's signed ranks).
 
-    Differences that are all 0 give 1. Fewer than five differences cannot reach 0.05 and give NaN.
+    1 if all differences are 0. Fewer than five differences cannot reach 0.05 and give NaN.
     """
     array = np.asarray(list(differences), dtype=float)
     if array.size < MIN_UNITS:
@@ -96,16 +96,16 @@ def p_majority(successes: int, n: int) -> float:
 def spearman(
     x: np.ndarray, y: np.ndarray, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float, float]:
-    """Spearman's correlation over networks and its bootstrap interval (percentiles).
+    """Spearman's correlation over networks with its percentile bootstrap interval.
 
-    `x` and `y` have one value per network, shapes (n,). A failed network is infinite, which takes
-    the last rank, so it counts as the worst; equal values share the mean of their ranks.
+    `x` and `y` have shape (n,), one value per network. A failed network is infinite and takes the
+    last rank; ties share their mean rank.
 
     Returns
     -------
     tuple of float
-        rho, low and high; NaN for fewer than four networks or where `x` or `y` is constant. Draws
-        in which one of them is constant have no correlation and are left out.
+        rho, low and high; NaN for fewer than four networks or if `x` or `y` is constant. Bootstrap
+        samples in which one of them is constant are left out.
     """
     if len(x) < 4 or np.ptp(stats.rankdata(x)) == 0 or np.ptp(stats.rankdata(y)) == 0:
         return math.nan, math.nan, math.nan
@@ -117,7 +117,7 @@ def spearman(
 
 
 def _row_correlations(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Spearman's correlation of each row, shapes (rows, n); NaN where a row is constant."""
+    """Spearman's correlation of each row, shapes (rows, n); NaN for constant rows."""
     ranks = [stats.rankdata(values, axis=1) for values in (x, y)]
     one, other = (r - r.mean(axis=1, keepdims=True) for r in ranks)
     size = np.sqrt((one**2).sum(axis=1) * (other**2).sum(axis=1))

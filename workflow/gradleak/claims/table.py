@@ -1,4 +1,4 @@
-"""The paper's tables with our numbers beside, from the same claims and evidence."""
+"""A paper's tables beside our numbers, from its claims and our evidence."""
 
 from __future__ import annotations
 
@@ -15,17 +15,11 @@ from gradleak.errors import ConfigError
 
 
 def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str) -> pd.DataFrame:
-    """One of the paper's tables: a row per number, the paper's value and ours.
+    """One of the paper's tables: a row per number, with the paper's value and ours.
 
-    Rows that only we have (20 images) have an empty `paper` and `verdict`; those beside a number
-    of the paper's have both, and a note.
-
-    Parameters are those of `evaluate`, and the table's `name`, such as ``copa_table2``.
-
-    Raises
-    ------
-    ConfigError
-        If the claims file has no grid for that table.
+    Rows that only we have (20 images) have an empty `paper` and `verdict`; those beside a number of
+    the paper's have both, and a note. `name` is that of the table, such as ``copa_table2``; other
+    parameters are as in `evaluate`. Raises `ConfigError` if no grid has that table.
     """
     rows, judge = [], Judge(claims, evidence, images, scale)
     for claim in claims.claims:

@@ -1,5 +1,5 @@
-"""Figures: each has a module with ``make(files, words, scale)``, which the scripts call.
+"""Figures: one module each with ``make(files, words, scale)``, called by the scripts.
 
-`files` are paths by the name of a rule's input, `words` what to call things and what else the rule
-knows, `scale` is that of the run. What a file lacks is one sentence, an `ArtifactError`.
+`files` are paths by a rule's input name, `words` labels and further settings of the rule, `scale`
+that of the run. Incomplete files raise an `ArtifactError` of one sentence.
 """

@@ -1,4 +1,4 @@
-"""Charts of runs: points spread over a width, and axes of errors."""
+"""Charts of runs: jittered points, and axes of errors."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from matplotlib.ticker import LogLocator, NullLocator
 
 from gradleak.figures.style import BLUE, GREEN, ORANGE
 
-# Colour and mark of each line of a chart.
+# Colour and marker of each line of a chart.
 LOOKS = ((BLUE, "o"), (ORANGE, "s"), (GREEN, "^"))
 
 
 def strip(axes: Axes, x: float, values: pd.Series, width: float, **style: Any) -> None:
-    """Points of runs that did not fail, spread over `width` on both sides of `x`."""
+    """Draw points of successful runs, spread over `width` on both sides of `x`."""
     works = values.dropna()
     spread = np.linspace(-1, 1, len(works)) if len(works) > 1 else np.zeros(len(works))
     axes.plot(x + width * spread, works, **{"linestyle": "none", "mew": 0, **style})
 
 
 def log_ticks(axis: Axis, count: int, subs: tuple[int, ...] = (1,)) -> None:
-    """At most `count` ticks on a logarithmic axis, none between them."""
+    """Set at most `count` ticks on a logarithmic axis, without minor ticks."""
     axis.set_major_locator(LogLocator(subs=subs, numticks=count))
     axis.set_minor_locator(NullLocator())
 
 
 def log_limits(values: pd.Series, below: float, above: float) -> tuple[float, float]:
-    """Range of errors on a logarithmic axis with room on both sides, as factors."""
+    """Range of errors on a logarithmic axis, with margins as factors."""
     works = values[values > 0]
     if works.empty:
         return 1e-6, 1.0

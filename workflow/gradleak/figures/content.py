@@ -1,4 +1,4 @@
-"""What figures of single images are made of: networks, originals, and what attacks answered."""
+"""Content of figures of single images: networks, originals and reconstructions."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class Content:
     """Content of a figure, read from its files."""
 
     panels: Mapping[tuple[str, str, str], Panel]  # by network, attack and defence
-    chains: list[Chain]  # networks in the figure's order
+    chains: list[Chain]  # in the figure's order
     attacks: Mapping[str, str]  # headings of attacks in the figure's order
-    names: Mapping[str, str]  # what networks are called
-    note: str  # what the reader has to know of the attacks
+    names: Mapping[str, str]  # labels of networks
+    note: str  # information on the attacks for the reader
 
     @staticmethod
     def read(files: Mapping[str, Any], words: Mapping[str, Any]) -> Content:
         """Read ``targets``, ``reconstructions`` and ``scores``.
 
-        `words` has ``chains`` (descriptions of the networks), ``names`` of them, ``attacks`` with
-        their headings, and ``note``.
+        `words` has ``chains`` (descriptions of the networks), their ``names``, ``attacks`` with
+        headings, and ``note``.
         """
         return Content(
             reader.read_all(files),
@@ -48,11 +48,11 @@ class Content:
         return next(iter(self.panels.values())).targets
 
     def name(self, chain: Chain) -> str:
-        """What a network is called in the figure."""
+        """Label of a network in the figure."""
         return self.names.get(chain.name, chain.name)
 
     def panel(self, model: str, attack: str, defence: str = "none") -> Panel:
-        """One attack on one network, which has to be there."""
+        """Return one attack on one network; raise `ArtifactError` if it is missing."""
         found = self.panels.get((model, attack, defence))
         if found is None:
             raise ArtifactError(
@@ -63,7 +63,7 @@ class Content:
         return found
 
     def table(self, *attacks: str) -> pd.DataFrame:
-        """Scores of some attacks, or of all, on all networks."""
+        """Scores of some attacks, by default all, on all networks."""
         found = [p.table for key, p in self.panels.items() if key[1] in attacks or not attacks]
         if not found:
             raise ArtifactError(
@@ -73,15 +73,15 @@ class Content:
         return pd.concat(found, ignore_index=True)
 
     def shared(self) -> int:
-        """How many batches, from the first one on, every attack of the figure was run on."""
+        """Number of leading batches on which every attack of the figure was run."""
         return min(self.table(attack)["batch"].nunique() for attack in self.attacks)
 
     def original(self, batch: int, *words: str) -> Cell:
-        """The first image of a batch."""
+        """First image of a batch."""
         return Cell(self.originals.images[batch, 0] / 255.0, words)
 
     def cell(self, answer: Answer | None, *words: str, image: int = 0) -> Cell:
-        """One image of an answer, or why there is none."""
+        """One reconstructed image, or the reason why it is missing."""
         if answer is None:
             return Cell(None, words, "not run")
         if not answer.ok:
@@ -89,12 +89,12 @@ class Content:
         return Cell(self.originals.pixels(answer.images[image]), words)
 
     def typical(self, panel: Panel, batch: int) -> Cell:
-        """An answer with its MSE, and the median over all images."""
+        """Reconstruction with its MSE, and the median over all images."""
         found = panel.answer(batch)
         return self.cell(found, caption(found), typical(median(panel.chosen)))
 
     def describe(self, scale: str) -> str:
-        """Which runs a figure shows: images, scale, precision, and how many of each attack."""
+        """Describe the runs of a figure: images, scale, precision, and number per attack."""
         what = ("image", "images") if self.originals.size == 1 else ("batch", "batches")
         counts = []
         for attack, name in self.attacks.items():

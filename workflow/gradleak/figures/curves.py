@@ -1,4 +1,4 @@
-"""Accuracy and loss of trained networks over epochs, as figures read and draw them."""
+"""Training curves: accuracy and loss over epochs."""
 
 from __future__ import annotations
 
@@ -14,36 +14,36 @@ from gradleak.artifacts import read_csv
 from gradleak.errors import ArtifactError
 from gradleak.figures.style import BLUE, RED
 
-# How curves are drawn and called, by whether the network has a key-lock; as in the paper.
+# Style and label of a curve, by whether the network has a key-lock; as in the paper.
 LOOKS: dict[bool, dict[str, Any]] = {
-    # On top, so that equal curves are seen to be two.
+    # On top, so that coinciding curves remain visible.
     False: {"color": BLUE, "linestyle": (0, (4, 1.5)), "zorder": 2.5},
     True: {"color": RED, "linestyle": "-"},
 }
 NAMES = {False: "w/o KL", True: "w/ KL"}
 PARTS = ("train", "validation", "test")
-FEW = 15  # epochs up to which each is marked
+FEW = 15  # number of epochs up to which each has a marker
 
 
 @dataclass(frozen=True)
 class Curve:
-    """One network trained under all its seeds."""
+    """Curves of one network under all its seeds."""
 
-    epochs: pd.DataFrame  # a row for each seed and epoch, as ``gradleak.training`` writes them
-    summary: pd.DataFrame  # a row for each seed
+    epochs: pd.DataFrame  # one row per seed and epoch, as written by ``gradleak.training``
+    summary: pd.DataFrame  # one row per seed
     lock: bool  # whether the network has a key-lock
 
     @property
     def tested(self) -> float:
-        """Accuracy on the test images, mean over seeds."""
+        """Test accuracy, mean over seeds."""
         return float(self.summary["test_accuracy"].mean())
 
     def mean(self, metric: str) -> pd.Series:
-        """A metric by epoch, mean over seeds."""
+        """Metric by epoch, mean over seeds."""
         return self.epochs.groupby("epoch")[metric].mean()
 
     def draw(self, axes: Axes, metric: str, factor: float = 1.0) -> None:
-        """Draw a metric times `factor` over epochs: each seed thin, their mean above."""
+        """Draw a metric times `factor` over epochs: seeds as thin lines, their mean above."""
         look, mean = LOOKS[self.lock], factor * self.mean(metric)
         seeds = self.epochs.groupby("seed")
         if len(seeds) > 1:
@@ -54,9 +54,9 @@ class Curve:
 
 
 def read(files: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """Curves of networks (``model`` and ``lock``) that were trained in one place.
+    """Read the curves of networks (``model`` and ``lock``), each trained in one training run.
 
-    `files` has ``curves`` and ``summaries``, one of each for each entry.
+    `files` has ``curves`` and ``summaries``, one of each per entry.
     """
     if not entries:
         raise ArtifactError(
@@ -70,7 +70,7 @@ def read(files: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list
 
 
 def _central(path: str, model: str) -> pd.DataFrame:
-    """Rows of a network that no client trained alone."""
+    """Rows of a network, without those of clients trained alone."""
     table = read_csv(path)
     if "client" in table:
         table = table[table["client"].isna()]
@@ -83,12 +83,12 @@ def _central(path: str, model: str) -> pd.DataFrame:
 
 
 def whole_epochs(axes: Axes, most: int = 4) -> None:
-    """At most `most` ticks, at whole epochs."""
+    """Set at most `most` ticks, at whole epochs."""
     axes.xaxis.set_major_locator(MaxNLocator(most, integer=True, min_n_ticks=1))
 
 
 def describe(curves: Sequence[Curve]) -> str:
-    """On how many images networks were trained, chosen and tested, in words."""
+    """Describe the numbers of training, validation and test images."""
 
     def span(values: Sequence[int]) -> str:
         low, high = min(values), max(values)

@@ -1,4 +1,4 @@
-"""Diagrams of networks: a bar for each layer's features, what constrains them, and skips."""
+"""Diagrams of networks: a bar for each layer's features, with its constraints and skips."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gradleak.figures.wording import signed
 from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.rank_analysis import analyse, critical, network_index
 
-# Inches: from bar to bar, a bar's height, the margin that skips bulge into, and from name to RA-i.
+# Inches: between bars, bar height, margin for the bulge of skips, and from name to RA-i.
 PITCH, BAR, MARGIN, NAME = 0.27, 0.105, 0.14, 0.12
-# How the words of a diagram are read, for the footer of a figure that has one.
+# Legend of a diagram, for the footer of its figure.
 KEY = (
     "Diagrams: bars are as wide as a layer has input features (one scale), the image above; "
     "conv 4×4/2 is a convolution with kernel 4×4 and stride 2, |W| its weights, and RA-i = |x| − "
     "|W| − |z| − |V| its unknowns less its constraints, positive where rank is missing. Orange: "
     "the critical layer, that of the largest RA-i, which is the network's."
 )
-# Of a figure that has `head` too.
+# For figures that also use `head`.
 HEADED = f"{KEY} Orange too: RA-i above a diagram, where it is positive."
 
 
@@ -55,7 +55,7 @@ def bands(chain: Chain) -> list[Band]:
 
 
 def layer_name(layer: Layer) -> str:
-    """A layer in a word: ``conv 4×4/2`` for a kernel of 4×4 and a stride of 2."""
+    """Label of a layer: ``conv 4×4/2`` for a kernel of 4×4 and a stride of 2."""
     if not isinstance(layer, ConvLayer):
         return "fc"
     (height, width), (down, right) = layer.shape.kernel, layer.shape.stride
@@ -64,7 +64,7 @@ def layer_name(layer: Layer) -> str:
 
 
 def head(page: Page, left: float, top: float, name: str, chain: Chain, **style: Any) -> None:
-    """Name of a network and, below it, RA-i of its critical layer, orange where it lacks rank."""
+    """Write a network's name above RA-i of its critical layer, orange if rank-deficient."""
     page.text(left, top, name, weight="bold", **style)
     colour = RED if network_index(chain) > 0 else "black"
     page.text(left, top + NAME, index_words(chain), color=colour, **style)
@@ -76,17 +76,17 @@ def index_words(chain: Chain) -> str:
 
 
 def widest(chains: list[Chain]) -> int:
-    """Features of the widest layer of all, which bars are measured by."""
+    """Number of features of the widest layer, which sets the scale of bars."""
     return max(band.features for chain in chains for band in bands(chain))
 
 
 def depth(chain: Chain) -> float:
-    """Inches that a diagram takes downwards."""
+    """Height of a diagram in inches."""
     return len(chain.layers) * PITCH + BAR
 
 
 def draw(page: Page, left: float, top: float, width: float, chain: Chain, most: int) -> None:
-    """Draw a network in inches; it takes `depth` downwards, and `most` features fill the width."""
+    """Draw a network, `depth` inches high; `most` features fill the `width` in inches."""
     layers, middle = bands(chain), width / 2
     axes = plane(page, left, top, width, depth(chain))
     sizes = [band.features for band in layers] + [chain.classes]
@@ -109,7 +109,7 @@ def draw(page: Page, left: float, top: float, width: float, chain: Chain, most: 
                 (middle + wide[k] / 2, k * PITCH + BAR / 2 + shift)
                 for k, shift in ((place + 1 - band.skip, 0.02), (place + 1, -0.02))
             ]
-            # It bulges to the right.
+            # Bulges to the right.
             curve = {"posA": ends[0], "posB": ends[1], "connectionstyle": "arc3,rad=-0.5"}
             arrow(axes, color="black", **curve)
 
@@ -123,7 +123,7 @@ def plane(page: Page, left: float, top: float, width: float, high: float) -> Axe
 
 
 def bar(axes: Axes, middle: float, y: float, extent: float, colour: str, high: float = BAR) -> None:
-    """A bar below `y`."""
+    """Draw a bar below `y`."""
     corner = (middle - extent / 2, y)
     axes.add_patch(Rectangle(corner, extent, high, facecolor=colour, lw=0))
 
@@ -131,19 +131,19 @@ def bar(axes: Axes, middle: float, y: float, extent: float, colour: str, high: f
 def words(
     axes: Axes, x: float, y: float, said: str, colour: str, centred: bool = True, **style: Any
 ) -> None:
-    """Small words at a place, or to the right of it."""
+    """Write small text, centred or left-aligned."""
     where = {"ha": "center" if centred else "left", "va": "center_baseline", **style}
     axes.text(x, y, said, color=colour, fontsize=LEAST, **where)
 
 
 def arrow(axes: Axes, **style: Any) -> None:
-    """A skip."""
+    """Draw a skip."""
     style = {"arrowstyle": "-|>", "linestyle": "-", "linewidth": 0.8, **style}
     axes.add_patch(FancyArrowPatch(shrinkA=0, shrinkB=0, mutation_scale=4, **style))
 
 
 def read_ranks(paths: Iterable[str]) -> pd.DataFrame:
-    """Measured ranks of convolutions, a row for each layer: under the first seed, at one image."""
+    """Read measured ranks of convolutions, a row per layer: under the first seed, for one image."""
     frames = []
     for path in paths:
         frame = read_csv(path, ["model", "layer", "rank"])
@@ -154,5 +154,5 @@ def read_ranks(paths: Iterable[str]) -> pd.DataFrame:
 
 
 def rank_words(row: pd.Series) -> str:
-    """Measured rank of a layer: ``conv2: 3188 of 3468``."""
+    """Format the measured rank of a layer: ``conv2: 3188 of 3468``."""
     return f"{row['layer']}: {int(row['rank'])} of {int(row['inputs'])}"

@@ -1,4 +1,4 @@
-"""What a key-lock keeps from attackers who know something of it, or fit what it does."""
+"""Key-lock under attackers who know parts of it, or fit its effect."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from gradleak.tables.fedkl_adaptive import median
 # Inches: margins, gaps, headings, heights of panels, ticks below, and the row of pictures.
 LEFT, GAP, HEAD, HIGH, BETWEEN, TICKS = 1.1, 0.12, 0.28, 1.05, 0.1, 0.3
 ABOVE, UNDER, WIDEST = 0.26, 0.26, 0.8
-# Colour and mark of each case, in their order.
+# Colour and marker of each case, in order.
 COLOURS = (BLUE, GREY, RED, SKY, GREEN, PINK, ORANGE, YELLOW)
 LOOKS = tuple(zip(COLOURS, "osDX^vP*", strict=True))
 METRIC = "psnr"
-SPAN = (-10.0, 80.0)  # dB that are shown; what lies beyond is drawn at the edge
-# Share of an axis' height that is kept for medians above, and for failed runs below the points.
+SPAN = (-10.0, 80.0)  # dB; values outside are drawn at the edge
+# Share of an axis' height reserved for medians above, and for failed runs below the points.
 ROOM_ABOVE, ROOM_BELOW = 0.26, 0.16
 
 
@@ -39,12 +39,12 @@ class Case:
 
     row: tuple[str, str]  # network and data set, and what stands in for it
     method: str  # the attack
-    name: str  # what the attacker has
+    name: str  # of what the attacker has
     panel: Panel
 
     @property
     def values(self) -> pd.Series:
-        """PSNR of each run, NaN where it failed."""
+        """PSNR of each run, NaN if it failed."""
         rows = self.panel.chosen
         return rows[METRIC].where(rows["status"] == "ok")
 
@@ -52,7 +52,7 @@ class Case:
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
     """Draw the figure from files of `gradleak.figures.reader.read`.
 
-    `words` has ``cases``: what the attacker has, in order, with the words for an axis, first the
+    `words` has ``cases``, what the attacker has with axis labels, in order and starting with the
     case without lock; and ``panels`` with ``network``, ``dataset``, ``method`` and ``case``.
     """
     cases = [
@@ -76,12 +76,11 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _stand_in(panel: Panel) -> str:
-    """What stands in for a panel's data set, in words."""
     return f"(here {panel.targets.source['dataset']})" if is_embedded(panel.targets) else ""
 
 
 def _pictured(cases: Sequence[Case]) -> Sequence[Case]:
-    """Cases of one network, data set and attack: most of them, most pictures, clearly the best."""
+    """Select the network, data set and attack with most cases, most pictures, clearest best."""
     places: dict[Any, list[Case]] = {}
     for case in cases:
         places.setdefault((case.row, case.method), []).append(case)
@@ -97,7 +96,7 @@ def _pictured(cases: Sequence[Case]) -> Sequence[Case]:
 def _charts(
     page: Page, cases: Sequence[Case], rows: Iterable[tuple[str, str]], names: Mapping[str, str]
 ) -> None:
-    """A chart for each attack and each network and data set, a column in it for each case tried."""
+    """Draw a chart for each attack, network and data set, with a column per case."""
     there = {(case.method, case.name) for case in cases}
     tried = {
         method: [name for name in names if (method, name) in there]
@@ -116,7 +115,7 @@ def _charts(
             left += width * len(shown) + GAP
             _chart(axes, [case for case in own if case.method == method], shown, looks, limits)
             if not line:
-                # Over a single case there is room for a word.
+                # A single case leaves room for a word.
                 title = method if len(shown) > 1 else "\n".join(method.split())
                 axes.set_title(title, pad=3, weight="bold", linespacing=1.0)
             axes.tick_params(axis="y", labelleft=not place, length=2, pad=2)
@@ -127,7 +126,7 @@ def _charts(
 
 
 def _label(page: Page, middle: float, name: str, stand_in: str) -> None:
-    """Name of a line, below it what stands in for its data set."""
+    """Write the name of a line, and below it the stand-in for its data set."""
     page.text(EDGE, middle, name, va="bottom", weight="bold", fontsize=6.5)
     page.text(EDGE, middle + 0.03, stand_in, va="top", fontsize=SMALL, color=GREY)
 
@@ -147,12 +146,12 @@ def _chart(
     looks: Mapping[str, tuple[str, str]],
     limits: tuple[float, float],
 ) -> None:
-    """Points and medians of each case in `names`; failed runs as a cross with their number."""
+    """Draw points and medians of the cases in `names`; failed runs as a cross with their number."""
     base = next(iter(looks))
     axes.set(xlim=(-0.5, len(names) - 0.5), ylim=limits)
     axes.grid(False, axis="x")
     axes.yaxis.set_major_locator(MaxNLocator(4))
-    # Words of a column stand at a case and a share of the height.
+    # Labels of a column are placed by case and share of the height.
     inside: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "ha": "center"}
     for x, name in enumerate(names):
         own = [case.values for case in here if case.name == name]
@@ -177,7 +176,7 @@ def _chart(
 
 
 def _pictures(page: Page, grid: Grid, cases: Sequence[Case], names: Mapping[str, str]) -> None:
-    """The first image, and what was made of it in each case."""
+    """Draw the first image, and its reconstruction in each case."""
     first = cases[0]
     name, stand_in = first.row
     middle = grid.tops[0] + grid.side / 2
@@ -194,7 +193,6 @@ def _pictures(page: Page, grid: Grid, cases: Sequence[Case], names: Mapping[str,
 
 
 def _footer(words: Mapping[str, Any], cases: Sequence[Case], scale: str) -> str:
-    """How the figure is read, and which runs it shows."""
     sets = {case.row: case.panel.targets for case in cases}
     failed = any(case.values.isna().any() for case in cases)
     beyond = any(((c.values < SPAN[0]) | (c.values > SPAN[1])).any() for c in cases)

@@ -15,9 +15,9 @@ from gradleak.figures.curves import LOOKS, NAMES, Curve
 from gradleak.figures.layout import SMALL, drawing
 from gradleak.figures.style import GREY, PAGE
 
-# Inches: the left margin, gaps, headings, heights of panels, and what is below the last ones.
+# Inches: left margin, gaps, headings, heights of panels, and space below the last ones.
 LEFT, GAP, HEAD, HIGH, BETWEEN, TICKS = 0.52, 0.1, 0.5, 0.86, 0.12, 0.2
-DWARFED = 30.0  # ratio of losses from which on their axis is logarithmic
+DWARFED = 30.0  # ratio of losses from which their axis is logarithmic
 # Metric of the curves, its factor, its name with the unit.
 METRICS = (
     ("validation_accuracy", 100.0, "accuracy, %"),
@@ -29,7 +29,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     """Draw the figure from files of `gradleak.figures.curves.read`.
 
     `words` has ``rows`` (data sets) and ``columns`` (networks) with ``name`` and ``below`` of each,
-    and ``curves`` with the numbers of ``row`` and ``column``; those without curves are left out.
+    and ``curves`` with the indices ``row`` and ``column``; those without curves are left out.
     """
     found = curves.read(files, words["curves"])
     cells: dict[tuple[int, int], list[Curve]] = {}
@@ -66,7 +66,7 @@ def _line(
     *,
     last: bool,
 ) -> None:
-    """One metric on one data set: a panel for each network, all with the same limits."""
+    """Draw one metric on one data set: a panel for each network, with common limits."""
     key, factor, _ = metric
     means = [factor * curve.mean(key) for each in own for curve in each]
     low, high, log = _limits(np.concatenate(means), key)
@@ -91,9 +91,9 @@ def _line(
 
 
 def _limits(found: np.ndarray, key: str) -> tuple[float, float, bool]:
-    """Range of all values of a line, and whether it is logarithmic.
+    """Return the range of all values of a line, and whether its axis is logarithmic.
 
-    That of a loss begins at 0; where the first epochs dwarf the others, it is logarithmic.
+    The range of a loss begins at 0; it is logarithmic if the first epochs dwarf the others.
     """
     values = found[np.isfinite(found)]
     if not len(values):
@@ -108,7 +108,7 @@ def _limits(found: np.ndarray, key: str) -> tuple[float, float, bool]:
 
 
 def _numbers(axes: Axes, each: Sequence[Curve], key: str) -> None:
-    """Accuracy on the test images, or the loss at the epoch that it belongs to, of each network."""
+    """Write test accuracy, or the loss at its epoch, of each network."""
     accuracy, below = "accuracy" in key, _end_high(axes)
     for place, curve in enumerate(sorted(each, key=lambda one: one.lock, reverse=below)):
         said = f"{100 * curve.tested:.1f} %" if accuracy else f"{_at_best(curve, key):.2f}"
@@ -127,14 +127,14 @@ def _numbers(axes: Axes, each: Sequence[Curve], key: str) -> None:
 
 
 def _end_high(axes: Axes) -> bool:
-    """Whether the last points of a panel's curves lie in its upper half, so that below is room."""
+    """True if a panel's curves end in its upper half, which leaves room below."""
     ends = np.array([np.asarray(line.get_xydata())[-1] for line in axes.get_lines()])
     heights = axes.transAxes.inverted().transform(axes.transData.transform(ends))[:, 1]
     return bool(heights.mean() > 0.5)
 
 
 def _at_best(curve: Curve, key: str) -> float:
-    """A metric at each seed's best epoch, mean over seeds."""
+    """Metric at each seed's best epoch, mean over seeds."""
     chosen = curve.summary[["seed", "best_epoch"]].rename(columns={"best_epoch": "epoch"})
     return float(chosen.merge(curve.epochs, on=["seed", "epoch"])[key].mean())
 
@@ -142,7 +142,6 @@ def _at_best(curve: Curve, key: str) -> float:
 def _footer(
     words: Mapping[str, Any], rows: Sequence[int], found: Sequence[Curve], scale: str
 ) -> str:
-    """How the figure is read, and which runs it shows."""
     entries = [words["rows"][row] for row in rows]
     images = "; ".join(" ".join(filter(None, [e["name"], e.get("below")])) for e in entries)
     return (

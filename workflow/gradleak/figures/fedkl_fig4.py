@@ -1,4 +1,4 @@
-"""FedKL Figure 4: what leaves the first norm, with and without key-lock, and accuracy."""
+"""FedKL Figure 4: output of the first norm with and without key-lock, and accuracy."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from gradleak.figures.layout import SMALL, Page, drawing
 from gradleak.figures.style import BLUE, GREEN, GREY, ORANGE, PAGE
 from gradleak.figures.wording import signed
 
-# Inches: margins for both axes' ticks, headings, heights of panels, and what is below them.
+# Inches: margins for both axes' ticks, headings, heights of panels, and space below them.
 LEFT, RIGHT, GAP, LEGEND, HEAD, HIGH, TICKS = 0.42, 0.42, 0.24, 0.28, 0.42, 1.5, 0.9
-LINE = 0.1  # of the numbers below a panel
+LINE = 0.1  # line height of the numbers below a panel
 ACROSS = 2
-# Column of the table: its colour, how much it is filled, and its name.
+# Column of the table: its colour, opacity and name.
 SHOWN = {
     "reference": (BLUE, 0.3, "reference: normalised, before scale and shift"),
     "w/o KL": (ORANGE, 0.0, "scaled and shifted, w/o KL"),
     "w/ KL": (GREEN, 0.3, "scaled and shifted, w/ KL"),
 }
-# Share of the values that may lie beside the axis on either side, per distribution.
+# Share of values that may lie outside the axis on either side, per distribution.
 TAIL = 0.002
 # Peaks above this multiple of the reference's are cut.
 TALLEST = 2.2
-# Metric of the table: its heading, and its format.
+# Metric of the table: its heading and format.
 FACTS = {
     "mean": ("mean", ".2f"),
     "sd": ("sd", ".2f"),
@@ -47,7 +47,7 @@ FACTS = {
 
 @dataclass(frozen=True)
 class Distribution:
-    """Density of one distribution in bins, and its numbers."""
+    """Density of one distribution in bins, and its summary numbers."""
 
     edges: np.ndarray
     density: np.ndarray
@@ -55,7 +55,7 @@ class Distribution:
 
     @property
     def range(self) -> tuple[float, float]:
-        """Between which values all but `TAIL` on either side lie."""
+        """Interval that contains all but `TAIL` on either side."""
         share = np.cumsum(self.density * np.diff(self.edges))
         low = int(np.searchsorted(share, TAIL))
         high = int(np.searchsorted(share, share[-1] - TAIL))
@@ -66,7 +66,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     """Draw a chart for each of ``panels``.
 
     `files` has ``table`` of `gradleak.distributions.table` beside those of `curves.read`; a panel
-    has the ``row`` of the table and its ``images`` in words, a curve the number of its ``panel``.
+    has the ``row`` of the table and its ``images`` in words, a curve the index of its ``panel``.
     """
     found = curves.read(files, words["curves"])
     table, panels = read_csv(files["table"]), words["panels"]
@@ -92,7 +92,6 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _read(table: pd.DataFrame, row: str, column: str) -> Distribution:
-    """One distribution of the table."""
     own = table[(table["row"] == row) & (table["column"] == column)]
     bins = own[own["metric"] == "density"].sort_values("left")
     rest = own[own["metric"] != "density"]
@@ -107,7 +106,7 @@ def _read(table: pd.DataFrame, row: str, column: str) -> Distribution:
 
 
 def _legend(page: Page) -> None:
-    """What colours and lines are, in the figure's first line."""
+    """Explain colours and lines, in the figure's first line."""
     for left, (colour, fill, name) in zip((0.06, 2.37, 3.87), SHOWN.values(), strict=True):
         axes = page.swatch(left, 0.09, name)
         axes.fill_between((0, 1), 0, 1, color=colour, alpha=fill, linewidth=0)
@@ -118,7 +117,6 @@ def _legend(page: Page) -> None:
 
 
 def _densities(axes: Axes, spreads: Mapping[str, Distribution]) -> None:
-    """Steps of all distributions."""
     low = min(spread.range[0] for spread in spreads.values())
     high = max(spread.range[1] for spread in spreads.values())
     for column, spread in spreads.items():
@@ -138,7 +136,7 @@ def _densities(axes: Axes, spreads: Mapping[str, Distribution]) -> None:
 
 
 def _numbers(page: Page, left: float, top: float, spreads: Mapping[str, Distribution]) -> None:
-    """A small table of the distributions' numbers."""
+    """Write a small table of the distributions' numbers."""
     lefts = [left + 0.78 + 0.42 * place for place in range(len(FACTS))]
     for x, (heading, _) in zip(lefts, FACTS.values(), strict=True):
         page.text(x, top, heading, ha="right", fontsize=SMALL, color=GREY)
@@ -148,13 +146,13 @@ def _numbers(page: Page, left: float, top: float, spreads: Mapping[str, Distribu
         page.text(left + 0.02, y, column, fontsize=SMALL)
         for x, (fact, (_, form)) in zip(lefts, FACTS.items(), strict=True):
             if fact in spread.facts:
-                # What rounds to nothing has no sign.
+                # Values that round to zero have no sign.
                 said = signed(round(spread.facts[fact], 2) + 0.0, form)
                 page.text(x, y, said, ha="right", fontsize=SMALL)
 
 
 def _accuracies(below: Axes, axes: Axes, own: Sequence[Curve]) -> None:
-    """Accuracy over epochs above the distributions, on axes at the top and on the right."""
+    """Draw accuracy over epochs above the distributions, on top and right axes."""
     axes.patch.set_alpha(0.0)
     axes.set_zorder(below.get_zorder() + 1)
     axes.xaxis.tick_top()
@@ -177,7 +175,6 @@ def _accuracies(below: Axes, axes: Axes, own: Sequence[Curve]) -> None:
 def _footer(
     words: Mapping[str, Any], table: pd.DataFrame, found: Sequence[Curve], scale: str
 ) -> str:
-    """How the figure is read, and which runs it shows."""
     counts = sorted({int(n) for n in table["n"]})
     first = table[table["metric"] == "density"].iloc[0]
     images = "; ".join(dict.fromkeys(panel["images"] for panel in words["panels"]))
@@ -196,7 +193,7 @@ def _footer(
 
 
 def _beyond(table: pd.DataFrame) -> str:
-    """How many values the table's bins leave out, in words, where they are not few."""
+    """State how many values lie outside the table's bins, unless few."""
     shown = table[(table["metric"] == "outside") & table["column"].isin(SHOWN)]
     most = float(shown["ours"].max()) if len(shown) else 0.0
     edge = table.loc[table["metric"] == "density", "right"].max()

@@ -1,4 +1,4 @@
-"""FedKL Tables IV, V and VII: what attacks make of one image, a cell for each setting."""
+"""FedKL Tables IV, V and VII: reconstructions of one image, a cell for each setting."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gradleak.figures.reader import Panel
 from gradleak.figures.style import COLUMN, GREY, PAGE
 from gradleak.figures.wording import IN_PLACE_OF, is_embedded
 
-# Inches: row labels, a group's further gap, headings, words under answers and originals.
+# Inches: row labels, extra gap between groups, headings, text under reconstructions and originals.
 LABEL, GROUP, LINE, UNDER, BELOW = 0.62, 0.08, 0.11, 0.25, 0.14
-WIDEST = 0.92  # inches of a picture's side
-MOST = 8  # images where each has a row
-LABEL_WIDTH = 11  # characters of a row's name
+WIDEST = 0.92  # inches, side of a picture
+MOST = 8  # number of images up to which each has a row
+LABEL_WIDTH = 11  # characters of a row label
 PER_INCH = 17  # characters under a picture
-REASON = 18  # characters of why a run failed, under its picture
+REASON = 18  # characters of the reason for a failed run, under its picture
 
 
 @dataclass(frozen=True)
@@ -34,25 +34,25 @@ class Line:
     name: str
     group: str = ""
     original: bool = False  # whether it shows the originals
-    batch: int = 0  # the image of a row
+    batch: int = 0  # image of a row
 
     @staticmethod
     def all(entries: Sequence[Mapping[str, Any]]) -> list[Line]:
-        """From ``rows`` or ``columns``."""
+        """Convert ``rows`` or ``columns``."""
         return [Line(e["name"], e.get("group", ""), e.get("original", False)) for e in entries]
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows, columns and the panel of each cell by (row, column), where there is one."""
+    """Rows, columns and the panel of each cell by (row, column), if any."""
 
     rows: Sequence[Line]
     columns: Sequence[Line]
     panels: Mapping[tuple[int, int], Panel]
-    by_image: bool  # whether each row has an original of its own in each group of columns
+    by_image: bool  # whether each row has a separate original in each group of columns
 
     def original(self, row: int, column: int) -> Panel:
-        """Panel that has the original of a row and column."""
+        """Return the panel with the original of a row and column."""
         group = self.columns[column].group
         for (line, place), panel in self.panels.items():
             own = line == row and self.columns[place].group == group
@@ -62,7 +62,7 @@ class Table:
 
     @staticmethod
     def of(words: Mapping[str, Any], panels: Sequence[Panel]) -> Table:
-        """Table of `panels`, without rows and columns that have none; `words` as of `make`."""
+        """Make a table of `panels`, without empty rows and columns; `words` as in `make`."""
         placed = list(zip(words["panels"], panels, strict=True))
         columns = Line.all(words["columns"])
         if by_image := "rows" not in words:
@@ -95,13 +95,13 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     """Draw the figure from files of `gradleak.figures.reader.read`.
 
     `words` has ``columns`` and ``rows``: ``name``, ``group`` and ``original`` of each; ``panels``
-    with the numbers of their ``row`` and ``column``. Without ``rows`` each image has a row, named
-    by its class. Panels of one column have to show the same image.
+    with the indices of their ``row`` and ``column``. Without ``rows`` each image has a row,
+    labelled by its class. All panels of a column must show the same image.
     """
     panels = reader.read(files, words)
     table = Table.of(words, panels)
     _check(table)
-    # Images have a row each where columns are few: then a column of text is wide enough.
+    # Images have a row each if columns are few enough for a wide text column.
     width = COLUMN if table.by_image else PAGE
     embedded = any(is_embedded(panel.targets) for panel in panels) and not table.by_image
     head = 0.06 + LINE * (1 + any(c.group for c in table.columns) + embedded)
@@ -120,7 +120,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _check(table: Table) -> None:
-    """Refuse panels that do not show the same image where one original stands for them."""
+    """Refuse panels of different images that share one original."""
     for (row, column), panel in table.panels.items():
         batch, like = table.rows[row].batch, table.original(row, column).targets
         one, two = (each.images[batch : batch + 1, 0] for each in (panel.targets, like))
@@ -132,11 +132,11 @@ def _check(table: Table) -> None:
 
 
 def _headings(page: Page, table: Table, grid: Grid, embedded: bool) -> None:
-    """Groups of columns with a line under each, and the columns' names."""
+    """Write groups of columns with a line under each, and the columns' names."""
     columns, top = table.columns, grid.tops[0]
     grid.head(page, [column.name for column in columns], 0.04 + LINE * embedded, fontsize=6.5)
     if embedded:
-        # What is shown in place of the data set that a column names.
+        # Stand-in for the data set named in a column.
         sets = [table.original(0, k).targets.source["dataset"] for k in range(len(columns))]
         said = [f"here {name}" if name in IN_PLACE_OF else "" for name in sets]
         grid.head(page, said, fontsize=5.5, color=GREY)
@@ -155,7 +155,7 @@ def _headings(page: Page, table: Table, grid: Grid, embedded: bool) -> None:
 
 
 def _labels(page: Page, rows: Sequence[Line], grid: Grid) -> None:
-    """Name of each row, above it that of the group it begins."""
+    """Write the label of each row, above it that of the group it begins."""
     names = [row.name.replace("_", " ") for row in rows]
     short = [textwrap.fill(n, LABEL_WIDTH, max_lines=3, placeholder=" …") for n in names]
     grid.label(page, short, weight="normal", fontsize=6.5)
@@ -166,7 +166,7 @@ def _labels(page: Page, rows: Sequence[Line], grid: Grid) -> None:
 
 
 def _cell(page: Page, table: Table, row: int, column: int, side: float) -> Cell:
-    """One picture with its values, or why there is none."""
+    """One picture with its values, or the reason why it is missing."""
     line, batch = table.rows[row], table.rows[row].batch
     if line.original or table.columns[column].original:
         targets = table.original(row, column).targets
@@ -177,7 +177,7 @@ def _cell(page: Page, table: Table, row: int, column: int, side: float) -> Cell:
 
 
 def answer(page: Page, panel: Panel, batch: int) -> Cell:
-    """What an attack made of an image, with PSNR and SSIM; a failed run is marked."""
+    """Reconstruction of an image with PSNR and SSIM; a failed run is marked."""
     found = panel.answer(batch)
     if found is None:
         return Cell(why="not run")
@@ -192,7 +192,6 @@ def answer(page: Page, panel: Panel, batch: int) -> Cell:
 
 
 def _footer(words: Mapping[str, Any], table: Table, scale: str) -> str:
-    """How the figure is read, and which runs it shows."""
     batches = sorted({row.batch for row in table.rows})
     panels = list(table.panels.values())
     failed = any(panel.reason(batch) for panel in panels for batch in batches)

@@ -16,32 +16,32 @@ from matplotlib.transforms import Affine2D, ScaledTranslation
 from gradleak.figures.missing import Notes, mark
 from gradleak.figures.style import GREY, GRID, LEAST, PAGE, RED, new, styled
 
-# Points from an image's edge to the baseline of each line under it, and the size of its text.
+# Points from an image's edge to the baseline of each line under it, and its font size.
 LINES = ((-7.5, 6.0), (-14.0, 5.5), (-20.0, 5.5))
-SMALL = 5.5  # points: words of the footer
+SMALL = 5.5  # points: font size of the footer
 FOOTER_LINE = SMALL * 1.35 * 1.17 / 72  # inches
-TITLE = 0.27  # inches that the title takes
-EDGE = 0.06  # inches between the page's edge and words
+TITLE = 0.27  # inches, height of the title
+EDGE = 0.06  # inches between the page's edge and text
 PER_INCH = 25  # characters of the footer
-# Inches that a letter and a line of the smallest words take, and the part of a frame they may.
+# Inches per letter and line of the smallest text, and the part of a frame it may fill.
 LETTER, LINE, PART = 0.6 * LEAST / 72, 1.2 * LEAST / 72, 0.8
 FEWEST, MOST_LINES = 8, 4
-MOST_PIXELS = 224  # of a picture's side, beyond what a page can show
+MOST_PIXELS = 224  # of a picture's side, the limit of visible detail
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A picture of a grid with the words under it."""
+    """A picture of a grid with the text under it."""
 
     image: np.ndarray | None = None  # (C, H, W), shown clipped to [0, 1]
-    words: Sequence[str] = ()  # up to three lines under it, the first in black
-    why: str = ""  # why there is no image; without a reason the frame has the mark alone
+    words: Sequence[str] = ()  # up to three lines, the first in black
+    why: str = ""  # reason for a missing image; without one the frame has the mark alone
     crossed: bool = False  # whether a corner has the mark of a failed run
-    absent: bool = False  # whether there is a dash alone, for what was not tried
+    absent: bool = False  # whether to draw only a dash, for cells that were not tried
 
 
 class Page:
-    """A figure whose places are inches from its left edge and below its title."""
+    """A figure with positions in inches from its left edge and below its title."""
 
     def __init__(self, width: float, height: float, title: float = TITLE) -> None:
         self.figure, self.width, self.height = new(width, height), width, height
@@ -53,23 +53,23 @@ class Page:
         self._boxes: list[tuple[Axes, tuple[float, float, float, float]]] = []
 
     def grow(self, inches: float) -> None:
-        """Add room at the lower edge; all that is there keeps its size and place."""
+        """Add room at the lower edge without moving or resizing the contents."""
         self.height += inches
         self.figure.set_size_inches(self.width, self.height)
         for axes, box in self._boxes:
             self._place(axes, box)
 
     def text(self, left: float, top: float, words: str, **style: Any) -> None:
-        """Words at a place; `style` as for ``Figure.text``."""
+        """Write text; `style` as for ``Figure.text``."""
         self.figure.text(left, top, words, transform=self.inches, **style)
 
     def small(self, top: float, words: Sequence[str]) -> None:
-        """Lines of the footer."""
+        """Write lines of the footer."""
         style: dict[str, Any] = {"va": "top", "fontsize": SMALL, "linespacing": 1.35}
         self.text(EDGE, top, "\n".join(words), color=GREY, **style)
 
     def axes(self, left: float, top: float, width: float, height: float) -> Axes:
-        """Axes that fill a box."""
+        """Add axes that fill a box."""
         axes: Axes = self.figure.add_axes((0, 0, 1, 1))
         self._boxes.append((axes, (left, top, width, height)))
         self._place(axes, self._boxes[-1][1])
@@ -81,7 +81,7 @@ class Page:
         axes.set_position((left / self.width, low, width / self.width, height / self.height))
 
     def picture(self, left: float, top: float, side: float, cell: Cell | None = None) -> Axes:
-        """A picture with the words under it, or an empty frame for one."""
+        """Draw a picture with the text under it, or an empty frame."""
         axes = self.axes(left, top, side, side)
         frame(axes)
         if cell is None:
@@ -107,7 +107,7 @@ class Page:
     def swatch(
         self, left: float, middle: float, name: str, width: float = 0.16, fontsize: float = SMALL
     ) -> Axes:
-        """Small empty axes from 0 to 1 for a legend's sign, with its name on their right."""
+        """Draw empty axes from 0 to 1 for a legend's symbol, with a label on the right."""
         axes = self.axes(left, middle - 0.05, width, 0.1)
         axes.set(xlim=(0, 1), ylim=(0, 1))
         axes.axis("off")
@@ -115,7 +115,7 @@ class Page:
         return axes
 
     def lack(self, axes: Axes, reason: str) -> None:
-        """Mark a frame, and write why there is no image: in full, or short with a note's number."""
+        """Mark a frame with the reason for its missing image, in full or short with a note."""
         mark(axes)
         box = axes.get_position()
         letters = max(FEWEST, int(PART * box.width * self.width / LETTER))
@@ -134,9 +134,9 @@ class Page:
 
 @contextmanager
 def drawing(title: str, footer: str, depth: float, width: float = PAGE) -> Iterator[Page]:
-    """Page with a title, `depth` inches for what is drawn below it, and a footer.
+    """Yield a page with a title, `depth` inches for the content, and a footer.
 
-    At the end the reasons of missing images are written below the footer, for which it grows.
+    At the end the reasons for missing images are added below the footer.
     """
     with styled():
         lines = _wrapped(footer, width)
@@ -156,12 +156,12 @@ def _wrapped(words: str, width: float) -> list[str]:
 
 @dataclass(frozen=True)
 class Grid:
-    """Places of square pictures in rows and columns, in inches on a page."""
+    """Positions of square pictures in rows and columns, in inches on a page."""
 
     lefts: Sequence[float]
     tops: Sequence[float]
     side: float
-    bottom: float  # below the words under the last row
+    bottom: float  # below the text under the last row
 
     @staticmethod
     def fit(
@@ -174,10 +174,10 @@ class Grid:
         apart: float = 0.0,
         widest: float = np.inf,
     ) -> Grid:
-        """Grid between two edges; the gap behind the last column ends at the right one.
+        """Fit a grid between two edges; the gap behind the last column ends at the right one.
 
-        `columns` says how many each group has, which are `apart` beside the `gap`; `under` how much
-        is below each row; a picture is at most as wide as `widest`.
+        `columns` has the number in each group; groups are `apart` in addition to the `gap`; `under`
+        is the space below each row; `widest` limits the width of a picture.
         """
         room = right - left - apart * (len(columns) - 1)
         side = min(room / sum(columns) - gap, widest)
@@ -190,21 +190,21 @@ class Grid:
         return Grid(lefts, tops[:-1], side, tops[-1])
 
     def moved(self, right: float = 0.0, down: float = 0.0) -> Grid:
-        """The same grid, elsewhere on the page."""
+        """Move the grid on the page."""
         lefts, tops = [left + right for left in self.lefts], [top + down for top in self.tops]
         return Grid(lefts, tops, self.side, self.bottom + down)
 
     def middle(self, column: int, last: int | None = None) -> float:
-        """Middle of a column, or of those from it to the last."""
+        """Middle of a column, or of a span up to the last column."""
         return (self.lefts[column] + self.lefts[column if last is None else last] + self.side) / 2
 
     def draw(self, page: Page, cells: Mapping[tuple[int, int], Cell]) -> None:
-        """Draw cells, by row and column; a place without one stays empty."""
+        """Draw cells, by row and column; missing ones stay empty."""
         for (row, column), cell in cells.items():
             page.picture(self.lefts[column], self.tops[row], self.side, cell)
 
     def fill(self, page: Page, column: int, cells: Iterable[Cell]) -> None:
-        """Draw cells of a column, from above."""
+        """Draw the cells of a column from the top."""
         self.draw(page, {(row, column): cell for row, cell in enumerate(cells)})
 
     def head(self, page: Page, words: Sequence[str], up: float = 0.04, **style: Any) -> None:
@@ -214,7 +214,7 @@ class Grid:
             page.text(self.middle(column), self.tops[0] - up, heading, **style)
 
     def label(self, page: Page, words: Sequence[str], **style: Any) -> None:
-        """Write names of the rows at the page's left edge."""
+        """Write row labels at the page's left edge."""
         style = {"va": "center", "weight": "bold", **style}
         for top, name in zip(self.tops, words, strict=True):
             page.text(EDGE, top + self.side / 2, name, **style)
@@ -252,12 +252,12 @@ def under(axes: Axes, *lines: str) -> None:
 
 
 def displayed(image: np.ndarray) -> np.ndarray:
-    """The image itself, or a smaller one where it has more pixels than a page can show."""
+    """Downsample an image with more pixels than a page can show."""
     return image if image.shape[-1] <= MOST_PIXELS else shrunk(image, MOST_PIXELS)
 
 
 def shrunk(image: np.ndarray, side: int) -> np.ndarray:
-    """Image (C, H, W) at another size (C, side, side): the mean over each new pixel's area."""
+    """Resize an image (C, H, W) to (C, side, side): the mean over each new pixel's area."""
     rows, columns = (_areas(count, side) for count in image.shape[1:])
     out: np.ndarray = rows @ image.astype(np.float64) @ columns.T
     return out

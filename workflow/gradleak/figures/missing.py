@@ -1,4 +1,4 @@
-"""Images that are missing: one mark in all figures, short words in it, the reason in the footer."""
+"""Missing images: the same mark in all figures, short text in it, the reason in the footer."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NUMBER = re.compile(r"(?<![\w.])[-\N{MINUS SIGN}]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?!
 
 
 def mark(axes: Axes, boxes: Sequence[Box] = ((0, 0, 1, 1),), data: bool = False) -> None:
-    """Grey with a cross, all over the axes or in `boxes`: there is no image.
+    """Mark missing images with a cross on grey, all over the axes or in `boxes`.
 
-    Boxes are parts of the axes, or given in units of the `data`.
+    Boxes are fractions of the axes, or in units of the `data`.
     """
     where: Transform = axes.transData if data else axes.transAxes
     strokes = []
@@ -34,15 +34,15 @@ def mark(axes: Axes, boxes: Sequence[Box] = ((0, 0, 1, 1),), data: bool = False)
 
 
 class Notes:
-    """Reasons of a figure, each once; those that differ in numbers alone are one."""
+    """Distinct reasons of a figure; those that differ only in numbers are merged."""
 
     def __init__(self) -> None:
         self._values: dict[str, list[list[str]]] = {}
 
     def short(self, reason: str, letters: int, lines: int = 1, other: str = "no image") -> str:
-        """A reason that fits on `lines` of so many letters; if it does not, it has a note too.
+        """Shorten a reason to `lines` of `letters` each, adding a note if it does not fit.
 
-        Then its first clause stands for it, or `other`, with the number of the note.
+        The short form is then its first clause, or `other`, with the note's number.
         """
 
         def fits(words: str) -> bool:
@@ -56,13 +56,13 @@ class Notes:
         return clause if fits(clause) else f"{other} ({number})"
 
     def _number(self, reason: str) -> int:
-        """Number of a reason's note, from 1 on."""
+        """Number of a reason's note, from 1."""
         form = NUMBER.sub("#", reason.replace("#", "number"))
         self._values.setdefault(form, []).append(NUMBER.findall(reason))
         return list(self._values).index(form) + 1
 
     def words(self) -> str:
-        """All notes; in place of a number that differs its least and largest value."""
+        """Return all notes, with ranges for numbers that differ."""
         said = []
         for number, (form, values) in enumerate(self._values.items(), start=1):
             ranges = iter([_range(column) for column in zip(*values, strict=True)])

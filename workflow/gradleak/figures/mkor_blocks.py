@@ -1,4 +1,4 @@
-"""MKOR Figures 3, 4, 6 to 9, 11 to 15: a batch as a block of small images, a block an attack."""
+"""MKOR Figures 3, 4, 6 to 9, 11 to 15: batches as blocks of small images, one per attack."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from gradleak.figures.style import DPI, PAGE
 from gradleak.figures.wording import decibel, similarity
 from gradleak.targets import TargetSet
 
-MOST = 100  # images of a block
+MOST = 100  # images in a block
 MARGIN, GAP, HEAD, UNDER = 0.06, 0.14, 0.34, 0.36  # inches
-MOST_PIXELS = 40  # of a tile's side where a block has 100: keeps files below 3 MB
+MOST_PIXELS = 40  # of a tile's side in a block of 100: keeps files below 3 MB
 
 
 @dataclass(frozen=True)
 class Tiles:
-    """How a block is laid out: tiles of `side` pixels, one pixel between them.
+    """Layout of a block: tiles of `side` pixels, with one pixel between them.
 
-    Blocks are drawn with one pixel of the PNG for each of theirs, so that no tile is distorted.
+    Each pixel of a block is one pixel of the PNG, so that no tile is distorted.
     """
 
     count: int
@@ -35,7 +35,7 @@ class Tiles:
 
     @staticmethod
     def fitting(count: int, width: float) -> Tiles:
-        """Layout of `count` tiles in `width` inches."""
+        """Lay out `count` tiles in `width` inches."""
         columns = int(np.ceil(np.sqrt(count)))
         side = (int(width * DPI) - 1) // columns - 1
         return Tiles(count, columns, min(side, MOST_PIXELS * 10 // columns))
@@ -47,7 +47,7 @@ class Tiles:
         return rows * step + 1, self.columns * step + 1
 
     def draw(self, axes: Axes, images: Sequence[np.ndarray | None]) -> None:
-        """Draw images in their places; a marked tile where there is none."""
+        """Draw images at their positions; missing ones as a marked tile."""
         canvas = np.ones((*self.shape, 3))
         lacking: list[missing.Box] = []
         for place, image in enumerate(images):
@@ -57,7 +57,7 @@ class Tiles:
                 lacking.append((first, low, first + self.side, low + self.side))
             else:
                 pixels = np.clip(shrunk(image, self.side), 0.0, 1.0)
-                # One channel fills all three.
+                # One channel is broadcast to three.
                 box = (slice(top, top + self.side), slice(left, left + self.side))
                 canvas[box] = np.moveaxis(pixels, 0, -1)
         axes.imshow(canvas, interpolation="none", aspect="auto")
@@ -66,7 +66,7 @@ class Tiles:
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the figure; `words` has the ``batch`` that is wanted."""
+    """Draw the figure of the ``batch`` in `words`."""
     panels = reader.read(files, words)
     originals = panels[0].targets
     wanted, batch = words["batch"], min(words["batch"], len(originals.images) - 1)
@@ -99,7 +99,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _batch_words(originals: TargetSet, batch: int) -> tuple[str, str]:
-    """Classes of a batch, and how many images no other of their class hides."""
+    """Classes of a batch, and the number of images that are alone in their class."""
     labels, counts = np.unique(originals.labels[batch], return_counts=True)
     alone = int((counts == 1).sum())
     classes = f"{len(labels):,} class" + ("" if len(labels) == 1 else "es")
@@ -107,7 +107,7 @@ def _batch_words(originals: TargetSet, batch: int) -> tuple[str, str]:
 
 
 def _score_words(panel: Panel, batch: int) -> list[str]:
-    """Means and bests over the images that an attack gives, and how many it does not."""
+    """Means and bests over reconstructed images, and the number of missing ones."""
     values = panel.values(batch)
     there = values["psnr"].notna()
     count, total = int(there.sum()), len(values)

@@ -1,4 +1,4 @@
-"""What a sum of gradients tells of one of them, against the batch size (MKOR eq. 1 and 2)."""
+"""Information on one gradient in a sum, against the batch size (MKOR eq. 1 and 2)."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from gradleak.figures.style import BLUE, GREY, ORANGE, PAGE, RED
 from gradleak.figures.wording import counted
 
 LEFT, BETWEEN, HEAD, CHART, TICKS = 0.55, 0.6, 0.3, 1.9, 0.42  # inches
-# Marks of the two estimates, and colours of the layers.
+# Markers of the two estimates, and colours of the layers.
 MARKS = {"measured": ("o", "by correlation"), "entropies": ("x", "by entropies")}
 COLOURS = (BLUE, RED, ORANGE)
-SHIFTS = (0.94, 1.06)  # so that marks of two layers do not hide each other
+SHIFTS = (0.94, 1.06)  # keep markers of two layers from overlapping
 TITLE = "What the sum of K gradients tells of one of them (MKOR eq. 1 and 2)"
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the ``table`` of `gradleak.leakage.table`, and name the ``targets`` it was made from."""
+    """Draw the ``table`` of `gradleak.leakage.table`, made from ``targets``."""
     table, originals = read_csv(files["table"]), targets.read(files["targets"])
     # Batches are drawn from all of the set's batches.
     said = counted(originals, None, "").replace(" a batch", "", 1).split(" ", 1)[1]
@@ -47,7 +47,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _curves(axes: Axes, table: pd.DataFrame) -> None:
-    """Formula and asymptote between the least and the largest batch."""
+    """Draw formula and asymptote between the smallest and the largest batch."""
     rows = table.drop_duplicates("images").sort_values("images")
     fine = np.geomspace(rows["images"].min(), rows["images"].max(), 200)
     axes.plot(fine, 0.5 * np.log(fine / (fine - 1.0)), color="black", label="½ log(K/(K − 1))")
@@ -55,7 +55,7 @@ def _curves(axes: Axes, table: pd.DataFrame) -> None:
 
 
 def _marks(axes: Axes, table: pd.DataFrame, *, over_formula: bool) -> None:
-    """Measured values of each layer, or their ratios to the formula."""
+    """Draw measured values of each layer, or their ratios to the formula."""
     layers = list(dict.fromkeys(table["layer"]))
     for number, layer in enumerate(layers):
         rows = table[table["layer"] == layer]

@@ -20,7 +20,7 @@ PER_INCH = 17.5  # characters of a heading
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the figure; `words` has ``panels``, by whose first samples are chosen, and ``batch``."""
+    """Draw the figure; `words` has ``batch`` and ``panels``, the first of which selects samples."""
     panels = reader.read(files, words)
     originals = panels[0].targets
     batch = min(words["batch"], len(originals.images) - 1)
@@ -43,17 +43,16 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _wrapped(title: str, side: float) -> str:
-    """Heading that stays above its column: lines that are too long are broken."""
     most = int(side * PER_INCH)
     lines = [textwrap.wrap(line, most, break_long_words=False) for line in title.split("\n")]
     return "\n".join(part for line in lines for part in line)
 
 
 def picks(panels: Sequence[Panel], batch: int) -> dict[str, int]:
-    """Positions in a batch by the name of their row.
+    """Positions in a batch by row label.
 
-    The best, the median and the worst by the PSNR of the first panel; where another attack is
-    after some classes alone, the best that it gives, for it gives none of the others.
+    Best, median and worst by PSNR in the first panel; if another attack targets only some classes,
+    the best that it reconstructs, since it gives no others.
     """
     order = reader.ranked(panels[0].values(batch)["psnr"])
     order = order or list(range(panels[0].targets.size))
@@ -65,9 +64,9 @@ def picks(panels: Sequence[Panel], batch: int) -> dict[str, int]:
 
 
 def _originals(targets: TargetSet, batch: int, places: Sequence[int]) -> list[Cell]:
-    """Originals, with the class of each and how many of it there are."""
+    """Originals, with the class of each and its number of images."""
     labels, indices = targets.labels[batch], targets.indices
-    # The same images once more are there for other labels, which are not what they show.
+    # Repeated images carry other labels, which do not describe them.
     drawn = any(np.array_equal(indices[batch], indices[earlier]) for earlier in range(batch))
     cells = []
     for k in places:
@@ -81,7 +80,7 @@ def _originals(targets: TargetSet, batch: int, places: Sequence[int]) -> list[Ce
 
 
 def _found(panel: Panel, batch: int, places: Sequence[int]) -> list[Cell]:
-    """What an attack gives in their places."""
+    """Reconstructions at these positions."""
     reason, values, cells = panel.reason(batch), panel.values(batch), []
     for k, image in zip(places, panel.images(batch, places), strict=True):
         if image is None:

@@ -1,4 +1,4 @@
-"""MKOR Figure 10: what it costs that images of a batch share a class."""
+"""MKOR Figure 10: cost of several images of a batch sharing a class."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gradleak.unique_samples import expected
 SAMPLES = 4
 LEFT, BETWEEN, CHART, CHART_HEAD, TICKS = 0.72, 0.85, 1.35, 0.24, 0.735  # inches
 HEAD, UNDER, GAP, GROUP, BELOW = 0.3, 0.2, 0.04, 0.2, 0.05
-WIDTH = (PAGE - LEFT - 0.1 - BETWEEN) / 2  # inches of a chart
+WIDTH = (PAGE - LEFT - 0.1 - BETWEEN) / 2  # inches, width of a chart
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
     """Draw the figure.
 
-    `words` has ``panels`` with ``classes`` each, and ``shown``, numbers of classes with samples.
+    `words` has ``panels`` with ``classes`` each, and ``shown``, the numbers of classes to sample.
     """
     found = reader.read(files, words)
     panels = {int(e["classes"]): p for e, p in zip(words["panels"], found, strict=True)}
@@ -48,14 +48,14 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def means(panel: Panel, metric: str) -> np.ndarray:
-    """Mean of a metric over the images of each batch (B,), those without an image left out."""
+    """Mean of a metric over each batch's images (B,), ignoring missing ones."""
     batches = range(len(panel.targets.images))
     found = [panel.values(batch)[metric].dropna() for batch in batches]
     return np.array([values.mean() for values in found if len(values)])
 
 
 def _chart(axes: Axes, panels: Mapping[int, Panel], metric: str) -> None:
-    """Mean and standard deviation over batches, and each batch as a dot."""
+    """Draw mean and standard deviation over batches, and each batch as a dot."""
     each = {n: means(panel, metric) for n, panel in panels.items()}
     each = {n: values for n, values in each.items() if len(values)}
     middle = [float(values.mean()) for values in each.values()]
@@ -74,12 +74,11 @@ def _chart(axes: Axes, panels: Mapping[int, Panel], metric: str) -> None:
 
 
 def _span(panels: Mapping[int, Panel]) -> tuple[float, float]:
-    """Range of the charts' axes."""
     return -4, max(panels) + 5
 
 
 def _tick_words(page: Page, panels: Mapping[int, Panel], left: float) -> None:
-    """Under the axes: images that are alone in their class, and how near class means come."""
+    """Label axes with the number of images alone in their class, and the PSNR to class means."""
     low, high = _span(panels)
     style: dict[str, Any] = {"fontsize": 5, "va": "center"}
     names = ("N, at most", "alone, eq. (3)", "alone, counted", "class mean, dB")
@@ -93,20 +92,20 @@ def _tick_words(page: Page, panels: Mapping[int, Panel], left: float) -> None:
 
 
 def _alone(panel: Panel, classes: int) -> tuple[str, str]:
-    """Images alone in their class: by eq. (3) under equal shares, and the mean over batches."""
+    """Images alone in their class: by eq. (3) with equal shares, and the mean over batches."""
     lone = expected(panel.targets.size, np.full(classes, 1.0 / classes))
     counts = [np.unique(labels, return_counts=True)[1] for labels in panel.targets.labels]
     return f"{lone:.1f}", f"{np.mean([(count == 1).sum() for count in counts]):.1f}"
 
 
 def _to_mean(panel: Panel) -> str:
-    """Mean PSNR of what MKOR gives against the mean image of each class."""
+    """Mean PSNR of MKOR's images against the mean image of each class."""
     values = means(panel, "psnr_class_mean")
     return f"{values.mean():.1f}" if len(values) else "–"
 
 
 def _samples(panel: Panel, first: int) -> dict[tuple[int, int], Cell]:
-    """Originals over what MKOR gives, from the best PSNR to the worst, of the first batch."""
+    """Originals above MKOR's images, sorted by PSNR, best first, of the first batch."""
     values, reason, cells = panel.values(0), panel.reason(0), {}
     order = reader.ranked(values["psnr"]) or list(range(panel.targets.size))
     chosen = [order[k] for k in reader.evenly(len(order), SAMPLES)]

@@ -25,23 +25,23 @@ OTHER = ("s", GREY)
 NAMES = {"copa": "COPA", "rgap": "R-GAP", "copa_tv": "COPA denoised"}
 # Inches: left of the first panel, between panels, above them, their height, below them.
 LEFT, GAP, HEAD, HIGH, BELOW = 0.52, 0.12, 0.93, 1.76, 0.6
-DEPTH = r"(\w+)-layer networks"  # the table's rows of all networks of one depth
+DEPTH = r"(\w+)-layer networks"  # rows of all networks of one depth
 DASHED = (0, (4, 2))
-ENOUGH = 10  # networks: a bootstrap over fewer has intervals that are far too narrow
+ENOUGH = 10  # number of networks; with fewer, bootstrap intervals are far too narrow
 
 
 def grey_error(targets: TargetSet) -> float:
-    """MSE of guessing plain grey, x = 0.5 of [0, 1]: with inputs x - 0.5, an all-zero input."""
+    """MSE of plain grey, x = 0.5 in [0, 1]: with inputs x - 0.5, an all-zero input."""
     return float(np.mean((targets.images / 255.0 - 0.5) ** 2))
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the index ``table``; the ``targets`` say what guessing grey costs."""
+    """Draw the index ``table``; ``targets`` give the MSE of plain grey."""
     return draw(read_csv(files["table"]), grey_error(targets.read(files["targets"])))
 
 
 def draw(table: pd.DataFrame, grey: float) -> Figure:
-    """Draw the index `table`, with the MSE of a guess that knows nothing."""
+    """Draw the index `table`, with the MSE `grey` of an uninformed guess."""
     errors = table[table["metric"] == "mse"]
     correlations = table[table["metric"] == "spearman"]
     summaries = correlations[correlations["row"] == ALL].set_index("column")
@@ -77,7 +77,7 @@ def draw(table: pd.DataFrame, grey: float) -> Figure:
 
 
 def _draw_panel(axes: Axes, rows: pd.DataFrame) -> None:
-    """Networks of one attack; those where it failed are crosses at the upper edge."""
+    """Draw networks of one attack; failures are crosses at the upper edge."""
     for _, group in rows.groupby(["convolutions", "exact"]):
         marker, colour = MARKERS.get(int(group["convolutions"].iloc[0]), OTHER)
         style: dict[str, Any] = {"linestyle": "none", "color": colour}
@@ -112,14 +112,14 @@ def _title(attack: str, summary: pd.Series) -> str:
 
 
 def by_depth(correlations: pd.DataFrame) -> pd.DataFrame:
-    """Correlations within networks of one depth, where there are enough: ``depth`` is a word."""
+    """Correlations among networks of one depth, if there are enough; ``depth`` is a word."""
     found = correlations.assign(depth=correlations["row"].str.extract(f"^{DEPTH}$", expand=False))
     usable = found["depth"].notna() & found["ours"].notna() & (found["n"] >= ENOUGH)
     return found[usable]
 
 
 def _depths_compared(groups: pd.DataFrame) -> str:
-    """Whether depths agree in sign and which intervals include 0; empty for fewer than two."""
+    """Say if depths agree in sign and which intervals include 0; empty for fewer than two."""
     if len(groups) < 2:
         return ""
     depths = list(groups["depth"])
@@ -134,7 +134,7 @@ def _depths_compared(groups: pd.DataFrame) -> str:
 
 
 def conclusion(summaries: pd.DataFrame, groups: pd.DataFrame) -> str:
-    """Whether c(M) orders networks, in words for each attack, from the intervals alone.
+    """Say for each attack if c(M) orders networks, from the intervals alone.
 
     `summaries` has rows of all networks by attack, `groups` those of each depth.
     """

@@ -1,4 +1,4 @@
-"""What figures show of attacks: originals, reconstructions and their scores, read from files."""
+"""Read originals, reconstructions and their scores for figures."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from gradleak.targets import TargetSet
 
 PLACE = ["seed", "batch", "answer", "index"]
 FACTS = ["kind", "status", "reason", "precision"]
-# Metrics that every table has; the last of attacks that go by class alone.
+# Metrics of every table; the last for attacks that reconstruct by class only.
 METRICS = ["mse", "psnr", "ssim", "ssim_gauss", "psnr_class_mean"]
-NONE = -1  # the place of an image that an attack does not give
-CHECKED = 2**26  # bytes of a file that is checked as a whole
-SEED = 0  # the draw of the weights that pictures are of
+NONE = -1  # position of an image that an attack does not reconstruct
+CHECKED = 2**26  # size up to which a file is validated as a whole
+SEED = 0  # seed of the weights for pictures
 
 
 class Stored:
-    """A reconstruction file that is read image by image: one with 1,000 photos holds 600 MB.
+    """A reconstruction file read image by image: one with 1,000 photos has 600 MB.
 
-    Smaller ones are checked as a whole.
+    Smaller ones are validated as a whole.
     """
 
     def __init__(self, path: str) -> None:
@@ -39,7 +39,7 @@ class Stored:
             reconstruction_files.read(path)
 
     def images(self, model: str, batch: int, part: slice, answer: int = 0) -> np.ndarray:
-        """Images `part` of an answer to a batch, (k, C, H, W), NaN where there is none."""
+        """Images `part` of a batch's reconstruction, (k, C, H, W), NaN if missing."""
         with opened(self.path) as file:
             stored = file.get_slice(f"{model}/images")
             if len(stored.get_shape()) != 7:
@@ -49,20 +49,20 @@ class Stored:
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of an attack to the gradient of a batch."""
+    """One reconstruction by an attack from the gradient of a batch."""
 
-    images: np.ndarray  # (K', C, H, W) on the input's scale; a failed run may have some
-    scores: pd.DataFrame  # a row for each image of the batch, a column for each metric
+    images: np.ndarray  # (K', C, H, W) on the input's scale; failed runs may have some
+    scores: pd.DataFrame  # one row per image of the batch, one column per metric
     status: str
     reason: str
 
     @property
     def ok(self) -> bool:
-        """Whether the run succeeded."""
+        """True if the run succeeded."""
         return self.status == "ok" and len(self.images) > 0
 
     def value(self, metric: str) -> float:
-        """A metric of the first image, NaN where there is none."""
+        """Metric of the first image, NaN if missing."""
         return float(self.scores[metric].iloc[0]) if metric in self.scores else float("nan")
 
 
@@ -73,11 +73,11 @@ class Panel:
     title: str
     targets: TargetSet
     stored: Stored
-    model: str  # the network's name in the files
-    table: pd.DataFrame  # a row for each answer and image: PLACE, FACTS and each metric
+    model: str  # id of the network in the files
+    table: pd.DataFrame  # one row per answer and image: PLACE, FACTS and each metric
 
     def record(self, batch: int, answer: int = 0) -> Mapping[str, Any] | None:
-        """What the file says of an answer to a batch; None where the attack was not run."""
+        """Stored record of a reconstruction; None if the attack was not run."""
         place = (self.model, SEED, batch, answer)
         for entry in self.stored.runs:
             if (entry["model"], entry["seed"], entry["batch"], entry["answer"]) == place:
@@ -85,23 +85,23 @@ class Panel:
         return None
 
     def reason(self, batch: int) -> str:
-        """Why there is nothing at all of a batch, or nothing to say."""
+        """Reason why a batch has no images; empty if it has."""
         entry = self.record(batch)
         if entry is None:
             return f"not run on batch {batch}"
         return "" if entry["status"] == "ok" else str(entry["reason"] or entry["status"])
 
     def says(self, key: str, batch: int) -> bool:
-        """Whether the record of a batch has something under `key`.
+        """True if the record of a batch has a non-empty `key`.
 
-        Of an attack that is after some classes alone it has ``partial``, of one that gives an image
-        for each class ``classes``.
+        ``partial`` marks attacks that target only some classes, ``classes`` those that give one
+        image per class.
         """
         entry = self.record(batch)
         return entry is not None and bool(entry.get(key))
 
     def answer(self, batch: int, answer: int = 0) -> Answer | None:
-        """An answer to a batch; None where the attack was not run or has fewer answers."""
+        """Reconstruction of a batch; None if the attack was not run or has fewer answers."""
         entry = self.record(batch, answer)
         if entry is None:
             return None
@@ -112,10 +112,10 @@ class Panel:
         return Answer(found, rows, str(entry["status"]), str(entry["reason"]))
 
     def images(self, batch: int, positions: Sequence[int]) -> list[np.ndarray | None]:
-        """Image (C, H, W) in the place of each of these originals, in [0, 1] less rounding.
+        """Reconstructions (C, H, W) of these originals, in [0, 1] up to rounding.
 
-        That is the image of its class where the attack gives classes, else the one that the
-        least sum of MSEs matches with it; None where there is none.
+        The image of the original's class if the attack gives classes, otherwise the one matched by
+        the minimal sum of MSEs; None if there is none.
         """
         places = self._places(batch)
         read: dict[int, np.ndarray | None] = {NONE: None}
@@ -125,7 +125,7 @@ class Panel:
         return [read[int(places[k])] for k in positions]
 
     def _places(self, batch: int) -> np.ndarray:
-        """Place in the answer of each original's image (K,), `NONE` where there is none."""
+        """Position of each original's image in the reconstruction (K,), `NONE` if missing."""
         entry = self.record(batch)
         if entry is None or entry["status"] != "ok":
             return np.full(self.targets.size, NONE)
@@ -135,30 +135,27 @@ class Panel:
         found = self.stored.images(self.model, batch, slice(None))
         kept = np.flatnonzero(np.isfinite(found).all(axis=(1, 2, 3)))
         if len(kept) != self.targets.size:
-            # One image for the whole batch stands for each of its images.
+            # A single image stands for all images of the batch.
             return np.full(self.targets.size, kept[0] if len(kept) else NONE)
         return kept[assignment(self.targets.inputs(batch), found[kept])]
 
     @property
     def chosen(self) -> pd.DataFrame:
-        """Rows of the attack's own choices, under all draws of the weights."""
+        """Rows of the attack's own choices, under all seeds."""
         return self.table[self.table["answer"] == 0]
 
     def values(self, batch: int) -> pd.DataFrame:
-        """A row for each original of a batch with its metrics, NaN without image."""
+        """Row of metrics for each original of a batch, NaN if missing."""
         rows = self.chosen
         rows = rows[(rows["seed"] == SEED) & (rows["batch"] == batch)]
         return rows.set_index("index").reindex(self.targets.indices[batch]).reset_index(drop=True)
 
 
 def read(files: Mapping[str, Any], words: Mapping[str, Any]) -> list[Panel]:
-    """Panels of a figure, with a file of ``targets``, ``reconstructions`` and ``scores`` for each.
+    """Read panels with a file of ``targets``, ``reconstructions`` and ``scores`` each.
 
-    Raises
-    ------
-    ArtifactError
-        If `words` has no ``panels`` (``title`` and ``model`` of each), or a file is missing,
-        damaged, or lacks what its panel shows.
+    Raises `ArtifactError` if `words` has no ``panels`` (``title`` and ``model`` of each), or a file
+    is missing, damaged, or lacks its panel.
     """
     entries = words.get("panels", ())
     each = zip(entries, files["targets"], files["reconstructions"], files["scores"], strict=True)
@@ -174,12 +171,9 @@ def read(files: Mapping[str, Any], words: Mapping[str, Any]) -> list[Panel]:
 
 
 def read_all(files: Mapping[str, Any]) -> dict[tuple[str, str, str], Panel]:
-    """Panels of all ``reconstructions`` and ``scores``, by network, attack and defence.
+    """Read panels of all ``reconstructions`` and ``scores``, by network, attack and defence.
 
-    Raises
-    ------
-    ArtifactError
-        If there are none, or a file is missing or damaged.
+    Raises `ArtifactError` if there are none, or a file is missing or damaged.
     """
     originals, panels = targets.read(files["targets"]), {}
     for found, score in zip(files["reconstructions"], files["scores"], strict=True):
@@ -195,14 +189,14 @@ def read_all(files: Mapping[str, Any]) -> dict[tuple[str, str, str], Panel]:
 
 
 def nothing() -> ArtifactError:
-    """What to say of a figure without panels."""
+    """Error for a figure without panels."""
     return ArtifactError(
         "Nothing to draw; name models and attacks of the figure in the experiments of config.yaml."
     )
 
 
 def read_scores(path: str) -> pd.DataFrame:
-    """Rows of images in a score file, a value that is no number as NaN."""
+    """Rows of images in a score file, with NaN for values that are not numbers."""
     table = read_csv(path, ["model", *PLACE, *FACTS, "metric", "value"], keep_default_na=False)
     table = table[table["index"] >= 0]  # others are of classes
     return table.assign(value=pd.to_numeric(table["value"], errors="coerce"))
@@ -211,7 +205,6 @@ def read_scores(path: str) -> pd.DataFrame:
 def _panel(
     title: str, originals: TargetSet, stored: Stored, model: str, scores: pd.DataFrame, path: str
 ) -> Panel:
-    """Panel of one network in a pair of files."""
     scores = scores[scores["model"] == model]
     if not ((scores["seed"] == SEED) & (scores["answer"] == 0)).any():
         raise ArtifactError(f"{path} has no rows of {model}, seed {SEED}; {again(path)}.")
@@ -227,7 +220,7 @@ def _panel(
 
 
 def wide(scores: pd.DataFrame) -> pd.DataFrame:
-    """One row for each answer and image instead of one for each metric, in the file's order."""
+    """Pivot to one row per answer and image, in the file's order."""
     values = scores.pivot(index=PLACE, columns="metric", values="value")
     values = values.reindex(columns=[*METRICS, *(m for m in values if m not in METRICS)])
     facts = scores.drop_duplicates(PLACE)[[*PLACE, *FACTS]]
@@ -235,25 +228,25 @@ def wide(scores: pd.DataFrame) -> pd.DataFrame:
 
 
 def precision(tables: Iterable[pd.DataFrame]) -> str:
-    """Precision of the gradients, in words."""
+    """Describe the precision of the gradients."""
     return " and ".join(sorted({name for table in tables for name in table["precision"]}))
 
 
 def median(table: pd.DataFrame) -> float:
-    """Median MSE over runs; one that failed has the last rank, so it may be infinite."""
+    """Median MSE over runs; failed runs rank last, so it may be infinite."""
     if table.empty:
         return float("nan")
     return float(table["mse"].where(table["status"] == "ok", np.inf).fillna(np.inf).median())
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """`most` positions of `count`, spread evenly; all of them if there are no more."""
+    """Positions of `most` out of `count`, evenly spaced; all if there are no more."""
     if count <= most:
         return list(range(count))
     return [round(k * (count - 1) / (most - 1)) for k in range(most)]
 
 
 def ranked(values: Iterable[float]) -> list[int]:
-    """Positions that have a value, from the best to the worst; ties in their order."""
+    """Positions with a value, best first; ties in order."""
     array = np.array(list(values), dtype=float)
     return [int(k) for k in np.argsort(-array, kind="stable") if np.isfinite(array[k])]

@@ -18,11 +18,11 @@ from gradleak.figures.wording import signed
 from gradleak.models.chain import Chain, ConvLayer, LinearLayer
 from gradleak.rank_analysis import analyse
 
-# Inches: from bar to bar, a bar's height, the widest bar, how far skips bulge out beside it.
+# Inches: between bars, bar height, widest bar, bulge of skips beside it.
 PITCH, BAR, ROOM, BULGE = 0.46, 0.11, 0.78, 0.14
 EDGE = 0.09  # inches left of the widest bar
 WIDTH = EDGE + ROOM + BULGE + 0.12  # of a diagram
-# How a diagram is read, for the footer of a figure that has one.
+# Legend of a diagram, for the footer of its figure.
 KEY = (
     "Diagrams: bars are as wide as there are features (channels×height×width; one scale), the "
     "image above; a block is two convolutions 3×3. Arrows: skips, 1×1: through a projection; "
@@ -34,21 +34,21 @@ KEY = (
 
 @dataclass(frozen=True)
 class Step:
-    """What lies between two bars of a diagram."""
+    """Layer or block between two bars of a diagram."""
 
     name: str
-    features: tuple[int, ...]  # (C, H, W) that enter it
-    alone: int  # the largest RA-i of its layers without virtual constraints from before them
+    features: tuple[int, ...]  # (C, H, W) of its input
+    alone: int  # largest RA-i of its layers without virtual constraints from before them
     block: bool = False  # whether it is a residual block
     cut: bool = False  # whether the block has no skip
-    projected: bool = False  # whether the block's skip passes a projection
+    projected: bool = False  # whether the block's skip has a projection
 
 
 def steps(chain: Chain, base: Chain) -> list[Step]:
     """Layers and blocks of a network from the image to the output.
 
-    It is a variant of `base`: a block is what lies under a skip of that. Networks of different
-    numbers of layers, where blocks of one are none of the other, are an `ArtifactError`.
+    Blocks are the layers spanned by a skip of `base`, of which `chain` is a variant. Raises
+    `ArtifactError` if the two do not have the same layers and blocks.
     """
     if len(chain.layers) != len(base.layers):
         raise ArtifactError(
@@ -71,7 +71,7 @@ def steps(chain: Chain, base: Chain) -> list[Step]:
 
 
 def _step(chain: Chain, first: int, last: int, number: int) -> Step:
-    """Layers `first` to `last`: block `number`, or a layer outside of blocks where that is 0."""
+    """Layers `first` to `last`: block `number`, or a layer outside of blocks if that is 0."""
     alone = max(count.alone for count in analyse(chain)[first : last + 1])
     layer, end = chain.layers[first], chain.layers[last]
     features = _entering(chain, first)
@@ -85,7 +85,7 @@ def _step(chain: Chain, first: int, last: int, number: int) -> Step:
 
 
 def _entering(chain: Chain, place: int) -> tuple[int, ...]:
-    """Features at a layer: of a convolution its input, of others what is there before a pool."""
+    """Features at a layer: input of a convolution, features ahead of the pool for others."""
     layer, before = chain.layers[place], chain.layers[place - 1] if place else None
     if isinstance(layer, ConvLayer):
         return (layer.shape.channels, *layer.shape.size)
@@ -95,12 +95,12 @@ def _entering(chain: Chain, place: int) -> tuple[int, ...]:
 
 
 def depth(count: int) -> float:
-    """Inches that a diagram of so many steps takes downwards."""
+    """Height in inches of a diagram of `count` steps."""
     return count * PITCH + BAR
 
 
 def draw(page: Page, left: float, top: float, chain: Chain, base: Chain) -> None:
-    """Draw a variant of `base`; `left` and `top` in inches, it takes `WIDTH` and `depth`."""
+    """Draw a variant of `base` at `left`, `top` in inches, with size `WIDTH` by `depth`."""
     parts = steps(chain, base)
     sizes = [part.features for part in parts] + [(chain.classes,)]
     most = max(map(prod, sizes))
@@ -111,7 +111,7 @@ def draw(page: Page, left: float, top: float, chain: Chain, base: Chain) -> None
         y, last = place * PITCH, place == len(parts)
         diagrams.bar(axes, middle, y, extent, SKY if last else BLUE, BAR)
         said = "×".join(map(str, size)) + " out" * last
-        # A narrow bar has its words on the left, away from skips.
+        # Labels of a narrow bar are on the left, away from skips.
         if extent > 0.046 * len(said):
             diagrams.words(axes, middle, y + BAR / 2, said, "white")
         else:
@@ -129,7 +129,7 @@ def draw(page: Page, left: float, top: float, chain: Chain, base: Chain) -> None
 
 
 def _words(axes: Axes, middle: float, y: float, part: Step) -> None:
-    """Name of a step above its RA-i, in a box where it is a block."""
+    """Write the name of a step above its RA-i, in a box for a block."""
     high, worst = PITCH - BAR - 0.07, part.alone > 0
     if part.block:
         diagrams.bar(axes, middle, y - high / 2, ROOM, SHADE, high)
@@ -143,7 +143,7 @@ def _words(axes: Axes, middle: float, y: float, part: Step) -> None:
 
 
 def _skip(axes: Axes, ends: list[tuple[float, float]], part: Step) -> None:
-    """Arrow around a block, or dashed where the skip was cut."""
+    """Draw an arrow around a block, or a dashed one for a cut skip."""
     (x0, y0), (x1, y1) = ends
     lane = EDGE + ROOM + 0.03
     # A cubic Bézier curve reaches three quarters of the way to its control points.

@@ -1,4 +1,4 @@
-"""R-GAP Figures 7 and 8: what R-GAP and DLG make of the gradient of a batch."""
+"""R-GAP Figures 7 and 8: reconstructions from the gradient of a batch by R-GAP and DLG."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from gradleak.figures.style import PAGE, number
 from gradleak.figures.wording import caption, signed
 from gradleak.metrics.image import assignment
 
-# Inches: gaps between pictures and between groups, headings, the words under a picture.
+# Inches: gaps between pictures and between groups, headings, text under a picture.
 GAP, GROUP, HEAD, UNDER = 0.04, 0.16, 0.36, 0.3
-MOST = 3  # batches
+MOST = 3  # number of batches
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
     """Draw the figure of one ``model``.
 
     `words` has two attacks: one that gives one image for a batch, and one that gives an image for
-    each of it.
+    each of its images.
     """
     content, model = Content.read(files, words), words["model"]
     size = content.originals.size
@@ -54,7 +54,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _originals(content: Content, batch: int, one: Answer | None) -> Iterator[Cell]:
-    """Originals, under each its weight in R-GAP's image."""
+    """Originals, each with its weight in R-GAP's image."""
     mixed = one is not None and one.ok and "coefficient" in one.scores
     for place, image in enumerate(content.originals.images[batch] / 255.0):
         weight = one.scores["coefficient"].iloc[place] if one is not None and mixed else 0.0
@@ -62,7 +62,7 @@ def _originals(content: Content, batch: int, one: Answer | None) -> Iterator[Cel
 
 
 def _mixture(content: Content, batch: int, one: Answer | None) -> list[Cell | None]:
-    """R-GAP's image, and the combination of the originals that is nearest to it."""
+    """R-GAP's image, and the closest linear combination of the originals."""
     if one is None or not one.ok or "coefficient" not in one.scores:
         return [content.cell(one, caption(one)), None]
     image = one.images[0]
@@ -77,7 +77,7 @@ def _mixture(content: Content, batch: int, one: Answer | None) -> list[Cell | No
 
 
 def _found(content: Content, batch: int, many: Answer | None) -> list[Cell]:
-    """Images of a search, in the order of the originals that they are matched with."""
+    """DLG's images, in the order of the originals that they are matched with."""
     if many is None or not many.ok:
         return [content.cell(many, caption(many))] * content.originals.size
     order = assignment(content.originals.inputs(batch), many.images)
@@ -88,14 +88,13 @@ def _found(content: Content, batch: int, many: Answer | None) -> list[Cell]:
 
 
 def _r_squared(value: float) -> str:
-    """R² with as many nines as it has, up to six."""
+    """Format R² with all its nines, up to six."""
     if value > 0.9999995:
         return ">\N{THIN SPACE}0.999999"
     return f"{value:.6f}".rstrip("0").rstrip(".") if value > 0.99 else f"{value:.3f}"
 
 
 def _footer(closed: Panel, runs: str) -> str:
-    """How the figure is read."""
     rows, said = closed.chosen, ""
     if "r2" in rows and rows["r2"].notna().any():
         middle, least = (_r_squared(float(v)) for v in (rows["r2"].median(), rows["r2"].min()))

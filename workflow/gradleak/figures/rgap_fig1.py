@@ -1,4 +1,4 @@
-"""R-GAP Figure 1: what a gradient tells of the margin μ, for three losses."""
+"""R-GAP Figure 1: margin μ and gradient for three losses."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FOOTER = (
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the losses alone; it needs no files."""
+    """Draw the losses; the figure needs no files."""
     with drawing("How μ follows from a gradient (R-GAP Figure 1)", FOOTER, 2.45, COLUMN) as page:
         axes = page.axes(0.5, 0.07, COLUMN - 0.56, 2.0)
         axes.axhline(0, color=GREY, linewidth=0.6)
@@ -41,7 +41,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _curve(axes: Axes, name: str) -> None:
-    """Curve of one loss, its turning point marked."""
+    """Draw the curve of one loss, with its turning point."""
     loss, colour = MarginLoss(name), COLOURS[name]
     left = np.linspace(LEFT, loss.turn, 200, endpoint=name != "hinge")
     right = np.linspace(loss.turn, RIGHT, 300)
@@ -58,7 +58,7 @@ def _curve(axes: Axes, name: str) -> None:
 
 
 def _roots(axes: Axes, loss: MarginLoss) -> None:
-    """Two margins with one value, and the line that joins them."""
+    """Draw two margins with the same value, and a line that joins them."""
     level = float(loss.product(EXAMPLE))
     small, large = loss.margins(level)
     axes.plot((LEFT, large), (level, level), color="black", linewidth=0.7, linestyle=(0, (4, 2)))

@@ -1,4 +1,4 @@
-"""R-GAP Figure 2: five networks, their rank analysis, and what attacks reconstruct."""
+"""R-GAP Figure 2: five networks, their rank analysis, and reconstructions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gradleak.figures.content import Content
 from gradleak.figures.layout import EDGE, SMALL, Grid, drawing
 from gradleak.figures.style import GREY, PAGE
 
-# Inches: the column of labels, gaps, the words above a diagram, a picture, the words under it.
+# Inches: column of labels, gaps, text above a diagram, a picture, text under it.
 LABEL, GAP, HEAD, SIDE, UNDER = 0.82, 0.06, 0.42, 0.86, 0.29
-SHOWN = 0  # batch whose image is shown
+SHOWN = 0  # batch of the image
 HEADING: dict[str, Any] = {"ha": "center", "va": "bottom"}
 RANK: dict[str, Any] = {"va": "top", "fontsize": SMALL, "color": GREY}
 
@@ -54,6 +54,6 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _rank(ranks: pd.DataFrame, model: str) -> str:
-    """Measured rank of a network's critical layer, in words; empty where there is none."""
+    """Measured rank of a network's critical layer, in words; empty if there is none."""
     rows = ranks[(ranks["model"] == model) & ranks["critical"].astype(bool)]
     return diagrams.rank_words(rows.iloc[0]) if len(rows) else ""

@@ -1,4 +1,4 @@
-"""R-GAP Figure 3: CNN6 and CNN6-d, and what each attack reconstructs."""
+"""R-GAP Figure 3: CNN6 and CNN6-d, and reconstructions by each attack."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from gradleak.figures.reader import median
 from gradleak.figures.style import GREY, PAGE, number
 from gradleak.figures.wording import caption
 
-# Inches: the diagram's column, the headings of a block, words under a picture and the block.
+# Inches: column of the diagram, headings of a block, text under a picture and the block.
 DIAGRAM, HEAD, UNDER, FOOT = 1.62, 0.34, 0.17, 0.2
 MOST = 3  # images of each network
-WORST = 2  # layers that lack rank, listed under the diagram
+WORST = 2  # rank-deficient layers listed under the diagram
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
@@ -49,7 +49,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _block(page: Page, grid: Grid, content: Content, model: str) -> None:
-    """Pictures of one network: a row for each image, a column for each attack."""
+    """Draw pictures of one network: a row for each image, a column for each attack."""
     grid.head(page, ["Original", *content.attacks.values()])
     rows = range(len(grid.tops))
     grid.fill(page, 0, map(content.original, rows))
@@ -67,7 +67,7 @@ def _block(page: Page, grid: Grid, content: Content, model: str) -> None:
 
 
 def _rank_words(ranks: pd.DataFrame) -> str:
-    """Which layers lack rank by measurement."""
+    """List the layers that are rank-deficient by measurement."""
     if ranks.empty:
         return ""
     missing = ranks.assign(missing=ranks["inputs"] - ranks["rank"]).query("missing > 0")

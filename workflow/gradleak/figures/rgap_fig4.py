@@ -23,26 +23,23 @@ from gradleak.figures.style import GREY, GRID, PAGE, RED, number
 from gradleak.figures.wording import caption, described, signed
 from gradleak.tables.resnets import ACCURACY, ARCHITECTURE
 
-# Inches: words above diagrams and pictures, words under a picture, and under the panels.
+# Inches: text above diagrams and pictures, text under a picture, and under the panels.
 HEAD, UNDER, TICKS = 0.46, 0.17, 0.46
-LEAST, HIGHEST = 1.1, 2.0  # inches of the panels' height
-SHARE = 1.0  # inches of the panel of accuracies
-WRAP = 11  # characters of a setting's line
-MOST = 3  # images shown
+LEAST, HIGHEST = 1.1, 2.0  # inches, range of the panels' height
+SHARE = 1.0  # inches, width of the panel of accuracies
+WRAP = 11  # characters of a line of a setting
+MOST = 3  # number of images
 MARKS = {"o": "●", "s": "■", "^": "▲"}
 
 
 class Data:
-    """What the figure shows.
+    """Data of the figure.
 
-    Raises
-    ------
-    ArtifactError
-        If a file lacks it, or config.yaml one of the networks.
+    Raises `ArtifactError` if it is missing from a file, or a network from config.yaml.
     """
 
     def __init__(self, files: Mapping[str, Any], words: Mapping[str, Any]) -> None:
-        self.content = Content.read(files, words)  # pictures of the first setting
+        self.content = Content.read(files, words)  # of the first setting
         self.networks, self.settings = words["networks"], words["columns"]
         scores = pd.concat([read_csv(path, keep_default_na=False) for path in files["points"]])
         scores = scores[scores["metric"] == "mse"]
@@ -60,7 +57,7 @@ class Data:
         self.chains = [named[model] for model in self.networks]
 
     def row(self, model: str, column: str, metric: str) -> pd.Series:
-        """One row of the table, which has to be there."""
+        """Return one row of the table; raise `ArtifactError` if it is missing."""
         if (model, column, metric) not in self.rows.index:
             raise ArtifactError(
                 f"The table holds no {metric} of {model} under '{column}'; delete it and ask "
@@ -69,7 +66,7 @@ class Data:
         return self.rows.loc[[(model, column, metric)]].iloc[0]
 
     def failed(self, model: str, setting: str) -> tuple[int, int]:
-        """How many runs failed, of how many."""
+        """Numbers of failed runs and of all runs."""
         row = self.row(model, setting, "mse")
         return int(row["n"] - row["n_ok"]), int(row["n"])
 
@@ -77,9 +74,9 @@ class Data:
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
     """Draw the figure of one attack.
 
-    `files` has, beside those of `Content.read` for the setting that is pictured, ``points``, scores
-    of all settings, and ``table``, their summary; `words` has ``networks`` and ``columns`` of that
-    table, first the network without a cut and the setting that is pictured.
+    Beside those of `Content.read` for the first setting, `files` has ``points``, scores of all
+    settings, and ``table``, their summary. `words` has ``networks`` and ``columns`` of that table,
+    beginning with the uncut network and the setting shown in pictures.
     """
     data = Data(files, words)
     content, chains = data.content, data.chains
@@ -104,7 +101,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _network(page: Page, left: float, data: Data, model: str, look: tuple[str, str]) -> None:
-    """Name and RA-i of a network, above its diagram."""
+    """Write name and RA-i of a network above its diagram."""
     _name(page, left, 0.12, data.networks[model], look, ha="left")
     for place, (metric, words) in enumerate((("ra", "RA-i"), ("ra_alone", "RA-i alone"))):
         value = int(data.row(model, ARCHITECTURE, metric)["ours"])
@@ -116,14 +113,14 @@ def _network(page: Page, left: float, data: Data, model: str, look: tuple[str, s
 def _name(
     page: Page, left: float, top: float, name: str, look: tuple[str, str], **style: Any
 ) -> None:
-    """A network's name with its mark, in its colour."""
+    """Write a network's name with its marker, in its colour."""
     colour, marker = look
     words = f"{MARKS[marker]} {name}"
     page.text(left, top, words, weight="bold", fontsize=6.5, color=colour, **style)
 
 
 def _pictures(page: Page, grid: Grid, data: Data) -> None:
-    """A row for each image: the original, and what was made of it on each network."""
+    """Draw a row for each image: the original, and its reconstruction on each network."""
     content, setting = data.content, next(iter(data.settings.values()))
     attack, heading = next(iter(content.attacks.items()))
     page.text(grid.lefts[0], 0.12, f"{heading}: {setting.lower()}", fontsize=6.5, weight="bold")
@@ -141,7 +138,7 @@ def _pictures(page: Page, grid: Grid, data: Data) -> None:
 
 
 def _summary(data: Data, model: str, setting: str) -> str:
-    """Mean and standard deviation of the MSE, or how many runs failed."""
+    """Mean and standard deviation of the MSE, or the number of failed runs."""
     mean, spread = (data.row(model, setting, metric)["ours"] for metric in ("mse", "mse_sd"))
     failed, n = data.failed(model, setting)
     if failed:
@@ -150,7 +147,7 @@ def _summary(data: Data, model: str, setting: str) -> str:
 
 
 def _accuracies(axes: Axes, data: Data) -> None:
-    """Accuracy of the trained networks with its interval, a line for each."""
+    """Draw the accuracy of trained networks with intervals, a line for each."""
     inside = axes.get_yaxis_transform()
     for place, (model, name) in enumerate(data.networks.items()):
         colour, marker = LOOKS[place]
@@ -167,7 +164,7 @@ def _accuracies(axes: Axes, data: Data) -> None:
 
 
 def _errors(axes: Axes, data: Data) -> None:
-    """MSE of every image in every setting: points, mean and standard deviation."""
+    """Draw the MSE of every image in every setting: points, mean and standard deviation."""
     limits = _limits(data.points["value"])
     axes.set(yscale="log", ylim=limits, xlim=(-0.5, len(data.settings) - 0.5), ylabel="MSE")
     step = 0.8 / len(data.networks)
@@ -198,7 +195,7 @@ def _limits(values: pd.Series) -> tuple[float, float]:
 
 
 def _tick(data: Data, setting: str) -> str:
-    """A setting, its number of images and the attack's iterations, on short lines."""
+    """Setting, number of images and iterations of the attack, on short lines."""
     counts = {data.failed(model, setting)[1] for model in data.networks}
     spent = [data.row(model, setting, "iterations")["ours"] for model in data.networks]
     steps = sorted({int(value) for value in spent if np.isfinite(value)})
@@ -214,7 +211,7 @@ def _column(
     spread: Sequence[float],
     look: tuple[str, str],
 ) -> None:
-    """Points, mean and spread of one network in one setting; failed runs as a cross and a count."""
+    """Draw points, mean and spread of a network in a setting; failed runs as cross and count."""
     style: dict[str, Any] = dict(zip(("color", "marker"), look, strict=True))
     strip(axes, x, runs, 0.2 * step, markersize=2.5, alpha=0.45, **style)
     mean, deviation = spread
@@ -229,7 +226,6 @@ def _column(
 
 
 def _footer(data: Data, scale: str) -> str:
-    """How the figure is read, and which runs it shows."""
     trained = data.row(next(iter(data.networks)), ACCURACY, "accuracy")["note"]
     content, batches = data.content, sorted(set(data.points["batch"]))
     failed = [

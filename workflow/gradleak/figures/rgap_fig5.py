@@ -18,13 +18,14 @@ from gradleak.figures.style import BLUE, CROSS, GREY, ORANGE, PAGE, YELLOW
 from gradleak.figures.wording import caption
 from gradleak.metrics.image import AT_TWIN, INVISIBLE
 
-# Inches: the column of labels, headings, the words under a picture, the panels below.
+# Inches: column of labels, headings, text under a picture, the panels below.
 LABEL, HEAD, UNDER, PANEL_HEAD, BAR = 0.82, 0.34, 0.28, 0.42, 0.24
 SHOWN = 0
-NEAR = 0.01  # of the squared distance of image and twin: what the squared error is below near one
-SPAN = (2, 98)  # percentiles that the stretched pictures have in common with the original
-WIDEST = 1.0  # inches of a picture's side
-SHIFT, BETWEEN = 1.6, 0.25  # inches to the panels and between them
+# Squared error below which a run ends near image or twin, as a share of their squared distance.
+NEAR = 0.01
+SPAN = (2, 98)  # percentiles that are stretched to the original's
+WIDEST = 1.0  # inches, side of a picture
+SHIFT, BETWEEN = 1.6, 0.25  # inches, to the panels and between them
 NEAR_TWIN = "near the twin"
 LOOKS: dict[str, dict[str, Any]] = {
     "real image": {"facecolor": BLUE},
@@ -37,7 +38,7 @@ ENDS = tuple(LOOKS)
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the figure: pictures are of the first network, both answers of an attack with twins."""
+    """Draw the figure; pictures are of the first network, both answers of attacks with twins."""
     content = Content.read(files, words)
     chains, attacks = content.chains, content.attacks
     columns = _columns(content, chains[0].name)
@@ -61,9 +62,9 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _known_ends(content: Content) -> list[str]:
-    """Ends that the legend names: those that answers, other roots too, came to, and the usual ones.
+    """Ends listed in the legend: the usual ones and those reached by any answer or other root.
 
-    To end near the twin is left out where nothing does.
+    The end near the twin is left out if nothing reaches it.
     """
     met = {
         end
@@ -105,7 +106,7 @@ def _columns(content: Content, model: str) -> list[tuple[str, Answer | None]]:
 def _pictures(
     page: Page, grid: Grid, content: Content, columns: Sequence[tuple[str, Answer | None]]
 ) -> None:
-    """As they are above, stretched to the original's range below."""
+    """Draw images unchanged above, and stretched to the original's range below."""
     original = content.originals.inputs(SHOWN)[0]
     grid.label(page, ["As it is", "Stretched"])
     grid.head(page, ["Original", *(heading for heading, _ in columns)])
@@ -124,7 +125,7 @@ def _pictures(
 
 
 def _stretched(image: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """`image` with percentiles `SPAN` of its values moved to those of `like`."""
+    """Map percentiles `SPAN` of the values of `image` to those of `like`."""
     low, high = np.percentile(image, SPAN)
     bottom, top = np.percentile(like, SPAN)
     out: np.ndarray = (image - low) / max(high - low, 1e-12) * (top - bottom) + bottom
@@ -132,9 +133,9 @@ def _stretched(image: np.ndarray, like: np.ndarray) -> np.ndarray:
 
 
 def end_of(row: pd.Series, original: np.ndarray) -> str:
-    """Where a run ended, one of `ENDS`: from its scores, and the real image as an input.
+    """Classify the end of a run as one of `ENDS`, by its scores and the original as an input.
 
-    Where there is a twin, scores have ``mse_twin``, ``twin_error`` and ``twin_scale``.
+    If there is a twin, scores have ``mse_twin``, ``twin_error`` and ``twin_scale``.
     """
     if row["status"] != "ok":
         return "failed"
@@ -149,27 +150,27 @@ def end_of(row: pd.Series, original: np.ndarray) -> str:
 
 
 def _ends(panel: Panel, *, chosen: bool) -> Iterator[str]:
-    """Where answers of an attack ended: the chosen ones, or all of them."""
+    """Yield the ends of an attack's answers: the chosen ones, or all."""
     for _, row in (panel.chosen if chosen else panel.table).iterrows():
         yield end_of(row, panel.targets.inputs(int(row["batch"]))[0])
 
 
 def ends(panel: Panel) -> list[int]:
-    """How many answers of an attack ended where, in the order of `ENDS`.
+    """Count an attack's answers by end, in the order of `ENDS`.
 
-    All starts count; of an attack that gives both roots, only its own choice.
+    All restarts count; of an attack that gives both roots, only its own choice.
     """
     found = list(_ends(panel, chosen=_has_twins(panel)))
     return [found.count(end) for end in ENDS]
 
 
 def _has_twins(panel: Panel) -> bool:
-    """Whether an attack gives the twin as an answer of its own."""
+    """True if an attack returns the twin as a separate answer."""
     return bool((panel.table["kind"] == "twin").any())
 
 
 def _bars(axes: Axes, counts: Sequence[Sequence[int]], labels: Sequence[str]) -> None:
-    """Stacked shares of where runs ended, a bar for each attack, with the counts inside."""
+    """Draw stacked shares of ends, a bar for each attack, with the counts inside."""
     table = np.array(counts)
     shares = table / table.sum(axis=1, keepdims=True)
     lefts = np.cumsum(shares, axis=1) - shares

@@ -20,11 +20,11 @@ from gradleak.figures.style import BLUE, GREY, PAGE
 from gradleak.figures.wording import caption, typical
 from gradleak.models.chain import Chain
 
-# Inches: a diagram, gaps, a picture, the words under it, the heading of a pair.
+# Inches: a diagram, gaps, a picture, text under it, heading of a pair.
 DIAGRAM, GAP, SIDE, UNDER, HEAD = 1.48, 0.06, 0.76, 0.18, 0.36
 NETWORK = DIAGRAM + SIDE + 2 * GAP
 SHOWN = 0
-WITH = "_skip"  # a model of this ending is its namesake with a skip
+WITH = "_skip"  # suffix of the model with a skip
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
@@ -64,7 +64,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _pairs(chains: Sequence[Chain]) -> list[tuple[Chain, Chain]]:
-    """Networks without a skip, each with its namesake that has one."""
+    """Pairs of networks with equal names, without and with a skip."""
     named = {chain.name: chain for chain in chains}
     pairs = [(c, named[c.name + WITH]) for c in chains if c.name + WITH in named]
     if not pairs:
@@ -75,7 +75,7 @@ def _pairs(chains: Sequence[Chain]) -> list[tuple[Chain, Chain]]:
 
 
 def _points(axes: Axes, pair: Sequence[pd.DataFrame], limits: tuple[float, float]) -> None:
-    """MSE of every start, a line for each network; failed starts are crosses at the right edge."""
+    """Draw the MSE of every start, a line per network; failures are crosses at the right edge."""
     inside = axes.get_yaxis_transform()
     for height, (rows, colour) in enumerate(zip(pair, (GREY, BLUE), strict=True)):
         works = rows[rows["status"] == "ok"]["mse"].clip(lower=limits[0])

@@ -17,21 +17,21 @@ from gradleak.figures.layout import EDGE, Grid, Page, drawing
 from gradleak.figures.reader import Panel, median
 from gradleak.figures.style import PAGE
 
-# Inches: the column of labels, gaps, the words above a diagram, words under a picture, a panel.
+# Inches: column of labels, gaps, text above a diagram, text under a picture, a panel.
 LABEL, GAP, WIDE, HEAD, UNDER, PANEL = 0.82, 0.05, 0.16, 0.45, 0.29, 1.35
-LEFT, BETWEEN = 0.55, 0.25  # inches to the panels and between them
-WIDEST = 1.0  # inches of a picture's side
+LEFT, BETWEEN = 0.55, 0.25  # inches, to the panels and between them
+WIDEST = 1.0  # inches, side of a picture
 SHOWN = 0
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the figure; `words` has ``defences`` with the words for their noise, top to bottom."""
+    """Draw the figure; `words` has ``defences`` with labels for their noise, top to bottom."""
     content, levels = Content.read(files, words), words["defences"]
     chains, attacks = content.chains, content.attacks
     group = (PAGE - LABEL - WIDE * (len(chains) - 1) - GAP) / len(chains)
     top = HEAD + max(map(diagrams.depth, chains)) + 0.3
     under = [UNDER] * len(levels)
-    # Pictures of a network stand under the middle of its diagram.
+    # Pictures of a network are centred under its diagram.
     grid = Grid.fit(0.0, top, group + GAP, [len(attacks)], under, GAP, widest=WIDEST)
     title = "Noise on the gradients, and the width of the network (R-GAP Figure 9)"
     footer = (
@@ -60,7 +60,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _charts(page: Page, top: float, content: Content, levels: Mapping[str, str]) -> None:
-    """MSE against noise, a chart for each attack on one scale, a line for each network."""
+    """Draw MSE against noise, a chart for each attack with common axes, a line per network."""
     attacks, count = content.attacks, len(content.chains)
     width = (PAGE - LEFT - 0.1 - BETWEEN * (len(attacks) - 1)) / len(attacks)
     limits = log_limits(content.table()["mse"], 5, 5)
@@ -92,7 +92,7 @@ def _charts(page: Page, top: float, content: Content, levels: Mapping[str, str])
 def _line(
     axes: Axes, where: np.ndarray, panels: Sequence[Panel], colour: str, marker: str
 ) -> Line2D:
-    """Dots of all images and the line of medians of one network."""
+    """Draw dots of all images and the line of medians of one network."""
     medians = []
     for x, panel in zip(where, panels, strict=True):
         rows = panel.chosen

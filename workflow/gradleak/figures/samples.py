@@ -16,14 +16,14 @@ from gradleak.figures.style import GREY, PAGE
 from gradleak.figures.wording import caption, described, is_embedded, signed, typical
 from gradleak.targets import TargetSet
 
-# Inches: the column of labels, more between images, the text under an image, the header.
+# Inches: column of labels, gap between images, text under an image, header.
 LABEL, GROUP, UNDER, HEADER = 0.92, 0.09, 0.28, 0.27
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
     """Draw the figure.
 
-    Beside those of `Content.read` the files are ``security``, c(M) of each of ``models``.
+    Beside those of `Content.read` the files include ``security``, c(M) of each of ``models``.
     """
     content, models = Content.read(files, words), words["models"]
     originals, headings = content.originals, ["Original", *content.attacks.values()]
@@ -44,13 +44,13 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def variant(model: str) -> str:
-    """Label of a model id: ``cnn3_v1_tanh`` is Variant 1; other ids stay as they are."""
+    """Label of a model id: ``cnn3_v1_tanh`` is Variant 1; other ids are unchanged."""
     found = [part[1:] for part in model.split("_") if part[:1] == "v" and part[1:].isdigit()]
     return f"Variant {found[0]}" if found else model
 
 
 def _cells(content: Content, model: str, batch: int) -> list[Cell]:
-    """What each attack made of an image, with its MSE and the median over draws of the weights."""
+    """Reconstructions of an image by each attack, with MSE and the median over seeds."""
     cells = []
     for attack in content.attacks:
         panel = content.panel(model, attack)
@@ -61,7 +61,7 @@ def _cells(content: Content, model: str, batch: int) -> list[Cell]:
 
 
 def _labels(page: Page, grid: Grid, names: Sequence[str], security: Sequence[str]) -> None:
-    """Name and c(M) of each network, and what the words under its pictures are."""
+    """Write name and c(M) of each network, and explain the text under its pictures."""
     for top, name, path in zip(grid.tops, names, security, strict=True):
         layers = read_csv(path, ["model", "seed", "rank_method", "contribution"])
         layers = layers[layers["seed"] == SEED]
@@ -76,7 +76,7 @@ def _labels(page: Page, grid: Grid, names: Sequence[str], security: Sequence[str
 
 
 def target_name(targets: TargetSet, batch: int) -> str:
-    """Name of an image: the paper's, and what it shows where that is something else."""
+    """Name of an image in the paper, with its content if different."""
     name, label = targets.names[batch], targets.classes(batch)[0]
     if label == name:
         return name.capitalize()
@@ -86,7 +86,6 @@ def target_name(targets: TargetSet, batch: int) -> str:
 
 
 def _footer(targets: TargetSet, table: pd.DataFrame, scale: str) -> str:
-    """What the reader of a figure has to know of the runs."""
     sign = "\N{MINUS SIGN}" if targets.offset < 0 else "+"
     shift = f" {sign} {abs(targets.offset):g}" if targets.offset else ""
     return (

@@ -1,4 +1,4 @@
-"""Images side by side for notebooks: one row for each answer, words under the pictures."""
+"""Images side by side for notebooks: one row per attack, with text under the pictures."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from matplotlib.figure import Figure
 from gradleak.figures.layout import Grid, Page, draw_pixels
 from gradleak.figures.style import styled
 
-# Inches: widest figure, largest picture, gaps, room for names at the left and for words below.
+# Inches: widest figure, largest picture, gaps, room for names at the left and text below.
 WIDTH, SIDE, GAP, NAMES, WORDS = 8.5, 1.3, 0.08, 1.5, 0.24
-NAME_LETTERS = 22  # of a line
+NAME_LETTERS = 22  # per line
 NAME_SIZE, WORD_SIZE = 9.0, 7.5  # points
-# Pixels of the picture to one of the page, for sharp screens.
+# Pixels of the picture per pixel of the page, for high-resolution screens.
 FINE = 2
 CSS_DPI = 96
 
@@ -27,10 +27,10 @@ CSS_DPI = 96
 class Row:
     """Pictures of one row."""
 
-    name: str  # what they are; may be empty
-    images: np.ndarray  # (K, C, H, W) with values in [0, 1]; others are clipped
+    name: str  # label; may be empty
+    images: np.ndarray  # (K, C, H, W) in [0, 1]; other values are clipped
     words: Sequence[str] = ()  # one text under each, or none
-    skip: int = 0  # columns left empty before the first, to stand below those of another row
+    skip: int = 0  # empty columns before the first, to align with another row
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4:
@@ -41,14 +41,14 @@ class Row:
             )
 
     def described(self) -> str:
-        """The row for who does not see it."""
+        """Alternative text of the row."""
         count = f"{len(self.images)} pictures" if len(self.images) > 1 else "one picture"
         listed = f" ({', '.join(self.words)})" if self.words else ""
         return f"{self.name}: {count}{listed}" if self.name else f"{count}{listed}"
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """Figure of the rows, one below the other."""
+    """Draw rows, one below the other."""
     columns = max(row.skip + len(row.images) for row in rows)
     left = NAMES if any(row.name for row in rows) else 0.0
     under = [WORDS if row.words else GAP for row in rows]
@@ -68,12 +68,9 @@ def draw(rows: Sequence[Row]) -> Figure:
 
 
 def show(content: Mapping[str, np.ndarray] | Sequence[Row]) -> None:
-    """Show images below the cell of a notebook, with a text for who does not see them.
+    """Show images below the cell of a notebook, with alternative text.
 
-    Parameters
-    ----------
-    content
-        Rows, one below the other; or one image (1, C, H, W) by name each, side by side.
+    `content` has rows, one below the other; or images (1, C, H, W) by name, side by side.
     """
     from IPython.display import display
 

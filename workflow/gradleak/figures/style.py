@@ -1,4 +1,4 @@
-"""One style for all figures: sizes, fonts, colours, and files with equal bytes for equal input."""
+"""Style of all figures: sizes, fonts, colours, and reproducible files."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from matplotlib.figure import Figure
 
 from gradleak.artifacts import atomic
 
-COLUMN = 3.4  # width of a text column, inches
-PAGE = 7.0  # width of a page's text, inches
+COLUMN = 3.4  # inches, width of a text column
+PAGE = 7.0  # inches, width of a page's text
 DPI = 200  # of the PNG
-LEAST = 5.0  # points: the smallest words, which a print as wide as the figure leaves legible
+LEAST = 5.0  # points: the smallest font that is legible in print at full width
 
-# Okabe and Ito's colours, told apart with any kind of colour vision.
+# Okabe and Ito's palette, safe for colour blindness.
 BLUE, ORANGE, GREEN, PINK = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
 SKY, RED, YELLOW, GREY = "#56B4E9", "#D55E00", "#F0E442", "#666666"
-# Not for data: lines behind them, what is crossed out, what groups.
+# Not for data: reference lines, crossed-out and grouped items.
 CROSS, GRID, SHADE = "#BBBBBB", "#DDDDDD", "#EEEEEE"
 CYCLE = (BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW)
 
@@ -56,7 +56,7 @@ SETTINGS: dict[str, Any] = {
 
 @contextmanager
 def styled() -> Iterator[None]:
-    """Draw in the style; settings of a user's matplotlibrc have no say."""
+    """Draw in this style, ignoring the user's matplotlibrc."""
     with mpl.rc_context():
         mpl.rcdefaults()
         for key, value in SETTINGS.items():
@@ -65,7 +65,7 @@ def styled() -> Iterator[None]:
 
 
 def new(width: float, height: float) -> Figure:
-    """Empty figure of `width` by `height` inches, to be called within `styled`."""
+    """Make an empty figure of `width` by `height` inches; call it within `styled`."""
     figure = Figure(figsize=(width, height), dpi=DPI)
     FigureCanvasAgg(figure)
     return figure
@@ -74,10 +74,7 @@ def new(width: float, height: float) -> Figure:
 def save(figure: Figure, pdf: str | os.PathLike[str]) -> None:
     """Write `figure` as `pdf` and, beside it, as PNG; equal figures give equal bytes.
 
-    Raises
-    ------
-    ArtifactError
-        If a file cannot be written; none is left half-written.
+    Raises `ArtifactError` if a file cannot be written; no partial file is left.
     """
     target = Path(pdf)
     with styled():
@@ -88,7 +85,7 @@ def save(figure: Figure, pdf: str | os.PathLike[str]) -> None:
 
 
 def number(value: float) -> str:
-    """Short text for an error, three significant digits: 0.150, 25.3, 123; else 1.2e−12."""
+    """Format an error with three significant digits: 0.150, 25.3, 123; else 1.2e−12."""
     if value == 0:
         return "0"
     text = f"{value:#.3g}"

@@ -1,4 +1,4 @@
-"""Words of figures: numbers, classes, and which images and runs are shown."""
+"""Text of figures: numbers, classes, and descriptions of images and runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradleak.targets import TargetSet
 MINUS = "\N{MINUS SIGN}"
 FAILED = " \N{MULTIPLICATION SIGN}: the run failed, as far as the attacker can tell."
 ABSENT = " \N{EN DASH}: not among the experiments."
-# What an embedded data set stands in for.
+# Data set that an embedded one replaces.
 IN_PLACE_OF = {
     "digits": "MNIST",
     "photos10": "CIFAR-10",
@@ -26,29 +26,29 @@ NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mnist": "MNIST", "imag
 
 
 def signed(value: float, form: str = "") -> str:
-    """A number with a true minus sign."""
+    """Format a number with a true minus sign."""
     return f"{value:{form}}".replace("-", MINUS)
 
 
 def typical(median: float) -> str:
-    """Words for a median in which failed runs count as infinite."""
+    """Format a median in which failed runs count as infinite."""
     return f"median {number(median)}" if np.isfinite(median) else "median failed"
 
 
 def caption(answer: Answer | None, metric: str = "mse") -> str:
-    """Words for a metric of an answer: its value, ``failed``, or nothing where it was not run."""
+    """Format a metric of an answer: its value, ``failed``, or nothing if it was not run."""
     if answer is None:
         return ""
     return number(answer.value(metric)) if answer.ok else answer.status.replace("_", " ")
 
 
 def decibel(value: float) -> str:
-    """PSNR in words; that of an exact image is 300 by convention."""
+    """Format a PSNR; exact images have 300 by convention."""
     return f"{signed(round(value, 1) + 0.0, '.1f')} dB"
 
 
 def similarity(value: float) -> str:
-    """SSIM in words; below 1 it stays below 1."""
+    """Format an SSIM, keeping values below 1 distinct from 1."""
     text = f"{value:.2f}" if value >= 1 or value < 0.995 else f"{value:.4f}"
     if value < 1 and text == "1.0000":
         text = ">\N{THIN SPACE}0.9999"
@@ -56,13 +56,13 @@ def similarity(value: float) -> str:
 
 
 def shortened(name: str, most: int = 18) -> str:
-    """Class in words, cut where it has more than `most` characters."""
+    """Class name, truncated to `most` characters."""
     name = name.replace("_", " ")
     return name if len(name) <= most else f"{name[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def is_embedded(originals: TargetSet) -> bool:
-    """Whether the images are those that ship with the libraries."""
+    """True if the images are those that ship with the libraries."""
     return originals.source["origin"].startswith("embedded")
 
 
@@ -73,7 +73,7 @@ def _source(originals: TargetSet) -> str:
 
 
 def _origin(originals: TargetSet) -> str:
-    """What embedded images are, and for which they stand in."""
+    """Origin of embedded images, and the data set they replace."""
     dataset = originals.source["dataset"]
     photos = "crops of photos that ship with scikit-image and scikit-learn"
     what = "digits that ship with scikit-learn" if dataset == "digits" else photos
@@ -86,7 +86,7 @@ def _enlarged(originals: TargetSet) -> str:
 
 
 def listed(originals: TargetSet, batches: Sequence[int] | None = None) -> str:
-    """Which images all or some batches have, by their numbers in the data set."""
+    """List the images of all or some batches by their numbers in the data set."""
     batches = range(len(originals.indices)) if batches is None else batches
     indices = [int(i) for batch in batches for i in originals.indices[batch]]
     if len(indices) > 2 and indices == list(range(indices[0], indices[-1] + 1)):
@@ -99,13 +99,13 @@ def listed(originals: TargetSet, batches: Sequence[int] | None = None) -> str:
 
 
 def described(originals: TargetSet, batches: Sequence[int] | None = None) -> str:
-    """Which images these are and, of embedded ones, what they stand in for."""
+    """Describe the images and, for embedded ones, the data set they replace."""
     said = listed(originals, batches)
     return f"{said}, {_origin(originals)}" if is_embedded(originals) else said
 
 
 def each(sets: Iterable[TargetSet], batches: Sequence[int] | None = None) -> str:
-    """Which images several sets have, each once."""
+    """List the images of several sets, without repetition."""
     found = {}
     for one in sets:
         dataset = one.source["dataset"]
@@ -116,7 +116,7 @@ def each(sets: Iterable[TargetSet], batches: Sequence[int] | None = None) -> str
 
 
 def counted(originals: TargetSet, batch: int | None, drawn: str) -> str:
-    """How many images a batch (None: each) has, of which kind, and how they were `drawn`."""
+    """State the number and kind of images in a batch (None: each), and how they were `drawn`."""
     said = f"{originals.size:,} {_source(originals)} images"
     said += " a batch" if batch is None else f" (batch {batch})"
     said += _enlarged(originals) + (f", {drawn}" if drawn else "")
@@ -126,6 +126,6 @@ def counted(originals: TargetSet, batch: int | None, drawn: str) -> str:
 def footer(
     words: Mapping[str, Any], panels: Sequence[Panel], images: str, scale: str, first: str
 ) -> str:
-    """What a reader has to know of the runs, behind the sentences `first` of the figure."""
+    """Describe the runs of a figure, after its own sentences `first`."""
     said = f"{first} {words.get('note', '')} Images: {images}."
     return f"{said} Scale {scale}; gradients in {precision(panel.table for panel in panels)}."

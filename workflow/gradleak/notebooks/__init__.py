@@ -1,1 +1,1 @@
-"""Notebooks: what they import, running them in a kernel of their own, and their pages."""
+"""Notebooks: their imports, execution and pages."""

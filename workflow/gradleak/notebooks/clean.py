@@ -1,6 +1,6 @@
-"""The form in which notebooks are stored: nothing that a run or a machine left in them.
+"""Clean notebooks for storage: no traces of a run or a machine.
 
-``python -m gradleak.notebooks.clean notebooks/*.ipynb`` brings notebooks into it.
+``python -m gradleak.notebooks.clean notebooks/*.ipynb`` cleans files in place.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 def cleaned(notebook: NotebookNode) -> NotebookNode:
-    """The notebook without outputs, counts, empty cells, and all metadata but cells' tags."""
+    """Remove outputs, execution counts, empty cells, and all metadata except cell tags."""
     cells = []
     for cell in notebook.cells:
         if not cell.source.strip():
@@ -37,12 +37,12 @@ def cleaned(notebook: NotebookNode) -> NotebookNode:
 
 
 def text(notebook: NotebookNode) -> str:
-    """A notebook as it is stored."""
+    """Return the text of a notebook file."""
     return nbformat.writes(cleaned(notebook)) + "\n"
 
 
 def clean(path: str | os.PathLike[str]) -> None:
-    """Bring a stored notebook into the form."""
+    """Clean a stored notebook in place."""
     content = text(read(path))
     with atomic(path) as temporary:
         temporary.write_text(content, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Running a notebook in a fresh kernel that leaves nothing behind."""
+"""Run notebooks in fresh kernels that leave no files behind."""
 
 from __future__ import annotations
 
@@ -22,47 +22,37 @@ from gradleak.errors import NotebookError
 from gradleak.notebooks.source import INJECTED, code_cells
 from gradleak.progress import progress
 
-# The folder that holds this package: a kernel imports the same one, whatever else is installed.
+# Folder of this package: a kernel imports the same one, whatever else is installed.
 PACKAGE_ROOT = Path(__file__).resolve().parents[2]
-# Where Jupyter and IPython keep what they write, by default below the home.
+# Variables for the folders of Jupyter and IPython, by default in the home directory.
 STATE = (
     "IPYTHONDIR",
     "JUPYTER_CONFIG_DIR",
     "JUPYTER_DATA_DIR",
     "JUPYTER_RUNTIME_DIR",
 )
-# A socket's path has at most 107 characters; those of a kernel end in "-ipc-" and a number.
+# Socket paths have at most 107 characters; those of a kernel end in "-ipc-" and a number.
 LONGEST = 100
 STARTUP = 120  # seconds
 
 
 class Kernel(AsyncKernelManager):
-    """A kernel of the Python that runs this, whatever kernels are installed."""
+    """A kernel of the running Python, independent of installed kernels."""
 
     @property
     def kernel_spec(self) -> KernelSpec:
-        """How the kernel is started."""
+        """Command that starts the kernel."""
         argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
         return KernelSpec(argv=argv, display_name="Python 3", language="python")
 
 
 def run(notebook: NotebookNode, path: str | os.PathLike[str]) -> NotebookNode:
-    """Run all cells, top to bottom, in a kernel of its own.
+    """Run all cells from top to bottom in a new kernel.
 
-    The kernel runs in an empty folder and talks through sockets in it, without a port where the
-    folder's path is short enough for that.
+    The kernel runs in an empty folder. It communicates through sockets there, or through ports if
+    the folder's path is too long. `notebook` receives the outputs; `path` is used in messages.
 
-    Parameters
-    ----------
-    notebook
-        Is given the outputs of its cells.
-    path
-        Where it is stored, for messages.
-
-    Raises
-    ------
-    NotebookError
-        If a cell fails or ends the kernel; one sentence.
+    Raises `NotebookError` if a cell fails or ends the kernel.
     """
     with tempfile.TemporaryDirectory(prefix="gradleak-") as folder, _private_state(folder):
         client = NotebookClient(
@@ -93,15 +83,15 @@ def _kernel(folder: Path) -> Kernel:
 
 
 def _executed(client: NotebookClient) -> None:
-    """Run a client's notebook; whatever ends the wait ends the kernel.
+    """Run a client's notebook, and stop the kernel however the run ends.
 
-    In a thread, since nbclient takes the main thread's signals, which are the job's own.
+    Uses a thread, since nbclient would replace the main thread's signal handlers.
     """
     given: dict[str, Any] = {"env": _environment(), "cleanup_kc": True}
     with ThreadPoolExecutor(1) as pool, progress(len(code_cells(client.nb)), "cells") as bar:
         client.on_cell_executed = lambda **_: bar.update()
         try:
-            # With an event loop that is closed behind it.
+            # In an event loop that is closed afterwards.
             pool.submit(lambda: asyncio.run(client.async_execute(**given))).result()
         except BaseException:
             provisioner = getattr(client.km, "provisioner", None)
@@ -112,7 +102,7 @@ def _executed(client: NotebookClient) -> None:
 
 
 def _environment() -> dict[str, str]:
-    """Environment of the kernel: this package first, and pictures drawn without a screen."""
+    """Environment of the kernel: this package first on the path, plots without a display."""
     before = os.environ.get("PYTHONPATH")
     paths = os.pathsep.join([str(PACKAGE_ROOT), *([before] if before else [])])
     return {**os.environ, "PYTHONPATH": paths, "MPLBACKEND": "agg"}
@@ -120,7 +110,7 @@ def _environment() -> dict[str, str]:
 
 @contextmanager
 def _private_state(folder: str) -> Iterator[None]:
-    """Have Jupyter and IPython keep what they write in `folder`."""
+    """Redirect the files of Jupyter and IPython to `folder`."""
     before = {name: os.environ.get(name) for name in STATE}
     os.environ.update({name: str(Path(folder) / name.lower()) for name in STATE})
     try:
@@ -139,7 +129,7 @@ def _failure(
     path: str | os.PathLike[str],
     how: str,
 ) -> NotebookError:
-    """What is wrong with the cell that was begun last, counted as the notebook is stored."""
+    """Describe the failure of the cell that started last, numbered as in the stored notebook."""
     cells = [cell for cell in code_cells(notebook) if cell.get("id") != INJECTED]
     failed = next((n for n, cell in enumerate(cells, 1) if begun and cell is begun[-1]), 1)
     return NotebookError(

@@ -1,4 +1,4 @@
-"""The page of a notebook that was run: one HTML file that asks for nothing else."""
+"""HTML page of an executed notebook, self-contained."""
 
 from __future__ import annotations
 
@@ -21,72 +21,70 @@ from gradleak.errors import NotebookError
 from gradleak.notebooks.source import IMAGES
 
 TEMPLATES = Path(__file__).resolve().parents[2] / "report"
-# A link that leads nowhere but from the notebook's own folder.
+# A relative link, valid only from the notebook's folder.
 RELATIVE = re.compile(r"^(?![a-z][a-z0-9+.-]*:|[/#])", re.IGNORECASE)
-# An image in HTML: what is before its address, the quotation mark, the address.
+# An image in HTML: text before its address, quotation mark, address.
 TAG = re.compile(r"""(<img\b[^>]*?\bsrc\s*=\s*)(["'])(.*?)\2""", re.IGNORECASE | re.DOTALL)
-# Two columns or more: spaces between words that stand below one another.
+# Two or more columns: spaces between words that align vertically.
 COLUMNS = re.compile(r"\S {2,}\S")
 
 
 class Renderer(IPythonRenderer):
-    """Markdown with equations as MathML, images within, and links that hold from the page."""
+    """Markdown with equations as MathML, embedded images, and links relative to the page."""
 
     def __init__(self, place: Place, **options: Any) -> None:
         super().__init__(escape=False, **options)
         self._place = place
 
     def block_math(self, body: str) -> str:
-        """An equation of its own line."""
-        # On a narrow screen it scrolls, by keys too.
+        """Render a display equation."""
+        # On a narrow screen it scrolls, also by keyboard.
         attributes = 'class="equation" role="group" aria-label="Equation" tabindex="0"'
         return f"<div {attributes}>{self._place.math(body, 'block')}</div>"
 
     def inline_math(self, body: str) -> str:
-        """An equation within a line."""
+        """Render an inline equation."""
         return self._place.math(body, "inline")
 
     def latex_environment(self, name: str, body: str) -> str:
-        """An environment of its own line, such as ``align``."""
+        """Render a LaTeX environment such as ``align``."""
         return self.block_math(f"\\begin{{{name}}}{body}\\end{{{name}}}")
 
     def link(self, text: str, url: str, title: str | None = None) -> str:
-        """A link."""
+        """Render a link."""
         return str(super().link(text, self._place.link(url), title))
 
     def image(self, text: str, url: str, title: str | None = None) -> str:
-        """An image, as part of the page."""
+        """Embed an image."""
         return str(super().image(text, self._place.image(url), title))
 
     def block_html(self, html: str) -> str:
-        """HTML of its own lines."""
+        """Render block HTML."""
         return str(super().block_html(self._place.images(html)))
 
     def inline_html(self, html: str) -> str:
-        """HTML within a line."""
+        """Render inline HTML."""
         return str(super().inline_html(self._place.images(html)))
 
 
 class Place:
-    """Where a notebook lies and where its page goes."""
+    """Paths of a notebook and its page."""
 
     def __init__(self, notebook: Path, page: Path) -> None:
         self._notebook, self._page = notebook, page
 
     def link(self, url: str) -> str:
-        """A link of the notebook as the page needs it."""
+        """Convert a link of the notebook to one relative to the page."""
         if not RELATIVE.match(url):
             return url
         target = self._notebook.resolve().parent / url
         return Path(os.path.relpath(target, self._page.resolve().parent)).as_posix()
 
     def image(self, url: str) -> str:
-        """An image of the notebook as data, since the page lets no file in.
+        """Return an image as a data URI, since the page loads no files.
 
-        Raises
-        ------
-        NotebookError
-            If it is not a file that can be read, beside the notebook, of a kind that browsers show.
+        Raises `NotebookError` unless it is a readable file beside the notebook, in a format that
+        browsers show.
         """
         if url.lower().startswith("data:"):
             return url
@@ -107,16 +105,13 @@ class Place:
         return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
     def images(self, html: str) -> str:
-        """HTML with its images as data."""
+        """Embed all images of HTML."""
         return TAG.sub(lambda tag: f"{tag[1]}{tag[2]}{self.image(tag[3])}{tag[2]}", html)
 
     def math(self, latex: str, display: str) -> str:
-        """MathML of an equation.
+        """Convert an equation to MathML.
 
-        Raises
-        ------
-        NotebookError
-            If it holds a command that the converter does not know, which it would write out.
+        Raises `NotebookError` at commands that the converter does not know and would write out.
         """
         found: str = convert(latex.strip(), display=display)
         unknown = re.search(r"\\[A-Za-z]+", found)
@@ -129,7 +124,7 @@ class Place:
 
 
 class Exporter(HTMLExporter):
-    """nbconvert's own, with our template, MathML, and links from the page's place."""
+    """nbconvert's HTML exporter with this project's template, MathML, and links from the page."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -140,13 +135,13 @@ class Exporter(HTMLExporter):
         )
 
     def default_filters(self) -> Iterable[tuple[str, Any]]:
-        """nbconvert's, and ours."""
+        """Extend nbconvert's filters."""
         yield from super().default_filters()
         yield "has_columns", has_columns
 
     @pass_context
     def markdown2html(self, context: Any, source: str) -> str:
-        """Markdown as HTML."""
+        """Convert Markdown to HTML."""
         renderer = Renderer(self._place, exclude_anchor_links=True)
         return str(MarkdownWithMath(renderer=renderer).render(source))
 
@@ -154,21 +149,21 @@ class Exporter(HTMLExporter):
 def write(
     notebook: NotebookNode, source: str | os.PathLike[str], page: str | os.PathLike[str]
 ) -> None:
-    """Write the page of a notebook that was run.
+    """Write the page of an executed notebook.
 
     Parameters
     ----------
     notebook
         With outputs.
     source, page
-        Where the notebook is stored, and the page to write.
+        Path of the stored notebook, and of the page to write.
 
     Raises
     ------
     NotebookError
         If an equation or an image cannot be shown, or the notebook has no title.
     ArtifactError
-        If the page cannot be written; none is left half-written.
+        If the page cannot be written; no partial file is left.
     """
     exporter = Exporter(Place(Path(source), Path(page)))
     resources = {"title": title_of(notebook, source), "stem": Path(source).stem}
@@ -178,18 +173,12 @@ def write(
 
 
 def has_columns(text: str) -> bool:
-    """Whether a printed text is a table, which wrapped lines would take apart."""
+    """True if printed text is a table, which line wrapping would break."""
     return COLUMNS.search(text) is not None
 
 
 def title_of(notebook: NotebookNode, source: str | os.PathLike[str]) -> str:
-    """First line of the notebook, a heading.
-
-    Raises
-    ------
-    NotebookError
-        If it is none.
-    """
+    """Return the heading in the notebook's first line; raise `NotebookError` if it has none."""
     first = notebook.cells[0] if notebook.cells else None
     heading = re.match(r"# +(.+)", first.source) if first is not None else None
     if heading is None or first is None or first.cell_type != "markdown":

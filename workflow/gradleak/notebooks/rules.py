@@ -1,4 +1,4 @@
-"""The notebooks that are there and what they run, as the rules ask for it."""
+"""Inputs of the rules for notebooks."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ class Notebooks:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.names = sorted(path.stem for path in Path(folder).glob("*.ipynb"))
-        # Found by name: what no import statement of an audit tells.
+        # Loaded by name, so that they do not appear in the import statements of an audit.
         folders = ("attacks", "defences", "servers")
         named = sorted(module for kind in folders for module in registry.modules(kind).values())
         self._by_name = {"gradleak.audit": ("gradleak.auditing.api", *named)}
 
     def file(self, wildcards: Any) -> str:
-        """The stored notebook."""
+        """Path of the stored notebook."""
         return str(Path(self.folder) / f"{wildcards.notebook}.ipynb")
 
     def images(self, wildcards: Any) -> list[str]:
-        """Files that its text shows, which become part of the page."""
-        # Imported here, as every job would pay the time that it takes.
+        """Image files that its text shows and its page embeds."""
+        # Imported here, since it would slow down the start of every job.
         from gradleak.notebooks import source
 
         return source.images(self.file(wildcards))
 
     def code(self, wildcards: Any) -> str:
-        """Hash of the code that a notebook runs, and of what runs it and writes its page."""
+        """Hash of the code that a notebook, its execution and its page depend on."""
         from gradleak.notebooks import source
 
         imported = source.modules(self.file(wildcards), self._by_name)

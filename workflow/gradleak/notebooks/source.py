@@ -1,4 +1,4 @@
-"""A stored notebook: its form, its parameters, and the modules that its cells import."""
+"""A stored notebook: format, parameters, and modules imported by its cells."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from nbformat import NotebookNode
 from gradleak.errors import ArtifactError, NotebookError
 from gradleak.provenance import module_path
 
-# Papermill's convention: a cell with the first tag holds defaults, one with the second follows it.
+# Papermill's convention: one tag for the cell with defaults, the other for the injected cell.
 DEFAULTS, INJECTED = "parameters", "injected-parameters"
-# Files that a page can hold, and what a browser calls them.
+# Image formats that a page can embed, with MIME types.
 IMAGES = {
     ".gif": "image/gif",
     ".jpeg": "image/jpeg",
@@ -27,9 +27,9 @@ IMAGES = {
     ".svg": "image/svg+xml",
     ".webp": "image/webp",
 }
-# What IPython takes and Python does not: a line of the shell's or the kernel's.
+# Lines for the shell or the kernel, valid in IPython but not in Python.
 NOT_PYTHON = ("%", "!")
-# What a Markdown cell shows or names: ![text](file), <img src="file">, [name]: file.
+# Images of a Markdown cell: ![text](file), <img src="file">, [name]: file.
 SHOWN = re.compile(
     r"!\[[^\]]*\]\(\s*<?([^)>\s]+)"
     r"|<img\b[^>]*?\bsrc\s*=\s*[\"']([^\"']+)"
@@ -39,13 +39,7 @@ SHOWN = re.compile(
 
 
 def read(path: str | os.PathLike[str]) -> NotebookNode:
-    """Read a notebook.
-
-    Raises
-    ------
-    ArtifactError
-        If there is none, or the file is not one.
-    """
+    """Read a notebook; raise `ArtifactError` if it is missing or invalid."""
     try:
         text = Path(path).read_text(encoding="utf-8")
         found: NotebookNode = nbformat.reads(text, as_version=4)
@@ -63,21 +57,17 @@ def read(path: str | os.PathLike[str]) -> NotebookNode:
 
 
 def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
-    """Its code cells, first to last."""
+    """Return the code cells in order."""
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
 
 def with_parameters(
     notebook: NotebookNode, values: Mapping[str, Any], path: str | os.PathLike[str]
 ) -> NotebookNode:
-    """The notebook with a cell behind its defaults that sets `values`.
+    """Insert a cell that sets `values` behind the cell of defaults.
 
-    Raises
-    ------
-    ArtifactError
-        If no code cell has the tag of defaults, or it does not set one of `values`.
-    NotebookError
-        If that cell is no Python; one sentence.
+    Raises `ArtifactError` if no code cell is tagged for defaults, or it does not set one of
+    `values`, and `NotebookError` if that cell is not valid Python.
     """
     places = [
         number
@@ -115,7 +105,7 @@ def with_parameters(
 
 
 def _assigned(code: str) -> set[str]:
-    """Names that a cell sets, with a type or without."""
+    """Names that a cell assigns, with or without annotation."""
     names: set[str] = set()
     for node in ast.walk(ast.parse(_python(code))):
         targets: list[ast.expr] = []
@@ -128,13 +118,13 @@ def _assigned(code: str) -> set[str]:
 
 
 def _python(code: str) -> str:
-    """Code of a cell without the lines that only IPython takes."""
+    """Code of a cell without lines specific to IPython."""
     lines = code.split("\n")
     return "\n".join("" if line.lstrip().startswith(NOT_PYTHON) else line for line in lines)
 
 
 def imports(notebook: NotebookNode) -> tuple[str, ...]:
-    """What the code cells import, as dotted names.
+    """Dotted names imported by the code cells.
 
     ``from a import b`` gives ``a`` and ``a.b``; so does ``import a`` with ``a.b`` used.
     """
@@ -152,9 +142,9 @@ def imports(notebook: NotebookNode) -> tuple[str, ...]:
 
 
 def images(path: str | os.PathLike[str]) -> list[str]:
-    """Files beside a notebook that its Markdown cells show, as far as they are there.
+    """Existing files beside a notebook that its Markdown cells show.
 
-    What is missing is for the job that writes the page to say.
+    Missing ones are reported by the job that writes the page.
     """
     try:
         cells = read(path).cells
@@ -173,13 +163,8 @@ def _is_image(path: Path) -> bool:
 def modules(path: str | os.PathLike[str], by_name: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Modules of this package that a notebook runs, for its code hash.
 
-    Parameters
-    ----------
-    path
-        The notebook. Of one that cannot be read there are none: the job that runs it says why.
-    by_name
-        For names of the package that it looks up when it is asked for them, such as
-        ``gradleak.audit``: the modules behind them.
+    `by_name` gives the modules behind names that the package looks up lazily, such as
+    ``gradleak.audit``. An unreadable notebook has none: the job that runs it reports the error.
     """
     try:
         found = imports(read(path))

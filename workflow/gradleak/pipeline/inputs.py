@@ -15,7 +15,7 @@ from gradleak.provenance import code_hash
 from gradleak.resources import LARGE, Resources, parameters
 from gradleak.sections import Config
 
-# Images that share a gradient from which on a search is faster on two threads.
+# Batch size from which optimisation-based attacks are faster on two threads.
 LARGE_BATCH = 50
 
 Settings = dict[str, Any]
@@ -23,33 +23,33 @@ Amount = Callable[[Any, int], int]
 
 
 def plain(config: Config, section: str, name: str) -> Settings:
-    """One entry of a section of config, as plain values for a script."""
+    """Return one entry of a section of config as plain values for a script."""
     found: Settings = getattr(config, section)[name].model_dump(mode="json")
     return found
 
 
 class Inputs:
-    """What rules ask for: each method takes the wildcards of a job."""
+    """Inputs of rules: each method takes a job's wildcards."""
 
     def __init__(self, paths: Paths) -> None:
         self.paths, self.config = paths, paths.config
         config = self.config
         networks = [*config.models, *config.families, *config.groups]
-        # Models with a layer that a client's key locks, and groups with such a model.
+        # Models with a key-locked layer, and groups that contain one.
         self.locked = [
             name
             for name in [*config.models, *config.groups]
             if any(config.chain(member).locked for member in config.members(name))
         ]
         self.open = [name for name in networks if name not in self.locked]
-        # Defences that leave the gradient as it is: the others start from what the first stores.
+        # Defences that do not change the gradient: the others start from the stored one.
         self.undefended = [n for n, entry in config.defences.items() if entry.method == "none"]
-        # GPUs that a job on `device` asks a scheduler for; `auto` takes what is there and asks for
-        # none.
+        # GPUs requested from a scheduler for a job on `device`; `auto` uses what is available and
+        # requests none.
         self.gpu = int(config.device == "cuda")
 
     def made_from(self, source: Source) -> str:
-        """Constraint on {dataset}: what `source` gives, less the files put there by hand."""
+        """Constraint on {dataset}: names made by `source`, except for files that users provide."""
         return pairs_pattern(
             (dataset, split)
             for dataset, split in pairs(source)
@@ -57,22 +57,22 @@ class Inputs:
         )
 
     def mirror(self, wildcards: Any) -> str | None:
-        """Address that replaces the official ones, if config names one."""
+        """Address that replaces the official ones; None if config has no mirror."""
         return self.config.data.mirrors.get(wildcards.dataset)
 
     def own_images(self, wildcards: Any) -> list[str]:
-        """The archive of one's own; where it is missing, the script says what to do."""
+        """The user's image archive; if it is missing, the script reports it."""
         source = self.config.data.imagenet
         return [str(source)] if source and Path(source).is_file() else []
 
     def own_listing(self, wildcards: Any) -> str | None:
-        """What stands for the folder of one's own: Snakemake cannot hash a folder."""
+        """Listing of the user's image folder, since Snakemake cannot hash folders."""
         return shared_cache.listing(self.config.data.imagenet)
 
     # --- Targets and models ----------------------------------------------------------------------
 
     def dataset_file(self, wildcards: Any) -> str:
-        """Arrays that a target set is taken from."""
+        """Arrays for a target set."""
         chosen = self.config.targets[wildcards.targets]
         return self.paths.dataset(chosen.dataset, chosen.split)
 
@@ -81,28 +81,28 @@ class Inputs:
         return plain(self.config, "targets", wildcards.targets)
 
     def target_count(self, wildcards: Any) -> int | None:
-        """Number of images, where a target set takes the first of a split."""
+        """Number of images, for target sets that take the first images of a split."""
         return self.config.targets[wildcards.targets].count
 
     def target_batch(self, wildcards: Any) -> int:
-        """Images that share one gradient."""
+        """Number of images that share a gradient."""
         return self.config.targets[wildcards.targets].batch
 
     def model_settings(self, wildcards: Any) -> Settings:
-        """Descriptions of models, or the entry of a family and how many networks it has."""
+        """Descriptions of models, or a family's entry and its number of networks."""
         config, model = self.config, wildcards.model
         if model not in config.families:
             return {"chains": [config.chain(one).describe() for one in config.members(model)]}
         return plain(config, "families", model)
 
     def model_seeds(self, wildcards: Any) -> int:
-        """Draws that a model file holds: the most that any experiment asks for."""
+        """Seeds in a model file: the most that any experiment needs."""
         entries = self.config.experiments.values()
         asked = (e.seeds for e in entries if wildcards.model in e.models)
         return max(asked, default=1)
 
     def model_threads(self, wildcards: Any) -> int:
-        """Threads: small networks are fastest on one; VGG-16 gains 1.5 from two (measured)."""
+        """Threads: two for large networks; VGG-16 is then 1.5 times as fast (measured)."""
         return 2 if parameters(self.config, wildcards.model) > LARGE else 1
 
     def server_settings(self, wildcards: Any) -> Settings:
@@ -110,7 +110,7 @@ class Inputs:
         return plain(self.config, "servers", wildcards.server)
 
     def server_code(self, wildcards: Any) -> str:
-        """Code of this server alone."""
+        """Hash of the code of this server alone."""
         method = self.config.servers[wildcards.server].method
         return code_hash("gradleak.servers.base", registry.modules("servers")[method])
 
@@ -121,17 +121,17 @@ class Inputs:
         return plain(self.config, "trainings", wildcards.training)
 
     def training_dataset(self, wildcards: Any) -> str:
-        """Arrays that a training takes its images from."""
+        """Arrays for a training."""
         return self.paths.dataset_of(wildcards.training)
 
     def training_clients(self, wildcards: Any) -> list[str]:
-        """Files of the clients that train a locked network: one alone, or all of a federation."""
+        """Keys of the clients that train a locked network: one client, or all of a federation."""
         federated = self.config.trainings[wildcards.training].federated
         clients = range(federated.clients if federated else 1)
         return [self.paths.client.format(model=wildcards.model, client=n) for n in clients]
 
     def training_seeds(self, wildcards: Any) -> int:
-        """Draws that are trained: the most that any experiment on them asks for."""
+        """Seeds to train: the most that any experiment on the networks needs."""
         asked = (
             e.seeds
             for e in self.config.experiments.values()
@@ -144,9 +144,9 @@ class Inputs:
         return plain(self.config, "generators", wildcards.generator)
 
     def generator_source(self, wildcards: Any) -> list[str]:
-        """Arrays that a generator is trained on, or the user's own weights.
+        """Arrays for training a generator, or the user's weights.
 
-        Where these are missing, the script says what to do.
+        If these are missing, the script reports it.
         """
         chosen = self.config.generators[wildcards.generator]
         if chosen.kind == "biggan":
@@ -174,7 +174,7 @@ class Inputs:
         }
 
     def sent_model(self, wildcards: Any) -> str:
-        """Weights that the server of an experiment sends: initial, trained or malicious ones."""
+        """Weights sent by an experiment's server: initial, trained or malicious."""
         experiment, model = self.config.experiments[wildcards.experiment], wildcards.model
         if experiment.training is not None:
             return self.paths.trained.format(training=experiment.training, model=model)
@@ -183,7 +183,7 @@ class Inputs:
         return self.paths.sent.format(server=experiment.server, model=model)
 
     def sharing_client(self, wildcards: Any) -> list[str]:
-        """What the client under attack, the first, keeps of a locked network; nothing of others."""
+        """Key of the client under attack, the first, for a locked network; otherwise nothing."""
         if wildcards.model not in self.locked:
             return []
         training = self.config.experiments[wildcards.experiment].training
@@ -202,7 +202,7 @@ class Inputs:
         return plain(self.config, "defences", wildcards.defence)
 
     def defence_code(self, wildcards: Any) -> str:
-        """Code of this defence alone."""
+        """Hash of the code of this defence alone."""
         method = self.config.defences[wildcards.defence].method
         return code_hash("gradleak.defences.apply", registry.modules("defences")[method])
 
@@ -211,7 +211,7 @@ class Inputs:
         return plain(self.config, "attacks", wildcards.attack)
 
     def attack_code(self, wildcards: Any) -> str:
-        """Code of this attack alone: an edit of one leaves the others' results as they are."""
+        """Hash of the code of this attack alone, so that edits do not rerun others."""
         method = self.config.attacks[wildcards.attack].method
         return code_hash("gradleak.attacks.run", registry.modules("attacks")[method])
 
@@ -220,24 +220,24 @@ class Inputs:
         return self.config.device if self.config.attacks[wildcards.attack].searches else None
 
     def attack_gpu(self, wildcards: Any) -> int:
-        """GPUs that an attack asks for: closed forms and COPA run on the CPU."""
+        """Number of GPUs; closed-form attacks and COPA run on the CPU."""
         return self.gpu if self.config.attacks[wildcards.attack].searches else 0
 
     def attack_threads(self, wildcards: Any) -> int:
-        """Two for searches over large batches, which gain 1.6; closed forms and others less."""
+        """Threads: two for optimisation-based attacks on large batches, 1.6 times as fast."""
         targets = self.config.targets[self.config.experiments[wildcards.experiment].targets]
         large = targets.batch >= LARGE_BATCH
         return 2 if self.config.attacks[wildcards.attack].searches and large else 1
 
     def secret(self, wildcards: Any) -> list[str]:
-        """What the server keeps, for an attack that reads it."""
+        """Data retained by the server, for attacks that read it."""
         if not self.config.attacks[wildcards.attack].reads_secret:
             return []
         server = self.config.experiments[wildcards.experiment].server
         return [self.paths.secret.format(server=server, model=wildcards.model)]
 
     def first_reconstructions(self, wildcards: Any) -> list[str]:
-        """Reconstructions that an attack starts from or is made of."""
+        """Reconstructions that an attack starts from or combines."""
         return [
             self.paths.reconstruction.format(
                 experiment=wildcards.experiment,
@@ -249,19 +249,19 @@ class Inputs:
         ]
 
     def own_target_set(self, wildcards: Any) -> list[str]:
-        """Images of the attacker's own, where an attack starts from them."""
+        """Images known to the attacker, for attacks that start from them."""
         own = getattr(self.config.attacks[wildcards.attack], "own_images", None)
         return [] if own is None else [self.paths.targets.format(targets=own)]
 
     def generator_of(self, wildcards: Any) -> list[str]:
-        """The generator that an attack searches, if it does."""
+        """Generator of attacks that optimise its input."""
         name = getattr(self.config.attacks[wildcards.attack], "generator", None)
         return [] if name is None else [self.paths.generator.format(generator=name)]
 
     # --- Scores ----------------------------------------------------------------------------------
 
     def score_case(self, wildcards: Any) -> Settings:
-        """Columns that are the same in all rows of a score file."""
+        """Constant columns of a score file."""
         entry = self.config.experiments[wildcards.experiment]
         return {
             "paper": entry.paper,
@@ -276,29 +276,29 @@ class Inputs:
         }
 
     def score_task(self, wildcards: Any) -> Settings:
-        """What labels mean in an experiment."""
+        """Meaning of labels in an experiment."""
         entry = self.config.experiments[wildcards.experiment]
         return {"loss": entry.loss, "labels": entry.labels}
 
     def _has_lpips(self, wildcards: Any) -> bool:
-        """Whether an experiment is scored by LPIPS too: FedKL's are."""
+        """True if an experiment is also scored by LPIPS, as FedKL's are."""
         return self.config.experiments[wildcards.experiment].paper == "fedkl"
 
     def lpips_weights(self, wildcards: Any) -> list[str]:
-        """Weights that are there for LPIPS; new ones rerun the scores that they are for alone."""
+        """Available weights for LPIPS; new ones rerun only the scores that use them."""
         return backbones.present(self.paths.lpips) if self._has_lpips(wildcards) else []
 
     def score_code(self, wildcards: Any) -> str:
-        """Code of the scores that a job computes."""
+        """Hash of the code of the scores that a job computes."""
         module = "scores_fedkl" if self._has_lpips(wildcards) else "scores"
         return code_hash(f"gradleak.{module}")
 
     def security_seeds(self, wildcards: Any) -> int:
-        """Draws of weights whose ranks are computed, which hardly vary."""
+        """Number of seeds for rank computations, whose results hardly vary."""
         return self.config.experiments[wildcards.experiment].few
 
     def rank_amounts(self, wildcards: Any) -> Settings:
-        """Draws and images that the rank analysis measures; condition numbers if asked for."""
+        """Seeds and images for the rank analysis, and whether to compute condition numbers."""
         entry = self.config.experiments[wildcards.experiment]
         return {
             "seeds": entry.seeds,
@@ -307,12 +307,12 @@ class Inputs:
         }
 
     def judged_security(self) -> list[str]:
-        """Files with c(M) that claims read: those of COPA's pair of images."""
+        """Files with c(M) for claims: those of COPA's pair of images."""
         pair = [name for name in ("copa_pair",) if name in self.config.experiments]
         return self.paths.by_model(self.paths.security, *pair)
 
     def judged_rank(self) -> list[str]:
-        """Rank analyses that claims read: R-GAP's is one of single images."""
+        """Rank analyses for claims: R-GAP's single images."""
         experiments = self.config.experiments.items()
         of_rgap = [(name, entry.targets) for name, entry in experiments if entry.paper == "rgap"]
         single = [name for name, targets in of_rgap if self.config.targets[targets].batch == 1]
@@ -320,19 +320,13 @@ class Inputs:
 
 
 class Needs:
-    """What jobs ask a scheduler for; twice as much at each further attempt.
-
-    Parameters
-    ----------
-    measured
-        What jobs of recorded runs took.
-    """
+    """Resources requested from a scheduler, from `measured` runs; doubled at each attempt."""
 
     def __init__(self, measured: Resources) -> None:
         self._measured = measured
 
     def __call__(self, script: str) -> dict[str, Amount]:
-        """Memory in MiB and minutes of a script's jobs, from measured ones."""
+        """Memory in MiB and minutes for a script's jobs, from measured ones."""
         found = self._measured
         return {
             "mem_mb": lambda wildcards, attempt: found.memory(
@@ -345,7 +339,7 @@ class Needs:
 
     @staticmethod
     def doubling(mib: int, minutes: int) -> dict[str, Amount]:
-        """Those of jobs that no recorded run had."""
+        """Resources of jobs without measurements."""
         return {
             "mem_mb": lambda wildcards, attempt: mib * 2 ** (attempt - 1),
             "runtime": lambda wildcards, attempt: minutes * 2 ** (attempt - 1),

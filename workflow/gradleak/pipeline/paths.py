@@ -1,4 +1,4 @@
-"""Where the pipeline's files lie, as patterns with Snakemake's wildcards."""
+"""Paths of the pipeline's files, as patterns with Snakemake's wildcards."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gradleak.sections import Config
 
 
 class Paths:
-    """Files of one config.
+    """Files for one config.
 
-    Intermediate files carry the image source and the scale, so that switching loses nothing.
+    Intermediate files are stored by image source and scale, so that switching loses nothing.
     """
 
     def __init__(self, config: Config) -> None:
@@ -22,16 +22,17 @@ class Paths:
         self.case = case = f"{config.images}-{scale}"
         cell = f"{case}/{{experiment}}/{{model}}"
         self.arrays = f"{root}/{{dataset}}-{{split}}.safetensors"
-        self.marker = f"{root}/raw/{{dataset}}/MD5SUMS"  # when all official files are there
-        self.lpips = f"{root}/{backbones.FOLDER}"  # networks that LPIPS looks through
+        self.marker = f"{root}/raw/{{dataset}}/MD5SUMS"  # present once all official files are
+        self.lpips = f"{root}/{backbones.FOLDER}"  # backbones of LPIPS
         self.targets = f"results/targets/{case}/{{targets}}.safetensors"
         self.model = f"results/models/{scale}/{{model}}.safetensors"  # initial weights
         self.trained = f"results/training/{case}/{{training}}/{{model}}.safetensors"
-        # What clients keep of a locked network: a folder of those of a training, and of one alone.
+        # Keys of a locked network's clients: a folder for each training, and for an untrained
+        # network.
         self.clients = f"results/training/{case}/{{training}}/{{model}}.clients"
         self.client = f"results/clients/{scale}/{{model}}/{{client}}.safetensors"
         self.generator = f"results/generators/{case}/{{generator}}.safetensors"
-        # What a malicious server sends and what it keeps.
+        # Sent and retained by a malicious server.
         self.sent = f"results/servers/{scale}/{{server}}/{{model}}.safetensors"
         self.secret = f"results/servers/{scale}/{{server}}/{{model}}.secret.safetensors"
         self.gradient = f"results/gradients/{cell}/{{defence}}.safetensors"
@@ -43,16 +44,16 @@ class Paths:
 
     @property
     def pictured(self) -> list[str]:
-        """Beginnings of the paths, of all cases, of files that hold images."""
+        """Path prefixes, for all cases, of files that contain images."""
         patterns = (self.targets, self.reconstruction, self.generator)
         return [pattern.split(self.case)[0] for pattern in patterns]
 
     def dataset(self, name: str, split: str) -> str:
-        """Arrays of a data set, or of what stands in for it."""
+        """Arrays of a data set or its stand-in."""
         return self.arrays.format(dataset=resolve(name, self.config.images), split=split)
 
     def dataset_of(self, training: str) -> str:
-        """Arrays that a training takes its images from."""
+        """Arrays used by a training."""
         chosen = self.config.trainings[training]
         return self.dataset(chosen.dataset, chosen.split)
 
@@ -61,7 +62,7 @@ class Paths:
         return self.targets.format(targets=self.config.experiments[experiment].targets)
 
     def models(self, experiment: str, patterns: Sequence[str] | None = None) -> list[str]:
-        """Models of an experiment, or those that match a pattern, in the patterns' order."""
+        """Models of an experiment, or those that match the patterns, in order of patterns."""
         models = self.config.experiments[experiment].models
         if patterns is None:
             return list(models)
@@ -73,7 +74,7 @@ class Paths:
         attacks: Collection[str] | None = None,
         models: Sequence[str] | None = None,
     ) -> list[str]:
-        """Score files of experiments, of all attacks and models or those of some that it has."""
+        """Score files of experiments, optionally restricted to some attacks and models."""
         return [
             self.score.format(experiment=name, model=model, defence=defence, attack=attack)
             for name in experiments
@@ -86,7 +87,7 @@ class Paths:
     def by_model(
         self, pattern: str, *experiments: str, models: Sequence[str] | None = None
     ) -> list[str]:
-        """Files of all models of experiments: `security` or `rank`."""
+        """Files for all models of experiments: `security` or `rank`."""
         return [
             pattern.format(experiment=name, model=model)
             for name in experiments
@@ -94,7 +95,7 @@ class Paths:
         ]
 
     def summaries(self, *experiments: str) -> list[str]:
-        """Summaries of the trainings behind experiments, with a row for each network."""
+        """Summaries of the trainings used by experiments, with one row per network."""
         entries = self.config.experiments
         return list(
             dict.fromkeys(

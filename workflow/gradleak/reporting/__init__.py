@@ -1,1 +1,1 @@
-"""The report: figures, tables and claims of all papers on one page."""
+"""Report: figures, tables and claims of all papers on one page."""

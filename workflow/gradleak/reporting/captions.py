@@ -1,4 +1,4 @@
-"""Captions: what a paper, figure or table is and what to see in it, as reStructuredText."""
+"""Captions of papers, figures and tables, in reStructuredText."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradleak.errors import ConfigError
 from gradleak.results.schema import Entry, Paper, load
 
 SETTINGS = {
-    # A caption is text: it reads no other file and brings no HTML of its own.
+    # Captions include no other files and no raw HTML.
     "file_insertion_enabled": False,
     "raw_enabled": False,
     "halt_level": 2,
@@ -35,19 +35,9 @@ class Caption:
 
 
 def read(source: Paper | Entry, place: str) -> Caption:
-    """Caption of a paper or an entry of results.yaml.
+    """Render the caption of a paper or an entry of results.yaml.
 
-    Parameters
-    ----------
-    source
-        What has the title and the text.
-    place
-        Where it stands, for the message of an error.
-
-    Raises
-    ------
-    ConfigError
-        If the text is not reStructuredText.
+    Raises `ConfigError`, whose message names `place`, if the text is not reStructuredText.
     """
     try:
         parts = publish_parts(source.caption, writer=Writer(), settings_overrides=SETTINGS)
@@ -58,9 +48,9 @@ def read(source: Paper | Entry, place: str) -> Caption:
 
 
 class Captions:
-    """Captions of files of results, by kind (papers, figures, tables) and name.
+    """Captions in results files, by kind (papers, figures, tables) and name.
 
-    What has none (a paper without such a file) is shown under its name alone.
+    Without a caption (a paper without such a file) the name alone is shown.
     """
 
     def __init__(self, paths: Sequence[Path]) -> None:
@@ -73,6 +63,6 @@ class Captions:
                     self._sources[kind, name] = entry, f"{path}: {kind}.{name}.caption"
 
     def of(self, kind: str, name: str) -> Caption:
-        """Caption of one thing."""
+        """Return the caption of one item."""
         found = self._sources.get((kind, name))
         return Caption(str(escape(name)), Markup()) if found is None else read(*found)

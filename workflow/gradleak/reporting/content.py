@@ -1,4 +1,4 @@
-"""What the report says: papers with their figures, tables and claims."""
+"""Content of the report: papers with their figures, tables and claims."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gradleak.errors import ArtifactError
 from gradleak.reporting.captions import Caption, Captions
 from gradleak.reporting.pictures import Embedded
 
-# Rows from which on a table without verdicts is cut, and how many of it are shown.
+# Tables without verdicts are cut above this number of rows, to this many.
 LONG, SHOWN = 300, 100
-# Intervals of tables that no claim reads a row of.
+# Intervals in tables whose rows answer no claim.
 OF_TABLES = {
     "copa_images": "95 %: one further run",
     "copa_index": "95 %",
@@ -36,13 +36,13 @@ OF_TABLES = {
     "rgap_fig4": "95 %",
     "rgap_resnet101": "95 %",
 }
-# A hyphen that is a sign, as of a number or an exponent.
+# A hyphen used as minus sign, of a number or an exponent.
 HYPHEN = re.compile(r"(?<!\w)-(?=[\d.])|(?<=\de)-(?=\d)")
 
 
 @dataclass(frozen=True)
 class Ours:
-    """A number of ours, its interval, what that is (`Form.interval`), and over how many runs."""
+    """Our number, its interval and the interval's meaning (`Form.interval`), and counts of runs."""
 
     ours: float | None
     low: float | None
@@ -54,10 +54,10 @@ class Ours:
 
 @dataclass(frozen=True)
 class Judged(Ours):
-    """A claim as claims.csv has it, with what was learnt where it failed.
+    """A claim as in claims.csv, with the explanation if it failed.
 
-    `what` says what our number is, `why` is the explanation that such a run shows, `elsewhere` one
-    that was written for another run, `evidence` where either is established.
+    `what` describes our number; `why` is the explanation for this run, `elsewhere` one written for
+    another run, and `evidence` supports either.
     """
 
     id: str
@@ -73,7 +73,7 @@ class Judged(Ours):
 
     @property
     def learnt(self) -> str:
-        """Of a claim that differs: explained in this "run", of "another" only, or "nowhere"."""
+        """Run that explains a failed claim: this "run", "another" only, or "nowhere"."""
         if self.verdict != DIFFERS:
             return ""
         return "run" if self.why else "another" if self.elsewhere else "nowhere"
@@ -81,7 +81,7 @@ class Judged(Ours):
 
 @dataclass(frozen=True)
 class Row(Ours):
-    """A row of one of our tables, with the claim that it answers, if it does."""
+    """A row of one of our tables, with the claim that it answers, if any."""
 
     row: str
     column: str
@@ -97,9 +97,8 @@ class Row(Ours):
 class Table:
     """A table of results.
 
-    `rows` are those of a tidy table; another one has `header` and `cells` instead, and `numeric`
-    says which of its columns are numbers. `total` is how many rows the file has, of which the page
-    may show the first ones only.
+    A tidy table has `rows`; any other has `header` and `cells`, and `numeric` marks number columns.
+    `total` counts the file's rows, of which the page may show only the first.
     """
 
     name: str
@@ -113,17 +112,17 @@ class Table:
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """How often each verdict is there."""
+        """Number of claims by verdict."""
         return counted(row.verdict for row in self.rows)
 
     @property
     def shown(self) -> int:
-        """How many rows the page has."""
+        """Number of rows on the page."""
         return len(self.rows) + len(self.cells)
 
     @property
     def has(self) -> dict[str, bool]:
-        """Which columns that may be empty are not."""
+        """Flags of optional columns that are not empty."""
         return {
             "metric": any(row.metric for row in self.rows),
             "paper": any(row.paper for row in self.rows),
@@ -145,34 +144,34 @@ class Figure:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: what was made of it and what became of its claims."""
+    """A paper with its results and claims."""
 
     id: str
     caption: Caption
     figures: tuple[Figure, ...]
     tables: tuple[Table, ...]
     claims: tuple[Judged, ...]
-    # Claims that stand in none of the tables.
+    # Claims without a table cell.
     sentences: tuple[Judged, ...] = field(default=())
 
     @property
     def verdicts(self) -> dict[str, int]:
-        """How often each verdict is there."""
+        """Number of claims by verdict."""
         return counted(claim.verdict for claim in self.claims)
 
     @property
     def sentences_verdicts(self) -> dict[str, int]:
-        """The same of claims that stand in none of the tables."""
+        """Number of claims without a table cell, by verdict."""
         return counted(claim.verdict for claim in self.sentences)
 
     @property
     def learnt(self) -> Counter[str]:
-        """How many claims that differ are explained in which runs, as `Judged.learnt` says."""
+        """Number of failed claims by `Judged.learnt`."""
         return Counter(claim.learnt for claim in self.claims if claim.learnt)
 
 
 def counted(verdicts: Iterable[str]) -> dict[str, int]:
-    """Verdicts in their order, with how often each is there; those that are not are left out."""
+    """Count verdicts, in their fixed order; absent ones are left out."""
     found = Counter(verdicts)
     return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
 
@@ -180,10 +179,7 @@ def counted(verdicts: Iterable[str]) -> dict[str, int]:
 def read_claims(path: Path) -> pd.DataFrame:
     """Read claims.csv.
 
-    Raises
-    ------
-    ArtifactError
-        If it cannot be read, lacks columns, or has verdicts that are none.
+    Raises `ArtifactError` if it is unreadable, lacks columns, or has unknown verdicts.
     """
     frame = _csv(path)
     missing = [name for name in COLUMNS if name not in frame]
@@ -197,7 +193,7 @@ def read_claims(path: Path) -> pd.DataFrame:
 
 
 def judged(frame: pd.DataFrame, claims: Claims, why: Explanations | None) -> list[Judged]:
-    """Claims of one paper, in the order of claims.csv."""
+    """Return claims of one paper, in the order of claims.csv."""
     by_id = {claim.id: claim for claim in claims.claims}
     known = why.by_id if why else {}
     return [
@@ -233,17 +229,14 @@ def _span(claims: Claims, claim: Claim | None, otherwise: str = "") -> str:
 
 
 def table(path: Path, caption: Caption, claims: Claims, found: Mapping[str, Judged]) -> Table:
-    """One of our tables, its rows beside the claims that they answer.
+    """Read one of our tables, its rows beside the claims that they answer.
 
-    Raises
-    ------
-    ArtifactError
-        If the file cannot be read.
+    Raises `ArtifactError` if the file cannot be read.
     """
     frame = _csv(path)
     if not set(columns.TABLES) <= set(frame):
         return _plain(path, caption, frame)
-    # Rows of one name, answered by one claim after another: the paper's numbers have a verdict.
+    # Several rows with one name match claims in order: the paper's numbers have a verdict.
     places: dict[tuple[str, str, str, bool], list[Claim]] = {}
     for claim in claims.claims:
         if claim.cell and claim.cell.table == path.stem:
@@ -297,7 +290,7 @@ def paper(
     tables: Sequence[Path],
     captions: Captions,
 ) -> Paper:
-    """All of one paper, figures and tables in the order in which they are given."""
+    """Return the content for one paper, figures and tables in the given order."""
     by_id = {claim.id: claim for claim in found}
     made = tuple(table(path, captions.of("tables", path.stem), claims, by_id) for path in tables)
     placed = {row.claim.id for part in made for row in part.rows if row.claim}
@@ -338,14 +331,14 @@ def _int(value: object) -> int | None:
 
 
 def _stated(value: object) -> str:
-    """The paper's value with the digits that it has."""
+    """Paper's value with its own number of digits."""
     number = None if isinstance(value, str) else _float(value)
     text = value if isinstance(value, str) else "" if number is None else f"{number:.10g}"
     return HYPHEN.sub(page_text.MINUS, text)
 
 
 def _cell(value: object) -> object:
-    """A cell of a table that is not tidy: a number, a text, or None."""
+    """Cell of a table that is not tidy: number, text or None."""
     if isinstance(value, bool | str):
         return str(value)
     number = _float(value)

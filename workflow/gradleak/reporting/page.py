@@ -1,4 +1,4 @@
-"""report.html: every figure, table and claim, in one file that asks for nothing from outside."""
+"""report.html: all figures, tables and claims on one self-contained page."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gradleak.provenance import software
 from gradleak.reporting import content, pictures
 from gradleak.reporting.captions import Captions
 
-# A result's name less its paper, if the paper has it under a number.
+# Number of a figure or table in the paper, from a result's name.
 NUMBERED = re.compile(r"(fig|table)(\d+)")
-# From here a float has gaps between whole numbers, and is no count.
+# Above this value floats cannot represent all integers, so it is not a count.
 WHOLE = 2.0**53
-# Verdicts of several claims, where the word changes.
+# Plural forms of verdicts, if different.
 SEVERAL = {EXCEEDS: "exceed", DIFFERS: "differ"}
-# The template takes in what else the page is made of.
+# The template includes the page's other parts.
 TEMPLATE = "report.html.j2"
 IMAGES = {
     "embedded": "photos and digits that ship with scikit-image and scikit-learn",
@@ -34,7 +34,7 @@ IMAGES = {
 
 @dataclass(frozen=True)
 class Sources:
-    """Files that the report is made from; figures by their PNGs, with the PDFs beside them."""
+    """Inputs of the report; figures by their PNGs, with the PDFs beside them."""
 
     figures: Sequence[Path]
     tables: Sequence[Path]
@@ -50,11 +50,11 @@ def write(path: str | os.PathLike[str], sources: Sources, budget: int = pictures
     Parameters
     ----------
     path
-        The file to make; links to PDFs and CSV files are relative to its folder.
+        Output file; links to PDFs and CSV files are relative to its folder.
     sources
-        What it is made from.
+        Inputs.
     budget
-        Bytes that pictures may take.
+        Total bytes of pictures.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def write(path: str | os.PathLike[str], sources: Sources, budget: int = pictures
 
 
 def papers(sources: Sources, budget: int = pictures.BUDGET) -> list[content.Paper]:
-    """What the page shows, paper by paper.
+    """Return the page's content by paper.
 
     A figure or table belongs to the paper that its name begins with, as in ``copa_fig1``.
     """
@@ -93,7 +93,7 @@ def _paper(path: Path) -> str:
 
 
 def _of(paths: Sequence[Path], paper: str) -> list[Path]:
-    """Results of a paper: those that have a number there in its order, then ours."""
+    """Results of a paper: those numbered in the paper in its order, then ours."""
     return sorted((path for path in paths if _paper(path) == paper), key=_place)
 
 
@@ -125,12 +125,11 @@ def _context(folder: Path, sources: Sources, budget: int) -> dict[str, Any]:
 
 
 def _link(folder: Path, path: Path) -> str:
-    """Address of a file as seen from the page's folder."""
     return Path(os.path.relpath(path, folder)).as_posix()
 
 
 def short(value: float | None, why: str = "no number") -> str:
-    """Number with four significant digits; a whole one, such as a count, with all of them."""
+    """Format a number with four significant digits; whole numbers, such as counts, in full."""
     if value is not None and float(value).is_integer() and abs(value) < WHOLE:
         return page_text.whole(int(value))
     return page_text.number(value, why, digits=4)

@@ -13,20 +13,20 @@ from PIL import Image, UnidentifiedImageError
 
 from gradleak.errors import ArtifactError
 
-# Bytes of all pictures together, three quarters of what base64 makes of them. With the text of a
-# run at laptop scale, under 3 MB, the page stays below 15 MB.
+# Total bytes of pictures, three quarters of their size in base64. With the text of a laptop-scale
+# run, under 3 MB, the page stays below 15 MB.
 BUDGET = 9_000_000
-# Width below which letters of a figure as wide as a page cannot be read; there it ends.
+# Minimum width, below which text in a page-wide figure is illegible.
 LEAST = 700
-# Of a picture that would be too large as it is: nothing of it is seen to be lost.
+# WebP quality for pictures that are too large when lossless; no visible loss.
 QUALITY = 90
-# Each try to make a picture narrower takes this share of what should suffice.
+# Safety factor on each reduction of the width.
 SHRINK = 0.97
 
 
 @dataclass(frozen=True)
 class Embedded:
-    """A picture as a data address, with its sides in pixels."""
+    """A picture as a data URI, with its sides in pixels."""
 
     uri: str
     width: int
@@ -34,22 +34,13 @@ class Embedded:
 
 
 def embed(paths: Iterable[Path], budget: int = BUDGET) -> dict[Path, Embedded]:
-    """Read PNGs, and where they do not fit together, make the largest smaller.
+    """Read PNG files, and reduce the largest to fit the budget.
 
-    WebP keeps every pixel in about half of PNG's bytes. What is too large even so loses a little of
-    each pixel; where that is not enough it gets narrower too.
+    Lossless WebP takes about half of PNG's bytes. Pictures that are still too large are encoded
+    with loss, and if necessary made narrower, but not below `LEAST` pixels. `budget` is the total
+    in bytes.
 
-    Parameters
-    ----------
-    paths
-        Files of figures, as PNG.
-    budget
-        Bytes that all may take together; pictures are not made narrower than `LEAST` pixels.
-
-    Raises
-    ------
-    ArtifactError
-        If a file is no picture or cannot be read.
+    Raises `ArtifactError` if a file is not a picture or cannot be read.
     """
     stored = {path: _read(path) for path in paths}
     most = allowed([len(content) for content in stored.values()], budget)
@@ -57,9 +48,9 @@ def embed(paths: Iterable[Path], budget: int = BUDGET) -> dict[Path, Embedded]:
 
 
 def allowed(sizes: list[int], budget: int) -> int:
-    """Largest size that, as a limit for each, makes the sum fit the budget.
+    """Largest size limit per picture for which the total fits the budget.
 
-    Small pictures leave to the others what they do not need.
+    Small pictures leave their unused share to the others.
     """
     left = budget
     ordered = sorted(sizes)
@@ -72,7 +63,6 @@ def allowed(sizes: list[int], budget: int) -> int:
 
 
 def _read(path: Path) -> bytes:
-    """The picture as WebP without loss."""
     try:
         with Image.open(path) as picture:
             return _webp(picture.convert("RGB"), lossless=True)
@@ -83,14 +73,14 @@ def _read(path: Path) -> bytes:
 
 
 def _within(content: bytes, most: int) -> bytes:
-    """The picture, made smaller until its file has at most so many bytes."""
+    """Reduce a picture until its file has at most `most` bytes."""
     if len(content) <= most:
         return content
     with Image.open(io.BytesIO(content)) as picture:
         full = picture.convert("RGB")
     content, width = _webp(full, quality=QUALITY), full.width
     while len(content) > most and width > LEAST:
-        # Bytes grow about as the number of pixels does.
+        # Bytes are roughly proportional to pixels.
         width = max(LEAST, floor(width * min(SHRINK, sqrt(most / len(content)))))
         sides = (width, max(1, round(full.height * width / full.width)))
         content = _webp(full.resize(sides, Image.Resampling.LANCZOS), quality=QUALITY)

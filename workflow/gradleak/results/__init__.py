@@ -1,1 +1,1 @@
-"""Figures and tables as papers/*/results.yaml lists them."""
+"""Figures and tables as listed in papers/*/results.yaml."""

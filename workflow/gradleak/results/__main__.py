@@ -1,4 +1,4 @@
-"""Put the table of all figures and tables into docs/targets.md: `python -m gradleak.results`."""
+"""Write the table of all figures and tables into docs/targets.md: `python -m gradleak.results`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PLACE = re.compile(f"(?<={re.escape(BEGIN)}).*(?={END})", re.DOTALL)
 
 
 def lines(papers: Iterable[Paper]) -> list[str]:
-    """Rows of the table: path, title, and the time that it takes where that is known."""
+    """Rows of the table: path, title, and time if known."""
     return [
         f"| `{path.format(name)}` | {entry.title} | {entry.time} |"
         for paper in papers
@@ -25,14 +25,14 @@ def lines(papers: Iterable[Paper]) -> list[str]:
 
 
 def with_table(page: str, papers: Iterable[Paper]) -> str:
-    """The page with the table in its place."""
+    """Replace the table in the page."""
     head = ["| `snakemake …` | what it is | laptop scale, 2 cores |", "| --- | --- | --- |"]
     table = "\n".join(["", *head, *lines(papers), "", ""])
     return PLACE.sub(lambda _: table, page)
 
 
 def main() -> None:
-    """Write the page anew."""
+    """Rewrite the page."""
     papers = [load(ROOT.parents[1] / "papers" / paper / NAME) for paper in PAPERS]
     PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), papers), encoding="utf-8")
 

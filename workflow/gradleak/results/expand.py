@@ -1,4 +1,4 @@
-"""Entries of results.yaml written out: files that a job reads, and words that it is handed."""
+"""Expand entries of results.yaml into a job's input files and settings."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradleak.pipeline.paths import Paths
 from gradleak.results.fill import combinations, fill, lookups
 from gradleak.results.schema import NAME, Compared, Entry, Loop, Paper
 
-# Keys of a row or column that the figure knows; the others are names for its panels.
+# Keys of a row or column that the figure reads; others are names for its panels.
 SHOWN = ("name", "group", "below", "original")
 KINDS = ("figures", "tables")
 
@@ -22,16 +22,16 @@ Part = TypeVar("Part", bound=Loop)
 
 
 def table_path(name: str) -> str:
-    """Path of a table."""
+    """Return the path of a table."""
     return f"results/tables/{name}.csv"
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What the job of a figure or table is given."""
+    """Inputs of a figure's or table's job."""
 
     files: Files  # input files by name
-    words: Words  # what the module is told beside them
+    words: Words  # settings passed to the module
 
 
 class Results:
@@ -40,13 +40,13 @@ class Results:
     Parameters
     ----------
     papers
-        What the results.yaml of each paper says, in the papers' order.
+        Contents of each paper's results.yaml, in order of papers.
     paths
-        Files of the pipeline, with the config.
+        File paths of the pipeline, with the config.
     claims
-        Claims file of a paper.
+        Returns the claims file of a paper.
     sources
-        The papers' files.
+        The papers' results.yaml files.
     """
 
     def __init__(
@@ -77,18 +77,18 @@ class Results:
         return [table_path(name) for name in self.entries["tables"]]
 
     def evidence(self, kind: str) -> list[str]:
-        """Tables that claims read: `table`, or `index` for those of networks."""
+        """Tables used by claims: `table`, or `index` for tables of networks."""
         tables = self.entries["tables"].items()
         return [table_path(name) for name, entry in tables if entry.evidence == kind]
 
     @property
     def compared(self) -> dict[str, Compared]:
-        """Servers whose weights are compared with a model's own, by model."""
+        """Servers whose weights are compared with a model's initial weights, by model."""
         tables = self.entries["tables"].values()
         return {model: one for entry in tables for model, one in entry.compared.items()}
 
     def compared_files(self, wildcards: Any) -> Files:
-        """A model's own weights, those that servers send, and images to compute gradients of."""
+        """Initial weights of a model, weights sent by servers, and images for gradients."""
         one, model, paths = self.compared[wildcards.model], wildcards.model, self.paths
         return {
             "honest": paths.model.format(model=model),
@@ -101,33 +101,27 @@ class Results:
         return self.compared[wildcards.model].servers
 
     def compared_samples(self, wildcards: Any) -> int:
-        """How many gradients a client samples one by one."""
+        """Number of single-image gradients that a client samples."""
         tables = self.entries["tables"].values()
         (samples,) = [entry.samples for entry in tables if wildcards.model in entry.compared]
         return int(getattr(samples, self.config.scale))
 
     def title(self, kind: str, name: str) -> str:
-        """Title of a result below its paper's, which it begins with."""
+        """Title of a result, without the paper's title that it begins with."""
         label = self.entries[kind][name].title.removeprefix(self.paper(name).title).lstrip(": ")
         return label[0].upper() + label[1:] if label.partition(" ")[0].isalpha() else label
 
     def paper(self, name: str) -> Paper:
-        """Paper of a result, with which its name begins."""
+        """Return the paper whose id the result's name begins with."""
         return self.papers[name.partition("_")[0]]
 
     def _needs(self, kind: str, name: str) -> Needs:
-        """Files and words of one result.
-
-        Raises
-        ------
-        ConfigError
-            If config does not have what the entry names.
-        """
+        """Files and settings of one result; raise `ConfigError` for names missing in config."""
         return Writer(self, kind, name).needs()
 
 
 class Writer:
-    """Writes out one entry."""
+    """Expands one entry."""
 
     def __init__(self, results: Results, kind: str, name: str) -> None:
         self.results, self.paths, self.config = results, results.paths, results.config
@@ -136,8 +130,8 @@ class Writer:
         self.entry: Entry = results.entries[kind][name]
 
     def needs(self) -> Needs:
-        """Files and words."""
-        # Imports much, and only jobs of a few tables need it.
+        """Return files and settings."""
+        # A slow import that few jobs need.
         from gradleak.results.special import SPECIAL
 
         self._check()
@@ -148,7 +142,7 @@ class Writer:
         return Needs(files, words)
 
     def missing(self, what: str) -> ConfigError:
-        """The sentence for what config lacks."""
+        """Return the error for something missing in config."""
         return ConfigError(
             f"{self.place} needs {what}, which the config does not have; put "
             "it back, or set enabled: false there."
@@ -255,20 +249,20 @@ class Writer:
         return words
 
     def _looped(self, loops: Sequence[Part]) -> Iterator[tuple[Part, dict[str, Any]]]:
-        """Each loop with its names: of the row, the column and `foreach`; and their places."""
+        """Yield each combination of row, column and `foreach`, with its names and positions."""
         for loop in loops:
             for row, across in _lines(self.entry.rows, "row"):
                 for column, down in _lines(self.entry.columns, "column"):
                     for names in combinations(loop.foreach):
                         found = {**row, **column, **names}
-                        # A name may be made of others.
+                        # Names may refer to others.
                         found = {key: self.fill(value, found) for key, value in found.items()}
                         if not any(_fits(found, skipped) for skipped in loop.skip):
                             yield loop, {**found, "_place": {**across, **down}}
 
     @property
     def panels(self) -> list[dict[str, Any]]:
-        """Panels: an attack on a network each."""
+        """Panels of the figure, one attack on one network each."""
         found = []
         for loop, names in self._looped(self.entry.panels):
             experiment = self.fill(loop.experiment, names)
@@ -297,7 +291,7 @@ class Writer:
 
     @property
     def curves(self) -> list[dict[str, Any]]:
-        """Trainings: the curves of a network each."""
+        """Training curves, one network each."""
         found = []
         for loop, names in self._looped(self.entry.curves):
             training, model = self.fill(loop.training, names), self.fill(loop.model, names)
@@ -310,13 +304,13 @@ class Writer:
         return found
 
     def trained(self, curve: Mapping[str, Any], end: str = ".safetensors") -> str:
-        """A file of a training: weights, or what else has their name."""
+        """Return a file of a training: weights, or another file with the same stem."""
         model = trained_with(self.config.groups, curve["model"])
         path = self.paths.trained.format(training=curve["training"], model=model)
         return path.removesuffix(".safetensors") + end
 
     def _shown(self, name: str) -> list[str]:
-        """Score files of an experiment's runs, attacks in the order of the figure's."""
+        """Score files of an experiment's runs, attacks in the figure's order."""
         experiment = self.config.experiments[name]
         return [
             self.paths.score.format(experiment=name, model=model, defence=defence, attack=attack)
@@ -345,7 +339,7 @@ class Writer:
 
 
 def _lines(lines: Sequence[Mapping[str, Any]], key: str) -> Iterator[tuple[dict, dict]]:
-    """Rows or columns that show attacks, each with its place; one without a place if none."""
+    """Rows or columns that show attacks, with positions; a single one without position if none."""
     if not lines:
         yield {}, {}
     for place, line in enumerate(lines):
@@ -354,7 +348,7 @@ def _lines(lines: Sequence[Mapping[str, Any]], key: str) -> Iterator[tuple[dict,
 
 
 def _fits(names: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Whether each of the wanted names has the value, or one of the values, beside it."""
+    """True if each name has the wanted value, or one of the wanted values."""
     return all(
         names.get(key) in (value if isinstance(value, list) else [value])
         for key, value in wanted.items()
@@ -362,19 +356,19 @@ def _fits(names: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
 
 
 def _reconstruction(score: str) -> str:
-    """Reconstructions that a score file is of."""
+    """Reconstructions that a score file belongs to."""
     return score.replace("scores", "reconstructions", 1).removesuffix("csv") + "safetensors"
 
 
 def trained_with(groups: Mapping[str, Sequence[str]], model: str) -> str:
-    """The group of its paper that a network is trained in; itself where there is none."""
+    """Return the group that a network is trained in, or its own id."""
     paper = model.partition("_")[0]
     found = [group for group, members in groups.items() if model in members]
     return next((group for group in found if group.startswith(f"{paper}_")), model)
 
 
 def noise(defence: Any) -> str:
-    """A defence in words: how much noise it adds."""
+    """Describe the amount of noise that a defence adds."""
     level = getattr(defence, "level", None)
     if not level:
         return "no noise"

@@ -1,4 +1,4 @@
-"""Names in braces of results.yaml: `{name}` of a loop, `${attacks[dlg].iterations}` of config."""
+"""Fill in `{name}` of a loop and `${attacks[dlg].iterations}` of config in results.yaml."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Entries:
 
 
 class _StandIns:
-    """What stands in for a data set in this run, in words; empty for the data set itself."""
+    """Description of the stand-in for a data set in this run; empty for the data set itself."""
 
     def __init__(self, images: str) -> None:
         self._images = images
@@ -40,7 +40,7 @@ class _StandIns:
 
 
 def lookups(config: Config) -> dict[str, Any]:
-    """What `${...}` may begin with."""
+    """Namespace of `${...}`."""
     sections = ("attacks", "models", "targets", "trainings")
     found: dict[str, Any] = {section: _Entries(config, section) for section in sections}
     return {**found, "stand_in": _StandIns(config.images)}
@@ -52,16 +52,16 @@ def fill(value: Any, names: Names, known: Mapping[str, Any]) -> Any:
     Parameters
     ----------
     value
-        A string, or a list or mapping of such; what else stays as it is.
+        String, or list or mapping of strings; anything else is returned unchanged.
     names
-        Values of `{name}`; a string that is nothing else keeps the value's type.
+        Values of `{name}`; a string that consists of one name takes the value's type.
     known
-        Values of `${...}`, as `lookups` gives them.
+        Values of `${...}`, as returned by `lookups`.
 
     Raises
     ------
     LookupError
-        With the first string that has a name which is not known.
+        With the first string that has an unknown name.
     """
     if isinstance(value, Mapping):
         return {key: fill(part, names, known) for key, part in value.items()}
@@ -76,14 +76,14 @@ def fill(value: Any, names: Names, known: Mapping[str, Any]) -> Any:
         text = NAME.sub(lambda match: str(names[match[1]]), value)
         if "${" not in text:
             return text
-        # What is looked up may be empty.
+        # The value may be empty.
         return LOOKUP.sub(lambda match: f"{{{match[1]}}}".format_map(known), text).rstrip(" ")
     except (LookupError, AttributeError, ValueError) as error:
         raise LookupError(value) from error
 
 
 def combinations(foreach: Mapping[str, Sequence[Any]]) -> Iterator[dict[str, Any]]:
-    """All combinations of lists, the last one fastest; an item may itself be several names."""
+    """Yield all combinations, the last list varying fastest; an item may bind several names."""
     for values in itertools.product(*foreach.values()):
         names: dict[str, Any] = {}
         for key, value in zip(foreach, values, strict=True):

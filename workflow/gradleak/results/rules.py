@@ -1,4 +1,4 @@
-"""What the rules of figures and tables ask for, as functions of their wildcards."""
+"""Inputs and parameters of the rules for figures and tables."""
 
 from __future__ import annotations
 
@@ -16,14 +16,9 @@ from gradleak.results.schema import NAME, Entry, load
 
 
 class Asked:
-    """One kind of results: each method takes the wildcards of a job, of which one is `result`.
+    """Results of one `kind`, ``figures`` or ``tables``.
 
-    Parameters
-    ----------
-    results
-        All results.
-    kind
-        Which of them: ``figures`` or ``tables``.
+    Each method takes a job's wildcards, one of which is `result`.
     """
 
     def __init__(self, results: Results, kind: str) -> None:
@@ -37,15 +32,15 @@ class Asked:
         try:
             return self.results.needs(self.kind, wildcards.result).files
         except ConfigError as error:
-            # Of this one Snakemake shows the sentence alone, less what led to it.
+            # Snakemake then shows only the message, without a traceback.
             raise WorkflowError(str(error)) from None
 
     def words(self, wildcards: Any) -> dict[str, Any]:
-        """What the module is told beside its files."""
+        """Settings passed to the module."""
         return self.results.needs(self.kind, wildcards.result).words
 
     def make(self, wildcards: Any, output: Any) -> str:
-        """Module that draws or computes it.
+        """Module that draws or computes the result.
 
         Snakemake does not compare parameters that depend on the output, such as this and the
         caption: `code` tells whether the module has changed.
@@ -53,31 +48,25 @@ class Asked:
         return self._entry(wildcards).make
 
     def code(self, wildcards: Any) -> str:
-        """Code of this result alone."""
+        """Hash of the code of this result alone."""
         return code_hash(self._entry(wildcards).make)
 
     def caption(self, wildcards: Any, output: Any) -> str:
-        """What to see in it; see `make`."""
+        """Caption of the result; see `make`."""
         entry = self._entry(wildcards)
         return f"{entry.title}\n{'=' * len(entry.title)}\n\n{entry.caption}"
 
     def category(self, wildcards: Any) -> str:
-        """Its paper."""
+        """Category in Snakemake's report: the paper."""
         return self.results.paper(wildcards.result).title
 
     def labels(self, wildcards: Any) -> dict[str, str]:
-        """What Snakemake's report calls it."""
+        """Labels in Snakemake's report."""
         return {"result": self.results.title(self.kind, wildcards.result)}
 
 
 def read(folder: Path, paths: Paths, claims: Any) -> Results:
-    """Results of all papers that have some in a folder.
-
-    Raises
-    ------
-    ConfigError
-        If a file of them cannot be read, or has an entry that is none.
-    """
+    """Read the results of all papers in a folder; raise `ConfigError` for invalid files."""
     files = {paper: folder / paper / NAME for paper in PAPERS}
     files = {paper: path for paper, path in files.items() if path.exists()}
     papers = {paper: load(path) for paper, path in files.items()}

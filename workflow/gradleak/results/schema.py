@@ -1,4 +1,4 @@
-"""papers/{paper}/results.yaml: the figures and tables of a paper, an entry each."""
+"""Schema of papers/{paper}/results.yaml, which lists a paper's figures and tables."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from gradleak.section import Count, DatasetName, Identifier, Identifiers, Sectio
 from gradleak.wording import sentence
 
 NAME = "results.yaml"
-# Lists and mappings that may be left out.
+# Optional lists and mappings.
 Ids = Annotated[list[Identifier], Field(default_factory=list)]
 Words = Annotated[dict[str, Any], Field(default_factory=dict)]
 Lines = Annotated[list[dict[str, Any]], Field(default_factory=list)]
 
 
 class Loop(Section):
-    """Parts of a figure: one, or one for each combination.
+    """Parts of a figure: one, or one for each combination of loops.
 
-    There is one for every row and column that does not show originals, and for every combination of
-    `foreach`, less those that `skip` describes: names with a value, or a list of values, each.
-    `{name}` stands for what a row, a column or `foreach` calls so. Keys that are not named here are
-    handed to the figure.
+    Loops run over rows and columns that do not show originals and over `foreach`, except for
+    combinations that match `skip`: names with a value, or a list of values, each. `{name}` is
+    replaced by the value of a row, a column or `foreach`. Additional keys are passed to the figure.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -38,7 +37,7 @@ class Loop(Section):
 
     @property
     def more(self) -> dict[str, Any]:
-        """Keys that the figure knows."""
+        """Additional keys, read by the figure."""
         return dict(self.model_extra or {})
 
 
@@ -46,7 +45,7 @@ class Panel(Loop):
     """An attack on a network."""
 
     experiment: str
-    attack: str | list[str]  # of several the first that the experiment has
+    attack: str | list[str]  # of a list the first that the experiment has
     defence: str = "none"
     title: str = ""
 
@@ -58,14 +57,14 @@ class Curve(Loop):
 
 
 class Compared(Section):
-    """Servers whose weights for a model are compared with its own."""
+    """Servers whose weights for a model are compared with its initial weights."""
 
     servers: Identifiers
-    targets: Identifier  # images of which a client computes gradients one by one
+    targets: Identifier  # images for single-image gradients
 
 
 class Samples(Section):
-    """How many gradients a client samples, by scale."""
+    """Number of gradients that a client samples, by scale."""
 
     smoke: Count
     laptop: Count
@@ -80,26 +79,26 @@ class Entry(Section):
 
     title: str = Field(min_length=1)
     caption: str = Field(min_length=1)  # reStructuredText: what to see
-    time: str = ""  # at laptop scale on 2 cores, where it is known
+    time: str = ""  # at laptop scale on 2 cores, if known
     enabled: bool = True
     make: str  # module of the package whose `make` draws or computes it
-    evidence: Literal["table", "index"] | None = None  # whether claims read it, and as what
+    evidence: Literal["table", "index"] | None = None  # whether and how claims read it
 
     heading: str | None = None  # title inside the figure
-    note: str | list[str] | None = None  # what the figure says below; sentences
-    words: Words  # what else the module takes
+    note: str | list[str] | None = None  # sentences below the figure
+    words: Words  # further settings for the module
 
-    experiment: Identifier | None = None  # originals, reconstructions and scores are read
-    models: list[str] | None = None  # of experiments, by patterns such as cnn3_v*_tanh; else all
-    attacks: dict[Identifier, str] | Identifiers | None = None  # with headings; else all
-    unseen: Ids  # more attacks, whose scores the axes have room for
-    names: dict[Identifier, str] | None = None  # networks that are drawn, and what to call them
+    experiment: Identifier | None = None  # source of originals, reconstructions and scores
+    models: list[str] | None = None  # of experiments, by patterns such as cnn3_v*_tanh; default all
+    attacks: dict[Identifier, str] | Identifiers | None = None  # with headings; default all
+    unseen: Ids  # attacks not shown, whose scores the axes include
+    names: dict[Identifier, str] | None = None  # networks shown, with labels
     scores: Ids
-    points: Ids  # more scores
+    points: Ids  # further scores
     security: Ids
     rank: Ids
-    trained: Ids  # summaries of the trainings behind experiments
-    experiments: Ids  # of which the module takes more than scores
+    trained: Ids  # summaries of the trainings used by experiments
+    experiments: Ids  # for modules that read more than scores
     targets: Identifier | None = None
     initial: Ids  # models with their initial weights
     dataset: DatasetName | None = None
@@ -122,23 +121,20 @@ class Paper(Section):
 
     title: str = Field(min_length=1)
     caption: str = Field(min_length=1)
-    shared: Any = None  # anchors for what several entries have in common
+    shared: Any = None  # anchors for content shared by several entries
     figures: Entries
     tables: Entries
 
     def entries(self, kind: str) -> Mapping[str, Entry]:
-        """Entries that are not switched off: `figures` or `tables`."""
+        """Return enabled entries of `figures` or `tables`."""
         found: dict[str, Entry] = getattr(self, kind)
         return {name: entry for name, entry in found.items() if entry.enabled}
 
 
 def load(path: Path) -> Paper:
-    """Read and check one results.yaml.
+    """Read and validate one results.yaml.
 
-    Raises
-    ------
-    ConfigError
-        Naming the file, the key, its value and what to do.
+    Raises `ConfigError` that names file, key, value and remedy.
     """
     try:
         paper = Paper.model_validate(config_file.read(path))

@@ -1,4 +1,4 @@
-"""Files and words of tables that take more of the config than an entry can say."""
+"""Inputs of tables that need more of the config than an entry can express."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ Made = tuple["Files", "Words"]
 
 
 def paper_table(writer: Writer, files: Files, words: Words) -> Made:
-    """A paper's table beside ours: its claims tell what stands in it."""
+    """A paper's table beside ours, whose cells are defined by claims."""
     claims = writer.results.claims(writer.name.partition("_")[0])
     return {"claims": claims, **files}, {**words, "name": writer.name}
 
 
 def inconspicuous(writer: Writer, files: Files, words: Words) -> Made:
-    """Weights that servers send, compared in a job a model."""
+    """Weights sent by servers, compared in one job per model."""
     pattern = writer.paths.inconspicuous
     return {**files, "parts": [pattern.format(model=name) for name in writer.entry.compared]}, words
 
 
 def pruned(writer: Writer, files: Files, words: Words) -> Made:
-    """Gradients of experiments (one network or group each), without Soteria and with it."""
+    """Gradients of experiments (one network or group each), without and with Soteria."""
     for key, defence in (("before", "none"), ("after", "soteria")):
         files[key] = [
             writer.paths.gradient.format(
@@ -41,7 +41,7 @@ def pruned(writer: Writer, files: Files, words: Words) -> Made:
 
 
 def losses(writer: Writer, files: Files, words: Words) -> Made:
-    """Scores of experiments, what their servers sent, and each one's loss and output bias."""
+    """Scores of experiments, weights sent by their servers, and each one's loss and output bias."""
     config, paths = writer.config, writer.paths
     files |= {"scores": [], "models": []}
     words["cases"] = []
@@ -57,7 +57,7 @@ def losses(writer: Writer, files: Files, words: Words) -> Made:
 
 
 def parameters(writer: Writer, files: Files, words: Words) -> Made:
-    """Networks as they are at paper scale, whatever the scale of this run."""
+    """Networks at paper scale, whatever the scale of this run."""
     paper = writer.config.at("paper")
     for case in words["cases"]:
         case["chain"] = paper.chain(case.pop("model")).describe()
@@ -65,12 +65,12 @@ def parameters(writer: Writer, files: Files, words: Words) -> Made:
 
 
 def propositions(writer: Writer, files: Files, words: Words) -> Made:
-    """The images that the propositions are computed on."""
+    """Images for the propositions."""
     return files, {**words, "dataset": resolve(str(writer.entry.dataset), writer.config.images)}
 
 
 def histograms(writer: Writer, files: Files, words: Words) -> Made:
-    """Data, networks and what clients kept, a folder, of trainings without and with a lock."""
+    """Data, networks and clients' keys (a folder) of trainings without and with a lock."""
     paths, config = writer.paths, writer.config
     pairs: list[list[dict[str, Any]]] = [[], []]
     for curve in writer.curves:
@@ -96,7 +96,7 @@ def histograms(writer: Writer, files: Files, words: Words) -> Made:
     return files, {"cases": cases}
 
 
-# By the module of an entry's `make`.
+# By the module in an entry's `make`.
 SPECIAL: dict[str, Callable[[Writer, Files, Words], Made]] = {
     "gradleak.tables.paper": paper_table,
     "gradleak.tables.joined": inconspicuous,

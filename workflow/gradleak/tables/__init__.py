@@ -1,1 +1,1 @@
-"""Tables that need more than a claims file: the index of networks, many images."""
+"""Tables that need more than a claims file, such as the index of networks."""

@@ -1,4 +1,4 @@
-"""Accuracies with and without a key-lock, of each client and under another key (FedKL I, III)."""
+"""Accuracies with and without a key-lock, by client and under another key (FedKL I, III)."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from gradleak.tables.tidy import Row, cell, frame
 KEYS = ["model", "training", "network", "dataset", "split", "lock", "client"]
 COLUMNS = [*TABLES, *KEYS, "error", "tested"]
 LEVEL = 0.95
-# What a client is called here: the only network of a central training, the server's, the mean over
-# clients, and a key that is none of the clients'.
+# Names of clients: the only network of a central training, the server's, the mean over clients, and
+# a key that no client has.
 CENTRAL, SERVER, MEAN, RANDOM = "central", "server", "mean", "random"
-# Epochs from which on two curves have a correlation worth the name.
+# Minimum number of epochs for a correlation of two curves.
 FEWEST = 3
 
 
@@ -31,29 +31,28 @@ def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.Dat
     Parameters
     ----------
     cases
-        For each training of each network: ``summary`` and ``curve``, its files, ``column``, what
-        to call the network and its data, and ``model``, ``training``, ``network``, ``dataset``,
-        ``split`` and ``lock`` (``with`` or ``without``).
+        For each training of each network: files ``summary`` and ``curve``; ``column``, the label of
+        network and data; ``model``, ``training``, ``network``, ``dataset``, ``split`` and ``lock``
+        (``with`` or ``without``).
     images, scale
-        For the columns of these names.
+        Values of these columns.
 
     Returns
     -------
     pandas.DataFrame
-        In percent: ``accuracy`` on `tested` images that neither trained the network nor chose its
-        epoch, the mean over draws of the weights (and over clients for ``mean``); ``gap``, that
-        less the random key's; ``change``, with the lock less without it, in the same regime.
-        ``low`` and ``high`` are 95 % binomial intervals (Wilson; of a difference, of independent
-        shares), ``error`` half of that over z: all networks are tested on the same few images,
-        so neither draws nor clients make it smaller. ``curve_correlation`` is that of the
-        accuracies of two central trainings over the epochs, and ``epochs_above`` the share of the
-        epochs in which the lock is above. `n` counts trainings, of which `n_ok` gave a number;
-        one that failed leaves none.
+        In percent: ``accuracy`` on `tested` images used neither for training nor for choosing the
+        epoch, the mean over seeds (and over clients for ``mean``); ``gap``, that minus the random
+        key's; ``change``, with the lock minus without it, in the same regime. ``low`` and ``high``
+        are 95 % binomial intervals (Wilson; of a difference, of independent shares), ``error`` half
+        of that over z: all networks are tested on the same few images, so more seeds or clients do
+        not reduce it. ``curve_correlation`` correlates the accuracies of two central trainings over
+        epochs, and ``epochs_above`` is the share of epochs in which the lock is above. `n` counts
+        trainings, of which `n_ok` gave a number; a failed one leaves none.
 
     Raises
     ------
     ArtifactError
-        If a summary has no row of its network, or two of one client and draw.
+        If a summary has no row of its network, or two for one client and seed.
     """
     found = [_Case(case) for case in cases]
     rows = [row for case in found for row in [*case.accuracies(), *case.gaps()]]
@@ -63,7 +62,7 @@ def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.Dat
 
 
 class _Case:
-    """A network of one training: its clients' accuracies over draws of the weights."""
+    """A network of one training: its clients' accuracies over seeds."""
 
     def __init__(self, case: Mapping[str, Any]) -> None:
         self.case = case
@@ -75,7 +74,7 @@ class _Case:
         accuracy = pd.to_numeric(own["test_accuracy"], errors="coerce")
         summary = own.assign(test_accuracy=accuracy, test=own["test"].astype(int))
         self.central = bool((summary["regime"] == CENTRAL).any())
-        # A client of a central training is called by that too.
+        # The client of a central training also goes by that name.
         called = summary["client"].where(
             summary["regime"] != CENTRAL, (CENTRAL + "_" + summary["client"]).str.rstrip("_")
         )
@@ -84,17 +83,17 @@ class _Case:
                 f"{path} has two rows of one client and draw of {model}; {again(path)}."
             )
         self.clients = {str(name): rows for name, rows in summary.groupby(called, sort=False)}
-        # Clients with a key of their own.
+        # Clients that hold a key.
         self.numbered = sorted((name for name in self.clients if name.isdigit()), key=int)
 
     def head(self, client: str, metric: str) -> Row:
-        """Columns that say which network this is, and what of it."""
+        """Columns that identify the network and the metric."""
         keys = {key: self.case[key] for key in ("column", *KEYS) if key != "client"}
         row = _words(self.case["lock"], client)
         return {"row": row, **keys, "client": client, "metric": metric}
 
     def accuracies(self) -> Iterator[Row]:
-        """Rows ``accuracy`` of each client, and of the mean over those with a key of their own."""
+        """Yield rows ``accuracy`` of each client, and of the mean over clients that hold a key."""
         for client, own in self.clients.items():
             yield {**self.head(client, "accuracy"), **_share(own)}
         if self.numbered:
@@ -103,7 +102,7 @@ class _Case:
             yield {**self.head(MEAN, "accuracy"), **mean}
 
     def gaps(self) -> Iterator[Row]:
-        """Rows ``gap``: accuracies less that of the random key."""
+        """Yield rows ``gap``: accuracies minus that of the random key."""
         if RANDOM not in self.clients or not self.numbered:
             return
         rows = {row["client"]: row for row in self.accuracies()}
@@ -117,7 +116,7 @@ class _Case:
 
 
 def _words(lock: str, client: str) -> str:
-    """A row as Tables I and III call it."""
+    """Label of a row, as in Tables I and III."""
     if client.startswith(CENTRAL):
         other = client.removeprefix(CENTRAL).replace("_", ", ")
         return f"Centralized {'w/ KL' if lock == 'with' else 'w/o KL'}{other}"
@@ -145,7 +144,7 @@ def _share(own: pd.DataFrame) -> Row:
 
 
 def _difference(one: Row, other: Row) -> Row:
-    """`one` less `other`, as of independent shares."""
+    """`one` minus `other`, as independent shares."""
     gap = one["ours"] - other["ours"]
     error = float(np.hypot(one["error"], other["error"]))
     half = z_value(LEVEL) * error
@@ -155,7 +154,7 @@ def _difference(one: Row, other: Row) -> Row:
 
 
 def _changes(rows: Sequence[Row]) -> list[Row]:
-    """Rows ``change``: accuracy with the lock less without it, central or in a federation."""
+    """Rows ``change``: accuracy with the lock minus without it, central or federated."""
     places = {
         (row["network"], row["dataset"], row["split"], row["lock"], row["client"]): row
         for row in rows
@@ -172,7 +171,7 @@ def _changes(rows: Sequence[Row]) -> list[Row]:
 
 
 def _pairs(cases: Sequence[_Case]) -> Iterator[tuple[_Case, _Case]]:
-    """Central trainings of a network without and with the lock."""
+    """Yield central trainings of a network without and with the lock."""
     keys = ("network", "dataset", "split", "training")
     for locked, plain in product(cases, repeat=2):
         locks = locked.case["lock"], plain.case["lock"]
@@ -182,7 +181,7 @@ def _pairs(cases: Sequence[_Case]) -> Iterator[tuple[_Case, _Case]]:
 
 
 def _curves(plain: _Case, locked: _Case) -> Iterator[Row]:
-    """How the accuracies of two trainings go over the epochs, draw by draw."""
+    """Compare the accuracies of two trainings over epochs, seed by seed."""
     one, other = (_curve(case.case) for case in (plain, locked))
     both = one.merge(other, on=["seed", "epoch"], suffixes=("_without", "_with"))
     pairs = [
@@ -204,7 +203,6 @@ def _curves(plain: _Case, locked: _Case) -> Iterator[Row]:
 
 
 def _curve(case: Mapping[str, Any]) -> pd.DataFrame:
-    """Validation accuracy by draw and epoch."""
     text = read_csv(case["curve"], dtype=str, keep_default_na=False)
     own = text[(text["model"] == case["model"]) & (text.get("client", "") == "")]
     accuracy = pd.to_numeric(own["validation_accuracy"], errors="coerce")
@@ -215,6 +213,6 @@ def _curve(case: Mapping[str, Any]) -> pd.DataFrame:
 def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Table from files: ``summaries`` and ``curves`` of the trainings that ``curves`` names."""
+    """Make the table from files: ``summaries`` and ``curves`` of the trainings in ``curves``."""
     each = zip(files["summaries"], files["curves"], words["curves"], strict=True)
     return table([{"summary": one, "curve": other, **entry} for one, other, entry in each], **case)

@@ -1,4 +1,4 @@
-"""How much a key-lock keeps from attackers who know this or that of it, or fit what it does."""
+"""Protection by a key-lock against attackers who know parts of it, or fit its effect."""
 
 from __future__ import annotations
 
@@ -18,27 +18,16 @@ PLACE = ("network", "dataset", "method")
 COLUMNS = [*TABLES, *PLACE, "case", "model", "attack", "result"]
 RUN = ["seed", "batch", "index"]
 READ = ["model", "answer", *RUN, "metric", "value", "status"]
-# Metric: the value that a failed run counts as, the worst.
+# By metric, the worst value, assigned to failed runs.
 WORST = {"mse": np.inf, "psnr": -np.inf, "ssim": -np.inf, "lpips_alex": np.inf}
 ALWAYS = ("mse", "psnr", "ssim")
 
 
 def runs(path: str, model: str) -> pd.DataFrame:
-    """One row for each run of an attack on a network, a column for each metric of `WORST`.
+    """Return one row per run of an attack on `model`, with a column per metric of `WORST`.
 
-    A failed run has NaN; LPIPS is left out where no run has it.
-
-    Parameters
-    ----------
-    path
-        Score file.
-    model
-        The network.
-
-    Raises
-    ------
-    ArtifactError
-        If the file has no rows of it.
+    A failed run has NaN; LPIPS is left out if no run has it. Raises `ArtifactError` if the score
+    file `path` has no rows of the network.
     """
     scores = read_csv(path, READ, keep_default_na=False)
     scores = scores[(scores["model"] == model) & (scores["answer"] == 0)]
@@ -53,7 +42,7 @@ def runs(path: str, model: str) -> pd.DataFrame:
 
 
 def median(values: pd.Series, metric: str) -> float:
-    """Median of a metric over runs, a failed one counting as the worst; may be infinite."""
+    """Median of a metric over runs, failed ones counting as the worst; may be infinite."""
     return float(values.fillna(WORST[metric]).median())
 
 
@@ -65,24 +54,24 @@ def table(
     Parameters
     ----------
     panels
-        ``network``, ``dataset`` and ``method`` in words, ``case`` (what the attacker has),
-        ``experiment``, ``attack`` and ``model`` of each.
+        For each panel: labels ``network``, ``dataset`` and ``method``; ``case`` (what the attacker
+        has), ``experiment``, ``attack`` and ``model``.
     scores
         The score file of each.
     base
-        The case that the others are compared with: the one without a lock.
+        The reference case, without a lock.
     images, scale
-        For the columns of these names.
+        Values of these columns.
 
     Returns
     -------
     pandas.DataFrame
-        For each of ``mse``, ``psnr``, ``ssim`` and, where it was computed, ``lpips_alex``: its
-        mean (with a 95 % bootstrap interval; none if a run failed), ``…_median`` (a failed run
-        counts as the worst; none if it is the median), ``…_sd``. Against the case without lock, on
-        the runs that both have: ``mse_ratio``, the ratio of medians, and ``psnr_change``,
-        ``ssim_change``, ``lpips_alex_change``, their difference. ``n`` counts runs (draws of
-        weights and images), ``n_ok`` those that did not fail.
+        For each of ``mse``, ``psnr``, ``ssim`` and, if computed, ``lpips_alex``: mean (with a 95 %
+        bootstrap interval; none if a run failed), ``…_median`` (failed runs count as the worst;
+        none if the median is one), ``…_sd``. Against the case without lock, on common runs:
+        ``mse_ratio``, the ratio of medians, and ``psnr_change``, ``ssim_change``,
+        ``lpips_alex_change``, their difference. ``n`` counts runs (seeds and images), ``n_ok``
+        successful ones.
     """
     found = [runs(path, panel["model"]) for panel, path in zip(panels, scores, strict=True)]
     places = [[panel[key] for key in PLACE] for panel in panels]
@@ -100,7 +89,6 @@ def table(
 
 
 def _own(head: Row, one: pd.DataFrame) -> Iterator[Row]:
-    """Mean, median and spread of each metric."""
     for metric, values in one.items():
         good = values.dropna().to_numpy()
         counts, complete = (len(values), len(good)), len(good) == len(values)
@@ -119,7 +107,7 @@ def _own(head: Row, one: pd.DataFrame) -> Iterator[Row]:
 
 
 def _against(head: Row, one: pd.DataFrame, other: pd.DataFrame, base: str) -> Iterator[Row]:
-    """Medians against those of the same runs in the case `base`."""
+    """Yield medians compared with those of the same runs in the case `base`."""
     shared = one.index.intersection(other.index)
     for metric in WORST:
         if metric not in one or metric not in other:
@@ -136,5 +124,5 @@ def _against(head: Row, one: pd.DataFrame, other: pd.DataFrame, base: str) -> It
 def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Table from files: ``scores`` of the ``panels`` of `words`; ``base`` is compared with."""
+    """Make the table from files: ``scores`` of ``panels`` of `words`, with reference ``base``."""
     return table(words["panels"], list(files["scores"]), words["base"], **case)

@@ -1,4 +1,4 @@
-"""How many of a network's parameters are its lock's (FedKL Table III)."""
+"""A lock's share of a network's parameters (FedKL Table III)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from gradleak.models.chain import Chain, LinearSpec
 from gradleak.tables.tidy import cell, frame
 
 COLUMNS = [*TABLES, "network", "classes", "input"]
-# Table III's shares are those of networks with 100 classes, its accuracies on MNIST and CIFAR-10
-# of such with 10.
+# Table III's shares are for networks with 100 classes, its accuracies on MNIST and CIFAR-10 for
+# networks with 10.
 CLASSES = (10, 100)
 
 
 def statistics(chain: Chain) -> int:
-    """Running means and variances of all norms."""
+    """Count running means and variances of all norms."""
     return 2 * sum(part.shape.filters for part in chain.parts if part.normed)
 
 
 def counts(chain: Chain) -> dict[str, tuple[float, str]]:
-    """Numbers of a locked network, each with what it counts.
+    """Counts of a locked network's parameters, each with a description.
 
     ``share`` is lock / (parameters + running statistics), in percent.
     """
@@ -45,7 +45,7 @@ def counts(chain: Chain) -> dict[str, tuple[float, str]]:
 
 
 def with_classes(chain: Chain, classes: int) -> Chain:
-    """The same network with so many outputs."""
+    """Change the number of outputs of a network."""
     last = chain.specs[-1]
     assert isinstance(last, LinearSpec)
     return replace(chain, specs=(*chain.specs[:-1], replace(last, outputs=classes)))
@@ -57,10 +57,10 @@ def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.Dat
     Parameters
     ----------
     cases
-        ``network``, what to call it (``row``), its ``chain`` with a lock (a description), and an
-        ``input`` (C, H, W) where that of the chain is not meant.
+        For each network: ``network``, its label ``row``, description ``chain`` with a lock, and an
+        ``input`` (C, H, W) if different from the chain's.
     images, scale
-        For the columns of these names; nothing here depends on them.
+        Values of these columns; the numbers do not depend on them.
     """
     rows = []
     for case in cases:
@@ -78,5 +78,5 @@ def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.Dat
 def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Table of the networks that ``cases`` of `words` describe; it needs no files."""
+    """Make the table of the networks in ``cases`` of `words`; it needs no files."""
     return table(words["cases"], **case)

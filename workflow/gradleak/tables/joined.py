@@ -1,4 +1,4 @@
-"""Tables of several files, one after the other."""
+"""Concatenate tables of several files."""
 
 from __future__ import annotations
 
@@ -13,5 +13,5 @@ from gradleak.artifacts import read_csv
 def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Table from files: ``parts``, whose rows it has."""
+    """Make the table from the rows of files ``parts``."""
     return pd.concat([read_csv(path) for path in files["parts"]], ignore_index=True)

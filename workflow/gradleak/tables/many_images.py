@@ -1,4 +1,4 @@
-"""The cells of COPA's Table 2 over many images, of which the paper shows two."""
+"""COPA's Table 2 over many images; the paper shows two."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _mean(values: np.ndarray) -> float:
     return float(np.mean(values))
 
 
-# Our metric: the score's, the mean, whether the interval is taken on log10, and what it is.
+# By our metric: the score's metric, the mean, whether the interval is on log10, and a note.
 METRICS: dict[str, tuple[str, Callable[[np.ndarray], float], bool, str]] = {
     "mse": ("mse", _geometric, True, "geometric mean"),
     "mse_mean": ("mse", _mean, True, "arithmetic mean; the interval is on log10"),
@@ -46,18 +46,18 @@ def table(
     Parameters
     ----------
     scores
-        As ``gradleak.scores`` writes them.
+        As written by ``gradleak.scores``.
     rows, columns
-        What to call each model and each attack, in the table's order.
+        Labels of models and attacks, in the table's order.
     images, scale
-        For the columns of these names.
+        Values of these columns.
 
     Returns
     -------
     pandas.DataFrame
-        ``ours`` is the mean that ``note`` names; ``low`` and ``high`` the 95 % prediction
-        interval of a single run; ``n`` the runs and ``n_ok`` those that worked. A mean over some
-        of the runs would flatter, so there is none if one failed.
+        ``ours`` is the mean named in ``note``; ``low`` and ``high`` the 95 % prediction interval of
+        a single run; ``n`` the runs and ``n_ok`` the successful ones. There is no mean if a run
+        failed, since the others would be a biased selection.
     """
     values = pd.to_numeric(scores["value"], errors="coerce")
     scores = scores.assign(value=values.where(scores["status"] == "ok"))
@@ -87,6 +87,6 @@ def _cells(
 def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Table from files: ``scores``; ``rows`` and ``columns`` of `words` as `table` takes them."""
+    """Make the table from files: ``scores``; ``rows`` and ``columns`` of `words` as in `table`."""
     scores = network_index.read(files["scores"])
     return table(scores, words["rows"], words["columns"], **case)

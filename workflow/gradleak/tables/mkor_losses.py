@@ -1,4 +1,4 @@
-"""What the loss does to MKOR: raw logits, cross-entropy, and output biases of several sizes."""
+"""Effect of the loss on MKOR: raw logits, cross-entropy, and output biases of several sizes."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ COLUMNS = [*FACTS, *PSNR, "psnr_scaled_mean", "ssim_mean", "n", "n_ok", "largest
 
 
 def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """One row for each score file and network.
+    """Return one row for each score file and network.
 
     Parameters
     ----------
     cases
-        ``scores``, ``model`` (what the server sent), ``loss`` and ``output_bias`` of each.
+        For each: ``scores``, ``model`` (as sent by the server), ``loss`` and ``output_bias``.
 
     Returns
     -------
     pandas.DataFrame
-        PSNR in dB and SSIM over all `n` images of all batches, 0 for those that did not come back;
-        `n_ok` did. `psnr_scaled` forgives a wrong brightness, which a network without biases leaves
-        open. `largest_bias` is the largest bias of the last layer over its initial limit
-        1/sqrt(inputs), `ks_p` the p-value of a Kolmogorov-Smirnov test of these biases against that
-        limit: what a client could notice.
+        PSNR in dB and SSIM over all `n` images of all batches, 0 for those not reconstructed;
+        `n_ok` were. `psnr_scaled` ignores a wrong brightness, which a network without biases leaves
+        undetermined. `largest_bias` is the largest bias of the last layer over its initialization
+        range 1/sqrt(inputs), `ks_p` the p-value of a Kolmogorov-Smirnov test of these biases
+        against that range: what a client could notice.
     """
     rows = []
     for case in cases:
@@ -42,7 +42,7 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
         for chain in models.chains:
             own = frame[(frame["model"] == chain.name) & (frame["answer"] == 0)]
             ok = own["status"] == "ok"
-            # As in the paper's tables beside ours, an image that did not come back counts as 0.
+            # As in the paper's tables beside ours, an image not reconstructed counts as 0.
             values = own["value"].where(ok, 0.0).astype(float)
             psnr, scaled, ssim = (
                 values[own["metric"] == name] for name in ("psnr", "psnr_scaled", "ssim_gauss")
@@ -56,7 +56,7 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
 
 
 def _noticed(models: files.ModelFile, chain: str, last: str) -> tuple[float, float]:
-    """Largest bias of the last layer and the test's p-value, under the first draw of weights."""
+    """Largest bias of the last layer and the test's p-value, under the first seed."""
     weights = files.select(models.weights, chain, 0)
     bias = weights.get(f"{last}.bias")
     if bias is None:
@@ -69,6 +69,6 @@ def _noticed(models: files.ModelFile, chain: str, last: str) -> tuple[float, flo
 def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Table from files: ``scores`` and ``models``, of each a ``cases`` of `words`."""
+    """Make the table from files: ``scores`` and ``models`` for each of ``cases`` of `words`."""
     each = zip(files["scores"], files["models"], words["cases"], strict=True)
     return table([{"scores": scores, "model": model, **entry} for scores, model, entry in each])

@@ -1,4 +1,4 @@
-"""What Soteria takes from gradients that carry images, and what it takes from empty columns."""
+"""Columns that Soteria prunes from gradients: those that carry images, and empty ones."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ COLUMNS = ["result", "model", "batch", "features", "empty", "pruned", "pruned_sh
 
 
 def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """One row for each experiment, network and batch.
+    """Return one row for each experiment, network and batch.
 
     Parameters
     ----------
     cases
-        ``result`` (an experiment), ``before`` and ``after``: gradient files without Soteria and
-        with it; the first draw of weights counts.
+        For each: ``result`` (an experiment), gradient files ``before`` and ``after`` Soteria, of
+        which the first seed is used.
 
     Returns
     -------
     pandas.DataFrame
-        Columns of the first fully connected layer's gradient: `features` of them, `empty` ones
-        that are 0 without any defence, and `pruned` ones that Soteria set to 0 in addition;
-        `pruned_share` of those that were not empty.
+        Columns of the first fully connected layer's gradient: `features` in total, `empty` ones
+        that are 0 without any defence, and `pruned` ones that Soteria additionally set to 0;
+        `pruned_share` of the columns that were not empty.
     """
     rows = []
     for case in cases:
@@ -47,6 +47,6 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
 def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Table from files: gradients ``before`` and ``after`` of the ``results`` of `words`."""
+    """Make the table from files: gradients ``before`` and ``after``, for ``results`` of `words`."""
     each = zip(words["results"], files["before"], files["after"], strict=True)
     return table([{"result": name, "before": one, "after": other} for name, one, other in each])

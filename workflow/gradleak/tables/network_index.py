@@ -1,4 +1,4 @@
-"""c(M) against the error of reconstructions, over networks: whether it is an indicator."""
+"""Index of networks: c(M) against reconstruction error, and their rank correlation."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from gradleak.tables.tidy import Row, cell, finite, frame
 DETAILS = ["family", "convolutions", "image", "c", "exact", "layers"]
 COLUMNS = [*TABLE_COLUMNS, *DETAILS]
 LEVEL = 0.95
-WORDS = {1: "two", 2: "three", 3: "four", 4: "five", 5: "six"}  # layers, the last fully connected
+# Numbers of layers, the last fully connected.
+WORDS = {1: "two", 2: "three", 3: "four", 4: "five", 5: "six"}
 ALL = "all networks"
 
 
 def read(paths: Iterable[str]) -> pd.DataFrame:
-    """Read tables of one kind as one; text that is empty stays empty.
+    """Concatenate tables of one kind; empty text stays empty.
 
-    Raises
-    ------
-    ArtifactError
-        If there is no file.
+    Raises `ArtifactError` if there is no file.
     """
     frames = [read_csv(path, keep_default_na=False) for path in paths]
     if not frames:
@@ -40,16 +38,9 @@ def read(paths: Iterable[str]) -> pd.DataFrame:
 def networks(security: pd.DataFrame) -> pd.DataFrame:
     """One row per network: c(M) (eq. 8), whether all its ranks are structural, and its sizes.
 
-    Parameters
-    ----------
-    security
-        Rank facts of each layer, as ``gradleak.security`` writes them.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Index: the network. ``c`` is the mean over seeds; ``expansion`` the outputs of the first
-        layer per input; ``layers`` the sizes as text.
+    `security` has rank facts of each layer, as written by ``gradleak.security``. The index is the
+    network; ``c`` is the mean over seeds, ``expansion`` the number of outputs of the first layer
+    per input, ``layers`` the sizes as text.
     """
     rows = {}
     for name, layers in security.groupby("model", sort=True):
@@ -75,9 +66,9 @@ def _sizes(layers: pd.DataFrame) -> str:
 
 
 def errors(scores: pd.DataFrame) -> pd.DataFrame:
-    """MSE of each run: ``network, attack, seed, index, value``; infinite where the run failed.
+    """MSE of each run: ``network, attack, seed, index, value``.
 
-    An infinite value takes the last rank, so a failed run counts as the worst.
+    The value of a failed run is infinite, so it takes the last rank.
     """
     found = scores[scores["metric"] == "mse"].rename(columns={"model": "network"})
     value = pd.to_numeric(found["value"], errors="coerce").where(found["status"] == "ok", np.inf)
@@ -90,16 +81,13 @@ def table(scores: pd.DataFrame, security: pd.DataFrame, images: str, scale: str)
     """Tidy table: rows of each network, then the rank correlations.
 
     A network has a row for c(M), one for its expansion (the first layer's outputs per input) and
-    one for each attack, whose ``ours`` is the median MSE over images and seeds with failed runs
-    as infinite (empty if that is infinite), ``low`` and ``high`` the 95 % prediction interval
-    over the runs that worked. A summary has Spearman's correlation of c(M) with that median, or
-    with the median over seeds on one image, and its bootstrap interval (as in the claims); ``n``
-    is then the number of networks and ``n_ok`` that of networks with a finite error.
+    one for each attack, whose ``ours`` is the median MSE over images and seeds with failed runs as
+    infinite (empty if the median is), ``low`` and ``high`` the 95 % prediction interval over
+    successful runs. A summary has Spearman's correlation of c(M) with that median, or with the
+    median over seeds for one image, and its bootstrap interval (as in the claims); its ``n`` is the
+    number of networks and ``n_ok`` that of networks with a finite error.
 
-    Raises
-    ------
-    ArtifactError
-        If scores and security do not name the same networks.
+    Raises `ArtifactError` if scores and security do not have the same networks.
     """
     sizes, runs = networks(security), errors(scores)
     if set(sizes.index) != set(runs["network"]):
@@ -157,5 +145,5 @@ def _summary_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
 def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Table from files: ``scores`` and ``security``."""
+    """Make the table from files: ``scores`` and ``security``."""
     return table(read(files["scores"]), read(files["security"]), **case)

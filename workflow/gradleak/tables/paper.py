@@ -1,4 +1,4 @@
-"""A paper's table with our numbers beside."""
+"""A paper's table beside our numbers."""
 
 from __future__ import annotations
 
@@ -13,17 +13,10 @@ from gradleak.claims import Evidence, load, table
 def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Table from files.
+    """Make the table ``name`` of `words`.
 
-    Parameters
-    ----------
-    files
-        ``claims``, the paper's claims file, and what they are judged by: ``scores``, ``security``,
-        ``rank`` and ``tables``, as far as there are such.
-    words
-        ``name`` of the table in the claims file.
-    case
-        Image source and scale.
+    `files` has the paper's ``claims`` and, as available, its evidence ``scores``, ``security``,
+    ``rank`` and ``tables``; `case` has image source and scale.
     """
     given = {kind: files.get(kind, []) for kind in ("scores", "security", "rank", "tables")}
     found = table(load(files["claims"]), Evidence.read(**given), words["name"], **case)

@@ -1,4 +1,4 @@
-"""R-GAP Figure 4 in numbers: RA-i, accuracy and the error of reconstructions of ResNets."""
+"""R-GAP Figure 4 as numbers: RA-i, accuracy and reconstruction error of ResNets."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ def table(
     images: str,
     scale: str,
 ) -> pd.DataFrame:
-    """Tidy table: rows are networks, the first of which is the one without a cut skip.
+    """Tidy table: rows are networks, the first of which has all its skips.
 
     Parameters
     ----------
     scores, trained, rank
-        As ``gradleak.scores``, ``gradleak.training`` and ``gradleak.rank_table`` write them.
+        As written by ``gradleak.scores``, ``gradleak.training`` and ``gradleak.rank_table``.
     networks
-        What to call each model, in the table's order.
+        Labels of models, in the table's order.
     columns
-        What to call each experiment: how its networks got their weights, and how norms ran.
+        Labels of experiments: origin of the weights, and mode of norms.
     images, scale
-        For the columns of these names.
+        Values of these columns.
 
     Returns
     -------
     pandas.DataFrame
         In the column ``Architecture``: ``ra`` and ``ra_alone``, the largest RA-i of a layer with
         and without virtual constraints from before its block. In ``Trained``: ``accuracy`` on
-        images that neither trained the network nor chose its epoch, mean over seeds, and
+        images used neither for training nor for choosing the epoch, mean over seeds, and
         ``accuracy_change`` against the first network; intervals are binomial (Wilson; of a
         difference, of independent shares). For each experiment: the mean of ``mse`` (in [0, 1]),
         ``mse_input`` (of the network's inputs), ``psnr`` and ``ssim`` over images, with 95 %
@@ -117,7 +117,7 @@ def _interval(tried: pd.Series) -> tuple[float, float]:
 
 
 def _spreads(tried: pd.Series, base: pd.Series) -> Iterator[tuple[str, float, str]]:
-    """Spread of the errors, and both against another network's."""
+    """Spread of the errors, and ratios of mean and spread to another network's."""
     own, other = (
         (each.mean(skipna=False), each.std(skipna=False) if len(each) > 1 else np.nan)
         for each in (tried, base)
@@ -130,6 +130,6 @@ def _spreads(tried: pd.Series, base: pd.Series) -> Iterator[tuple[str, float, st
 def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Table from files: ``scores``, ``trained`` and ``rank``; `words` as `table` takes them."""
+    """Make the table from files: ``scores``, ``trained`` and ``rank``; `words` as in `table`."""
     scores, trained, rank = (network_index.read(files[k]) for k in ("scores", "trained", "rank"))
     return table(scores, trained, rank, words["networks"], words["columns"], **case)

@@ -1,4 +1,4 @@
-"""Passes back that Soteria takes, and that a gradient takes."""
+"""Backward passes for Soteria and for a gradient."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ from gradleak.models.files import read
 def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Table from files: a row for each network of ``models``."""
+    """Make the table: a row for each network in files ``models``."""
     chains = [chain for path in files["models"] for chain in read(path).chains]
     return pd.DataFrame([soteria.cost(chain) for chain in chains])

@@ -20,14 +20,14 @@ def cell(
     interval: tuple[float, float] = NOTHING,
     counts: Sequence[int] = (),
 ) -> Row:
-    """One value: `head` says of what, `counts` how many runs there were and how many worked."""
+    """Return a row: `head` identifies the value, `counts` are of all and of successful runs."""
     low, high = interval
     row = {"metric": metric, "ours": ours, "low": low, "high": high, "note": note}
     return {**head, **row, **dict(zip(("n", "n_ok"), counts, strict=False))}
 
 
 def frame(rows: Iterable[Row], columns: Sequence[str], images: str, scale: str) -> pd.DataFrame:
-    """Table of rows, with columns for the images and scale of the run."""
+    """Make a table of rows, with columns for images and scale of the run."""
     found = (
         pd.DataFrame(list(rows)).assign(images=images, scale=scale).reindex(columns=list(columns))
     )
@@ -35,5 +35,5 @@ def frame(rows: Iterable[Row], columns: Sequence[str], images: str, scale: str) 
 
 
 def finite(value: float) -> float:
-    """A number, NaN where it is infinite."""
+    """Replace an infinite number by NaN."""
     return float(value) if np.isfinite(value) else np.nan

@@ -1,4 +1,4 @@
-"""What follows from the paper's own printed numbers: means, differences, percentages, ranges."""
+"""Relations among the paper's printed numbers: means, differences, percentages, ranges."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ WORDS: dict[Kind, str] = {
     "increase": "the increase in percent",
     "count": "the count",
 }
-# How many numbers it takes, of those that do not take any count.
+# Number of cells required, for kinds that do not take any number.
 NEEDED: dict[Kind, int] = {"value": 1, "difference": 2, "increase": 2}
 
 
 class Relation(Closed):
-    """What numbers that the paper prints come to, and what it should be.
+    """A value derived from printed numbers, and the number it should equal.
 
-    `cells` are ids of claims, * for any part of one. `of`: their ``value`` (one cell), their
-    ``mean``, the first less the second (``difference``), by how many percent the second exceeds
-    the first (``increase``), or their number (``count``). It equals the number of the claim
-    `equals`, or without one the claim's own.
+    `cells` are ids of claims, in which * matches any part. `of`: their ``value`` (one cell),
+    ``mean``, first minus second (``difference``), by how many percent the second exceeds the first
+    (``increase``), or their number (``count``). It equals the number of the claim `equals`, by
+    default the claim's own.
     """
 
     of: Kind
@@ -43,7 +43,7 @@ class Relation(Closed):
     equals: str | None = None
 
     def value(self, numbers: Sequence[float]) -> float:
-        """What numbers come to."""
+        """Compute the value."""
         match self.of:
             case "count":
                 return float(len(numbers))
@@ -55,21 +55,19 @@ class Relation(Closed):
                 return sum(numbers) / len(numbers)
 
     def extremes(self, cells: Sequence[Statement]) -> tuple[float, float]:
-        """Least and largest value that the rounding of the numbers leaves."""
+        """Smallest and largest value within the rounding of the numbers."""
         ends = [(cell.value - cell.rounding, cell.value + cell.rounding) for cell in cells]
-        # Monotonic in each number, so the ends of the intervals tell.
+        # Monotonic in each number, so the ends of the intervals suffice.
         falling = self.of in ("difference", "increase")
         corners = itertools.product(*ends) if falling else zip(*ends, strict=True)
         found = [self.value(corner) for corner in corners]
         return min(found), max(found)
 
     def check(self, claim: Statement, printed: Printed) -> tuple[str, float, float]:
-        """What is wrong in words, if anything; how far off the value is, and the value.
+        """Return the problem in words, if any, the deviation, and the value.
 
-        Raises
-        ------
-        ConfigError
-            If a name is no claim with a number, or there is a wrong count of numbers.
+        Raises `ConfigError` if a name matches no claim with a number, or the count of numbers is
+        wrong.
         """
         cells = printed.named(self.cells, claim)
         needed = NEEDED.get(self.of, len(cells))
@@ -101,7 +99,7 @@ class Arithmetic(Form):
     asks = "paper"
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Judge relations of printed numbers; ours is what the one that fits least comes to."""
+        """Judge relations of printed numbers; our number is the value of the worst-fitting one."""
         assert isinstance(evidence, Printed)
         found = [relation.check(claim, evidence) for relation in self.relations]
         wrong = tuple(words for words, _, _ in found if words)
@@ -114,7 +112,7 @@ class Arithmetic(Form):
 class Range(Form):
     """Printed numbers lie from `low` to `high`: as many of `cells` as the tolerance says.
 
-    A cell lies inside if its rounding reaches the range.
+    A cell lies inside if its rounding interval reaches the range.
     """
 
     form: Literal["range"]
@@ -126,7 +124,7 @@ class Range(Form):
     asks = "paper"
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Judge how many printed numbers lie in a range; ours is their share."""
+        """Judge how many printed numbers lie in a range; our number is their share."""
         assert isinstance(evidence, Printed)
         cells = evidence.named(self.cells, claim)
         out = [
@@ -151,9 +149,9 @@ class PrintedPsnr(Form):
     asks = "paper"
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Judge whether the intervals that both roundings leave for each MSE overlap.
+        """Judge whether the MSE intervals from both roundings overlap.
 
-        That of a PSNR is ``255²/10^(PSNR/10)``.
+        A PSNR corresponds to an MSE of ``255²/10^(PSNR/10)``.
         """
         assert isinstance(evidence, Printed)
         cells: dict[tuple[str, str], dict[str, Statement]] = defaultdict(dict)

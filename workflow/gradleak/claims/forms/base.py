@@ -1,4 +1,4 @@
-"""What all forms of a query have in common, and what of a claim they are judged by."""
+"""Base class of the forms of a query, and helpers for judging."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradleak.claims.outcome import NotJudged, Outcome
 from gradleak.claims.statement import Closed, Rule, Statement, Tolerance
 from gradleak.claims.statistics import MIN_UNITS
 
-# An interval from the least to the largest value of ours.
+# An interval from the smallest to the largest of our values.
 EXTREMES = "least and largest"
 
 Asks = Literal["ours", "paper", "both"]
@@ -22,41 +22,36 @@ UNITS = {"seed": "seeds", "image": "images", "batch": "batches"}
 
 
 class Form(Closed):
-    """A form of a query: what it selects, how that is judged and what our number is then called.
+    """A form of a query: its selection, how it is judged, and what our number is called.
 
     A subclass has a literal `form`, its fields, `rules` and `judge`, and either `words` or `ours`.
     """
 
     form: str
-    rules: ClassVar[tuple[Rule, ...]]  # of tolerances that it takes
-    words: ClassVar[str] = ""  # what our number is
-    # Whether it is judged by our results, by the paper's own numbers alone, or by ours, with those
-    # of the paper able to refute it.
+    rules: ClassVar[tuple[Rule, ...]]  # of tolerances that it accepts
+    words: ClassVar[str] = ""  # name of our number
+    # Judged by our results, by the paper's own numbers, or by ours unless the paper's refute it.
     asks: ClassVar[Asks] = "ours"
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Judge a claim by evidence: our results, or the paper's own numbers as a run each.
+        """Judge a claim by evidence: our results, or the paper's own numbers as one run each.
 
-        Raises
-        ------
-        NotJudged
-            If something is missing, which the message names.
-        ArtifactError
-            If our results are malformed.
+        Raises `NotJudged` if something is missing, which the message names, and `ArtifactError` if
+        our results are malformed.
         """
         raise NotImplementedError
 
     def ours(self, tolerance: Tolerance) -> str:
-        """Say what our number is; nothing where there is none."""
+        """Describe our number; empty if there is none."""
         return self.words
 
     def interval(self, tolerance: Tolerance) -> str:
-        """Say what lies between low and high: `EXTREMES`, or how sure and of what."""
+        """Describe the interval from low to high: `EXTREMES`, or its coverage and quantity."""
         return "95 %"
 
 
 def percent(share: float) -> str:
-    """A share as a percentage, with a space."""
+    """Format a share as a percentage, with a space."""
     return f"{share:.0%}".replace("%", " %")
 
 
@@ -68,19 +63,19 @@ def enough(units: int, unit: str) -> None:
 
 
 def shared(unit: str, units: int, seeds: Iterable[Any], batches: Iterable[Any] = ()) -> str:
-    """Say, for a reason, what units share: images a batch, and one draw of the weights."""
+    """Say, for a reason, what units share: images of a batch, or one initialization."""
     of = len(set(batches)) if unit == "image" else 0
     words = f" of {of} {'batch' if of == 1 else 'batches'}" if 0 < of < units else ""
     return words + (", one draw of the weights" if unit != "seed" and len(set(seeds)) == 1 else "")
 
 
 class Elsewhere(Form):
-    """A sentence that is measured in another file, which no deterministic table can hold."""
+    """A sentence measured in another file, which no deterministic table can contain."""
 
     form: Literal["elsewhere"]
     reason: str = Field(min_length=1)
     rules = get_args(Rule)
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Leave it unjudged, for the reason given."""
+        """Leave it unjudged, with the given reason."""
         raise NotJudged(self.reason)

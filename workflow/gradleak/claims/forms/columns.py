@@ -1,4 +1,4 @@
-"""Columns of our tables: their values, which of two is less, and estimates with an error."""
+"""Columns of our tables: values, order of two, and estimates with an error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Column(Form, Side):
     words = "what our table has; of several values the median"
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Judge a column of a table: every value within the tolerance, or one more draw."""
+        """Judge a column of a table: every value within the tolerance, or one further draw."""
         values = evidence.column(self)
         n = int(values.size)
         if tolerance.rule != "prediction":
@@ -61,7 +61,7 @@ class Equal(Closed):
 
 
 def _told(pair: Less | Equal, evidence: Evidence) -> bool:
-    """Whether the paper prints both sides, if it is the paper that is asked."""
+    """True unless the paper is the evidence and does not print both sides."""
     return not isinstance(evidence, Printed) or all(evidence.prints(side) for _, side in pair)
 
 
@@ -75,7 +75,7 @@ class Columns(Form):
     asks = "both"
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Judge deterministic comparisons; ours is the smallest gap, above 0 where all hold.
+        """Judge deterministic comparisons; our number is the smallest gap, above 0 if all hold.
 
         Two equal integers have a gap of 0.5.
         """
@@ -90,7 +90,7 @@ class Columns(Form):
 
 
 def _gap(pair: Less | Equal, evidence: Evidence) -> float:
-    """How clearly a comparison holds: above 0 where it does."""
+    """Return how clearly a comparison holds, above 0 if it does."""
     first, second = (evidence.column(side) for _, side in pair)
     if isinstance(pair, Less):
         return float(second.min() - first.max())
@@ -100,7 +100,7 @@ def _gap(pair: Less | Equal, evidence: Evidence) -> float:
 
 
 class Estimates(Form):
-    """Estimates with a standard error, such as accuracies, compared; all must hold.
+    """Comparisons of estimates with a standard error, such as accuracies; all must hold.
 
     A side names one row of a table of ours, whose column ``error`` has the standard error. `less`
     is below `more`, or `more` is at least the tolerance's amount above it.
@@ -112,11 +112,11 @@ class Estimates(Form):
     asks = "both"
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Judge comparisons of estimates; ours is the least clear difference, with its interval.
+        """Judge comparisons of estimates; our number is the least clear difference.
 
-        A comparison holds where the whole interval of its difference lies above the amount (0 under
-        rule ``alpha``), and fails where all of it lies below. Else the two are not told apart: then
-        the claim is not judged, unless another comparison fails.
+        A comparison holds if the whole interval of its difference lies above the amount (0 under
+        rule ``alpha``), and fails if all of it lies below. Otherwise it is undecided: the claim is
+        not judged unless another comparison fails.
         """
         amount = tolerance.limit
         pairs = [pair for pair in self.comparisons if _told(pair, evidence)]
@@ -145,7 +145,7 @@ class Estimates(Form):
 def _difference(
     pair: Less, evidence: Evidence, claim: Statement, alpha: float
 ) -> tuple[float, float, float]:
-    """`more` less `less`, with the 1 − alpha interval of a difference of independent estimates."""
+    """`more` minus `less`, with the 1 − alpha interval of a difference of independent estimates."""
     less, more = (_estimate(side, evidence, claim) for side in (pair.less, pair.more))
     half = float(stats.norm.ppf(1 - alpha / 2)) * math.hypot(less[1], more[1])
     gap = more[0] - less[0]
@@ -153,7 +153,7 @@ def _difference(
 
 
 def _estimate(side: Side, evidence: Evidence, claim: Statement) -> tuple[float, float]:
-    """Value and standard error of the one row that a side names."""
+    """Value and standard error of the row selected by a side."""
     values = evidence.column(side)
     errors = evidence.column(side.model_copy(update={"column": ERROR}))
     if values.size != 1:

@@ -48,7 +48,7 @@ class Correlation(Form):
 
 
 class Point(Closed):
-    """The runs at one value of x."""
+    """Runs at one value of x."""
 
     x: float
     where: Where
@@ -69,7 +69,7 @@ class Trend(Form):
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge the sign of the rank correlation of x with the means of batches.
 
-        Batches are drawn for the bootstrap; one that failed altogether counts as the worst.
+        The bootstrap resamples batches; a batch without any success counts as the worst.
         """
         xs: list[float] = []
         means: list[float] = []

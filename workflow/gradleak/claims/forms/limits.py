@@ -20,8 +20,8 @@ from gradleak.claims.statistics import interval_of_mean, p_below_zero, p_majorit
 class Limit(Form):
     """Most units have all their runs beyond the amount in the tolerance.
 
-    With `best_of` only the best of the attacks in `where`, or the best answer, counts for each
-    seed and image.
+    With `best_of` only the best of the attacks in `where`, or the best answer, counts for each seed
+    and image.
     """
 
     form: Literal["limit"]
@@ -44,8 +44,8 @@ class Limit(Form):
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge a limit by the sign test: a unit succeeds if all its runs meet the limit.
 
-        A failed run has an infinite MSE: it never meets `at_most` and meets `at_least` of an error.
-        With ``best_of`` the best attack or answer on each seed and image is its one run.
+        A failed run has an infinite MSE: it never meets `at_most`, and meets `at_least` of an
+        error. With ``best_of`` the best attack or answer on each seed and image is its one run.
         """
         found = evidence.runs(self.where, self.metric, self.answers)
         found = found.assign(met=found["value"].fillna(worst(self.metric)))
@@ -82,7 +82,7 @@ class Limit(Form):
 
 
 class Measured(Closed):
-    """A metric of a selection; `amount` stands for the tolerance's where the metric is another."""
+    """A metric of a selection; `amount` overrides the tolerance's for another metric."""
 
     metric: str = "mse"
     where: Where = Field(default_factory=dict)
@@ -92,7 +92,7 @@ class Measured(Closed):
 class Share(Form):
     """`more` meets the limit in the tolerance more often than `less`, on the same units.
 
-    Every start counts, and a failed one does not meet the limit.
+    Every restart counts, and a failed one does not meet the limit.
     """
 
     form: Literal["share"]
@@ -107,8 +107,8 @@ class Share(Form):
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge which of two meets a limit more often: Wilcoxon's signed ranks over units.
 
-        A unit's value is the share of its runs that meet the limit; a failed run does not. Ours is
-        the mean difference of shares, with its 95 % interval.
+        A unit's value is the share of its runs that meet the limit; failed runs do not. Our number
+        is the mean difference of shares, with its 95 % interval.
         """
         counts: dict[str, tuple[int, int]] = {}
         seeds: set[str] = set()

@@ -15,10 +15,10 @@ from gradleak.claims.outcome import Outcome, holds
 from gradleak.claims.statement import Statement, Tolerance
 from gradleak.losses import BINARY, MarginLoss
 
-# μ from −20 to 20; 0 and 1 are among them.
+# μ from −20 to 20, including 0 and 1.
 MARGINS = np.arange(-800, 801) / 40.0
 
-# Whether the fact holds, and the number that tells: a largest gap or a least value.
+# Whether the fact holds, and the number that shows it: a largest gap or a smallest value.
 Found = tuple[bool, float]
 
 
@@ -47,7 +47,7 @@ def not_above_zero_after(loss: MarginLoss, amount: float) -> Found:
 
 
 def tends_to_zero(loss: MarginLoss, amount: float) -> Found:
-    """Behind its turn it rises strictly and stays below 0, and is 0 in the limit."""
+    """Beyond its minimum it rises strictly, stays below 0 and tends to 0."""
     values = loss.product(MARGINS[loss.turn + 0.1 < MARGINS])
     far = abs(float(loss.product(700.0)))
     return bool((np.diff(values) > 0).all() and (values < 0).all()) and far <= amount, far
@@ -63,8 +63,8 @@ def zero_after_one(loss: MarginLoss, amount: float) -> Found:
 def roots(loss: MarginLoss, value: float) -> list[float]:
     """Every μ of −20 to 20 with ∂ℓ/∂μ·μ = `value`, from the function alone.
 
-    Points of `MARGINS` that give it exactly, and sign changes of the difference between two of
-    them; a jump over `value`, as the hinge loss has at 1, is no root.
+    Points of `MARGINS` with exactly this value, and sign changes of the difference between two of
+    them; a jump across `value`, as of the hinge loss at 1, is not a root.
     """
 
     def gap(mu: float) -> float:
@@ -80,17 +80,17 @@ def roots(loss: MarginLoss, value: float) -> list[float]:
 
 
 def at_most_two(loss: MarginLoss, amount: float) -> Found:
-    """No more than two μ give one value of it, 0 included."""
+    """At most two μ give the same value, including 0."""
     values = {float(value) for value in loss.product(MARGINS[::10])}
     most = max(len(roots(loss, value)) for value in values)
     return most <= 2, float(most)
 
 
 def twin_larger_before_turn(loss: MarginLoss, amount: float) -> Found:
-    """The other μ of the same value is larger for 0 < μ < turn, and smaller behind the turn.
+    """The other μ of the same value is larger for 0 < μ < turn, and smaller beyond the turn.
 
-    The number is the least μ̃/μ before the turn. Within 0.1 of the turn the two are too close to
-    be told apart on the grid.
+    The number is the smallest μ̃/μ before the turn. Within 0.1 of the turn the two are too close to
+    be distinguished on the grid.
     """
 
     def ratios(margins: np.ndarray) -> np.ndarray:
@@ -118,7 +118,7 @@ def equation_11(loss: MarginLoss, amount: float) -> Found:
 
 
 def equation_35(loss: MarginLoss, amount: float) -> Found:
-    """∂ℓ/∂μ = −μ/(1 + e^μ), against differences of ℓ itself."""
+    """∂ℓ/∂μ = −μ/(1 + e^μ), compared with finite differences of ℓ."""
     step = 1e-5
     slope = (loss.value(MARGINS + step) - loss.value(MARGINS - step)) / (2 * step)
     gap = float(np.abs(slope - _printed(MARGINS)).max())
@@ -143,9 +143,9 @@ FACTS: dict[str, Callable[[MarginLoss, float], Found]] = {
 
 
 def check(fact: str, losses: list[str], amount: float) -> tuple[list[str], float]:
-    """Losses for which one of `FACTS` does not hold, and the largest of the numbers that tell.
+    """Losses that violate one of `FACTS`, and the largest of the numbers that show it.
 
-    `losses` are names of losses of a margin, and `amount` is how far rounding may carry.
+    `losses` are names of margin losses, `amount` is the tolerance for rounding.
     """
     found = {name: FACTS[fact](MarginLoss(name), amount) for name in losses}
     wrong = [name for name, (holds, _) in found.items() if not holds]
@@ -176,7 +176,7 @@ class Loss(Form):
         return self
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Judge a fact about the losses themselves; ours is the number that tells."""
+        """Judge a fact about the losses; our number is the one that shows it."""
         wrong, number = check(self.fact, self.losses, tolerance.limit)
         words = f"holds for {', '.join(self.losses)}"
         if wrong:

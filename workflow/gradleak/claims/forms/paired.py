@@ -1,4 +1,4 @@
-"""Sentences that compare runs pair by pair: which is better, how close, how large an effect is."""
+"""Sentences that compare runs in pairs: better, close, or effects of a size."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ RUN = ["seed", "batch", "index"]
 class Selected:
     """Runs of a selection, averaged over its models for each seed, batch and image.
 
-    Several answers to one gradient are first put together as their median, in which a failed one
-    counts as the worst.
+    Several reconstructions from one gradient are first reduced to their median, with failed ones as
+    the worst.
     """
 
     def __init__(self, found: pd.DataFrame, where: Where, metric: str) -> None:
@@ -42,12 +42,12 @@ class Selected:
         self.cost = cost(self.value, metric)
         self.n, self.n_ok = len(found), int(found["ok"].sum())
         self.where = where
-        # What a paper prints, for each image.
+        # Printed values, for each image.
         self.text = groups["text"].agg("; ".join) if "text" in found else pd.Series(dtype=str)
 
 
 def select(evidence: Evidence, where: Where, metric: str, answers: Answers = "own") -> Selected:
-    """Select runs, once for all claims that ask for the same."""
+    """Select runs, cached for all claims with the same selection."""
     key = f"{evidence.images};{metric};{answers};{sorted(where.items())}"
     if key not in evidence.selections:
         found = evidence.runs(where, metric, answers)
@@ -57,14 +57,14 @@ def select(evidence: Evidence, where: Where, metric: str, answers: Answers = "ow
 
 
 def one_answer(found: pd.DataFrame, metric: str) -> pd.DataFrame:
-    """One row for each model, seed and image: the median of its answers."""
+    """Reduce to one row per model, seed and image: the median of its answers."""
     filled = found.assign(value=found["value"].fillna(worst(metric)))
     median = filled.groupby(["model", *RUN])["value"].median().rename("value").reset_index()
     return median.assign(ok=np.isfinite(median["value"]))
 
 
 def _common(sides: Sequence[Selected]) -> pd.Index:
-    """Give the runs (seed, batch, index) that all sides tried."""
+    """Runs (seed, batch, index) that all sides tried."""
     common = sides[0].cost.index
     for side in sides[1:]:
         common = common.intersection(side.cost.index)
@@ -78,14 +78,14 @@ def _by_unit(values: pd.Series, unit: str) -> np.ndarray:
 
 
 def _interval(differences: np.ndarray) -> tuple[float, float, float]:
-    """Mean difference and its interval; none where a run failed, since 300 is only a rank."""
+    """Mean difference and its interval; none if a run failed, since 300 is only a rank."""
     if np.any(np.abs(differences) > FAILED_LOG / 10):
         return math.nan, math.nan, math.nan
     return float(differences.mean()), *interval_of_mean(differences, log=False)
 
 
 def _texts(one: Selected, other: Selected, against: pd.Series) -> Iterator[str]:
-    """What a paper prints of two sides, where it is against the sentence."""
+    """Printed values of two sides that contradict the sentence."""
     for place in against[against].index:
         yield f"{one.text[place]} against {other.text[place]}"
 
@@ -112,9 +112,9 @@ class Compare(Form):
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge comparisons by Wilcoxon's signed ranks over units; all must be significant.
 
-        Ours is the ratio of geometric mean MSEs, better to than, of the least clear comparison; of
-        another metric the mean difference, below 0 where `better` is. Where a side failed the
-        difference is the worst, 300.
+        Our number is from the least clear comparison: the ratio of geometric mean MSEs, better to
+        than; for other metrics the mean difference, below 0 where `better` is. If a side failed,
+        the difference is the worst, 300.
         """
         pairs = (
             [
@@ -161,7 +161,7 @@ class Compare(Form):
 
 
 def _power(value: float, metric: str) -> float:
-    """Turn a difference of log10 MSE, or of a PSNR, into a ratio; other metrics stay."""
+    """Convert a difference of log10 MSE, or of PSNR, to a ratio; other metrics are unchanged."""
     if not is_error_or_psnr(metric) or math.isnan(value):
         return value
     return math.inf if value > FAILED_LOG else 10.0**value
@@ -177,7 +177,7 @@ def _shared(unit: str, units: np.ndarray, common: pd.Index) -> str:
 
 
 class Close(Form):
-    """`one` and `other` differ little, on the value itself or on log10 of it.
+    """`one` and `other` differ little, in value or in log10.
 
     With `one_is` only one direction counts: ``not_better`` or ``not_worse`` by more than that.
     """
@@ -197,8 +197,8 @@ class Close(Form):
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge equivalence: the (1 − 2α) interval of the mean difference lies within ± amount.
 
-        With ``one_is`` only one end of it counts. A run that failed on the side that the sentence
-        lets be worse counts as no difference, on the other side against the sentence.
+        With ``one_is`` only one end of it counts. A run that failed counts as no difference on the
+        side that may be worse, and against the sentence on the other.
         """
         one, other = (
             select(evidence, {**self.where, **where}, self.metric, self.answers)
@@ -244,7 +244,7 @@ class Close(Form):
 
 
 class Pair(Closed):
-    """Two selections that are compared run by run."""
+    """Two selections compared run by run."""
 
     one: Where
     other: Where
@@ -268,8 +268,9 @@ class Effect(Form):
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge whether an effect is smaller than differences between models.
 
-        For each seed and image: the mean of |difference| over `pairs`, less the median |difference|
-        over all pairs within `among`; Wilcoxon's signed ranks over units. Ours is the mean gap.
+        For each seed and image: the mean of |difference| over `pairs`, minus the median
+        |difference| over all pairs within `among`; Wilcoxon's signed ranks over units. Our number
+        is the mean gap.
         """
 
         def chosen(where: Where) -> Selected:

@@ -1,4 +1,4 @@
-"""Numbers over runs: single draws, means over images or draws of the weights, and batches."""
+"""Numbers over runs: single runs, means over images or seeds, and batches."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class Runs(Form):
     """Values of one metric over the runs (seeds, images) of a selection of scores.
 
     A run's answer is the attack's ``own`` choice unless `where` names an ``answer`` or a ``kind``;
-    ``all`` takes every start and twin. With ``of: seeds`` a value is the mean over one seed's runs;
-    with ``of: batches`` it is what `take` makes of one batch: the ``mean`` or ``max`` over its
-    images, or how many of them are ``above`` (or at) `over`. With ``missing: zero`` an image that
-    the attack did not find has the value 0, else it is a run that failed.
+    ``all`` takes every restart and twin. With ``of: seeds`` a value is the mean over one seed's
+    runs; with ``of: batches`` it is the ``mean`` or ``max`` over a batch's images, or the number of
+    images ``above`` (or at) `over`, as given by `take`. With ``missing: zero`` an image that the
+    attack did not find has the value 0, otherwise it is a failed run.
     """
 
     form: Literal["runs"]
@@ -60,12 +60,11 @@ class Runs(Form):
         return self
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Judge a metric over runs; ours is the median, as the interval is of single runs.
+        """Judge a metric over runs; our number is the median, since the interval is of single runs.
 
-        A failed run counts as worse than all others in the median; where half or more failed there
-        is none, and a number of the paper's is not met. The interval is over the runs that worked.
-        With rule ``mean`` ours is the arithmetic mean over images, each the mean of its runs that
-        worked.
+        In the median failed runs count as worst; if half or more failed there is none, and a number
+        of the paper's is not met. The interval is over successful runs. With rule ``mean`` our
+        number is the arithmetic mean over images, each the mean of its successful runs.
         """
         found = evidence.runs(self.where, self.metric, self.answers)
         if self.of == "batches":
@@ -99,7 +98,7 @@ class Runs(Form):
     def _judge_batches(
         self, claim: Statement, tolerance: Tolerance, found: pd.DataFrame
     ) -> Outcome:
-        """Judge values of batches; ours is their mean, `n` and `n_ok` count images.
+        """Judge values of batches; our number is their mean, `n` and `n_ok` count images.
 
         A single batch has an interval only for the mean over its images under rule ``mean``, and
         nothing but its own value under ``factor``.
@@ -145,7 +144,7 @@ class Runs(Form):
 
 
 def of_numbers(tolerance: Tolerance, further: str) -> str:
-    """Say what the interval of a number is of; `further` is what one more value would be."""
+    """Describe the interval of a number; `further` describes one more value."""
     if tolerance.rule in EVERY:
         return EXTREMES
     if tolerance.rule == "factor":
@@ -156,7 +155,7 @@ def of_numbers(tolerance: Tolerance, further: str) -> str:
 
 
 def interval(values: np.ndarray, metric: str, tolerance: Tolerance) -> tuple[float, float]:
-    """Make the interval that a tolerance of rule prediction, mean or factor allows."""
+    """Compute the interval for a tolerance of rule prediction, mean or factor."""
     if tolerance.rule == "factor":
         low = high = float(np.median(values))
     elif tolerance.rule == "mean":
@@ -171,13 +170,13 @@ def interval(values: np.ndarray, metric: str, tolerance: Tolerance) -> tuple[flo
 
 
 def inside(claim: Statement, low: float, high: float) -> bool:
-    """Whether the paper's value, its rounding or what it prints after ± reaches an interval."""
+    """True if the paper's value, its rounding or its ± interval reaches an interval."""
     slack = claim.rounding + claim.spread
     return claim.value + slack >= low and claim.value - slack <= high
 
 
 def placed(made: Outcome, claim: Statement, metric: str, note: str) -> Outcome:
-    """Compare the paper's value, if there is one, with our interval: inside, or which side."""
+    """Compare the paper's value, if any, with our interval: inside, or on which side."""
     if claim.paper_value is None:
         return made
     if inside(claim, made.low, made.high):
@@ -190,7 +189,7 @@ def placed(made: Outcome, claim: Statement, metric: str, note: str) -> Outcome:
 
 
 def exact(values: np.ndarray, n: int, claim: Statement, tolerance: Tolerance) -> Outcome:
-    """Judge values that must all be within an amount; `n` is how many were tried."""
+    """Judge values that must all be within an amount; `n` is the number tried."""
     if tolerance.rule == "absolute":
         allowed = tolerance.limit + claim.rounding
         right = np.abs(values - claim.value) <= allowed * (1 + 1e-12) + 1e-12
@@ -210,10 +209,10 @@ def exact(values: np.ndarray, n: int, claim: Statement, tolerance: Tolerance) ->
 
 
 def by_batch(found: pd.DataFrame, take: str, over: float | None = None) -> pd.Series:
-    """One value a batch of runs, NaN where none of its images has one.
+    """One value per batch of runs, NaN if none of its images has a value.
 
-    It is the ``mean`` or ``max`` over the images that have a value, or how many of all are
-    ``above`` `over`, itself included.
+    The ``mean`` or ``max`` over the images with a value, or the number of images ``above`` or at
+    `over`.
     """
     keys = [found[key] for key in BATCH]
     if take != "above":
@@ -223,12 +222,12 @@ def by_batch(found: pd.DataFrame, take: str, over: float | None = None) -> pd.Se
 
 
 def zero_for_missed(found: pd.DataFrame) -> pd.DataFrame:
-    """Runs, those of images that the attack did not find with the value 0."""
+    """Set runs of images that the attack did not find to 0."""
     return found.assign(value=found["value"].mask(found["missed"], 0.0))
 
 
 def _lost(found: pd.DataFrame, zero: bool) -> str:
-    """Say how many images have no value of their own."""
+    """Say how many images have no value."""
     n, missed = len(found), int(found["missed"].sum())
     words = f"{missed} of {n} images were missed and {'count as 0' if zero else 'are left out'}"
     return joined(words if missed else "", failed(n, int(found["ok"].sum()) + missed))
@@ -239,7 +238,7 @@ def _batches(count: int) -> str:
 
 
 def _seed_means(found: pd.DataFrame) -> pd.DataFrame:
-    """One row a seed: the arithmetic mean of its runs; it failed if one of them did."""
+    """One row per seed: the arithmetic mean of its runs; failed if one of them did."""
     groups = found.groupby("seed")
     ok = groups["ok"].all()
     return pd.DataFrame({"value": groups["value"].mean().where(ok), "ok": ok}).reset_index()
