@@ -135,7 +135,7 @@ def test_another_config_has_other_entries(shared):
     second, cache = shared[1:3]
     before = entries(cache)
     forget(second)
-    config = second / "config.yaml"
+    config = second / "papers/copa/paper.yaml"
     text = config.read_text()
     assert text.count("copa_iterations:    {smoke: 60,") == 1
     config.write_text(
