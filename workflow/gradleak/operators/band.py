@@ -13,7 +13,9 @@ class NotPositiveDefinite(Exception):
 
 
 class BandCholesky:
-    """Solve G x = b for a symmetric positive definite G, LAPACK's banded way.
+    """Solve G x = b for a symmetric positive definite G by LAPACK's banded Cholesky factor.
+
+    With half-bandwidth b the factor takes n·b² operations and a solve 4·n·b.
 
     Parameters
     ----------
@@ -26,10 +28,6 @@ class BandCholesky:
     ------
     NotPositiveDefinite
         If a pivot is not positive.
-
-    Notes
-    -----
-    With half-bandwidth b the factor takes n·b² operations and a solve 4·n·b.
     """
 
     def __init__(self, gram: sparse.csr_matrix, order: np.ndarray) -> None:
@@ -46,7 +44,7 @@ class BandCholesky:
             raise NotPositiveDefinite from error
 
     def solve(self, rhs: np.ndarray) -> np.ndarray:
-        """G^-1 rhs for rhs (n,) or (n, r)."""
+        """Return G^-1 rhs for rhs (n,) or (n, r)."""
         out = np.empty_like(rhs, dtype=np.float64)
         out[self.order] = self._solve_ordered(rhs[self.order])
         return out
