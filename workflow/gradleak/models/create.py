@@ -20,10 +20,10 @@ def create(path: str, name: str, settings: dict[str, Any], seeds: int) -> None:
     name
         Id of the model, group or family.
     settings
-        ``chains``, a list of what `Chain.describe` gives, or an entry of ``families`` in
+        ``chains``, a list of results of `Chain.describe`, or an entry of ``families`` in
         config.yaml.
     seeds
-        Draws of weights.
+        Number of initializations.
     """
     if "chains" in settings:
         chains = [Chain.from_description(chain) for chain in settings["chains"]]
