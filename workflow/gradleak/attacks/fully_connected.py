@@ -28,20 +28,15 @@ class LinearSolution:
 
 
 def from_delta(weight_gradient: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    """Input from dJ/dW = delta x^T, by least squares over all rows: x = dJ/dW^T delta / |delta|².
+    """Input (n,) from dJ/dW (m, n) = delta x^T by least squares: x = dJ/dW^T delta / |delta|².
 
     Eq. (9) and (12) take one row k, x = dJ/dw_k / delta_k. With exact gradients every row gives the
     same input; with rounded ones the largest rows count most.
 
-    Parameters
-    ----------
-    weight_gradient, delta
-        (m, n) and (m,).
-
     Raises
     ------
     NumericsError
-        If delta is zero or not finite.
+        If delta (m,) is zero or not finite.
     """
     scale = np.abs(delta).max(initial=0.0)
     if not scale > 0 or not np.isfinite(scale):

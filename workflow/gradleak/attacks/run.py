@@ -40,19 +40,11 @@ def build(
 class Views:
     """Attacker's views of every run in a gradient file, as (view, seed, target) in file order.
 
-    ``broken`` holds, by (chain, seed, target), why a run cannot be attacked at all: its gradient
-    is not usable, or its start is not available. It is complete for the runs passed so far.
-
-    Parameters
-    ----------
-    model_path, gradient_path
-        Files of one experiment and model.
-    most_seeds, most_images
-        Largest number of initializations, and of images.
-    starts
-        Images that an optimiser starts from.
-    secrets
-        The server's secrets.
+    `model_path` and `gradient_path` are files of one experiment and model, of which at most
+    `most_seeds` initializations and `most_images` images are used. `starts` are initial images and
+    `secrets` the server's secrets. ``broken`` holds, by (chain, seed, target), why a run cannot be
+    attacked at all: its gradient is not usable, or its start is not available. It is complete for
+    the runs passed so far.
     """
 
     def __init__(

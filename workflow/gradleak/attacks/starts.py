@@ -19,15 +19,7 @@ class Starts(Protocol):
 
 
 class FromReconstruction:
-    """Reconstructions of another attack.
-
-    Parameters
-    ----------
-    path
-        Its reconstruction file.
-    kind
-        Which of its reconstructions: ``answer`` (its own choice) or ``twin``.
-    """
+    """Another attack's reconstructions in `path`: ``answer`` (its own choice) or ``twin``."""
 
     def __init__(self, path: str, kind: str = "answer") -> None:
         self._images, runs = reconstruction_files.read(path)
