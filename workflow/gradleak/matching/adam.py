@@ -14,16 +14,10 @@ def adam_step(
     state: Sequence[Sequence[torch.Tensor]],
     rate: float,
 ) -> None:
-    """Take one step in place, with torch.optim.Adam's default settings.
+    """Update `values` in place along gradients `slopes`, with torch.optim.Adam's default settings.
 
-    Parameters
-    ----------
-    values, slopes
-        Optimised tensors and their gradients.
-    state
-        First and second moments, shaped as `values`, and the steps taken, (); all 0 at first.
-    rate
-        Learning rate.
+    `state` holds first and second moments, shaped as `values`, and the number of steps taken, ();
+    all 0 at first. `rate` is the learning rate.
     """
     first, second, steps = map(list, state)
     adam(

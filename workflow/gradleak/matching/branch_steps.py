@@ -115,14 +115,7 @@ class Branch:
     ) -> torch.Tensor:
         """Second backward pass: return the gradient in the input, from those in z of both passes.
 
-        Parameters
-        ----------
-        passed
-            The branch's stored values.
-        known, delta
-            Gradients in z of the first pass and of this one.
-        weights, moves
-            As in `move`.
+        `known` and `delta` are the gradients in z of the first pass and of this one.
         """
         u = delta
         if passed.normed is not None:

@@ -77,18 +77,8 @@ class ChainGradients(Placed):
     """Gradients of a chain's loss with respect to all parameters, for M members at once.
 
     A member is an image, or K images whose gradients are averaged, with individual weights or
-    weights shared by all. Members are independent.
-
-    Parameters
-    ----------
-    chain
-        Architecture.
-    weights
-        ``{parameter: array}`` of the parameter's shape if members share it, else (M, ...).
-    loss
-        One of `gradleak.losses.LOSSES`.
-    device, dtype
-        Device and precision of all computations.
+    weights shared by all. Members are independent. `weights` is ``{parameter: array}`` of the
+    parameter's shape if members share it, else (M, ...); `loss` is one of `gradleak.losses.LOSSES`.
     """
 
     def __init__(

@@ -14,16 +14,12 @@ class Curvature:
     Compact form (Byrd, Nocedal and Schnabel 1994, theorem 2.2), with S and Y (m, n) in rows:
     H v = γ v + Sᵀ R⁻ᵀ((D + γ Y Yᵀ) u − γ Y v) − γ Yᵀ u, u = R⁻¹ S v, where R is the upper
     triangle of S Yᵀ and D its diagonal: two passes over the pairs instead of a loop over them.
-    Pairs are scaled to sᵀy = 1, which leaves H as it is and makes D the identity.
+    Pairs are scaled to sᵀy = 1, which leaves H as it is and makes D the identity. A, m and n are
+    `problems`, `memory` and `variables`.
 
     R⁻¹ is kept, not R: a new pair adds a column to it, and dropping the oldest removes its first
     row and column. The order of the pairs in memory thus does not matter, and a ring whose end
     differs between problems needs no sorting. Small matrices are float64.
-
-    Parameters
-    ----------
-    problems, memory, variables
-        A, m, n.
     """
 
     def __init__(

@@ -29,18 +29,10 @@ Vector = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Problem:
-    """Weighted residuals of one member's gradients.
+    """Weighted residuals of one member's (restart's) gradients.
 
-    Parameters
-    ----------
-    member
-        One restart (M = 1).
-    weights
-        Factor of the residual of each parameter; 1 by default.
-    known
-        ``{layer: δ}``, see `Linearised`.
-    precondition
-        True if `normal_matrix` applies (it takes one image and no skips).
+    `weights` multiply the residual of each parameter, 1 by default; for `known` see `Linearised`.
+    `precondition` is true if `normal_matrix` applies (it takes one image and no skips).
     """
 
     def __init__(
@@ -87,23 +79,12 @@ class Problem:
 class Damped:
     """One minimisation of ||r||²; each step minimises ||r + J d||² + λ ||d||².
 
-    λ = c ||r||² / (n `spread`) falls with the residual, as local quadratic convergence requires
-    (Yamashita and Fukushima 2001), and c follows how well the last step kept its promise. After a
-    run, `steps` counts steps tried, `passes` network passes and products with J and Jᵀ; `trace` is
-    ||r||² after each step and `stop` the stopping reason.
-
-    Parameters
-    ----------
-    problem
-        The residuals.
-    spread
-        σ², see `GaussNewton`.
-    damping
-        Initial c.
-    inner, tolerance
-        Of conjugate gradients.
-    target
-        Stop one step after ||r||² reaches this.
+    λ = c ||r||² / (n σ²) falls with the residual, as local quadratic convergence requires
+    (Yamashita and Fukushima 2001), and c, initially `damping`, follows how well the last step kept
+    its promise. σ² is `spread`, see `GaussNewton`; `inner` and `tolerance` are those of conjugate
+    gradients. Stops one step after ||r||² reaches `target`. After a run, `steps` counts steps
+    tried, `passes` network passes and products with J and Jᵀ; `trace` is ||r||² after each step
+    and `stop` the stopping reason.
     """
 
     def __init__(

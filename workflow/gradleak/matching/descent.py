@@ -20,16 +20,8 @@ class Descent:
 
     With residuals r_l = ∂ℓ/∂W_l − target_l held fixed, ∇_x Σ ||r_l||² = 2 ∇_x d/dε ℓ(x; W + ε r):
     one forward pass with tangents ż_l = r_l x_l + W_l ẋ_l, and one backward (Pearlmutter 1994, with
-    the roles of weights and images exchanged).
-
-    Parameters
-    ----------
-    network
-        The members' gradients.
-    targets
-        (M, ...) as of `ChainGradients.targets`.
-    scale
-        (M,) multiplies each member's loss.
+    the roles of weights and images exchanged). `targets` are those of `ChainGradients.targets`,
+    (M, ...); `scale` (M,) multiplies each member's loss.
     """
 
     def __init__(

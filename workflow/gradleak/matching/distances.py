@@ -32,14 +32,9 @@ class Squared:
 
 
 class Cosine:
-    """1 − <g, t> / |g| of each member, over all parameters that are compared (Geiping et al. 2020).
+    """1 − <g, t> / |g| of each member, over all `compared` parameters (Geiping et al. 2020).
 
-    Parameters
-    ----------
-    targets
-        t, (M, ...) of each parameter, of norm 1 over all of them.
-    compared
-        True for each parameter to compare.
+    `targets` are t, (M, ...) of each parameter, of norm 1 over all of them.
     """
 
     def __init__(self, targets: Sequence[torch.Tensor], compared: Sequence[bool]) -> None:
@@ -75,15 +70,8 @@ class Regressed:
     """|g − t|² + norm · |g − t| + transport · Σ_p W1(g_p, t_p) of each member (Ren et al. 2022).
 
     W1(a, b) = mean |sort(a) − sort(b)| is the 1-D Wasserstein distance between the values of one
-    parameter's gradients; the norm is over all parameters. `squared` holds |g − t|² (M,) of the
-    last call.
-
-    Parameters
-    ----------
-    targets
-        t, (M, ...) of each parameter.
-    norm, transport
-        (M,), weights of each member.
+    parameter's gradients; |·| is over all parameters. `targets` are t, (M, ...) of each parameter,
+    and the weights `norm` and `transport` are (M,). `squared` holds |g − t|² (M,) of the last call.
     """
 
     def __init__(

@@ -93,21 +93,12 @@ def draw(layout: Layout, batch: int, seed: Sequence[int]) -> dict[str, np.ndarra
 
 
 class Generators:
-    """M independent generators of K images and their labels.
+    """M independent generators of K images and their labels, from the results `drawn` of `draw`.
 
     Both first layers are linear in fixed vectors z. With K = 1 their matrices W are not kept:
     RMSprop's mean square of ∂ℓ/∂W = ∂ℓ/∂y zᵀ is z² times that of y = W z, so W z moves as y does
     by itself, at Σ|z| times the rate. This holds to first order in RMSprop's ε, relative to the
     gradient, and saves three quarters of the values at side 32.
-
-    Parameters
-    ----------
-    layout
-        Their sizes.
-    drawn
-        Results of `draw`, one per generator.
-    device, dtype
-        Device and precision of all computations.
     """
 
     def __init__(

@@ -73,17 +73,10 @@ class Minimum:
 
 
 def minimise(objective: Objective, start: torch.Tensor, settings: Settings) -> Minimum:
-    """Minimise M functions of n variables at once.
+    """Minimise M functions of n variables at once, from `start` (M, n).
 
-    Parameters
-    ----------
-    objective
-        ``objective(x (A, n), members (A,))`` gives values (A,) and gradients (A, n) of the
-        unfinished problems `members`. A value or gradient that is not finite shortens the step.
-    start
-        (M, n).
-    settings
-        Stopping criteria.
+    ``objective(x (A, n), members (A,))`` gives values (A,) and gradients (A, n) of the unfinished
+    problems `members`. A value or gradient that is not finite shortens the step.
     """
     members = start.shape[0]
     out = Minimum(

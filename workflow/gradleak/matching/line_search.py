@@ -67,11 +67,8 @@ class LineSearch:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Process f(t) and f'(t), and choose the next t where the line search continues.
 
-        Returns
-        -------
-        accepted, lowered, ended
-            Masks: t meets both conditions; t lowers f, but its slope is still too steep; all trials
-            are used up without an accepted step.
+        Returns masks: t meets both conditions; t lowers f, but its slope is still too steep; all
+        trials are used up without an accepted step.
         """
         finite = torch.isfinite(value) & torch.isfinite(slope)
         enough = value <= self.ceiling + DECREASE * self.t * self.slope

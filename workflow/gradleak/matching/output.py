@@ -11,18 +11,10 @@ from gradleak.losses import OF_CLASSES, RAW
 def output_gradient(
     loss: str, output: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return dℓ/d(output) (M, K, m), divided by K for the mean over the batch, times `scale`.
+    """Return dℓ/d(output) (M, K, m), divided by K for the mean over the batch, times `scale` (M,).
 
-    Parameters
-    ----------
-    loss
-        One of `gradleak.losses.LOSSES`.
-    output
-        Output of the last activation (M, K, m).
-    labels
-        Integers (M, K) or dummy logits (M, K, m).
-    scale
-        (M,), None for 1.
+    `output` (M, K, m) is that of the last activation; `labels` are integers (M, K) or dummy logits
+    (M, K, m); `loss` is one of `gradleak.losses.LOSSES`.
     """
     found = _output_gradient(loss, output, labels)
     return found if scale is None else found * scale[:, None, None]

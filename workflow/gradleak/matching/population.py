@@ -15,15 +15,9 @@ MEMORY = 4 * 2**30
 class Population:
     """||g − t||² of candidates for one member's image, over all parameters that were shared.
 
-    No more candidates' gradients are held at once than `Members.parts` computes at once, whatever
-    the population.
-
-    Parameters
-    ----------
-    member
-        One restart (M = 1) with K = 1; its targets t have norm 1 over all parameters.
-    size
-        Number of candidates per call.
+    `member` is one restart (M = 1) with K = 1, whose targets t have norm 1 over all parameters;
+    `size` is the number of candidates per call. No more candidates' gradients are held at once
+    than `Members.parts` computes at once, whatever the population.
     """
 
     def __init__(self, member: Members, size: int) -> None:

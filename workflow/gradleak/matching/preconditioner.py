@@ -41,19 +41,11 @@ def depth(chain: Chain) -> int:
 
 
 def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> torch.Tensor:
-    """Return H_0 (n, n) in float32, of one member with one image.
+    """Return H_0 (n, n) in float32, of one member with one image, linearised as `at`.
 
-    Few equations are passed on to the layer before as rows of J, many as their products: H_l is
-    `gram` + `rows` `rows`ᵀ.
-
-    Parameters
-    ----------
-    at
-        The linearised network.
-    weights
-        Factor of the residuals of each parameter, in order.
-    layers
-        Number of layers to use, see `depth`.
+    `weights` multiply the residuals of each parameter, in order; `layers` is the number of layers
+    to use, see `depth`. Few equations are passed on to the layer before as rows of J, many as their
+    products: H_l is `gram` + `rows` `rows`ᵀ.
     """
     network = at.network
     by_name = dict(zip(network.names, weights, strict=True))
@@ -124,14 +116,10 @@ def _transposed(layer: Layer, weight: torch.Tensor, columns: torch.Tensor) -> to
 
 
 class Preconditioner:
-    """v -> (H + λ)⁻¹ v by a Cholesky factor in float32.
+    """v -> (H + λ)⁻¹ v by a Cholesky factor in float32, H (n, n) being `matrix`.
 
-    Parameters
-    ----------
-    matrix
-        H (n, n).
-    damping
-        λ; raised to `LEAST` of the largest diagonal entry, and further if H + λ has no factor.
+    λ is `damping`, raised to `LEAST` of the largest diagonal entry, and further if H + λ has no
+    factor.
     """
 
     def __init__(self, matrix: torch.Tensor, damping: float) -> None:
