@@ -58,19 +58,12 @@ class ClassMeans:
 
 @dataclass(frozen=True)
 class Decoupling:
-    """Settings of the solution.
+    """Settings of the solution."""
 
-    Parameters
-    ----------
-    rows
-        ``path``: the nodes that the server assigned to each class (eq. 9). ``all``: every row of
-        the first layer, weighted by the gradient that each class sends back to it (ours).
-    coupling
-        ``solve``, or ``ignore``: eq. (9) as it stands, whatever the loss.
-    """
-
+    # ``path``: the nodes that the server assigned to each class (eq. 9). ``all``: every row of the
+    # first layer, weighted by the gradient that each class sends back to it (ours).
     rows: str = "path"
-    coupling: str = "solve"
+    coupling: str = "solve"  # ``solve``, or ``ignore``: eq. (9) as it stands, whatever the loss
 
     def solve(
         self,

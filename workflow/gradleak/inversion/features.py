@@ -29,20 +29,9 @@ def describers(
     over β; pools commute with this where their region has a constant value. Remaining noise, biases
     and padding are removed with the known features of a black and a white image.
 
-    Parameters
-    ----------
-    chain, weights
-        The network as it was sent.
-    plan, secret
-        The paths, and the filters that they were written into.
-    features
-        (B, n) inputs of the first fully connected layer.
-
-    Returns
-    -------
-    numpy.ndarray
-        (B, channels, H, W), NaN where a feature has no information. Channels of sign −1 hold the
-        region's minimum, the others its maximum or mean.
+    `features` (B, n) are inputs of the first fully connected layer. The result is
+    (B, channels, H, W), NaN where a feature has no information. Channels of sign −1 hold the
+    region's minimum, the others its maximum or mean.
     """
     black = _undone(chain, weights, plan, secret, secret.values["references"][:1])
     white = _undone(chain, weights, plan, secret, secret.values["references"][2:])

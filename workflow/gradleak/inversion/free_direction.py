@@ -19,7 +19,7 @@ LEAST = 1e-5
 
 
 def settle(values: np.ndarray, direction: np.ndarray, kind: str) -> np.ndarray:
-    """Return s such that values + direction·s of all classes look like images in [0, 1].
+    """Return s (C, Sy, Sx) such that values + direction·s look like images in [0, 1].
 
     Parameters
     ----------
@@ -30,11 +30,6 @@ def settle(values: np.ndarray, direction: np.ndarray, kind: str) -> np.ndarray:
     kind
         ``median``; ``range``: the middle of the interval that keeps all classes in the range; or an
         end of it: ``black`` or ``white``.
-
-    Returns
-    -------
-    numpy.ndarray
-        s (C, Sy, Sx).
     """
     # Classes with a tiny entry in the direction have no information on s.
     part = direction > 1e-3 * direction.max()

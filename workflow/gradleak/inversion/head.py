@@ -16,12 +16,7 @@ SMALL = 5_000_000
 class Head:
     """Fully connected layers of a network whose weights the server knows, without dropout.
 
-    Parameters
-    ----------
-    chain, weights
-        The network as it was sent.
-    loss
-        ``cross_entropy`` or ``raw_logits``.
+    `loss` is ``cross_entropy`` or ``raw_logits``.
     """
 
     def __init__(self, chain: Chain, weights: Mapping[str, np.ndarray], loss: str) -> None:

@@ -31,14 +31,7 @@ class Regions:
 class Layout:
     """Positions of the last convolution's features among the regions.
 
-    Parameters
-    ----------
-    plan
-        The paths.
-    grid
-        (H, W) of a feature map.
-    colours
-        Channels of an image.
+    `grid` is (H, W) of a feature map, `colours` the number of an image's channels.
     """
 
     def __init__(self, plan: Plan, grid: tuple[int, int], colours: int) -> None:
@@ -162,18 +155,11 @@ def _direct(found: Regions, size: tuple[int, int], empty: float) -> np.ndarray:
 
 
 class Axis:
-    """One axis of an image: which regions meet which block of pixels.
+    """One axis of an image, of `length` pixels: which regions meet which block of pixels.
 
     Neighbouring blocks that the same regions meet form a cell, so that each is reduced once.
-
-    Parameters
-    ----------
-    starts, side
-        First pixel of each region, and their length.
-    length
-        Number of pixels.
-    count
-        Number of equal blocks: one per pixel, or one per original pixel before enlargement.
+    Regions have first pixels `starts` and `side` pixels. The `count` blocks are equal: one per
+    pixel, or one per original pixel before enlargement.
     """
 
     def __init__(self, starts: np.ndarray, side: int, length: int, count: int) -> None:

@@ -38,16 +38,8 @@ def recount(
 ) -> np.ndarray:
     """Return counts c (N,), whole numbers that sum to K, of the round that changes them least.
 
-    Parameters
-    ----------
-    first
-        Initial counts (N,).
-    entries
-        ∂ℓ/∂b (N,) of the last layer.
-    batch
-        K.
-    way
-        Gives p (N', N) at the means of the classes present, from counts (N,).
+    `first` (N,) are the initial counts, `entries` (N,) is ∂ℓ/∂b of the last layer, `batch` is K,
+    and `way` gives p (N', N) at the means of the classes present from counts (N,).
     """
     counts = best = first
     least = np.inf

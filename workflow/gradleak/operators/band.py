@@ -15,14 +15,8 @@ class NotPositiveDefinite(Exception):
 class BandCholesky:
     """Solve G x = b for a symmetric positive definite G by LAPACK's banded Cholesky factor.
 
+    `gram` is G (n, n), sparse, and `order` a permutation (n,) that brings it into a narrow band.
     With half-bandwidth b the factor takes n·b² operations and a solve 4·n·b.
-
-    Parameters
-    ----------
-    gram
-        G (n, n), sparse.
-    order
-        Permutation (n,) that brings G into a narrow band.
 
     Raises
     ------

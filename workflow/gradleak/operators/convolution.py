@@ -22,12 +22,8 @@ FACTOR_WORK = 10**8
 def patch_indices(shape: ConvShape) -> tuple[np.ndarray, np.ndarray]:
     """Pixel of one channel that offset k meets at output position p.
 
-    Returns
-    -------
-    indices
-        (kh * kw, P) flat index into the H x W image, 0 where the offset meets padding.
-    valid
-        (kh * kw, P) bool, False for padding: a known zero, not an unknown.
+    Returns flat indices (kh * kw, P) into the H x W image, 0 where the offset meets padding, and a
+    mask (kh * kw, P), False for padding: a known zero, not an unknown.
     """
     (kh, kw), (sh, sw), (ph, pw) = shape.kernel, shape.stride, shape.padding
     height, width = shape.size
@@ -45,14 +41,9 @@ def patch_indices(shape: ConvShape) -> tuple[np.ndarray, np.ndarray]:
 class Convolution(Operator):
     """W in W x = z, without bias: x (C·H·W,) -> z (O·P,), both channel-major.
 
-    z[o, p] = sum over c, k of weight[o, c, k] · x[c, s·p + k − padding]  (COPA eq. 1a).
-
-    Parameters
-    ----------
-    weight
-        Filters (O, C, kh, kw), as torch.nn.Conv2d stores them (cross-correlation).
-    shape
-        Geometry of the layer. Padded pixels are known zeros, not unknowns.
+    z[o, p] = sum over c, k of weight[o, c, k] · x[c, s·p + k − padding]  (COPA eq. 1a). Filters
+    `weight` are (O, C, kh, kw) as in torch.nn.Conv2d (cross-correlation). Padded pixels are known
+    zeros, not unknowns.
     """
 
     def __init__(self, weight: np.ndarray, shape: ConvShape) -> None:

@@ -15,16 +15,10 @@ from gradleak.operators.shape import ConvShape, Seen
 class GradientConstraint(Operator):
     """K in K x = vec(dJ/dW): x (C·H·W,) -> (O·C·kh·kw,), in the order of the weight.
 
-    (K x)[o, c, k] = sum over p of delta[o, p] · x[c, s·p + k − padding]. A row (o, c, k) touches
-    input channel c only, so K = I_C ⊗ K₀ up to the order of rows, with K₀ of O·kh·kw rows and
-    one column per pixel; K^T K is C copies of K₀^T K₀.
-
-    Parameters
-    ----------
-    delta
-        dJ/dZ (O, Ph, Pw), the gradient with respect to the layer's linear output.
-    shape
-        Geometry of the layer.
+    (K x)[o, c, k] = sum over p of delta[o, p] · x[c, s·p + k − padding], with `delta` (O, Ph, Pw)
+    the gradient dJ/dZ in the layer's linear output. A row (o, c, k) touches input channel c only,
+    so K = I_C ⊗ K₀ up to the order of rows, with K₀ of O·kh·kw rows and one column per pixel;
+    K^T K is C copies of K₀^T K₀.
     """
 
     def __init__(self, delta: np.ndarray, shape: ConvShape) -> None:

@@ -47,12 +47,8 @@ def normal_matrix(
 ) -> np.ndarray:
     """Return U^T U (n, n) in float64, U = [W of the rows `keep`; K; unit rows of `pinned`].
 
-    Parameters
-    ----------
-    keep
-        bool (O·P,), rows of W that count; None for all.
-    pinned
-        bool (n,), unknowns that a unit row sets; None for none.
+    `keep`, bool (O·P,), marks rows of W that count; None for all. `pinned`, bool (n,), marks
+    unknowns that a unit row sets; None for none.
 
     Raises
     ------
@@ -92,16 +88,11 @@ def normal_matrix(
 
 
 class NormalFactor:
-    """Cholesky factor of N + damping·I for N = U^T U, which it overwrites.
+    """Cholesky factor of N + damping·I for N = U^T U (n, n), which it overwrites.
 
     `damping` is `DAMPING` times the largest diagonal entry of N, more only if N is too far from
     positive semidefinite by rounding. `suspects` counts the pivots below `SUSPECT` times the
     damping: about the dimension of the null space, or more.
-
-    Parameters
-    ----------
-    matrix
-        N (n, n), symmetric positive semidefinite.
     """
 
     def __init__(self, matrix: np.ndarray) -> None:
@@ -134,12 +125,8 @@ def proximal_solve(
 
     Each step divides the error along a singular vector by 1 + s²/damping. Where N may be
     singular, rounding errors in its null space, which no later step would see, are filtered out.
-
-    Returns
-    -------
-    tuple
-        x (n,), the number of steps and the stopping reason: ``converged``, ``stalled`` (only
-        rounding errors are left) or ``iteration limit``.
+    Also returns the number of steps and the stopping reason: ``converged``, ``stalled`` (only
+    rounding errors are left) or ``iteration limit``.
     """
     x = np.zeros(system.shape[1])
     total = 0

@@ -94,7 +94,8 @@ def exact_domain(
     """Return the domain in which rank U equals the bound, or None.
 
     On a domain, rank U = :func:`rank_bound` for all (w, delta) outside a set of measure zero,
-    whatever their scale. None says only that no proof covers the layer: the equality often holds.
+    whatever their scale. It is ``PATCHES``, ``CHAINS``, ``SINGLE_FILTER`` or ``ROW_LIMITED``. None
+    says only that no proof covers the layer: the equality often holds.
 
     Parameters
     ----------
@@ -105,11 +106,6 @@ def exact_domain(
     filters
         Number of rows of delta that can be unit vectors at any positions seen while the others
         are 0; None for all. With 0 the weights alone must suffice.
-
-    Returns
-    -------
-    str or None
-        One of ``PATCHES``, ``CHAINS``, ``SINGLE_FILTER`` and ``ROW_LIMITED``.
     """
     height, width = shape.axes
     free = shape.filters if filters is None else filters

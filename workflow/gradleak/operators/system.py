@@ -322,14 +322,9 @@ class LayerSystem(Operator):
     def solve(self, values: np.ndarray, start: np.ndarray | None = None) -> Solution:
         """Return the least-squares solution of U x = `values` that is nearest to `start`.
 
-        Parameters
-        ----------
-        values
-            V: the kept rows of z, dJ/dW, and a 0 for each pinned unknown.
-        start
-            (n,), zero by default, which gives R-GAP's minimum-norm solution x = U^+ V. Any other
-            start x₀ gives x₀ + U^+ (V − U x₀), the limit of gradient descent on ||U x − V||²
-            from x₀.
+        `values` is V: the kept rows of z, dJ/dW, and a 0 for each pinned unknown. `start` (n,) is
+        zero by default, which gives R-GAP's minimum-norm solution x = U^+ V. Any other start x₀
+        gives x₀ + U^+ (V − U x₀), the limit of gradient descent on ||U x − V||² from x₀.
         """
         begin = np.zeros(self.shape[1]) if start is None else start.astype(np.float64)
         step, iterations, stop = self._step(values - self.apply(begin))
