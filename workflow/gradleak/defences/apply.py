@@ -26,18 +26,10 @@ def defend_all(
     defence: Defence,
     client: Private | None = None,
 ) -> None:
-    """Replace each gradient by its defended version.
+    """Replace each gradient in `tensors`, from `capture_all`, by its defended version.
 
-    Parameters
-    ----------
-    models, targets
-        The networks and images of the gradients.
-    tensors, metadata
-        Result of `capture_all`; `tensors` is changed.
-    defence
-        The defence.
-    client
-        Key and lock weights of locked networks.
+    `models` and `targets` are the networks and images of the gradients; `client` holds key and lock
+    weights of locked networks.
     """
     broken = {(entry["chain"], entry["seed"], entry["batch"]) for entry in metadata["unusable"]}
     todo = list(runs(models.chains, metadata["seeds"], metadata["images"]))

@@ -37,18 +37,11 @@ AT_ONCE = 2**18
 
 
 class Lpips:
-    """LPIPS v0.1 with one of its three networks.
+    """LPIPS v0.1 with one of its three networks, ``alex``, ``squeeze`` or ``vgg``.
 
     d(x, y) = Σ_l mean_hw Σ_c w_lc (x̂_lchw − ŷ_lchw)², where x̂_l are the features of layer l, of
     unit length over the channels at each position, and w_l ≥ 0 the weights that Zhang et al. fitted
-    to human judgements.
-
-    Parameters
-    ----------
-    network
-        ``alex``, ``squeeze`` or ``vgg``.
-    path
-        File of the network's weights, see `gradleak.data.backbones`.
+    to human judgements. `path` is the file of the network's weights, see `gradleak.data.backbones`.
 
     Raises
     ------
@@ -113,16 +106,8 @@ class Lpips:
 def standard(images: Sequence[np.ndarray]) -> np.ndarray:
     """Convert images to LPIPS' input: clipped to [0, 1], then scaled to [-1, 1].
 
-    Parameters
-    ----------
-    images
-        Pixels (C, H, W), nominally in [0, 1]; C is 1 or 3.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64 (N, 3, H', W'): grey is repeated, sides below `SMALLEST` are enlarged to it
-        bilinearly.
+    Images are pixels (C, H, W), nominally in [0, 1], C being 1 or 3. The result is float64
+    (N, 3, H', W'): grey is repeated, sides below `SMALLEST` are enlarged to it bilinearly.
     """
     return 2.0 * _enlarged(_rgb(np.clip(np.stack(images), 0.0, 1.0))) - 1.0
 

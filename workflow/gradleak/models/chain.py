@@ -144,24 +144,13 @@ class LinearSpec:
 
 @dataclass(frozen=True)
 class Chain:
-    """Convolutions, then fully connected layers.
+    """Convolutions, then fully connected layers."""
 
-    Parameters
-    ----------
-    name
-        Id used in tables.
-    input
-        (C, H, W) of one image.
-    specs
-        Layers from first to last.
-    spread
-        Initialization range: initial weights and biases are uniform in ±spread; None for
-        ±1/sqrt(fan_in) of each layer.
-    """
-
-    name: str
-    input: tuple[int, int, int]
-    specs: tuple[ConvSpec | LinearSpec, ...]
+    name: str  # id used in tables
+    input: tuple[int, int, int]  # (C, H, W) of one image
+    specs: tuple[ConvSpec | LinearSpec, ...]  # layers from first to last
+    # Initialization range: initial weights and biases are uniform in ±spread; None for
+    # ±1/sqrt(fan_in) of each layer.
     spread: float | None = None
 
     @cached_property

@@ -16,17 +16,10 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Lock:
-    """Scale γ = a(W_γ k + b_γ) and shift β = a(W_β k + b_β) of a normalised convolution.
+    """Scale γ = a(W_γ k + b_γ) and shift β = a(W_β k + b_β) of a normalised convolution."""
 
-    Parameters
-    ----------
-    key
-        S, the number of values of the key k, each in [0, 1).
-    activation
-        a; FedKL's authors take ReLU, and Sigmoid in their tests of leakage; eq. (37) has none.
-    """
-
-    key: int
+    key: int  # S, the number of values of the key k, each in [0, 1)
+    # a; FedKL's authors take ReLU, and Sigmoid in their tests of leakage; eq. (37) has none.
     activation: Activation
 
     def parameters(self, filters: int) -> int:

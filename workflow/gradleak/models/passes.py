@@ -150,16 +150,8 @@ def deltas(
     """Return dJ/dZ (O, Ph, Pw) of every convolution, by name, for one image (C, H, W).
 
     COPA eq. (3), R-GAP eq. (12) to (14). A skip passes dJ/dZ of its last layer back to the input
-    of its first one as well.
-
-    Parameters
-    ----------
-    chain, weights, image
-        The network and its input.
-    label
-        True class; −1 or 1 for a margin loss.
-    loss
-        J, one of `gradleak.losses.LOSSES`, of the last activation's output.
+    of its first one as well. `label` is the true class, −1 or 1 for a margin loss; `loss` is J, one
+    of `gradleak.losses.LOSSES`, of the last activation's output.
     """
     _, found = _backward(chain, weights, image, label, loss)
     return {

@@ -16,25 +16,13 @@ from gradleak.models.chain import Chain, ConvLayer
 def live_channels(
     chain: Chain, weights: Mapping[str, np.ndarray], low: float, high: float
 ) -> list[np.ndarray]:
-    """Return the channels of each convolution that are not certain to be zero.
+    """Return the channels of each convolution that are not certain to be zero, as sorted indices.
 
-    Interval bounds are propagated through the network: for inputs within [l, u] a channel's linear
-    output z is at least b + Σ max(w, 0)·l + min(w, 0)·u, and at most b + Σ max(w, 0)·u +
-    min(w, 0)·l. A channel is silent if ReLU follows and z ≤ 0, or if z = 0 and the activation
-    keeps 0, up to rounding in the client's arithmetic. Everything is live if channels are
-    normalised or skipped.
-
-    Parameters
-    ----------
-    chain, weights
-        The network.
-    low, high
-        Smallest and largest value of its input.
-
-    Returns
-    -------
-    list of ndarray
-        Sorted indices for each convolution, first to last.
+    Interval bounds are propagated through the network: for inputs within [l, u], initially
+    [`low`, `high`], a channel's linear output z is at least b + Σ max(w, 0)·l + min(w, 0)·u, and at
+    most b + Σ max(w, 0)·u + min(w, 0)·l. A channel is silent if ReLU follows and z ≤ 0, or if z = 0
+    and the activation keeps 0, up to rounding in the client's arithmetic. Everything is live if
+    channels are normalised or skipped.
     """
     layers = chain.convolutions
     if not chain.is_sequential or chain.is_normalised:

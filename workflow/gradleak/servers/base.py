@@ -35,16 +35,10 @@ def build(settings: Mapping[str, Any]) -> Server:
 
 
 def create(paths: tuple[str, str], models: ModelFile, settings: Mapping[str, Any]) -> None:
-    """Write the model file that a server sends and its secret file.
+    """Write the model file that a server sends and its secret file, in `paths`.
 
-    Parameters
-    ----------
-    paths
-        Model file to send, and secret file.
-    models
-        The honest model file; its architectures stay as they are.
-    settings
-        Entry of ``servers`` in config.yaml.
+    `models` is the honest model file, whose architectures stay as they are; `settings` is an entry
+    of ``servers`` in config.yaml.
     """
     from gradleak.models import files
     from gradleak.servers.secret import Secret, Secrets

@@ -12,27 +12,18 @@ from gradleak.models.chain import Chain, LinearLayer
 
 @dataclass(frozen=True)
 class ClassifierDesign:
-    """Assignment of nodes to each class.
+    """Assignment of nodes to each class."""
 
-    Parameters
-    ----------
-    kind
-        ``naive``: one node per class and layer, joined by weights of 1, all else zero. ``paired``:
-        eq. (10) to (13). ``untouched``: the weights as they are; the attack then solves for what
-        all rows have in common.
-    sigma
-        σ of eq. (12) relative to the initial limit of the layer, 1/sqrt(inputs).
-    paths
-        Parallel pairs of nodes of each class: dropout has to hit all of them to lose the class
-        (section 3.5).
-    output_bias
-        B, added to the bias of the first class: its probability is near 1, and those of the other
-        classes of the order e^−B.
-    """
-
+    # ``naive``: one node per class and layer, joined by weights of 1, all else zero. ``paired``:
+    # eq. (10) to (13). ``untouched``: the weights as they are; the attack then solves for what all
+    # rows have in common.
     kind: str
-    sigma: float
+    sigma: float  # σ of eq. (12) relative to the initial limit of the layer, 1/sqrt(inputs)
+    # B, added to the bias of the first class: its probability is near 1, and those of the other
+    # classes of the order e^−B.
     output_bias: float
+    # Parallel pairs of nodes of each class: dropout has to hit all of them to lose the class
+    # (section 3.5).
     paths: int = 1
 
     def write(

@@ -20,27 +20,17 @@ ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class ConvolutionDesign:
-    """Construction of the paths in the filters.
+    """Construction of the paths in the filters."""
 
-    Parameters
-    ----------
-    naive
-        Magnitude 1 on the paths, zero elsewhere, channels in order. Else eq. (20): β on the paths,
-        Gaussian between considered channels that no path joins, shuffled channels.
-    beta
-        β of each convolution; one value for all.
-    noise
-        σ of eq. (20) relative to β.
-    spare
-        Treatment of the channels without a path, which eq. (20) leaves as they are. ``keep``:
-        literally that; they then leak into the copies. ``noise``: their weights into considered
-        channels are Gaussian too. ``silent``: their biases are low enough for ReLU to give 0 for
-        every image with values in [0, 1], and their weights are not changed.
-    """
-
+    # Magnitude 1 on the paths, zero elsewhere, channels in order. Else eq. (20): β on the paths,
+    # Gaussian between considered channels that no path joins, shuffled channels.
     naive: bool
-    beta: tuple[float, ...]
-    noise: float
+    beta: tuple[float, ...]  # β of each convolution; one value for all
+    noise: float  # σ of eq. (20) relative to β
+    # Treatment of the channels without a path, which eq. (20) leaves as they are. ``keep``:
+    # literally that; they then leak into the copies. ``noise``: their weights into considered
+    # channels are Gaussian too. ``silent``: their biases are low enough for ReLU to give 0 for
+    # every image with values in [0, 1], and their weights are not changed.
     spare: str
 
     def write(
