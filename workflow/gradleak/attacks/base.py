@@ -103,8 +103,7 @@ class Entry(Method):
     reads_secret: ClassVar[bool] = False
     # Inverts every activation; networks with one that has no inverse are refused at load.
     inverts_activations: ClassVar[bool] = False
-    # Returns a twin beside its reconstruction.
-    gives_twins: ClassVar[bool] = False
+    gives_twins: ClassVar[bool] = False  # returns a twin beside its reconstruction
     # Combines reconstructions of other attacks and uses no gradient itself.
     postprocesses: ClassVar[bool] = False
 

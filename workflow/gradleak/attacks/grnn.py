@@ -57,8 +57,7 @@ class Grnn(Search):
     latent: Count = 128
     failure_loss: PositiveFloat = 0.5
     lock: Lock = "guess"
-    # The image comes from a generator.
-    start: Hidden[Literal["normal"]] = "normal"
+    start: Hidden[Literal["normal"]] = "normal"  # the image comes from a generator
 
     @property
     def label_unknown(self) -> bool:

@@ -14,8 +14,7 @@ from gradleak.matching.chain_gradients import ChainGradients, members_at_once
 class Members:
     """M optimisations (restarts) with one architecture."""
 
-    # Network with weights of each member or shared ones.
-    network: ChainGradients | BranchGradients
+    network: ChainGradients | BranchGradients  # with weights of each member or shared ones
     targets: list[torch.Tensor]  # shared gradients (M, ...), scaled to norm 1 over all parameters
     scale: torch.Tensor  # (M,), factor of the gradients that gives this norm
     labels: torch.Tensor | None  # (M, K), None where they are optimised

@@ -19,8 +19,7 @@ class ConvPart:
     """One convolution and the batch norm behind it."""
 
     name: str  # of its parameters: the layer's, or with `SKIP` appended
-    # Its input is that of the layer `back` − 1 places before; 1 for its own layer's.
-    back: int
+    back: int  # its input is that of the layer `back` − 1 places before; 1 for its own layer's
     shape: ConvShape  # as of `gradleak.models.chain.ConvLayer`
     bias: bool = False
     gain: float = 1.0
