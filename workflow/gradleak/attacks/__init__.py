@@ -1,1 +1,1 @@
-"""Attacks: from what an attacker sees to an image."""
+"""Attacks: from an attacker's view to a reconstruction."""

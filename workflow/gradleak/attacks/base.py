@@ -1,4 +1,4 @@
-"""What an attack knows, answers, and declares of itself."""
+"""An attacker's view, a reconstruction, and the base classes of attacks."""
 
 from __future__ import annotations
 
@@ -20,28 +20,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttackerView:
-    """All that an attacker knows: never the image."""
+    """Everything an attacker knows, never the image."""
 
     chain: Chain  # architecture
     weights: Mapping[str, np.ndarray]  # {parameter: array} that the server sent
     gradients: Mapping[str, np.ndarray]  # {parameter: array} that the client shared
-    # True classes (−1 or 1 for a loss of a margin) if they were granted, else None.
+    # True classes (−1 or 1 for a margin loss) if they were granted, else None.
     labels: tuple[int, ...] | None
     low: float  # range of the network's input
     high: float
     loss: str = "cross_entropy"  # one of `gradleak.losses.LOSSES`
     batch: int = 1  # K, the number of images whose gradients were averaged
-    # Images (S, K, C, H, W) that an optimiser is told to start from, None where it draws them.
+    # Images (S, K, C, H, W) given to an optimiser as starting points; None: it draws its own.
     starts: np.ndarray | None = None
-    secret: Secret | None = None  # what the server kept to itself, if it is a malicious one
+    secret: Secret | None = None  # what a malicious server kept to itself, else None
     fingerprint: str = ""  # of the weights that the gradient was taken with
-    mode: str = "training"  # how the client's norms and dropout ran, or "evaluation"
-    # Keys of locked layers {layer}_key, where they were granted.
+    mode: str = "training"  # of the client's batch norms and dropout, or "evaluation"
+    # Granted keys of locked layers, {layer}_key.
     keys: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     @property
     def label(self) -> int | None:
-        """The label if it was granted and is one and the same for the whole batch, else None."""
+        """The granted label if the whole batch has the same one, else None."""
         return self.labels[0] if self.labels and len(set(self.labels)) == 1 else None
 
 
@@ -56,33 +56,33 @@ class LayerFacts:
     stop: str  # why the solver stopped
     clipped: int = 0  # values moved into the range of the activation before it was inverted
     trace: tuple[float, ...] = ()  # objective after each outer step, empty for a direct solve
-    free: int = 0  # unknowns that no equation of the layer fixes: at least so many, by its sizes
+    free: int = 0  # unknowns that no equation of the layer fixes: a lower bound from its sizes
 
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """One answer of an attack to one shared gradient."""
+    """One reconstruction of an attack from one shared gradient."""
 
-    # (K', C, H, W) in the range of the network's input; K' = K, or 1 where the attack takes a
-    # batch for one image.
+    # (K', C, H, W) in the range of the network's input; K' = K, or 1 where the attack treats a
+    # batch as one image.
     images: np.ndarray
     stop: str  # why the attack stopped
     layers: tuple[LayerFacts, ...] = ()  # last layer first
-    label: int | None = None  # that the attack used or found
-    # Input (n,) of the first fully connected layer as the attack found it, where it did.
+    label: int | None = None  # label that the attack used or inferred
+    # Input (n,) of the first fully connected layer, where the attack finds it.
     fc_input: np.ndarray | None = None
     kind: str = "answer"  # or "twin", "start 3"
-    # Why the attacker holds the answer for a failure, judged without the original; empty if not.
+    # Why the attacker considers it failed, judged without the original; empty if it does not.
     failure: str = ""
     loss: float = float("nan")  # final value of the attack's objective, NaN where it has none
-    evaluations: int = 0  # gradients of the network that were computed, 0 for a closed form
+    evaluations: int = 0  # gradients of the network computed; 0 for a closed form
     trace: tuple[float, ...] = ()  # objective at about 100 moments, for an iterative attack
-    others: tuple[Reconstruction, ...] = ()  # further answers: twin data, other starts
-    # Class of each image (K',) and how many images of the batch it is the mean of, where the
-    # attack answers by class; else empty.
+    others: tuple[Reconstruction, ...] = ()  # further reconstructions: twins, other starts
+    # Class of each image (K',) and the number of images of the batch that it averages, for attacks
+    # that reconstruct class means; else empty.
     classes: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
-    # Whether it answers for these classes alone by its nature, not because others were lost.
+    # True if the attack covers only these classes by design, not because it lost others.
     partial: bool = False
 
     @property
@@ -94,33 +94,32 @@ class Reconstruction:
 class Entry(Method):
     """An entry of ``attacks`` in config.yaml: settings as fields, needs as class attributes.
 
-    A field may be `gradleak.section.Hidden`: Python code sets it, config.yaml does not.
+    A field of type `gradleak.section.Hidden` is set in Python code only, not in config.yaml.
     """
 
-    # Searches step by step: on `device`, with a second thread for large batches, for hours.
+    # Iterative: runs on `device`, uses a second thread for large batches, can take hours.
     searches: ClassVar[bool] = False
-    # Reads the secret of a server of the same method, and compares no gradients itself.
+    # Reads the secret of a server of the same method and compares no gradients itself.
     reads_secret: ClassVar[bool] = False
-    # Needs the inverse of every activation: networks without one are refused at load.
+    # Inverts every activation; networks with one that has no inverse are refused at load.
     inverts_activations: ClassVar[bool] = False
-    # Gives twin data beside its answer.
-    gives_twins: ClassVar[bool] = False
-    # Is made from the reconstructions of other attacks, without a gradient of its own.
+    gives_twins: ClassVar[bool] = False  # returns a twin beside its reconstruction
+    # Combines reconstructions of other attacks and uses no gradient itself.
     postprocesses: ClassVar[bool] = False
 
     @property
     def needs_labels(self) -> bool:
-        """Whether labels must be granted, or told by a single image's gradient."""
+        """True if labels must be granted, or inferred from a single image's gradient."""
         return False
 
     @property
     def made_from(self) -> list[str]:
-        """Ids of the attacks whose reconstructions it needs: its setting `of`."""
+        """Ids of the attacks whose reconstructions it needs, from its setting `of`."""
         of = getattr(self, "of", None)
         return [] if of is None else [of] if isinstance(of, str) else list(of)
 
     def contradiction(self) -> str | None:
-        """Return why config.yaml must not combine these settings, or None."""
+        """Return why these settings cannot be combined in config.yaml, or None."""
         return None
 
 
@@ -129,7 +128,7 @@ class Attack(Entry, ABC):
 
     @abstractmethod
     def applies(self, chain: Chain) -> str | None:
-        """Return why the attack cannot be run on `chain`, one sentence, or None if it can."""
+        """Return in one sentence why the attack cannot be run on `chain`, or None if it can."""
 
     @abstractmethod
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
@@ -139,7 +138,7 @@ class Attack(Entry, ABC):
         ------
         NumericsError
             If the numbers do not allow it (zero or overflowing gradients). The run is then
-            recorded as failed with this reason.
+            recorded as failed, with this reason.
         """
 
 
@@ -154,14 +153,14 @@ class ManyAttack(Entry, ABC):
     def run_many(
         self, views: Sequence[AttackerView], seeds: Sequence[int]
     ) -> list[Reconstruction | NumericsError]:
-        """Answer each view, or say why not; one view's failure leaves the others as they are."""
+        """Attack each view; a failed one gives its error and leaves the others as they are."""
 
 
 class Postprocess(Entry, ABC):
-    """A reconstruction that is made from those of other attacks."""
+    """A reconstruction made from those of other attacks."""
 
     postprocesses = True
 
     @abstractmethod
     def make(self, paths: Sequence[str]) -> Results:
-        """Make reconstructions from the files of the attacks named by `of`, in their order."""
+        """Make reconstructions from the files of the attacks named by `of`, in that order."""

@@ -17,11 +17,11 @@ from gradleak.usable import check_gradient
 
 
 class ClassFishing(CosineSearch):
-    """Inverting Gradients on what a fishing server's weights leave: the images of its class.
+    """Inverting Gradients under a class fishing server's weights.
 
-    All layers but the last carry the gradient of that class alone. One image is searched for,
-    whatever number of images the class has in the batch; the last layer's gradient, which holds
-    all images, is not compared.
+    All layers but the last carry the gradient of the fished class alone. One image is optimised
+    however many images of that class the batch has. The last layer's gradient, which mixes all
+    images, is not compared.
     """
 
     reads_secret = True
@@ -30,7 +30,7 @@ class ClassFishing(CosineSearch):
 
     @property
     def needs_labels(self) -> bool:
-        """See `gradleak.attacks.base.Entry`; the secret tells the class."""
+        """See `gradleak.attacks.base.Entry`; the secret contains the class."""
         return False
 
     def ignored(self, chain: Chain) -> tuple[str, ...]:
@@ -68,11 +68,11 @@ class ClassFishing(CosineSearch):
 
     @staticmethod
     def _fished(view: AttackerView) -> tuple[int, int, AttackerView]:
-        """The class, its images in the batch, and a view of them alone."""
+        """The fished class, its number of images in the batch, and a view of these images alone."""
         target = int(own_secret(view, "class_fishing").values["target"])
         check_gradient(view.chain, view.gradients)
         last = view.chain.layers[-1].name
-        # The class's probability is near 0, so its bias has −count/K.
+        # The class's probability is near 0, so the gradient in its bias is −count/K.
         count = round(-view.batch * float(view.gradients[f"{last}.bias"][target]))
         if count < 1:
             raise NumericsError(

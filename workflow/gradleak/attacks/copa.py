@@ -24,17 +24,17 @@ class Copa(Attack):
     inverts_activations = True
 
     method: Literal["copa"] = "copa"
-    # Uniform in the spreads below, or R-GAP's minimum-norm solution of the same layer. The paper
-    # does not publish its start.
+    # Uniform in the ranges below, or R-GAP's minimum-norm solution of the same layer. The paper
+    # does not publish its initial values.
     start: Literal["random", "rgap"] = "random"
-    first_spread: PositiveFloat = 0.5  # half-width of starts for the image
-    hidden_spread: PositiveFloat = 0.05  # and for Y of the other layers
+    first_spread: PositiveFloat = 0.5  # half-width of the initial values of the image
+    hidden_spread: PositiveFloat = 0.05  # and of Y of the other layers
     # Appendix B: eq. (7) where W of the layer before has full column rank n < m, else eq. (5).
     # As Algorithm 1 is printed: eq. (5) where rank(W) < |X|, else eq. (7); there W has no left null
     # space, g of eq. (19) is zero and eq. (7) equals eq. (5).
     pull_back: Literal["appendix_b", "algorithm_1"] = "appendix_b"
     optimiser: Literal["lbfgs", "levenberg_marquardt", "adam"] = "lbfgs"
-    iterations: AmountOrName = 500  # the optimiser's limit of steps
+    iterations: AmountOrName = 500  # maximum number of the optimiser's steps
 
     @cached_property
     def _cache(self) -> ConvolutionCache:
@@ -49,7 +49,7 @@ class Copa(Attack):
         return inapplicable(chain)
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
-        """See `gradleak.attacks.base.Attack`; `seed` draws the starts."""
+        """See `gradleak.attacks.base.Attack`; `seed` draws the initial values."""
         from gradleak.attacks.layerwise import walk
 
         generator = np.random.default_rng(seed)
@@ -62,7 +62,7 @@ class Copa(Attack):
         return walk(view, self._cache, solve)
 
     def _first(self, task: LayerTask, generator: np.random.Generator) -> LayerAnswer:
-        """Eq. (6), quadratic: descent from X₀ ends at the minimiser nearest to X₀."""
+        """Solve eq. (6): quadratic, so descent from X₀ ends at the minimiser nearest to X₀."""
         from gradleak.attacks.layerwise import LayerAnswer
 
         begin = None
@@ -74,7 +74,7 @@ class Copa(Attack):
         return LayerAnswer(solution.x, None, facts)
 
     def _hidden(self, task: LayerTask, generator: np.random.Generator) -> LayerAnswer:
-        """Eq. (5) or (7) in Y, where X = A(Y) and Y is the linear output of the layer before."""
+        """Solve eq. (5) or (7) in Y, the linear output of the layer before, with X = A(Y)."""
         from gradleak.attacks.layerwise import LayerAnswer
         from gradleak.attacks.least_squares import OPTIMISERS, LayerProblem
 
@@ -110,7 +110,7 @@ class Copa(Attack):
         return LayerAnswer(task.before.activation.forward(found.y), found.y, facts)
 
     def _constrained(self, before: Convolution) -> bool:
-        """Whether eq. (19) constrains the input of a layer behind the convolution `before`."""
+        """True if eq. (19) constrains the input of a layer behind the convolution `before`."""
         rows, columns = before.shape
         full_column_rank = before.is_tall and before.factor is not None and columns < rows
         return full_column_rank and self.pull_back == "appendix_b"

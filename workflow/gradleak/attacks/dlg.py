@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from gradleak.matching.lbfgs import Minimum, Settings
     from gradleak.matching.members import Members
 
-# Where a dummy's own gradient vanishes, its distance to a gradient of norm 1 is 1: a saturated
-# output, from which no step leads away.
+# Where a dummy's own gradient vanishes, its distance to a gradient of norm 1 is 1: the output
+# is saturated, and no step leads away.
 DEAD = 1e-6
-# Share of the evaluations before a lock's γ and β move.
+# Fraction of the evaluations before γ and β of a lock start to move.
 LEAD = 0.25
 
 
 class Judged(Search):
-    """A search whose answers are held for failures by their distance and their range."""
+    """An optimisation-based attack that judges failure by gradient distance and image range."""
 
-    # Least relative distance of gradients of a failed search; a gradient of zero has 1.
+    # Relative gradient distance from which a run has failed; a gradient of zero has 1.
     failure_loss: PositiveFloat = 0.5
-    # How far its image leaves the range of inputs, in root mean square and shares of the range.
+    # Largest distance of its image from the input range: root mean square, as a fraction of it.
     failure_range: PositiveFloat = 1.0
 
     def contradiction(self) -> str | None:
@@ -43,7 +43,7 @@ class Judged(Search):
         return None
 
     def failure(self, loss: float, images: np.ndarray, view: AttackerView) -> str:
-        """Why a search that ended at `loss` with `images` failed; empty if it did not."""
+        """Return why a run that ended at `loss` with `images` failed; empty if it did not."""
         if not np.isfinite(loss):
             return "The distance of gradients is not finite at the start."
         if loss >= self.failure_loss:
@@ -64,27 +64,28 @@ class Judged(Search):
 class Dlg(Judged):
     """Minimise Σ_l ||∇W_l' − ∇W_l||² over the image, and over the label where it is unknown.
 
-    γ and β of a lock that are to be fitted join the image after the first `LEAD` of the
-    evaluations: from the start on, they run away to a saturated lock.
+    γ and β of a lock, if they are fitted, join the image after the first `LEAD` of the
+    evaluations: optimised from the start, they run away to a saturated lock.
 
     The distance is relative: both gradients are divided by the norm of the shared one.
     """
 
     history: ClassVar[int] = 100  # pairs that L-BFGS remembers
-    # Stop when `window` steps lowered the distance by no more than this share.
+    # Stop when `window` steps lowered the distance by no more than this fraction.
     change: ClassVar[float] = 0.01
     window: ClassVar[int] = 200
 
     method: Literal["dlg"] = "dlg"
-    # Granted or recovered from the gradient (iDLG), or searched for with the image.
+    # Granted or recovered from the gradient (iDLG), or optimised with the image.
     label: Literal["from_view", "unknown"] = "from_view"
     start: Start = "normal"
-    of: Identifier | None = None  # the attack whose reconstruction is the start
-    answer: Literal["answer", "twin"] = "answer"  # which of its answers
-    own_images: Identifier | None = None  # target set whose images of the class are starts
+    of: Identifier | None = None  # attack whose reconstruction is the initial image
+    answer: Literal["answer", "twin"] = "answer"  # which of its reconstructions
+    # Target set whose images of the same class are initial images.
+    own_images: Identifier | None = None
     start_noise: Share = 0.0
     precision: Precision = "float64"
-    iterations: AmountOrName = 1000  # most evaluations of value and gradient of each search
+    iterations: AmountOrName = 1000  # most evaluations of value and gradient per restart
     lock: Lock = "guess"
     target: Hidden[float] = 1e-15  # relative distance to stop at: about float32's rounding
 
@@ -147,16 +148,16 @@ class Dlg(Judged):
 
 
 def slack_of(chain: Chain) -> float:
-    """Return the share by which a step may raise the largest distance of the last 10.
+    """Return the fraction by which a step may raise the largest distance of the last 10.
 
     It is 0 with smooth activations and 1 with kinks (ReLU, LeakyReLU), where the distance jumps as
-    signs of z change: a search that must always fall ends at the first such wall.
+    z changes sign: an optimiser that must always descend stops at the first such jump.
     """
     return float(chain.is_kinked)
 
 
 def _searched(members: Members, settings: Settings) -> Minimum:
-    """Images (M, ·), labels if unknown, and γ and β of a lock if they are to be fitted."""
+    """Minimise over images (M, ·), labels if unknown, and γ and β of a lock if they are fitted."""
     import torch
 
     from gradleak.matching.lbfgs import minimise
@@ -177,16 +178,16 @@ def _searched(members: Members, settings: Settings) -> Minimum:
 
 
 class _Distance:
-    """Relative distance of gradients and its derivative, as `minimise` wants them."""
+    """Relative gradient distance and its derivative, as `minimise` expects them."""
 
     def __init__(self, members: Members) -> None:
         self._all, self._active = members, members
 
     def __call__(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Distances (A,) and gradients (A, n) at x (A, n) of members `ids`."""
+        """Return distances (A,) and gradients (A, n) at x (A, n) of members `ids`."""
         import torch
 
-        # Members only ever leave, so the same number of them are the same ones.
+        # Members only ever leave, so equal numbers mean equal members.
         if len(ids) != len(self._active):
             self._active = self._all.select(ids)
         found = [self._part(x[part], self._active.select(part)) for part in self._active.parts()]

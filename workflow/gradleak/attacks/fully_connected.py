@@ -15,7 +15,7 @@ SCALE_GRID = np.geomspace(1e-4, 1e4, 801)
 FINER = 41
 # Relative misfit of dJ/dW; gradients in float32 reach about 1e-6.
 ROOT_TOLERANCE = 1e-4
-# What noise or a batch adds to the first singular triplet of dJ/dW is of the second's size.
+# Noise and batches change the first singular triplet of dJ/dW by about the second's size.
 NOISE_FACTOR = 3.0
 
 
@@ -28,22 +28,15 @@ class LinearSolution:
 
 
 def from_delta(weight_gradient: np.ndarray, delta: np.ndarray) -> np.ndarray:
-    """Input from dJ/dW = delta x^T, by least squares over all rows: x = dJ/dW^T delta / |delta|².
+    """Input (n,) from dJ/dW (m, n) = delta x^T by least squares: x = dJ/dW^T delta / |delta|².
 
-    Eq. (9) and (12) take one row k, x = dJ/dw_k / delta_k; with exact gradients every row gives
-    the same, with rounded ones the largest rows count most.
-
-    Parameters
-    ----------
-    weight_gradient
-        (m, n).
-    delta
-        (m,).
+    Eq. (9) and (12) take one row k, x = dJ/dw_k / delta_k. With exact gradients every row gives the
+    same input; with rounded ones the largest rows count most.
 
     Raises
     ------
     NumericsError
-        If delta is zero or not finite.
+        If delta (m,) is zero or not finite.
     """
     scale = np.abs(delta).max(initial=0.0)
     if not scale > 0 or not np.isfinite(scale):
@@ -56,7 +49,7 @@ def from_delta(weight_gradient: np.ndarray, delta: np.ndarray) -> np.ndarray:
 
 
 def _loss_gradient(z: np.ndarray, activation: Activation, label: int) -> np.ndarray:
-    """dJ/dz (m, ...) of cross-entropy after `activation`: (softmax(a(z)) − y)·a'(z)."""
+    """Return dJ/dz (m, ...) of cross-entropy after `activation`: (softmax(a(z)) − y)·a'(z)."""
     value = activation.forward(z)
     exponent = np.exp(value - value.max(axis=0))
     probability = exponent / exponent.sum(axis=0)
@@ -73,10 +66,10 @@ def last_layer(
 ) -> tuple[LinearSolution, ...]:
     """Inputs of the last layer under cross-entropy that explain its gradient.
 
-    With a bias, dJ/dz = dJ/db (eq. 13) and there is one. Without one, dJ/dz depends on the
-    probabilities, which are unknown: dJ/dW = delta x^T fixes x up to a scale t, x = t·u, and
-    eq. (10) becomes m equations in t alone, t·dJ/dz(t·W u) = v. Three classes and more almost
-    always leave one t; with two classes the m equations are one, and t has a twin.
+    With a bias, dJ/dz = dJ/db (eq. 13) and the input is unique. Without one, dJ/dz depends on the
+    unknown probabilities: dJ/dW = delta x^T fixes x up to a scale t, x = t·u, and eq. (10) becomes
+    m equations in t alone, t·dJ/dz(t·W u) = v. Three or more classes almost always leave one t.
+    With two classes the m equations coincide, and t has a twin.
 
     Parameters
     ----------
@@ -93,7 +86,7 @@ def last_layer(
     -------
     tuple
         All inputs that explain the gradient within `ROOT_TOLERANCE`, or within its distance
-        from rank one where that is larger (noise, batches); the best one first.
+        from rank one where that is larger (noise, batches), best first.
 
     Raises
     ------
@@ -113,17 +106,17 @@ def last_layer(
 def _without_bias(
     weight: np.ndarray, weight_gradient: np.ndarray, activation: Activation, label: int
 ) -> tuple[LinearSolution, ...]:
-    """Every scale t of x = t·u for which dJ/dz(t·W u) fits the gradient."""
+    """Find every scale t of x = t·u for which dJ/dz(t·W u) fits the gradient."""
     left, values, right = np.linalg.svd(weight_gradient.astype(np.float64), full_matrices=False)
     if not values[0] > 0:
         raise NumericsError("The last layer's gradient is zero; nothing can be reconstructed.")
-    # delta_y < 0 for the true class: this fixes the sign that the SVD leaves open.
+    # delta_y < 0 for the true class fixes the sign that the SVD leaves open.
     sign = -np.sign(left[label, 0]) or 1.0
     direction, target = sign * right[0], sign * left[:, 0]
     logits = weight.astype(np.float64) @ direction
 
     def mismatch(scale: np.ndarray) -> np.ndarray:
-        """(m, scales), relative to the gradient."""
+        """Return the misfit (m, scales), relative to the gradient."""
         found = _loss_gradient(np.outer(logits, scale), activation, label)
         return scale * found / values[0] - target[:, None]
 
@@ -145,11 +138,11 @@ def _without_bias(
 
 
 def _minima(mismatch: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """Scales at which ||mismatch|| has a local minimum, ascending.
+    """Find the scales at which ||mismatch|| has a local minimum, ascending.
 
     They are bracketed on `SCALE_GRID` and again on a grid `FINER` times as fine, so that only
-    two within about 1e-3 of each other, where they are one for any purpose, are taken for one.
-    Gauss-Newton then brings a root to rounding.
+    minima within about 1e-3 of each other, equal for any purpose, are merged. Gauss-Newton then
+    refines each root to rounding.
     """
     found: list[float] = []
     for first, last in _valleys(mismatch, SCALE_GRID):
@@ -169,7 +162,7 @@ def _minima(mismatch: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
 def _valleys(
     mismatch: Callable[[np.ndarray], np.ndarray], grid: np.ndarray
 ) -> list[tuple[float, float]]:
-    """Neighbours of every grid point at which ||mismatch|| is no larger than beside it."""
+    """Neighbours of every grid point at which ||mismatch|| has a local minimum."""
     sizes = np.linalg.norm(mismatch(grid), axis=0)
     padded = np.concatenate([[np.inf], sizes, [np.inf]])
     lowest = (padded[1:-1] < padded[:-2]) & (padded[1:-1] <= padded[2:])

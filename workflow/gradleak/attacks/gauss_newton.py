@@ -1,4 +1,4 @@
-"""Our attack: second order on the gradients, from what R-GAP finds, layers and all."""
+"""Gauss-Newton on gradients (ours): second order, from R-GAP's reconstruction and layers."""
 
 from __future__ import annotations
 
@@ -28,22 +28,23 @@ NOT_FINITE = "not finite at the start"
 class GaussNewton(Judged):
     """Levenberg-Marquardt on the residual r(x) = ∂ℓ/∂W(x) − ∂ℓ/∂W shared, in two stages.
 
-    First with each dℓ/dz that R-GAP's walk finds before a layer lacks rank: these need not be
-    computed from x, so that the gradients of their layers are continuous in x even where
-    activations have kinks. Residuals are then taken layer by layer relative to the gradient's
-    norm; those of layers before the last known one count if they are smooth in x, and not if
-    kinks make them jump. Then as DLG does, with all that follows from x, relative to the norm of
-    the whole gradient; a start that already has the target distance is returned as it is.
+    The first stage takes each dℓ/dz that R-GAP's walk finds before a layer lacks rank. As these
+    are not computed from x, the gradients of their layers are continuous in x even where
+    activations have kinks. Residuals are relative to each layer's gradient norm; layers before
+    the last known one count only if they are smooth in x. The second stage, as in DLG, computes
+    everything from x, relative to the norm of the whole gradient; an initial image that already
+    has the target distance is returned as it is.
 
-    An answer's `loss` is DLG's relative distance, and it is held for a failure as DLG's is. In
-    `evaluations` a passage of the network forward and back counts as one, with or without
-    derivatives, and so does a product with J and Jᵀ (measured: 0.3, 1 and 1.05 of DLG's).
+    `loss` is DLG's relative distance, and failure is judged as DLG's. In `evaluations` a forward
+    and backward pass counts as one, with or without derivatives, and so does a product with J and
+    Jᵀ (measured: 0.3, 1 and 1.05 of DLG's).
     """
 
-    inner: ClassVar[int] = 100  # most conjugate-gradient steps for each step
-    tolerance: ClassVar[float] = 1e-2  # conjugate gradients' share of the preconditioned residual
-    # λ = damping · ||r||² / (n σ²) at first, with σ² the variance of uniform noise in the range of
-    # inputs: what a move across the range may cost, relative to the residual.
+    inner: ClassVar[int] = 100  # most conjugate-gradient iterations per step
+    # Conjugate gradients' tolerance, relative to the preconditioned residual.
+    tolerance: ClassVar[float] = 1e-2
+    # Initially λ = damping · ||r||² / (n σ²), with σ² the variance of uniform noise in the input
+    # range: the cost of a move across the range, relative to the residual.
     damping: ClassVar[float] = 0.1
 
     method: Literal["gauss_newton"] = "gauss_newton"
@@ -53,8 +54,8 @@ class GaussNewton(Judged):
     iterations: AmountOrName = 30  # most steps of both stages together
     precision: Hidden[Precision] = "float64"
     target: Hidden[float] = 1e-12  # stop one step after this relative distance is reached
-    layers: Hidden[bool] = True  # whether to run R-GAP's walk for the first stage
-    precondition: Hidden[bool] = True  # conjugate gradients by R-GAP's layer systems
+    layers: Hidden[bool] = True  # run R-GAP's walk for the first stage
+    precondition: Hidden[bool] = True  # precondition conjugate gradients by R-GAP's layer systems
 
     @cached_property
     def _cache(self) -> ConvolutionCache:
@@ -72,7 +73,7 @@ class GaussNewton(Judged):
         )
 
     def _prepare(self, view: AttackerView, seed: int) -> Ready:
-        """As of `Search`, but from uniform noise where the given start is absent or not finite."""
+        """As in `Search`, but from uniform noise where the given start is absent or not finite."""
         images = view.starts
         lacking = images is None or not len(images) or not np.isfinite(images).all()
         if self.start == "reconstruction" and lacking:
@@ -80,7 +81,7 @@ class GaussNewton(Judged):
         return super()._prepare(view, seed)
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
-        """See `Search.search`; one member after the other, since each has its own factors."""
+        """See `Search.search`; one member at a time, since each has its own factors."""
         known: dict[int, Mapping[str, np.ndarray]] = {}
         out = []
         for number in progress(range(len(views)), "searches"):
@@ -105,7 +106,7 @@ class GaussNewton(Judged):
     def _run(
         self, member: Members, view: AttackerView, known: dict[int, Mapping[str, np.ndarray]]
     ) -> _Run:
-        """Both stages of one search; `known` holds what is known of each view's layers."""
+        """Run both stages for one member; `known` holds the known δ of each view's layers."""
         from gradleak.attacks.known_layers import known_deltas
         from gradleak.matching.damped import Damped, Problem
 
@@ -121,7 +122,7 @@ class GaussNewton(Judged):
             stages.insert(0, self._first_stage(member, known[id(view)]))
         steps = self.iterations
         for problem in stages:
-            # R-GAP's errors in a layer without rank lie far outside of the range.
+            # R-GAP's errors in a layer without rank lie far outside the range.
             start = member.starts.clamp(view.low, view.high) if problem is stages[0] else run.best
             damped = Damped(
                 problem,
@@ -142,7 +143,7 @@ class GaussNewton(Judged):
         return run
 
     def _first_stage(self, member: Members, known: Mapping[str, np.ndarray]) -> Problem:
-        """Residuals with known δ, layer by layer."""
+        """Problem of the first stage: residuals with known δ, layer by layer."""
         import torch
 
         from gradleak.matching.damped import Problem
@@ -164,7 +165,7 @@ class GaussNewton(Judged):
 
 
 class _Run:
-    """The best images (1, K, C, H, W) of one search by DLG's distance, and what they cost."""
+    """The best images (1, K, C, H, W) of one run by DLG's distance, and their cost."""
 
     def __init__(self, start: torch.Tensor, plain: Problem) -> None:
         from gradleak.matching.damped import TARGET
@@ -175,7 +176,7 @@ class _Run:
         self.trace = [self.distance]
 
     def offer(self, images: torch.Tensor) -> None:
-        """Take `images` if their distance is lower."""
+        """Keep `images` if their distance is lower."""
         distance = self._plain.distance(images)
         self.passes += 1
         if distance < self.distance:

@@ -23,41 +23,41 @@ if TYPE_CHECKING:
     from gradleak.matching.members import Members
 
 SPENT, BLANK = "evaluations spent", "candidates not told apart"
-# What rounding changes ‖∇W' − ∇W‖ by, relative to ‖∇W‖: shared gradients are float32, and that of
-# the true image itself is 1e-7 away (measured, ResNet-18); some units more in deeper networks.
+# Rounding error of ‖∇W' − ∇W‖ relative to ‖∇W‖: shared gradients are float32, and that of the
+# true image itself is 1e-7 away (measured, ResNet-18), a few times more in deeper networks.
 ROUNDING = 1e-6
-# Keeps log σ finite, where all numbers of a latent vector are the same.
+# Keeps log σ finite where all values of a latent vector are equal.
 TINY = 1e-10
 
 
 class Ggl(Search):
     """Minimise ||∇W' − ∇W||² / ||∇W||² + prior · KL(z) over latent vectors z of a generator.
 
-    ∇W' is the gradient for the generator's image of z and of the label, which is known or told by
-    the gradient's signs; the image is scaled to the range of inputs. With mean μ and standard
-    deviation σ of the numbers of z, KL(z) = ½ (μ² + σ² − 1 − log σ²), that of N(μ, σ²) from
-    N(0, 1): the authors' regulariser, which keeps z where the generator was trained. They leave
-    gradients absolute and divide by the number of tensors.
+    ∇W' is the gradient for the generator's image of z and of the label, which is granted or
+    inferred from the gradient's signs; the image is scaled to the input range. With mean μ and
+    standard deviation σ of the values of z, KL(z) = ½ (μ² + σ² − 1 − log σ²) is the divergence of
+    N(μ, σ²) from N(0, 1): the authors' regulariser, which keeps z where the generator was trained.
+    The authors use absolute gradients and divide by the number of tensors.
 
-    CMA-ES starts at z = 0, where the generator's prior is densest. The best z on the way counts. A
-    search has failed if its distance never became finite, or stays at `failure_loss` or above; at 2
-    it is as far as an unrelated gradient of the same norm.
+    CMA-ES starts at z = 0, where the generator's prior is densest, and the best z seen is kept. A
+    run fails if its distance never becomes finite or stays at `failure_loss` or above; 2 is the
+    distance of an unrelated gradient of the same norm.
 
-    It fails too, after its first generation, if ||∇W' − ∇W|| / ||∇W|| differs by no more than
-    `ROUNDING` between all candidates: by the triangle inequality, rounding by that much makes such
-    differences. The gradient then says nothing of the image, and CMA-ES would minimise the prior.
+    It also fails, after its first generation, if ||∇W' − ∇W|| / ||∇W|| differs by no more than
+    `ROUNDING` between all candidates: by the triangle inequality, rounding alone can explain such
+    differences. The gradient is then uninformative, and CMA-ES would minimise the prior.
     """
 
     method: Literal["ggl"] = "ggl"
     generator: Identifier  # entry of `generators` in config.yaml
     generations: AmountOrName = 500
-    population: Annotated[Count, Field(ge=2)] = 50  # latent vectors that each generation draws
-    sigma: PositiveFloat = 0.5  # their standard deviation at first
-    bound: PositiveFloat = 2.0  # of the numbers of z; CMA-ES folds its draws back smoothly
+    population: Annotated[Count, Field(ge=2)] = 50  # latent vectors per generation
+    sigma: PositiveFloat = 0.5  # their initial standard deviation
+    bound: PositiveFloat = 2.0  # of the values of z; CMA-ES folds samples back smoothly
     prior: Share = 0.001
     failure_loss: PositiveFloat = 2.0
     generator_file: Hidden[str] = ""  # its path
-    chunk: Hidden[int] = 1  # each search has a population of its own to fill a batch
+    chunk: Hidden[int] = 1  # each run fills a batch with its own population
 
     @cached_property
     def _generator(self) -> Generator:
@@ -81,7 +81,7 @@ class Ggl(Search):
         return super().applies(chain, mode)
 
     def _prepare(self, view: AttackerView, seed: int) -> Ready:
-        """As of `Search`, for a single image."""
+        """As in `Search`, for a single image."""
         if view.batch > 1:
             raise NumericsError(
                 f"The gradient is of {view.batch} images, but ggl searches for a single one; "
@@ -90,14 +90,14 @@ class Ggl(Search):
         return super()._prepare(view, seed)
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
-        """See `Search.search`; one member after the other, each with its population at once."""
+        """See `Search.search`; one member at a time, each with its whole population at once."""
         return [
             self._run(members.select(slice(number, number + 1)), views[number])
             for number in progress(range(len(views)), "searches")
         ]
 
     def _run(self, member: Members, view: AttackerView) -> Reconstruction:
-        """Answer of one search."""
+        """Run one member."""
         from gradleak.matching.population import Population
 
         assert member.labels is not None
@@ -132,8 +132,8 @@ class Ggl(Search):
         )
 
     def _strategy(self, member: Members) -> Any:
-        """CMA-ES, with numbers of its own and without files or words."""
-        # Only where it runs: the import takes most of a second.
+        """CMA-ES with its own random numbers, without files or output."""
+        # Imported here only: it takes most of a second.
         from cma import CMAEvolutionStrategy
 
         draw = np.random.default_rng(member.seeds[0].tolist())
@@ -150,7 +150,7 @@ class Ggl(Search):
         return CMAEvolutionStrategy(np.zeros(self._generator.latent), self.sigma, options)
 
     def failure(self, distance: float) -> str:
-        """Why a search whose best image has this distance failed; empty if it did not."""
+        """Return why a run whose best image has this distance failed; empty if it did not."""
         if not np.isfinite(distance):
             return "The distance of gradients was never finite."
         if distance >= self.failure_loss:
@@ -181,14 +181,14 @@ class _Images:
 
 
 def divergence(latents: np.ndarray) -> np.ndarray:
-    """KL (P,) of N(μ, σ²) from N(0, 1), μ and σ those of each latent vector (P, n)'s numbers."""
+    """Return KL (P,) of N(μ, σ²) from N(0, 1), with μ and σ of each latent vector (P, n)."""
     mean, variance = latents.mean(1), latents.var(1)
     found: np.ndarray = 0.5 * (mean**2 + variance - 1.0 - np.log(variance + TINY))
     return found
 
 
 def indistinct(distances: np.ndarray) -> str:
-    """Why nothing can be told from relative squared distances (P,); empty if something can."""
+    """Return why relative squared distances (P,) are uninformative; empty if they are not."""
     roots = np.sqrt(distances[np.isfinite(distances)])
     if len(roots) < 2 or np.ptp(roots) > ROUNDING:
         return ""
@@ -201,12 +201,12 @@ def indistinct(distances: np.ndarray) -> str:
 
 
 def _ranked(values: np.ndarray) -> np.ndarray:
-    """Values (P,) that CMA-ES can rank: those that are not finite come last."""
+    """Replace non-finite values (P,) so that CMA-ES ranks them last."""
     finite = np.isfinite(values)
     worst = values[finite].max() if finite.any() else 0.0
     return np.where(finite, values, worst + abs(worst) + 1.0)
 
 
 def _reason(stop: dict[str, Any]) -> str:
-    """Why CMA-ES stopped."""
+    """CMA-ES's stopping reason."""
     return SPENT if "maxiter" in stop else f"cma: {', '.join(sorted(stop))}"

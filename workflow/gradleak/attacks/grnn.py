@@ -21,26 +21,25 @@ if TYPE_CHECKING:
     from gradleak.matching.generators import Layout
     from gradleak.matching.members import Members
 
-# Its generators' own stream of random numbers, beside those of the searches' starts.
+# Random stream of the generators, separate from that of the initial images.
 STREAM = 1
 
 
 class Grnn(Search):
     """Minimise d² + norm · d + wasserstein · Σ_p W1(g_p, t_p) + tv · TV(x), d = ||∇W' − ∇W||.
 
-    The image x and, where it is unknown, the label's logits come from a generator of random
-    weights (`gradleak.matching.generators`), which RMSprop trains. The gradients are the raw ones,
-    not divided by the norm of the shared one, so that the weights of all terms are the authors'.
-    TV is twice the mean squared difference of neighbours, down and across, of images in 0..1.
-    W1 is the 1-D Wasserstein distance between the values of one parameter's gradients p. The
-    authors' "Wasserstein" term is d itself: their code takes the Euclidean norm, with weight 1.
+    The image x and, where it is unknown, the label's logits come from a generator with random
+    weights (`gradleak.matching.generators`), trained by RMSprop. Gradients are not divided by the
+    norm of the shared one, so the weights of all terms are the authors'. TV is twice the mean
+    squared difference of neighbours, down and across, of images in 0..1. W1 is the 1-D Wasserstein
+    distance between the values of one parameter's gradients p. The authors' "Wasserstein" term is
+    d itself: their code takes the Euclidean norm, with weight 1.
 
-    γ and β of a lock that are searched for take the same steps of RMSprop.
+    γ and β of a lock, if they are fitted, take the same steps of RMSprop.
 
-    The best point on the way counts; the authors take the last one. The loss that is told is the
-    objective divided by the squared norm of the shared gradient. A search has failed if its
-    objective never became finite, or its relative distance d² / ||∇W||² stays at `failure_loss`
-    or above.
+    The best point counts; the authors take the last one. The reported loss is the objective
+    divided by the squared norm of the shared gradient. A run fails if its objective never becomes
+    finite, or its relative distance d² / ||∇W||² stays at `failure_loss` or above.
     """
 
     only_branches = True
@@ -48,18 +47,17 @@ class Grnn(Search):
     method: Literal["grnn"] = "grnn"
     label: Literal["from_view", "unknown"] = "unknown"
     iterations: AmountOrName = 1000  # steps
-    rate: PositiveFloat = 1e-4  # of RMSprop, as PyTorch defines it
+    rate: PositiveFloat = 1e-4  # learning rate of PyTorch's RMSprop
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    # The code of GRNN's authors takes 1e-3 for LeNet and 1e-6 for ResNet-18, that of FedKL's 1e-6.
+    # GRNN's authors' code takes 1e-3 for LeNet and 1e-6 for ResNet-18, FedKL's 1e-6.
     tv: Share = 1e-3
     norm: Share = 1.0
     wasserstein: Share = 0.0
-    # Values of the generator's fixed input: 128 in GRNN's authors' code, 1,024 in FedKL's.
+    # Length of the generator's fixed input: 128 in GRNN's authors' code, 1,024 in FedKL's.
     latent: Count = 128
     failure_loss: PositiveFloat = 0.5
     lock: Lock = "guess"
-    # The image comes from a generator.
-    start: Hidden[Literal["normal"]] = "normal"
+    start: Hidden[Literal["normal"]] = "normal"  # the image comes from a generator
 
     @property
     def label_unknown(self) -> bool:
@@ -103,7 +101,7 @@ class Grnn(Search):
     def _part(
         self, layout: Layout, members: Members, views: Sequence[AttackerView]
     ) -> list[Reconstruction]:
-        """Answers of members that are computed at once."""
+        """Run members that are computed at once."""
         import torch
 
         from gradleak.matching.generators import Generators, State, draw, rmsprop_step
@@ -150,7 +148,7 @@ class Grnn(Search):
         ]
 
     def failure(self, distance: float) -> str:
-        """Why a search whose best image has this relative distance failed; empty if it did not."""
+        """Return why a run with this relative distance at best failed; empty if it did not."""
         if not np.isfinite(distance):
             return "The distance of gradients was never finite."
         if distance >= self.failure_loss:
@@ -166,7 +164,7 @@ class _Point:
     """Value and gradients of the objective."""
 
     value: torch.Tensor  # (M,), relative to the squared norm of the shared gradient
-    distance: torch.Tensor  # the relative distance of gradients (M,) in it
+    distance: torch.Tensor  # relative gradient distance (M,) at the same point
     rough: torch.Tensor  # tv · TV (M,), with a graph; not relative
     # Gradients of the rest in pixels, in unknown labels' logits, and in γ and β of locked layers
     # (M, 2 Σ O); not relative.
@@ -176,7 +174,7 @@ class _Point:
 
 
 class _Objective:
-    """What each member minimises."""
+    """The objective of each member."""
 
     def __init__(self, attack: Grnn, members: Members, views: Sequence[AttackerView]) -> None:
         from gradleak.matching.branches import BranchGradients
@@ -189,21 +187,21 @@ class _Objective:
             self._network.tensor(side)[:, None, None, None, None]
             for side in (bounds[:, 0], bounds[:, 1] - bounds[:, 0])
         )
-        # s: the network computes s g against s t, and so s² d².
+        # The network scales gradients by s: it computes s g against s t, and so s² d².
         scale = members.scale
         self._square = scale.square()
         self._distance = Regressed(members.targets, attack.norm * scale, attack.wasserstein * scale)
 
     def images(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels in 0..1 as the network is fed with them."""
+        """Map pixels in 0..1 to the network's input."""
         return self._low + self._width * pixels
 
     def __call__(
         self, pixels: torch.Tensor, logits: torch.Tensor, scaling: torch.Tensor | None
     ) -> _Point:
-        """Of pixels (M, K, C, H, W) in 0..1, with a graph, and logits (M, K, outputs).
+        """Evaluate pixels (M, K, C, H, W) in 0..1, with a graph, and logits (M, K, outputs).
 
-        `scaling` holds γ and β of locked layers where they are searched for.
+        `scaling` holds γ and β of locked layers where they are fitted.
         """
         labels = logits if self._members.labels is None else self._members.labels
         network = self._network if scaling is None else self._network.with_scaling(scaling)
@@ -224,7 +222,7 @@ class _Objective:
 
 
 class _Best:
-    """Each member's point of the least objective so far."""
+    """Each member's best point so far."""
 
     def __init__(self, members: Members) -> None:
         import torch
@@ -235,7 +233,7 @@ class _Best:
         self.distance = self.value.clone()
 
     def offer(self, found: _Point, pixels: torch.Tensor, logits: torch.Tensor) -> None:
-        """Keep what is better."""
+        """Keep the members that improved."""
         import torch
 
         better = found.value < self.value
@@ -246,6 +244,6 @@ class _Best:
 
 
 def _variation(pixels: torch.Tensor) -> torch.Tensor:
-    """Twice the mean squared differences of neighbours (M,) of pixels (M, K, C, H, W)."""
+    """Twice the mean squared difference of neighbours (M,) of pixels (M, K, C, H, W)."""
     down, across = (pixels.diff(dim=d).square().flatten(1).mean(1) for d in (3, 4))
     return 2.0 * (down + across)

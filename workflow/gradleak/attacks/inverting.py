@@ -19,33 +19,33 @@ if TYPE_CHECKING:
 
     from gradleak.matching.members import Members
 
-    # Distance (M,), what is minimised (M,), and its gradients in images (M, K, C, H, W) and in a
-    # lock's γ and β, if these are searched for.
+    # Distance (M,), objective (M,), and its gradients in images (M, K, C, H, W) and in a lock's γ
+    # and β, if these are fitted.
     Value = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
     Objective = Callable[[torch.Tensor, torch.Tensor | None], Value]
 
-# The rate falls to a tenth at these shares of the iterations.
+# The learning rate falls to a tenth at these fractions of the iterations.
 MILESTONES = (3 / 8, 5 / 8, 7 / 8)
 FACTOR = 0.1
 
 
 class CosineSearch(Search):
-    """Minimise 1 − <∇W', ∇W> / (||∇W'|| ||∇W||) + tv · TV(x) over images in the range of inputs.
+    """Minimise 1 − <∇W', ∇W> / (||∇W'|| ||∇W||) + tv · TV(x) over images in the input range.
 
-    TV is anisotropic: mean absolute differences of neighbours, down and across. Adam walks on the
-    sign of the gradient; each step is projected to the range. The best point on the way counts.
-    γ and β of a lock that are searched for take the same steps, without bounds.
-    A search has failed if its distance never became finite, or stays at `failure_loss` or above;
-    at 1 its gradient has no component along the shared one.
+    TV is anisotropic: mean absolute differences of neighbours, down and across. Adam uses the sign
+    of the gradient, each step is projected to the range, and the best point counts. γ and β of a
+    lock, if they are fitted, take the same steps without bounds. A run fails if its distance never
+    becomes finite or stays at `failure_loss` or above; at 1 its gradient has no component along
+    the shared one.
     """
 
     iterations: AmountOrName = 1000  # steps; the authors take 24,000 or 4,800
-    rate: PositiveFloat = 0.1  # Adam's first learning rate
-    tv: Share = 1e-4  # weight of the total variation
+    rate: PositiveFloat = 0.1  # Adam's initial learning rate
+    tv: Share = 1e-4  # weight of total variation
     failure_loss: PositiveFloat = 1.0
 
     def ignored(self, chain: Chain) -> tuple[str, ...]:
-        """Parameters of a network whose gradients are not compared."""
+        """Parameters of the network whose gradients are not compared."""
         return ()
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
@@ -58,7 +58,7 @@ class CosineSearch(Search):
         return out
 
     def _part(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
-        """Answers of members that are computed at once."""
+        """Run members that are computed at once."""
         import torch
 
         from gradleak.matching.adam import adam_step
@@ -113,7 +113,7 @@ class CosineSearch(Search):
         ]
 
     def failure(self, distance: float) -> str:
-        """Why a search whose best image has this cosine distance failed; empty if it did not."""
+        """Return why a run with this cosine distance at best failed; empty if it did not."""
         if not np.isfinite(distance):
             return "The distance of gradients was never finite."
         if distance >= self.failure_loss:
@@ -124,7 +124,7 @@ class CosineSearch(Search):
         return ""
 
     def _objective(self, members: Members) -> Objective:
-        """What each member minimises."""
+        """The objective of each member."""
         import torch
 
         from gradleak.matching.branches import BranchGradients
@@ -150,7 +150,7 @@ class CosineSearch(Search):
         return written
 
     def _differentiated(self, x: torch.Tensor, members: Members) -> Value:
-        """As of `Objective`, by automatic derivatives."""
+        """As in `Objective`, by automatic differentiation."""
         import torch
 
         cosine = self._distance(x, members)
@@ -158,7 +158,7 @@ class CosineSearch(Search):
         return cosine.detach(), value.detach(), torch.autograd.grad(value.sum(), x)[0], None
 
     def _distance(self, x: torch.Tensor, members: Members) -> torch.Tensor:
-        """1 − cosine of each member (M,); the shared gradients have norm 1."""
+        """Return 1 − cosine of each member (M,); the shared gradients have norm 1."""
         import torch
 
         assert members.labels is not None
@@ -177,7 +177,7 @@ class CosineSearch(Search):
 
 
 class InvertingGradients(CosineSearch):
-    """Inverting Gradients: images in the range of inputs by the cosine distance of gradients."""
+    """Inverting Gradients: images in the input range by the cosine distance of gradients."""
 
     method: Literal["inverting_gradients"] = "inverting_gradients"
     lock: Lock = "guess"

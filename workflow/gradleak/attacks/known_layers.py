@@ -1,4 +1,4 @@
-"""How far R-GAP's walk tells a network's layers from the gradients alone."""
+"""Layers whose dℓ/dz R-GAP's walk recovers from the gradients alone."""
 
 from __future__ import annotations
 
@@ -12,26 +12,21 @@ from gradleak.attacks.rgap import minimum_norm
 from gradleak.errors import NumericsError
 from gradleak.models.activations import INSIDE, NAMES
 
-# A layer whose equations contradict each other by more than this (relative) is not trusted:
-# errors of the layers behind it have grown too large.
+# A layer whose equations contradict each other by more than this (relative) is not used: errors
+# of the layers behind it have grown too large.
 CONTRADICTION = 1e-3
 
 
 class _Enough(Exception):
-    """The walk has reached a layer that it cannot solve, or all that is wanted."""
+    """Ends the walk at a layer that it cannot solve, or once all wanted layers are known."""
 
 
 def known_deltas(view: AttackerView, cache: ConvolutionCache) -> dict[str, np.ndarray]:
-    """δ = dℓ/dz (O, P) of the last convolutions, as far as R-GAP's walk tells them.
+    """Return δ = dℓ/dz (O, P) of the last convolutions, as far as R-GAP's walk recovers them.
 
-    The δ of a layer follows from the inputs of all layers behind it. So it is known for every
-    convolution down to the first, counted from the last, whose input is not fixed by its
-    equations (R-GAP section 3.1) or contradicts them; the walk ends there.
-
-    Returns
-    -------
-    dict
-        Empty if not even the last convolution's is known.
+    The δ of a layer follows from the inputs of all layers behind it. It is thus known for every
+    convolution back to the first one, counted from the last, whose input is not fixed by its
+    equations (R-GAP section 3.1) or contradicts them. Empty if not even the last one's is known.
     """
     found: dict[str, np.ndarray] = {}
     if inapplicable(view.chain, NAMES) is not None:
@@ -49,7 +44,7 @@ def known_deltas(view: AttackerView, cache: ConvolutionCache) -> dict[str, np.nd
             raise _Enough
         return answer
 
-    # Whatever ends the walk: what was found before stands.
+    # Layers found before an error stay valid.
     with suppress(_Enough, NumericsError, np.linalg.LinAlgError):
         walk(view, cache, solve, precision="float64", margin=INSIDE, linear=True)
     return found

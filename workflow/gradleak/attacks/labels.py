@@ -1,4 +1,4 @@
-"""Labels that a gradient gives away (iDLG; COPA section 2; R-GAP section 3.1.1)."""
+"""Label inference from gradients (iDLG; COPA section 2; R-GAP section 3.1.1)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradleak.errors import NumericsError
 
 
 def recover_label(view: AttackerView) -> int:
-    """Class whose row of dJ/dW has the sign opposite to all others.
+    """Return the class whose row of dJ/dW has the sign opposite to all others.
 
     With J = -log softmax(a(z))[y] and a' > 0, dJ/dz_k = (p_k − [k = y])·a'(z_k) is negative for
     k = y only. The bias gradient is dJ/dz itself; without a bias, row k of dJ/dW is
@@ -48,16 +48,16 @@ def _opposite_rows(view: AttackerView) -> np.ndarray:
 
 
 def class_of(view: AttackerView) -> int | None:
-    """Class to attack under cross-entropy: granted, or recovered from signs.
+    """Return the class to attack under cross-entropy: granted, or recovered from signs.
 
-    A batch is attacked as if it were one image: its class is the commonest granted one (the
-    first of several), and None where none was granted and the last layer's bias makes up for it.
+    A batch is attacked as if it were one image. Its class is the most frequent granted one (the
+    first of several), and None where none was granted and the last layer's bias makes it unneeded.
 
     Raises
     ------
     NumericsError
-        If a granted label is no class of the network, a single image's contradicts the signs,
-        or signs do not tell it.
+        If a granted label is not a class of the network, a single image's label contradicts the
+        signs, or the signs do not determine it.
     """
     has_bias = view.chain.layers[-1].bias
     _check_labels(view, range(view.chain.classes), f"has classes 0 to {view.chain.classes - 1}")
@@ -78,12 +78,12 @@ def class_of(view: AttackerView) -> int | None:
 
 
 def check_margin_labels(view: AttackerView) -> None:
-    """Refuse granted labels that a loss of a margin does not know.
+    """Check that granted labels of a margin loss are −1 or 1.
 
     Raises
     ------
     NumericsError
-        If one is neither −1 nor 1.
+        If one is not.
     """
     _check_labels(view, (-1, 1), f"is attacked through the {view.loss} loss, whose y is -1 or 1")
 
@@ -98,7 +98,7 @@ def _check_labels(view: AttackerView, known: Container[int], words: str) -> None
 
 
 def contradiction(label: int) -> NumericsError:
-    """Error for a granted label y of a margin that the gradient rules out."""
+    """Return the error for a granted label y of a margin loss that the gradient rules out."""
     return NumericsError(
         f"The granted label y = {label} contradicts the gradient, which only y = {-label} can "
         "give; grant the true one or none."
@@ -106,19 +106,13 @@ def contradiction(label: int) -> NumericsError:
 
 
 def plausible_sign(view: AttackerView, gradient: np.ndarray) -> int | None:
-    """Label y ∈ {−1, 1} for which ∇w = y·ℓ'(μ)·x gives an x that fits where x comes from.
+    """Return the label y ∈ {−1, 1} for which ∇w = y·ℓ'(μ)·x gives an x plausible for its source.
 
-    ℓ' < 0, so y = 1 gives x the sign of −∇w. Values of ReLU or Sigmoid, and of an image whose
-    range has no negative numbers, are positive (R-GAP section 3.1.1): the y that gives more of
-    them the right sign. LeakyReLU shrinks negative values, so the larger side is the positive
-    one; that is likely, not certain. Identity and Tanh tell nothing: None.
-
-    Parameters
-    ----------
-    view
-        What the attacker knows.
-    gradient
-        ∇w of the last layer (n,).
+    ℓ' < 0, so y = 1 gives x the sign of −∇w; ∇w (n,) is `gradient`, of the last layer. Outputs of
+    ReLU or Sigmoid, and images whose range has no negative numbers, are positive (R-GAP section
+    3.1.1): the result is the y that gives more of them the right sign. LeakyReLU shrinks negative
+    values, so the larger side is probably, not certainly, the positive one. Identity and Tanh give
+    no information: None.
     """
     layers = view.chain.layers
     name = layers[-2].activation.name if len(layers) > 1 else "input"
@@ -131,7 +125,7 @@ def plausible_sign(view: AttackerView, gradient: np.ndarray) -> int | None:
 
 
 def is_positive(view: AttackerView) -> bool:
-    """Whether the last layer's input cannot be negative."""
+    """True if the last layer's input cannot be negative."""
     layers = view.chain.layers
     if len(layers) == 1:
         return view.low >= 0

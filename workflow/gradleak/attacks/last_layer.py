@@ -1,4 +1,4 @@
-"""Where the walk begins: input and dJ/dz of the last layer, from its gradient and the loss."""
+"""Start of the walk: input and dJ/dz of the last layer, from its gradient and the loss."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from gradleak.models.chain import Chain, LinearLayer
 
 Arrays = Mapping[str, np.ndarray]
 
-# An answer is refuted by a misfit that is more than this many times another answer's, unless it
-# is as small as roundings make it.
+# An input is refuted by a misfit this many times another's, unless it is as small as rounding
+# makes it.
 DECISIVE, SMALL = 10.0, 1e-3
 
 
@@ -34,24 +34,19 @@ class Beginning:
 
     x: np.ndarray  # (n,)
     delta: np.ndarray  # dJ/dz (m,)
-    label: int | None  # label that goes with it, None where none was needed
-    note: str = ""  # what the attacker should know, empty if nothing
+    label: int | None  # matching label, None where none was needed
+    note: str = ""  # message for the attacker, empty if there is none
 
 
 def beginnings(view: AttackerView, weights: Arrays, gradients: Arrays) -> tuple[Beginning, ...]:
-    """All inputs of the last layer that neither its gradient nor the layer before refutes.
+    """Return all inputs of the last layer that neither its gradient nor the layer before refutes.
 
-    Parameters
-    ----------
-    view
-        Chain, loss, labels.
-    weights, gradients
-        Those of `view` in the precision to compute in.
+    `weights` and `gradients` are those of `view` in the precision to compute in.
 
     Raises
     ------
     NumericsError
-        If the loss does not fit the network, the gradient is zero or μ cannot be told, the
+        If the loss does not fit the network, the gradient is zero, μ cannot be determined, or the
         granted label contradicts the gradient.
     """
     last = view.chain.layers[-1]
@@ -97,7 +92,7 @@ def _margin_with_bias(
     gradient: np.ndarray,
     bias_gradient: np.floating,
 ) -> Beginning:
-    """From db = y·ℓ'(μ), which is k_d itself and, as ℓ' < 0, gives y.
+    """Solve db = y·ℓ'(μ), which is k_d itself and, as ℓ' < 0, gives y.
 
     There is no twin: ℓ' is monotone, so db gives one μ. It is only compared with w·x + b.
     """
@@ -113,12 +108,12 @@ def _margin_with_bias(
 
 
 def _margin_without_bias(view: AttackerView, weights: Arrays, gradients: Arrays) -> list[Beginning]:
-    """From ∇w·w = ∂ℓ/∂μ·μ: one or two μ (eq. 9), k_d = y·ℓ'(μ) and x = ∇w / k_d.
+    """Solve ∇w·w = ∂ℓ/∂μ·μ: one or two μ (eq. 9), k_d = y·ℓ'(μ) and x = ∇w / k_d.
 
     Both y are tried where x may have either sign, to find the label or that the granted one is
     wrong. The layer before refutes one of them, unless the network is odd (Identity, Tanh, no
     bias): then −x and −y give the same gradient as x and y, both stay, and only the images can
-    tell.
+    decide.
     """
     last = view.chain.layers[-1]
     weight = weights[f"{last.name}.weight"][0]
@@ -142,7 +137,7 @@ def _margin_without_bias(view: AttackerView, weights: Arrays, gradients: Arrays)
 
 
 def _of_label(view: AttackerView, found: list[Beginning], sign: int | None) -> list[Beginning]:
-    """Those of the granted label, else of the likely one; all of them where nothing tells it."""
+    """Candidates with the granted label, else the likely one; all if nothing determines it."""
     left = {one.label for one in found}
     label = view.label if view.label is not None else sign
     if view.label is not None and view.label not in left:
@@ -153,7 +148,7 @@ def _of_label(view: AttackerView, found: list[Beginning], sign: int | None) -> l
 def _unrefuted(
     found: list[Beginning], view: AttackerView, weights: Arrays, gradients: Arrays
 ) -> list[Beginning]:
-    """Those that the layer before the last does not refute, in the same order."""
+    """Candidates that the layer before the last does not refute, in the same order."""
     if len(found) == 1 or len(view.chain.layers) == 1:
         return found
     misfits = disagreements(view.chain, weights, gradients, found)
@@ -166,16 +161,12 @@ def _unrefuted(
 def disagreements(
     chain: Chain, weights: Arrays, gradients: Arrays, found: Sequence[Beginning]
 ) -> list[float] | None:
-    """How far the layer before the last contradicts each of `found`, without solving it.
+    """Return by how much the layer before the last contradicts each candidate, without solving it.
 
     In every layer, fully connected or convolution, Z = W x and ∇W = δ x^T summed over positions,
     so W ∇W^T = Z δ^T (O, O), whatever x is. The left side is known; Z = A^-1(X) − bias and
-    δ = dJ/dX ⊙ A'(Z) follow from a beginning.
-
-    Returns
-    -------
-    list or None
-        ||W ∇W^T − Z δ^T|| / ||W ∇W^T|| of each; None where ReLU hides Z.
+    δ = dJ/dX ⊙ A'(Z) follow from a candidate. The contradiction is ||W ∇W^T − Z δ^T|| / ||W ∇W^T||;
+    None where ReLU hides Z.
     """
     layer, last = chain.layers[-2], chain.layers[-1]
     if layer.activation.name == "relu":

@@ -28,14 +28,14 @@ class LayerTask:
     layer: ConvLayer
     system: LayerSystem  # U = [W; K], without the rows of W whose output a ReLU hides
     values: np.ndarray  # V = [A^-1(X of the next layer) − bias; dJ/dW]
-    before: ConvLayer | None  # the layer in front of it, None for the first
+    before: ConvLayer | None  # the layer before it, None for the first
     before_convolution: Convolution | None  # W of that layer
-    before_bias: np.ndarray | float  # its bias, one value an output, 0 without one
-    z: np.ndarray  # A^-1(X of the next layer), of the rows of W in `system`
+    before_bias: np.ndarray | float  # its bias, one value per output; 0 without one
+    z: np.ndarray  # A^-1(X of the next layer), for the rows of W in `system`
 
     @property
     def free(self) -> int:
-        """Unknowns that no row of U fixes, at least: by sizes, rows left, and where dJ/dZ is 0."""
+        """Lower bound on unknowns that U does not fix: by sizes, rows left, zeros of dJ/dZ."""
         shape = self.layer.shape
         known = min(rank_bound(shape, self.system.gradient.seen), self.system.shape[0])
         return max(0, shape.unknowns - known)
@@ -43,7 +43,7 @@ class LayerTask:
 
 @dataclass(frozen=True)
 class LayerAnswer:
-    """Input X (n,) of a layer, the linear output Z of the layer before it, and how it went.
+    """Input X (n,) of a layer, the linear output Z of the layer before it, and diagnostics.
 
     Without Z, the walk takes A^-1(X).
     """
@@ -54,23 +54,15 @@ class LayerAnswer:
 
 
 SolveLayer = Callable[[LayerTask], LayerAnswer]
-# Why the attacker holds an answer for a failure, empty if not.
+# Why the attacker considers a reconstruction failed, empty if not.
 Judge = Callable[[Reconstruction], str]
 
-# Share of saturated values in an exact input above which the layer before cannot be opened.
+# Fraction of saturated values in an exact input above which the layer before cannot be inverted.
 MOST_SATURATED = 0.5
 
 
 def inapplicable(chain: Chain, hidden: tuple[str, ...] = INVERTIBLE) -> str | None:
-    """Reason why a layer-wise attack cannot be run on `chain`, or None.
-
-    Parameters
-    ----------
-    chain
-        The network.
-    hidden
-        Activations that the attack can walk through.
-    """
+    """Return why a walk that inverts activations `hidden` cannot run on `chain`, or None."""
     for layer in chain.layers:
         if isinstance(layer, ConvLayer) and layer.skip:
             return (
@@ -92,13 +84,13 @@ def inapplicable(chain: Chain, hidden: tuple[str, ...] = INVERTIBLE) -> str | No
 
 
 class ConvolutionCache:
-    """Convolutions of one network, so that images that share its weights share the factors."""
+    """Convolutions of one network; images that share its weights share their factors."""
 
     def __init__(self) -> None:
         self._known: dict[str, Convolution] = {}
 
     def get(self, layer: ConvLayer, weight: np.ndarray) -> Convolution:
-        """W of `layer`, built on first use and whenever the weight has changed."""
+        """Return W of `layer`, built on first use and whenever the weight has changed."""
         known = self._known.get(layer.name)
         if known is None or known.conv_shape != layer.shape or (known.weight != weight).any():
             known = self._known[layer.name] = Convolution(weight, layer.shape)
@@ -107,7 +99,7 @@ class ConvolutionCache:
 
 @dataclass(frozen=True)
 class Given:
-    """What a walk works with, in one precision: weights and gradients by parameter."""
+    """Weights and gradients by parameter, in the precision of a walk."""
 
     layers: tuple[ConvLayer | LinearLayer, ...]
     weights: dict[str, np.ndarray]
@@ -124,7 +116,7 @@ class Given:
         return self.gradients[f"{layer.name}.weight"]
 
     def bias(self, layer: ConvLayer) -> np.ndarray | float:
-        """Bias of `layer`, one value an output; 0 without one."""
+        """Bias of `layer`, one value per output; 0 without one."""
         if not layer.bias:
             return 0.0
         return np.repeat(self.weights[f"{layer.name}.bias"], layer.shape.positions)
@@ -144,24 +136,23 @@ def walk(
 
     For each layer: Z = A^-1(X of the next layer) (eq. 2), dJ/dZ = dJ/dX of the next layer ⊙ A'(Z)
     (eq. 3a), X from `solve`, dJ/dX = W^T dJ/dZ (eq. 3b). Where the last layer allows two inputs,
-    each is walked; `gradleak.attacks.twins.choose` tells them apart. A batch is taken for one
-    image.
+    both are walked, and `gradleak.attacks.twins.choose` decides. A batch is treated as one image.
 
     Parameters
     ----------
     view, cache, solve
-        What the attacker knows, W of its layers, and how to solve one.
+        The attacker's view, the network's convolutions, and the solver of one layer.
     precision
-        ``float64``, or ``float32`` for the arithmetic of the walk.
+        ``float64`` or ``float32``, for the arithmetic of the walk.
     margin
         Distance from the ends of an activation's range to which values beyond are moved; 0 to
-        refuse them. Values of a layer that COPA solves are its own affair.
+        refuse them. Values of a layer that COPA solves are not affected.
     linear
-        Whether `solve` is linear in the values of a task. Then a network without biases whose
-        activations are homogeneous gives the twin as a multiple of the first answer (R-GAP
-        appendix B), and one walk is enough.
+        True if `solve` is linear in the values of a task. A network without biases whose
+        activations are homogeneous then gives the twin as a multiple of the first reconstruction
+        (R-GAP appendix B), and one walk is enough.
     judge
-        The attack's own rule for answers that failed, by nothing but what the attacker knows.
+        The attack's own rule for failed reconstructions, based on the attacker's view alone.
 
     Raises
     ------
@@ -197,7 +188,7 @@ def _given(view: AttackerView, cache: ConvolutionCache, dtype: np.dtype, margin:
 
 
 def _check(view: AttackerView) -> None:
-    """Refuse missing tensors and gradients that the walk cannot use, by the name of the first."""
+    """Raise for a missing tensor or a gradient that the walk cannot use, naming the first."""
     parameters = [
         f"{layer.name}.{kind}"
         for layer in view.chain.layers
@@ -226,7 +217,7 @@ def _check(view: AttackerView) -> None:
 
 
 def _multiple(base: Beginning, first: Reconstruction, begin: Beginning) -> Reconstruction:
-    """Answer that starts from c·x and dJ/dz / c, c > 0, where `first` started from `base`."""
+    """Reconstruction that starts from c·x and dJ/dz / c, c > 0, if `first` started from `base`."""
     factor = float(np.linalg.norm(base.delta) / np.linalg.norm(begin.delta))
     fc_input = None if first.fc_input is None else factor * first.fc_input
     return replace(first, images=factor * first.images, fc_input=fc_input)
@@ -260,7 +251,7 @@ def _walk_from(begin: Beginning, given: Given, chain: Chain, solve: SolveLayer) 
 
 
 def _open(activation: Activation, x: np.ndarray, facts: list[LayerFacts], given: Given) -> Opened:
-    """A^-1(X); the facts of the layer that X is the input of get the number of saturated values."""
+    """Return A^-1(X); count saturated values in the facts of the layer with input X."""
     opened, of = activation.open(x, given.margin), facts[-1]
     if not opened.clipped:
         return opened

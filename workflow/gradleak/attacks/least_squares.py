@@ -1,4 +1,4 @@
-"""COPA's layer problem (eq. 5 and 7) and three ways to minimise it, matrix-free."""
+"""COPA's layer problem (eq. 5 and 7) and three matrix-free optimisers for it."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class LayerProblem:
     system: Operator  # U (rows, n)
     values: np.ndarray  # V (rows,)
     activation: Activation  # a, the activation of the layer before
-    # I − P, the projection of eq. (18), so that g(Y) = (I − P)(Y − shift) is eq. (19) in the
-    # variable Y = A^-1(X); None where eq. (5) applies.
+    # I − P, the projection of eq. (18): g(Y) = (I − P)(Y − shift) is eq. (19) in the variable
+    # Y = A^-1(X). None where eq. (5) applies.
     penalty: Penalty | None = None
     shift: np.ndarray | float = 0.0  # bias of the layer before (n,), or 0
 
@@ -43,7 +43,7 @@ class LayerProblem:
         return self.activation.derivative(y) * self.system.adjoint(residuals[0]) + residuals[1]
 
     def start_value(self, y: np.ndarray) -> float:
-        """F at the start.
+        """Return F at the start.
 
         Raises
         ------
@@ -60,7 +60,7 @@ class LayerProblem:
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where a minimisation ended: Y, F along the way, inner steps, stop reason."""
+    """Result of a minimisation: Y, F along the way, inner steps, stopping reason."""
 
     y: np.ndarray
     trace: tuple[float, ...]
@@ -74,13 +74,7 @@ def square_sum(residuals: tuple[np.ndarray, np.ndarray | float]) -> float:
 
 
 def lbfgs(problem: LayerProblem, start: np.ndarray, iterations: int) -> Minimum:
-    """Minimise F by SciPy's L-BFGS-B.
-
-    Returns
-    -------
-    Minimum
-        Stop reason: ``converged``, ``iteration limit`` or ``line search``.
-    """
+    """Minimise F by SciPy's L-BFGS-B; stops ``converged``, ``iteration limit``, ``line search``."""
     trace = [problem.start_value(start)]
 
     def value_and_gradient(y: np.ndarray) -> tuple[float, np.ndarray]:
@@ -106,7 +100,7 @@ def lbfgs(problem: LayerProblem, start: np.ndarray, iterations: int) -> Minimum:
 
 
 def adam(problem: LayerProblem, start: np.ndarray, iterations: int, rate: float = 1e-2) -> Minimum:
-    """Minimise F by Adam, the optimiser that the authors took later (BMVC 2022).
+    """Minimise F by Adam, which the authors adopted later (BMVC 2022).
 
     Step k: m and v are running means of the gradient and of its square (decay 0.9 and 0.999),
     Y ← Y − rate · m̂ / (sqrt(v̂) + 1e-8).
@@ -127,14 +121,10 @@ def levenberg_marquardt(problem: LayerProblem, start: np.ndarray, iterations: in
     """Minimise F by Levenberg-Marquardt with truncated conjugate gradients.
 
     A step s solves (JᵀJ + mu·I) s = −Jᵀr with JᵀJ = D UᵀU D + (I − P), D = diag(a'(Y)), no more
-    accurately than the objective has fallen (a forcing term as in inexact Newton methods); mu
-    follows the success of the last step.
-
-    Returns
-    -------
-    Minimum
-        Stop reason: ``tolerance`` (F below 1e-20 of its start), ``stalled`` (an accepted step
-        lowered F by less than 1e-6 of itself), ``no descent`` or ``iteration limit``.
+    accurately than the objective has fallen (a forcing term as in inexact Newton methods). mu
+    follows the success of the last step. Stopping reasons: ``tolerance`` (F below 1e-20 of its
+    start), ``stalled`` (an accepted step lowered F by less than 1e-6 of itself), ``no descent`` or
+    ``iteration limit``.
     """
     y, damping, steps = start.copy(), INITIAL_DAMPING, 0
     first = value = problem.start_value(start)
@@ -172,7 +162,7 @@ def _damped_step(
     damping: float,
     forcing: float,
 ) -> tuple[np.ndarray, int]:
-    """Conjugate gradients on (JᵀJ + damping·I) s = −Jᵀr, to `forcing` times the first residual."""
+    """Solve (JᵀJ + damping·I) s = −Jᵀr by CG, to `forcing` times the first residual."""
     slope = problem.activation.derivative(y)
     system, penalty = problem.system, problem.penalty
 

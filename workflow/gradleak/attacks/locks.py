@@ -1,4 +1,4 @@
-"""What an attacker puts in the place of a client's key-lock (FedKL sections III-B, IV-E)."""
+"""Attacker's substitutes for a client's key-lock (FedKL sections III-B, IV-E)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gradleak.models.locks import KEY, Locked, names_of, public
 class Opening:
     """A locked network as the attacker runs it."""
 
-    # What the server sent, with a key beside its lock weights; or with γ and β, named as parameters
-    # of a norm, in place of both.
+    # The server's weights, with a key beside the lock weights or with γ and β, named as parameters
+    # of a batch norm, in place of both.
     weights: dict[str, np.ndarray]
-    shared: dict[str, np.ndarray]  # gradients that the attacker can compute, and so compare
-    # γ and β of locked layers, one after the other (S, 2 Σ O), that a search for them starts from;
-    # None where they follow from the key.
+    shared: dict[str, np.ndarray]  # gradients that the attacker can compute and so compare
+    # γ and β of locked layers, concatenated (S, 2 Σ O), as starting points of their fit; None where
+    # they follow from the key.
     scaling: np.ndarray | None = None
 
 
@@ -32,20 +32,19 @@ def open_lock(view: AttackerView, mode: str, seed: int, starts: int = 1) -> Open
     Parameters
     ----------
     view
-        What the attacker knows. A key that was granted is used.
+        The attacker's view. A granted key is used.
     mode
-        ``guess``: without it, a key of the attacker's own, under the lock weights that the server
-        sent. ``fit``: the key follows from the lock's gradient, where that was shared (see
-        `key_of`); else γ and β are searched for, from what keys of the attacker's own make of them.
-        The lock's gradient itself is not compared then: it is the gradient in γ and β times a long
-        key, and drowns the others.
+        ``guess``: without one, draw a random key and use the lock weights that the server sent.
+        ``fit``: compute the key from the lock's gradient where that was shared (see `key_of`);
+        else fit γ and β, starting from those of random keys. The lock's gradient is not compared
+        then: it is the gradient in γ and β times a long key, and drowns the others.
     seed, starts
-        Of keys of the attacker's own; how many starts of γ and β.
+        Seed of the random keys; number of starting points of γ and β.
 
     Raises
     ------
     ConfigError
-        If a granted key has another length than the lock's.
+        If the length of a granted key is not the lock's.
     """
     chain, shared = view.chain, dict(view.gradients)
     if not chain.locked:
@@ -67,10 +66,10 @@ def open_lock(view: AttackerView, mode: str, seed: int, starts: int = 1) -> Open
 
 
 def key_of(layer: Locked, shared: Mapping[str, np.ndarray]) -> np.ndarray | None:
-    """Key of a locked layer from the gradient of its lock; None where that was not shared.
+    """Return the key of a locked layer from its lock's gradient; None where that was not shared.
 
     ∂ℓ/∂W = ∂ℓ/∂b kᵀ has rank one (FedKL eqs. 34, 35), so k = Σ_o b_o W_o / Σ_o b_o² over the rows
-    of both gradients. None too where these are zero.
+    of both gradients. Also None where these are zero.
     """
     if f"{layer.name}_lock_scale.weight" not in shared:
         return None
@@ -82,7 +81,7 @@ def key_of(layer: Locked, shared: Mapping[str, np.ndarray]) -> np.ndarray | None
 
 
 def _own(chain: Chain, seed: int, start: int) -> dict[str, np.ndarray]:
-    """Keys that the attacker draws, uniform in [0, 1)."""
+    """Draw the attacker's keys, uniform in [0, 1)."""
     draw = np.random.default_rng((seed, start, *b"key"))
     return {f"{layer.name}{KEY}": draw.random(layer.lock.key) for layer in chain.locked}
 
@@ -90,7 +89,7 @@ def _own(chain: Chain, seed: int, start: int) -> dict[str, np.ndarray]:
 def _scaling(
     chain: Chain, weights: Mapping[str, np.ndarray], keys: Mapping[str, np.ndarray]
 ) -> np.ndarray:
-    """γ and β of locked layers (2 Σ O) under some lock weights and keys."""
+    """Return γ and β of locked layers (2 Σ O) from lock weights and keys."""
     out = []
     for layer in chain.locked:
         for name in names_of(layer.name).values():
@@ -102,7 +101,7 @@ def _scaling(
 def _without_lock(
     chain: Chain, weights: Mapping[str, np.ndarray], scaling: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Weights with γ and β in place of lock weights."""
+    """Replace lock weights by γ and β."""
     out = public(weights)
     parts = np.split(
         scaling, np.cumsum([n for layer in chain.locked for n in 2 * [layer.filters]])[:-1]

@@ -23,17 +23,17 @@ from gradleak.servers.plan import Plan, plan
 from gradleak.servers.secret import Secret
 from gradleak.usable import check_gradient
 
-# What settles the direction that cross-entropy leaves open, in words.
+# Words for the ways to fix the direction that cross-entropy leaves open.
 FREE = {"median": "median of differences between neighbours", "range": "middle of the range"}
 
 
 class Mkor(Attack):
     """Mean image of every class of a batch at once, without iteration.
 
-    The server's secret tells where in its weights the paths lie. An answer has one image for each
-    class that the gradient shows, with the number of images that it is the mean of.
+    The server's secret locates the paths in its weights. A reconstruction has one image for each
+    class that the gradient shows, with the number of images that it averages.
 
-    Images are clipped to the range of inputs, which any attacker knows.
+    Images are clipped to the input range, which any attacker knows.
     """
 
     reads_secret = True
@@ -41,15 +41,15 @@ class Mkor(Attack):
     method: Literal["mkor"] = "mkor"
     rows: Literal["path", "all"] = "path"  # see `gradleak.inversion.decoupling.Decoupling`
     coupling: Literal["solve", "ignore"] = "solve"
-    # How often what classes send back is computed again at the features found; 0: a gray image's.
+    # Repetitions of the backward pass at the features found; 0: at those of a gray image.
     refinements: Whole = 1
-    # Settles the direction that cross-entropy leaves open, see `gradleak.inversion.free_direction`.
+    # Fixes the direction that cross-entropy leaves open, see `gradleak.inversion.free_direction`.
     free: Literal["median", "range"] = "median"
-    # Bounds (eq. 17 to 19) for max pools or none; section 3.6 or two of ours for average pools.
+    # Bounds (eq. 17 to 19) for max pools or none; section 3.6 or two methods of ours for average.
     estimate: Literal["bounds", "direct", "average", "least_squares"] = "bounds"
     native: Count | None = None  # side of the images before they were enlarged, if known
-    # Odd side in pixels of the filter that images pass at last, see `pixels.smoothed`; the authors'
-    # code has 5 behind VGG-16, the paper does not tell.
+    # Odd side in pixels of the final smoothing filter, see `pixels.smoothed`; the authors' code has
+    # 5 behind VGG-16, the paper gives none.
     smooth: Count | None = None
 
     @model_validator(mode="after")
@@ -93,13 +93,13 @@ class Mkor(Attack):
         return None
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
-        """See `gradleak.attacks.base.Attack`; deterministic, so `seed` changes nothing.
+        """See `gradleak.attacks.base.Attack`; deterministic, `seed` is ignored.
 
         Raises
         ------
         NumericsError
-            If the gradient is not finite, is not of the weights that this server sent, or shows
-            no class.
+            If the gradient is not finite, is of other weights than this server's, or shows no
+            class.
         """
         secret = own_secret(view, "mkor")
         if view.loss not in OF_CLASSES:
@@ -126,9 +126,9 @@ class Mkor(Attack):
         )
 
     def _class_means(self, view: AttackerView, paths: Plan, secret: Secret) -> ClassMeans:
-        """Mean features of each class, the open direction settled, and images counted again."""
+        """Mean features of each class with the open direction fixed and images counted again."""
         head = Head(view.chain, view.weights, view.loss)
-        # Eq. (9) as it stands does not look at the features.
+        # Eq. (9) as it stands does not use the features.
         plain = self.rows == "path" and (self.coupling == "ignore" or view.loss == RAW)
         repeats = 0 if plain else self.refinements
         means = self._refined(view, head, paths, secret, repeats=repeats)
@@ -139,7 +139,7 @@ class Mkor(Attack):
         entries = bias.astype(np.float64) / means.scale
         if not is_needed(view.batch * (gray - entries), view.batch):
             return means
-        # All classes, so that none taken for absent is missed.
+        # All classes, so that none is missed as absent.
         first = np.maximum(whole(view.batch * (gray - entries), view.batch), 1)
         settled = self._likeliest(view, head, paths, secret, first)
 
@@ -151,13 +151,13 @@ class Mkor(Attack):
         found = np.flatnonzero(counts)
         if not np.array_equal(found, means.classes):
             return self._refined(view, head, paths, secret, counts, repeats=repeats)
-        # Images stay those of the first counts, which they hardly depend on.
+        # The image counts stay: they hardly depend on the features.
         return replace(means, counts=counts[found])
 
     def _likeliest(
         self, view: AttackerView, head: Head, paths: Plan, secret: Secret, counts: np.ndarray
     ) -> str:
-        """How the open direction is settled for counts: as features of known value tell, if any."""
+        """Return how to fix the open direction for `counts`: by features of known value, if any."""
         places, values = constants(head, view.gradients, secret.values["references"])
         if not len(places):
             return self.free
@@ -178,7 +178,7 @@ class Mkor(Attack):
         free: str | None = None,
         repeats: int = 2,
     ) -> ClassMeans:
-        """Class means of `counts`, computed again `repeats` times at the features found."""
+        """Class means of `counts`, recomputed `repeats` times at the features found."""
         decoupling = Decoupling(self.rows, self.coupling)
         at: np.ndarray | None = None
         for _ in range(1 + repeats):
@@ -191,7 +191,7 @@ class Mkor(Attack):
     def _settled(
         self, chain: Chain, paths: Plan, secret: Secret, means: ClassMeans, free: str
     ) -> ClassMeans:
-        """Class means with the open direction settled, on the grid of regions."""
+        """Class means with the open direction fixed, on the grid of regions."""
         assert means.direction is not None
         black, _, white = secret.values["references"]
         span = white - black
@@ -210,18 +210,18 @@ class Mkor(Attack):
 
 
 def _known(means: ClassMeans, secret: Secret) -> np.ndarray:
-    """Features of each class (N', n), gray where the gradient tells nothing."""
+    """Features of each class (N', n), gray where the gradient gives no information."""
     gray: np.ndarray = secret.values["references"][1]
     return np.where(np.isnan(means.features), gray, means.features)
 
 
 def own_secret(view: AttackerView, method: str) -> Secret:
-    """The secret of the server that sent the weights.
+    """Return the secret of the server that sent the weights.
 
     Raises
     ------
     NumericsError
-        If there is none, it is another server's, or the gradient is of other weights.
+        If there is none, it is another server's, or the gradient belongs to other weights.
     """
     secret = view.secret
     if secret is None or secret.method != method:

@@ -12,19 +12,18 @@ from gradleak.models.chain import Chain, ConvLayer
 
 
 class Phong(Attack):
-    """The input of a first layer W x + b = z from any row j: x = ∇W_j / ∇b_j.
+    """Recover the input of a first layer W x + b = z from any row j: x = ∇W_j / ∇b_j.
 
-    It needs neither weights nor label nor loss. A batch gives a mixture of its images.
+    It needs no weights, label or loss. A batch gives a mixture of its images.
     """
 
-    # Rows with |∇b_j| up to this share of the largest are left out and counted: a unit that ReLU
+    # Rows with |∇b_j| up to this fraction of the largest are left out and counted: a unit that ReLU
     # switched off has ∇b_j = 0.
     least: ClassVar[float] = 1e-6
 
     method: Literal["phong"] = "phong"
-    # The plain mean, as Theorem 1 says, in which a row with a small ∇b_j brings in as much noise as
-    # its division by it makes; least squares over all rows, which weighs row j with (∇b_j)²; or
-    # the first row alone, eq. (3).
+    # The plain mean as in Theorem 1, in which dividing by a small ∇b_j amplifies a row's noise;
+    # least squares over all rows, which weights row j by (∇b_j)²; or the first row alone, eq. (3).
     rows: Literal["average", "weighted", "single"] = "average"
 
     def applies(self, chain: Chain) -> str | None:
@@ -40,10 +39,10 @@ class Phong(Attack):
         return None
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
-        """See `gradleak.attacks.base.Attack`; deterministic, so `seed` changes nothing.
+        """See `gradleak.attacks.base.Attack`; deterministic, `seed` is ignored.
 
-        ``stop`` tells how many rows were used and their spread: the root mean square over the
-        image of the standard deviation over the rows, weighted as they are put together.
+        ``stop`` reports the number of rows used and their spread: the root mean square over the
+        image of the weighted standard deviation over rows.
         """
         from gradleak.attacks.fully_connected import from_delta
 

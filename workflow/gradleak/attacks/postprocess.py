@@ -15,7 +15,7 @@ from gradleak.section import Identifier, Identifiers
 if TYPE_CHECKING:
     from gradleak.attacks.run import Results
 
-# What is kept of the answer that a new one is made from.
+# Fields copied from the reconstruction that a new one is made from.
 KEPT = ("model", "seed", "batch", "status", "reason", "stop")
 
 
@@ -27,7 +27,7 @@ class TotalVariation(Postprocess):
     weight: PositiveFloat
 
     def make(self, paths: Sequence[str]) -> Results:
-        """Denoise every answer of a file; those without an image keep their reason."""
+        """Denoise every reconstruction of a file; those without an image keep their reason."""
         from gradleak.attacks import reconstruction_files, run
 
         images, records = reconstruction_files.read(paths[0])
@@ -46,21 +46,17 @@ class TotalVariation(Postprocess):
 
 
 class HybridGap(Postprocess):
-    """H-GAP: for each image the answer with the least noise."""
+    """H-GAP: for each image the reconstruction with the least noise."""
 
     method: Literal["h_gap"] = "h_gap"
     of: Annotated[Identifiers, Field(min_length=2)]
 
     def make(self, paths: Sequence[str]) -> Results:
-        """Choose for each run the attack whose own choice has the least salt-and-pepper noise.
+        """Choose for each run the attack whose reconstruction has the least salt-and-pepper noise.
 
-        The noise is ||x − m(x)|| with m the 3x3 average (R-GAP section 5). An attack that failed
-        has no say; where all failed, the run failed.
-
-        Parameters
-        ----------
-        paths
-            Reconstruction files of the same gradients. Runs that not all of them have are left out.
+        The noise is ||x − m(x)|| with m the 3x3 average (R-GAP section 5). Failed attacks are
+        ignored; where all failed, the run failed. Runs missing from one of `paths`, reconstruction
+        files of the same gradients, are left out.
         """
         from gradleak.attacks import reconstruction_files, run
 
@@ -101,14 +97,9 @@ def _kept(record: dict[str, Any], answer: int, kind: str) -> dict[str, Any]:
 
 
 def total_variation(image: np.ndarray, weight: float) -> np.ndarray:
-    """Chambolle's total-variation denoising, scikit-image's.
+    """Denoise an image (C, H, W) by total variation, channel by channel (Chambolle, scikit-image).
 
-    Parameters
-    ----------
-    image
-        (C, H, W); scikit-image denoises each channel by itself.
-    weight
-        Strength, on the scale of the image's values; the paper takes 0.15.
+    `weight` is the strength, on the scale of the image's values; the paper takes 0.15.
     """
     from skimage.restoration import denoise_tv_chambolle
 
@@ -116,14 +107,10 @@ def total_variation(image: np.ndarray, weight: float) -> np.ndarray:
 
 
 def salt_and_pepper(images: np.ndarray) -> float:
-    """||x − m(x)||, m the 3x3 average of each channel with edges repeated (R-GAP section 5).
+    """Return ||x − m(x)|| of images (K, C, H, W), m the 3x3 average (R-GAP section 5).
 
-    It tells a noisy reconstruction from a smooth one without the original.
-
-    Parameters
-    ----------
-    images
-        (K, C, H, W).
+    It distinguishes noisy from smooth reconstructions without the original. The average repeats
+    edges and is taken per channel.
     """
     from scipy.ndimage import uniform_filter
 

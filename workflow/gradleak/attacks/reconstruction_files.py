@@ -1,4 +1,4 @@
-"""Files of reconstructions: images of every answer, and a record of each run."""
+"""Reconstruction files: images of every reconstruction, and a record of each run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradleak.metadata import Metadata, Place
 
 
 class _Run(Metadata):
-    """What a reconstruction file says of one answer."""
+    """A reconstruction file's record of one reconstruction."""
 
     model: str
     seed: Place
@@ -36,13 +36,12 @@ class _Metadata(Metadata):
 
 
 def read(path: str) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-    """Images and run records of a reconstruction file.
+    """Return images and run records of a reconstruction file.
 
     Raises
     ------
     ArtifactError
-        If the file is missing, damaged, or something else, or has no image of an answer that is
-        said to be there.
+        If the file is missing, damaged or of another kind, or lacks an image that a record claims.
     """
     images, metadata = read_tensors(path, _Metadata)
     with whole(path):
@@ -55,13 +54,13 @@ def read(path: str) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
 
 
 def read_runs(path: str) -> list[dict[str, Any]]:
-    """Run records of a reconstruction file that is too large to be read whole; as `read`."""
+    """Return the run records of a reconstruction file too large to read whole; as `read`."""
     runs: list[dict[str, Any]] = read_metadata(path, _Metadata)["runs"]
     return runs
 
 
 def _check(images: Mapping[str, np.ndarray], run: Mapping[str, Any]) -> None:
-    """Refuse a record without its place among the images, or an answer without an image."""
+    """Raise for a record without a place among the images, or a reconstruction without an image."""
     place = (run["seed"], run["batch"], run["answer"])
     said = f"answer {run['answer']} of {run['model']}, seed {run['seed']}, batch {run['batch']}"
     if run["status"] != "ok":
@@ -77,5 +76,5 @@ def _check(images: Mapping[str, np.ndarray], run: Mapping[str, Any]) -> None:
 
 
 def chosen(images: dict[str, np.ndarray], chain: str) -> np.ndarray:
-    """Each run's own choice of answer, its first image: (seeds, targets, C, H, W)."""
+    """Return each run's chosen reconstruction, its first image: (seeds, targets, C, H, W)."""
     return images[f"{chain}/images"][:, :, 0, 0]

@@ -22,7 +22,7 @@ AGREEMENT = 1e-3
 
 
 def minimum_norm(task: LayerTask, rows: str = "plain") -> LayerAnswer:
-    """X = U^+ V of one layer, after weighting the rows of U and V; see `RGap`."""
+    """Solve X = U^+ V of one layer, after weighting the rows of U and V; see `RGap`."""
     from gradleak.attacks.layerwise import LayerAnswer
 
     system, values = balance(task) if rows == "balanced" else (task.system, task.values)
@@ -33,11 +33,11 @@ def minimum_norm(task: LayerTask, rows: str = "plain") -> LayerAnswer:
 
 
 def balance(task: LayerTask) -> tuple[LayerSystem, np.ndarray]:
-    """U and V with each row of K as long as W's on average, times what A^-1 magnifies errors by.
+    """Scale each row of K to W's mean row length, times the error amplification of A^-1.
 
     Rounding leaves every row of K x = ∇W with much the same relative error, but the row's length
     is that of dJ/dZ, often orders of magnitude below W's: unweighted least squares all but
-    ignores them. The rows of W x = Z carry the errors of the layers behind, which A^-1 magnifies:
+    ignores them. The rows of W x = Z carry the errors of the layers behind, which A^-1 amplifies
     by ||X / A'(Z)|| / ||Z − bias|| if the relative errors of all X are alike, 1 for LeakyReLU.
     """
     return task.system.balance(task.values, _magnified(task))
@@ -54,25 +54,25 @@ def _magnified(task: LayerTask) -> float:
 class RGap(Attack):
     """R-GAP's recursive closed form.
 
-    Values beyond the range of Sigmoid or Tanh, as a layer that is solved only in part gives them,
-    are moved to `INSIDE` of it, and counted as saturated.
+    Values outside the range of Sigmoid or Tanh, which occur in a layer solved only in part, are
+    moved to `INSIDE` of it and counted as saturated.
     """
 
     gives_twins = True
-    # Limits of `failure`. In networks that their weights saturated, 9 % and more of the last
-    # layer's input was, and residuals were above 0.3; noise of 0.01 of each tensor's deviation left
-    # residuals up to 0.5, but at most 0.6 % of that input was saturated.
+    # Thresholds of `failure`. In networks saturated by their weights, at least 9 % of the last
+    # layer's input was saturated and residuals were above 0.3; noise of 0.01 of each tensor's
+    # deviation left residuals up to 0.5, but at most 0.6 % of that input was saturated.
     failure_residual: ClassVar[float] = 0.25
     failure_saturated: ClassVar[float] = 0.05
 
     method: Literal["rgap"] = "rgap"
-    # In float32 as the paper's own numbers: weights, gradients and all that is handed from layer to
-    # layer; each least-squares problem in float64, since `numpy.linalg.lstsq` takes no other.
+    # float32 as for the paper's own numbers: weights, gradients and everything passed from layer to
+    # layer; each least-squares problem in float64, the only precision of `numpy.linalg.lstsq`.
     precision: Precision = "float64"
-    # U as the paper writes it, or rows weighted by what is known of their errors, see `balance`.
-    # Exact gradients that fix every layer give the same answer, and float32 ones one that is far
-    # less in error. Where a layer was solved only in part, the equations of the layers before it
-    # contradict each other and the two answers differ.
+    # U as the paper writes it, or rows weighted by their estimated errors, see `balance`. Both
+    # agree on exact gradients that fix every layer; on float32 ones weighting has far less error.
+    # Where a layer was solved only in part, the equations of the layers before it contradict each
+    # other and the two differ.
     rows: Literal["plain", "balanced"] = "plain"
 
     @cached_property
@@ -88,7 +88,7 @@ class RGap(Attack):
         return inapplicable(chain, NAMES)
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
-        """See `gradleak.attacks.base.Attack`; deterministic, so `seed` changes nothing."""
+        """See `gradleak.attacks.base.Attack`; deterministic, `seed` is ignored."""
         from gradleak.attacks.layerwise import walk
 
         misfits: dict[str, float] = {}
@@ -112,21 +112,16 @@ class RGap(Attack):
     def failure(
         self, found: Reconstruction, view: AttackerView, misfits: Mapping[str, float]
     ) -> str:
-        """Why an answer failed, judged without the original; empty if it did not.
+        """Return why a reconstruction failed, judged without the original; empty if it did not.
 
-        A saturated value z is unknown, and with it the equations of every layer before. An answer
-        fails if more than `failure_saturated` of some layer's input is saturated and the
-        equations of a layer before contradict each other by more than `failure_residual`. Noise
-        and layers that leave unknowns free, which the answer tells by itself, are other causes of
-        both. So a layer's input counts only where all equations up to there fix it and agree, and
-        a batch, which no single image explains, is not judged.
+        A saturated value z is unknown, and with it the equations of every layer before. The
+        reconstruction fails if more than `failure_saturated` of some layer's input is saturated and
+        the equations of a layer before contradict each other by more than `failure_residual`. Noise
+        and layers that leave unknowns free, which are reported separately, also cause both. A
+        layer's input therefore counts only where all equations up to there fix it and agree, and a
+        batch, which no single image explains, is not judged.
 
-        Parameters
-        ----------
-        found, view
-            The answer, and what the attacker knows.
-        misfits
-            ||U x − V|| / ||V|| of each convolution, rows not weighted.
+        `misfits` has ||U x − V|| / ||V|| of each convolution, rows not weighted.
         """
         sizes = {
             layer.name: layer.shape.unknowns if isinstance(layer, ConvLayer) else layer.inputs

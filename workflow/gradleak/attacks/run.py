@@ -29,15 +29,7 @@ from gradleak.servers.secret import Secrets
 def build(
     settings: Mapping[str, Any], device: str = "cpu", generator: str | None = None
 ) -> Attack | ManyAttack:
-    """Attack from an entry of ``attacks`` in config.yaml.
-
-    Parameters
-    ----------
-    settings
-        The entry.
-    device, generator
-        Device and generator file, for attacks that use one.
-    """
+    """Build the attack of an entry of ``attacks``, with its device and generator file if used."""
     kind: Any = registry.class_of("attacks", settings["method"])
     places = {"device": device, "generator_file": generator}
     known = {key: place for key, place in places.items() if place and key in kind.model_fields}
@@ -48,19 +40,11 @@ def build(
 class Views:
     """Attacker's views of every run in a gradient file, as (view, seed, target) in file order.
 
-    ``broken`` holds why a run cannot be attacked at all, by (chain, seed, target): its gradient
-    is not usable, or its start could not be given. It is complete for the runs passed so far.
-
-    Parameters
-    ----------
-    model_path, gradient_path
-        Files of one experiment and model.
-    most_seeds, most_images
-        Take no more than this many draws of weights, or images.
-    starts
-        Images that an optimiser starts from.
-    secrets
-        What the server kept to itself.
+    `model_path` and `gradient_path` are files of one experiment and model, of which at most
+    `most_seeds` initializations and `most_images` images are used. `starts` are initial images and
+    `secrets` the server's secrets. ``broken`` holds, by (chain, seed, target), why a run cannot be
+    attacked at all: its gradient is not usable, or its start is not available. It is complete for
+    the runs passed so far.
     """
 
     def __init__(
@@ -113,7 +97,7 @@ class Views:
             yield view, seed, batch
 
     def _begin(self, run: tuple[str, int, int], classes: np.ndarray | None) -> np.ndarray | None:
-        """Images that a run starts from, None where none are told or can be given."""
+        """Images that a run starts from, None where there are none or they are not available."""
         if self._starts is None:
             return None
         try:
@@ -136,13 +120,13 @@ def attack_all(
     """Attack every chain, seed and target.
 
     A run that the attack cannot do stays in the results, as ``failed`` with its reason or as
-    ``not_applicable``, with NaN for an image.
+    ``not_applicable``, with an image of NaN.
     """
     todo = Views(model_path, gradient_path, None, settings.get("images"), starts, secrets)
     attack = build(settings, device, generator)
     out = Results({}, [], [])
     with progress(len(todo), "images") as bar:
-        # The networks of one chain share their shapes, so an attack that can takes them at once.
+        # The networks of one chain have equal shapes, so an attack that can takes them at once.
         for _, group in groupby(todo, key=lambda run: run[0].chain.name):
             runs = list(group)
             sizes = (todo.seeds, todo.images)
@@ -164,7 +148,7 @@ def attack_all(
 
 
 def run_seed(seed: int, batch: int) -> int:
-    """Seed of the attack's own randomness: another for each draw of weights and each image."""
+    """Seed of the attack's own randomness, distinct for each initialization and batch."""
     return 100_003 * seed + batch
 
 
@@ -173,7 +157,7 @@ def _seeds(runs: Sequence[tuple[AttackerView, int, int]]) -> list[int]:
 
 
 class NotAttacked(Exception):
-    """A run without an answer: its status and the reason."""
+    """A run without a reconstruction: its status and the reason."""
 
     def __init__(self, status: str, reason: str) -> None:
         super().__init__(reason)
@@ -215,10 +199,10 @@ def _run_many(
 
 
 class Results:
-    """Images ``{chain}/images`` (seeds, targets, answers, K', C, H, W) and one record an answer.
+    """Images ``{chain}/images`` (seeds, targets, answers, K', C, H, W) and their records.
 
-    An answer that does not exist or failed is NaN. Answer 0 is the attack's own choice, further
-    ones are twin data or other starts. Where an attack finds it, ``{chain}/fc_input`` (seeds,
+    A reconstruction that does not exist or failed is NaN. Index 0 is the attack's own choice,
+    further ones are twins or other starts. Where an attack finds it, ``{chain}/fc_input`` (seeds,
     targets, n) stands beside the images.
     """
 
@@ -236,7 +220,7 @@ class Results:
         sizes: tuple[int, int],
         seconds: float,
     ) -> None:
-        """Keep what one run gave; `sizes` are the seeds and images of the file."""
+        """Add one run's result; `sizes` are the numbers of seeds and images in the file."""
         view, seed, batch = run
         place, key = (seed, batch), f"{view.chain.name}/images"
         which = {"model": view.chain.name, "seed": seed, "batch": batch}
@@ -270,13 +254,13 @@ class Results:
         self.images[key][place] = value
 
     def summary(self) -> str:
-        """One line for the log: answers by status, and seconds."""
+        """Summarise the results in a line for the log: counts by status, and seconds."""
         counts = Counter(run["status"] for run in self.runs)
         parts = [f"{number} {status}" for status, number in sorted(counts.items())]
         return f"{', '.join(parts)}; {sum(self.seconds):.1f} s in {len(self.seconds)} runs"
 
     def save(self, path: str, timing: str, provenance: dict[str, Any]) -> None:
-        """Write the reconstruction file and, apart from it, what varies from run to run."""
+        """Write the reconstruction file and, separately, the data that vary from run to run."""
         write_tensors(path, self.images, {"runs": self.runs, "provenance": provenance})
         write_json(timing, {"seconds": self.seconds})
 

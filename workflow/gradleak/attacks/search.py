@@ -1,4 +1,4 @@
-"""What attacks share that search for an image whose gradient matches: many images, many starts."""
+"""Base of optimisation-based attacks: many images, many restarts."""
 
 from __future__ import annotations
 
@@ -30,36 +30,36 @@ if TYPE_CHECKING:
 Start = Literal["normal", "uniform", "reconstruction", "class"]
 Lock = Literal["guess", "fit"]
 Share = Annotated[float, Field(ge=0)]
-# Values of the objective that are kept of each search.
+# Number of objective values kept for each run.
 MOMENTS = 100
 
 
 class Search(ManyAttack):
-    """Settings and bookkeeping of a search over many images and starts at once.
+    """Settings and bookkeeping of an optimisation over many images and restarts at once.
 
-    An attack shows in config.yaml the hidden settings that it takes, by declaring them anew.
+    An attack exposes hidden settings in config.yaml by declaring them again.
     """
 
     searches = True
-    # Whether it computes with `BranchGradients` under every network.
+    # True to compute with `BranchGradients` under every network.
     only_branches: ClassVar[bool] = False
 
-    starts: Draws = 1  # searches for each gradient; no more than are given without noise
-    images: AmountOrName | None = None  # attack only the first so many images of a gradient file
+    starts: Draws = 1  # restarts per gradient; no more than are given without noise
+    images: AmountOrName | None = None  # attack only this many images of a gradient file
     precision: Precision = "float32"
-    # N(0, 1), uniform over the range of inputs, or given with the view: another attack's answer or
-    # images of the same class. Then start i is the given one number i, and over again.
+    # N(0, 1), uniform over the input range, or given with the view: another attack's reconstruction
+    # or images of the same class. Restart i then uses given image i, cyclically.
     start: Hidden[Start] = "normal"
-    # Deviation of normal noise that is added to given starts, relative to the root mean square of
-    # the start: twin data may be dark.
+    # Deviation of normal noise added to given starts, relative to the root mean square of the
+    # start, since twins may be dark.
     start_noise: Hidden[Share] = 0.0
-    lock: Hidden[Lock] = "guess"  # what is not known of a key-lock; see `gradleak.attacks.locks`
+    lock: Hidden[Lock] = "guess"  # handling of an unknown key-lock; see `gradleak.attacks.locks`
     device: Hidden[str] = "cpu"  # or auto, cuda; mps has no float64, so there it is the CPU
-    chunk: Hidden[int] = 32  # searches at a time, to bound memory
+    chunk: Hidden[int] = 32  # restarts at a time, to bound memory
 
     @property
     def label_unknown(self) -> bool:
-        """Whether labels are searched for with the image, neither granted nor recovered (iDLG)."""
+        """True if labels are optimised with the image, neither granted nor recovered (iDLG)."""
         return False
 
     @property
@@ -87,12 +87,12 @@ class Search(ManyAttack):
 
     @abstractmethod
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
-        """Answer of each member; `views` holds the view of each."""
+        """Optimise each member; `views` holds the view of each."""
 
     def run_many(
         self, views: Sequence[AttackerView], seeds: Sequence[int]
     ) -> list[Reconstruction | NumericsError]:
-        """Answer each view by its best start that did not fail, the others beside it."""
+        """Attack each view; its best restart that did not fail comes first."""
         out: dict[int, Reconstruction | NumericsError] = {}
         for group in _alike(views, together=self.starts == 1):
             ready = {}
@@ -113,9 +113,9 @@ class Search(ManyAttack):
         return [out[i] for i in range(len(views))]
 
     def _chunks(self, ready: Mapping[int, Ready]) -> list[list[int]]:
-        """Views in groups of no more than `chunk` searches, but at least one view.
+        """Group views into chunks of at most `chunk` restarts, but at least one view.
 
-        All of a group search for a lock's γ and β, or none does.
+        Either all or none of a group fit a lock's γ and β.
         """
         out: list[list[int]] = []
         count, fitting = 0, False
@@ -129,13 +129,13 @@ class Search(ManyAttack):
         return out
 
     def _prepare(self, view: AttackerView, seed: int) -> Ready:
-        """Label and starts of one view.
+        """Determine labels and starting points of one view.
 
         Raises
         ------
         NumericsError
-            If the gradient is zero or not finite, the label is neither granted nor to be told from
-            the gradient, or the given starts are not finite or do not have the batch's size.
+            If the gradient is zero or not finite, the label is neither granted nor recoverable, or
+            the given starts are not finite or do not have the batch's size.
         """
         from gradleak.attacks.locks import open_lock
 
@@ -172,7 +172,7 @@ class Search(ManyAttack):
         return Ready(labels, images, logits, seeds, open_lock(view, self.lock, seed, count))
 
     def _members(self, views: Sequence[AttackerView], ready: Sequence[Ready]) -> Members:
-        """Searches of several views, one after the other."""
+        """Concatenate the restarts of several views."""
         import torch
 
         from gradleak.gradients import DTYPES, pick_device
@@ -211,7 +211,7 @@ class Search(ManyAttack):
 class Ready:
     """Labels (K,), starts (S, K, C, H, W), dummy logits (S, K, outputs) and lock of one view.
 
-    `seeds` holds the view's seed and the start's number, for each start.
+    `seeds` holds the view's seed and the restart's number, for each restart.
     """
 
     labels: tuple[int, ...] | None
@@ -222,17 +222,17 @@ class Ready:
 
 
 def known_labels(view: AttackerView) -> tuple[int, ...]:
-    """Labels that were granted, or that a single image's gradient gives away.
+    """Return labels that were granted, or that a single image's gradient gives away.
 
     Raises
     ------
     NumericsError
-        If they are neither, are not −1 or 1 under a loss of a margin, or the last layer's bias
+        If they are neither, are not −1 or 1 under a margin loss, or the last layer's bias
         contradicts that of a single image.
     """
     if view.loss == "cross_entropy" and view.batch == 1:
         label = class_of(view)
-        assert label is not None  # only a batch can be without
+        assert label is not None  # only a batch can be without a label
         return (label,)
     if view.labels is None:
         raise NumericsError(
@@ -245,7 +245,7 @@ def known_labels(view: AttackerView) -> tuple[int, ...]:
 
 
 def _check_signs(view: AttackerView, labels: tuple[int, ...]) -> None:
-    """Refuse labels that are no signs, and one that db = y·ℓ'(μ), ℓ' < 0, contradicts."""
+    """Raise for labels other than −1 and 1, and for one that db = y·ℓ'(μ), ℓ' < 0, contradicts."""
     wrong = [label for label in labels if label not in (-1, 1)]
     if wrong:
         raise NumericsError(
@@ -258,7 +258,7 @@ def _check_signs(view: AttackerView, labels: tuple[int, ...]) -> None:
 
 
 def moments(trace: np.ndarray) -> tuple[float, ...]:
-    """About `MOMENTS` evenly spaced values of `trace` (n,), first and last among them."""
+    """Return about `MOMENTS` evenly spaced values of `trace` (n,), including first and last."""
     places = np.unique(np.linspace(0, len(trace) - 1, MOMENTS).round().astype(int))
     return tuple(float(value) for value in trace[places])
 
@@ -275,10 +275,7 @@ def _network(
     *,
     branches: bool,
 ) -> ChainGradients | BranchGradients:
-    """Gradients of views like `view` that are searched together, a member for each opening.
-
-    `branches`: by `BranchGradients` under a plain chain too.
-    """
+    """Gradients of views like `view`, a member per opening; `branches`: by `BranchGradients`."""
     from gradleak.matching.branches import BranchGradients, is_branched
     from gradleak.matching.chain_gradients import ChainGradients, stack
 
@@ -297,10 +294,10 @@ def _network(
 
 
 def _alike(views: Sequence[AttackerView], *, together: bool) -> list[list[int]]:
-    """Indices of views that can be searched together: same chain, loss, batch and mode.
+    """Group indices of views that can be optimised together: same chain, loss, batch and mode.
 
-    Networks that only `BranchGradients` knows are fastest under weights that all members share, so
-    they are apart by weights; those alone with theirs are one group, if `together`.
+    Networks that only `BranchGradients` supports are fastest under weights shared by all members,
+    so they are grouped by weights; views with unique weights form one group if `together`.
     """
     from gradleak.matching.branches import is_branched
     from gradleak.models.files import fingerprint
@@ -324,7 +321,7 @@ def _alike(views: Sequence[AttackerView], *, together: bool) -> list[list[int]]:
 
 
 def _choose(answers: Sequence[Reconstruction]) -> Reconstruction:
-    """The answer of lowest loss among those that did not fail, the others by their number."""
+    """Choose the reconstruction of lowest loss that did not fail; the others follow by number."""
 
     def rank(number: int) -> tuple[bool, float]:
         loss = answers[number].loss

@@ -1,4 +1,4 @@
-"""Images that an optimiser is told to start from: another attack's answer, or one's own images."""
+"""Initial images of an optimiser: another attack's reconstruction, or the attacker's images."""
 
 from __future__ import annotations
 
@@ -12,22 +12,14 @@ from gradleak.targets import TargetSet
 
 
 class Starts(Protocol):
-    """Where starts come from."""
+    """A source of initial images."""
 
     def of(self, chain: str, seed: int, batch: int, classes: np.ndarray | None) -> np.ndarray:
-        """Starts (S, K', C, H, W) of one run; NaN where there is none."""
+        """Return initial images (S, K', C, H, W) of one run; NaN where there are none."""
 
 
 class FromReconstruction:
-    """The answers of another attack.
-
-    Parameters
-    ----------
-    path
-        Its reconstruction file.
-    kind
-        Which of its answers: ``answer`` (its own choice) or ``twin``.
-    """
+    """Another attack's reconstructions in `path`: ``answer`` (its own choice) or ``twin``."""
 
     def __init__(self, path: str, kind: str = "answer") -> None:
         self._images, runs = reconstruction_files.read(path)
@@ -38,37 +30,31 @@ class FromReconstruction:
         }
 
     def of(self, chain: str, seed: int, batch: int, classes: np.ndarray | None) -> np.ndarray:
-        """See `Starts.of`; one start."""
+        """See `Starts.of`; one initial image."""
         images = self._images[f"{chain}/images"][seed, batch]
         answer = self._places.get((chain, seed, batch))
         if answer is None:
             return np.full_like(images[:1], np.nan)
         found: np.ndarray = images[answer][None]
-        # An attack that takes a batch for one image fills only the first place.
+        # An attack that treats a batch as one image fills only the first place.
         filled = np.isfinite(found).all(axis=(0, 2, 3, 4))
         return found[:, filled] if filled.any() else found
 
 
 class OfOneClass:
-    """Images of one's own, of the class of the image under attack.
-
-    Parameters
-    ----------
-    own
-        The images, with labels.
-    """
+    """The attacker's own labelled images, `own`, of the class of the image under attack."""
 
     def __init__(self, own: TargetSet) -> None:
         self._images = np.stack([own.inputs(i) for i in range(len(own.images))])[:, 0]
         self._labels = own.labels[:, 0]
 
     def of(self, chain: str, seed: int, batch: int, classes: np.ndarray | None) -> np.ndarray:
-        """See `Starts.of`; a start for each image of one's own that has the class.
+        """See `Starts.of`; one for each of the attacker's images that has the class.
 
         Raises
         ------
         NumericsError
-            If the class was not granted, or no image of one's own has it.
+            If the class was not granted, or none of these images has it.
         """
         if classes is None:
             raise NumericsError(

@@ -1,4 +1,4 @@
-"""Which of several answers to one gradient is the attack's own (R-GAP appendix B)."""
+"""Choice among several reconstructions from one gradient (R-GAP appendix B)."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import numpy as np
 from gradleak.attacks.base import AttackerView, Reconstruction
 from gradleak.attacks.last_layer import DECISIVE, SMALL
 
-# Root mean square distance beyond the input's range, as a share of it, that errors may cause.
+# Root mean square distance outside the input range that errors may cause, as a fraction of it.
 OUTSIDE = 0.05
 
 
 def choose(found: Sequence[Reconstruction], view: AttackerView) -> Reconstruction:
-    """The most plausible answer, with the others as its twins.
+    """Return the most plausible reconstruction, with the others as its twins.
 
-    The rule uses nothing but what the attacker knows, in this order:
+    The rule uses only the attacker's view, in this order:
 
-    1. An answer whose worst layer residual is more than `DECISIVE` times another's (and above
-       rounding) is refuted and comes last, with that as its ``failure``; so does one that the
-       attack itself holds for a failure.
-    2. An answer in the range of the network's input, to `OUTSIDE` of that range in the root mean
-       square, comes before one outside of it; of two outside, the nearer one first.
+    1. A reconstruction whose worst layer residual is more than `DECISIVE` times another's (and
+       above rounding) is refuted and comes last, with that as its ``failure``; so does one that
+       the attack itself considers failed.
+    2. A reconstruction in the input range, to `OUTSIDE` of that range in the root mean square,
+       comes before one outside it; of two outside, the nearer one first.
     3. Of two inside, the one with more contrast (standard deviation) comes first: the twin of an
        image that the network already fits is a faint copy of it. Both fit then, and ``stop`` says
        so.

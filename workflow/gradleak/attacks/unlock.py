@@ -1,9 +1,9 @@
-"""A closed form that opens a key-lock: its scale and shift are moments of what the tail gives away.
+"""A closed form that opens a key-lock: its scale and shift are moments of the tail's input.
 
-FedKL's Proposition 2 holds that without γ and β the input cannot be inferred. But the layers behind
-the lock share their gradients, and R-GAP's walk solves them for the features a(s), s = γ û + β. As
-û has mean 0 and variance 1 in each channel, β is the mean of s and γ its deviation, whatever key
-made them. A deviation has no sign, so the lock's activation must not make γ negative.
+FedKL's Proposition 2 states that without γ and β the input cannot be inferred. But the layers
+behind the lock share their gradients, and R-GAP's walk solves them for the features a(s),
+s = γ û + β. As û has mean 0 and variance 1 in each channel, β is the mean of s and γ its deviation,
+whatever key made them. A deviation has no sign, so the lock's activation must not make γ negative.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from gradleak.models.locks import is_private
 FIRST = "conv1"
 # Relative size below which a direction counts as free: rounding of float32 gradients makes 1e-7.
 CONDITION = 1e-7
-# Relative deviation below which a channel counts as constant: errors of its features pass for one.
+# Relative deviation below which a channel counts as constant: features have errors of that size.
 CONSTANT = 1e-4
-# Activations of a lock that give no negative γ.
+# Activations of a lock without negative γ.
 POSITIVE = ("relu", "sigmoid")
 
 
@@ -36,15 +36,15 @@ class Unlock(Attack):
     With û known, the first convolution leaves W x − σ û − μ 1 = 0 and, as
     ∂ℓ/∂u = v / σ with v = γ ∘ g − <γ ∘ g> − û <γ ∘ g ∘ û>, g = ∂ℓ/∂s, means <·> over positions,
     K_v x − σ ∂ℓ/∂W = 0: linear in the image x and each channel's deviation σ and mean μ (the bias
-    included), with one scale left free, since a norm takes out brightness. The image is scaled to
-    fill the range of inputs. Pixels that no window sees together with padding, those of one phase
-    of a stride or all where there is no padding, can be shifted together; of these the facts tell
-    how many, and the smallest solution is taken, without padding about the middle of the range.
+    included), with one scale left free, since a batch norm removes brightness. The image is scaled
+    to fill the input range. Pixels that no window sees together with padding, those of one phase of
+    a stride or all where there is no padding, can be shifted together. The facts count these, and
+    the smallest solution is taken, without padding about the middle of the range.
 
-    Neither the key nor the lock's weights or gradient are used.
+    The key and the lock's weights and gradient are not used.
     """
 
-    # An answer fails if the equations of a layer contradict each other by more (relative).
+    # A reconstruction fails if the equations of a layer contradict each other by more (relative).
     failure_residual: ClassVar[float] = 0.25
 
     method: Literal["unlock"] = "unlock"
@@ -76,7 +76,7 @@ class Unlock(Attack):
         return f"{chain.name} has no convolution behind its lock; use dlg."
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
-        """See `gradleak.attacks.base.Attack`; deterministic, so `seed` changes nothing."""
+        """See `gradleak.attacks.base.Attack`; deterministic, `seed` is ignored."""
         if view.batch > 1 or view.mode != "training":
             raise NumericsError(
                 "The moments of a lock are those of one image under norms in training mode; set "
@@ -89,7 +89,7 @@ class Unlock(Attack):
         first = view.chain.convolutions[0]
         s = _channels(first.activation.open(features.ravel(), INSIDE).z, first)
         beta, gamma = s.mean(1, keepdims=True), s.std(1, keepdims=True)
-        # A γ of 0, as ReLU in the lock gives, makes a channel constant, which tells nothing.
+        # A γ of 0, as from ReLU in the lock, makes a channel constant and uninformative.
         alive = np.flatnonzero(gamma > CONSTANT * gamma.max())
         normed = (s - beta)[alive] / gamma[alive]
         back = (gamma * _back(view, features, label, s))[alive]
@@ -110,7 +110,7 @@ class Unlock(Attack):
     def _image(
         self, view: AttackerView, normed: np.ndarray, pulled: np.ndarray, alive: np.ndarray
     ) -> tuple[np.ndarray, float, int]:
-        """The image (C, H, W), how far the equations contradict it, and unknowns that are free."""
+        """Return the image (C, H, W), the equations' relative misfit, and the free unknowns."""
         from scipy import linalg
 
         from gradleak.operators.convolution import Convolution
@@ -123,7 +123,7 @@ class Unlock(Attack):
         )
         constraint = GradientConstraint(pulled.reshape(shape.filters, *shape.output), shape)
         top, low = Convolution(weight, shape).dense(), constraint.dense()
-        # As in R-GAP's balanced rows: all equations count alike.
+        # As in R-GAP's balanced rows, all equations count alike.
         share = np.linalg.norm(top) / np.sqrt(len(top)) / (np.linalg.norm(low) / np.sqrt(len(low)))
         filters, places = np.arange(shape.filters), np.arange(shape.filters * shape.positions)
         matrix = np.zeros((len(top) + len(low) + 1, shape.unknowns + 2 * shape.filters))
@@ -135,7 +135,7 @@ class Unlock(Attack):
         matrix[rows, shape.unknowns + np.repeat(filters, gradient.shape[1])] = (
             -share * gradient.ravel()
         )
-        # The scale that is free: σ is 1 on average.
+        # The free scale: σ is 1 on average.
         matrix[-1, shape.unknowns : shape.unknowns + shape.filters] = 1.0
         right = np.zeros(len(matrix))
         right[-1] = shape.filters
@@ -149,7 +149,7 @@ class Unlock(Attack):
         return image, float(off / size), matrix.shape[1] - int(rank)
 
     def _failure(self, layers: tuple[LayerFacts, ...]) -> str:
-        """Why the answer failed, empty if it did not."""
+        """Return why the reconstruction failed, empty if it did not."""
         worst = max(layers, key=lambda one: one.residual)
         if worst.residual <= self.failure_residual:
             return ""
@@ -161,19 +161,19 @@ class Unlock(Attack):
 
 
 def tail_of(chain: Chain) -> Chain:
-    """The network behind the first convolution, fed with what leaves that."""
+    """Return the network behind the first convolution, fed with that layer's output."""
     first = chain.convolutions[0]
     specs = chain.specs[1:]
     return Chain(f"{chain.name}, behind its lock", (first.shape.filters, *first.grid), specs)
 
 
 def _renamed(layer: str, by: int = 1) -> str:
-    """Name of a layer of the tail in the whole network; `by` −1 for the other way."""
+    """Map a layer's name in the tail to the whole network; `by` −1 for the inverse."""
     return f"conv{int(layer.removeprefix('conv')) + by}" if layer.startswith("conv") else layer
 
 
 def _behind(view: AttackerView) -> AttackerView:
-    """What the attacker knows of the tail."""
+    """The attacker's view of the tail."""
     tail = tail_of(view.chain)
     low, high = _range(view.chain.specs[0])
 
@@ -198,7 +198,7 @@ def _behind(view: AttackerView) -> AttackerView:
 
 
 def _range(spec: object) -> tuple[float, float]:
-    """Range of an activation, which the tail is fed with; wide where it has no ends."""
+    """Range of an activation, the tail's input range; wide where it has no ends."""
     assert isinstance(spec, ConvSpec)
     ends = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
     return ends.get(spec.activation.name, (-np.inf, np.inf))
@@ -209,7 +209,7 @@ def _channels(values: np.ndarray, layer: ConvLayer) -> np.ndarray:
 
 
 def _back(view: AttackerView, features: np.ndarray, label: int, s: np.ndarray) -> np.ndarray:
-    """∂ℓ/∂s (O, P) by a pass back through the tail."""
+    """Return ∂ℓ/∂s (O, P) by a backward pass through the tail."""
     from gradleak.models.passes import deltas
     from gradleak.operators.convolution import Convolution
 
@@ -223,7 +223,7 @@ def _back(view: AttackerView, features: np.ndarray, label: int, s: np.ndarray) -
 
 
 def _filled(image: np.ndarray, view: AttackerView, *, centre: bool) -> np.ndarray:
-    """The image scaled to fill the range of inputs; each channel's mean in its middle, if free."""
+    """Scale the image to fill the input range, with each channel's mean in its middle if free."""
     middle = (view.low + view.high) / 2.0 if centre else 0.0
     if centre:
         image = image - image.mean((1, 2), keepdims=True)

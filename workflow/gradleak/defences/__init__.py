@@ -1,1 +1,1 @@
-"""Defences: what a client does to its gradient before it shares it."""
+"""Defences: changes of a client's gradient before it is shared."""

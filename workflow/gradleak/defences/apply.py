@@ -14,7 +14,7 @@ from gradleak.progress import progress
 from gradleak.sharing import Private, own_lock
 from gradleak.targets import TargetSet
 
-# What a gradient file tells beside gradients; a lock's key too is no gradient.
+# Entries of a gradient file that are not gradients; nor is a lock's key.
 TOLD = ("label", "class")
 
 
@@ -26,18 +26,10 @@ def defend_all(
     defence: Defence,
     client: Private | None = None,
 ) -> None:
-    """Put what a defence makes of each gradient in its place.
+    """Replace each gradient in `tensors`, from `capture_all`, by its defended version.
 
-    Parameters
-    ----------
-    models, targets
-        What the gradients were taken of.
-    tensors, metadata
-        What `capture_all` gave; `tensors` is changed.
-    defence
-        The defence.
-    client
-        Key and lock weights of locked networks.
+    `models` and `targets` are the networks and images of the gradients; `client` holds key and lock
+    weights of locked networks.
     """
     broken = {(entry["chain"], entry["seed"], entry["batch"]) for entry in metadata["unusable"]}
     todo = list(runs(models.chains, metadata["seeds"], metadata["images"]))
@@ -54,5 +46,5 @@ def defend_all(
 
 
 def noise_seed(seed: int, batch: int) -> int:
-    """Seed of a defence's randomness: another for each draw of weights and each batch."""
+    """Seed of a defence's randomness, distinct for each initialization and batch."""
     return 7_368_787 + 100_003 * seed + batch

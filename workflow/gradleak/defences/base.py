@@ -1,4 +1,4 @@
-"""What a client has, and what a defence declares of itself."""
+"""A client's data, and the base class of defences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Client:
-    """What a client has when it defends a gradient."""
+    """Data of a client that defends a gradient."""
 
     chain: Chain  # the network that the server sent
     weights: Mapping[str, np.ndarray]  # its parameters
@@ -34,7 +34,7 @@ class Defence(Method, ABC):
     def apply(
         self, client: Client, gradients: Mapping[str, np.ndarray], seed: int
     ) -> dict[str, np.ndarray]:
-        """Return what is shared instead of `gradients` ``{parameter: array}``, shapes kept."""
+        """Return the values shared instead of `gradients` ``{parameter: array}``, shapes kept."""
 
 
 def build(settings: Mapping[str, Any]) -> Defence:

@@ -15,12 +15,12 @@ class Clipping(Defence):
     """Scales the whole gradient down to a norm, g · min(1, norm / ||g||)."""
 
     method: Literal["clipping"] = "clipping"
-    norm: PositiveFloat = 1.0  # largest ||g|| over all parameters that is shared as it is
+    norm: PositiveFloat = 1.0  # largest ||g|| over all parameters that stays unchanged
 
     def apply(
         self, client: Client, gradients: Mapping[str, np.ndarray], seed: int
     ) -> dict[str, np.ndarray]:
-        """See `gradleak.defences.base.Defence`; deterministic, so `seed` changes nothing."""
+        """See `gradleak.defences.base.Defence`; deterministic, `seed` is ignored."""
         squares = (float(np.vdot(value, value)) for value in gradients.values())
         size = float(np.sqrt(sum(squares)))
         scale = min(1.0, self.norm / size) if size else 1.0

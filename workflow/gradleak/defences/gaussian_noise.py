@@ -14,12 +14,12 @@ from gradleak.defences.base import Client, Defence
 class GaussianNoise(Defence):
     """Adds independent N(0, s²) to every value of every gradient tensor.
 
-    The same seed gives the same draw at every level, so that levels differ in nothing else.
+    A seed gives the same standard normal noise at every level, so that levels differ only in scale.
     """
 
     method: Literal["gaussian_noise"] = "gaussian_noise"
     level: PositiveFloat  # s relative to the tensor's own standard deviation, or s itself
-    # Which of the two. A tensor of one value has no deviation: its own size takes that place.
+    # Which of the two. A tensor of one value has no deviation; its absolute value is used instead.
     relative: bool = True
 
     def apply(

@@ -1,4 +1,4 @@
-"""Soteria: some features are chosen, and what the gradient tells of them is not shared."""
+"""Soteria: the gradient of selected features is not shared."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ if TYPE_CHECKING:
 class Soteria(Defence):
     """Sets columns of the first fully connected layer's gradient to zero (Sun et al. 2021).
 
-    A column belongs to a feature r_i that enters this layer. Its score is
-    Σ_k ||∂r_i/∂x_k|| / |r_i(x_k)| over the images x_k of the batch, as MKOR's authors compute it;
-    the columns of the lowest scores are zeroed: an image changed so that the features take that
-    loss into account has to change most there. Written as it is, that is a pass back for each of
-    n features, where a gradient takes one; features that lie far apart share one here.
+    A column belongs to an input feature r_i of this layer. Its score is
+    Σ_k ||∂r_i/∂x_k|| / |r_i(x_k)| over the images x_k of the batch, as MKOR's authors compute it.
+    The columns of the lowest scores are zeroed: reproducing their features then needs the largest
+    changes of an image. Implemented directly, this takes a backward pass for each of n features,
+    where a gradient takes one; here features with disjoint receptive fields share one.
     """
 
     method: Literal["soteria"] = "soteria"
-    prune: Annotated[float, Field(gt=0, lt=1)] = 0.3  # share of the columns; MKOR Table 7's
+    prune: Annotated[float, Field(gt=0, lt=1)] = 0.3  # fraction of the columns; MKOR Table 7's
 
     def apply(
         self, client: Client, gradients: Mapping[str, np.ndarray], seed: int
     ) -> dict[str, np.ndarray]:
-        """See `gradleak.defences.base.Defence`; deterministic, so `seed` changes nothing."""
+        """See `gradleak.defences.base.Defence`; deterministic, `seed` is ignored."""
         found = scores(client)
         name = f"{client.chain.layers[len(client.chain.convolutions)].name}.weight"
         out = {key: value.copy() for key, value in gradients.items()}
@@ -41,9 +41,9 @@ class Soteria(Defence):
 
 
 def scores(client: Client) -> np.ndarray:
-    """Σ_k ||∂r_i/∂x_k|| / |r_i(x_k)| of each feature (n,) that enters the classifier.
+    """Return Σ_k ||∂r_i/∂x_k|| / |r_i(x_k)| of each input feature (n,) of the classifier.
 
-    A feature that is 0 for an image counts there with 0: it has no gradient either.
+    A feature that is 0 for an image adds 0 for it: its gradient is 0 too.
     """
     import torch
 
@@ -62,10 +62,10 @@ def scores(client: Client) -> np.ndarray:
 
 
 def cost(chain: Chain) -> dict[str, str | int]:
-    """Passes back through the convolutions that Soteria takes for a batch, and a gradient's own.
+    """Count Soteria's backward passes through the convolutions per batch, and those of a gradient.
 
-    A pass back costs about as much whatever it starts from, so their ratio is about that of times;
-    large networks take the batch in parts, which multiplies both.
+    All backward passes cost about the same, so their ratio is about that of times; large networks
+    process the batch in parts, which multiplies both.
     """
     features = next(layer.inputs for layer in chain.layers if isinstance(layer, LinearLayer))
     passes = Combs(chain).passes if chain.convolutions else features
@@ -73,13 +73,7 @@ def cost(chain: Chain) -> dict[str, str | int]:
 
 
 class Combs:
-    """Features of one channel whose receptive fields do not overlap: one pass back serves them all.
-
-    Parameters
-    ----------
-    chain
-        A network with convolutions.
-    """
+    """Features of one channel with disjoint receptive fields, which share a backward pass."""
 
     def __init__(self, chain: Chain) -> None:
         last = chain.convolutions[-1]
@@ -101,11 +95,11 @@ class Combs:
 
     @property
     def passes(self) -> int:
-        """Passes back that a batch takes."""
+        """Number of backward passes per batch."""
         return self.filters * self.spacing[0] * self.spacing[1]
 
     def norms(self, features: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-        """||∂r_i(x_k)/∂x_k|| (K, n) of features (K, n) of images (K, C, H, W)."""
+        """Return ||∂r_i(x_k)/∂x_k|| (K, n) of features (K, n) of images (K, C, H, W)."""
         import torch
 
         maps = features.unflatten(1, (self.filters, *self.grid))
@@ -116,13 +110,13 @@ class Combs:
                     place = np.s_[:, channel, down :: self.spacing[0], across :: self.spacing[1]]
                     if not maps[place].any():
                         continue  # counts as 0, whatever its derivative
-                    # Images do not influence each other, nor do features so far apart.
+                    # Images are independent, and so are features so far apart.
                     (found,) = torch.autograd.grad(maps[place].sum(), images, retain_graph=True)
                     squares[place] = self._fields(found.square().sum(1), down, across)
         return squares.sqrt().flatten(1)
 
     def _fields(self, values: torch.Tensor, down: int, across: int) -> torch.Tensor:
-        """Sums of values (K, H, W) over the receptive fields of one comb."""
+        """Sum values (K, H, W) over the receptive fields of one comb."""
         import torch
 
         total = torch.nn.functional.pad(values.double().cumsum(1).cumsum(2), (1, 0, 1, 0))

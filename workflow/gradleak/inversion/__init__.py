@@ -1,1 +1,1 @@
-"""From the gradient of a classifier to images: MKOR's reconstruction."""
+"""MKOR's reconstruction: from the gradient of a classifier to images."""

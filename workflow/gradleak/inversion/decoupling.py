@@ -1,11 +1,11 @@
 """Mean features of each class from the gradient of the classifier (MKOR eq. 4 to 9).
 
 The gradient of the first fully connected layer is G = Σ_m c_m δ_m z̄_mᵀ / K over the classes m of
-the batch, with c_m images and mean features z̄_m, if the images of a class send back the same δ_m.
+the batch, with c_m images and mean features z̄_m, if the images of a class have the same δ_m.
 Under raw logits δ_m reaches the nodes of class m alone, and one division gives z̄_m (eq. 9). Under
-cross-entropy every δ_m = M(p − e_m) holds all classes: G = A z̄ is then solved by least squares.
-Where all N classes are present, Σ_n (p − e_m)_n = 0 leaves one direction v free, the same for all
-features: z̄ + v s, which `gradleak.inversion.free_direction` settles. One large output bias puts
+cross-entropy every δ_m = M(p − e_m) mixes all classes, and G = A z̄ is solved by least squares.
+If all N classes are present, Σ_n (p − e_m)_n = 0 leaves one direction v free, the same for all
+features: z̄ + v s, which `gradleak.inversion.free_direction` fixes. One large output bias puts
 nearly all of v on one class.
 """
 
@@ -21,56 +21,49 @@ from gradleak.inversion.head import Head
 from gradleak.losses import RAW
 from gradleak.servers.secret import Secret
 
-# Columns that are solved at a time, to bound the memory for float64.
+# Number of columns solved at a time, to bound the memory for float64.
 COLUMNS = 4096
-# Counts of images that are further from whole numbers than this were scaled, or noisy.
+# Image counts further from whole numbers than this were scaled, or are noisy.
 UNEVEN = 0.2
-# A path that lets through less than this share of what the median path does is closed.
+# A path that passes less than this fraction of what the median path passes is closed.
 CLOSED = 0.25
-# A class whose ∂ℓ/∂b is below this share of what its paths let through was lost on the way.
+# A class whose ∂ℓ/∂b is below this fraction of what its paths pass was lost on the way.
 LOST = 0.02
-# A class whose probability is below this is in no float32 gradient: the softmax is saturated.
+# A class of lower probability is in no float32 gradient: the softmax is saturated.
 SATURATED = 1e-38
-# Rows a class that are used at least, where there are so many.
+# Least number of rows used per class, if there are so many.
 FEWEST = 2
-# An equation whose error is more than this many times the median is left out, judged on about so
-# many features.
+# An equation with an error of more than this many times the median is excluded, judged on about
+# this many features.
 OUTLIER = 4.0
 SAMPLE = 1024
-# A row of the first layer is used if its δ keeps its size over the references, to this share.
+# A row of the first layer is used if its δ varies by at most this fraction over the references.
 STEADY = 0.05
 
 
 @dataclass(frozen=True)
 class ClassMeans:
-    """What the gradient tells of each class that is present."""
+    """Information in the gradient on each class that is present."""
 
     classes: np.ndarray  # classes found (N',), ascending
     counts: np.ndarray  # images of each (N',)
-    # Mean input of the first fully connected layer, (N', n) float64; NaN where the gradient tells
-    # nothing of it.
+    # Mean input of the first fully connected layer, (N', n) float64; NaN where the gradient has no
+    # information on it.
     features: np.ndarray
-    # v (N',), along which the features are not determined; None if they are.
+    # v (N',), along which the features are undetermined; None if there is none.
     direction: np.ndarray | None
-    note: str  # how they were solved for, in words
-    scale: float = 1.0  # what the gradient was scaled by (`class_counts`)
+    note: str  # description of the solution method
+    scale: float = 1.0  # factor by which the gradient was scaled (`class_counts`)
 
 
 @dataclass(frozen=True)
 class Decoupling:
-    """Settings of the solution.
+    """Settings of the solution."""
 
-    Parameters
-    ----------
-    rows
-        ``path``: the nodes that the server gave each class (eq. 9). ``all``: every row of the
-        first layer, weighed by what each class sends back to it (ours).
-    coupling
-        ``solve``, or ``ignore``: eq. (9) as it stands, whatever the loss.
-    """
-
+    # ``path``: the nodes that the server assigned to each class (eq. 9). ``all``: every row of the
+    # first layer, weighted by the gradient that each class sends back to it (ours).
     rows: str = "path"
-    coupling: str = "solve"
+    coupling: str = "solve"  # ``solve``, or ``ignore``: eq. (9) as it stands, whatever the loss
 
     def solve(
         self,
@@ -81,10 +74,10 @@ class Decoupling:
         at: np.ndarray | None = None,
         counts: np.ndarray | None = None,
     ) -> ClassMeans:
-        """Class means of a batch of K = `batch` images.
+        """Return class means of a batch of K = `batch` images.
 
-        δ is taken at features `at` (N', n) of the classes, or of a gray image. `counts` (N,) are
-        those of `class_counts`, if not given.
+        δ is computed at features `at` (N', n) of the classes, or of a gray image. `counts` (N,)
+        default to those of `class_counts`.
 
         Raises
         ------
@@ -101,7 +94,7 @@ class Decoupling:
                 "The gradient shows no image of any class; it was changed too much on its way."
             )
         gradient = gradients[f"{head.first.name}.weight"]
-        # A feature that no image leaves at 0 has no column of zeros, unless it was pruned.
+        # A feature nonzero in some image has no zero column, unless it was pruned.
         pruned = ~gradient.any(axis=0) & (references.min(axis=0) > 0)
         if self.rows == "path" and (self.coupling == "ignore" or head.loss == RAW):
             features = _divided(head, gradients, secret, classes, scale * counts[classes] / batch)
@@ -126,11 +119,11 @@ class Decoupling:
 def class_counts(
     head: Head, gradients: Mapping[str, np.ndarray], batch: int, gray: np.ndarray
 ) -> tuple[np.ndarray, float]:
-    """Images of each class (N,), and what the gradient was scaled by.
+    """Return the number of images of each class (N,), and the scale of the gradient.
 
     c = K(p − ∂ℓ/∂b / scale), with p of a gray image (eq. 4). Under raw logits ∂ℓ/∂b sums to −scale.
-    Under cross-entropy it sums to 0 whatever the scale; where a scale of 1 gives no whole numbers,
-    it is taken from the absent classes, whose entries are p·scale, the largest there are.
+    Under cross-entropy it sums to 0 whatever the scale. If a scale of 1 gives no whole numbers, it
+    is estimated from the absent classes, whose entries p·scale are the largest.
 
     Raises
     ------
@@ -146,7 +139,7 @@ def class_counts(
                 f"{last} has no bias, and under cross-entropy its rows do not tell which classes "
                 "are in the batch; give it a bias."
             )
-        # A class with a row of its own counts as one image: the scale stays unknown (section 6).
+        # A class with its own row counts as one image: the scale stays unknown (section 6).
         size = np.linalg.norm(gradients[f"{last}.weight"].astype(np.float64), axis=1)
         return (size > 1e-6 * size.max()).astype(int), 1.0
     entries = bias.astype(np.float64)
@@ -175,7 +168,7 @@ def class_counts(
 
 
 def _whole(values: np.ndarray) -> tuple[np.ndarray, float]:
-    """Nearest numbers of images, and how far the farthest value is from its own."""
+    """Return the nearest numbers of images, and the largest distance of a value from them."""
     found = np.maximum(np.rint(values), 0).astype(int)
     return found, float(np.abs(values - found).max())
 
@@ -189,7 +182,7 @@ def _divided(
 ) -> np.ndarray:
     """Eq. (9): a class's row of ∂ℓ/∂W over its entry of ∂ℓ/∂b; both rows of a pair together.
 
-    Without a bias the row alone is given, so its scale is unknown. A class that is lost has NaN.
+    Without a bias only the row is used, so the scale is unknown. A lost class is NaN.
     """
     nodes, path = _nodes(head, secret)
     nodes, path = nodes[classes], path[classes]
@@ -199,7 +192,7 @@ def _divided(
     if bias is None:
         return -total
     below = _sum_of_paths(bias[:, None], nodes, path)
-    # A class whose every path dropout cut has what leaked from the others.
+    # A class with all paths cut by dropout holds only leakage from the others.
     expected = np.median(np.abs(_passed(head, secret))) * shares
     lost = np.abs(below[:, 0]) < LOST * expected
     found: np.ndarray = total / np.where(lost[:, None], np.nan, below)
@@ -207,7 +200,7 @@ def _divided(
 
 
 def _came_through(classes: np.ndarray, counts: np.ndarray, features: np.ndarray) -> ClassMeans:
-    """Those classes of eq. (9) of which dropout left a path."""
+    """Keep the classes of eq. (9) with a path left by dropout."""
     there = ~np.isnan(features).all(axis=1)
     if not there.any():
         raise NumericsError(
@@ -217,7 +210,7 @@ def _came_through(classes: np.ndarray, counts: np.ndarray, features: np.ndarray)
 
 
 def _sum_of_paths(rows: np.ndarray, nodes: np.ndarray, path: np.ndarray) -> np.ndarray:
-    """Σ_j rows[nodes_nj] / path_nj of each class n, (N, columns) float64."""
+    """Return Σ_j rows[nodes_nj] / path_nj of each class n, (N, columns) float64."""
     out = np.zeros((len(nodes), rows.shape[1]))
     for place, product in zip(nodes.T, path.T, strict=True):
         out += rows[place] / product[:, None]
@@ -237,7 +230,7 @@ def _nodes(head: Head, secret: Secret) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _passed(head: Head, secret: Secret) -> np.ndarray:
-    """What activations let through on each class's paths (N,): 1 for ReLU, less for Sigmoid."""
+    """Factor that activations pass on each class's paths (N,): 1 for ReLU, less for Sigmoid."""
     nodes, path = _nodes(head, secret)
     each, gray = np.arange(head.classes), secret.values["references"][1:2]
     sent = head.deltas(gray, each)[each[:, None], nodes] / path
@@ -246,7 +239,7 @@ def _passed(head: Head, secret: Secret) -> np.ndarray:
 
 
 class _Paths:
-    """Rows of each class, as one equation a class."""
+    """Rows of each class, summed to one equation per class."""
 
     def __init__(self, head: Head, secret: Secret, gradient: np.ndarray) -> None:
         self._head = head
@@ -261,7 +254,7 @@ class _Paths:
         self.rows = _sum_of_paths(gradient, nodes, path) / passed[:, None]
 
     def matrix(self, features: np.ndarray, classes: np.ndarray) -> np.ndarray:
-        """Columns p − e of the classes of the batch, (N, N')."""
+        """Return columns p − e of the classes of the batch, (N, N')."""
         p = self._head.probabilities(features)
         columns = np.broadcast_to(p, (len(classes), p.shape[1])).T.copy()
         columns[classes, np.arange(len(classes))] -= 1.0
@@ -269,7 +262,7 @@ class _Paths:
 
 
 class _AllRows:
-    """Every row whose δ hardly depends on the image."""
+    """All rows whose δ hardly depends on the image."""
 
     def __init__(self, head: Head, secret: Secret, gradient: np.ndarray) -> None:
         self._head = head
@@ -286,21 +279,21 @@ class _AllRows:
                 "comes back to it; the server has to send other weights."
             )
         share = change[alive] / size[alive]
-        # Where few rows hold still, the steadiest of them, enough to outweigh noise.
+        # If few rows are steady, the steadiest of them, enough to outweigh noise.
         limit = max(STEADY, float(np.sort(share)[: FEWEST * head.classes][-1]))
         self._kept = alive[share <= limit]
         every = len(self._kept) == gradient.shape[0]
         self.rows = gradient if every else gradient[self._kept]
 
     def matrix(self, features: np.ndarray, classes: np.ndarray) -> np.ndarray:
-        """δ of each class of the batch, (R, N')."""
+        """Return δ of each class of the batch, (R, N')."""
         return self._head.deltas(features, classes)[:, self._kept].T
 
 
 def _agreeing(matrix: np.ndarray, rows: np.ndarray, open_: bool) -> np.ndarray:
-    """Places of equations that agree with a first solution on some of the features.
+    """Indices of equations that agree with a first solution on some of the features.
 
-    A node that opens for some images and not for others sends back what no δ of its class says.
+    A node that is active for some images only sends back a gradient that fits no δ of its class.
     """
     some = rows[:, :: max(1, rows.shape[1] // SAMPLE)].astype(np.float64)
     found, _ = _solve(matrix, some, open_)
@@ -314,15 +307,10 @@ def _agreeing(matrix: np.ndarray, rows: np.ndarray, open_: bool) -> np.ndarray:
 def _solve(
     matrix: np.ndarray, rows: np.ndarray, open_: bool
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Least squares z̄ of matrix (R, N') z̄ = rows (R, n), in float64.
+    """Solve matrix (R, N') z̄ = rows (R, n) by least squares, in float64.
 
-    Parameters
-    ----------
-    matrix, rows
-        The equations.
-    open_
-        Whether the direction of the least singular value is open; it is returned, as not negative
-        as it can be, and z̄ has no part in it.
+    If `open_`, the direction of the least singular value is undetermined. It is returned too, with
+    the sign that makes it least negative, and z̄ has no component along it.
     """
     q, r = np.linalg.qr(matrix)
     u, size, v = np.linalg.svd(r)

@@ -1,4 +1,4 @@
-"""From features to what they say of pixels, layer by layer (MKOR sections 3.4.2 and 3.6)."""
+"""Information of features on pixels, layer by layer (MKOR sections 3.4.2 and 3.6)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gradleak.servers.secret import REFERENCES, Secret
 
 # Sigmoid is inverted inside (ε, 1 − ε).
 MARGIN = 1e-6
-# A feature that moves by less than this from black to white lies outside the image.
+# A feature that changes by less than this from black to white lies outside the image.
 LEAST_SPAN = 0.05
 
 
@@ -23,26 +23,15 @@ def describers(
     secret: Secret,
     features: np.ndarray,
 ) -> np.ndarray:
-    """What each considered feature says of its region, in [0, 1] where features are exact.
+    """Return the value that each considered feature implies for its region, in [0, 1] if exact.
 
-    Each layer is undone from the last to the first: the inverse of its activation, less the bias,
-    over β; pools commute with that where their region holds one value. What remains of noise,
-    biases and padding is removed with the known features of a black and a white image.
+    Layers are inverted from the last to the first: the inverse of the activation, minus the bias,
+    over β; pools commute with this where their region has a constant value. Remaining noise, biases
+    and padding are removed with the known features of a black and a white image.
 
-    Parameters
-    ----------
-    chain, weights
-        The network as it was sent.
-    plan, secret
-        The paths, and the filters that they were written into.
-    features
-        (B, n) inputs of the first fully connected layer.
-
-    Returns
-    -------
-    numpy.ndarray
-        (B, channels, H, W), NaN where a feature says nothing. Channels of sign −1 hold the
-        region's minimum, the others its maximum or mean.
+    `features` (B, n) are inputs of the first fully connected layer. The result is
+    (B, channels, H, W), NaN where a feature has no information. Channels of sign −1 hold the
+    region's minimum, the others its maximum or mean.
     """
     black = _undone(chain, weights, plan, secret, secret.values["references"][:1])
     white = _undone(chain, weights, plan, secret, secret.values["references"][2:])
@@ -53,10 +42,10 @@ def describers(
 
 
 def stretched(values: np.ndarray, plan: Plan) -> np.ndarray:
-    """Describers (B, channels, H, W) with the range of each colour stretched to [0, 1].
+    """Stretch the range of each colour of describers (B, channels, H, W) to [0, 1].
 
-    Behind a normalisation brightness and contrast are those of the batch, unknown but the same for
-    all images (section 3.5); maxima and minima are stretched apart.
+    Behind a normalisation brightness and contrast are those of the batch, unknown but equal for
+    all images (section 3.5). Maxima and minima are stretched separately.
     """
     out = values.copy()
     for colour in np.unique(plan.colour):
@@ -75,10 +64,10 @@ def _undone(
     secret: Secret,
     features: np.ndarray,
 ) -> np.ndarray:
-    """`describers` before the two references."""
+    """Return `describers` before correction by the two references."""
     layers = chain.convolutions
     values = considered(chain, secret, features)
-    # Which considered channel of each layer a final channel descends from.
+    # Index of each final channel's ancestor among the considered channels of each layer.
     own = np.arange(values.shape[1])
     for number in reversed(range(len(layers))):
         layer, step = layers[number], plan.steps[number]
@@ -90,7 +79,7 @@ def _undone(
         bias = weights[f"{layer.name}.bias"][chosen] if layer.bias else np.zeros(len(chosen))
         values = _inverse(layer, values)
         if layer.normed:
-            # The batch's own mean and deviation stay unknown: `stretched` makes up for them.
+            # The batch's mean and deviation stay unknown: `stretched` makes up for them.
             scale, shift = (weights[f"{layer.name}_norm.{kind}"] for kind in ("weight", "bias"))
             values = (values - shift[chosen][:, None, None]) / scale[chosen][:, None, None]
         values = (values - bias[:, None, None].astype(np.float64)) / weight[:, None, None]
@@ -99,19 +88,19 @@ def _undone(
 
 
 def grid(chain: Chain) -> tuple[int, int]:
-    """(H, W) of what enters the classifier."""
+    """(H, W) of the classifier's input."""
     return chain.convolutions[-1].grid if chain.convolutions else chain.input[1:]
 
 
 def considered(chain: Chain, secret: Secret, features: np.ndarray) -> np.ndarray:
-    """Considered channels (B, channels, H, W) of features (B, n)."""
+    """Return the considered channels (B, channels, H, W) of features (B, n)."""
     maps = features.reshape(len(features), -1, *grid(chain))
     layers = len(chain.convolutions)
     return maps[:, secret.values[f"channel{layers}"]] if layers else maps
 
 
 def restored(chain: Chain, secret: Secret, values: np.ndarray) -> np.ndarray:
-    """Features (n,) of considered channels (channels, H, W), 0 for all others."""
+    """Return features (n,) of considered channels (channels, H, W), 0 for all others."""
     layers = len(chain.convolutions)
     if not layers:
         return values.ravel()

@@ -1,43 +1,37 @@
-"""What cross-entropy leaves open when all classes are in a batch, settled by what images are like.
+"""Priors on images that fix the direction cross-entropy leaves open with all classes in a batch.
 
 Every row of p − e sums to zero over the classes, so class means are known up to z̄_n + v_n s, with
-one s for each feature and the same v for all. Two things are known of any image: its range, which
-bounds s from both sides, and that most neighbouring pixels are alike. Of many images the median of
-a difference between neighbours is near 0 even where no single image is flat (Weiss 2001 uses it to
-part illumination from scenes), which gives ∇s as a weighted median. Both are put together by least
-squares: differences count by how well the classes agree on them, values by how narrow their range
-is.
+one s for each feature and the same v for all. Two properties hold for all images: their range
+bounds s from both sides, and most neighbouring pixels are similar. Over many images the median of
+a difference between neighbours is near 0 even if no image is flat (Weiss 2001 uses it to separate
+illumination from scenes), which gives ∇s as a weighted median. Least squares combine both, with
+differences weighted by how well the classes agree, values by how narrow their range is.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-# Ends of the range: some class is black, or white, at every place.
+# Ends of the range: at every place some class is black, or white.
 ENDS = ("black", "white")
-# Smallest deviation of anything, relative to the largest: float32 gradients are rounded.
+# Smallest deviation, relative to the largest, for the rounding of float32 gradients.
 LEAST = 1e-5
 
 
 def settle(values: np.ndarray, direction: np.ndarray, kind: str) -> np.ndarray:
-    """Add direction·s to region values of all classes, so that they look like images in [0, 1].
+    """Return s (C, Sy, Sx) such that values + direction·s look like images in [0, 1].
 
     Parameters
     ----------
     values
-        (N', C, Sy, Sx), one channel an image, on a grid of regions; NaN where nothing is known.
+        (N', C, Sy, Sx), one channel per colour, on a grid of regions; NaN where unknown.
     direction
         v (N',), not negative.
     kind
-        ``median``, ``range``: the middle of what keeps all classes in the range, or an end of that:
-        ``black`` or ``white``.
-
-    Returns
-    -------
-    numpy.ndarray
-        s (C, Sy, Sx).
+        ``median``; ``range``: the middle of the interval that keeps all classes in the range; or an
+        end of it: ``black`` or ``white``.
     """
-    # Classes with hardly a part in the direction say nothing of s.
+    # Classes with a tiny entry in the direction have no information on s.
     part = direction > 1e-3 * direction.max()
     v, known = direction[part, None, None, None], values[part]
     low = np.nanmax((0.0 - known) / v, axis=0)
@@ -47,7 +41,7 @@ def settle(values: np.ndarray, direction: np.ndarray, kind: str) -> np.ndarray:
     middle = 0.5 * (low + high)
     if kind == "range":
         return middle
-    # A value anywhere in its range has this deviation; noise may have turned the range around.
+    # The deviation of a uniform value in its range; noise may have reversed the range.
     spread = np.maximum(np.abs(high - low), LEAST * np.nanmax(np.abs(high - low))) / np.sqrt(12.0)
     down, across = (
         _differences(known, v[:, 0, 0, 0], axis, LEAST * np.nanmax(spread)) for axis in (2, 3)
@@ -61,7 +55,7 @@ def settle(values: np.ndarray, direction: np.ndarray, kind: str) -> np.ndarray:
         )
         least = np.nanmax(low[channel] - found)
         most = np.nanmin(high[channel] - found)
-        # Where every value keeps to its range, the extremes of all images fix the constant best.
+        # Where every value lies in its range, the extremes of all images fix the constant best.
         out.append(found + (0.5 * (least + most) if least < most else 0.0))
     return np.stack(out)
 
@@ -69,7 +63,7 @@ def settle(values: np.ndarray, direction: np.ndarray, kind: str) -> np.ndarray:
 def _differences(
     known: np.ndarray, v: np.ndarray, axis: int, least: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """∂s along an axis as the weighted median over the classes, and its standard error."""
+    """Return ∂s along an axis as the weighted median over classes, and its standard error."""
     each = -np.diff(known, axis=axis) / v[:, None, None, None]
     middle = _weighted_median(each, v)
     # For a normal distribution: deviation 1.48 MAD, standard error of a median 1.25 times a mean's.
@@ -79,7 +73,7 @@ def _differences(
 
 
 def _weighted_median(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Median over the first axis (n, ...), each entry as often as its weight says."""
+    """Weighted median over the first axis (n, ...)."""
     if np.ptp(weights) <= 1e-6 * weights.max():
         return np.asarray(np.nanmedian(values, axis=0))
     order = np.argsort(values, axis=0)
@@ -94,9 +88,9 @@ def _fitted(
     down: tuple[np.ndarray, np.ndarray],
     across: tuple[np.ndarray, np.ndarray],
 ) -> np.ndarray:
-    """Image (Sy, Sx) by least squares from values and differences, each with its deviation.
+    """Fit an image (Sy, Sx) to values and differences, each with its deviation, by least squares.
 
-    Where something is not known (NaN), the neighbours decide.
+    Where something is unknown (NaN), the neighbours decide.
     """
     from scipy import sparse
     from scipy.sparse.linalg import splu
@@ -116,7 +110,7 @@ def _fitted(
         if start is None:
             equations = sparse.identity(place.size, format="csr")
         else:
-            # Unknown differences count a little, so that nothing is left undetermined.
+            # Unknown differences have a small weight, so that nothing is left undetermined.
             weight = np.maximum(weight, 1e-9 * weight.max(initial=1.0))
             each = np.arange(to.size)
             ones = np.ones(to.size)

@@ -1,4 +1,4 @@
-"""The classifier alone: what each class sends back to its first layer. NumPy starts faster."""
+"""The classifier alone and its gradients for each class, in NumPy, which starts faster."""
 
 from __future__ import annotations
 
@@ -9,19 +9,14 @@ import numpy as np
 from gradleak.losses import RAW
 from gradleak.models.chain import Chain, LinearLayer
 
-# Weights up to which everything is computed in float64.
+# Number of weights up to which everything is computed in float64.
 SMALL = 5_000_000
 
 
 class Head:
     """Fully connected layers of a network whose weights the server knows, without dropout.
 
-    Parameters
-    ----------
-    chain, weights
-        The network as it was sent.
-    loss
-        ``cross_entropy`` or ``raw_logits``.
+    `loss` is ``cross_entropy`` or ``raw_logits``.
     """
 
     def __init__(self, chain: Chain, weights: Mapping[str, np.ndarray], loss: str) -> None:
@@ -44,11 +39,11 @@ class Head:
 
     @property
     def classes(self) -> int:
-        """N."""
+        """Number of classes N."""
         return self.layers[-1].outputs
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """P (B, N) of features (B, n): softmax of the outputs; 0 under raw logits."""
+        """Return p (B, N) of features (B, n): softmax of the outputs; 0 under raw logits."""
         linear = self._linear(features)[-1].astype(np.float64)
         output = self.layers[-1].activation.forward(linear)
         if self.loss == RAW:
@@ -58,14 +53,9 @@ class Head:
         return found
 
     def deltas(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """dℓ/dz (B, R) of the first layer's R linear outputs, one sample a row, not averaged.
+        """Return dℓ/dz (B, R) of the first layer's R outputs, one sample per row, not averaged.
 
-        Parameters
-        ----------
-        features
-            (B, n), or (1, n) for the same features in all rows.
-        labels
-            Classes (B,).
+        `features` are (B, n), or (1, n) for the same features in all rows; `labels` (B,).
         """
         linear = self._linear(features)
         back = np.broadcast_to(self.probabilities(features), (len(labels), self.classes)).copy()

@@ -12,16 +12,16 @@ from gradleak.servers.plan import Plan
 
 # Weight of the squared differences of neighbours against that of an equation.
 SMOOTHNESS = 1e-4
-# Deviation in pixels of the filter of the authors' code: nearly a mean over so few.
+# Deviation in pixels of the filter of the authors' code: nearly a mean over so few pixels.
 FILTER_SIGMA = 10.0
 
 
 @dataclass(frozen=True)
 class Regions:
-    """Describers on a grid: entry i of an axis says something of pixels starts[i] + [0, side)."""
+    """Describers on a grid: entry i of an axis describes pixels starts[i] + [0, side)."""
 
     # (B, C, Sy, Sx): maximum and minimum of each region, the same array where regions have one
-    # value (means, or single pixels); NaN where nothing is known.
+    # value (means, or single pixels); NaN where unknown.
     upper: np.ndarray
     lower: np.ndarray
     starts: tuple[np.ndarray, np.ndarray]  # first pixel of each entry, along y and x
@@ -29,16 +29,9 @@ class Regions:
 
 
 class Layout:
-    """Where each feature of the last convolution lies among the regions.
+    """Positions of the last convolution's features among the regions.
 
-    Parameters
-    ----------
-    plan
-        The paths.
-    grid
-        (H, W) of a feature map.
-    colours
-        Channels of an image.
+    `grid` is (H, W) of a feature map, `colours` the number of an image's channels.
     """
 
     def __init__(self, plan: Plan, grid: tuple[int, int], colours: int) -> None:
@@ -51,16 +44,16 @@ class Layout:
         self._index = plan.colour[:, None, None], rows[:, :, None], columns[:, None, :]
         self._shape = (colours, len(self.starts[0]), len(self.starts[1]))
         self._side = plan.side
-        # Maxima (or means), and where there are any minima.
+        # Maxima (or means), and minima if there are any.
         self._groups = [plan.sign > 0, plan.sign < 0] if (plan.sign < 0).any() else [plan.sign > 0]
 
     def _at(self, group: np.ndarray) -> tuple[np.ndarray, ...]:
         return tuple(part[group] for part in self._index)
 
     def grids(self, values: np.ndarray) -> list[np.ndarray]:
-        """Values (B, channels, H, W) on the grid of regions (B, C, Sy, Sx), NaN where none lies.
+        """Put values (B, channels, H, W) on grids of regions (B, C, Sy, Sx), NaN where none lies.
 
-        One entry for maxima or means, and one for minima where there are any.
+        One entry for maxima or means, and one for minima if there are any.
         """
         out = []
         for group in self._groups:
@@ -71,7 +64,7 @@ class Layout:
         return out
 
     def channels(self, grids: list[np.ndarray]) -> np.ndarray:
-        """Values (channels, H, W) of grids (C, Sy, Sx); as `grids`, the other way."""
+        """Inverse of `grids`: values (channels, H, W) of grids (C, Sy, Sx)."""
         first = self._at(self._groups[0])
         out = np.empty((len(self._groups[0]), *first[1].shape[1:2], *first[2].shape[2:]))
         for group, grid in zip(self._groups, grids, strict=True):
@@ -79,7 +72,7 @@ class Layout:
         return out
 
     def regions(self, values: np.ndarray) -> Regions:
-        """Describers (B, channels, H, W) sorted by where their regions begin (eq. 14 to 16)."""
+        """Sort describers (B, channels, H, W) by where their regions begin (eq. 14 to 16)."""
         grids = self.grids(values)
         return Regions(grids[0], grids[-1], self.starts, self._side)
 
@@ -91,7 +84,7 @@ def estimate(
     native: int | None = None,
     empty: float = 0.0,
 ) -> np.ndarray:
-    """Images (B, C, H, W) from what is known of regions.
+    """Estimate images (B, C, H, W) from regions.
 
     Parameters
     ----------
@@ -101,19 +94,19 @@ def estimate(
         (H, W) of an image.
     kind
         ``bounds``: the middle of the least maximum and the largest minimum of all regions that
-        hold a pixel (eq. 17 to 19). ``direct``: the mean of the region in whose middle it lies, as
-        section 3.6 and the authors' code have it. ``average``: the mean of all that hold it (ours).
+        contain a pixel (eq. 17 to 19). ``direct``: the mean of the region centred on it, as in
+        section 3.6 and the authors' code. ``average``: the mean of all that contain it (ours).
         ``least_squares``: the smoothest image whose regions have these means (ours).
     native
         Side of the images before they were enlarged by repeating pixels, if the attacker knows
         it; each such block is then one unknown.
     empty
-        Value of a pixel of which nothing is known, for ``direct``; the authors' code has black.
+        Value of an unknown pixel, for ``direct``; black in the authors' code.
 
     Raises
     ------
     NumericsError
-        If nothing is known of any region.
+        If no region has a known value.
     """
     if np.isnan(found.upper).all() or np.isnan(found.lower).all():
         raise NumericsError(
@@ -136,26 +129,12 @@ def estimate(
 
 
 def smoothed(images: np.ndarray, side: int) -> np.ndarray:
-    """Images (B, C, H, W) behind a Gaussian filter of side x side pixels.
+    """Smooth images (B, C, H, W) by a Gaussian filter of side x side pixels, `side` odd.
 
     y_ij = Σ_uv w_uv x_{i+u, j+v} with w_uv ∝ exp(−(u² + v²) / (2σ²)), Σ w = 1, |u|, |v| ≤
-    (side − 1)/2 and σ = 10 pixels. Beyond the edge an image goes on as its last pixels.
+    (side − 1)/2 and σ = 10 pixels; edges repeat the last pixels. To be applied before clipping.
 
-    Parameters
-    ----------
-    images
-        Before they are clipped to the range of inputs.
-    side
-        Odd number of pixels.
-
-    Returns
-    -------
-    ndarray
-        Of the shape and type of `images`.
-
-    Notes
-    -----
-    That of MKOR's authors' code behind VGG-16 (side 5); the paper does not mention it.
+    MKOR's authors' code has this filter behind VGG-16 (side 5); the paper does not mention it.
     """
     from scipy.ndimage import gaussian_filter
 
@@ -165,7 +144,7 @@ def smoothed(images: np.ndarray, side: int) -> np.ndarray:
 
 
 def _direct(found: Regions, size: tuple[int, int], empty: float) -> np.ndarray:
-    """Images whose pixels are the regions in whose middle they lie; of an even side the later."""
+    """Images whose pixels are the regions centred on them; for an even side the later."""
     values = np.where(np.isnan(found.upper), empty, found.upper)
     out = np.full((*values.shape[:2], *size), empty, np.float32)
     middles = [starts + found.side // 2 for starts in found.starts]
@@ -176,18 +155,11 @@ def _direct(found: Regions, size: tuple[int, int], empty: float) -> np.ndarray:
 
 
 class Axis:
-    """One axis of an image: which regions meet which block of pixels.
+    """One axis of an image, of `length` pixels: which regions meet which block of pixels.
 
     Neighbouring blocks that the same regions meet form a cell, so that each is reduced once.
-
-    Parameters
-    ----------
-    starts, side
-        First pixel of each region, and their length.
-    length
-        Pixels.
-    count
-        Blocks of equal length: a pixel each, or an original pixel before enlargement.
+    Regions have first pixels `starts` and `side` pixels. The `count` blocks are equal: one per
+    pixel, or one per original pixel before enlargement.
     """
 
     def __init__(self, starts: np.ndarray, side: int, length: int, count: int) -> None:
@@ -200,10 +172,10 @@ class Axis:
         self.count = count
 
     def spread(self, known: np.ndarray) -> np.ndarray:
-        """Matrix (pixels, cells) that gives each pixel its cell's value.
+        """Return the matrix (pixels, cells) that gives each pixel its cell's value.
 
-        Blocks whose cell is not `known` lie between known ones: they are interpolated linearly,
-        and beyond the last known one repeat it.
+        Blocks whose cell is not `known` are interpolated linearly between known ones; beyond the
+        last known one they repeat it.
         """
         blocks = np.arange(self.count)
         there = blocks[known[self.cell]]
@@ -217,7 +189,7 @@ class Axis:
 
 
 def _reduced(values: np.ndarray, axes: list[Axis], reduce: Callable[..., np.ndarray]) -> np.ndarray:
-    """Values (B, C, Sy, Sx) of regions as values (B, C, Y, X) of cells."""
+    """Reduce values (B, C, Sy, Sx) of regions to values (B, C, Y, X) of cells."""
     for axis, line in zip((2, 3), axes, strict=True):
         shape = list(values.shape)
         shape[axis] = len(line.entries)
@@ -234,7 +206,7 @@ def _reduced(values: np.ndarray, axes: list[Axis], reduce: Callable[..., np.ndar
 
 
 def _mean(values: np.ndarray, axis: int, keepdims: bool) -> np.ndarray:
-    """Mean of what is known."""
+    """Mean of the known values."""
     known = ~np.isnan(values)
     total = np.where(known, values, 0.0).sum(axis=axis, keepdims=keepdims)
     count = known.sum(axis=axis, keepdims=keepdims)
@@ -242,11 +214,11 @@ def _mean(values: np.ndarray, axis: int, keepdims: bool) -> np.ndarray:
 
 
 def _expanded(cells: np.ndarray, axes: list[Axis]) -> np.ndarray:
-    """Images (B, C, H, W), float32, from values of cells."""
+    """Expand values of cells to images (B, C, H, W), float32."""
     unknown = np.isnan(cells).all(axis=(0, 1))
     known = ~unknown.all(axis=1), ~unknown.all(axis=0)
     down, across = (line.spread(there) for line, there in zip(axes, known, strict=True))
-    # Whole rows and columns are interpolated; single cells that were pruned have neighbours.
+    # Whole rows and columns are interpolated; single pruned cells have neighbours.
     values = _nearest(cells)
     out = np.empty((*cells.shape[:2], len(down), len(across)), np.float32)
     for number, image in enumerate(values):
@@ -266,7 +238,7 @@ def _least_squares(found: Regions, size: tuple[int, int]) -> np.ndarray:
 
 
 def _nearest(values: np.ndarray) -> np.ndarray:
-    """Values (B, C, Sy, Sx) with the nearest known one where there is none."""
+    """Fill gaps of values (B, C, Sy, Sx) with the nearest known one."""
     unknown = np.isnan(values).any(axis=(0, 1))
     if not unknown.any():
         return values
@@ -277,7 +249,7 @@ def _nearest(values: np.ndarray) -> np.ndarray:
 
 
 def _smooth_inverse(starts: np.ndarray, side: int, length: int) -> np.ndarray:
-    """(length, S): (AᵀA + λDᵀD)⁻¹Aᵀ, with D the differences of neighbouring pixels."""
+    """Return (AᵀA + λDᵀD)⁻¹Aᵀ (length, S), with D the differences of neighbouring pixels."""
     pixels = np.arange(length)
     inside = (pixels >= starts[:, None]) & (pixels < starts[:, None] + side)
     mean = inside / inside.sum(axis=1, keepdims=True)

@@ -1,12 +1,12 @@
-"""Images of each class under cross-entropy, counted again with the images found.
+"""Image counts of each class under cross-entropy, refined with the reconstructed features.
 
 The last bias has ∂ℓ/∂b = Σ_k (p_k − e_y) / K, so c = K(p̄ − ∂ℓ/∂b) with p̄ the mean probabilities of
-the batch. A gray image's p stands for p̄ where images are gray on average; dark digits are not. The
-class means give p̄ = Σ_m c_m p(z̄_m) / K; they need c again, so both are found in turn.
+the batch. A gray image's p approximates p̄ if images are gray on average; dark digits are not. The
+class means give p̄ = Σ_m c_m p(z̄_m) / K; they in turn need c, so both are computed alternately.
 
-Where all classes are present, z̄ and with it p̄ depend on how `gradleak.inversion.free_direction` is
-settled. A feature that is the same in all images tells: its column of ∂ℓ/∂W is that feature times
-∂ℓ/∂b of the first layer.
+If all classes are present, z̄ and thus p̄ depend on the choice of
+`gradleak.inversion.free_direction`. A feature equal in all images decides it: its column of ∂ℓ/∂W
+is that feature times ∂ℓ/∂b of the first layer.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import numpy as np
 from gradleak.inversion.decoupling import COLUMNS, UNEVEN
 from gradleak.inversion.head import Head
 
-# Images by which the sum of counts may be wrong.
+# Tolerated error of the sum of counts, in images.
 NOISY = 1.0
-# Turns of means and counts; most settle in two or three.
+# Maximum number of rounds of means and counts; most settle in two or three.
 TURNS = 6
-# A feature is the same in all images if its column is so near to that, relative to white's.
+# Tolerance for a feature equal in all images: distance from its column, relative to white's.
 SAME = 1e-3
 
 
 def is_needed(values: np.ndarray, total: int) -> bool:
-    """Whether what a gray image gives are no whole numbers, but noise is not why."""
-    # Entries of ∂ℓ/∂b sum to 0, so counts to K, unless noise was added: of that p̄ may be anything.
+    """True if a gray image's counts are not whole numbers, for reasons other than noise."""
+    # Entries of ∂ℓ/∂b sum to 0, so counts to K, unless noise was added, and then p̄ is unreliable.
     noisy = abs(float(values.sum()) - total) > NOISY
     return not noisy and float(np.abs(values - np.rint(values)).max()) > UNEVEN
 
@@ -36,18 +36,10 @@ def is_needed(values: np.ndarray, total: int) -> bool:
 def recount(
     first: np.ndarray, entries: np.ndarray, batch: int, way: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray:
-    """Counts c (N,), whole numbers that add up to K, of the turn that changes them least.
+    """Return counts c (N,), whole numbers that sum to K, of the round that changes them least.
 
-    Parameters
-    ----------
-    first
-        Counts (N,) to begin with.
-    entries
-        ∂ℓ/∂b (N,) of the last layer.
-    batch
-        K.
-    way
-        Gives p (N', N) at the means of the classes present, from counts (N,).
+    `first` (N,) are the initial counts, `entries` (N,) is ∂ℓ/∂b of the last layer, `batch` is K,
+    and `way` gives p (N', N) at the means of the classes present from counts (N,).
     """
     counts = best = first
     least = np.inf
@@ -56,7 +48,7 @@ def recount(
         shares = before[before > 0] / before.sum()
         again = batch * (shares @ way(before) - entries)
         counts = whole(again, batch)
-        # They may go round in a circle.
+        # They may cycle.
         moved = float(np.abs(again - before).sum())
         best, least = (counts, moved) if moved < least else (best, least)
         if (counts == before).all():
@@ -65,7 +57,7 @@ def recount(
 
 
 def whole(values: np.ndarray, total: int) -> np.ndarray:
-    """Numbers of images that add up to `total`, by largest remainder."""
+    """Round numbers of images to whole ones that sum to `total`, by largest remainder."""
     shares = np.maximum(values, 0.0)
     shares *= total / shares.sum()
     found = np.floor(shares)
@@ -76,7 +68,7 @@ def whole(values: np.ndarray, total: int) -> np.ndarray:
 def constants(
     head: Head, gradients: Mapping[str, np.ndarray], references: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Places of the features that are the same in all images, and their values.
+    """Return indices and values of the features that are equal in all images.
 
     `references` (3, n) are the features of a black, a gray and a white image.
     """

@@ -1,4 +1,4 @@
-"""Adam without torch.optim.Adam, whose import brings torch.compile: 2.5 s of every job."""
+"""Adam without torch.optim.Adam, whose import of torch.compile takes 2.5 s of every job."""
 
 from __future__ import annotations
 
@@ -14,16 +14,10 @@ def adam_step(
     state: Sequence[Sequence[torch.Tensor]],
     rate: float,
 ) -> None:
-    """One step in place, with the settings that torch.optim.Adam has by default.
+    """Update `values` in place along gradients `slopes`, with torch.optim.Adam's default settings.
 
-    Parameters
-    ----------
-    values, slopes
-        What is moved, and the gradients in it.
-    state
-        First and second moments, shaped as `values`, and the steps done so far, (); all 0 at first.
-    rate
-        Learning rate.
+    `state` holds first and second moments, shaped as `values`, and the number of steps taken, ();
+    all 0 at first. `rate` is the learning rate.
     """
     first, second, steps = map(list, state)
     adam(

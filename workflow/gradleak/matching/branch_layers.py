@@ -1,7 +1,7 @@
-"""Parts of a layer for many members at once: convolution, norm, pool, and their adjoints.
+"""Parts of a layer for many members at once: convolution, batch norm, pool, and their adjoints.
 
-Images are (K, M, C, H, W), K of each of M members: so they are a batch (K·M, C, H, W) for filters
-that all members share, and (K, M·C, H, W) in M groups for filters of their own, without a copy.
+Images are (K, M, C, H, W), K of each of M members. Without a copy they are a batch (K·M, C, H, W)
+for filters that all members share, and (K, M·C, H, W) in M groups for individual filters.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from gradleak.models.chain import POOL
 from gradleak.operators.shape import ConvShape
 
 EPSILON = 1e-5
-# All but the members and channels of images (K, M, C, H, W).
+# All dimensions but members and channels of images (K, M, C, H, W).
 PLACES = (0, 3, 4)
-# Up to as many positions, gradients of own filters are products with windows.
+# Up to this many positions, gradients of individual filters are products with windows.
 FEW = 32
 
 
 @dataclass(frozen=True)
 class Convolution:
-    """A convolution under filters (O, C, h, w) that members share, or own ones (M, O, C, h, w).
+    """A convolution with filters (O, C, h, w) shared by members or individual (M, O, C, h, w).
 
-    Measured on one thread: 4 members and more at once are faster by direct convolutions than by
-    products with unfolded windows, but not where the kernel is 1x1, nor the gradients of filters
-    that have few positions.
+    Measured on one thread: for 4 or more members, direct convolutions are faster than products
+    with unfolded windows, except where the kernel is 1x1 and for gradients of filters that have
+    few positions.
     """
 
     shape: ConvShape
@@ -38,7 +38,7 @@ class Convolution:
         return self.shape.kernel == (1, 1) and self.shape.padding == (0, 0)
 
     def apply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """W x (K, M, O, P, Q)."""
+        """Return W x (K, M, O, P, Q)."""
         if self._multiplies(x, weight):
             found = torch.bmm(_rows(weight, x), self._thinned(x).flatten(0, 1).flatten(2))
             return found.unflatten(0, x.shape[:2]).unflatten(3, self.shape.output)
@@ -51,7 +51,7 @@ class Convolution:
         return found.unflatten(1, (members, -1))
 
     def adjoint(self, y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """Wᵀ y (K, M, C, H, W)."""
+        """Return Wᵀ y (K, M, C, H, W)."""
         size = (*y.shape[:2], self.shape.channels, *self.shape.size)
         if self._multiplies(y, weight):
             found = torch.bmm(_rows(weight, y).mT, y.flatten(0, 1).flatten(2))
@@ -65,7 +65,7 @@ class Convolution:
         return found.view(size)
 
     def outer(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        """Gradient (M, O, C, h, w) in each member's filters of <y, W x>."""
+        """Return the gradient (M, O, C, h, w) of <y, W x> in each member's filters."""
         shape, members = self.shape, x.shape[1]
         own = (shape.filters, shape.channels, *shape.kernel)
         if self._is_product or shape.positions <= FEW:
@@ -85,11 +85,11 @@ class Convolution:
         return found.unflatten(0, (members, -1))
 
     def _multiplies(self, images: torch.Tensor, weight: torch.Tensor) -> bool:
-        """Whether it is a product of matrices; own filters would be copied for each of K images."""
+        """True to use a matrix product; individual filters would be copied for each of K images."""
         return self._is_product and (weight.ndim == 4 or len(images) == 1)
 
     def _windows(self, x: torch.Tensor) -> torch.Tensor:
-        """Windows (K, M, C·h·w, P·Q)."""
+        """Unfold windows (K, M, C·h·w, P·Q)."""
         if self._is_product:
             return self._thinned(x).flatten(3)
         shape = self.shape
@@ -99,12 +99,12 @@ class Convolution:
         return found.unflatten(0, x.shape[:2])
 
     def _thinned(self, x: torch.Tensor) -> torch.Tensor:
-        """The pixels that a 1x1 kernel meets."""
+        """Select the pixels that a 1x1 kernel meets."""
         down, across = self.shape.stride
         return x if down == across == 1 else x[..., ::down, ::across]
 
     def _spread(self, rows: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
-        """Adjoint of `_thinned`, of rows (K·M, C, P·Q)."""
+        """Adjoint of `_thinned` for rows (K·M, C, P·Q)."""
         down, across = self.shape.stride
         if down == across == 1:
             return rows.view(size)
@@ -114,7 +114,7 @@ class Convolution:
 
 
 def _rows(weight: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
-    """1x1 filters as matrices (K·M, O, C)."""
+    """Return 1x1 filters as matrices (K·M, O, C)."""
     if weight.ndim == 4:
         return weight.flatten(1).expand(len(images) * images.shape[1], -1, -1)
     return weight.flatten(2)
@@ -122,43 +122,34 @@ def _rows(weight: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Normed:
-    """A linear output u brought to mean 0 and variance 1 of each channel.
+    """A linear output u normalised to mean 0 and variance 1 of each channel."""
 
-    Attributes
-    ----------
-    values
-        û = (u − mean) / σ, σ = sqrt(variance + ε).
-    inverse
-        1/σ (M or 1, C, 1, 1).
-    training
-        Whether mean and variance are those of each member's own images, and move with them.
-    """
-
-    values: torch.Tensor
-    inverse: torch.Tensor
+    values: torch.Tensor  # û = (u − mean) / σ, σ = sqrt(variance + ε)
+    inverse: torch.Tensor  # 1/σ (M or 1, C, 1, 1)
+    # True if mean and variance are those of each member's images, and change with them.
     training: bool
 
     @staticmethod
     def of_batch(u: torch.Tensor) -> Normed:
-        """By the statistics of each member's images."""
+        """Normalise by the statistics of each member's images."""
         centred = u - u.mean(PLACES, keepdim=True)
         inverse = torch.rsqrt(_mean(centred, centred) + EPSILON)
         return Normed(centred.mul_(inverse), inverse, True)
 
     @staticmethod
     def by(u: torch.Tensor, mean: torch.Tensor, inverse: torch.Tensor) -> Normed:
-        """By given statistics; overwrites `u`."""
+        """Normalise by given statistics; overwrites `u`."""
         return Normed(u.sub_(mean).mul_(inverse), inverse, False)
 
     def along(self, v: torch.Tensor) -> torch.Tensor:
-        """J v, J = dû/du, which is its own adjoint; overwrites `v`."""
+        """Return J v, J = dû/du, which is its own adjoint; overwrites `v`."""
         if self.training:
             share = _mean(self.values, v)
             v = v.sub_(v.mean(PLACES, keepdim=True)).addcmul_(self.values, share, value=-1.0)
         return v.mul_(self.inverse)
 
     def bend(self, v: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
-        """Gradient in u of <v, J `moved`> in training."""
+        """Return the gradient in u of <v, J `moved`> in training."""
         a, b = (w - w.mean(PLACES, keepdim=True) for w in (v, moved))
         along_a, along_b = _mean(self.values, a), _mean(self.values, b)
         # <v, J moved> / n
@@ -174,24 +165,12 @@ def _mean(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Pooled:
-    """What a pool gave for images (K, M, O, H, W), and what it takes to repeat that.
+    """Output of a pool for images (K, M, O, H, W), with the data to repeat and differentiate it."""
 
-    Attributes
-    ----------
-    values
-        (K, M, O, H', W').
-    pool
-        As of `gradleak.models.chain.ConvLayer`.
-    size
-        (H, W).
-    places
-        Of the largest values (K·M, O, H', W').
-    """
-
-    values: torch.Tensor
-    pool: str
-    size: tuple[int, int]
-    places: torch.Tensor | None = None
+    values: torch.Tensor  # (K, M, O, H', W')
+    pool: str  # as of `gradleak.models.chain.ConvLayer`
+    size: tuple[int, int]  # (H, W)
+    places: torch.Tensor | None = None  # indices of the largest values (K·M, O, H', W')
 
     @staticmethod
     def of(images: torch.Tensor, pool: str) -> Pooled:
@@ -204,14 +183,14 @@ class Pooled:
         return Pooled(found.unflatten(0, images.shape[:2]), pool, size, places)
 
     def along(self, tangent: torch.Tensor) -> torch.Tensor:
-        """How the values move with images (K, M, O, H, W)."""
+        """Return the tangent of the values for a tangent of the images (K, M, O, H, W)."""
         if self.places is None:
             return _averaged(tangent, self.pool)
         found = tangent.flatten(0, 1).flatten(2).gather(2, self.places.flatten(2))
         return found.view(self.values.shape)
 
     def adjoint(self, gradient: torch.Tensor) -> torch.Tensor:
-        """Adjoint of `along`; shaped as the images."""
+        """Adjoint of `along`, shaped as the images."""
         if self.pool == "none":
             return gradient
         if self.pool == "global":
@@ -222,7 +201,7 @@ class Pooled:
             return wide / POOL**2
         flat = gradient.flatten(0, 1).flatten(2)
         out = flat.new_zeros(*flat.shape[:2], self.size[0] * self.size[1])
-        # Windows of 3x3 share pixels.
+        # 3x3 windows share pixels.
         out.scatter_add_(2, self.places.flatten(2), flat)
         return out.view(*gradient.shape[:3], *self.size)
 

@@ -1,7 +1,7 @@
-"""Key-locks for many members at once: γ, β and the gradients of what makes them (FedKL eq. 37).
+"""Key-locks for many members at once: γ, β and the gradients of their parameters (FedKL eq. 37).
 
 γ = a(p), p = W k + b, so ∂ℓ/∂b = ∂ℓ/∂γ ∘ a'(p) and ∂ℓ/∂W = ∂ℓ/∂b kᵀ (FedKL eqs. 34, 35, where a
-is the identity), and γ moves by a'(p) ∘ (Ẇ k + ḃ). β likewise.
+is the identity), and the tangent of γ is a'(p) ∘ (Ẇ k + ḃ). β likewise.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def norm_part(layer: str, kind: str) -> str:
-    """Name under which γ (``weight``) or β (``bias``) of a convolution is kept."""
+    """Name under which γ (``weight``) or β (``bias``) of a convolution is stored."""
     return f"{layer}_norm.{kind}"
 
 
@@ -29,21 +29,16 @@ def parameters_of(layer: Locked) -> tuple[str, ...]:
 
 
 def held_by(layer: Locked) -> tuple[str, ...]:
-    """Names of all that `opened` takes; there is a key and a lock, or γ and β."""
+    """Names of everything that `opened` takes: a key and a lock, or γ and β."""
     parts = (norm_part(layer.name, kind) for kind in ("weight", "bias"))
     return (f"{layer.name}{KEY}", *parameters_of(layer), *parts)
 
 
 def opened(layer: Locked, weights: Tensors) -> dict[str, torch.Tensor]:
-    """γ and β as a norm's parameters (M or 1, O, 1, 1), their slopes a'(p) (M or 1, O), the key.
+    """Return γ and β for a batch norm (M or 1, O, 1, 1), slopes a'(p) (M or 1, O), and the key.
 
-    Parameters
-    ----------
-    layer
-        A locked convolution.
-    weights
-        Lock weights and key by name, each shared or with members first. Or γ and β themselves,
-        (O,) or (M, O), as `norm_part` names them: then they depend on no key.
+    `weights` holds lock weights and key by name, each shared or with a leading dimension of
+    members. Alternatively it holds γ and β, (O,) or (M, O), named by `norm_part`, and no key.
     """
     given = norm_part(layer.name, "weight")
     if given in weights:
@@ -65,7 +60,7 @@ def opened(layer: Locked, weights: Tensors) -> dict[str, torch.Tensor]:
 
 
 def spread(value: torch.Tensor) -> torch.Tensor:
-    """(O,) or (M, O) as it scales images: (M or 1, O, 1, 1)."""
+    """Reshape (O,) or (M, O) to scale images: (M or 1, O, 1, 1)."""
     return value.reshape(-1, value.shape[-1], 1, 1)
 
 
@@ -80,7 +75,7 @@ def gradients(layer: Locked, found: Tensors, weights: Tensors) -> dict[str, torc
 
 
 def moves(layer: Locked, moving: Tensors, weights: Tensors) -> dict[str, torch.Tensor]:
-    """How γ and β (M, O, 1, 1) move as the lock's parameters move; 0 where they do not."""
+    """Tangents of γ and β (M, O, 1, 1) for tangents of the lock's parameters; 0 by default."""
     out = {}
     for kind, name in names_of(layer.name).items():
         part = norm_part(layer.name, kind)

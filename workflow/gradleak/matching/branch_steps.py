@@ -1,4 +1,4 @@
-"""Layers of a residual network on their passes: what each keeps, and how branches sum up."""
+"""Layers of a residual network and the values they keep between passes, branch by branch."""
 
 from __future__ import annotations
 
@@ -17,68 +17,40 @@ Weights = Mapping[str, torch.Tensor]
 
 @dataclass
 class Passed:
-    """What a branch keeps of its passes; images are (K, M, C, H, W).
+    """Values that a branch keeps between passes; images are (K, M, C, H, W)."""
 
-    Attributes
-    ----------
-    x
-        What entered.
-    normed
-        Its normalised linear output.
-    scaled
-        v = γ δ, where the norm bends.
-    left
-        dℓ/du, u = W x.
-    moved
-        The tangent of u, where the norm bends.
-    turned, scaling
-        In a locked branch the tangent of û, and gradients (M, 2 O) in γ and β of the second pass.
-    """
-
-    x: torch.Tensor
-    normed: Normed | None = None
-    scaled: torch.Tensor | None = None
-    left: torch.Tensor | None = None
-    moved: torch.Tensor | None = None
+    x: torch.Tensor  # input
+    normed: Normed | None = None  # its normalised linear output
+    scaled: torch.Tensor | None = None  # v = γ δ, where the batch norm has curvature
+    left: torch.Tensor | None = None  # dℓ/du, u = W x
+    moved: torch.Tensor | None = None  # the tangent of u, where the batch norm has curvature
+    # In a locked branch: the tangent of û, and gradients (M, 2 O) in γ and β of the second pass.
     turned: torch.Tensor | None = None
     scaling: torch.Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Branch:
-    """One way into a layer's sum: the convolution `name` of what entered `back` − 1 layers before.
+    """One term of a layer's sum: a convolution of the input of the layer `back` − 1 places before.
 
     Its methods take the weights by name, channels as (M or 1, C, 1, 1).
-
-    Attributes
-    ----------
-    name, back
-        See above.
-    convolution
-        Its sizes.
-    bias, normed
-        Whether it has a bias, and a norm ``{name}_norm``.
-    training
-        Whether the norm takes the statistics of each member's images.
-    locked
-        Whether gradients in the norm's scale and shift are wanted too.
     """
 
-    name: str
+    name: str  # of the convolution's parameters
     back: int
-    convolution: Convolution
-    bias: bool
-    normed: bool
-    training: bool
-    locked: bool = False
+    convolution: Convolution  # its shape
+    bias: bool  # True if it has a bias
+    normed: bool  # true if it has a batch norm ``{name}_norm``
+    training: bool  # true if the batch norm uses the statistics of each member's images
+    locked: bool = False  # true to compute gradients in the batch norm's scale and shift too
 
     @property
     def norm(self) -> str:
-        """Name of the norm."""
+        """Name of the batch norm."""
         return f"{self.name}_norm"
 
     def enter(self, x: torch.Tensor, weights: Weights) -> tuple[Passed, torch.Tensor]:
-        """First pass forward: what the branch adds to its layer's z, in new memory."""
+        """First forward pass: return the branch's term of its layer's z, in new memory."""
         u = self.convolution.apply(x, weights[f"{self.name}.weight"])
         if self.bias:
             u = u.add_(weights[f"{self.name}.bias"])
@@ -95,7 +67,7 @@ class Branch:
     def leave(
         self, passed: Passed, delta: torch.Tensor, weights: Weights, out: dict[str, torch.Tensor]
     ) -> torch.Tensor:
-        """First pass back: dℓ/du from δ; gradients (M, ...) are put into `out`."""
+        """First backward pass: return dℓ/du from δ and put gradients (M, ...) into `out`."""
         left = delta
         if passed.normed is not None:
             out[f"{self.norm}.bias"] = delta.sum(PLACES)
@@ -113,9 +85,9 @@ class Branch:
     def move(
         self, passed: Passed, x: torch.Tensor | None, weights: Weights, moves: Weights
     ) -> torch.Tensor:
-        """Tangent of what `enter` gave, as the weights move along `moves` and the input along `x`.
+        """Return the output tangent of `enter` for tangents `moves` of weights and `x` of input.
 
-        In new memory; the images themselves do not move, None.
+        In new memory. `x` is None for the images themselves, which do not move.
         """
         u = self.convolution.apply(passed.x, moves[f"{self.name}.weight"])
         if x is not None:
@@ -141,16 +113,9 @@ class Branch:
         weights: Weights,
         moves: Weights,
     ) -> torch.Tensor:
-        """Second pass back: gradient in what entered, from those in z of both passes.
+        """Second backward pass: return the gradient in the input, from those in z of both passes.
 
-        Parameters
-        ----------
-        passed
-            What the branch kept.
-        known, delta
-            Gradients in z of the first pass and of this one.
-        weights, moves
-            As of `move`.
+        `known` and `delta` are the gradients in z of the first pass and of this one.
         """
         u = delta
         if passed.normed is not None:
@@ -168,7 +133,7 @@ class Branch:
 
 
 def branches_of(layer: ConvLayer, *, training: bool) -> list[Branch]:
-    """The convolution of `layer`, and that of its skip."""
+    """Branches of `layer`: its convolution, and that of its skip."""
     return [
         Branch(
             part.name,
@@ -185,36 +150,20 @@ def branches_of(layer: ConvLayer, *, training: bool) -> list[Branch]:
 
 @dataclass
 class Step:
-    """What a layer keeps of its passes: (K, M, O, H, W) in a convolution, else (M, K, n).
+    """Values that a layer keeps: (K, M, O, H, W) in a convolution, else (M, K, n)."""
 
-    Attributes
-    ----------
-    output, derivative
-        a(z) and a'(z), None for 1.
-    branches
-        Of a convolution.
-    pooled
-        After a convolution.
-    x
-        What entered a fully connected layer.
-    back, delta
-        dℓ/da(z) and dℓ/dz.
-    tangent
-        ż.
-    """
-
-    output: torch.Tensor
-    derivative: torch.Tensor | None
-    branches: list[Passed] = field(default_factory=list)
-    pooled: Pooled | None = None
-    x: torch.Tensor | None = None
-    back: torch.Tensor | None = None
-    delta: torch.Tensor | None = None
-    tangent: torch.Tensor | None = None
+    output: torch.Tensor  # a(z)
+    derivative: torch.Tensor | None  # a'(z), None for 1
+    branches: list[Passed] = field(default_factory=list)  # of a convolution
+    pooled: Pooled | None = None  # after a convolution
+    x: torch.Tensor | None = None  # input of a fully connected layer
+    back: torch.Tensor | None = None  # dℓ/da(z)
+    delta: torch.Tensor | None = None  # dℓ/dz
+    tangent: torch.Tensor | None = None  # ż
 
     @staticmethod
     def of(layer: Layer, z: torch.Tensor) -> Step:
-        """Pass a layer's activation; may overwrite `z`."""
+        """Apply a layer's activation; may overwrite `z`."""
         if layer.activation.name == "relu":
             value = z = z.relu_()
         else:
@@ -222,7 +171,7 @@ class Step:
         return Step(value, derivative_of(layer.activation, z, value))
 
     def bent(self, layer: Layer, back: torch.Tensor) -> torch.Tensor:
-        """Second pass back through a layer's activation: a'(z) ∘ back, and what a''(z) adds."""
+        """Second backward pass through the activation: a'(z) ∘ back plus the term in a''(z)."""
         delta = times(self.derivative, back)
         if layer.activation.name in KINKED:
             return delta
@@ -233,14 +182,14 @@ class Step:
 
 
 class Waiting:
-    """Gradients in what enters each layer, which sum up until the pass back reaches it."""
+    """Gradients in the layers' inputs, summed until the backward pass reaches each."""
 
     def __init__(self, last: int, gradient: torch.Tensor) -> None:
         self._found = {last: gradient}
         self._shared = {last}
 
     def add(self, number: int, gradient: torch.Tensor, *, shared: bool = False) -> None:
-        """Add to entry `number`; what is `shared` is not overwritten."""
+        """Add to entry `number`; a `shared` gradient is not overwritten."""
         if number not in self._found:
             self._found[number] = gradient
             if shared:
@@ -252,5 +201,5 @@ class Waiting:
             self._shared.discard(number)
 
     def pop(self, number: int) -> torch.Tensor:
-        """The sum of an entry, for the last time."""
+        """Remove an entry and return its sum."""
         return self._found.pop(number)

@@ -1,8 +1,8 @@
 """Gradients of many members under residual networks, and of distances between them, by hand.
 
-As `gradleak.matching.descent` does it for plain chains: with the derivative r of a distance in the
-gradients held fixed, ∇_x <∇_W ℓ(x; W), r> = ∇_x d/dε ℓ(x; W + εr), which takes a pass forward and
-back for the gradients, and another with tangents. No graph is kept.
+As `gradleak.matching.descent` for plain chains: with the derivative r of a distance in the
+gradients held fixed, ∇_x <∇_W ℓ(x; W), r> = ∇_x d/dε ℓ(x; W + εr), which takes a forward and a
+backward pass for the gradients, and another pair with tangents. No graph is kept.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from gradleak.models.chain import Chain, LinearLayer
 from gradleak.models.locks import is_private
 
 MODES = ("training", "evaluation")
-# Images at once on a CPU, where their members' gradients and activations take no more bytes than
-# these. Measured on one thread: from 8 on ResNet-18 takes 0.55 of its time with one image, and
-# ResNet-101 gains up to 16.
+# Limit in bytes of members' gradients and activations for images computed at once on a CPU.
+# Measured on one thread: from 8 images on, ResNet-18 takes 0.55 of its time with one image, and
+# ResNet-101 gains up to 16 images.
 IMAGES, MEMORY = 16, 2**30
 
 
 class BranchGradients(Placed):
     """Gradients of a chain's loss with respect to all parameters, for M members at once.
 
-    Other than `ChainGradients` it knows norms, projections and all pools, but no replicated
+    Unlike `ChainGradients`, it supports batch norms, projections and all pools, but no replicated
     padding.
 
     Parameters
@@ -44,16 +44,16 @@ class BranchGradients(Placed):
     chain
         Architecture.
     weights
-        ``{parameter: array}`` of the parameter's shape if members share it, else (M, ...); with
-        running statistics, if there are any. Of a locked layer its lock weights and key, or γ and β
+        ``{parameter: array}`` of the parameter's shape if members share it, else (M, ...), with
+        running statistics, if any. For a locked layer, its lock weights and key, or γ and β
         (`gradleak.matching.branch_locks`).
     loss
         One of `gradleak.losses.LOSSES`.
     mode
-        ``training``: norms take the statistics of each member's images. ``evaluation``: they take
-        the running ones, mean 0 and variance 1 where there are none.
+        ``training``: batch norms use the statistics of each member's images. ``evaluation``: they
+        use the running ones, or mean 0 and variance 1 where there are none.
     device, dtype
-        Where and in what precision everything is computed.
+        Device and precision of all computations.
     shared
         Parameters whose gradients are computed; all by default.
     """
@@ -99,7 +99,7 @@ class BranchGradients(Placed):
                 self._statistics(branch.norm, weights)
 
     def _parameter(self, name: str, value: torch.Tensor) -> torch.Tensor:
-        """A parameter (...) or (M, ...) as it is multiplied with: channels as (M or 1, C, 1, 1)."""
+        """Reshape a parameter (...) or (M, ...) for use; channels become (M or 1, C, 1, 1)."""
         shape = self.shapes[name]
         if len(shape) == 4:
             return value.contiguous()
@@ -109,7 +109,7 @@ class BranchGradients(Placed):
         return rows.unsqueeze(1) if name.startswith("fc") else rows[..., None, None]
 
     def _statistics(self, norm: str, weights: Mapping[str, np.ndarray | torch.Tensor]) -> None:
-        """Keep mean and 1/σ of evaluation beside the weights."""
+        """Store mean and 1/σ for evaluation beside the weights."""
         like = self._weights[f"{norm}.weight"][:1]
         mean, variance = torch.zeros_like(like), torch.ones_like(like)
         if f"{norm}.running_mean" in weights:
@@ -121,7 +121,7 @@ class BranchGradients(Placed):
         self._weights[f"{norm}.inverse"] = torch.rsqrt(variance + EPSILON)
 
     def select(self, index: torch.Tensor | slice) -> BranchGradients:
-        """The same for members `index` only; a slice copies nothing."""
+        """Select members `index`; a slice copies nothing."""
         out = object.__new__(BranchGradients)
         out.__dict__.update(self.__dict__)
         out._weights = {
@@ -131,16 +131,16 @@ class BranchGradients(Placed):
         return out
 
     def _is_own(self, name: str, value: torch.Tensor) -> bool:
-        """Whether members have a parameter, or a statistic, of their own."""
+        """True if members have individual values of a parameter or statistic."""
         if len(self.shapes.get(name, ())) == 4:
             return value.ndim == 5
         return value.shape[0] > 1
 
     def at_once(self, batch: int) -> int:
-        """How many members of `batch` images to compute at once; an accelerator takes all."""
+        """Number of members of `batch` images to compute at once; all on an accelerator."""
         if self.device.type != "cpu":
             return sys.maxsize
-        # Gradients, what they are compared with and what leaves a layer.
+        # Gradients, their targets and the layers' outputs.
         numbers = 2 * self.chain.parameters
         for several in self._branches:
             for branch in several:
@@ -153,7 +153,7 @@ class BranchGradients(Placed):
     def __call__(
         self, images: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
     ) -> list[torch.Tensor]:
-        """Gradients (M, ...) of every parameter in the order of `names`, mean over K.
+        """Return gradients (M, ...) of every parameter in the order of `names`, mean over K.
 
         Arguments are those of `ChainGradients`; not differentiable.
         """
@@ -168,14 +168,10 @@ class BranchGradients(Placed):
         distance: Distance,
         scale: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Distances (M,), their gradients in images (M, K, C, H, W) and in dummy logits, if any.
+        """Return distances (M,), gradients in images (M, K, C, H, W) and in dummy logits, if any.
 
-        Parameters
-        ----------
-        images, labels, scale
-            As of `ChainGradients`.
-        distance
-            See `gradleak.matching.distances`.
+        `images`, `labels` and `scale` are as in `ChainGradients`; see `gradleak.matching.distances`
+        for `distance`.
         """
         return self.descend_scaling(images, labels, distance, scale)[:3]
 
@@ -187,7 +183,7 @@ class BranchGradients(Placed):
         distance: Distance,
         scale: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-        """As `descend`, and the gradients (M, 2 Σ O) in γ and β of locked layers."""
+        """As `descend`, with the gradients (M, 2 Σ O) in γ and β of locked layers."""
         steps = self._forward(images)
         found = self._backward(steps, labels, scale)
         value, residuals, factor = distance(self._listed(found))
@@ -205,13 +201,13 @@ class BranchGradients(Placed):
 
     @property
     def scaling(self) -> torch.Tensor:
-        """γ and β of locked layers, one after the other (M or 1, 2 Σ O)."""
+        """γ and β of locked layers, concatenated (M or 1, 2 Σ O)."""
         parts = [self._weights[name].flatten(1) for name in self._scaled]
         most = max(len(part) for part in parts)
         return torch.cat([part.expand(most, -1) for part in parts], 1)
 
     def with_scaling(self, scaling: torch.Tensor) -> BranchGradients:
-        """The same with γ and β (M, 2 Σ O) of each member's own, whatever the key."""
+        """Replace γ and β by each member's own (M, 2 Σ O), independent of the key."""
         out = object.__new__(BranchGradients)
         out.__dict__.update(self.__dict__)
         sizes = [self._weights[name].shape[1] for name in self._scaled]
@@ -229,7 +225,7 @@ class BranchGradients(Placed):
         ]
 
     def _moves(self, residuals: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """How weights move along residuals; those that are not compared stay."""
+        """Tangents of weights along residuals; weights that are not compared stay."""
         out = {
             name: self._parameter(name, residuals[name])
             if name in residuals
@@ -249,7 +245,7 @@ class BranchGradients(Placed):
         return [known[name] for name in self.names]
 
     def _forward(self, images: torch.Tensor) -> list[Step]:
-        """Pass forward: images (M, K, C, H, W)."""
+        """Forward pass of images (M, K, C, H, W)."""
         steps: list[Step] = []
         x = images.transpose(0, 1).contiguous()
         entered: list[torch.Tensor] = []
@@ -285,7 +281,7 @@ class BranchGradients(Placed):
     def _backward(
         self, steps: list[Step], labels: torch.Tensor, scale: torch.Tensor | None
     ) -> dict[str, torch.Tensor]:
-        """Pass back: gradients (M, ...) by name."""
+        """Backward pass: gradients (M, ...) by name."""
         out: dict[str, torch.Tensor] = {}
         back = output_gradient(self.loss, steps[-1].output, labels, scale)
         depth = len(self.chain.convolutions)
@@ -313,13 +309,13 @@ class BranchGradients(Placed):
         return out
 
     def _imaged(self, back: torch.Tensor) -> torch.Tensor:
-        """What the first fully connected layer passes back (M, K, n), as images (K, M, C, H, W)."""
+        """Reshape the first fully connected layer's input gradient (M, K, n) to (K, M, C, H, W)."""
         before = self.chain.convolutions
         size = (before[-1].shape.filters, *before[-1].grid) if before else self.chain.input
         return back.transpose(0, 1).unflatten(2, size)
 
     def _along(self, steps: list[Step], moves: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Tangent (M, K, m) of the outputs as the weights move along `moves`."""
+        """Tangent (M, K, m) of the outputs for tangents `moves` of the weights."""
         depth = len(self.chain.convolutions)
         entered: list[torch.Tensor | None] = []
         x: torch.Tensor | None = None  # images do not move
@@ -372,7 +368,7 @@ class BranchGradients(Placed):
 
 
 def is_branched(chain: Chain) -> bool:
-    """Whether `chain` has what `ChainGradients` does not: a norm, a projection, other pools."""
+    """True if `ChainGradients` does not support `chain`: batch norm, projection, other pools."""
     return any(
         layer.normed or layer.projection is not None or layer.pool in ("global", "max3")
         for layer in chain.convolutions
@@ -380,5 +376,5 @@ def is_branched(chain: Chain) -> bool:
 
 
 def follows(chain: Chain) -> bool:
-    """Whether `BranchGradients` knows all that `chain` has."""
+    """True if `BranchGradients` supports all of `chain`."""
     return all(layer.padding_mode == "zeros" for layer in chain.convolutions)

@@ -1,9 +1,9 @@
 """Gradients of many networks for many images at once, differentiable in the images.
 
 The backward pass is written out, δ_l = a'(z_l) ∘ W_{l+1}ᵀ δ_{l+1} and ∂ℓ/∂W_l = δ_l x_lᵀ (R-GAP
-eq. 6 to 8), so that the derivative of a distance between gradients costs one ordinary backward pass
-instead of a graph of a graph. Convolutions are products with unfolded images: measured on one
-thread, that is as fast as grouped convolutions or faster, for every layer of CNN6 and LeNet.
+eq. 6 to 8), so the derivative of a gradient distance costs one ordinary backward pass instead of
+double backpropagation. Convolutions are products with unfolded images: measured on one thread,
+at least as fast as grouped convolutions for every layer of CNN6 and LeNet.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from gradleak.matching.windows import fold, pooled, to_columns, to_images, unfol
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvLayer, Layer
 
-# Bytes of windows and gradients that are computed at once on a CPU.
+# Limit in bytes of windows and gradients computed at once on a CPU.
 CACHE = 8 * 2**20
 
 
 def stack(members: Sequence[Arrays]) -> dict[str, np.ndarray]:
-    """``{parameter: array (M, ...)}``, or the one array of those that all members share."""
+    """Stack arrays as ``{parameter: array (M, ...)}``, or the one array that all members share."""
     first = members[0]
     return {
         name: value
@@ -43,10 +43,10 @@ def stack(members: Sequence[Arrays]) -> dict[str, np.ndarray]:
 
 
 def members_at_once(chain: Chain, batch: int, dtype: torch.dtype, device: torch.device) -> int:
-    """How many members to compute at once: as many as fit the processor's cache.
+    """Return the number of members to compute at once: as many as fit the processor's cache.
 
-    Measured on one thread: members beyond that cost up to four times as much each, by page
-    faults. An accelerator takes all.
+    Measured on one thread: members beyond the cache cost up to four times as much each, because
+    of page faults. An accelerator takes all.
     """
     if device.type != "cpu":
         return sys.maxsize
@@ -63,45 +63,22 @@ def members_at_once(chain: Chain, batch: int, dtype: torch.dtype, device: torch.
 
 @dataclass(frozen=True)
 class Walk:
-    """A pass forward and back through a chain; lists have one entry a layer.
+    """Values of a forward and backward pass through a chain; lists have one entry per layer."""
 
-    Attributes
-    ----------
-    inputs
-        What enters the linear part, (M, n, q); in a convolution windows, q = K·P.
-    outputs
-        a(z), (M, K, O, Ph, Pw) or (M, K, m).
-    derivatives
-        a'(z), None where it is 1.
-    back
-        dℓ/da(z), shaped as `outputs`.
-    left
-        δ = dℓ/dz, (M, O, q).
-    """
-
+    # Input of the linear part, (M, n, q); in a convolution windows, q = K·P.
     inputs: list[torch.Tensor]
-    outputs: list[torch.Tensor]
-    derivatives: list[torch.Tensor | None]
-    back: list[torch.Tensor]
-    left: list[torch.Tensor]
+    outputs: list[torch.Tensor]  # a(z), (M, K, O, Ph, Pw) or (M, K, m)
+    derivatives: list[torch.Tensor | None]  # a'(z), None where it is 1
+    back: list[torch.Tensor]  # dℓ/da(z), shaped as `outputs`
+    left: list[torch.Tensor]  # δ = dℓ/dz, (M, O, q)
 
 
 class ChainGradients(Placed):
     """Gradients of a chain's loss with respect to all parameters, for M members at once.
 
-    A member is an image, or K images whose gradients are averaged, under its own weights or under
-    weights that all share. No member influences another.
-
-    Parameters
-    ----------
-    chain
-        Architecture.
-    weights
-        ``{parameter: array}`` of the parameter's shape if members share it, else (M, ...).
-    loss
-        One of `gradleak.losses.LOSSES`.
-    device, dtype
-        Where and in what precision everything is computed.
+    A member is an image, or K images whose gradients are averaged, with individual weights or
+    weights shared by all. Members are independent. `weights` is ``{parameter: array}`` of the
+    parameter's shape if members share it, else (M, ...); `loss` is one of `gradleak.losses.LOSSES`.
     """
 
     def __init__(
@@ -126,11 +103,11 @@ class ChainGradients(Placed):
                 self.shapes[name] = shape
                 value = self.tensor(weights[name])
                 own = value.ndim > len(shape)
-                # (M or 1, outputs, ...): a filter is a row, whatever its shape.
+                # (M or 1, outputs, ...): each filter is a row.
                 self._weights[name] = value.reshape(value.shape[0] if own else 1, shape[0], -1)
 
     def select(self, index: torch.Tensor | slice) -> ChainGradients:
-        """The same for members `index` only; a slice copies nothing."""
+        """Select members `index`; a slice copies nothing."""
         out = object.__new__(ChainGradients)
         out.__dict__.update(self.__dict__)
         out._weights = {
@@ -142,23 +119,21 @@ class ChainGradients(Placed):
     def __call__(
         self, images: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
     ) -> list[torch.Tensor]:
-        """Gradients (M, ...) of every parameter in the order of `names`, mean over K.
+        """Return gradients (M, ...) of every parameter in the order of `names`, mean over K.
+
+        Differentiable in `images` and in dummy logits, also by `torch.func`.
 
         Parameters
         ----------
         images
             (M, K, C, H, W).
         labels
-            Integers (M, K): classes, or −1 and 1 for a loss of a margin. Or dummy logits v
-            (M, K, outputs): then the label is softmax(v), or for a loss of a margin 1 with
-            probability sigmoid(v) and −1 otherwise, and the loss is the expected one.
+            Integers (M, K): classes, or −1 and 1 for a margin loss. Or dummy logits v
+            (M, K, outputs): the label is then softmax(v), or for a margin loss 1 with probability
+            sigmoid(v) and −1 otherwise, and the loss is the expected one.
         scale
-            (M,) multiplies each member's loss: gradients of saturated networks are so small that
-            their squares leave float32.
-
-        Notes
-        -----
-        Differentiable in `images` and in dummy logits, also by `torch.func`.
+            (M,) multiplies each member's loss: the squared gradients of saturated networks
+            underflow float32.
         """
         factors = self.factors(images, labels, scale)
         members = images.shape[0]
@@ -177,7 +152,7 @@ class ChainGradients(Placed):
         targets: Sequence[torch.Tensor],
         scale: torch.Tensor | None = None,
     ) -> list[torch.Tensor]:
-        """As ``self(images, labels, scale) - targets``, in one pass less."""
+        """Return ``self(images, labels, scale) - targets``, in one pass less."""
         factors = self.factors(images, labels, scale)
         out = []
         for name, target in zip(self.names, targets, strict=True):
@@ -197,14 +172,14 @@ class ChainGradients(Placed):
         targets: Sequence[torch.Tensor],
         scale: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """Σ_l ||∂ℓ/∂W_l − target_l||² of each member (M,) (DLG; R-GAP eq. 1)."""
+        """Return Σ_l ||∂ℓ/∂W_l − target_l||² of each member (M,) (DLG; R-GAP eq. 1)."""
         found = self.residuals(images, labels, targets, scale)
         return torch.stack([value.flatten(1).square().sum(1) for value in found]).sum(0)
 
     def factors(
         self, images: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
     ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """``{layer: (δ (M, O, q), inputs (M, n, q))}`` with ∂ℓ/∂W = δ inputsᵀ.
+        """Return ``{layer: (δ (M, O, q), inputs (M, n, q))}`` with ∂ℓ/∂W = δ inputsᵀ.
 
         q counts images and, in a convolution, positions; n is the number of a filter's weights.
         """
@@ -215,7 +190,7 @@ class ChainGradients(Placed):
     def walk(
         self, images: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
     ) -> Walk:
-        """Pass forward and back; see `__call__` for the arguments."""
+        """Run a forward and a backward pass; see `__call__` for the arguments."""
         inputs, linear, outputs = self._forward(images)
         layers = self.chain.layers
         derivatives = [
@@ -236,7 +211,7 @@ class ChainGradients(Placed):
             delta = gradient if derivative is None else gradient * derivative
             if isinstance(layer, ConvLayer) and layer.skip:
                 start = number - layer.skip
-                # What left layer `start` enters here too; waits until that layer's turn.
+                # The output of layer `start` enters here too; kept until that layer's turn.
                 waiting[start] = waiting[start] + delta if start in waiting else delta
             left.append(to_columns(delta) if isinstance(layer, ConvLayer) else delta.mT)
             if number:
@@ -280,7 +255,7 @@ class ChainGradients(Placed):
         return self._weights[f"{layer.name}.weight"]
 
     def _transposed(self, number: int, delta: torch.Tensor, batch: int) -> torch.Tensor:
-        """Wᵀ δ: the gradient with respect to what enters a layer, in that shape."""
+        """Return Wᵀ δ: the gradient with respect to a layer's input, in that shape."""
         layer = self.chain.layers[number]
         weight = self.weight(layer)
         if isinstance(layer, ConvLayer):
@@ -289,7 +264,7 @@ class ChainGradients(Placed):
         return self.entering(number, found)
 
     def entering(self, number: int, values: torch.Tensor) -> torch.Tensor:
-        """Values (M, K, n) that enter fully connected layer `number`, as the layer before gave."""
+        """Reshape the input (M, K, n) of fully connected layer `number` to the output before it."""
         previous = self.chain.layers[number - 1] if number else None
         if isinstance(previous, ConvLayer):
             return values.unflatten(2, (previous.shape.filters, *previous.grid))
@@ -298,7 +273,7 @@ class ChainGradients(Placed):
     def output_gradient(
         self, output: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """dℓ/d(output) (M, K, m), divided by K for the mean over the batch, times `scale`."""
+        """Return dℓ/d(output) (M, K, m), divided by K for the batch mean, times `scale`."""
         return output_gradient(self.loss, output, labels, scale)
 
 
@@ -316,7 +291,7 @@ def _parameters(layer: Layer) -> list[tuple[str, tuple[int, ...]]]:
 
 
 def activate(activation: Activation, z: torch.Tensor) -> torch.Tensor:
-    """a(z), as `Activation.forward` in PyTorch."""
+    """Return a(z), as `Activation.forward` in PyTorch."""
     if activation.name == "leaky_relu":
         return functional.leaky_relu(z, activation.slope)
     if activation.name == "identity":
@@ -328,7 +303,7 @@ def activate(activation: Activation, z: torch.Tensor) -> torch.Tensor:
 def derivative_of(
     activation: Activation, z: torch.Tensor, value: torch.Tensor
 ) -> torch.Tensor | None:
-    """a'(z), as `Activation.derivative` in PyTorch, where `value` = a(z); None for 1."""
+    """Return a'(z), as `Activation.derivative`, in PyTorch, with `value` = a(z); None for 1."""
     if activation.name == "identity":
         return None
     if activation.name == "tanh":

@@ -1,10 +1,10 @@
-"""What L-BFGS remembers of many problems at once."""
+"""L-BFGS's curvature memory for many problems at once."""
 
 from __future__ import annotations
 
 import torch
 
-# A step teaches no curvature where sᵀy is at rounding level of |s||y|.
+# Pairs with sᵀy at rounding level of |s||y| carry no curvature.
 FLAT = 1e-8
 
 
@@ -14,16 +14,12 @@ class Curvature:
     Compact form (Byrd, Nocedal and Schnabel 1994, theorem 2.2), with S and Y (m, n) in rows:
     H v = γ v + Sᵀ R⁻ᵀ((D + γ Y Yᵀ) u − γ Y v) − γ Yᵀ u, u = R⁻¹ S v, where R is the upper
     triangle of S Yᵀ and D its diagonal: two passes over the pairs instead of a loop over them.
-    Pairs are scaled to sᵀy = 1, which leaves H as it is and makes D the identity.
+    Pairs are scaled to sᵀy = 1, which leaves H as it is and makes D the identity. A, m and n are
+    `problems`, `memory` and `variables`.
 
-    R⁻¹ is kept, not R: a new pair adds a column to it, and dropping the oldest takes its first
-    row and column away. So the order of the pairs in memory is of no matter, and a ring whose end
-    differs from problem to problem needs no sorting. Small matrices are float64.
-
-    Parameters
-    ----------
-    problems, memory, variables
-        A, m, n.
+    R⁻¹ is kept, not R: a new pair adds a column to it, and dropping the oldest removes its first
+    row and column. The order of the pairs in memory thus does not matter, and a ring whose end
+    differs between problems needs no sorting. Small matrices are float64.
     """
 
     def __init__(
@@ -45,13 +41,13 @@ class Curvature:
         self.stored = torch.zeros(problems, dtype=torch.long, device=device)
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Go on with problems `rows` (mask) only."""
+        """Keep only problems `rows` (mask)."""
         for name, value in vars(self).items():
             if isinstance(value, torch.Tensor):
                 setattr(self, name, value[rows])
 
     def clear(self, rows: torch.Tensor) -> None:
-        """Forget all that is known of problems `rows` (mask)."""
+        """Clear the memory of problems `rows` (mask)."""
         if bool(rows.any()):
             for value in (self._pairs, self._inverse, self._yy, self.stored):
                 value[rows] = 0
@@ -66,7 +62,7 @@ class Curvature:
     ) -> torch.Tensor:
         """Learn s = `step`, y = `change` (A, n) of problems `rows` (mask) if sᵀy > 0; return H v.
 
-        Both at once, since they share the pass over the pairs. Where nothing is known yet, H v = v.
+        Both at once, since they share the pass over the pairs. Without any pairs, H v = v.
         """
         inner = (step * change).sum(1).double()
         norms = torch.linalg.vector_norm(step, dim=1) * torch.linalg.vector_norm(change, dim=1)
@@ -75,14 +71,14 @@ class Curvature:
         s, y = step * scale, change * scale
         slot = self.stored[index] % self.memory
         self._pairs[index, slot], self._pairs[index, self.memory + slot] = s[index], y[index]
-        # Rows times a matrix: in batched products far faster than a matrix times columns.
+        # Rows times a matrix: in batched products much faster than a matrix times columns.
         found = (torch.stack((vector, y), 1) @ self._pairs.mT).double()
         if index.numel():
             self._insert(index, slot, found[:, 1])
         return self._combine(vector, found[:, 0])
 
     def _insert(self, index: torch.Tensor, slot: torch.Tensor, found: torch.Tensor) -> None:
-        """Enter pairs of problems `index` in `slot`, of which `found` is [S; Y] y (A, 2m)."""
+        """Store pairs of problems `index` in `slot`; `found` is [S; Y] y (A, 2m)."""
         sy, yy = found.chunk(2, 1)
         self._yy[index, slot], self._yy[index, :, slot] = yy[index], yy[index]
         self._gamma[index] = 1.0 / yy[index, slot]
@@ -93,7 +89,7 @@ class Curvature:
         self.stored[index] += 1
 
     def _combine(self, vector: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
-        """H v (A, n) from v and [S; Y] v (A, 2m)."""
+        """Return H v (A, n) from v and [S; Y] v (A, 2m)."""
         sv, yv = found.chunk(2, 1)
         gamma = self._gamma.unsqueeze(1)
         u = _times(self._inverse, sv)

@@ -16,31 +16,23 @@ CHANGE = "change small"
 BUDGET = "steps spent"
 NO_DECREASE = "no decrease along the step"
 
-# Conjugate-gradient steps that an old H may cost before it is computed anew.
+# Number of conjugate-gradient steps after which an old H is recomputed.
 STALE = 10
-# A step is halved down to this share of itself.
+# A step is halved down to this fraction of itself.
 LEAST_STEP = 2.0**-6
-# λ's factors: a full step that kept its promise, a step that had to be cut short, one refused.
+# Factors of λ: after a full step that kept its promise, a shortened step, a rejected one.
 LOWER, RAISE, REFUSED = 0.5, 4.0, 16.0
-# Refused steps in a row, and accepted ones that together lower the distance by no more than CALM.
+# Rejected steps in a row, and accepted ones that together lower the distance by at most CALM.
 REFUSALS, WINDOW, CALM = 3, 3, 0.5
 
 Vector = Callable[[torch.Tensor], torch.Tensor]
 
 
 class Problem:
-    """Weighted residuals of one member's gradients.
+    """Weighted residuals of one member's (restart's) gradients.
 
-    Parameters
-    ----------
-    member
-        One search.
-    weights
-        What the residual of each parameter is multiplied by; 1 by default.
-    known
-        ``{layer: δ}``, see `Linearised`.
-    precondition
-        Whether `normal_matrix` can be had (it takes one image and no skips).
+    `weights` multiply the residual of each parameter, 1 by default; for `known` see `Linearised`.
+    `precondition` is true if `normal_matrix` applies (it takes one image and no skips).
     """
 
     def __init__(
@@ -61,25 +53,25 @@ class Problem:
         self.precondition = precondition and one
 
     def linearise(self, x: torch.Tensor) -> Linearised:
-        """The network around images x (1, K, C, H, W)."""
+        """Linearise the network around images x (1, K, C, H, W)."""
         return Linearised(self.network, x, self._labels, self._member.scale, self._known)
 
     def residual(self, at: Linearised) -> list[torch.Tensor]:
-        """Weighted r(x)."""
+        """Return the weighted r(x)."""
         return [
             w * (g - t) for w, g, t in zip(self.weights, at.gradients(), self._targets, strict=True)
         ]
 
     def forward(self, at: Linearised, v: torch.Tensor) -> list[torch.Tensor]:
-        """Weighted J v."""
+        """Return the weighted J v."""
         return [w * g for w, g in zip(self.weights, at.forward(v), strict=True)]
 
     def adjoint(self, at: Linearised, u: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Jᵀ u of the weighted residual."""
+        """Return Jᵀ u of the weighted residual."""
         return at.adjoint([w * g for w, g in zip(self.weights, u, strict=True)])
 
     def distance(self, x: torch.Tensor) -> float:
-        """||r||² with nothing known and all weights 1: DLG's distance."""
+        """Return ||r||² with nothing known and all weights 1: DLG's distance."""
         at = Linearised(self.network, x, self._labels, self._member.scale)
         return square([g - t for g, t in zip(at.gradients(), self._targets, strict=True)])
 
@@ -87,30 +79,12 @@ class Problem:
 class Damped:
     """One minimisation of ||r||²; each step minimises ||r + J d||² + λ ||d||².
 
-    λ = c ||r||² / (n `spread`) falls with the residual, as local quadratic convergence asks for
-    (Yamashita and Fukushima 2001), and c follows how well the last step kept its promise.
-
-    Parameters
-    ----------
-    problem
-        What to minimise.
-    spread
-        σ², see `GaussNewton`.
-    damping
-        c at first.
-    inner, tolerance
-        Of conjugate gradients.
-    target
-        Stop one step after ||r||² reaches this.
-
-    Attributes
-    ----------
-    steps, passes
-        Steps tried; passes of the network and products with J and Jᵀ.
-    trace
-        ||r||² after each step.
-    stop
-        Why it stopped.
+    λ = c ||r||² / (n σ²) falls with the residual, as local quadratic convergence requires
+    (Yamashita and Fukushima 2001), and c, initially `damping`, follows how well the last step kept
+    its promise. σ² is `spread`, see `GaussNewton`; `inner` and `tolerance` are those of conjugate
+    gradients. Stops one step after ||r||² reaches `target`. After a run, `steps` counts steps
+    tried, `passes` network passes and products with J and Jᵀ; `trace` is ||r||² after each step
+    and `stop` the stopping reason.
     """
 
     def __init__(
@@ -132,12 +106,12 @@ class Damped:
         self.stop = ""
 
     def minimise(self, x: torch.Tensor, steps: int) -> torch.Tensor:
-        """Lowest point found from images x (1, K, C, H, W) in no more than `steps` steps."""
+        """Return the lowest point found from images x (1, K, C, H, W) in at most `steps` steps."""
         with progress(steps, "steps", self.steps) as bar:
             return self._minimise(x, steps, bar)
 
     def _minimise(self, x: torch.Tensor, steps: int, bar: Progress) -> torch.Tensor:
-        """`minimise`, step by step."""
+        """Run `minimise`, step by step."""
         problem = self._problem
         at = problem.linearise(x)
         residual = problem.residual(at)
@@ -178,7 +152,7 @@ class Damped:
     def _step(
         self, at: Linearised, residual: Sequence[torch.Tensor], damping: float, *, fresh: bool
     ) -> tuple[torch.Tensor, float]:
-        """Step d of the damped linear problem, and how much it promises to lower ||r||²."""
+        """Return step d of the damped linear problem, and the decrease of ||r||² it promises."""
         problem = self._problem
         precondition: Vector = _same
         if problem.precondition:
@@ -208,7 +182,7 @@ class Damped:
     def _along(
         self, x: torch.Tensor, direction: torch.Tensor, value: float
     ) -> tuple[float, torch.Tensor, Linearised, list[torch.Tensor]] | None:
-        """The longest of 1, 1/2, 1/4 ... of the step that lowers ||r||²; None if none does."""
+        """Try 1, 1/2, 1/4 ... of the step until ||r||² falls; None if it never does."""
         share = 1.0
         while share >= LEAST_STEP:
             trial = x + share * direction
@@ -224,7 +198,7 @@ class Damped:
 def conjugate_gradients(
     product: Vector, precondition: Vector, right: torch.Tensor, most: int, tolerance: float
 ) -> tuple[torch.Tensor, int]:
-    """X with A x = `right` (n,) to `tolerance` in the preconditioner's norm, and its steps."""
+    """Solve A x = `right` (n,) to `tolerance` in the preconditioner's norm; return x and steps."""
     x, residual = torch.zeros_like(right), right
     z = precondition(residual)
     search, size = z, torch.dot(residual, z)

@@ -16,20 +16,12 @@ KINKED = ("relu", "leaky_relu", "identity")
 
 
 class Descent:
-    """Value and gradient of `ChainGradients.matching`, twice as fast as by automatic derivatives.
+    """Value and gradient of `ChainGradients.matching`, twice as fast as automatic differentiation.
 
     With residuals r_l = ∂ℓ/∂W_l − target_l held fixed, ∇_x Σ ||r_l||² = 2 ∇_x d/dε ℓ(x; W + ε r):
-    one pass forward with tangents ż_l = r_l x_l + W_l ẋ_l, and one back (Pearlmutter 1994, with
-    the roles of weights and images exchanged).
-
-    Parameters
-    ----------
-    network
-        The members' gradients.
-    targets
-        (M, ...) as of `ChainGradients.targets`.
-    scale
-        (M,) multiplies each member's loss.
+    one forward pass with tangents ż_l = r_l x_l + W_l ẋ_l, and one backward (Pearlmutter 1994, with
+    the roles of weights and images exchanged). `targets` are those of `ChainGradients.targets`,
+    (M, ...); `scale` (M,) multiplies each member's loss.
     """
 
     def __init__(
@@ -42,7 +34,7 @@ class Descent:
     def __call__(
         self, images: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Distances (M,), their gradients in images (M, K, C, H, W) and in dummy logits, if any."""
+        """Return distances (M,), gradients in images (M, K, C, H, W) and dummy logits, if any."""
         network, batch = self._network, images.shape[1]
         walk = network.walk(images, labels, self._scale)
         residuals = self._residuals(walk.left, walk.inputs)
@@ -108,7 +100,7 @@ class Descent:
     def _forward(
         self, layer: Layer, z: torch.Tensor, before: torch.Tensor | None, batch: int
     ) -> torch.Tensor:
-        """Z (M, O, q) + W ẋ, as the layer's output is shaped; nothing moves before layer 0."""
+        """Return Z (M, O, q) + W ẋ, shaped as the layer's output; nothing moves before layer 0."""
         weight = self._network.weight(layer)
         if isinstance(layer, ConvLayer):
             if before is not None:
@@ -120,7 +112,7 @@ class Descent:
     def _backward(
         self, number: int, delta: torch.Tensor, known: torch.Tensor, batch: int
     ) -> torch.Tensor:
-        """`known` (M, n, q) + Wᵀ δ, in the shape of what enters the layer."""
+        """Return `known` (M, n, q) + Wᵀ δ, shaped as the layer's input."""
         layer = self._layers[number]
         weight = self._network.weight(layer)
         if isinstance(layer, ConvLayer):
@@ -131,19 +123,19 @@ class Descent:
 
 
 def rows_times(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Rows (M, K, a) times weights (M or 1, a, b); shared weights as one product."""
+    """Multiply rows (M, K, a) by weights (M or 1, a, b); shared weights in one product."""
     return rows @ (weight[0] if weight.shape[0] == 1 else weight)
 
 
 def times(derivative: torch.Tensor | None, value: torch.Tensor) -> torch.Tensor:
-    """a'(z) ∘ value, where None stands for 1."""
+    """Return a'(z) ∘ value, where None stands for 1."""
     return value if derivative is None else derivative * value
 
 
 def second_of(
     activation: Activation, value: torch.Tensor, derivative: torch.Tensor | None
 ) -> torch.Tensor:
-    """a''(z) of Tanh or Sigmoid from a(z) and a'(z)."""
+    """Return a''(z) of Tanh or Sigmoid from a(z) and a'(z)."""
     assert derivative is not None
     if activation.name == "tanh":
         return -2.0 * value * derivative

@@ -11,18 +11,12 @@ import torch
 Distance = Callable[[list[torch.Tensor]], tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]]
 
 
-# Products of numbers that are held at once.
+# Number of products held at once.
 PART = 2**17
 
 
 class Squared:
-    """Σ ||g − t||² of each member, over all parameters (DLG; R-GAP eq. 1).
-
-    Parameters
-    ----------
-    targets
-        t, (M, ...) of each parameter.
-    """
+    """Σ ||g − t||² of each member, over all parameters t (M, ...) (DLG; R-GAP eq. 1)."""
 
     def __init__(self, targets: Sequence[torch.Tensor]) -> None:
         self._targets = targets
@@ -38,14 +32,9 @@ class Squared:
 
 
 class Cosine:
-    """1 − <g, t> / |g| of each member, over all parameters that are compared (Geiping et al. 2020).
+    """1 − <g, t> / |g| of each member, over all `compared` parameters (Geiping et al. 2020).
 
-    Parameters
-    ----------
-    targets
-        t, (M, ...) of each parameter, of norm 1 over all of them.
-    compared
-        Whether each parameter is.
+    `targets` are t, (M, ...) of each parameter, of norm 1 over all of them.
     """
 
     def __init__(self, targets: Sequence[torch.Tensor], compared: Sequence[bool]) -> None:
@@ -68,7 +57,7 @@ class Cosine:
         )
         share = inner / norm.square()
         residuals = [
-            # One pass over each, and no new memory.
+            # One pass over each, without new memory.
             g.zero_()
             if t is None
             else torch.addcmul(t, g, share.view(-1, *[1] * (g.ndim - 1)), value=-1.0, out=g)
@@ -81,19 +70,8 @@ class Regressed:
     """|g − t|² + norm · |g − t| + transport · Σ_p W1(g_p, t_p) of each member (Ren et al. 2022).
 
     W1(a, b) = mean |sort(a) − sort(b)| is the 1-D Wasserstein distance between the values of one
-    parameter's gradients; the norm is over all parameters.
-
-    Parameters
-    ----------
-    targets
-        t, (M, ...) of each parameter.
-    norm, transport
-        (M,), weights of each member.
-
-    Attributes
-    ----------
-    squared
-        |g − t|² (M,) of the last call.
+    parameter's gradients; |·| is over all parameters. `targets` are t, (M, ...) of each parameter,
+    and the weights `norm` and `transport` are (M,). `squared` holds |g − t|² (M,) of the last call.
     """
 
     def __init__(
@@ -109,7 +87,7 @@ class Regressed:
     def __call__(
         self, found: list[torch.Tensor]
     ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
-        """See `Distance`; where g = t the norm's derivative is taken for 0."""
+        """See `Distance`; where g = t the norm's derivative is taken as 0."""
         moved = [_transported(g, t) for g, t in zip(found, self._sorted, strict=False)]
         self.squared, residuals, factor = self._plain(found)
         length = self.squared.sqrt()
@@ -123,7 +101,7 @@ class Regressed:
 
 
 def _transported(found: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """W1 (M,) to sorted values (M, n), and n times its derivative (M, n)."""
+    """Return W1 (M,) to sorted values (M, n), and n times its derivative (M, n)."""
     values, places = found.flatten(1).sort(1)
     offset = values - target
     sign = torch.empty_like(offset).scatter_(1, places, offset.sign())
@@ -134,7 +112,7 @@ def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """Inner products (M,) of rows (M, n)."""
     if a.device.type != "cpu":
         return torch.linalg.vecdot(a, b)
-    # In parts, since it writes all products down: 5 ms an image for ResNet-18, else 1.
+    # In parts, since it stores all products: 5 ms an image for ResNet-18, else 1.
     size = max(1, PART // len(a))
     parts = [slice(first, first + size) for first in range(0, a.shape[1], size)]
     return torch.stack([torch.linalg.vecdot(a[:, part], b[:, part]) for part in parts]).sum(0)

@@ -1,10 +1,10 @@
 """Generators of images and labels, many side by side (Ren et al. 2022, GRNN).
 
-From a fixed normal vector z to a first image of 4x4 by a transposed convolution and a GLU, then
-blocks that double its side: nearest neighbours, convolution 3x3, BatchNorm with the images' own
-statistics, GLU; a sigmoid ends the last. 128, 64 and 32 channels enter the blocks of a side of 32;
-at every side 32 enter the last, and each before it halves them: its convolution keeps their
-number, its GLU drops one half. The label's logits are a linear layer of z.
+A fixed normal vector z becomes a first 4x4 image by a transposed convolution and a GLU. Blocks
+then double its side: nearest neighbours, 3x3 convolution, BatchNorm with the images' own
+statistics, GLU; a sigmoid ends the last. At side 32, the blocks' input channels are 128, 64 and
+32. At every side the last block has 32, and each block before it halves the channels: its
+convolution keeps their number, its GLU drops one half. The label's logits are a linear layer of z.
 """
 
 from __future__ import annotations
@@ -17,63 +17,52 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-# Side of the first image, channels that enter the last block.
+# Side of the first image, input channels of the last block.
 FIRST, WIDTH = 4, 32
-# PyTorch's RMSprop by default: decay of the mean square, and what is added to its root.
+# PyTorch's RMSprop defaults: decay of the mean square, and the ε added to its root.
 DECAY, EPSILON = 0.99, 1e-8
-# Numbers of a parameter that one step takes at once: all that belongs to them stays in a
-# processor's own cache.
+# Values of a parameter updated at once, so that all their data stay in a processor core's cache.
 PART = 2**15
-# Bytes of the generators at once on a CPU.
+# Limit in bytes of generators at once on a CPU.
 MEMORY = 2**30
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes of a generator.
+    """Sizes of a generator."""
 
-    Attributes
-    ----------
-    image
-        (C, H, W); H = W is a power of two, 8 or more.
-    classes
-        Number of logits.
-    latent
-        Values of z.
-    """
-
-    image: tuple[int, int, int]
-    classes: int
-    latent: int = 128
+    image: tuple[int, int, int]  # (C, H, W); H = W is a power of two, 8 or more
+    classes: int  # number of logits
+    latent: int = 128  # length of z
 
     @property
     def widths(self) -> list[int]:
-        """Channels that enter each block, and those of the image."""
+        """Input channels of each block, and those of the image."""
         blocks = (self.image[1] // FIRST).bit_length() - 1
         return [WIDTH * 2**n for n in reversed(range(blocks))] + [self.image[0]]
 
     @property
     def blocks(self) -> list[tuple[int, int]]:
-        """Channels that enter and leave the convolution of each block."""
+        """Input and output channels of each block's convolution."""
         return [(a, 2 * b) for a, b in zip(self.widths, self.widths[1:], strict=False)]
 
     @property
     def numbers(self) -> int:
-        """Values of all blocks' filters, most of what a generator holds."""
+        """Number of values in all blocks' filters, most of a generator's parameters."""
         return sum(9 * inputs * outputs for inputs, outputs in self.blocks)
 
 
 def makes(image: tuple[int, int, int]) -> bool:
-    """Whether there is a generator of images (C, H, W)."""
+    """True if a generator of images (C, H, W) exists."""
     _, height, width = image
     return height == width and height >= 2 * FIRST and not height & (height - 1)
 
 
 def draw(layout: Layout, batch: int, seed: Sequence[int]) -> dict[str, np.ndarray]:
-    """Latents (K, L) and initial weights of one generator, as PyTorch's own layers are drawn.
+    """Draw latents (K, L) and initial weights of one generator, by PyTorch's defaults.
 
-    Latents are N(0, 1). Weights and biases are uniform in ±1/sqrt(fan_in), where `torch` counts
-    as fan-in of the transposed convolution its filters' outputs; scales are 1, shifts 0.
+    Latents are N(0, 1). Weights and biases are uniform in ±1/sqrt(fan_in), where `torch` takes the
+    outputs of the transposed convolution's filters as fan-in; scales are 1, shifts 0.
 
     Returns
     -------
@@ -104,21 +93,12 @@ def draw(layout: Layout, batch: int, seed: Sequence[int]) -> dict[str, np.ndarra
 
 
 class Generators:
-    """M generators of K images and their labels; none influences another.
+    """M independent generators of K images and their labels, from the results `drawn` of `draw`.
 
     Both first layers are linear in fixed vectors z. With K = 1 their matrices W are not kept:
     RMSprop's mean square of ∂ℓ/∂W = ∂ℓ/∂y zᵀ is z² times that of y = W z, so W z moves as y does
-    by itself, at Σ|z| times the rate. That holds to first order in RMSprop's ε, relative to the
-    gradient; it spares three quarters of the numbers at a side of 32.
-
-    Parameters
-    ----------
-    layout
-        Their sizes.
-    drawn
-        What `draw` gave for each, one after the other.
-    device, dtype
-        Where and in what precision everything is computed.
+    by itself, at Σ|z| times the rate. This holds to first order in RMSprop's ε, relative to the
+    gradient, and saves three quarters of the values at side 32.
     """
 
     def __init__(
@@ -130,7 +110,7 @@ class Generators:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self._layout = layout
-        # The first layers of large images are larger than all that is kept: none waits for others.
+        # The first layers of large images are larger than all kept values: none waits for others.
         members = [
             {
                 name: torch.from_numpy(_arranged(name, one)).to(device=device, dtype=dtype)
@@ -147,7 +127,7 @@ class Generators:
         self._states: dict[str, State] = {}
 
     def __call__(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Images (M, K, C, H, W) in 0..1 and logits (M, K, classes), with a graph."""
+        """Return images (M, K, C, H, W) in 0..1 and logits (M, K, classes), with a graph."""
         given = self._parameters
         x = self._linear("first").unflatten(2, (-1, FIRST, FIRST)).transpose(1, 2)
         x = functional.glu(x + given["first.bias"][..., None, None, None], 1)
@@ -163,7 +143,7 @@ class Generators:
         return torch.sigmoid(x).transpose(1, 2), logits
 
     def _linear(self, name: str) -> torch.Tensor:
-        """A first layer without its bias (M, K, n)."""
+        """Output of a first layer without its bias (M, K, n)."""
         weight = self._parameters[f"{name}.weight"]
         return weight if self._is_folded else self._latents @ weight
 
@@ -173,10 +153,10 @@ class Generators:
 
     @torch.no_grad()
     def step(self, rate: float, momentum: float) -> None:
-        """One step of RMSprop along the gradients that the parameters hold; forgets them."""
+        """Take one step of RMSprop along the parameters' gradients and clear them."""
         for name, value in self._parameters.items():
             if value.grad is None:
-                continue  # labels that are known
+                continue  # known labels
             if name not in self._states:
                 self._states[name] = State.of(value)
             folded = self._is_folded and name in ("first.weight", "label.weight")
@@ -189,13 +169,13 @@ class Generators:
 
 
 def at_once(layout: Layout, dtype: torch.dtype) -> int:
-    """How many generators of single images to compute at once on a CPU."""
-    # Filters, their gradients and two means.
+    """Number of single-image generators to compute at once on a CPU."""
+    # Filters, their gradients and two running means.
     return max(1, MEMORY // (4 * layout.numbers * dtype.itemsize))
 
 
 def _arranged(name: str, drawn: Mapping[str, np.ndarray]) -> np.ndarray:
-    """A parameter of `draw` as `Generators` keeps it: see `_linear` and `_upsampled`."""
+    """Convert a parameter of `draw` to the layout of `Generators`: see `_linear`, `_upsampled`."""
     value, latents = drawn[name], drawn["latents"]
     if name.startswith("block") and name.endswith("weight"):
         return value.transpose(2, 3, 0, 1).reshape(-1, value.shape[1])
@@ -206,9 +186,9 @@ def _arranged(name: str, drawn: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _upsampled(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """Convolution 3x3, padded by 1, of images (M, C, K, h, w) that are made twice as large.
+    """3x3 convolution, padded by 1, of images (M, C, K, h, w) upsampled to twice their side.
 
-    Each of the nine taps (M, 9·O, C) is applied to the small image, and the results are summed up
+    Each of the nine taps (M, 9·O, C) is applied to the small image, and the results are summed
     where the large one meets them: a quarter of the products, and no window is written out.
     Measured on one thread: two to nine times as fast as grouped convolutions of upsampled images.
     """
@@ -219,7 +199,7 @@ def _upsampled(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
 
 
 class _Spread(torch.autograd.Function):
-    """Sum (M, O, 2h, 2w) over taps (r, c) of a kernel 3x3 of values (M, 3, 3, O, h, w).
+    """Sum (M, O, 2h, 2w) over taps (r, c) of a 3x3 kernel of values (M, 3, 3, O, h, w).
 
     A tap's row r meets row i of the small image at row 2 i + 1 − r and the next of the large one:
     so even rows get taps 1 and 2 of row i and tap 0 of the row above; odd rows get taps 0 and 1,
@@ -228,7 +208,7 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def forward(_: Any, z: torch.Tensor) -> torch.Tensor:
-        """The sum, rows first; see above."""
+        """Compute the sum, rows first."""
         rows = z.new_empty(*z.shape[:1], *z.shape[2:5], 2, z.shape[5])
         above, middle, below = z.unbind(1)
         torch.add(middle, below, out=rows[..., 0, :])
@@ -246,7 +226,7 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
-        """Its adjoint: each tap (M, 3, 3, O, h, w) gets what its value went to."""
+        """Adjoint: each tap (M, 3, 3, O, h, w) receives the gradient of its output."""
         members, filters, height, width = gradient.shape
         even, odd = gradient.unflatten(3, (-1, 2)).unbind(4)
         rows = gradient.new_empty(members, 3, filters, height, width // 2)
@@ -265,7 +245,7 @@ class _Spread(torch.autograd.Function):
 
 @dataclass(frozen=True)
 class State:
-    """Mean square of a parameter's gradients, and its momentum, shaped as it is."""
+    """Mean square of a parameter's gradients, and its momentum, shaped as the parameter."""
 
     square: torch.Tensor
     moving: torch.Tensor
@@ -279,9 +259,9 @@ class State:
 def rmsprop_step(
     x: torch.Tensor, slope: torch.Tensor, state: State, rate: float, momentum: float
 ) -> None:
-    """One step in place, as torch.optim.RMSprop with its defaults takes it.
+    """Take one step in place, as torch.optim.RMSprop with its defaults.
 
-    That class itself imports torch.compile, which takes 2.5 s of every job.
+    Importing that class imports torch.compile, which takes 2.5 s of every job.
     """
     flat = [value.view(-1) for value in (x, slope.contiguous(), state.square, state.moving)]
     size = PART if x.device.type == "cpu" else len(flat[0])
@@ -300,7 +280,7 @@ def _folded_step(
     momentum: float,
     latents: torch.Tensor,
 ) -> None:
-    """`rmsprop_step` of W on y = W z (M, 1, n), z of `latents` (M, 1, L)."""
+    """Apply `rmsprop_step` of W to y = W z (M, 1, n), z of `latents` (M, 1, L)."""
     reach = latents.abs().sum(2, keepdim=True)
     state.square.mul_(DECAY).addcmul_(slope, slope, value=1.0 - DECAY)
     # Σ z² / (|z| r + ε) = Σ|z| / (r + L ε / Σ|z|) + O(ε²)

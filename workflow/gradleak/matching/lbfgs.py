@@ -1,8 +1,8 @@
 """L-BFGS for many problems at once, each with its own curvature, line search and end.
 
-Every round evaluates the objective once for all problems that still run, each at its own trial
-point: one may take its first step while another is in the middle of a line search. So no problem
-waits for another, and none sees another's numbers.
+Every round evaluates the objective once for all unfinished problems, each at its own trial point:
+one may take its first step while another is in the middle of a line search. No problem waits for
+another, and none sees another's numbers.
 """
 
 from __future__ import annotations
@@ -33,66 +33,37 @@ FIRST_STEP = 1e-2
 
 @dataclass(frozen=True)
 class Settings:
-    """When to stop, and how much to remember.
+    """Stopping criteria and memory."""
 
-    Attributes
-    ----------
-    evaluations
-        Most evaluations (value and gradient) of each problem, at least 1.
-    history
-        Pairs of steps and gradient changes that are kept.
-    target
-        Stop at this value or below.
-    gradient
-        Stop when the largest entry of the gradient is this or below.
-    change
-        Stop when `window` steps lowered the value by no more than this share of it.
-    window
-        Steps that `change` looks back.
-    slack
-        ``None``: steps obey the weak Wolfe conditions. A number: a step is taken as soon as it
-        ends below (1 + slack) times the largest of the last `recent` values, for functions that
-        jump; the lowest point on the way counts.
-    recent
-        See `slack`.
-    """
-
+    # Maximum number of evaluations (value and gradient) of each problem, at least 1.
     evaluations: int = 1000
-    history: int = 20
-    target: float = -np.inf
-    gradient: float = 0.0
+    history: int = 20  # pairs of steps and gradient changes that are kept
+    target: float = -np.inf  # stop at this value or below
+    gradient: float = 0.0  # stop when the largest entry of the gradient is this or below
+    # Stop when `window` steps lowered the value by no more than this fraction of it.
     change: float = 0.0
-    window: int = 20
+    window: int = 20  # steps that `change` looks back
+    # ``None``: steps obey the weak Wolfe conditions. A number: a step is accepted once it ends
+    # below (1 + slack) times the largest of the last `recent` values, for functions that jump; the
+    # lowest point seen is returned.
     slack: float | None = None
-    recent: int = 10
+    recent: int = 10  # see `slack`
 
 
 @dataclass(frozen=True)
 class Minimum:
-    """Where M problems of n variables ended.
+    """Results of M problems of n variables."""
 
-    Attributes
-    ----------
-    x
-        (M, n), the lowest point reached; the start where the function is not finite there.
-    value
-        (M,) float64.
-    evaluations
-        (M,) how often each was evaluated.
-    stop
-        Why each stopped, of `STOPS`.
-    trace
-        (M, most evaluations) float64, the value reached after each evaluation, NaN after the end.
-    """
-
+    # (M, n), the lowest point reached; the start where the function is not finite there.
     x: torch.Tensor
-    value: np.ndarray
-    evaluations: np.ndarray
-    stop: list[str]
+    value: np.ndarray  # (M,) float64
+    evaluations: np.ndarray  # (M,) number of evaluations
+    stop: list[str]  # stopping reason of each, one of `STOPS`
+    # (M, most evaluations) float64, the value reached after each evaluation, NaN after the end.
     trace: np.ndarray
 
     def then(self, later: Minimum) -> Minimum:
-        """A search that went on from here: where it ended, after the evaluations of both."""
+        """Join a continued run: its end point, after the evaluations of both."""
         evaluations = self.evaluations + later.evaluations
         trace = np.full((len(evaluations), evaluations.max()), np.nan)
         for m, (one, other) in enumerate(zip(self.evaluations, later.evaluations, strict=True)):
@@ -102,18 +73,10 @@ class Minimum:
 
 
 def minimise(objective: Objective, start: torch.Tensor, settings: Settings) -> Minimum:
-    """Minimise M functions of n variables at once.
+    """Minimise M functions of n variables at once, from `start` (M, n).
 
-    Parameters
-    ----------
-    objective
-        ``objective(x (A, n), members (A,))`` gives values (A,) and gradients (A, n) of the
-        problems `members`, which grow fewer as problems end. A value or gradient that is not
-        finite shortens the step.
-    start
-        (M, n).
-    settings
-        When to stop.
+    ``objective(x (A, n), members (A,))`` gives values (A,) and gradients (A, n) of the unfinished
+    problems `members`. A value or gradient that is not finite shortens the step.
     """
     members = start.shape[0]
     out = Minimum(
@@ -137,7 +100,7 @@ def minimise(objective: Objective, start: torch.Tensor, settings: Settings) -> M
 
 
 class _Run:
-    """Problems that still run, one a row of every tensor."""
+    """Unfinished problems, one in each row of every tensor."""
 
     def __init__(
         self, x: torch.Tensor, value: torch.Tensor, gradient: torch.Tensor, settings: Settings
@@ -155,7 +118,7 @@ class _Run:
         self.recent = value.unsqueeze(1).expand(-1, settings.recent).clone()
         self.low_gradient = gradient
         self.direction = torch.zeros_like(x)
-        # Length of the last step: what a step along the gradient starts from.
+        # Length of the last step, the initial length of a step along the gradient.
         self.length = FIRST_STEP * _norm(x).clamp(min=1.0)
         self.evaluations = torch.ones_like(self.ids)
         self.steps = torch.zeros_like(self.ids)
@@ -174,17 +137,17 @@ class _Run:
         return self.x + t.to(self.x.dtype).unsqueeze(1) * self.direction
 
     def advance(self, trial: torch.Tensor, value: torch.Tensor, gradient: torch.Tensor) -> None:
-        """Take what the objective gave at `trial`, and set the next trial points."""
+        """Process values and gradients at `trial`, and set the next trial points."""
         self.evaluations = self.evaluations + 1
         accepted, lowered, ended = self.search.tell(value, _dot(gradient, self.direction))
         self.low_gradient = _choose(lowered, gradient, self.low_gradient)
-        # A search that ends without an accepted step may still have lowered the value.
+        # A line search that ends without an accepted step may still have lowered the value.
         fallback = ended & (self.search.low > 0)
         moved, stuck = accepted | fallback, ended & ~fallback
         step, change = torch.zeros_like(self.x), torch.zeros_like(self.x)
         if bool(moved.any()):
             step, change = self._move(moved, accepted, trial, value, gradient)
-        # A step that rounding swallows is none.
+        # A step lost to rounding does not count.
         least = torch.finfo(self.x.dtype).eps * _norm(self.x)
         stuck = stuck | (moved & (_norm(step) <= least))
         hopeless = stuck & (self.curvature.stored == 0)
@@ -223,7 +186,7 @@ class _Run:
         return step, change
 
     def _judge(self, moved: torch.Tensor, hopeless: torch.Tensor) -> None:
-        """Name the reason to stop of each problem, if there is one."""
+        """Set the stopping reason of each problem that should stop."""
         settings = self.settings
         slot = (self.steps % settings.window).unsqueeze(1)
         before = self.past.gather(1, slot).squeeze(1)
@@ -246,10 +209,10 @@ class _Run:
     def _aim(
         self, moved: torch.Tensor, stuck: torch.Tensor, step: torch.Tensor, change: torch.Tensor
     ) -> None:
-        """Learn from those that `moved`, and begin line searches for them and those `stuck`."""
+        """Learn from those that `moved`, and start line searches for them and those `stuck`."""
         direction = -self.curvature.learn(moved, step, change, self.gradient)
         slope = _dot(self.gradient, direction)
-        # Rounding can spoil a direction; the gradient itself never fails to descend.
+        # Rounding can spoil a direction; the negative gradient always descends.
         spoilt = moved & ~(torch.isfinite(slope) & (slope < 0))
         self.curvature.clear(spoilt)
         plain = self.curvature.stored == 0
@@ -264,7 +227,7 @@ class _Run:
         self.search.begin(rows, self.value, slope, torch.where(plain, first, 1.0), ceiling)
 
     def collect(self, out: Minimum) -> None:
-        """Note how low all problems are, and take those that have a reason to stop out."""
+        """Record the lowest values, and remove problems that have a reason to stop."""
         ids, count = self.ids.cpu().numpy(), self.evaluations.cpu().numpy()
         value, reason = self.best_value.cpu().numpy(), self.reason.cpu().numpy()
         out.trace[ids, count - 1] = value

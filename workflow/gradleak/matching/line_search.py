@@ -6,9 +6,9 @@ import torch
 
 # Weak Wolfe conditions with the usual constants (Nocedal and Wright 2006, section 3.1).
 DECREASE, CURVATURE = 1e-4, 0.9
-# Trials of one search.
+# Maximum number of trials in one line search.
 TRIALS = 20
-# An interpolated step keeps this share of the bracket away from its ends.
+# An interpolated step keeps this fraction of the bracket away from its ends.
 MARGIN = 0.1
 GROWTH = 4.0
 
@@ -18,21 +18,8 @@ class LineSearch:
 
     With ceiling = f(0) and strict, these are the weak Wolfe conditions. Lewis and Overton's (2013)
     scheme, which also ends where f has kinks, with cubic interpolation in place of bisection. All
-    numbers are float64 of shape (A,).
-
-    Parameters
-    ----------
-    problems
-        A.
-    strict
-        Ask for the second condition too.
-
-    Attributes
-    ----------
-    t
-        Step to try next.
-    low, low_value
-        The longest step known that lowers f but not enough of its slope, 0 if there is none.
+    values are float64 of shape (A,), A being `problems`. `t` is the step to try next; `low` is the
+    longest step known that lowers f but not enough of its slope, 0 if there is none.
     """
 
     def __init__(self, problems: int, device: torch.device, *, strict: bool = True) -> None:
@@ -45,7 +32,7 @@ class LineSearch:
         self.high, self.high_value, self.high_slope = zeros(), zeros(), zeros()
 
     def keep(self, rows: torch.Tensor) -> None:
-        """Go on with problems `rows` (mask) only."""
+        """Keep only problems `rows` (mask)."""
         for name, value in vars(self).items():
             if isinstance(value, torch.Tensor):
                 setattr(self, name, value[rows])
@@ -78,17 +65,14 @@ class LineSearch:
     def tell(
         self, value: torch.Tensor, slope: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Take f(t) and f'(t), and choose the next t where the search goes on.
+        """Process f(t) and f'(t), and choose the next t where the line search continues.
 
-        Returns
-        -------
-        accepted, lowered, ended
-            Masks: t meets both conditions; t lowers f, but its slope is too steep yet; all trials
-            are spent without an accepted step.
+        Returns masks: t meets both conditions; t lowers f, but its slope is still too steep; all
+        trials are used up without an accepted step.
         """
         finite = torch.isfinite(value) & torch.isfinite(slope)
         enough = value <= self.ceiling + DECREASE * self.t * self.slope
-        # Rounding lets tiny steps pass that lower nothing.
+        # Rounding may accept tiny steps that lower nothing.
         fits = finite & enough & (value < self.ceiling)
         accepted = fits & (slope >= CURVATURE * self.slope) if self.strict else fits
         lowered, failed = fits & ~accepted, ~fits
@@ -105,7 +89,7 @@ class LineSearch:
         return accepted, lowered, ~accepted & (self.trials >= TRIALS)
 
     def _next(self) -> torch.Tensor:
-        """Minimum of the cubic through both ends of the bracket; beyond its known end if open."""
+        """Minimise the cubic through both ends of the bracket; beyond its known end if open."""
         width = self.high - self.low
         chord = self.low_slope + self.high_slope - 3.0 * (self.high_value - self.low_value) / width
         root = torch.sqrt(chord.square() - self.low_slope * self.high_slope)

@@ -18,19 +18,20 @@ STRAIGHT = ("relu", "leaky_relu", "identity")
 class Linearised:
     """g(x) = ∂ℓ/∂W for M members at x, and its Jacobian J, written out without a graph.
 
-    Layer l gives g_l = δ_l x_lᵀ, so J v = δ̇_l x_lᵀ + δ_l ẋ_lᵀ with tangents ẋ passed forward and δ̇
-    passed back; Jᵀ u runs both passes in reverse. At kinks J holds the pieces around x.
+    Layer l gives g_l = δ_l x_lᵀ, so J v = δ̇_l x_lᵀ + δ_l ẋ_lᵀ with tangents ẋ of the forward pass
+    and δ̇ of the backward pass; Jᵀ u runs both passes in reverse. At kinks J is that of the linear
+    piece around x.
 
     Parameters
     ----------
     network
         The members' gradients.
     images, labels, scale
-        As of `ChainGradients.__call__`, with labels that are known.
+        As of `ChainGradients.__call__`, with known labels.
     known
         ``{layer: δ (M, O, q)}`` for convolutions whose δ is known (scaled as the loss is): it is
-        taken for constant, and so is what it sends back to the layers before. Chains without
-        skips only, and no open convolution behind a known one.
+        treated as constant, and so is the gradient it passes to the layers before. Only for chains
+        without skips and without an open convolution behind a known one.
     """
 
     @torch.no_grad()
@@ -61,7 +62,7 @@ class Linearised:
 
     @torch.no_grad()
     def gradients(self) -> list[torch.Tensor]:
-        """Gradients (M, O, n) of weights and (M, O) of biases, in the order of the parameters."""
+        """Return gradients (M, O, n) of weights and (M, O) of biases, in parameter order."""
         return self._by_name(
             [left @ right.mT for left, right in zip(self.left, self.inputs, strict=True)],
             [left.sum(2) for left in self.left],
@@ -69,7 +70,7 @@ class Linearised:
 
     @torch.no_grad()
     def forward(self, direction: torch.Tensor) -> list[torch.Tensor]:
-        """J v (as `gradients`) for v of the images' shape."""
+        """Return J v (as `gradients`) for v of the images' shape."""
         batch = direction.shape[1]
         moved, entering = direction, []
         tangents, columns = [], []
@@ -98,7 +99,7 @@ class Linearised:
     def _turned(
         self, tangents: Sequence[torch.Tensor], back: torch.Tensor
     ) -> list[torch.Tensor | None]:
-        """δ̇ (M, O, q) of each layer, None where it is 0, from ż and the output's tangent."""
+        """Return δ̇ (M, O, q) of each layer, None for 0, from ż and the output's tangent."""
         out: list[torch.Tensor | None] = []
         waiting: dict[int, torch.Tensor] = {}
         turned: torch.Tensor | None = back
@@ -124,7 +125,7 @@ class Linearised:
     def _local(
         self, number: int, tangent: torch.Tensor, back: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """a'(z) ∘ `back` + a''(z) ∘ `tangent` ∘ dℓ/da(z), None for 0."""
+        """Return a'(z) ∘ `back` + a''(z) ∘ `tangent` ∘ dℓ/da(z), None for 0."""
         straight = None if back is None else _product(self.derivatives[number], back)
         activation = self._layers[number].activation
         if activation.name in STRAIGHT or not self.open[number]:
@@ -135,7 +136,7 @@ class Linearised:
         return bent if straight is None else straight + bent
 
     def _second(self, activation: Activation, number: int) -> torch.Tensor:
-        """a''(z) of Tanh or Sigmoid."""
+        """Return a''(z) of Tanh or Sigmoid."""
         value = self._outputs[number]
         derivative = self.derivatives[number]
         assert derivative is not None
@@ -144,11 +145,11 @@ class Linearised:
 
     @torch.no_grad()
     def adjoint(self, duals: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Jᵀ u of the images' shape for u as `gradients` gives them."""
+        """Return Jᵀ u of the images' shape for u shaped as `gradients`."""
         by_name = dict(zip(self.network.names, duals, strict=True))
         batch = self.images.shape[1]
-        raised: list[torch.Tensor | None] = []  # what each δ̇ is multiplied by
-        passed: list[torch.Tensor | None] = []  # and each tangent of dℓ/da(z)
+        raised: list[torch.Tensor | None] = []  # factor of each δ̇
+        passed: list[torch.Tensor | None] = []  # factor of each tangent of dℓ/da(z)
         for number, layer in enumerate(self._layers):
             if not self.open[number]:
                 raised.append(None)
@@ -163,7 +164,7 @@ class Linearised:
                 if before is not None:
                     z = z + weight @ unfold(before, layer)
                 z = to_images(z, layer, batch)
-                # The input of layer 0 has no δ of its own, so a skip from there adds nothing.
+                # The input of layer 0 has no δ, so a skip from there adds nothing.
                 if layer.skip and number >= layer.skip:
                     start = passed[number - layer.skip]
                     assert start is not None
@@ -181,7 +182,7 @@ class Linearised:
         back: torch.Tensor,
         by_name: Mapping[str, torch.Tensor],
     ) -> torch.Tensor:
-        """Second pass of `adjoint`: what the images are multiplied by."""
+        """Second pass of `adjoint`: factor of the images."""
         waiting: dict[int, torch.Tensor] = {}
         for number in reversed(range(len(self._layers))):
             layer = self._layers[number]
@@ -202,7 +203,7 @@ class Linearised:
     def _pulled(
         self, number: int, columns: torch.Tensor, direct: torch.Tensor | None = None
     ) -> torch.Tensor:
-        """Wᵀ `columns` (M, O, q) + `direct` (M, n, q), shaped as what enters the layer."""
+        """Return Wᵀ `columns` (M, O, q) + `direct` (M, n, q), shaped as the layer's input."""
         layer = self._layers[number]
         weight = self.network.weight(layer)
         batch = self.images.shape[1]
@@ -213,7 +214,7 @@ class Linearised:
         return self.network.entering(number, rows if direct is None else rows + direct.mT)
 
     def _curved(self, moved: torch.Tensor) -> torch.Tensor:
-        """∂²ℓ/∂output² times `moved` (M, K, m)."""
+        """Return ∂²ℓ/∂output² times `moved` (M, K, m)."""
         with torch.enable_grad():
             output = self._outputs[-1].detach().requires_grad_()
             slope = self.network.output_gradient(output, self.labels, self.scale)
@@ -233,5 +234,5 @@ class Linearised:
 
 
 def _product(derivative: torch.Tensor | None, value: torch.Tensor) -> torch.Tensor:
-    """a'(z) ∘ value, where None stands for 1."""
+    """Return a'(z) ∘ value, where None stands for 1."""
     return value if derivative is None else derivative * value

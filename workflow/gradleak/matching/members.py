@@ -1,4 +1,4 @@
-"""Searches side by side: what each is to match and where it starts."""
+"""A batch of independent optimisations: targets and initial points."""
 
 from __future__ import annotations
 
@@ -12,35 +12,17 @@ from gradleak.matching.chain_gradients import ChainGradients, members_at_once
 
 @dataclass(frozen=True)
 class Members:
-    """M searches under one architecture.
+    """M optimisations (restarts) with one architecture."""
 
-    Attributes
-    ----------
-    network
-        The network, with weights of each member or shared ones.
-    targets
-        Shared gradients (M, ...), scaled to norm 1 over all parameters.
-    scale
-        (M,), what the gradients were multiplied by for that.
-    labels
-        (M, K), None where they are searched for.
-    starts
-        (M, K, C, H, W).
-    logits
-        Dummy logits (M, K, outputs) that unknown labels start from.
-    seeds
-        (M, 2) integers: the run's seed and the start's number, for what else is drawn.
-    scaling
-        γ and β of locked layers (M, 2 Σ O) that a search for them starts from, None for no search.
-    """
-
-    network: ChainGradients | BranchGradients
-    targets: list[torch.Tensor]
-    scale: torch.Tensor
-    labels: torch.Tensor | None
-    starts: torch.Tensor
-    logits: torch.Tensor
+    network: ChainGradients | BranchGradients  # with weights of each member or shared ones
+    targets: list[torch.Tensor]  # shared gradients (M, ...), scaled to norm 1 over all parameters
+    scale: torch.Tensor  # (M,), factor of the gradients that gives this norm
+    labels: torch.Tensor | None  # (M, K), None where they are optimised
+    starts: torch.Tensor  # (M, K, C, H, W)
+    logits: torch.Tensor  # initial dummy logits (M, K, outputs) of unknown labels
+    # (M, 2) integers: the run's seed and the restart's number, for other random numbers.
     seeds: torch.Tensor
+    # Initial γ and β of locked layers (M, 2 Σ O), None if they are not fitted.
     scaling: torch.Tensor | None = None
 
     def __len__(self) -> int:
@@ -48,12 +30,12 @@ class Members:
 
     @property
     def gradients(self) -> ChainGradients:
-        """The network, where it is one that `ChainGradients` knows."""
+        """The network, if it is of type `ChainGradients`."""
         assert isinstance(self.network, ChainGradients)
         return self.network
 
     def select(self, index: torch.Tensor | slice) -> Members:
-        """Members `index` only; a slice copies nothing."""
+        """Select members `index`; a slice copies nothing."""
         return Members(
             self.network.select(index),
             [target[index] for target in self.targets],

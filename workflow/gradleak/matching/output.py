@@ -11,18 +11,10 @@ from gradleak.losses import OF_CLASSES, RAW
 def output_gradient(
     loss: str, output: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """dℓ/d(output) (M, K, m), divided by K for the mean over the batch, times `scale`.
+    """Return dℓ/d(output) (M, K, m), divided by K for the mean over the batch, times `scale` (M,).
 
-    Parameters
-    ----------
-    loss
-        One of `gradleak.losses.LOSSES`.
-    output
-        What leaves the last activation (M, K, m).
-    labels
-        Integers (M, K) or dummy logits (M, K, m).
-    scale
-        (M,), None for 1.
+    `output` (M, K, m) is that of the last activation; `labels` are integers (M, K) or dummy logits
+    (M, K, m); `loss` is one of `gradleak.losses.LOSSES`.
     """
     found = _output_gradient(loss, output, labels)
     return found if scale is None else found * scale[:, None, None]
@@ -54,7 +46,7 @@ def output_bend(
     scale: torch.Tensor | None,
     moved: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Derivatives of <dℓ/d(output), `moved`> in the output and in dummy logits, if any."""
+    """Differentiate <dℓ/d(output), `moved`> in the output and in dummy logits, if any."""
     dummy = labels.is_floating_point()
     with torch.enable_grad():
         variables = [output.detach().requires_grad_()]
@@ -68,14 +60,14 @@ def output_bend(
 
 
 def told(logits: torch.Tensor, loss: str) -> torch.Tensor:
-    """Labels (M, K) that dummy logits (M, K, m) stand for: classes, or −1 and 1."""
+    """Convert dummy logits (M, K, m) to labels (M, K): classes, or −1 and 1."""
     if loss in OF_CLASSES:
         return logits.argmax(2)
     return torch.where(logits[:, :, 0] > 0, 1, -1)
 
 
 def _margin_derivative(loss: str, mu: torch.Tensor) -> torch.Tensor:
-    """dℓ/dμ, as `gradleak.losses.MarginLoss.derivative` in PyTorch."""
+    """Return dℓ/dμ, as `gradleak.losses.MarginLoss.derivative` in PyTorch."""
     if loss == "logistic":
         return -torch.sigmoid(-mu)
     if loss == "exponential":

@@ -1,4 +1,4 @@
-"""Distances of gradients for many candidate images of one search."""
+"""Gradient distances of many candidate images of one run."""
 
 from __future__ import annotations
 
@@ -8,29 +8,23 @@ from gradleak.matching.branches import BranchGradients
 from gradleak.matching.chain_gradients import members_at_once
 from gradleak.matching.members import Members
 
-# Bytes of gradients that are held at once on an accelerator.
+# Limit in bytes of gradients held at once on an accelerator.
 MEMORY = 4 * 2**30
 
 
 class Population:
     """||g − t||² of candidates for one member's image, over all parameters that were shared.
 
-    No more candidates' gradients are held at once than `Members.parts` computes at once, whatever
-    the population.
-
-    Parameters
-    ----------
-    member
-        One search (M = 1) with K = 1; its targets t have norm 1 over all parameters.
-    size
-        Candidates that are asked for at a time.
+    `member` is one restart (M = 1) with K = 1, whose targets t have norm 1 over all parameters;
+    `size` is the number of candidates per call. No more candidates' gradients are held at once
+    than `Members.parts` computes at once, whatever the population.
     """
 
     def __init__(self, member: Members, size: int) -> None:
         at_once = _at_once(member, size)
         parts = -(-size // at_once)
         self._size = -(-size // parts)
-        # The one member again and again; weights that all share are not copied.
+        # The same member repeated; shared weights are not copied.
         again = torch.zeros(self._size, dtype=torch.long, device=member.scale.device)
         self._network = member.network.select(again)
         assert member.labels is not None
@@ -39,11 +33,11 @@ class Population:
 
     @torch.no_grad()
     def distances(self, images: torch.Tensor) -> torch.Tensor:
-        """Squared distances (P,) of candidates (P, 1, C, H, W)."""
+        """Return squared distances (P,) of candidates (P, 1, C, H, W)."""
         return torch.cat([self._of(part) for part in images.split(self._size)])
 
     def _of(self, images: torch.Tensor) -> torch.Tensor:
-        """The same of candidates that are computed at once."""
+        """Squared distances of candidates that are computed at once."""
         count = len(images)
         network = self._network if count == self._size else self._network.select(slice(0, count))
         images = images.to(self._scale)
@@ -56,7 +50,7 @@ class Population:
 
 
 def _at_once(member: Members, size: int) -> int:
-    """How many candidates to compute at once."""
+    """Number of candidates to compute at once."""
     network = member.network
     if network.device.type != "cpu":
         bytes_each = 2 * network.chain.parameters * network.dtype.itemsize

@@ -1,10 +1,10 @@
-"""An approximate inverse of JᵀJ from what R-GAP knows of a network's layers.
+"""An approximate inverse of JᵀJ from R-GAP's layer equations.
 
 R-GAP solves K x = ∂ℓ/∂W and W x = z one layer after the other. To first order, and with δ held
-fixed, the same two say how the residuals of all layers depend on the image: those of layer l are
-K_l times what reaches it. So JᵀJ ≈ H_0 with H_l = K_lᵀ K_l + (A'_l W_l)ᵀ H_{l+1} (A'_l W_l), which
-needs no pass through the network for any of its columns. For LeakyReLU it is exact up to the
-curvature of the loss; for smooth activations it leaves out how δ moves.
+fixed, the same two give the dependence of all layers' residuals on the image: those of layer l are
+K_l times its input. So JᵀJ ≈ H_0 with H_l = K_lᵀ K_l + (A'_l W_l)ᵀ H_{l+1} (A'_l W_l), which
+needs no network pass for any of its columns. For LeakyReLU it is exact up to the curvature of the
+loss; for smooth activations it omits the change of δ.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import ConvShape
 
-# Least damping relative to the largest diagonal entry: what rounding in float32 asks for.
+# Least damping relative to the largest diagonal entry, for rounding in float32.
 LEAST = 1e-7
-# How often it is raised tenfold where rounding still leaves no Cholesky factor.
+# Number of tenfold increases where rounding still leaves no Cholesky factor.
 RAISES = 4
-# A layer's K is few equations if it has at most 1 / FEW as many rows as columns.
+# A layer's K has few equations if it has at most 1 / FEW as many rows as columns.
 FEW = 4
 
 
 def depth(chain: Chain) -> int:
-    """How many layers decide: up to the first whose K₀ has as many rows as columns.
+    """Return the number of layers needed: up to the first whose K₀ has as many rows as columns.
 
-    What lies behind adds equations, but no rank.
+    Later layers add equations, but no rank.
     """
     for number, layer in enumerate(chain.layers):
         if not isinstance(layer, ConvLayer):
@@ -41,21 +41,11 @@ def depth(chain: Chain) -> int:
 
 
 def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> torch.Tensor:
-    """H_0 (n, n) in float32, of one member with one image.
+    """Return H_0 (n, n) in float32, of one member with one image, linearised as `at`.
 
-    Parameters
-    ----------
-    at
-        Where the network is linearised.
-    weights
-        What the residuals of each parameter are multiplied by, in their order.
-    layers
-        How many layers to take, see `depth`.
-
-    Notes
-    -----
-    Few equations are passed on to the layer before as rows of J, many as their products: H_l is
-    `gram` + `rows` `rows`ᵀ.
+    `weights` multiply the residuals of each parameter, in order; `layers` is the number of layers
+    to use, see `depth`. Few equations are passed on to the layer before as rows of J, many as their
+    products: H_l is `gram` + `rows` `rows`ᵀ.
     """
     network = at.network
     by_name = dict(zip(network.names, weights, strict=True))
@@ -93,18 +83,18 @@ def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> torc
 
 
 def _block(shape: ConvShape, left: torch.Tensor) -> torch.Tensor:
-    """K₀ (O·k², pixels) from δ (O, P)."""
+    """Return K₀ (O·k², pixels) from δ (O, P)."""
     delta = left.double().cpu().numpy().reshape(shape.filters, *shape.output)
     return torch.from_numpy(GradientConstraint(delta, shape).block).flatten(0, 1)
 
 
 def _scaled(slope: torch.Tensor | None, columns: torch.Tensor) -> torch.Tensor:
-    """A'(z) times `columns` (outputs, B), where None stands for 1."""
+    """Return A'(z) times `columns` (outputs, B), where None stands for 1."""
     return columns if slope is None else slope.flatten().to(columns.dtype)[:, None] * columns
 
 
 def _transposed(layer: Layer, weight: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
-    """Wᵀ times `columns` (outputs, B): (inputs, B)."""
+    """Return Wᵀ times `columns` (outputs, B): (inputs, B)."""
     if not isinstance(layer, ConvLayer):
         return weight.T @ columns
     shape = layer.shape
@@ -126,14 +116,10 @@ def _transposed(layer: Layer, weight: torch.Tensor, columns: torch.Tensor) -> to
 
 
 class Preconditioner:
-    """v -> (H + λ)⁻¹ v by a Cholesky factor in float32.
+    """v -> (H + λ)⁻¹ v by a Cholesky factor in float32, H (n, n) being `matrix`.
 
-    Parameters
-    ----------
-    matrix
-        H (n, n).
-    damping
-        λ; raised to `LEAST` of the largest diagonal entry, and further if H + λ has no factor.
+    λ is `damping`, raised to `LEAST` of the largest diagonal entry, and further if H + λ has no
+    factor.
     """
 
     def __init__(self, matrix: torch.Tensor, damping: float) -> None:
@@ -147,11 +133,11 @@ class Preconditioner:
             if not int(info):
                 return
             raised *= 10.0
-        # Left: the diagonal, which always has a factor.
+        # Last resort: the diagonal, which always has a factor.
         self._factor = torch.diag((diagonal.clamp(min=0.0) + raised).sqrt())
 
     def __call__(self, vector: torch.Tensor) -> torch.Tensor:
-        """(H + λ)⁻¹ v (n,) in the precision of v."""
+        """Return (H + λ)⁻¹ v (n,) in the precision of v."""
         column = vector.to(self._factor.dtype).unsqueeze(1)
         # Two triangular solves: 20 times as fast as cholesky_solve for one column, measured.
         half = torch.linalg.solve_triangular(self._factor, column, upper=False)

@@ -12,7 +12,7 @@ from gradleak.operators.shape import ConvShape
 
 
 def unfold(images: torch.Tensor, layer: ConvLayer) -> torch.Tensor:
-    """Windows (M, C·k², K·P) of images (M, K, C, H, W)."""
+    """Unfold images (M, K, C, H, W) to windows (M, C·k², K·P)."""
     shape = layer.shape
     flat = images.flatten(0, 1)
     if layer.padding_mode == "replicate":
@@ -31,7 +31,7 @@ def _padded(shape: ConvShape) -> tuple[int, int]:
 
 
 def _copied(images: torch.Tensor, shape: ConvShape) -> torch.Tensor:
-    """As PyTorch's unfold in half its time, but slow to differentiate."""
+    """Unfold as PyTorch in half its time, but slow to differentiate."""
     (down, across), (rise, run) = shape.padding, shape.stride
     padded = functional.pad(images, (across, across, down, down)).contiguous()
     batch, channels = padded.shape[:2]
@@ -42,7 +42,7 @@ def _copied(images: torch.Tensor, shape: ConvShape) -> torch.Tensor:
 
 
 def fold(columns: torch.Tensor, layer: ConvLayer, batch: int) -> torch.Tensor:
-    """Images (M, K, C, H, W) whose pixels sum up all windows (M, C·k², K·P) that hold them."""
+    """Fold windows (M, C·k², K·P) to images (M, K, C, H, W), summing overlaps."""
     shape = layer.shape
     split = columns.unflatten(2, (batch, -1)).transpose(1, 2).flatten(0, 1)
     if layer.padding_mode == "replicate":
@@ -69,13 +69,13 @@ def _gathered(padded: torch.Tensor, dim: int, margin: int) -> torch.Tensor:
 
 
 def _blocks(images: torch.Tensor) -> torch.Tensor:
-    """Blocks (..., H/2, W/2, 4) of images (..., H, W)."""
+    """Reshape images (..., H, W) to blocks (..., H/2, W/2, 4)."""
     split = images.unflatten(-1, (-1, POOL)).unflatten(-3, (-1, POOL))
     return split.transpose(-3, -2).flatten(-2)
 
 
 def pooled(images: torch.Tensor, pool: str) -> torch.Tensor:
-    """Images (M, K, O, H, W) after a layer's pool: ``none``, ``max`` or ``average``."""
+    """Pool images (M, K, O, H, W): ``none``, ``max`` or ``average``."""
     if pool == "none":
         return images
     blocks = _blocks(images)
@@ -91,7 +91,7 @@ def pooled_at(tangent: torch.Tensor, images: torch.Tensor, pool: str) -> torch.T
 
 
 def unpooled(gradient: torch.Tensor, images: torch.Tensor, pool: str) -> torch.Tensor:
-    """What `pooled` passes back: its adjoint at `images` (M, K, O, H, W)."""
+    """Adjoint of `pooled` at `images` (M, K, O, H, W)."""
     if pool == "none":
         return gradient
     if pool == "average":
@@ -104,11 +104,11 @@ def unpooled(gradient: torch.Tensor, images: torch.Tensor, pool: str) -> torch.T
 
 
 def to_columns(images: torch.Tensor) -> torch.Tensor:
-    """(M, K, O, Ph, Pw) as (M, O, K·P)."""
+    """Reshape (M, K, O, Ph, Pw) to (M, O, K·P)."""
     return images.flatten(3).transpose(1, 2).flatten(2)
 
 
 def to_images(columns: torch.Tensor, layer: ConvLayer, batch: int) -> torch.Tensor:
-    """What leaves `layer`, (M, O, K·P), as (M, K, O, Ph, Pw)."""
+    """Reshape an output of `layer`, (M, O, K·P), to (M, K, O, Ph, Pw)."""
     split = columns.unflatten(2, (batch, layer.shape.positions)).transpose(1, 2)
     return split.unflatten(3, layer.shape.output)

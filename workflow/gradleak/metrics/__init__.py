@@ -1,1 +1,1 @@
-"""Metrics: (original, reconstruction) -> value, each image on its own."""
+"""Metrics: (original, reconstruction) -> value, for individual images."""

@@ -1,4 +1,4 @@
-"""MSE, PSNR and SSIM of one image, which reconstruction stands for which, when an error is seen."""
+"""MSE, PSNR and SSIM of one image, matching of reconstructions to originals, visible errors."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from collections.abc import Callable
 
 import numpy as np
 
-# An exact reconstruction has an MSE of 0 and an infinite PSNR, which no mean survives. Float64
+# An exact reconstruction has an MSE of 0 and an infinite PSNR, which makes means infinite. Float64
 # rounding of values near 1 gives about 1e-32, so a floor of 1e-30 caps PSNR at 300 dB.
 MSE_FLOOR = 1e-30
-# The MSE up to which the eye sees no difference, 10^-3.5: an order of magnitude of 1e-4 or less
-# (R-GAP Table 3). Twin data may be dark, so for them it is the distance relative to their own
-# norm: 10^-1.75, the root of that MSE, in an image whose root mean square is about 0.5. The claims
-# of R-GAP state the same numbers.
+# The MSE up to which no difference is visible, 10^-3.5: an order of magnitude of 1e-4 or less
+# (R-GAP Table 3). Twins may be dark, so for them it is the distance relative to their norm:
+# 10^-1.75, the root of that MSE, in an image whose root mean square is about 0.5. The claims of
+# R-GAP state the same numbers.
 INVISIBLE = 3.2e-4
 AT_TWIN = 0.036
 
 
 def mse(original: np.ndarray, reconstruction: np.ndarray) -> float:
-    """Mean squared error over all values of the image, on the scale of the network's input."""
+    """Return the mean squared error over all values, on the scale of the network's input."""
     return float(np.mean((original - reconstruction) ** 2))
 
 
 def psnr(original: np.ndarray, reconstruction: np.ndarray) -> float:
-    """10·log10(1 / MSE) in dB, peak 1; at most 300."""
+    """Return 10·log10(1 / MSE) in dB, peak 1; at most 300."""
     return float(-10.0 * np.log10(max(mse(original, reconstruction), MSE_FLOOR)))
 
 
 def psnr_255(original: np.ndarray, reconstruction: np.ndarray) -> float:
-    """10·log10(255² / MSE) in dB with the MSE of values in a range of 1: the convention of COPA.
+    """Return 10·log10(255² / MSE) in dB with the MSE of values in a range of 1: COPA's convention.
 
     It is 20·log10(255) = 48.13 dB above `psnr`.
     """
@@ -36,11 +36,11 @@ def psnr_255(original: np.ndarray, reconstruction: np.ndarray) -> float:
 
 
 def overflowed(image: np.ndarray) -> np.ndarray:
-    """Pixels of [0, 1] on 0..255 as FedKL's files hold them, but not rounded.
+    """Convert pixels of [0, 1] to 0..255 as in FedKL's files, but without rounding.
 
-    The authors store reconstructions by a cast to 8 bits, in which a value that is a unit or more
-    out of range comes out modulo 256, so that normal noise becomes uniform noise. A value that is
-    out of range by less ends at 0 or 255.
+    The authors store reconstructions by a cast to 8 bits, in which a value out of range by a unit
+    or more wraps around modulo 256, so that normal noise becomes uniform noise. A value out of
+    range by less becomes 0 or 255.
     """
     scaled = 255.0 * image.astype(np.float64)
     outside = (scaled <= -1.0) | (scaled >= 256.0)
@@ -48,44 +48,37 @@ def overflowed(image: np.ndarray) -> np.ndarray:
 
 
 def rmse_255(original: np.ndarray, reconstruction: np.ndarray) -> float:
-    """√(mean((x − y)²)) of pixels on 0..255: what FedKL's Table VI calls MSE.
+    """Return √(mean((x − y)²)) of pixels on 0..255, called MSE in FedKL's Table VI.
 
-    Parameters
-    ----------
-    original, reconstruction
-        Pixels in [0, 1]; where they are not, see `overflowed`.
+    Pixels are given in [0, 1]; for others see `overflowed`.
     """
     return float(np.sqrt(mse(overflowed(original), overflowed(reconstruction))))
 
 
 def psnr_rmse(original: np.ndarray, reconstruction: np.ndarray) -> float:
-    """10·log10(255² / RMSE) in dB with the `rmse_255`: what FedKL's Table VI calls PSNR.
+    """Return 10·log10(255² / RMSE) in dB with `rmse_255`, called PSNR in FedKL's Table VI.
 
-    The RMSE stands where its square belongs; a true PSNR of p dB is here p/2 + 24.07 dB. At most
-    174.07, that of an MSE of `MSE_FLOOR`.
+    The RMSE replaces its square: a true PSNR of p dB is here p/2 + 24.07 dB. At most 174.07, that
+    of an MSE of `MSE_FLOOR`.
     """
     least = 255.0 * np.sqrt(MSE_FLOOR)
     return float(10.0 * np.log10(255.0**2 / max(rmse_255(original, reconstruction), least)))
 
 
 def ssim(original: np.ndarray, reconstruction: np.ndarray) -> float:
-    """Structural similarity of two images (C, H, W) in [0, 1], scikit-image's, data range 1."""
-    # Imported here, since it takes a quarter of a second that figures need not pay.
+    """Return the structural similarity of two images (C, H, W) in [0, 1], scikit-image's."""
+    # Imported here: it takes a quarter of a second that figures need not pay.
     from skimage.metrics import structural_similarity
 
     return float(structural_similarity(original, reconstruction, data_range=1.0, channel_axis=0))
 
 
 def ssim_gauss(original: np.ndarray, reconstruction: np.ndarray) -> float:
-    """Structural similarity with a Gaussian window (σ = 1.5, 11x11): MKOR's SSIM.
+    """Return the structural similarity with a Gaussian window (σ = 1.5, 11x11): MKOR's SSIM.
 
-    What the authors' code takes (torchmetrics' default), and Wang et al. (IEEE TIP 2004) define:
+    As in the authors' code (torchmetrics' default) and as defined by Wang et al. (IEEE TIP 2004):
     weighted moments, no sample covariance; scikit-image's. `ssim` has a flat window of 7x7.
-
-    Parameters
-    ----------
-    original, reconstruction
-        Pixels in [0, 1] (C, H, W), at least 11x11.
+    Pixels in [0, 1] (C, H, W), at least 11x11.
     """
     from skimage.metrics import structural_similarity
 
@@ -103,21 +96,17 @@ def ssim_gauss(original: np.ndarray, reconstruction: np.ndarray) -> float:
 
 
 def ssim_255(original: np.ndarray, reconstruction: np.ndarray) -> float:
-    """Structural similarity of pixels on 0..255 as FedKL's files hold them: its Table VI's SSIM.
+    """Return the structural similarity of pixels on 0..255 as in FedKL's files (Table VI's SSIM).
 
-    `ssim` of the `overflowed` pixels over 255. Where a search ends far out of [0, 1], clipping
-    leaves a picture of few values that may look like the original; the authors' cast leaves noise.
-
-    Parameters
-    ----------
-    original, reconstruction
-        Pixels in [0, 1] (C, H, W); where they are not, see `overflowed`.
+    `ssim` of the `overflowed` pixels over 255, from pixels (C, H, W) of [0, 1]. If an attack ends
+    far out of [0, 1], clipping leaves a picture of few values that may look like the original; the
+    authors' cast leaves noise.
     """
     return ssim(overflowed(original) / 255.0, overflowed(reconstruction) / 255.0)
 
 
 def combination(images: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, float]:
-    """Least-squares weights of `images` (K, C, H, W) in `found` (C, H, W), and their R².
+    """Return least-squares weights of `images` (K, C, H, W) in `found` (C, H, W), and their R².
 
     R² = 1 − ||found − Σ w_k image_k||² / ||found − mean(found)||².
     """
@@ -129,22 +118,14 @@ def combination(images: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, floa
 
 
 def assignment(originals: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Which reconstruction stands for which original: the pairing with the least sum of MSEs.
+    """Return the index (K,) in `found` matched to each original, for the least sum of MSEs.
 
-    Parameters
-    ----------
-    originals, found
-        As many images (K, C, H, W) of each.
-
-    Returns
-    -------
-    numpy.ndarray
-        Place (K,) in `found` of the one that stands for each original.
+    Both are (K, C, H, W).
     """
     if len(originals) == 1:
         return np.zeros(1, dtype=int)
     cost = np.array([[mse(original, one) for one in found] for original in originals])
-    # Imported here, since it takes a third of a second that every job would pay.
+    # Imported here: it takes a third of a second that every job would pay.
     from scipy.optimize import linear_sum_assignment
 
     return np.asarray(linear_sum_assignment(cost)[1])
@@ -157,11 +138,11 @@ METRICS: Metrics = {
     "psnr_255": psnr_255,
     "ssim": ssim,
 }
-# What MKOR's authors call SSIM.
+# MKOR's SSIM.
 MKOR: Metrics = {"ssim_gauss": ssim_gauss}
 # Metrics of pixels clipped to [0, 1].
 CLIPPED = ("ssim", *MKOR)
-# What FedKL's authors call MSE, PSNR and SSIM; of pixels in [0, 1], or out of it.
+# FedKL's MSE, PSNR and SSIM; of pixels in [0, 1], or out of it.
 FEDKL: Metrics = {
     "rmse_255": rmse_255,
     "psnr_rmse": psnr_rmse,
@@ -170,5 +151,5 @@ FEDKL: Metrics = {
 
 
 def of_paper(paper: str) -> Metrics:
-    """Metrics that every score file of a paper has: `METRICS`, and MKOR's SSIM."""
+    """Return the metrics of every score file of a paper: `METRICS`, and MKOR's SSIM."""
     return METRICS | MKOR if paper == "mkor" else METRICS

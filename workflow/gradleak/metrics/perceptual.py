@@ -1,4 +1,4 @@
-"""LPIPS: how far two images are apart in the features of a trained network (Zhang et al. 2018)."""
+"""LPIPS: distance of two images in the features of a trained network (Zhang et al. 2018)."""
 
 from __future__ import annotations
 
@@ -18,37 +18,30 @@ from gradleak.metrics.image import overflowed
 if TYPE_CHECKING:
     import torch
 
-# Layers of torchvision's networks behind which LPIPS looks, each a ReLU or a fire module.
+# Layers of torchvision's networks whose outputs LPIPS uses, each a ReLU or a fire module.
 LAYERS = {
     "alex": (1, 4, 7, 9, 11),
     "squeeze": (1, 4, 7, 9, 10, 11, 12),
     "vgg": (3, 8, 15, 22, 29),
 }
-# LPIPS' own means and deviations of the channels, of inputs in [-1, 1].
+# LPIPS' means and deviations of the channels, of inputs in [-1, 1].
 SHIFT = (-0.030, -0.088, -0.188)
 SCALE = (0.458, 0.448, 0.450)
-# Added to norms, as LPIPS does.
+# Added to norms, as in LPIPS.
 TINY = 1e-10
 # AlexNet has no output for images below 31 pixels; FedKL's smallest have 32.
 SMALLEST = 32
-# Pixels that go through a network at once: 256 images of 32x32, four of 256x256, so that VGG-16's
+# Pixels per pass through a network: 256 images of 32x32, four of 256x256, so that VGG-16's
 # features stay below 400 MiB.
 AT_ONCE = 2**18
 
 
 class Lpips:
-    """LPIPS v0.1 with one of its three networks.
+    """LPIPS v0.1 with one of its three networks, ``alex``, ``squeeze`` or ``vgg``.
 
     d(x, y) = Σ_l mean_hw Σ_c w_lc (x̂_lchw − ŷ_lchw)², where x̂_l are the features of layer l, of
-    unit length over the channels at each place, and w_l ≥ 0 the weights that Zhang et al. fitted to
-    what people see.
-
-    Parameters
-    ----------
-    network
-        ``alex``, ``squeeze`` or ``vgg``.
-    path
-        File of the network's weights, see `gradleak.data.backbones`.
+    unit length over the channels at each position, and w_l ≥ 0 the weights that Zhang et al. fitted
+    to human judgements. `path` is the file of the network's weights, see `gradleak.data.backbones`.
 
     Raises
     ------
@@ -70,13 +63,10 @@ class Lpips:
         self._heads = _heads(network)
 
     def __call__(self, originals: np.ndarray, reconstructions: np.ndarray) -> np.ndarray:
-        """Distance of each pair (N,), float64.
+        """Return the distance of each pair (N,), float64.
 
-        Parameters
-        ----------
-        originals, reconstructions
-            (N, 3, H, W) on the scale that the network is to see, [-1, 1] by LPIPS' convention;
-            H and W at least `SMALLEST`.
+        Images are (N, 3, H, W) on the network's input scale, [-1, 1] by LPIPS' convention; H and W
+        are at least `SMALLEST`.
         """
         import torch
 
@@ -105,7 +95,7 @@ class Lpips:
         return out
 
     def _distance(self, one: list[torch.Tensor], other: list[torch.Tensor]) -> np.ndarray:
-        """Sum over layers of the weighted squared differences, mean over places (N,)."""
+        """Sum the weighted squared differences over layers, mean over positions (N,)."""
         total = np.zeros(len(one[0]))
         for first, second, head in zip(one, other, self._heads, strict=True):
             gaps = ((first - second).square() * head).sum(dim=1)
@@ -114,27 +104,19 @@ class Lpips:
 
 
 def standard(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Images as LPIPS expects them: clipped to [0, 1], then on [-1, 1].
+    """Convert images to LPIPS' input: clipped to [0, 1], then scaled to [-1, 1].
 
-    Parameters
-    ----------
-    images
-        Pixels (C, H, W), in [0, 1] if they are images at all; C is 1 or 3.
-
-    Returns
-    -------
-    numpy.ndarray
-        float64 (N, 3, H', W'): grey is repeated, sides below `SMALLEST` are enlarged to it
-        bilinearly.
+    Images are pixels (C, H, W), nominally in [0, 1], C being 1 or 3. The result is float64
+    (N, 3, H', W'): grey is repeated, sides below `SMALLEST` are enlarged to it bilinearly.
     """
     return 2.0 * _enlarged(_rgb(np.clip(np.stack(images), 0.0, 1.0))) - 1.0
 
 
 def as_stored(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Images as FedKL's authors hand them to LPIPS: on 0..255, blue first.
+    """Convert images to LPIPS' input in FedKL's authors' code: on 0..255, blue first.
 
-    They read their 8-bit files by a library that gives blue, green, red, and scale nothing; for
-    `overflowed` see there. Shapes are those of `standard`.
+    They read their 8-bit files by a library that gives blue, green, red, and scale nothing; see
+    `overflowed`. Shapes are those of `standard`.
     """
     return _enlarged(_rgb(overflowed(np.stack(images))))[:, ::-1]
 
@@ -144,7 +126,7 @@ def _rgb(images: np.ndarray) -> np.ndarray:
 
 
 def _enlarged(images: np.ndarray) -> np.ndarray:
-    """Images (N, C, H, W) with sides of at least `SMALLEST`."""
+    """Enlarge images (N, C, H, W) to sides of at least `SMALLEST`."""
     height, width = (max(side, SMALLEST) for side in images.shape[2:])
     if (height, width) == images.shape[2:]:
         return images
@@ -158,7 +140,7 @@ def _enlarged(images: np.ndarray) -> np.ndarray:
 
 
 def _heads(network: str) -> list[torch.Tensor]:
-    """Weights w_l (C_l, 1, 1) of each layer, from the package lpips.
+    """Return weights w_l (C_l, 1, 1) of each layer, from the package lpips.
 
     Raises
     ------
@@ -167,7 +149,7 @@ def _heads(network: str) -> list[torch.Tensor]:
     """
     import torch
 
-    # Found without importing the package, which would import half a dozen others.
+    # Located without importing the package, which would import half a dozen others.
     package = importlib.util.find_spec("lpips")
     places = list((package and package.submodule_search_locations) or [])
     path = Path(places[0] if places else "lpips") / "weights" / "v0.1" / f"{network}.pth"
@@ -180,7 +162,7 @@ def _heads(network: str) -> list[torch.Tensor]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """One thread of PyTorch, so that sums do not depend on how many cores there are."""
+    """Limit PyTorch to one thread, so that sums do not depend on the number of cores."""
     import torch
 
     before = torch.get_num_threads()

@@ -14,49 +14,34 @@ INVERTIBLE = ("identity", "tanh", "sigmoid", "leaky_relu")
 HOMOGENEOUS = ("identity", "leaky_relu", "relu")
 # Activations whose slope jumps at 0.
 KINKED = ("leaky_relu", "relu")
-# How far inside an activation's range a value beyond it is taken, unless told otherwise.
+# Default distance inside an activation's range to which values beyond it are moved.
 INSIDE = 1e-6
-# A value of ReLU that is above this multiple of the error its negative values show, and above
-# this many roundings of the largest value, may be true; one above this share of it is.
+# A ReLU value above this multiple of the error that its negative values show, and of this many
+# roundings of the largest value, may be true; one above this fraction of the largest is.
 ZERO_ERRORS, ZERO_ROUNDINGS, TRUE_SHARE = 2.0, 8.0, 1e-2
 
 
 @dataclass(frozen=True)
 class Opened:
-    """What the values behind an activation tell of those before it.
+    """Information on z from x = a(z)."""
 
-    Attributes
-    ----------
-    z
-        A^-1(x), and 0 where ReLU hides it.
-    known
-        Where z is known; None if everywhere.
-    clipped
-        Values that were moved into the activation's range first.
-    """
-
-    z: np.ndarray
-    known: np.ndarray | None = None
-    clipped: int = 0
+    z: np.ndarray  # A^-1(x), and 0 where ReLU hides it
+    known: np.ndarray | None = None  # where z is known; None if everywhere
+    clipped: int = 0  # values that were moved into the activation's range first
 
 
 @dataclass(frozen=True)
 class Activation:
-    """One element-wise activation a(z).
+    """One element-wise activation a(z), with `name` one of `NAMES`.
 
-    Parameters
-    ----------
-    name
-        One of `NAMES`.
-    slope
-        Slope of leaky_relu for z < 0; ignored by the others.
+    `slope` is that of leaky_relu for z < 0; ignored by the others.
     """
 
     name: str
     slope: float = 0.01
 
     def forward(self, z: np.ndarray) -> np.ndarray:
-        """a(z), same shape as z."""
+        """Return a(z), same shape as z."""
         if self.name == "tanh":
             return np.tanh(z)
         if self.name == "sigmoid":
@@ -68,7 +53,7 @@ class Activation:
         return z.copy()
 
     def derivative(self, z: np.ndarray) -> np.ndarray:
-        """a'(z), same shape as z; at 0 the derivative from the left, as PyTorch takes it."""
+        """Return a'(z), same shape as z; at 0 the derivative from the left, as in PyTorch."""
         if self.name == "tanh":
             return 1.0 - np.tanh(z) ** 2
         if self.name == "sigmoid":
@@ -82,34 +67,29 @@ class Activation:
 
     @property
     def is_kinked(self) -> bool:
-        """Whether a'(z) jumps at 0."""
+        """True if a'(z) jumps at 0."""
         return self.name in KINKED
 
     @property
     def is_homogeneous(self) -> bool:
-        """Whether a(c·z) = c·a(z) for all c > 0."""
+        """True if a(c·z) = c·a(z) for all c > 0."""
         return self.name in HOMOGENEOUS
 
     @property
     def is_sloped(self) -> bool:
-        """Whether a'(z) is 0 nowhere."""
+        """True if a'(z) is never 0."""
         return self.name in INVERTIBLE and (self.name != "leaky_relu" or self.slope != 0)
 
     @property
     def limits(self) -> tuple[float, float]:
-        """Open interval of values that a(z) takes for finite z."""
+        """Open interval of the values of a(z) for finite z."""
         return {"tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0)}.get(self.name, (-np.inf, np.inf))
 
     def inverse(self, x: np.ndarray, margin: float = 0.0) -> np.ndarray:
-        """Z with a(z) = x (COPA eq. 2).
+        """Return z with a(z) = x (COPA eq. 2).
 
-        Parameters
-        ----------
-        x
-            Values of the activation.
-        margin
-            Values nearer than this to the ends of the range, or beyond them, are moved there
-            first. An estimate from a rank-deficient layer may lie outside of the range.
+        Values nearer than `margin` to the ends of the range, or beyond them, are moved there first:
+        an estimate from a rank-deficient layer may lie outside the range.
 
         Raises
         ------
@@ -141,24 +121,11 @@ class Activation:
         return x.copy()
 
     def open(self, x: np.ndarray, margin: float = 0.0) -> Opened:
-        """What x = a(z), with its errors, tells of z; for ReLU too, where only z > 0 is known.
+        """Return what x = a(z) with errors says about z; for ReLU only z > 0 is known.
 
-        Parameters
-        ----------
-        x
-            Values of the activation.
-        margin
-            See `inverse`.
-
-        Notes
-        -----
         Where ReLU gave 0, a'(z) = 0 and z is unknown, which removes a weight constraint (R-GAP
-        section 3.1.2); `_zero_level` says what counts as 0.
-
-        Raises
-        ------
-        NumericsError
-            See `inverse`.
+        section 3.1.2); `_zero_level` defines what counts as 0. For `margin` and errors see
+        `inverse`.
         """
         if self.name == "relu":
             known = x > _zero_level(x)

@@ -17,14 +17,14 @@ from gradleak.models.chain import POOL, Chain, ConvLayer, LinearLayer
 from gradleak.models.locks import KEY, Lock, names_of
 from gradleak.models.parts import ConvPart
 
-# Values that a part of a batch leaves behind for the pass back: 1 GiB in float32.
+# Values stored for the backward pass of one part of a batch: 1 GiB in float32.
 ACTIVATIONS = 2**28
-# Channels that oneDNN computes at a time, at most.
+# Largest number of channels that oneDNN computes at a time.
 AT_A_TIME = 16
 
 
 def activation_module(activation: Activation) -> nn.Module:
-    """Give the PyTorch module of an activation."""
+    """Return the PyTorch module of an activation."""
     if activation.name == "leaky_relu":
         return nn.LeakyReLU(activation.slope)
     return {"tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "relu": nn.ReLU, "identity": nn.Identity}[
@@ -33,7 +33,7 @@ def activation_module(activation: Activation) -> nn.Module:
 
 
 def pooled(x: torch.Tensor, pool: str) -> torch.Tensor:
-    """Images (B, O, H, W) after a layer's `pool`, as of `gradleak.models.chain.ConvLayer`."""
+    """Pool images (B, O, H, W) by `pool`, as of `gradleak.models.chain.ConvLayer`."""
     if pool == "none":
         return x
     if pool == "global":
@@ -44,22 +44,22 @@ def pooled(x: torch.Tensor, pool: str) -> torch.Tensor:
 
 
 class ChainModule(nn.Module):
-    """A `Chain` that can be run: (B, C, H, W) -> (B, classes).
+    """A `Chain` as a module: (B, C, H, W) -> (B, classes).
 
     Parameters are named as the chain's layers (``conv1.weight``), so that files and attacks
-    share one set of names. With `statistics`, norms keep a running mean and variance (momentum
-    0.1) in training and use them in evaluation; without, they always use the batch's own. A
+    share one set of names. With `statistics`, batch norms keep a running mean and variance
+    (momentum 0.1) in training and use them in evaluation; without, they always use the batch's. A
     client's key is a buffer, ``conv1_key``, which is not trained.
     """
 
     def __init__(self, chain: Chain, *, statistics: bool = False) -> None:
         super().__init__()
         self.chain = chain
-        # Not of the network's own modules: they have no parameters.
+        # Not registered as submodules: they have no parameters.
         self._unlock: dict[str, nn.Module] = {}
         for layer in chain.layers:
             if isinstance(layer, ConvLayer):
-                # Gradients are listed, and so summed up, in this order.
+                # Gradients are listed, and so summed, in this order.
                 own, *projected = layer.parts
                 self._add_norm(own, statistics)
                 for part in projected:
@@ -72,7 +72,7 @@ class ChainModule(nn.Module):
         self.activations = nn.ModuleList(activation_module(a.activation) for a in chain.layers)
 
     def _add_norm(self, part: ConvPart, statistics: bool) -> None:
-        """A convolution's norm, if it has one, and its lock."""
+        """Add a convolution's batch norm and lock, if any."""
         if part.normed:
             affine, filters = part.lock is None, part.shape.filters
             norm = nn.BatchNorm2d(filters, affine=affine, track_running_stats=statistics)
@@ -81,7 +81,7 @@ class ChainModule(nn.Module):
             self._add_lock(part.lock, part)
 
     def _add_lock(self, lock: Lock, part: ConvPart) -> None:
-        """Both fully connected layers, and the place of the key."""
+        """Add both fully connected layers and the buffer of the key."""
         for name in names_of(part.name).values():
             self.add_module(name, nn.Linear(lock.key, part.shape.filters))
         self.register_buffer(f"{part.name}{KEY}", torch.zeros(lock.key))
@@ -92,7 +92,7 @@ class ChainModule(nn.Module):
         return self.classify(self.features(x))
 
     def features(self, x: torch.Tensor) -> torch.Tensor:
-        """What the convolutions give for images (B, C, H, W), flat: (B, n)."""
+        """Output of the convolutions for images (B, C, H, W), flat: (B, n)."""
         inputs = []
         for layer, activation in zip(self.chain.convolutions, self.activations, strict=False):
             inputs.append(x)
@@ -103,7 +103,7 @@ class ChainModule(nn.Module):
         return x.flatten(1)
 
     def _linear(self, part: ConvPart, x: torch.Tensor) -> torch.Tensor:
-        """A convolution and its norm."""
+        """Apply a convolution and its batch norm."""
         z: torch.Tensor = self.get_submodule(part.name)(x)
         if not part.normed:
             return z
@@ -112,7 +112,7 @@ class ChainModule(nn.Module):
             return norm(z)
         assert isinstance(norm, nn.BatchNorm2d)
         scale, shift = self.unlocked(part.name)
-        # At once, as a norm does with its own: another pass over z costs 2 % of ResNet-20's step.
+        # At once, as in a batch norm: another pass over z costs 2 % of ResNet-20's step.
         return functional.batch_norm(
             z,
             norm.running_mean,
@@ -125,8 +125,8 @@ class ChainModule(nn.Module):
         )
 
     def unlocked(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
-        """γ and β (O,) that the key makes of the locked convolution `name` (FedKL eq. 37)."""
-        # By getattr, as get_submodule and get_buffer cost LeNet's step 1 %.
+        """Return γ and β (O,) from the key of the locked convolution `name` (FedKL eq. 37)."""
+        # By getattr: get_submodule and get_buffer cost LeNet's step 1 %.
         key = getattr(self, f"{name}{KEY}")
         activation = self._unlock[name]
         # In full precision, since a long key makes long sums.
@@ -137,7 +137,7 @@ class ChainModule(nn.Module):
         return scale, shift
 
     def classify(self, x: torch.Tensor) -> torch.Tensor:
-        """Output of the last activation for what the convolutions give (B, n)."""
+        """Output of the last activation for outputs of the convolutions (B, n)."""
         depth = len(self.chain.convolutions)
         for layer, activation in zip(
             self.chain.layers[depth:], self.activations[depth:], strict=True
@@ -149,13 +149,13 @@ class ChainModule(nn.Module):
 
 
 def _affine(layer: nn.Module, key: torch.Tensor) -> torch.Tensor:
-    """W k + b in one step; as a layer of its own a vector takes three on the way back."""
+    """Return W k + b in one operation; the layer's own backward pass takes three for a vector."""
     assert isinstance(layer, nn.Linear)
     return torch.addmv(layer.bias, layer.weight, key)
 
 
 def _convolution(part: ConvPart) -> nn.Conv2d:
-    """A convolution by itself."""
+    """Build a convolution without its batch norm."""
     shape = part.shape
     return nn.Conv2d(
         shape.channels,
@@ -169,10 +169,10 @@ def _convolution(part: ConvPart) -> nn.Conv2d:
 
 
 def fast_layout(chain: Chain) -> torch.memory_format:
-    """Channels last, in which convolutions are faster, where that is safe.
+    """Return channels last, in which convolutions are faster, where that is safe.
 
     oneDNN computes 8 channels at a time with AVX2 and 16 with AVX-512. For a 1x1 convolution with
-    a stride and fewer channels in that layout it writes past its memory when it computes the
+    a stride and fewer channels in that layout it writes out of bounds when it computes the
     gradient of the weights (https://github.com/uxlfoundation/oneDNN/issues/6035).
     """
     shapes = (part.shape for part in chain.parts)
@@ -187,7 +187,7 @@ STATISTICS = (("running_mean", np.zeros), ("running_var", np.ones))
 
 
 def with_statistics(chain: Chain, weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Weights of a chain, with running statistics of norms that have not been trained: 0 and 1."""
+    """Add running statistics of untrained batch norms, 0 and 1, to the weights of a chain."""
     out = dict(weights)
     for part in chain.parts:
         if part.normed:
@@ -197,7 +197,7 @@ def with_statistics(chain: Chain, weights: Mapping[str, np.ndarray]) -> dict[str
 
 
 def without_statistics(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Weights without running statistics: norms then use those of the batch."""
+    """Remove running statistics from weights: batch norms then use those of the batch."""
     parts = tuple(part for part, _ in STATISTICS)
     return {name: value for name, value in weights.items() if not name.endswith(parts)}
 
@@ -205,14 +205,14 @@ def without_statistics(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarra
 def load(
     chain: Chain, weights: Mapping[str, np.ndarray], dtype: torch.dtype, *, copy: bool = True
 ) -> ChainModule:
-    """Module of `chain` in evaluation mode with the given weights.
+    """Build the module of `chain` in evaluation mode with the given weights.
 
     Without a `copy` it shares memory with them, and must not be trained.
 
     Raises
     ------
     ConfigError
-        If the chain is locked, and a key is missing or of another length.
+        If the chain is locked, and a key is missing or has another length.
     """
     check_keys(chain, weights)
     # No initial weights are drawn: for VGG-16 that would take a second.
@@ -228,12 +228,12 @@ def load(
 
 
 def check_keys(chain: Chain, weights: Mapping[str, np.ndarray]) -> None:
-    """Refuse weights of a locked chain without a key, or with one of another length.
+    """Check that every locked layer has a key of its lock's length.
 
     Raises
     ------
     ConfigError
-        Naming the layer and what to do.
+        If not, with the layer and a remedy.
     """
     for layer in chain.locked:
         key = weights.get(f"{layer.name}{KEY}")
@@ -250,7 +250,7 @@ def check_keys(chain: Chain, weights: Mapping[str, np.ndarray]) -> None:
 
 
 def images_at_once(chain: Chain) -> int:
-    """Images that pass at once, so that what they leave behind stays within `ACTIVATIONS`.
+    """Number of images per pass that keeps stored values within `ACTIVATIONS`.
 
     A batch that is normalised passes whole.
     """
@@ -261,12 +261,12 @@ def images_at_once(chain: Chain) -> int:
 
 
 def check_norms(chain: Chain, images: int) -> None:
-    """Refuse a batch of `images` in training mode that leaves a norm one value a channel.
+    """Check that every batch norm gets more than one value per channel from `images` in training.
 
     Raises
     ------
     ConfigError
-        Naming the norm.
+        If not, naming the batch norm.
     """
     for part in chain.parts:
         if part.normed and images * prod(part.shape.output) == 1:

@@ -1,4 +1,4 @@
-"""A network as a chain of linear layers and activations: all that a layer-wise attack needs."""
+"""A network as a chain of linear layers and activations, the form that layer-wise attacks need."""
 
 from __future__ import annotations
 
@@ -23,15 +23,14 @@ class ConvLayer:
     """Convolution followed by an activation; `shape` carries all sizes.
 
     With `skip` = s > 0 the input of the layer s − 1 places before this one is added to this
-    layer's linear output: a(W x + b + x_skip). A skip of 1 adds the layer's own input. Where both
-    differ in size, `projection` is the 1x1 convolution ``{name}_skip`` that the skip passes, with a
-    norm of its own. `pool` (``none``, ``max`` or ``average``) takes 2x2 blocks of what the
-    activation gives, ``max3`` the largest of 3x3 windows at stride 2, padded by 1, ``global`` the
-    mean of all positions. `norm` is ``none``, or ``batch``: the
-    linear output is normalised, then scaled and shifted by ``{name}_norm``; in training with the
-    batch's own statistics, in evaluation with those that training left. With a `lock`, scale and
-    shift are made from a client's key instead, with a `skip_lock` those of the projection's norm;
-    a convolution that is locked has a norm, whatever `norm` says.
+    layer's linear output: a(W x + b + x_skip). A skip of 1 adds the layer's own input. If both
+    differ in size, `projection` is the skip's 1x1 convolution ``{name}_skip``, with its own batch
+    norm. `pool` (``none``, ``max`` or ``average``) takes 2x2 blocks of the activation's output,
+    ``max3`` the largest of 3x3 windows at stride 2, padded by 1, ``global`` the mean of all
+    positions. `norm` is ``none`` or ``batch``: the linear output is normalised, then scaled and
+    shifted by ``{name}_norm``, with the batch's statistics in training and the running ones in
+    evaluation. With a `lock`, scale and shift come from a client's key instead, with a `skip_lock`
+    those of the projection's batch norm; a locked convolution has a batch norm whatever `norm` is.
     """
 
     name: str
@@ -60,12 +59,12 @@ class ConvLayer:
 
     @property
     def normed(self) -> bool:
-        """Whether a norm follows its own convolution."""
+        """True if a batch norm follows its own convolution."""
         return self.norm != "none" or self.lock is not None
 
     @property
     def grid(self) -> tuple[int, int]:
-        """(H, W) of what leaves the layer, after the pool."""
+        """(H, W) of the layer's output, after the pool."""
         height, width = self.shape.output
         if self.pool == "global":
             return 1, 1
@@ -75,13 +74,13 @@ class ConvLayer:
 
     @property
     def output(self) -> int:
-        """Number of values that leave the layer."""
+        """Number of values in the layer's output."""
         height, width = self.grid
         return self.shape.filters * height * width
 
     @property
     def is_plain(self) -> bool:
-        """No pool, norm or projection, zeros around the input: what `ConvShape` says is all."""
+        """True if `shape` says all: no pool, batch norm, projection or replicated padding."""
         return (
             self.pool == "none"
             and self.padding_mode == "zeros"
@@ -108,7 +107,7 @@ Layer = ConvLayer | LinearLayer
 
 @dataclass(frozen=True)
 class ConvSpec:
-    """What config says of a convolution; sizes follow from the layer before.
+    """A convolution's entry in config; sizes follow from the layer before.
 
     `skip` and `pool` are those of `ConvLayer`; `gain` multiplies the initial weights.
     `padding_mode` is ``zeros`` or ``replicate``. `projection` puts a 1x1 convolution into the skip,
@@ -133,7 +132,7 @@ class ConvSpec:
 
 @dataclass(frozen=True)
 class LinearSpec:
-    """What config says of a fully connected layer; `inputs`, if given, is checked."""
+    """A fully connected layer's entry in config; `inputs`, if given, is checked."""
 
     outputs: int
     bias: bool = True
@@ -145,23 +144,13 @@ class LinearSpec:
 
 @dataclass(frozen=True)
 class Chain:
-    """Convolutions, then fully connected layers.
+    """Convolutions, then fully connected layers."""
 
-    Parameters
-    ----------
-    name
-        Id used in tables.
-    input
-        (C, H, W) of one image.
-    specs
-        Layers from first to last.
-    spread
-        Initial weights and biases are uniform in ±spread; None for ±1/sqrt(fan_in) of each layer.
-    """
-
-    name: str
-    input: tuple[int, int, int]
-    specs: tuple[ConvSpec | LinearSpec, ...]
+    name: str  # id used in tables
+    input: tuple[int, int, int]  # (C, H, W) of one image
+    specs: tuple[ConvSpec | LinearSpec, ...]  # layers from first to last
+    # Initialization range: initial weights and biases are uniform in ±spread; None for
+    # ±1/sqrt(fan_in) of each layer.
     spread: float | None = None
 
     @cached_property
@@ -202,7 +191,7 @@ class Chain:
     def _convolution(
         self, spec: ConvSpec, number: int, sizes: list[tuple[int, int, int]]
     ) -> ConvLayer:
-        """Convolution `number`, from 1, with its sizes; `sizes` (C, H, W) entered all up to it."""
+        """Convolution `number`, from 1; `sizes` are the inputs (C, H, W) of all layers up to it."""
         name, shape = f"conv{number}", self._conv_shape(spec, number, sizes[-1])
         self._check_pool(name, spec.pool, shape.output)
         projection = self._skip(name, spec, (spec.filters, *shape.output), sizes)
@@ -222,7 +211,7 @@ class Chain:
         )
 
     def _linear(self, spec: LinearSpec, number: int, inputs: int) -> LinearLayer:
-        """Fully connected layer `number`, from 1, of `inputs` values."""
+        """Fully connected layer `number`, from 1, with `inputs` values."""
         if spec.inputs is not None and spec.inputs != inputs:
             raise ConfigError(
                 f"models.{self.name}: fully connected layer {number} says inputs: "
@@ -239,7 +228,7 @@ class Chain:
         )
 
     def _check_pool(self, name: str, pool: str, size: tuple[int, int]) -> None:
-        """Refuse a pool whose blocks do not fill the image."""
+        """Raise for a pool whose blocks do not fill the image."""
         if pool in ("max", "average") and any(side % POOL for side in size):
             raise ConfigError(
                 f"models.{self.name}: {name} gives {size[0]}x{size[1]}, which a pool of "
@@ -253,9 +242,9 @@ class Chain:
         output: tuple[int, int, int],
         sizes: list[tuple[int, int, int]],
     ) -> ConvShape | None:
-        """Projection of a skip, if it has one; a skip whose ends do not fit is refused.
+        """Projection of a skip, if it has one; raises if the ends of the skip do not fit.
 
-        `output` is the layer's linear output, `sizes` what entered all layers up to it.
+        `output` is the layer's linear output, `sizes` the inputs of all layers up to it.
         """
         if spec.skip_lock is not None and not spec.projection:
             raise ConfigError(
@@ -305,13 +294,13 @@ class Chain:
             raise ConfigError(f"models.{self.name}: convolution {number}: {reason}.") from error
 
     def describe(self) -> dict[str, Any]:
-        """Return the chain as JSON can hold it; `from_description` reads it back."""
+        """Return the chain as a dict for JSON; `from_description` reads it back."""
         kinds = [
             {"kind": "conv" if isinstance(spec, ConvSpec) else "fc", **asdict(spec)}
             for spec in self.specs
         ]
         for entry in kinds:
-            # Left out, as descriptions were written before skips could be locked.
+            # Omitted if unused, as in descriptions from before skips could be locked.
             if entry.get("skip_lock") is None:
                 entry.pop("skip_lock", None)
         return {
@@ -323,7 +312,7 @@ class Chain:
 
     @staticmethod
     def from_description(content: dict[str, Any]) -> Chain:
-        """Chain from what `describe` gave."""
+        """Build a chain from the result of `describe`."""
         specs: list[ConvSpec | LinearSpec] = []
         for entry in content["layers"]:
             fields = {key: value for key, value in entry.items() if key != "kind"}
@@ -347,27 +336,27 @@ class Chain:
 
     @property
     def is_sequential(self) -> bool:
-        """No skip connection anywhere."""
+        """True without skip connections."""
         return not any(layer.skip for layer in self.convolutions)
 
     @property
     def is_plain(self) -> bool:
-        """No pool and no replicated padding anywhere: each layer is a `ConvShape` or a matrix."""
+        """True without pools and replicated padding: each layer is a `ConvShape` or a matrix."""
         return all(layer.is_plain for layer in self.convolutions)
 
     @property
     def is_normalised(self) -> bool:
-        """Whether a layer's output depends on the other images of the batch."""
+        """True if a layer's output depends on the other images of the batch."""
         return any(part.normed for part in self.parts)
 
     @property
     def parts(self) -> tuple[ConvPart, ...]:
-        """The convolutions of all layers, a layer's projection behind its own."""
+        """The convolutions of all layers, each followed by its layer's projection."""
         return tuple(part for layer in self.convolutions for part in layer.parts)
 
     @property
     def locked(self) -> tuple[Locked, ...]:
-        """The convolutions whose norm a key scales and shifts."""
+        """The convolutions whose batch norm has scale and shift from a key."""
         return tuple(
             Locked(part.name, part.shape.filters, part.lock)
             for part in self.parts
@@ -376,24 +365,24 @@ class Chain:
 
     @property
     def has_dropout(self) -> bool:
-        """Whether a client's pass is random."""
+        """True if a client's forward pass is random."""
         return any(isinstance(layer, LinearLayer) and layer.dropout for layer in self.layers)
 
     @property
     def is_homogeneous(self) -> bool:
-        """f(s·x) = s·f(x) for s > 0: no biases, and activations that are linear in pieces."""
+        """True if f(s·x) = s·f(x) for s > 0: no biases, and piecewise linear activations."""
         return not self.is_normalised and all(
             a.activation.is_homogeneous and not a.bias for a in self.layers
         )
 
     @property
     def is_kinked(self) -> bool:
-        """Whether an activation has a kink, where gradients jump."""
+        """True if an activation has a kink, where gradients jump."""
         return any(layer.activation.is_kinked for layer in self.layers)
 
     @property
     def parameters(self) -> int:
-        """Weights and biases of all layers."""
+        """Number of weights and biases of all layers."""
         return sum(part.parameters for part in self.parts) + sum(
             layer.outputs * (layer.inputs + layer.bias)
             for layer in self.layers
@@ -402,7 +391,7 @@ class Chain:
 
     @property
     def classes(self) -> int:
-        """Outputs of the last layer."""
+        """Number of outputs of the last layer."""
         last = self.layers[-1]
         assert isinstance(last, LinearLayer)
         return last.outputs

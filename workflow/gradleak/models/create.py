@@ -11,19 +11,10 @@ from gradleak.models.initial import family_weights
 
 
 def create(path: str, name: str, settings: dict[str, Any], seeds: int) -> None:
-    """Write a model file.
+    """Write a model file of `name`, a model, group or family, with `seeds` initializations.
 
-    Parameters
-    ----------
-    path
-        The file.
-    name
-        Id of the model, group or family.
-    settings
-        ``chains``, a list of what `Chain.describe` gives, or an entry of ``families`` in
-        config.yaml.
-    seeds
-        Draws of weights.
+    `settings` has ``chains``, a list of results of `Chain.describe`, or is an entry of
+    ``families`` in config.yaml.
     """
     if "chains" in settings:
         chains = [Chain.from_description(chain) for chain in settings["chains"]]

@@ -1,4 +1,4 @@
-"""Networks drawn at random, to ask questions about architectures in general."""
+"""Random networks, for questions about architectures in general."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def draw(name: str, settings: dict[str, Any], networks: int) -> list[Chain]:
     """Draw networks of convolutions and one fully connected layer.
 
     Sizes of each layer are drawn independently and uniformly from the lists in `settings`
-    (keys of ``families`` in config.yaml). A draw whose kernel does not fit its input is drawn
-    again. A larger `networks` keeps the earlier draws.
+    (keys of ``families`` in config.yaml). If a kernel does not fit its input, the network is
+    drawn again. A larger `networks` keeps the earlier draws.
 
     Raises
     ------

@@ -29,13 +29,13 @@ class ModelFile:
 
 
 def select(tensors: dict[str, np.ndarray], chain: str, *index: int) -> dict[str, np.ndarray]:
-    """Entries of one chain without its name, at `index` of their leading dimensions."""
+    """Select the entries of one chain, without its name, at `index` of their leading dimensions."""
     prefix = f"{chain}/"
     return {k.removeprefix(prefix): v[index] for k, v in tensors.items() if k.startswith(prefix)}
 
 
 def fingerprint(weights: Mapping[str, np.ndarray]) -> str:
-    """SHA-256 of one network's parameters, by which a server knows its own weights again."""
+    """Return the SHA-256 of a network's parameters, by which a server recognises its weights."""
     digest = hashlib.sha256()
     for name in sorted(weights):
         digest.update(name.encode())
@@ -50,7 +50,7 @@ def save(
     provenance: dict[str, Any],
     training: list[dict[str, Any]] | None = None,
 ) -> None:
-    """Write a model file; `training` has a record of each network that was trained."""
+    """Write a model file; `training` has a record of each trained network."""
     metadata = {
         "training": training or [],
         "chains": [chain.describe() for chain in chains],
@@ -72,7 +72,7 @@ def read(path: str) -> ModelFile:
     Raises
     ------
     ArtifactError
-        If the file is missing, damaged, or something else.
+        If the file is missing, damaged or of another kind.
     """
     weights, metadata = read_tensors(path, _Metadata)
     with whole(path):
@@ -80,7 +80,7 @@ def read(path: str) -> ModelFile:
         for chain in chains:
             seeds: int | None = None
             for name, shape in parameter_shapes(chain).items():
-                # A client brings its own lock along.
+                # A client uses its own lock.
                 if is_private(name) and f"{chain.name}/{name}" not in weights:
                     continue
                 array = check_array(weights, f"{chain.name}/{name}", FLOATS, (seeds, *shape))
@@ -89,7 +89,7 @@ def read(path: str) -> ModelFile:
 
 
 def runs(chains: tuple[Chain, ...], seeds: int, images: int) -> Iterator[tuple[Chain, int, int]]:
-    """Each (chain, seed, image) of an experiment, in the order of all files."""
+    """Iterate over (chain, seed, image) of an experiment, in the order of all files."""
     for chain in chains:
         for seed in range(seeds):
             for image in range(images):

@@ -10,18 +10,17 @@ from gradleak.models.chain import Chain, LinearLayer
 from gradleak.models.locks import KEY, names_of
 from gradleak.models.parts import ConvPart
 
-# What lock weights and keys are drawn by, beside the seed. Words, as NumPy pads short seeds with
-# zeros and would give small numbers the streams that searches and trainings draw by.
+# Names of the random streams of lock weights and keys, beside the seed. Words, since NumPy pads
+# short seeds with zeros: small numbers would repeat the streams of attacks and training runs.
 LOCKS, KEYS = b"locks", b"keys"
 
 
 def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
-    """Float32 weights of `chain` under one seed: uniform in ±1/sqrt(fan_in), biases too.
+    """Draw float32 weights of `chain` under one seed: uniform in ±1/sqrt(fan_in), biases too.
 
-    That is PyTorch's default for convolutions and linear layers, and the "uniform distribution"
+    This is PyTorch's default for convolutions and linear layers, and the "uniform distribution"
     of COPA section 3. A chain's `spread` replaces the limit, a layer's `gain` multiplies its
-    weights. NumPy draws them, so that the same seed gives the same bits whatever the version of
-    PyTorch.
+    weights. NumPy draws them, so that a seed gives the same bits in every version of PyTorch.
     """
     generator = np.random.default_rng(seed)
     out: dict[str, np.ndarray] = {}
@@ -45,10 +44,10 @@ def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
 
 
 def _locks(chain: Chain, seed: int) -> dict[str, np.ndarray]:
-    """Lock weights that the server starts its clients with: uniform in ±1/sqrt(S).
+    """Draw the lock weights that the server initialises its clients with: uniform in ±1/sqrt(S).
 
-    They have a generator of their own, so that a network has the same other weights with a lock
-    and without, and no `spread`: keys are long, and would saturate the lock's activation.
+    They have a separate generator, so that a network has the same other weights with and without
+    a lock, and ignore `spread`: keys are long, and would saturate the lock's activation.
     """
     generator = np.random.default_rng((seed, *LOCKS))
     out = {}
@@ -84,7 +83,7 @@ def parameter_shapes(chain: Chain) -> dict[str, tuple[int, ...]]:
 
 
 def draw_key(chain: Chain, client: int, seed: int) -> dict[str, np.ndarray]:
-    """Private keys ``{layer}_key`` (S,) of one client: uniform in [0, 1) (FedKL section IV-A)."""
+    """Draw the private keys ``{layer}_key`` (S,) of one client: uniform in [0, 1) (FedKL IV-A)."""
     generator = np.random.default_rng((seed, *KEYS, client))
     out = {}
     for layer in chain.locked:
@@ -95,7 +94,7 @@ def draw_key(chain: Chain, client: int, seed: int) -> dict[str, np.ndarray]:
 
 
 def family_weights(chains: Iterable[Chain], seeds: int) -> dict[str, np.ndarray]:
-    """Weights of several chains under seeds 0 ... seeds − 1, keyed ``{chain}/{parameter}``.
+    """Draw weights of several chains under seeds 0 ... seeds − 1, keyed ``{chain}/{parameter}``.
 
     Each array has the seeds as its first dimension.
     """

@@ -1,4 +1,4 @@
-"""Any network, with some of its convolutions locked."""
+"""Key-locks for convolutions of any network."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from gradleak.models.parts import SKIP
 def with_lock(
     specs: Sequence[ConvSpec | LinearSpec], layers: Sequence[str], lock: Lock
 ) -> tuple[ConvSpec | LinearSpec, ...]:
-    """Layers of a network, some convolutions with a norm whose scale and shift come from a key.
+    """Lock some convolutions of a network: scale and shift of their batch norm come from a key.
 
-    A norm that a convolution had before gives way; without one it gets one (FedKL Figure 2), and
-    no other does.
+    A locked convolution loses its own batch norm; the lock brings one (FedKL Figure 2), and no
+    other layer gets any.
 
     Parameters
     ----------
@@ -27,12 +27,12 @@ def with_lock(
         Names of convolutions, ``conv1`` for the first; ``conv8_skip`` for the projection of the
         skip that ends at the eighth.
     lock
-        Of each of them, with weights and a key of its own.
+        Lock of each of them, with separate weights and key.
 
     Raises
     ------
     ConfigError
-        If a name is none of a convolution.
+        If a name is not that of a convolution.
     """
     named = {f"conv{n}": spec for n, spec in enumerate(specs, 1) if isinstance(spec, ConvSpec)}
     own, skips = list(named), [f"{name}{SKIP}" for name, spec in named.items() if spec.projection]
@@ -48,9 +48,9 @@ def with_lock(
 
 
 def _locked(name: str, spec: ConvSpec, layers: Sequence[str], lock: Lock) -> ConvSpec:
-    """A convolution with the lock, if it is named, and its projection, if that is."""
+    """Lock a convolution and its projection, each if it is named."""
     if name in layers:
-        # `norm` would put one behind a projection too, which a lock does not need.
+        # `norm` would add one behind a projection too, which a lock does not need.
         spec = replace(spec, norm=spec.norm if spec.projection else "batch", lock=lock)
     return replace(spec, skip_lock=lock) if f"{name}{SKIP}" in layers else spec
 

@@ -1,4 +1,4 @@
-"""The key-lock: scale and shift of a norm, made from a client's private key (FedKL eq. 37)."""
+"""The key-lock: scale and shift of a batch norm from a client's private key (FedKL eq. 37)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gradleak.models.activations import Activation
 
-# What a lock's parameters and its key are called, behind the convolution's name.
+# Suffixes of the names of a lock's parameters and its key.
 SCALE, SHIFT, KEY = "_lock_scale", "_lock_shift", "_key"
 
 Value = TypeVar("Value")
@@ -16,21 +16,14 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Lock:
-    """Scale γ = a(W_γ k + b_γ) and shift β = a(W_β k + b_β) of a normalised convolution.
+    """Scale γ = a(W_γ k + b_γ) and shift β = a(W_β k + b_β) of a normalised convolution."""
 
-    Parameters
-    ----------
-    key
-        S, the number of values of the key k, each in [0, 1).
-    activation
-        a; FedKL's authors take ReLU, in their tests of leakage Sigmoid, and eq. (37) has none.
-    """
-
-    key: int
+    key: int  # S, the number of values of the key k, each in [0, 1)
+    # a; FedKL's authors take ReLU, and Sigmoid in their tests of leakage; eq. (37) has none.
     activation: Activation
 
     def parameters(self, filters: int) -> int:
-        """Weights and biases of both fully connected layers, 2 O (S + 1)."""
+        """Number of weights and biases of both fully connected layers, 2 O (S + 1)."""
         return 2 * filters * (self.key + 1)
 
 
@@ -44,26 +37,26 @@ class Locked:
 
 
 def names_of(layer: str) -> dict[str, str]:
-    """Names of both fully connected layers of a convolution's lock, by what they stand for."""
+    """Names of both fully connected layers of a convolution's lock, by their role."""
     return {"weight": f"{layer}{SCALE}", "bias": f"{layer}{SHIFT}"}
 
 
 def is_key(name: str) -> bool:
-    """Whether an array of this name is a key."""
+    """True if an array of this name is a key."""
     return "." not in name and name.endswith(KEY)
 
 
 def is_private(name: str) -> bool:
-    """Whether an array of this name never leaves a client: its key, or its lock's parameters."""
+    """True if an array of this name never leaves a client: its key, or its lock's parameters."""
     layer = name.split(".")[0]
     return layer.endswith((SCALE, SHIFT)) or is_key(name)
 
 
 def public(arrays: Mapping[str, Value]) -> dict[str, Value]:
-    """Those that a client shares."""
+    """Select the arrays that a client shares."""
     return {name: value for name, value in arrays.items() if not is_private(name)}
 
 
 def private(arrays: Mapping[str, Value]) -> dict[str, Value]:
-    """Those that a client keeps."""
+    """Select the arrays that a client keeps."""
     return {name: value for name, value in arrays.items() if is_private(name)}

@@ -19,7 +19,7 @@ POOLS = ("none", "max", "average")
 
 
 def unknown_keys(chain: Chain) -> str:
-    """Keys of the layers that no pass of this module knows, as in config.yaml; empty for none.
+    """Config keys of the layers that this module does not support; empty if there are none.
 
     ``norm: batch`` is one of them since it depends on the other images of a batch.
     """
@@ -72,7 +72,7 @@ def _convolution(weight: np.ndarray, layer: ConvLayer) -> Convolution:
 
 
 def _padded(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
-    """Input of a layer with its edges repeated, where that is how the layer pads; flat."""
+    """Pad the input of a layer by repeating edges, if the layer does; flat."""
     if layer.padding_mode == "zeros":
         return x
     down, across = layer.shape.padding
@@ -91,14 +91,14 @@ def _unpadded(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
 
 
 def _blocks(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
-    """2x2 blocks (O, H, W, 4) of what a layer's activation gives, flat."""
+    """Reshape the output of a layer's activation, flat, to 2x2 blocks (O, H, W, 4)."""
     height, width = layer.grid
     split = x.reshape(layer.shape.filters, height, POOL, width, POOL)
     return split.swapaxes(2, 3).reshape(layer.shape.filters, height, width, POOL**2)
 
 
 def _pooled(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
-    """What leaves a layer's pool, flat."""
+    """Output of a layer's pool, flat."""
     if layer.pool == "none":
         return x
     blocks = _blocks(x, layer)
@@ -131,7 +131,7 @@ def forward(chain: Chain, weights: Weights, image: np.ndarray) -> np.ndarray:
 
 
 def margin_label(chain: Chain, weights: Weights, image: np.ndarray, labels: str) -> int:
-    """Label y of a loss of a margin for one image (C, H, W): the network's own sign, or not.
+    """Label y of a margin loss for one image (C, H, W): the network's own sign, or its opposite.
 
     ``same`` leaves μ > 0, which may have a twin; ``opposite`` leaves μ < 0, which has none.
     """
@@ -147,19 +147,11 @@ def fc_input(chain: Chain, weights: Weights, image: np.ndarray) -> np.ndarray:
 def deltas(
     chain: Chain, weights: Weights, image: np.ndarray, label: int, loss: str = "cross_entropy"
 ) -> dict[str, np.ndarray]:
-    """dJ/dZ (O, Ph, Pw) of every convolution, by name, for one image (C, H, W).
+    """Return dJ/dZ (O, Ph, Pw) of every convolution, by name, for one image (C, H, W).
 
-    COPA eq. (3), R-GAP eq. (12) to (14). A skip hands dJ/dZ of its last layer back to the input
-    of its first one as well.
-
-    Parameters
-    ----------
-    chain, weights, image
-        The network and its input.
-    label
-        True class; −1 or 1 for a loss of a margin.
-    loss
-        J, one of `gradleak.losses.LOSSES`, of the last activation's output.
+    COPA eq. (3), R-GAP eq. (12) to (14). A skip passes dJ/dZ of its last layer back to the input
+    of its first one as well. `label` is the true class, −1 or 1 for a margin loss; `loss` is J, one
+    of `gradleak.losses.LOSSES`, of the last activation's output.
     """
     _, found = _backward(chain, weights, image, label, loss)
     return {
@@ -171,7 +163,7 @@ def deltas(
 def weight_gradients(
     chain: Chain, weights: Weights, image: np.ndarray, label: int, loss: str
 ) -> dict[str, np.ndarray]:
-    """dJ/dW of every layer, by the layer's name, for one image; parameters as for `deltas`."""
+    """Return dJ/dW of every layer, by its name, for one image; parameters as for `deltas`."""
     inputs, found = _backward(chain, weights, image, label, loss)
     out = {}
     for layer, x, delta in zip(chain.layers, inputs, found, strict=False):
@@ -189,9 +181,9 @@ def weight_gradients(
 def _backward(
     chain: Chain, weights: Weights, image: np.ndarray, label: int, loss: str
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """X of each layer and the output, and dJ/dZ of each layer, flat."""
+    """Return X of each layer and the output, and dJ/dZ of each layer, flat."""
     inputs, z = _values(chain, chain.layers, weights, image)
-    # dJ/dX of the input of each layer, and behind the last layer dJ/d(output).
+    # dJ/dX of the input of each layer, and after the last layer dJ/d(output).
     back: list[np.ndarray | float] = [0.0] * len(chain.layers)
     back.append(output_gradient(loss, inputs[-1], label))
     found: list[np.ndarray] = [np.empty(0)] * len(chain.layers)

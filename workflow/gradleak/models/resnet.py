@@ -12,19 +12,12 @@ from gradleak.models.chain import ConvSpec, LinearSpec
 
 @dataclass(frozen=True)
 class ResNet:
-    """Blocks of a residual network.
+    """Block structure of a residual network."""
 
-    Attributes
-    ----------
-    blocks
-        Residual blocks of each stage; every stage but the first halves the image and doubles the
-        width.
-    expansion
-        1: two 3x3 convolutions a block. 4: a bottleneck of 1x1, 3x3 and 1x1, the last four times
-        as wide.
-    """
-
+    # Residual blocks per stage; all but the first stage halve the image and double the width.
     blocks: tuple[int, ...]
+    # 1: two 3x3 convolutions per block. 4: a bottleneck of 1x1, 3x3 and 1x1, the last four times as
+    # wide.
     expansion: int
 
 
@@ -66,7 +59,7 @@ def specs(
     Raises
     ------
     ConfigError
-        If `cut` names a block that is not there.
+        If `cut` names a block that does not exist.
     """
     shape = KINDS[kind]
     count = sum(shape.blocks)

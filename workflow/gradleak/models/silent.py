@@ -1,4 +1,4 @@
-"""Channels that are zero whatever the image: a malicious server may leave few others."""
+"""Channels that are zero for every image; a malicious server may leave few others."""
 
 from __future__ import annotations
 
@@ -16,25 +16,13 @@ from gradleak.models.chain import Chain, ConvLayer
 def live_channels(
     chain: Chain, weights: Mapping[str, np.ndarray], low: float, high: float
 ) -> list[np.ndarray]:
-    """Channels of each convolution that are not sure to be zero.
+    """Return the channels of each convolution that are not certain to be zero, as sorted indices.
 
-    Bounds pass through the network as intervals: for inputs within [l, u] a channel's linear
-    output z is at least b + Σ max(w, 0)·l + min(w, 0)·u, and at most b + Σ max(w, 0)·u +
-    min(w, 0)·l. A channel is silent if ReLU follows and z ≤ 0, or if z = 0 and the activation
-    leaves it at 0; all but for the rounding of the client's arithmetic. Everything is live where
+    Interval bounds are propagated through the network: for inputs within [l, u], initially
+    [`low`, `high`], a channel's linear output z is at least b + Σ max(w, 0)·l + min(w, 0)·u, and at
+    most b + Σ max(w, 0)·u + min(w, 0)·l. A channel is silent if ReLU follows and z ≤ 0, or if z = 0
+    and the activation keeps 0, up to rounding in the client's arithmetic. Everything is live if
     channels are normalised or skipped.
-
-    Parameters
-    ----------
-    chain, weights
-        The network.
-    low, high
-        Smallest and largest value of its input.
-
-    Returns
-    -------
-    list of ndarray
-        Sorted indices for each convolution, first to last.
     """
     layers = chain.convolutions
     if not chain.is_sequential or chain.is_normalised:
@@ -56,7 +44,7 @@ def live_channels(
 def _linear(
     layer: ConvLayer, weights: Mapping[str, np.ndarray], low: np.ndarray, high: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Bounds of a layer's linear output, one for each channel; pools would keep them."""
+    """Bounds of a layer's linear output, one per channel; pools would keep them."""
     if layer.padding_mode == "zeros" and any(layer.shape.padding):
         low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
     weight = weights[f"{layer.name}.weight"]
@@ -67,9 +55,9 @@ def _linear(
 
 
 def drop_silent(module: ChainModule, live: list[np.ndarray]) -> None:
-    """Take all channels but the `live` ones from the convolutions, in place.
+    """Remove all channels but the `live` ones from the convolutions, in place.
 
-    One channel stays where none is live. What the classifier gives is no longer of use.
+    One channel stays where none is live. The classifier's output is no longer valid.
     """
     before = np.arange(module.chain.input[0])
     for layer, channels in zip(module.chain.convolutions, live, strict=True):
@@ -85,7 +73,7 @@ def drop_silent(module: ChainModule, live: list[np.ndarray]) -> None:
 
 
 def with_silent(chain: Chain, features: torch.Tensor, live: list[np.ndarray]) -> torch.Tensor:
-    """Features (K, n) of the whole network, from those (K, m) of one without silent channels."""
+    """Expand features (K, m) without silent channels to those (K, n) of the whole network."""
     if not live or len(live[-1]) == chain.convolutions[-1].shape.filters:
         return features
     last = chain.convolutions[-1]
@@ -96,5 +84,5 @@ def with_silent(chain: Chain, features: torch.Tensor, live: list[np.ndarray]) ->
 
 
 def _kept(live: np.ndarray) -> np.ndarray:
-    """Channels of a convolution that `drop_silent` leaves."""
+    """Channels of a convolution that `drop_silent` keeps."""
     return live if len(live) else np.zeros(1, dtype=int)

@@ -7,14 +7,14 @@ from dataclasses import replace
 from gradleak.models.activations import Activation
 from gradleak.models.chain import ConvSpec, LinearSpec
 
-# Filters of the convolutions of each block; a pool ends it.
+# Filters of the convolutions of each block, which ends with a pool.
 BLOCKS = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
-# Nodes of the fully connected layers before the last, and the share of them that training drops.
+# Nodes of the fully connected layers before the last, and their dropout rate.
 NODES, DROPOUT = 4096, 0.5
 
 
 def specs(classes: int) -> tuple[ConvSpec | LinearSpec, ...]:
-    """Layers of VGG-16 with `classes` outputs: zeros around images, ReLU, max-pools, dropout."""
+    """Layers of VGG-16 with `classes` outputs: zero padding, ReLU, max pools, dropout."""
     relu = Activation("relu")
     layers: list[ConvSpec | LinearSpec] = []
     for widths in BLOCKS:

@@ -13,18 +13,12 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Axis:
-    """One image axis of a convolution.
+    """One image axis of a convolution."""
 
-    Attributes
-    ----------
-    size, kernel, stride, padding
-        Pixels, kernel side, stride, and zero padding on each side.
-    """
-
-    size: int
-    kernel: int
-    stride: int
-    padding: int
+    size: int  # pixels
+    kernel: int  # kernel side
+    stride: int  # stride
+    padding: int  # zero padding on each side
 
     @property
     def positions(self) -> int:
@@ -38,7 +32,7 @@ class Axis:
 
     @cached_property
     def valid(self) -> npt.NDArray[np.bool_]:
-        """Whether offset k meets a pixel, not padding, at position p; (positions, kernel)."""
+        """True where offset k meets a pixel, not padding, at position p; (positions, kernel)."""
         return (self._pixel >= 0) & (self._pixel < self.size)
 
     @cached_property
@@ -51,20 +45,15 @@ class Axis:
         return found
 
     def reached(self, positions: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Whether the window of one of the `positions` (positions,) holds a pixel; (size,)."""
+        """True for pixels in the window of one of the `positions` (positions,); (size,)."""
         return np.asarray(self.windows[positions].any(axis=0))
 
 
 class Gradient:
     """K₀ on one axis: which offset meets which pixel at positions where dJ/dZ is not 0.
 
-    Attributes
-    ----------
-    valid
-        Whether offset k meets a pixel at position p and dJ/dZ may differ from 0 there;
-        (positions, kernel).
-    reach
-        1 where an offset meets a pixel at one of these positions; (kernel, size).
+    `valid` (positions, kernel) is true if offset k meets a pixel at position p and dJ/dZ may be
+    nonzero there; `reach` (kernel, size) is 1 where an offset meets a pixel at such a position.
     """
 
     def __init__(self, axis: Axis, seen: npt.NDArray[np.bool_] | None = None) -> None:
@@ -75,7 +64,7 @@ class Gradient:
 
     @property
     def phases(self) -> list[tuple[int, npt.NDArray[np.int64]]]:
-        """Pixels of each phase, and at how many positions each of its offsets meets one.
+        """Pixels of each phase, and the number of positions at which each of its offsets meets one.
 
         Offsets of different phases never meet the same pixel.
         """
@@ -88,7 +77,7 @@ class Gradient:
 
     @property
     def full_blocks(self) -> list[Pair]:
-        """Sizes (positions, offsets) of two blocks of ``valid`` without padding in them."""
+        """Sizes (positions, offsets) of two blocks of ``valid`` without padding."""
         met = self.valid[self.valid.any(axis=1)][:, self.valid.any(axis=0)]
         rows, columns = met.shape
         return [(int(met.all(axis=1).sum()), columns), (rows, int(met.all(axis=0).sum()))]

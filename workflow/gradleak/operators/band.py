@@ -13,23 +13,15 @@ class NotPositiveDefinite(Exception):
 
 
 class BandCholesky:
-    """Solve G x = b for a symmetric positive definite G, LAPACK's banded way.
+    """Solve G x = b for a symmetric positive definite G by LAPACK's banded Cholesky factor.
 
-    Parameters
-    ----------
-    gram
-        G (n, n), sparse.
-    order
-        Permutation (n,) that brings G into a narrow band.
+    `gram` is G (n, n), sparse, and `order` a permutation (n,) that brings it into a narrow band.
+    With half-bandwidth b the factor takes n·b² operations and a solve 4·n·b.
 
     Raises
     ------
     NotPositiveDefinite
         If a pivot is not positive.
-
-    Notes
-    -----
-    With half-bandwidth b the factor takes n·b² operations and a solve 4·n·b.
     """
 
     def __init__(self, gram: sparse.csr_matrix, order: np.ndarray) -> None:
@@ -46,7 +38,7 @@ class BandCholesky:
             raise NotPositiveDefinite from error
 
     def solve(self, rhs: np.ndarray) -> np.ndarray:
-        """G^-1 rhs for rhs (n,) or (n, r)."""
+        """Return G^-1 rhs for rhs (n,) or (n, r)."""
         out = np.empty_like(rhs, dtype=np.float64)
         out[self.order] = self._solve_ordered(rhs[self.order])
         return out

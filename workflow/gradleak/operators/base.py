@@ -1,4 +1,4 @@
-"""What every linear operator of a layer offers."""
+"""Base class of the linear operators of a layer."""
 
 from __future__ import annotations
 
@@ -44,22 +44,10 @@ class Operator(ABC):
 
 @dataclass(frozen=True)
 class Solution:
-    """A least-squares solution of U x = V.
+    """A least-squares solution of U x = V."""
 
-    Attributes
-    ----------
-    x
-        The solution (n,): of all minimisers, the one nearest to the start.
-    residual
-        ||U x − V||.
-    iterations
-        Steps of the solver; 0 for a direct solve.
-    stop
-        ``direct``, ``converged``, ``stalled`` (only rounding errors are left) or
-        ``iteration limit``.
-    """
-
-    x: np.ndarray
-    residual: float
-    iterations: int
+    x: np.ndarray  # the solution (n,): of all minimisers, the one nearest to the start
+    residual: float  # ||U x − V||
+    iterations: int  # steps of the solver; 0 for a direct solve
+    # ``direct``, ``converged``, ``stalled`` (only rounding errors are left) or ``iteration limit``.
     stop: str

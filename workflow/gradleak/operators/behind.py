@@ -1,4 +1,4 @@
-"""The layers behind a convolution, and which dJ/dZ they let it have (docs/rank.md)."""
+"""Layers behind a convolution and their constraints on its dJ/dZ (docs/rank.md)."""
 
 from __future__ import annotations
 
@@ -10,30 +10,23 @@ import numpy.typing as npt
 from gradleak.operators.axis import Pair
 from gradleak.operators.shape import ConvShape, Seen
 
-# Arithmetic modulo a prime whose square fits into int64: what is independent there is independent.
+# Arithmetic modulo a prime whose square fits into int64; independence there implies independence.
 PRIME = 2**31 - 1
-# Products delta_o t^u up to which their independence is tried; the time grows with the cube.
+# Largest number of products delta_o t^u to test for independence; time grows with its cube.
 PRODUCTS = 400
 
 
 @dataclass(frozen=True)
 class Behind:
-    """What follows a convolution.
+    """The layers behind a convolution."""
 
-    Attributes
-    ----------
-    shapes
-        The convolutions behind it, the next one first.
-    smooth
-        Whether dJ/dZ passes nothing else than these, fully connected layers, and activations with
-        slopes that are never 0. If not, dJ/dZ may have zeros of its own, as behind a ReLU.
-    """
-
-    shapes: tuple[ConvShape, ...] = ()
+    shapes: tuple[ConvShape, ...] = ()  # the convolutions behind it, the next one first
+    # True if dJ/dZ passes only these, fully connected layers, and activations with slopes that are
+    # never 0. If not, dJ/dZ may have further zeros, as behind a ReLU.
     smooth: bool = True
 
     def seen(self, shape: ConvShape) -> Seen:
-        """Where dJ/dZ of a layer of `shape` may differ from 0: positions that windows reach.
+        """Positions where dJ/dZ of a layer of `shape` may be nonzero: those that windows reach.
 
         A convolution whose stride exceeds its kernel, or whose windows leave a rim, passes no
         gradient on to the positions between its windows.
@@ -47,17 +40,17 @@ class Behind:
         return seen
 
     def filters(self, shape: ConvShape) -> int:
-        """How many rows of dJ/dZ can be unit vectors, at any positions seen, the others being 0.
+        """Number of rows of dJ/dZ that can be unit vectors at any positions seen, the rest 0.
 
-        The fewest filters from the layer on: each such row passes a filter of its own in each
+        It is the fewest filters from the layer on: each such row passes its own filter in each
         layer behind, by a kernel with a single entry.
         """
         return min(one.filters for one in (shape, *self.shapes)) if self.smooth else 0
 
     def are_independent(self, shape: ConvShape, box: Pair) -> bool:
-        """Whether the products delta_o t^u, u in `box`, are independent for almost every dJ/dZ.
+        """True if the products delta_o t^u, u in `box`, are independent for almost every dJ/dZ.
 
-        One instance settles it, in whole numbers modulo `PRIME`. False says only that none was
+        One instance proves it, in whole numbers modulo `PRIME`. False says only that none was
         found, or that there are more than `PRODUCTS`.
         """
         count = shape.filters * box[0] * box[1]
@@ -70,12 +63,12 @@ class Behind:
         for u, v in np.ndindex(*box):
             products[:, u, v, u : u + height, v : v + width] = delta
         rows = products.reshape(count, -1)
-        # More columns than these add little to the chance and much to the time.
+        # More columns than these add little to the probability and much to the time.
         chosen = np.random.default_rng(1).permutation(rows.shape[1])[: 2 * count]
         return _has_full_row_rank(rows[:, chosen])
 
     def _instance(self, shape: ConvShape) -> npt.NDArray[np.int64]:
-        """dJ/dZ (O, Ph, Pw) modulo `PRIME` for random weights behind and slopes of 1."""
+        """Draw dJ/dZ (O, Ph, Pw) modulo `PRIME` for random weights behind and slopes of 1."""
         draw = np.random.default_rng(0)
         last = self.shapes[-1] if self.shapes else shape
         delta = draw.integers(1, PRIME, (last.filters, *last.output))
@@ -99,7 +92,7 @@ class Behind:
 
 
 def _has_full_row_rank(matrix: npt.NDArray[np.int64]) -> bool:
-    """Whether the rows are independent modulo `PRIME`, by elimination in place."""
+    """True if the rows are independent modulo `PRIME`, by elimination in place."""
     for i, row in enumerate(matrix):
         pivots = np.flatnonzero(row)
         if not pivots.size:

@@ -12,22 +12,18 @@ from gradleak.operators.band import BandCholesky, NotPositiveDefinite
 from gradleak.operators.base import Operator
 from gradleak.operators.shape import ConvShape
 
-# Beyond this condition number W counts as rank-deficient and the dense path decides: normal
+# Above this condition number W counts as rank-deficient and the dense path is used: normal
 # equations lose twice the digits, and 1e6 leaves four of float64's sixteen.
 CONDITION_LIMIT = 1e6
-# Products in the sparse W^T W beyond which the structured U^T U of `gram` is the faster way.
+# Number of products in the sparse W^T W above which the structured U^T U of `gram` is faster.
 FACTOR_WORK = 10**8
 
 
 def patch_indices(shape: ConvShape) -> tuple[np.ndarray, np.ndarray]:
     """Pixel of one channel that offset k meets at output position p.
 
-    Returns
-    -------
-    indices
-        (kh * kw, P) flat index into the H x W image, 0 where the offset meets padding.
-    valid
-        (kh * kw, P) bool, False where it meets padding: a known zero, hence no unknown.
+    Returns flat indices (kh * kw, P) into the H x W image, 0 where the offset meets padding, and a
+    mask (kh * kw, P), False for padding: a known zero, not an unknown.
     """
     (kh, kw), (sh, sw), (ph, pw) = shape.kernel, shape.stride, shape.padding
     height, width = shape.size
@@ -43,18 +39,11 @@ def patch_indices(shape: ConvShape) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Convolution(Operator):
-    """W in W x = z, bias left out: x (C·H·W,) -> z (O·P,), both channel-major.
+    """W in W x = z, without bias: x (C·H·W,) -> z (O·P,), both channel-major.
 
-    Parameters
-    ----------
-    weight
-        Filters (O, C, kh, kw), as torch.nn.Conv2d stores them (cross-correlation).
-    shape
-        Geometry of the layer. Padded pixels are zeros that are known, so they are no unknowns.
-
-    Notes
-    -----
-    z[o, p] = sum over c, k of weight[o, c, k] · x[c, s·p + k − padding]  (COPA eq. 1a).
+    z[o, p] = sum over c, k of weight[o, c, k] · x[c, s·p + k − padding]  (COPA eq. 1a). Filters
+    `weight` are (O, C, kh, kw) as in torch.nn.Conv2d (cross-correlation). Padded pixels are known
+    zeros, not unknowns.
     """
 
     def __init__(self, weight: np.ndarray, shape: ConvShape) -> None:
@@ -86,25 +75,25 @@ class Convolution(Operator):
         return sparse.csr_matrix((values.ravel(), (rows.ravel(), cols.ravel())), shape=self.shape)
 
     def apply(self, x: np.ndarray) -> np.ndarray:
-        """W x."""
+        """Return W x."""
         return self.matrix @ x
 
     def adjoint(self, y: np.ndarray) -> np.ndarray:
-        """W^T y."""
+        """Return W^T y."""
         return self.transposed @ y
 
     def dense(self) -> np.ndarray:
-        """W as a dense matrix (O·P, C·H·W)."""
+        """Return W as a dense matrix (O·P, C·H·W)."""
         return self.matrix.toarray()
 
     @cached_property
     def is_tall(self) -> bool:
-        """At least as many outputs as unknowns."""
+        """True if there are at least as many outputs as unknowns."""
         return self.shape[0] >= self.shape[1]
 
     @property
     def factor_pays(self) -> bool:
-        """Whether the sparse W^T W or W W^T that `factor` needs is cheap, about a second."""
+        """True if the sparse W^T W or W W^T that `factor` needs is cheap, about a second."""
         shape = self.conv_shape
         row = shape.channels * shape.kernel[0] * shape.kernel[1]
         return self.shape[0] * row**2 <= FACTOR_WORK
@@ -129,9 +118,7 @@ class Convolution(Operator):
         return factor if factor.condition() <= CONDITION_LIMIT**2 else None
 
     def project(self, y: np.ndarray) -> np.ndarray:
-        """Orthogonal projection of y (O·P,) onto range(W).
-
-        P = I − R·diag(0, I)·R^T in the terms of COPA's eq. (18).
+        """Project y (O·P,) orthogonally onto range(W): P = I − R·diag(0, I)·R^T in COPA's eq. (18).
 
         Raises
         ------

@@ -15,18 +15,10 @@ from gradleak.operators.shape import ConvShape, Seen
 class GradientConstraint(Operator):
     """K in K x = vec(dJ/dW): x (C·H·W,) -> (O·C·kh·kw,), in the order of the weight.
 
-    Parameters
-    ----------
-    delta
-        dJ/dZ (O, Ph, Pw), the gradient with respect to the layer's linear output.
-    shape
-        Geometry of the layer.
-
-    Notes
-    -----
-    (K x)[o, c, k] = sum over p of delta[o, p] · x[c, s·p + k − padding]. A row (o, c, k) touches
-    input channel c only, so K = I_C ⊗ K₀ up to the order of rows, with K₀ of O·kh·kw rows and
-    one column a pixel; K^T K is C copies of K₀^T K₀.
+    (K x)[o, c, k] = sum over p of delta[o, p] · x[c, s·p + k − padding], with `delta` (O, Ph, Pw)
+    the gradient dJ/dZ in the layer's linear output. A row (o, c, k) touches input channel c only,
+    so K = I_C ⊗ K₀ up to the order of rows, with K₀ of O·kh·kw rows and one column per pixel;
+    K^T K is C copies of K₀^T K₀.
     """
 
     def __init__(self, delta: np.ndarray, shape: ConvShape) -> None:
@@ -42,7 +34,7 @@ class GradientConstraint(Operator):
 
     @property
     def seen(self) -> Seen:
-        """On each axis, whether dJ/dZ differs from 0 anywhere on the line at a position."""
+        """True on each axis where dJ/dZ has a nonzero entry on the line at a position."""
         grid = np.asarray(self.delta.any(axis=0)).reshape(self.conv_shape.output)
         return np.asarray(grid.any(axis=1)), np.asarray(grid.any(axis=0))
 
@@ -58,13 +50,13 @@ class GradientConstraint(Operator):
         return out
 
     def scaled(self, factors: np.ndarray) -> GradientConstraint:
-        """The rows of each filter o multiplied by `factors` (O,)."""
+        """Multiply the rows of each filter o by `factors` (O,)."""
         shape = self.conv_shape
         delta = self.delta * factors[:, None]
         return GradientConstraint(delta.reshape(shape.filters, *shape.output), shape)
 
     def apply(self, x: np.ndarray) -> np.ndarray:
-        """K x."""
+        """Return K x."""
         shape = self.conv_shape
         pixels = shape.size[0] * shape.size[1]
         rows = self.block.reshape(-1, pixels)
@@ -72,14 +64,14 @@ class GradientConstraint(Operator):
         return values.reshape(shape.filters, -1, shape.channels).transpose(0, 2, 1).ravel()
 
     def adjoint(self, y: np.ndarray) -> np.ndarray:
-        """K^T y."""
+        """Return K^T y."""
         shape = self.conv_shape
         rows = self.block.reshape(-1, shape.size[0] * shape.size[1])
         values = y.reshape(shape.filters, shape.channels, -1).transpose(1, 0, 2)
         return (values.reshape(shape.channels, -1) @ rows).ravel()
 
     def dense(self) -> np.ndarray:
-        """K as a dense matrix (O·C·kh·kw, C·H·W)."""
+        """Return K as a dense matrix (O·C·kh·kw, C·H·W)."""
         shape = self.conv_shape
         pixels = shape.size[0] * shape.size[1]
         kernel = self.block.shape[1]

@@ -1,7 +1,7 @@
 """Layers too large for a dense U: U^T U by structure, its Cholesky factor, K channel by channel.
 
 U^T U = W^T W + I_C ⊗ K₀^T K₀ needs one n x n matrix. W^T W is a sum over output positions of the
-same small matrix, the filters' inner products, and K₀ has one column a pixel of one channel.
+same small matrix, the filters' inner products, and K₀ has one column per pixel of one channel.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from gradleak.operators.gradient import GradientConstraint
 
 MATRIX_BYTES = 4 * 2**30
 # Added to U^T U relative to its largest diagonal entry. Rounding leaves about eps / DAMPING of x in
-# the null space, and directions below sqrt(DAMPING) of the largest singular value come slowly.
+# the null space, and directions below sqrt(DAMPING) of the largest singular value converge slowly.
 DAMPING = 1e-12
-# A pivot this many times the damping may stand for a dependent column.
+# A pivot below this many times the damping may stand for a dependent column.
 SUSPECT = 1e6
 STEPS = 60
 STEP_TOLERANCE = 1e-13
-# The order of the filter that takes out the null space: it bends a direction with singular value
-# s by (damping / s²)^FILTER.
+# Order of the filter that removes the null space: it changes a direction with singular value s by
+# (damping / s²)^FILTER.
 FILTER = 4
 # Bound on the condition number up to which the blocks of K₀ alone precondition U^T U.
 BLOCK_CONDITION = 100.0
@@ -45,14 +45,10 @@ def normal_matrix(
     keep: np.ndarray | None = None,
     pinned: np.ndarray | None = None,
 ) -> np.ndarray:
-    """U^T U (n, n) in float64, U = [W of the rows `keep`; K; unit rows of `pinned`].
+    """Return U^T U (n, n) in float64, U = [W of the rows `keep`; K; unit rows of `pinned`].
 
-    Parameters
-    ----------
-    keep
-        bool (O·P,), rows of W that count; None for all.
-    pinned
-        bool (n,), unknowns that a unit row sets; None for none.
+    `keep`, bool (O·P,), marks rows of W that count; None for all. `pinned`, bool (n,), marks
+    unknowns that a unit row sets; None for none.
 
     Raises
     ------
@@ -92,20 +88,11 @@ def normal_matrix(
 
 
 class NormalFactor:
-    """Cholesky factor of N + damping·I for N = U^T U, which it overwrites.
+    """Cholesky factor of N + damping·I for N = U^T U (n, n), which it overwrites.
 
-    Parameters
-    ----------
-    matrix
-        N (n, n), symmetric positive semidefinite.
-
-    Attributes
-    ----------
-    damping
-        `DAMPING` times the largest diagonal entry of N, more only if N is too far from positive
-        semidefinite by rounding.
-    suspects
-        Pivots below `SUSPECT` times the damping: about the dimension of the null space, or more.
+    `damping` is `DAMPING` times the largest diagonal entry of N, more only if N is too far from
+    positive semidefinite by rounding. `suspects` counts the pivots below `SUSPECT` times the
+    damping: about the dimension of the null space, or more.
     """
 
     def __init__(self, matrix: np.ndarray) -> None:
@@ -127,23 +114,19 @@ class NormalFactor:
         self.suspects = int(np.sum(factor.diagonal() ** 2 < SUSPECT * self.damping))
 
     def solve(self, rhs: np.ndarray) -> np.ndarray:
-        """(N + damping·I)^-1 rhs for rhs (n,) or (n, r)."""
+        """Return (N + damping·I)^-1 rhs for rhs (n,) or (n, r)."""
         return lapack.dpotrs(self._factor, rhs, lower=1)[0]
 
 
 def proximal_solve(
     system: Operator, factor: NormalFactor, values: np.ndarray
 ) -> tuple[np.ndarray, int, str]:
-    """U^+ `values` by x ← x + (N + damping·I)^-1 U^T (values − U x).
+    """Return U^+ `values` by x ← x + (N + damping·I)^-1 U^T (values − U x).
 
     Each step divides the error along a singular vector by 1 + s²/damping. Where N may be
     singular, rounding errors in its null space, which no later step would see, are filtered out.
-
-    Returns
-    -------
-    tuple
-        x (n,), the number of steps and why they ended: ``converged``, ``stalled`` (rounding
-        errors are all that is left) or ``iteration limit``.
+    Also returns the number of steps and the stopping reason: ``converged``, ``stalled`` (only
+    rounding errors are left) or ``iteration limit``.
     """
     x = np.zeros(system.shape[1])
     total = 0
@@ -166,7 +149,7 @@ def proximal_solve(
 
 
 def _without_null_space(system: Operator, factor: NormalFactor, x: np.ndarray) -> np.ndarray:
-    """Take the part in the null space of U out of x: (I − (I − A)^FILTER) x.
+    """Remove the component of x in the null space of U: (I − (I − A)^FILTER) x.
 
     A = N (N + damping·I)^-1 keeps directions that U sees and drops the others.
     """
@@ -179,11 +162,11 @@ def _without_null_space(system: Operator, factor: NormalFactor, x: np.ndarray) -
 def lowest_singular_values(
     system: Operator, factor: NormalFactor, count: int, floor: float = 0.0
 ) -> np.ndarray:
-    """The `count` smallest singular values of U, ascending, by block inverse iteration.
+    """Return the `count` smallest singular values of U, ascending, by block inverse iteration.
 
-    Each is ||U v|| for a Ritz vector v, so that values far below the square root of rounding are
-    told apart. Ends when the largest changes by at most `RITZ_TOLERANCE` of itself, or is at
-    most `floor`.
+    Each is ||U v|| for a Ritz vector v, which resolves values far below the square root of
+    rounding. Ends when the largest changes by at most `RITZ_TOLERANCE` of itself, or is at most
+    `floor`.
     """
     n = system.shape[1]
     width = min(n, count + max(10, count // 10))
@@ -196,7 +179,7 @@ def lowest_singular_values(
         image = np.stack([system.apply(column) for column in basis.T], axis=1)
         left = linalg.qr(image, mode="r", overwrite_a=True)[0][:width]
         _, values, rotation = linalg.svd(left)
-        # Fewer rows than vectors: the rest of the vectors lies in the null space.
+        # Fewer rows than vectors: the remaining vectors lie in the null space.
         values = np.concatenate([values, np.zeros(width - values.size)])
         previous, found = found, values[::-1]
         top, before = found[count - 1], previous[count - 1]
@@ -207,7 +190,7 @@ def lowest_singular_values(
 
 
 def largest_singular_value(system: Operator, steps: int = 60) -> float:
-    """||U|| from below, by power steps: 60 give about 1 %, 15 about 10 %."""
+    """Estimate ||U|| from below, by power steps: 60 give about 1 %, 15 about 10 %."""
     v = np.random.default_rng(0).standard_normal(system.shape[1])
     size = 0.0
     for _ in range(steps):
@@ -220,23 +203,16 @@ def largest_singular_value(system: Operator, steps: int = 60) -> float:
 
 @dataclass(frozen=True)
 class ChannelBlocks:
-    """(I_C ⊗ B)^-1 with B = K₀^T K₀ + mean of diag(W^T W), and how well it stands for U^T U.
+    """(I_C ⊗ B)^-1 with B = K₀^T K₀ + mean of diag(W^T W), as a preconditioner of U^T U."""
 
-    Attributes
-    ----------
-    inverse
-        B^-1 (H·W, H·W).
-    condition
-        Bound on the condition number of U^T U preconditioned with it, infinite where K₀ does not
-        have full column rank.
-    """
-
-    inverse: np.ndarray
+    inverse: np.ndarray  # B^-1 (H·W, H·W)
+    # Bound on the condition number of U^T U preconditioned with it, infinite where K₀ does not have
+    # full column rank.
     condition: float
 
     @staticmethod
     def of(gradient: GradientConstraint, weight_norm: float, weight_mean: float) -> ChannelBlocks:
-        """Blocks for ||W|| = `weight_norm` and `weight_mean`, the mean of diag(W^T W)."""
+        """Build blocks for ||W|| = `weight_norm` and `weight_mean`, the mean of diag(W^T W)."""
         block = gradient.block.reshape(
             -1, gradient.conv_shape.size[0] * gradient.conv_shape.size[1]
         )
@@ -248,7 +224,7 @@ class ChannelBlocks:
         return ChannelBlocks(inverse, (weight_norm**2 + least) / least)
 
     def solve(self, rhs: np.ndarray) -> np.ndarray:
-        """(I ⊗ B)^-1 rhs for rhs (n,)."""
+        """Return (I ⊗ B)^-1 rhs for rhs (n,)."""
         return (rhs.reshape(-1, self.inverse.shape[0]) @ self.inverse).ravel()
 
 
@@ -292,7 +268,7 @@ def refined_solve(
         step, count, stop = conjugate_gradients(system, precondition, residual, floor)
         x = x + step
         iterations += count
-        # Where the first guess determines x, rounds after the first find nothing to do.
+        # If the first guess determines x, later rounds have nothing to do.
         if count == 0:
             break
     return x, iterations, stop

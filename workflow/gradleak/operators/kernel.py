@@ -16,8 +16,8 @@ from gradleak.operators.gradient import GradientConstraint
 def thin_svd(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Thin SVD by divide and conquer; by QR iteration where that does not converge.
 
-    LAPACK's divide and conquer gives up on some well-conditioned matrices with many equal
-    singular values, as layers of one filter size have.
+    LAPACK's divide and conquer fails on some well-conditioned matrices with many equal singular
+    values, as in layers of one filter size.
     """
     try:
         return linalg.svd(matrix, full_matrices=False, check_finite=False)
@@ -27,27 +27,16 @@ def thin_svd(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @dataclass(frozen=True)
 class KernelPart:
-    """K on the kernel of W: what the gradient tells beyond the weights.
+    """K on the kernel of W: the information of the gradient beyond the weights."""
 
-    Attributes
-    ----------
-    convolution, factor
-        W of full row rank m, and the factor of W W^T.
-    lengths
-        Length (|W|,) of each row of K, 1 for a zero row.
-    left, values, basis
-        Singular triplets (|W|, r), (r,), (n, r) of K (I − W^+ W), K's rows having length 1.
-    dependencies
-        (rows, q), spans the left null space of U.
-    """
-
-    convolution: Convolution
+    convolution: Convolution  # W of full row rank m, and the factor of W W^T
     factor: BandCholesky
-    lengths: np.ndarray
+    lengths: np.ndarray  # length (|W|,) of each row of K, 1 for a zero row
+    # Singular triplets (|W|, r), (r,), (n, r) of K (I − W^+ W), K's rows having length 1.
     left: np.ndarray
     values: np.ndarray
     basis: np.ndarray
-    dependencies: np.ndarray
+    dependencies: np.ndarray  # (rows, q), spans the left null space of U
 
     @staticmethod
     def of(
@@ -74,7 +63,7 @@ class KernelPart:
         )
 
     def solve(self, system: Operator, values: np.ndarray) -> np.ndarray:
-        """U^+ `values` for `system` U = [W; K]."""
+        """Return U^+ `values` for `system` U = [W; K]."""
         split = self.convolution.shape[0]
         x = np.zeros(system.shape[1])
         # The second round is iterative refinement: it removes the squared condition number.

@@ -1,4 +1,4 @@
-"""Sizes of a convolution, and what follows from them alone."""
+"""Sizes of a convolution, and quantities that follow from them alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from gradleak.errors import ConfigError
 from gradleak.operators.axis import Axis, Gradient, Pair
 
-# On each axis, whether dJ/dZ may differ from 0 at a position.
+# On each axis, true at positions where dJ/dZ may be nonzero.
 Seen = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
 
@@ -19,21 +19,15 @@ Seen = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 class ConvShape:
     """Sizes of a convolutional layer without dilation or groups.
 
-    Attributes
-    ----------
-    channels, filters
-        Input channels C and output channels O.
-    kernel, stride, padding, size
-        Kernel sides, strides, zero padding on each side and input sides, each (height, width).
-
     Raises
     ------
     ConfigError
         If a size is not a positive whole number or the kernel exceeds the padded input.
     """
 
-    channels: int
-    filters: int
+    channels: int  # input channels C
+    filters: int  # output channels O
+    # Kernel sides, strides, zero padding on each side and input sides, each (height, width).
     kernel: Pair
     stride: Pair
     padding: Pair
@@ -83,7 +77,7 @@ class ConvShape:
 
     @property
     def covered(self) -> int:
-        """Pixels that some window holds."""
+        """Number of pixels inside some window."""
         rows, columns = (int(axis.windows.any(axis=0).sum()) for axis in self.axes)
         return self.channels * rows * columns
 

@@ -27,44 +27,25 @@ CHAINS = "solved in chains"
 
 @dataclass(frozen=True)
 class StructuralRank:
-    """What the sizes say about rank U.
+    """Information on rank U from sizes alone."""
 
-    Attributes
-    ----------
-    bound
-        Upper bound for every weight and gradient.
-    domain
-        Why the bound is the rank for almost every weight and gradient, or None if nothing here
-        proves that.
-    attained
-        Whether the layers behind let dJ/dZ be what the proof of `domain` asks for.
-    """
-
-    bound: int
+    bound: int  # upper bound for every weight and gradient
+    # Why the bound is the rank for almost every weight and gradient, None if not proved.
     domain: str | None
+    # True if the layers behind allow every dJ/dZ that the proof of `domain` needs.
     attained: bool = True
 
     @property
     def exact(self) -> bool:
-        """Whether the bound is the rank for almost every weight and gradient that there is."""
+        """True if the bound is the rank for almost every possible weight and gradient."""
         return self.domain is not None and self.attained
 
 
 def structural_rank(shape: ConvShape, behind: Behind | None = None) -> StructuralRank:
     """Return the bound on rank U and the domain of equality that the layer lies in.
 
-    Parameters
-    ----------
-    shape
-        Sizes of the layer.
-    behind
-        What follows the layer; None for a dJ/dZ that can be anything.
-
-    Returns
-    -------
-    StructuralRank
-        Both parts hold whatever the scale of weights and gradients; the equality, for almost
-        all of them.
+    Both hold whatever the scale of weights and gradients; the equality, for almost all of them.
+    `behind` are the following layers; None for a dJ/dZ that can be anything.
     """
     if behind is None:
         return StructuralRank(rank_bound(shape), exact_domain(shape))
@@ -75,7 +56,7 @@ def structural_rank(shape: ConvShape, behind: Behind | None = None) -> Structura
         domain = ROW_LIMITED
     if domain is not None:
         return StructuralRank(bound, domain)
-    # Not proved for these layers behind, but one dJ/dZ with this rank would do.
+    # Not proved for these layers behind, but one dJ/dZ with this rank would suffice.
     domain = exact_domain(shape, seen)
     if domain is None and bound == rank_bound(shape):
         domain = exact_domain(shape)
@@ -88,20 +69,8 @@ def rank_bound(shape: ConvShape, seen: Seen | None = None) -> int:
     ``min(covered, C sum_f min(n_f, sum_k min(O, |P_k|)) + sum_p min(O, C |K_p|) - d)``: the first
     sum bounds the rank of K phase by phase, the second that of W, and d counts independent
     combinations of rows of W that are also combinations of rows of K. P_k are the positions where
-    offset k meets a pixel and delta may differ from 0, K_p the offsets that meet one at position
-    p, n_f the pixels of phase f.
-
-    Parameters
-    ----------
-    shape
-        Sizes of the layer.
-    seen
-        Where delta may differ from 0, None for everywhere.
-
-    Returns
-    -------
-    int
-        The bound, at most the number of covered pixels.
+    offset k meets a pixel and delta may be nonzero (`seen`, None for everywhere), K_p the offsets
+    that meet one at position p, n_f the pixels of phase f.
     """
     filters, channels = shape.filters, shape.channels
     height, width = shape.axes
@@ -125,22 +94,18 @@ def exact_domain(
     """Return the domain in which rank U equals the bound, or None.
 
     On a domain, rank U = :func:`rank_bound` for all (w, delta) outside a set of measure zero,
-    whatever their scale. None says only that no proof covers the layer: the equality often holds.
+    whatever their scale. It is ``PATCHES``, ``CHAINS``, ``SINGLE_FILTER`` or ``ROW_LIMITED``. None
+    says only that no proof covers the layer: the equality often holds.
 
     Parameters
     ----------
     shape
         Sizes of the layer.
     seen
-        Where delta may differ from 0, None for everywhere.
+        Positions where delta may be nonzero, None for everywhere.
     filters
-        How many rows of delta can be unit vectors at any positions seen while the others are 0;
-        None for all. With 0 the weights alone must suffice.
-
-    Returns
-    -------
-    str or None
-        One of ``PATCHES``, ``CHAINS``, ``SINGLE_FILTER`` and ``ROW_LIMITED``.
+        Number of rows of delta that can be unit vectors at any positions seen while the others
+        are 0; None for all. With 0 the weights alone must suffice.
     """
     height, width = shape.axes
     free = shape.filters if filters is None else filters
@@ -162,7 +127,7 @@ def exact_domain(
 
 
 def _gradients(shape: ConvShape, seen: Seen | None) -> tuple[Gradient, Gradient]:
-    """K₀ on both axes."""
+    """Return K₀ on both axes."""
     height, width = shape.axes
     return (
         (Gradient(height), Gradient(width))
@@ -177,7 +142,7 @@ def _peels(
     gradients: tuple[Gradient, Gradient] | None = None,
     free: int = 0,
 ) -> bool:
-    """Whether solving patches with at most O unknowns each, and offsets with `free`, leaves none.
+    """True if solving patches with at most O unknowns each, and offsets with `free`, leaves none.
 
     ``unknown`` (height, width) is 1 at the covered pixels to find, in every channel.
     """
@@ -212,7 +177,7 @@ def _without_padding(shape: ConvShape) -> tuple[ConvShape | None, tuple[slice, s
 
 
 def _owners(shape: ConvShape) -> tuple[list[Pair], list[Pair], int]:
-    """Kernel sides of the folded channels, those beyond 1 x 1, and how many filters need these."""
+    """Kernel sides of the folded channels, those beyond 1 x 1, and the filters these need."""
     sides = shape.phase_channels
     large = [side for side in sides if side != (1, 1)]
     return sides, large, max(0, shape.filters - (len(sides) - len(large)))
@@ -221,7 +186,7 @@ def _owners(shape: ConvShape) -> tuple[list[Pair], list[Pair], int]:
 def _product_box(shape: ConvShape) -> Pair | None:
     """Box B such that the row-limited rank follows from independent products delta_o t^u, u in B.
 
-    None where filters cannot be given two channels each, or one with a 1 x 1 box.
+    None if filters cannot be given two channels each, or one with a 1 x 1 box.
     """
     sides, large, needed = _owners(shape)
     if any(shape.padding) or 2 * needed > len(large):
@@ -234,7 +199,7 @@ def _product_box(shape: ConvShape) -> Pair | None:
 
 
 def _is_row_limited(shape: ConvShape) -> bool:
-    """Whether the O^2 combinations shared by W and K are the only dependencies of the rows."""
+    """True if the O^2 combinations shared by W and K are the only dependencies of the rows."""
     sides, large, needed = _owners(shape)
     if needed > len(large):
         return False
@@ -252,7 +217,7 @@ def _is_row_limited(shape: ConvShape) -> bool:
 
 
 def _has_chains(shape: ConvShape, free: int) -> bool:
-    """Whether filters in chains, and `free` gradients in two corners, give all covered pixels."""
+    """True if filters in chains, and `free` gradients in two corners, give all covered pixels."""
     sides = shape.phase_channels
     count = shape.filters - len(sides)
     if count < 1:
@@ -278,14 +243,14 @@ def _has_chains(shape: ConvShape, free: int) -> bool:
 
 
 def _boxes_before(before: int, extra: int, step: int) -> int:
-    """Boxes, a step apart, over the last ``before`` positions and ``extra`` pixels after them."""
+    """Count boxes, a step apart, over the last ``before`` positions and ``extra`` pixels after."""
     if before == 0:
         return int(extra > 0)
     return 1 - (1 - before) // step
 
 
 def _boxes_after(length: int, side: int, step: int) -> int:
-    """Boxes of a side, a step apart, over the first ``length`` pixels."""
+    """Count boxes of a side, a step apart, over the first ``length`` pixels."""
     if length == 0:
         return 0
     return 1 + max(0, -((side - length) // step))

@@ -19,16 +19,16 @@ from gradleak.operators.kernel import KernelPart
 # Relative to the largest singular value, after each row of K was scaled to length 1. In the
 # layers measured, true directions lie above 1e-7 and the dependencies of docs/rank.md below 1e-13.
 RANK_TOLERANCE = 1e-10
-# Below this many unknowns or rows U itself is decomposed.
+# With fewer unknowns or rows than this, U itself is decomposed.
 DENSE_LIMIT = 400
 DENSE_BYTES = 4 * 2**30
-# Rows of K up to which its part on W's kernel is decomposed.
+# Largest number of rows of K for decomposing its part on W's kernel.
 KERNEL_ROWS = 1000
-# Relative error of a solve inside of Lanczos, in the norm of U, and so of the eigenvalue found.
+# Relative error of a solve inside Lanczos, in the norm of U, and so of the eigenvalue found.
 INNER = 1e-4
-# The damped factor tells singular values apart whose squares are this many times its damping.
+# The damped factor resolves singular values whose squares are this many times its damping.
 ABOVE_DAMPING = 100.0
-# Unknowns up to which U is decomposed for the smallest singular value that the factor cannot tell.
+# Largest number of unknowns to decompose U for a smallest singular value the factor misses.
 DENSE_CONDITION = 3000
 
 
@@ -40,22 +40,16 @@ class LayerSystem(Operator):
     convolution, gradient
         W and K.
     keep
-        bool (O·P,), the rows of W that count, None for all. Behind a ReLU an output of 0 says
-        nothing of its linear output, so its row is left out.
+        bool (O·P,), the rows of W that count, None for all. Behind a ReLU an output of 0 does not
+        determine its linear output, so its row is left out.
     pinned
         bool (n,), unknowns known to be 0, each with a unit row below K; None for none.
 
-    Attributes
-    ----------
-    weights
-        The rows of W that count, sparse.
-    split
-        Their number: the first row of K.
-
     Notes
     -----
-    Five paths, the first that applies. ``column`` and ``row`` need all rows of W, and a banded
-    factor of W that is cheap:
+    `weights` are the rows of W that count, sparse, and `split` is their number. Five paths, the
+    first that applies. ``column`` and ``row`` need all rows of W, and a banded factor of W that is
+    cheap:
 
     * K₀ of full column rank and no weaker than W (``blocks``): U has rank n. Conjugate gradients
       preconditioned with K₀^T K₀, one block for all channels.
@@ -92,14 +86,14 @@ class LayerSystem(Operator):
         self.shape = (self._unit + units, convolution.shape[1])
 
     def apply(self, x: np.ndarray) -> np.ndarray:
-        """U x = [W x; K x], followed by the pinned unknowns."""
+        """Return U x = [W x; K x], followed by the pinned unknowns."""
         parts = [self.weights @ x, self.gradient.apply(x)]
         if self.pinned is not None:
             parts.append(x[self.pinned])
         return np.concatenate(parts)
 
     def adjoint(self, y: np.ndarray) -> np.ndarray:
-        """U^T y."""
+        """Return U^T y."""
         out = self.weights_t @ y[: self.split]
         out += self.gradient.adjoint(y[self.split : self._unit])
         if self.pinned is not None:
@@ -107,7 +101,7 @@ class LayerSystem(Operator):
         return out
 
     def dense(self) -> np.ndarray:
-        """U (m + |W|, n).
+        """Return U (m + |W|, n).
 
         Raises
         ------
@@ -126,7 +120,7 @@ class LayerSystem(Operator):
 
     @cached_property
     def path(self) -> str:
-        """``column``, ``row``, ``dense``, ``blocks`` or ``gram``, as the class describes."""
+        """``column``, ``row``, ``dense``, ``blocks`` or ``gram``, see the class."""
         w = self.convolution
         large = min(self.shape) > DENSE_LIMIT
         if large and self._blocks.condition <= gram.BLOCK_CONDITION:
@@ -170,16 +164,16 @@ class LayerSystem(Operator):
         return np.where(lengths > 0, factor * row / np.where(lengths > 0, lengths, 1.0), 1.0)
 
     def balanced(self, factor: float = 1.0) -> LayerSystem:
-        """The same system with K's rows, filter by filter, `factor` times as long as W's are."""
+        """Scale K's rows, filter by filter, to `factor` times the length of W's."""
         gradient = self.gradient.scaled(self._filter_factors(factor))
         return LayerSystem(self.convolution, gradient, self.keep, self.pinned)
 
     def balance(self, values: np.ndarray, factor: float = 1.0) -> tuple[LayerSystem, np.ndarray]:
-        """`balanced` and its right-hand side.
+        """Return `balanced` and its right-hand side.
 
-        It has the rank of U, and the same solution where `values` is consistent. Where rounding
-        errors in proportion to each row are all that is wrong with V, small gradients then weigh
-        as much as their accuracy deserves.
+        It has the rank of U, and the same solution if `values` is consistent. If V has only
+        rounding errors in proportion to each row, small gradients are thereby weighted by their
+        accuracy.
         """
         factors, scaled = self._filter_factors(factor), values.copy()
         rows = scaled[self.split : self._unit].reshape(factors.size, -1)
@@ -194,11 +188,10 @@ class LayerSystem(Operator):
     def rank(self) -> int:
         """Numerical rank of U.
 
-        A singular value counts when it exceeds `RANK_TOLERANCE` times the largest, K's rows
-        having been scaled (which leaves the rank as it is: gradients are often orders of
-        magnitude smaller than weights): to length 1 on the row path, to the length of W's, filter
-        by filter, on the paths ``blocks`` and ``gram``. On the dense path the tolerance is
-        max(shape)·eps, NumPy's.
+        A singular value counts when it exceeds `RANK_TOLERANCE` times the largest, after scaling
+        K's rows. Scaling keeps the rank, and gradients are often orders of magnitude smaller than
+        weights. Rows get length 1 on the row path, and the length of W's, filter by filter, on the
+        paths ``blocks`` and ``gram``. On the dense path the tolerance is max(shape)·eps, NumPy's.
         """
         if self.path == "column":
             return self.shape[1]
@@ -215,7 +208,7 @@ class LayerSystem(Operator):
         return scaled._gram_rank()
 
     def _gram_rank(self) -> int:
-        """Unknowns less the singular values below the tolerance, found from below."""
+        """Unknowns minus the singular values below the tolerance, found from below."""
         factor, n = self._factor, self.shape[1]
         if not factor.suspects:
             return n
@@ -229,19 +222,19 @@ class LayerSystem(Operator):
             count *= 2
 
     def condition(self, padding: str = "known") -> float:
-        """Largest over smallest non-zero singular value of U, unscaled.
+        """Return the largest over the smallest non-zero singular value of U, unscaled.
 
         Parameters
         ----------
         padding
             ``known``: padded pixels are zeros that are left out. ``unknowns``: they are unknowns,
-            each with a row that says it is 0, as in R-GAP's Table 2.
+            each with a row that sets it to 0, as in R-GAP's Table 2.
 
         Raises
         ------
         NumericsError
-            If `padding` is neither, or ``unknowns`` is asked of a system with pinned unknowns; if
-            U is 0; if K outweighs W so far that rounding hides the smallest singular value.
+            If `padding` is neither, or ``unknowns`` is requested for a system with pinned unknowns;
+            if U is 0; if K outweighs W so far that rounding hides the smallest singular value.
         """
         if padding == "unknowns":
             return self._with_padding().condition()
@@ -261,7 +254,7 @@ class LayerSystem(Operator):
         return float(gram.largest_singular_value(self, 200) / lowest)
 
     def _column_condition(self) -> float | None:
-        """Both ends of the spectrum by Lanczos; None where conjugate gradients do not get there.
+        """Both ends of the spectrum by Lanczos; None where conjugate gradients do not converge.
 
         They solve N x = v for N = U^T U, preconditioned with M = W^T W <= N. Where their residual r
         has r^T M^-1 r <= INNER² v^T x, the error of x is at most INNER ||x|| in the norm of N, as
@@ -327,16 +320,11 @@ class LayerSystem(Operator):
         )
 
     def solve(self, values: np.ndarray, start: np.ndarray | None = None) -> Solution:
-        """Least-squares solution of U x = `values` that is nearest to `start`.
+        """Return the least-squares solution of U x = `values` that is nearest to `start`.
 
-        Parameters
-        ----------
-        values
-            V: the kept rows of z, dJ/dW, and a 0 for each pinned unknown.
-        start
-            (n,), zero unless given: zero yields R-GAP's minimum-norm solution x = U^+ V, any
-            other start x₀ yields x₀ + U^+ (V − U x₀), what gradient descent on ||U x − V||²
-            from x₀ converges to.
+        `values` is V: the kept rows of z, dJ/dW, and a 0 for each pinned unknown. `start` (n,) is
+        zero by default, which gives R-GAP's minimum-norm solution x = U^+ V. Any other start x₀
+        gives x₀ + U^+ (V − U x₀), the limit of gradient descent on ||U x − V||² from x₀.
         """
         begin = np.zeros(self.shape[1]) if start is None else start.astype(np.float64)
         step, iterations, stop = self._step(values - self.apply(begin))
@@ -344,7 +332,7 @@ class LayerSystem(Operator):
         return Solution(x, float(np.linalg.norm(self.apply(x) - values)), iterations, stop)
 
     def _step(self, values: np.ndarray) -> tuple[np.ndarray, int, str]:
-        """U^+ `values`, steps and stop reason, on the path of this layer."""
+        """Return U^+ `values`, steps and stopping reason, on the path of this layer."""
         if self.path == "column":
             factor = self.convolution.factor
             assert factor is not None
@@ -374,7 +362,7 @@ class LayerSystem(Operator):
 
 
 class _Unsolved(Exception):
-    """Conjugate gradients ended before their answer was one."""
+    """Conjugate gradients ended without a solution."""
 
 
 class _WeightRows(Operator):

@@ -1,1 +1,1 @@
-"""Servers: what weights they send, honest or malicious, and what they keep to themselves."""
+"""Servers, honest or malicious: the weights they send and the secrets they keep."""

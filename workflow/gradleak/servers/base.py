@@ -1,4 +1,4 @@
-"""The contract of a server, and the files of those that are not honest."""
+"""Base class of servers, and the files of malicious ones."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradleak.section import Method
 
 if TYPE_CHECKING:
     from gradleak.models.files import ModelFile
-# Apart from the seeds of initial weights and of defences.
+# Separate from the seeds of initial weights and of defences.
 SEED = 15_485_863
 
 
@@ -25,7 +25,7 @@ class Server(Method):
     def corrupt(
         self, chain: Chain, weights: Mapping[str, np.ndarray], seed: int
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Parameters that are sent instead of `weights`, and the values of the secret."""
+        """Return the parameters sent instead of `weights`, and the values of the secret."""
 
 
 def build(settings: Mapping[str, Any]) -> Server:
@@ -35,16 +35,10 @@ def build(settings: Mapping[str, Any]) -> Server:
 
 
 def create(paths: tuple[str, str], models: ModelFile, settings: Mapping[str, Any]) -> None:
-    """Write what a server sends and what it keeps.
+    """Write the model file that a server sends and its secret file, in `paths`.
 
-    Parameters
-    ----------
-    paths
-        Model file to send, and secret file.
-    models
-        The honest model file; its architectures stay as they are.
-    settings
-        Entry of ``servers`` in config.yaml.
+    `models` is the honest model file, whose architectures stay as they are; `settings` is an entry
+    of ``servers`` in config.yaml.
     """
     from gradleak.models import files
     from gradleak.servers.secret import Secret, Secrets

@@ -15,21 +15,21 @@ from gradleak.servers.base import Server
 
 
 class ClassFishingServer(Server):
-    """Leaves the last layer's weights to one class alone.
+    """Restricts the last layer's weights to one class.
 
     All other rows are zero, and their biases are so high that the class's probability is near 0:
-    an image of another class then sends nothing back through the last layer, and the gradient of
-    every layer before is that of the class's images.
+    an image of another class then sends no gradient back through the last layer, and the gradient
+    of every layer before is that of the class's images.
     """
 
     method: Literal["class_fishing"] = "class_fishing"
     target: Whole = 0  # the class
-    bias: PositiveFloat = 10.0  # what the other classes' biases are above its own
+    bias: PositiveFloat = 10.0  # of the other classes, above the fished one's
 
     def corrupt(
         self, chain: Chain, weights: Mapping[str, np.ndarray], seed: int
     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """See `gradleak.servers.base.Server`; `seed` changes nothing."""
+        """See `gradleak.servers.base.Server`; `seed` is ignored."""
         last = chain.layers[-1]
         assert isinstance(last, LinearLayer)
         if self.target >= last.outputs:

@@ -12,27 +12,18 @@ from gradleak.models.chain import Chain, LinearLayer
 
 @dataclass(frozen=True)
 class ClassifierDesign:
-    """How each class gets nodes of its own.
+    """Assignment of nodes to each class."""
 
-    Parameters
-    ----------
-    kind
-        ``naive``: one node a class and layer, joined by weights of 1, all else zero. ``paired``:
-        eq. (10) to (13). ``untouched``: the weights as they are; the attack then solves for what
-        all rows have in common.
-    sigma
-        σ of eq. (12) relative to the initial limit of the layer, 1/sqrt(inputs).
-    paths
-        Pairs of nodes of each class, parallel to each other: dropout has to hit all of them to
-        lose the class (section 3.5).
-    output_bias
-        B, added to the bias of the first class: its probability is near 1, and those of the other
-        classes of the order e^−B.
-    """
-
+    # ``naive``: one node per class and layer, joined by weights of 1, all else zero. ``paired``:
+    # eq. (10) to (13). ``untouched``: the weights as they are; the attack then solves for what all
+    # rows have in common.
     kind: str
-    sigma: float
+    sigma: float  # σ of eq. (12) relative to the initial limit of the layer, 1/sqrt(inputs)
+    # B, added to the bias of the first class: its probability is near 1, and those of the other
+    # classes of the order e^−B.
     output_bias: float
+    # Parallel pairs of nodes of each class: dropout has to hit all of them to lose the class
+    # (section 3.5).
     paths: int = 1
 
     def write(
@@ -42,9 +33,9 @@ class ClassifierDesign:
         references: np.ndarray,
         generator: np.random.Generator,
     ) -> dict[str, np.ndarray]:
-        """Put the design into `weights`; returns ``nodes`` and ``path`` of `Secret`.
+        """Write the design into `weights`; return ``nodes`` and ``path`` of `Secret`.
 
-        `references` (3, n) are features that the convolutions give.
+        `references` (3, n) are features from the convolutions.
         """
         layers = [layer for layer in chain.layers if isinstance(layer, LinearLayer)]
         check_width(chain, layers, self.kind, self.paths)
@@ -70,10 +61,10 @@ class ClassifierDesign:
         references: np.ndarray,
         generator: np.random.Generator,
     ) -> dict[str, np.ndarray]:
-        """Eq. (10) to (13), from the output backwards.
+        """Write eq. (10) to (13), from the output backwards.
 
-        The paper picks nodes at random; here each class gets those whose weights on its path are
-        large already, which changes no weight and leaves more signal.
+        The paper picks nodes at random. Here each class gets those with already large weights on
+        its path, which changes no weight and leaves more signal.
         """
         opened = []
         classes = layers[-1].outputs
@@ -106,7 +97,7 @@ class ClassifierDesign:
         nodes: np.ndarray,
         generator: np.random.Generator,
     ) -> None:
-        """Eq. (10), (11): each second row of a pair is α < 0 times the first."""
+        """Write eq. (10), (11): each second row of a pair is α < 0 times the first."""
         alpha = -generator.uniform(0.8, 1.25, len(nodes) // 2)
         weight = weights[f"{first.name}.weight"]
         weight[nodes[1::2]] = alpha[:, None] * weight[nodes[::2]]
@@ -123,8 +114,8 @@ def _keep_open(
 ) -> None:
     """Raise biases of decoupled nodes that the references would close.
 
-    Eq. (13) takes |b|, but the nodes also get what all other nodes of the layer before send, which
-    is often more than |b| is.
+    Eq. (13) takes |b|, but the nodes also receive the outputs of all other nodes of the layer
+    before, which are often larger than |b|.
     """
     x = references.astype(np.float32)
     for number, layer in enumerate(layers[:-1]):
@@ -140,17 +131,17 @@ def _keep_open(
 
 
 def pairs(layers: list[LinearLayer]) -> bool:
-    """Whether the first layer's activation cuts negative values, so that nodes come in pairs."""
+    """True if the first layer's activation cuts negative values, so that nodes come in pairs."""
     return len(layers) > 1 and layers[0].activation.name in ("relu", "leaky_relu")
 
 
 def check_width(chain: Chain, layers: list[LinearLayer], kind: str, paths: int) -> None:
-    """Refuse a classifier that has too few nodes.
+    """Check that a classifier has enough nodes.
 
     Raises
     ------
     ConfigError
-        Naming the layer.
+        If not, naming the layer.
     """
     classes = layers[-1].outputs
     for number, layer in enumerate(layers[:-1]):
@@ -166,16 +157,16 @@ def check_width(chain: Chain, layers: list[LinearLayer], kind: str, paths: int) 
 
 
 def _assigned(sizes: np.ndarray, times: int) -> np.ndarray:
-    """`times` different columns for each row of `sizes` (n, width), so that their sum is large."""
+    """Assign `times` different columns to each row of `sizes` (n, width), for a large sum."""
     rows = np.repeat(sizes, times, axis=0)
-    # Imported here, since it takes a third of a second that every server would pay.
+    # Imported here: it takes a third of a second that every server would pay.
     from scipy.optimize import linear_sum_assignment
 
     return np.asarray(linear_sum_assignment(rows, maximize=True)[1])
 
 
 def _naive(layers: list[LinearLayer], weights: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Node n of each layer belongs to class n; the first layer takes the mean of its input."""
+    """Assign node n of each layer to class n; the first layer takes the mean of its input."""
     classes = layers[-1].outputs
     each = np.arange(classes)
     for number, layer in enumerate(layers):
@@ -188,6 +179,6 @@ def _naive(layers: list[LinearLayer], weights: dict[str, np.ndarray]) -> dict[st
         if layer.bias:
             bias = weights[f"{layer.name}.bias"]
             bias[:] = 0.0
-            # Keeps ReLU open for an image that is black.
+            # Keeps ReLU active for a black image.
             bias[:classes] = 1.0 if layer is not layers[-1] else 0.0
     return {"nodes": each[:, None], "path": np.ones((classes, 1))}

@@ -10,8 +10,8 @@ from gradleak.errors import ConfigError
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.servers.plan import Plan, Step
 
-# Shifts behind a normalisation that leave ReLU open, and shut: an image's darkest pixel is rarely
-# three deviations below the mean, and no pixel is ten above.
+# Shifts behind a normalisation that keep ReLU active or inactive: an image's darkest pixel is
+# rarely three deviations below the mean, and no pixel is ten above.
 OPEN = 3.0
 SHUT = 10.0
 # Slack for float32 where a sum must not be positive.
@@ -20,27 +20,17 @@ ROUNDING = 1e-5
 
 @dataclass(frozen=True)
 class ConvolutionDesign:
-    """How the paths are written into the filters.
+    """Construction of the paths in the filters."""
 
-    Parameters
-    ----------
-    naive
-        Magnitude 1 on the paths, zero elsewhere, channels in order. Else eq. (20): β on the paths,
-        Gaussian between considered channels that no path joins, shuffled channels.
-    beta
-        β of each convolution; one value for all.
-    noise
-        σ of eq. (20) relative to β.
-    spare
-        What becomes of the channels that carry no path, which eq. (20) leaves as they are.
-        ``keep``: that, literally; then they leak into the copies. ``noise``: their weights into
-        considered channels are Gaussian too. ``silent``: their biases are low enough for ReLU to
-        give 0 for every image with values in [0, 1], and no weight of theirs is touched.
-    """
-
+    # Magnitude 1 on the paths, zero elsewhere, channels in order. Else eq. (20): β on the paths,
+    # Gaussian between considered channels that no path joins, shuffled channels.
     naive: bool
-    beta: tuple[float, ...]
-    noise: float
+    beta: tuple[float, ...]  # β of each convolution; one value for all
+    noise: float  # σ of eq. (20) relative to β
+    # Treatment of the channels without a path, which eq. (20) leaves as they are. ``keep``:
+    # literally that; they then leak into the copies. ``noise``: their weights into considered
+    # channels are Gaussian too. ``silent``: their biases are low enough for ReLU to give 0 for
+    # every image with values in [0, 1], and their weights are not changed.
     spare: str
 
     def write(
@@ -50,7 +40,7 @@ class ConvolutionDesign:
         plan: Plan,
         generator: np.random.Generator,
     ) -> dict[str, np.ndarray]:
-        """Put the paths into `weights`; returns ``channel{l}``, the filters of each step."""
+        """Write the paths into `weights`; return ``channel{l}``, the filters of each step."""
         layers = chain.convolutions
         betas = self.beta * len(layers) if len(self.beta) == 1 else self.beta
         if len(betas) != len(layers):
@@ -60,7 +50,7 @@ class ConvolutionDesign:
             )
         channels = {}
         before = np.arange(chain.input[0])
-        # The largest signal of a considered channel, and bounds that count its noise as well.
+        # The largest signal of a considered channel, and bounds that include its noise.
         most, ceiling = 1.0, np.ones(len(before))
         for number, (layer, step, beta) in enumerate(zip(layers, plan.steps, betas, strict=True)):
             count = len(step.parent)
@@ -84,7 +74,7 @@ class ConvolutionDesign:
         scale: tuple[float, float],
         generator: np.random.Generator,
     ) -> None:
-        """Paths of one layer, from channels[0] to channels[1]; `scale` is β and largest input."""
+        """Write a layer's paths from channels[0] to channels[1]; `scale`: β, largest input."""
         (before, chosen), (beta, most) = channels, scale
         weight = weights[f"{layer.name}.weight"]
         bias = weights[f"{layer.name}.bias"] if layer.bias else None
@@ -105,7 +95,7 @@ class ConvolutionDesign:
             rows[:, sources] = noise
             weight[chosen] = rows
         if layer.normed:
-            # Of a normalised value few are more than this many deviations from 0.
+            # Few normalised values are more than this many deviations from 0.
             norm = weights[f"{layer.name}_norm.bias"]
             norm[:] = -SHUT if self.spare == "silent" or self.naive else norm
             norm[chosen] = OPEN
@@ -117,7 +107,7 @@ class ConvolutionDesign:
         if self.naive:
             return
         if layer.activation.name == "sigmoid":
-            # Around the middle of its input a sigmoid is closest to linear.
+            # A sigmoid is closest to linear around the middle of its input.
             bias[chosen] = -0.5 * beta * step.sign
         bias[chosen] += self.noise * beta * most * np.abs(generator.standard_normal(len(chosen)))
 
@@ -128,10 +118,10 @@ def _silence(
     channels: tuple[np.ndarray, np.ndarray],
     ceiling: np.ndarray,
 ) -> np.ndarray:
-    """Lower the biases of all channels but channels[1] until no image can wake them.
+    """Lower the biases of all channels but channels[1] until no image can activate them.
 
-    `ceiling` bounds the values of channels[0], which alone come in and are not negative, from
-    above; returned are the bounds of channels[1].
+    `ceiling` bounds the values of channels[0], the only inputs, which are not negative, from
+    above. Returns the bounds of channels[1].
     """
     before, chosen = channels
     if layer.normed:
@@ -145,7 +135,7 @@ def _silence(
 
 
 def check_spare(chain: Chain, spare: str) -> None:
-    """Refuse ``silent`` where nothing can be silenced."""
+    """Raise for ``silent`` where no channel can be silenced."""
     other = [a.activation.name for a in chain.convolutions if a.activation.name != "relu"]
     if spare == "silent" and other:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""The honest server, which is not run: clients get the model's own weights."""
+"""The honest server, which needs no job: clients get the model's own weights."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class MkorServer(Server):
     method: Literal["mkor"] = "mkor"
     convolutions: Literal["inconspicuous", "naive"] = "inconspicuous"  # eq. 20 or section 3.4.1
     classifier: Literal["paired", "naive", "untouched"] = "paired"  # eq. 10 to 13, section 3.2.2
-    shifts: Whole | None = None  # I, four-direction layers; None for as many as there is room for
+    shifts: Whole | None = None  # I, four-direction layers; None for as many as fit
     # β of each convolution, or one for all. The paper gives no values; the authors' code has 1.
     beta: PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)] = 1.0
     noise: Annotated[float, Field(ge=0)] = 1e-3
@@ -68,13 +68,13 @@ def references(chain: Chain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
 
 
 def _keeps_constant(layer: ConvLayer) -> bool:
-    """Whether a layer makes constant maps of constant maps, whatever else is in the batch."""
+    """True if a layer maps constant maps to constant maps, whatever else is in the batch."""
     padded = any(layer.shape.padding) and layer.padding_mode != "replicate"
     return not padded and not layer.skip and not layer.normed
 
 
 def _of_constant_maps(chain: Chain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
-    """`references` where one number a channel tells all: no pass, and no import of PyTorch."""
+    """Compute `references` from one number per channel, without a pass or PyTorch's import."""
     values = np.repeat(np.array(REFERENCES)[:, None], chain.input[0], axis=1)
     grid = chain.input[1:]
     for layer in chain.convolutions:

@@ -2,8 +2,8 @@
 
 Every considered channel is a copy of one channel of the layer before, read at one tap of the
 kernel. "Shift" layers make four copies of each, one of them moved by a pixel to the right, one
-down, one both ("4-direction layers" of MKOR section 3.4.1); where a max pool follows, the first
-layer also carries 1 − x, whose maximum is the minimum of x.
+down, one both ("4-direction layers" of MKOR section 3.4.1). If a max pool follows, the first
+layer also carries 1 − x, whose maximum is one minus the minimum of x.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DIRECTIONS = ((0, 0), (0, 1), (1, 0), (1, 1))
 class Step:
     """Considered channels of one convolution, in an order of their own."""
 
-    # Place (n,) among the considered channels of the layer before; of the image's own channels in
+    # Index (n,) among the considered channels of the layer before, or among the image's channels in
     # the first layer.
     parent: np.ndarray
     tap: np.ndarray  # (n, 2) row and column of the kernel that is read
@@ -31,30 +31,25 @@ class Step:
 
 @dataclass(frozen=True)
 class Plan:
-    """Paths of a chain, and where in the image each feature lies."""
+    """Paths of a chain, and the image region of each feature."""
 
     steps: tuple[Step, ...]  # one for each convolution
     # Channel of the image (n,) that each considered feature channel carries, and 1 or −1.
     colour: np.ndarray
     sign: np.ndarray
-    # (n, 2) pixel at which the region of the feature channel's place (0, 0) begins.
+    # (n, 2) pixel at which the region of the feature channel's position (0, 0) begins.
     first: np.ndarray
-    # Pixels between regions of neighbouring places, and side of a region, 2^(I+J) in eq. (14).
+    # Pixels between regions of neighbouring positions, and side of a region, 2^(I+J) in eq. (14).
     stride: int
     side: int
-    average: bool  # whether a feature is the mean of its region (average pools), not the maximum
+    average: bool  # true if a feature is the mean of its region (average pools), not the maximum
 
 
 def plan(chain: Chain, shifts: int | None = None) -> Plan:
     """Lay MKOR's paths through a chain (section 3.4.1, eq. 14 to 16).
 
-    Parameters
-    ----------
-    chain
-        Convolutions, then fully connected layers.
-    shifts
-        I, the number of four-direction layers: the last ones that a pool or a stride of 2 follows.
-        None for as many as the layers have filters for.
+    `shifts` is I, the number of four-direction layers: the last ones followed by a pool or a
+    stride of 2. None for as many as the layers have filters for.
 
     Raises
     ------
@@ -92,7 +87,7 @@ def plan(chain: Chain, shifts: int | None = None) -> Plan:
 
 @dataclass
 class _State:
-    """What considered channels carry after the layers so far."""
+    """Content of the considered channels after the layers so far."""
 
     colour: np.ndarray
     sign: np.ndarray
@@ -119,9 +114,9 @@ class _State:
 
 
 def _central_tap(layer: ConvLayer, shift: bool) -> np.ndarray:
-    """Tap (2,) that copies read: the kernel's centre; without padding, what covers the middle.
+    """Tap (2,) that copies read: the kernel's centre; without padding, one that covers the middle.
 
-    A convolution without padding leaves a margin of its input unread; it is split evenly.
+    A convolution without padding leaves a margin of its input unread, which is split evenly.
     """
     shape, out = layer.shape, []
     for size, kernel, stride, padding, count in zip(
@@ -134,7 +129,7 @@ def _central_tap(layer: ConvLayer, shift: bool) -> np.ndarray:
 
 
 def _check(chain: Chain, layer: ConvLayer) -> None:
-    """Refuse a layer that no path leads through."""
+    """Raise for a layer that no path can pass."""
     if layer.skip:
         raise ConfigError(
             f"{chain.name}: {layer.name} has a skip connection, through which MKOR lays no path; "
@@ -162,7 +157,7 @@ def _shift_layers(chain: Chain, groups: int, shifts: int | None) -> set[int]:
     Raises
     ------
     ConfigError
-        If a layer has too few filters, or `shifts` are more than there is room for.
+        If a layer has too few filters, or not as many layers as `shifts` fit.
     """
     layers = chain.convolutions
     able = [

@@ -1,4 +1,4 @@
-"""What a malicious server keeps to itself, in a file that only its attack reads."""
+"""A malicious server's secret, in a file that only its attack reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gradleak.metadata import Metadata
 
 # Gray levels of the constant images whose features a server computes for itself.
 REFERENCES = (0.0, 0.5, 1.0)
-# What each method's secret cannot do without: types, and shapes for each draw.
+# Required values of each method's secret: types, and shapes per initialization.
 NEEDED: Mapping[str, Mapping[str, tuple[tuple[str, ...], tuple[int | None, ...]]]] = {
     "mkor": {"references": (FLOATS, (len(REFERENCES), None))},
     "class_fishing": {"target": (("int64",), ())},
@@ -30,7 +30,7 @@ class _Metadata(Metadata):
 
 @dataclass(frozen=True)
 class Secret:
-    """One server's knowledge of one network under one draw of weights."""
+    """A server's knowledge of one network under one initialization."""
 
     method: str  # method of the server: ``mkor`` or ``class_fishing``
     fingerprint: str  # of the weights that it sent (`gradleak.models.files.fingerprint`)
@@ -43,19 +43,13 @@ class Secret:
 
 
 class Secrets:
-    """Secrets of all networks and draws in a model file.
-
-    Parameters
-    ----------
-    entries
-        ``{chain: [secret of each seed]}``.
-    """
+    """Secrets ``{chain: [secret of each seed]}`` of all networks and seeds in a model file."""
 
     def __init__(self, entries: Mapping[str, list[Secret]]) -> None:
         self._entries = entries
 
     def of(self, chain: str, seed: int) -> Secret:
-        """Secret of one network under one draw."""
+        """Secret of one network under one seed."""
         return self._entries[chain][seed]
 
     def save(self, path: str, provenance: dict[str, Any]) -> None:
@@ -84,7 +78,7 @@ class Secrets:
         Raises
         ------
         ArtifactError
-            If the file is missing, damaged, or something else.
+            If the file is missing, damaged or of another kind.
         """
         tensors, metadata = read_tensors(path, _Metadata)
         with whole(path):
@@ -92,7 +86,7 @@ class Secrets:
 
     @staticmethod
     def _of(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Secrets:
-        """Secrets of a file's content, for each seed that has a fingerprint."""
+        """Secrets in a file's content, for each seed that has a fingerprint."""
         entries = {}
         for chain, marks in metadata["fingerprints"].items():
             own = {
