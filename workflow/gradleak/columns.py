@@ -1,4 +1,4 @@
-"""Columns of the tidy tables: the same everywhere, so that one reader serves all."""
+"""Columns of the tidy tables, the same everywhere, so that one reader serves all."""
 
 # Where a run stands; with `metric` they name one value.
 RUN = [

@@ -1,9 +1,9 @@
-"""Text of CSV files: a column by which a table is found to be whole, and cells that stay text.
+"""Text of CSV files: a check column that detects damage, and cells that stay text.
 
 A table that other jobs read has a last column `CHECK`. Each of its cells holds the number of rows
-and the CRC-32 of all that stands before that column, so a table that was cut or changed is known
-for it wherever it came from: the shared cache brings no sidecar along. A table that was written
-without rows, such as the ranks of a network without convolutions, has them in its header.
+and the CRC-32 of all other columns, so truncation and changes are detected wherever the table
+comes from: the shared cache brings no sidecar along. A table without rows, such as the ranks of a
+network without convolutions, has them in its header.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _MARK = re.compile(r"\d+:[0-9a-f]{8}")
 
 
 def as_text(cell: Any) -> Any:
-    """A cell that no spreadsheet runs: text that looks like a formula gets a quote before it.
+    """Prefix a cell that looks like a formula with a quote, so that no spreadsheet runs it.
 
-    Numbers stay as they are, also those that are text. Line breaks become spaces.
+    Numbers are unchanged, also those given as text. Line breaks become spaces.
     """
     if not isinstance(cell, str):
         return cell
@@ -36,7 +36,7 @@ def as_text(cell: Any) -> Any:
 
 
 def as_written(cell: Any) -> Any:
-    """What `as_text` was given: the cell without that quote."""
+    """Undo `as_text`: the cell without that quote."""
     return cell[1:] if isinstance(cell, str) and _QUOTED.match(cell) else cell
 
 
@@ -49,19 +49,19 @@ def _is_number(text: str) -> bool:
 
 
 def with_check(text: str) -> str:
-    """A table with its column `CHECK`; each of its rows ends with a line feed, and has no other."""
+    """Add the column `CHECK` to a table; each row ends with a line feed and contains no other."""
     lines = text.removesuffix("\n").split("\n")
     return "".join(f"{line},{mark}\n" for line, mark in zip(lines, _marks(lines), strict=True))
 
 
 def checked(text: str) -> str:
-    """A table without its column `CHECK`, if it has one, once it is found to be whole.
+    """Remove the column `CHECK` of a table, if present, after verifying it.
 
     Raises
     ------
     ValueError
-        If it is empty, has no rows although it was not written so, ends within one, has a row
-        with more or fewer cells than the header, or differs from what was written.
+        If the table is empty, has no rows although it was written with some, ends within a row,
+        has a row with more or fewer cells than the header, or differs from what was written.
     """
     if not text.strip():
         raise ValueError("it is empty")

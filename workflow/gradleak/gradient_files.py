@@ -1,4 +1,4 @@
-"""Gradient files: what clients shared, as `gradleak.gradients` and defences write it."""
+"""Gradient files: what clients share, as written by `gradleak.gradients` and defences."""
 
 from __future__ import annotations
 
@@ -43,21 +43,19 @@ class _Metadata(Metadata):
 
 
 def read(path: str, chains: Iterable[Chain] = ()) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read gradients and what is said of them.
-
-    A gradient may be NaN: ``unusable`` says why.
+    """Read gradients and their metadata; a gradient may be NaN, and ``unusable`` says why.
 
     Parameters
     ----------
     path
         The file.
     chains
-        Networks that it must hold gradients of, in the shapes of their parameters.
+        Networks whose gradients it must hold, in the shapes of their parameters.
 
     Raises
     ------
     ArtifactError
-        If the file is missing, damaged, or something else.
+        If the file is missing, damaged, or of another kind.
     """
     tensors, metadata = read_tensors(path, _Metadata)
     with whole(path):
@@ -79,7 +77,7 @@ def read(path: str, chains: Iterable[Chain] = ()) -> tuple[dict[str, np.ndarray]
 def _check(
     tensors: dict[str, np.ndarray], metadata: dict[str, Any], chain: Chain, runs: tuple[int, int]
 ) -> None:
-    """Refuse gradients that are not those of a chain."""
+    """Refuse gradients that do not match a chain."""
     shapes = parameter_shapes(chain)
     found = [name for name in shapes if f"{chain.name}/{name}" in tensors]
     if not found:

@@ -1,4 +1,4 @@
-"""How close an image with few numbers can come to a photo: MKOR's 91x91 remark."""
+"""Best approximation of a photo by an image of few numbers: MKOR's 91x91 remark."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SIDES = (91, 56)
 
 
 def low_pass(image: np.ndarray, side: int) -> np.ndarray:
-    """The image (C, H, W) of side² numbers a channel that is nearest to `image` in squares.
+    """Least-squares approximation of `image` (C, H, W) by side² numbers a channel.
 
-    Among images made of the lowest side x side cosine frequencies; no filter of that size does
-    better in mean squared error.
+    It keeps the lowest side x side cosine frequencies; no filter of that size does better in mean
+    squared error.
     """
     spectrum = dctn(image, axes=(1, 2), norm="ortho")
     spectrum[:, side:] = 0.0

@@ -1,9 +1,9 @@
-"""Code hashes and versions: what an artifact was made from.
+"""Code hashes and versions that an artifact depends on.
 
-Snakemake sees a change of a rule's script by its date, and none of the package that the script
-imports. Each rule therefore carries a hash of its script and of the modules it runs
+Snakemake detects a change of a rule's script by its date, and no change of the package that the
+script imports. Each rule therefore carries a hash of its script and of the modules it runs
 (`gradleak.code_digest`): a change of code reruns the rule and its descendants, while a comment, a
-better sentence, or a module that is moved or renamed reruns nothing.
+reworded message, or a module that is moved or renamed reruns nothing.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MOST_KEPT = 5000
 
 @cache
 def module_path(module: str) -> Path | None:
-    """Path of a module of this package, or None where `module` is something else."""
+    """Path of a module of this package; None for any other module."""
     parts = module.split(".")
     if parts[0] != PACKAGE:
         return None
@@ -62,10 +62,10 @@ def module_path(module: str) -> Path | None:
 
 
 class _Sources:
-    """Digests of sources by their content, kept where Python keeps compiled ones.
+    """Digests of sources by content, cached where Python keeps compiled files.
 
     Parsing all modules takes longer than all else that Snakemake does before its first job, and
-    each job that a cluster runs would do it again.
+    each job on a cluster would do it again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -95,7 +95,7 @@ class _Sources:
         return found if len(found) < MOST_KEPT else {}
 
     def _keep(self) -> None:
-        """Write what was read; where that cannot be, the next start takes longer."""
+        """Write the cache; if that fails, the next start takes longer."""
         temporary = self._file.with_suffix(f".{os.getpid()}")
         try:
             self._file.parent.mkdir(exist_ok=True)
@@ -115,14 +115,14 @@ def _source(path: Path) -> Source:
 
 
 def _module_of(entry: Imported) -> tuple[str, str]:
-    """Module that an imported name lives in, and what it is called there; itself if a module."""
+    """Module and original name of an imported name; the module itself if it is one."""
     inner = f"{entry.module}.{entry.name}"
     return (inner, "") if entry.name and module_path(inner) else (entry.module, entry.name)
 
 
 @cache
 def _digest(path: Path) -> str:
-    """Digest of one file: its own code, and which code each imported name stands for."""
+    """Digest of one file: its own code, and the module behind each imported name."""
     source = _source(path)
     parts = [source.digest]
     for entry in source.imports:
@@ -136,7 +136,7 @@ def _digest(path: Path) -> str:
 
 @cache
 def dependencies(module: str) -> tuple[str, ...]:
-    """All modules of this package that `module` runs, itself and the indirect ones included.
+    """All modules of this package that `module` runs, itself and indirect ones included.
 
     Imports within functions count, and a module's parent packages, since Python runs them. A module
     that is only imported, or used in messages alone, does not count.
@@ -156,21 +156,16 @@ def dependencies(module: str) -> tuple[str, ...]:
 
 @cache
 def code_hash(*modules: str, script: Path | None = None) -> str:
-    """Hash (16 hex digits) of code, words for people and names and places of modules left out.
+    """Hash (16 hex digits) of code, ignoring messages and the names and places of modules.
 
-    It is taken over the sorted digests of all that runs, whatever it is called.
+    It is taken over the sorted digests of everything that runs.
 
     Parameters
     ----------
     modules
-        Modules of this package, taken with all that they use.
+        Modules of this package, taken with their dependencies; ValueError for any other name.
     script
-        Path of a script, taken without what it uses.
-
-    Raises
-    ------
-    ValueError
-        If a name is not a module of this package.
+        Path of a script, taken without its dependencies.
     """
     names: set[str] = set()
     for module in modules:
@@ -190,7 +185,7 @@ def versions() -> dict[str, str]:
 
 
 def software() -> dict[str, str]:
-    """What equal bytes are promised under: versions of Python (major, minor) and the libraries."""
+    """Versions under which equal bytes are promised: Python (major, minor) and the libraries."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {"python": python, **versions(), **{library: _version(library) for library in MORE}}
 

@@ -1,4 +1,4 @@
-"""results/provenance.json: what every figure, table and claim was made from, in one file."""
+"""results/provenance.json: the origin of every figure, table and claim, in one file."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def _artifact(
     layout: Layout,
     data: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """One file of the chain: what its sidecar says, or that there is none.
+    """Entry of one file of the chain, from its sidecar if there is one.
 
     `data` is its entry among the data sets, if it is one.
     """
@@ -144,7 +144,7 @@ def _artifact(
 
 
 def _result(path: str, files: Graph, layout: Layout) -> dict[str, Any]:
-    """One figure or table: its checksum now, and its chain in short."""
+    """Entry of one figure or table: its current checksum, and its chain in short."""
     chain = behind(path, files)
     own = files[path]
     digest = checksum(path)
@@ -167,16 +167,16 @@ def make(
     settings: Mapping[str, str],
     lock: str,
 ) -> dict[str, Any]:
-    """Everything that results/provenance.json says.
+    """Build the contents of results/provenance.json.
 
     Parameters
     ----------
     results
         Figures, tables and claims.
     config
-        Of this run.
+        Settings of this run.
     layout
-        Where files lie.
+        Locations of files.
     settings
         Paths of config.yaml and of the files that it includes, by their names there.
     lock

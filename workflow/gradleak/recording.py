@@ -1,7 +1,7 @@
-"""results/record: what of a run is kept in `docs/results`, by paper.
+"""results/record: the part of a run that is kept in `docs/results`, by paper.
 
-Tables and claims as they came out, what each of their files was made from and took, and one row a
-paper for the README. No pictures: those of restricted data sets may not be passed on.
+Tables and claims as they came out, origin and cost of each of their files, and one row a paper for
+the README. No pictures: those of restricted data sets must not be redistributed.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def paper_of(path: str) -> str:
 
 
 def artifacts(tops: Iterable[str], files: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """One row for each recorded file behind `tops`: its code and checksum, and what it took.
+    """One row for each recorded file behind `tops`: code, checksum and cost.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def artifacts(tops: Iterable[str], files: Mapping[str, Mapping[str, Any]]) -> pd
 
 
 def jobs(made: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `artifacts`, one for each job: outputs of one job took the same, to the digit."""
+    """Rows of `artifacts`, one for each job: outputs of one job have identical costs."""
     return made.drop_duplicates(["rule", *TOOK])
 
 
@@ -89,8 +89,8 @@ def write(folder: str, provenance: str, claims: str, tables: Iterable[str]) -> N
     Parameters
     ----------
     folder
-        Where to: `run.json`, `summary.csv`, and for each paper `claims.csv`, `artifacts.csv` and
-        its tables.
+        Destination of `run.json`, `summary.csv`, and for each paper `claims.csv`,
+        `artifacts.csv` and its tables.
     provenance
         results/provenance.json.
     claims, tables
@@ -99,7 +99,7 @@ def write(folder: str, provenance: str, claims: str, tables: Iterable[str]) -> N
     Raises
     ------
     ArtifactError
-        If a file was made by hand or changed since, so that nobody could make the record again.
+        If a file was made by hand or changed since, so that the record is not reproducible.
     """
     told = json.loads(Path(provenance).read_text(encoding="utf-8"))
     files = told["artifacts"]

@@ -1,4 +1,4 @@
-"""What the sections of config.yaml are made of."""
+"""Base classes and types of the sections of config.yaml."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ Hidden = Annotated[Value, Field(exclude=True), SkipJsonSchema()]
 
 
 class Section(BaseModel):
-    """Base of all sections: closed, strict (no "3" for 3) and unchangeable."""
+    """Base of all sections: closed, strict (no "3" for 3) and immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -77,9 +77,9 @@ class ByScale(Section):
 
 
 def at_scale(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Context in which sections of a parsed config.yaml are validated: its scale, named amounts.
+    """Validation context of a parsed config.yaml: its scale and named amounts.
 
-    What is wrong here is refused where it stands, and replaced by a value that is not.
+    Invalid values here are reported by their own field, and replaced by valid ones.
     """
     scale = raw.get("scale")
     scale = scale if isinstance(scale, str) and scale in ByScale.model_fields else "laptop"
@@ -91,7 +91,7 @@ def at_scale(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _form(value: Any) -> str:
-    """How an amount is written: a number, one for each scale, or the name of one in `scales`."""
+    """Form of an amount: a number, one for each scale, or a name in `scales`."""
     if isinstance(value, dict | ByScale):
         return "amount-by-scale"
     return "amount-name" if isinstance(value, str) and value[:1].isalpha() else "amount-number"
@@ -107,7 +107,7 @@ Written = Annotated[
 
 @dataclass(frozen=True)
 class _AtScale:
-    """Mark of an amount, however it is written: a plain number once it is validated."""
+    """Marker of an amount in any form; validation gives a plain number."""
 
     most: int = MOST
 
@@ -133,7 +133,7 @@ class _AtScale:
 
 
 def _complaint(words: str) -> PydanticCustomError:
-    """What is said of a value without repeating it."""
+    """Error about a value that does not repeat the value."""
     return PydanticCustomError(SENTENCE, "{words}", {"words": words})
 
 
@@ -147,7 +147,7 @@ ScaledInputSize = Annotated[tuple[Count, AmountOrName, AmountOrName], Field(stri
 
 
 def _pair(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
-    """Two numbers, or one that stands for both, which is then what a complaint is about."""
+    """Two numbers, or one that stands for both and that errors then refer to."""
     if not isinstance(value, int):
         return validated(value)
     try:
@@ -157,13 +157,7 @@ def _pair(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
 
 
 def known_split(dataset: str, split: str) -> None:
-    """Refuse a split that a data set does not have.
-
-    Raises
-    ------
-    ValueError
-        Naming those that it has.
-    """
+    """Raise ValueError, naming the valid splits, for a split that a data set does not have."""
     splits = info(dataset).splits
     if split not in splits:
         raise ValueError(f"split: {dataset} has {' and '.join(splits)}, not {split}")
@@ -215,7 +209,7 @@ Indices = Annotated[
 
 
 def _described(schema: dict[str, Any]) -> None:
-    """Keep the first sentence of the docstring alone, and ask for the method."""
+    """Keep only the first sentence of the docstring, and require the method."""
     schema["description"] = schema["description"].partition("\n\n")[0].replace("\n", " ")
     schema["required"] = ["method", *schema.get("required", ())]
 
