@@ -1,4 +1,4 @@
-"""Whether a batch fits in memory, before hours are spent on finding out."""
+"""Memory of a batch, checked before hours of training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHARE = 0.9
 
 
 def bytes_kept(loss: Callable[[], torch.Tensor]) -> int:
-    """Bytes that a forward pass keeps for the pass back, each storage once."""
+    """Bytes that a forward pass keeps for the backward pass, each storage once."""
     sizes: dict[int, int] = {}
 
     def keep(value: torch.Tensor) -> torch.Tensor:
@@ -37,16 +37,10 @@ def free_bytes(device: torch.device) -> int:
 
 
 def largest_batch(per_image: float, fixed: float, device: torch.device) -> int:
-    """Images whose training fits in what is free, a power of two up to 2^20; 0 if none does.
+    """Batch that fits in free memory for training, a power of two up to 2^20; 0 if none does.
 
-    Parameters
-    ----------
-    per_image
-        Bytes that an image keeps for the pass back.
-    fixed
-        Bytes that are needed whatever the batch.
-    device
-        Where it trains.
+    `per_image` are bytes that an image keeps for the backward pass, `fixed` those needed for any
+    batch.
     """
     most = (SHARE * free_bytes(device) - fixed) / (OVERHEAD * max(per_image, 1.0))
     return 0 if most < 1 else 2 ** min(20, int(most).bit_length() - 1)

@@ -1,4 +1,4 @@
-"""Which client of a federated training has which images."""
+"""Distribution of images to the clients of federated training."""
 
 from __future__ import annotations
 
@@ -12,21 +12,16 @@ SPLIT = 3
 
 
 def split(labels: np.ndarray, settings: Federated, seed: int) -> list[np.ndarray]:
-    """Places of each client's images; each place is one client's, and all are given out.
+    """Positions of each client's images, int64 (n,), ascending; each image goes to one client.
 
     Parameters
     ----------
     labels
         Of all images (N,).
     settings
-        ``iid``: random parts, whose sizes differ by one at most. ``dirichlet``: see `dirichlet`.
+        ``iid``: random parts, whose sizes differ by at most one. ``dirichlet``: see `dirichlet`.
     seed
-        Of the draw.
-
-    Returns
-    -------
-    list
-        For each client int64 (n,), ascending.
+        Seed of the split.
 
     Raises
     ------
@@ -57,11 +52,12 @@ def split(labels: np.ndarray, settings: Federated, seed: int) -> list[np.ndarray
 def dirichlet(
     labels: np.ndarray, clients: int, alpha: float, generator: np.random.Generator
 ) -> list[np.ndarray]:
-    """Each class is dealt out in shares of its own, drawn from Dir(alpha, …, alpha).
+    """Split each class among the clients in proportions drawn from Dir(alpha, …, alpha).
 
-    Small `alpha` leave a class to few clients, large ones come near equal shares. Hsu et al. (2019)
-    draw a client's shares of the classes and keep clients equally large; drawing a class's shares
-    of the clients (Yurochkin et al. 2019) gives out each image once, and clients differ in size.
+    With small `alpha` few clients share a class, with large ones proportions are nearly equal. Hsu
+    et al. (2019) draw a client's proportions of classes and keep clients equally large; drawing a
+    class's proportions of clients (Yurochkin et al. 2019) uses each image once, and clients differ
+    in size.
     """
     parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for label in np.unique(labels):
