@@ -27,23 +27,23 @@ def convert_biggan(
     provenance: dict[str, Any],
     sizes: biggan.Sizes = biggan.DEEP_256,
 ) -> None:
-    """Write BigGAN's generator from the weights of a user's own.
+    """Write BigGAN's generator from weights that the user provides.
 
     Parameters
     ----------
     settings
         Entry of kind ``biggan``, amounts as numbers.
     path
-        Safetensors file to make.
+        Output file (safetensors).
     provenance
         Of the file.
     sizes
-        Of the network, but for its side.
+        Sizes of the network, except for its side.
 
     Raises
     ------
     DataError
-        If the weights are missing or another network's.
+        If the weights are missing or of another network.
     """
     sized = biggan.Sizes(**{**vars(sizes), "side": settings["size"]})
     weights = biggan_weights.convert(settings["weights"], sized, settings["truncation"])
@@ -76,14 +76,14 @@ def train_vae(
     provenance
         Of the generator.
     code
-        Hash of the code: checkpoints of another one are not taken up.
+        Hash of the code: checkpoints of other code are not resumed.
 
     Raises
     ------
     DataError
         If the data set has no image from ``first`` on.
     ConfigError
-        If images have sides that the network does not draw.
+        If the network does not support the images' size.
     """
     images = _images(data, settings, pick_device(device))
     _, height, width, channels = images.pixels.shape
@@ -126,7 +126,7 @@ def train_vae(
 
 
 def _images(data: Dataset, settings: Mapping[str, Any], device: torch.device) -> Images:
-    """Up to ``images`` images from ``first`` on, sized as target sets are."""
+    """Up to ``images`` images from ``first`` on, resized like target sets."""
     first = settings["first"]
     count = min(settings["images"], len(data) - first)
     if count < 1:
