@@ -1,7 +1,7 @@
-"""Pickles from outside: CIFAR's batches are some, and a pickle can run anything while it is read.
+"""Check untrusted pickles, such as CIFAR's batches: unpickling can run arbitrary code.
 
-`vet` reads one with the few names that arrays, numbers, text, lists and dictionaries need. What it
-lets pass calls nothing else, whoever reads the same bytes afterwards.
+`vet` allows only the few names that arrays, numbers, text, lists and dictionaries need. A pickle
+that passes calls nothing else, whoever reads the same bytes afterwards.
 """
 
 from __future__ import annotations
@@ -30,12 +30,10 @@ class _Restricted(pickle.Unpickler):
 
 
 def vet(content: bytes, name: str) -> None:
-    """Refuse a pickle that is more than arrays, numbers, text, lists and dictionaries.
+    """Refuse a pickle that contains more than arrays, numbers, text, lists and dictionaries.
 
-    Raises
-    ------
-    pickle.UnpicklingError
-        If it asks for another name, or is no whole pickle; nothing of it has run then.
+    Raises `pickle.UnpicklingError` if it asks for another name or is incomplete; none of its code
+    has run then.
     """
     try:
         _Restricted(io.BytesIO(content), encoding="latin1").load()

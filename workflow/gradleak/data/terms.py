@@ -1,6 +1,6 @@
-"""Under which terms the images of each data set may be passed on, as pictures in a supplement.
+"""Terms under which images of each data set may be redistributed, as pictures in a supplement.
 
-Apart from `catalogue`, on which all that is computed depends: a word changed here reruns nothing.
+Apart from `catalogue`, on which all results depend: rewording here reruns nothing.
 """
 
 from __future__ import annotations
@@ -12,18 +12,10 @@ from gradleak.data import catalogue
 
 @dataclass(frozen=True)
 class Terms:
-    """Whether pictures of a data set may be passed on, and why.
+    """Permission to redistribute pictures of a data set, and the reason."""
 
-    Attributes
-    ----------
-    shareable
-        Whether an archive may show them.
-    reason
-        The licence, or what is known of it.
-    """
-
-    shareable: bool
-    reason: str
+    shareable: bool  # whether an archive may show them
+    reason: str  # the licence, or what is known of it
 
 
 _CIFAR = Terms(
@@ -51,12 +43,9 @@ TERMS = {
 
 
 def of(dataset: str) -> Terms:
-    """Terms of a data set; one that is not listed is not passed on.
+    """Terms of a data set; one that is not listed is not shareable.
 
-    Raises
-    ------
-    ConfigError
-        If there is no data set of that name.
+    Raises `ConfigError` for an unknown data set.
     """
     catalogue.info(dataset)
     return TERMS.get(dataset, Terms(False, "its terms are not listed in gradleak.data.terms"))
