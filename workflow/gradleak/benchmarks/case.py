@@ -1,4 +1,4 @@
-"""What R-GAP's measurements work on: one network, its weights, one image and its gradient."""
+"""Inputs of R-GAP's measurements: one network, its weights, one image and its gradient."""
 
 from __future__ import annotations
 
@@ -63,9 +63,10 @@ def make(
 
 
 def make_first(path: str, models: ModelFile, targets: TargetSet, *, single: bool = False) -> None:
-    """Write the case of a model's first draw and the first image.
+    """Write the case of a model's first seed and the first image.
 
-    With `single`, gradients are float32, of the logistic loss, y against the output and granted.
+    With `single`, gradients are float32, of the logistic loss, y opposite to the output and
+    granted.
     """
     chain, image = models.chains[0], targets.inputs(0)[0]
     weights = models.of(chain, 0)

@@ -1,4 +1,4 @@
-"""Speed of GRNN against the loop that one writes first: one image, a graph of a graph."""
+"""Speed of GRNN against a straightforward loop: one image, a graph of a graph."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AUTHORS = 37
 
 
 class PlainGenerator(nn.Module):
-    """One generator of PyTorch's own layers, with the weights that `draw` gave."""
+    """One generator of PyTorch's own layers, with the weights given by `draw`."""
 
     def __init__(self, layout: Layout, drawn: Mapping[str, np.ndarray]) -> None:
         super().__init__()
@@ -86,9 +86,9 @@ def plain(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> tuple[torch.Tensor, list[float]]:
-    """Best images (K, C, H, W) of one search with the attack's defaults, and its objective.
+    """Best images (K, C, H, W) of one run with the attack's defaults, and its objective.
 
-    The objective is relative to the squared norm of the shared gradient, as that of `Grnn`.
+    The objective is relative to the squared norm of the shared gradient, like that of `Grnn`.
     """
     attack = Grnn(**settings)
     layout = Layout(view.chain.input, view.chain.classes, attack.latent)
@@ -120,7 +120,7 @@ def _variation(x: torch.Tensor) -> torch.Tensor:
 
 
 def grnn_row(given: searches.Settings, *, iterations: int, **options: Any) -> Facts:
-    """Row for a model's first draw in evaluation mode; options are those of `iteration_row`."""
+    """Row for a model's first seed in evaluation mode; options are those of `iteration_row`."""
     found = searches.iteration_row(
         "GRNN",
         "grnn:timed",

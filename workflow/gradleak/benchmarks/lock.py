@@ -1,4 +1,4 @@
-"""What a lock costs in training: steps of one network with it and without, one after the other."""
+"""Cost of a lock in training: steps of one network with it and without, in turns."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ WARM = 3
 def networks(kind: str, width: int) -> dict[str, Chain]:
     """DLG's LeNet for MNIST, or a residual network for CIFAR-10: without a lock and with one.
 
-    Both have a norm where the lock is; LeNet has it for the lock's sake, so ``bare`` is without.
+    Both have a norm where the lock is; LeNet has it only for the lock, so ``bare`` is without.
     LeNet is as FedKL trains it, with `width` filters and ReLU.
     """
     specs: tuple[ConvSpec | LinearSpec, ...]
@@ -83,10 +83,10 @@ def seconds(learning: dict[str, Learner], steps: int, batch: int) -> dict[str, n
 def lock_rows(
     *, device: str, threads: int, steps: int, kind: str = "resnet20", width: int = 16
 ) -> list[Facts]:
-    """Seconds of a training step with the lock and without, in float32 and as trainings run.
+    """Seconds of a training step with the lock and without, in float32 and in training's precision.
 
-    Both are medians over steps that take turns in one process, so that other work on the machine
-    meets both alike; the note has the median of the quotients of steps that follow each other.
+    Both are medians over steps that take turns in one process, so that other load on the machine
+    affects both alike; the note has the median ratio of consecutive steps.
     """
     job = {"device": device, "steps": steps, "kind": kind, "width": width}
     out = []

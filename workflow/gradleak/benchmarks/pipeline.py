@@ -41,7 +41,7 @@ def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def make(folder: Path, *arguments: str) -> None:
-    """Make a target, the last argument, in a copy of the tree, or say why it could not be made."""
+    """Make a target, the last argument, in a copy of the tree; `ArtifactError` if that fails."""
     done = snakemake(folder, *arguments)
     if done.returncode:
         raise ArtifactError(
@@ -67,7 +67,7 @@ def copy_tree(root: Path, folder: Path, overrides: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of the pipeline from empty results took."""
+    """Cost of a run of the pipeline from empty results."""
 
     wall: float  # seconds from the start of Snakemake to its end
     all_cpu: float  # user and system seconds of Snakemake and of all its jobs
@@ -104,10 +104,10 @@ def wall_time(target: str, overrides: dict[str, Any], cores: int, root: Path = H
 
 
 def overhead_rows(target: str, overrides: dict[str, Any], root: Path = HERE) -> list[Facts]:
-    """What Snakemake adds to its jobs on two cores, and what the second core gains.
+    """Overhead of Snakemake on two cores, and the gain of the second core.
 
-    In the first row `reference_s` is the jobs' CPU time divided by two, what jobs without gaps
-    between them would take; in the second, the wall time on one core.
+    In the first row `reference_s` is the jobs' CPU time divided by two, their time without gaps
+    between them; in the second, the wall time on one core.
     """
     two, one = (run(target, overrides, cores, root) for cores in (2, 1))
     least, name = two.jobs_cpu / 2, f"pipeline {target}, {overrides['scale']}"

@@ -1,4 +1,4 @@
-"""What a second thread gains: the same jobs on one and on two."""
+"""Gain from a second thread: the same jobs on one and on two."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def compare(
     """Make each artifact on one thread and on two, in a copy of the tree; a row for each.
 
     `seconds_1` and `seconds_2` are wall seconds of the job's process, imports included, the better
-    of two runs each, taken in turns; `gain` is their ratio; `declared` what the rule asks for,
-    `fastest` what `WORTH` makes of the gain. `overrides` are top-level keys of config.yaml.
+    of two runs each, taken in turns; `gain` is their ratio; `declared` is the rule's number of
+    threads, `fastest` follows from the gain and `WORTH`. `overrides` are top-level keys of
+    config.yaml.
     """
     rows, cores = [], ("--cores", str(max(COUNTS)))
     with tempfile.TemporaryDirectory(prefix="gradleak-threads-") as name:
