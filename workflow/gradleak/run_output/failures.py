@@ -1,4 +1,4 @@
-"""Reasons of failures as one sentence, without what Snakemake puts around them."""
+"""Reasons of failures as one sentence, without Snakemake's framing."""
 
 from __future__ import annotations
 
@@ -17,14 +17,9 @@ SECONDS = 2.0
 
 
 def last_word(log: Path, since: float) -> str:
-    """Sentence, or sentence and traceback, with which a job ended; empty if it said none.
+    """Sentence, or sentence and traceback, with which a job ended; empty without one.
 
-    Parameters
-    ----------
-    log
-        The job's log.
-    since
-        When the job began: an older log is another run's.
+    `log` is the job's log, ignored if older than `since`, when the job began.
     """
     try:
         if log.stat().st_mtime < since - SECONDS:
@@ -37,7 +32,7 @@ def last_word(log: Path, since: float) -> str:
 
 
 def without_frame(text: str, ours: Path) -> str:
-    """A message of Snakemake's; what the pipeline's own rules in `ours` raise stands alone."""
+    """Message of Snakemake; an error raised by the pipeline's own rules in `ours` stands alone."""
     head = HEAD.match(text)
     if head is None or head[1] is None or not Path(head[1]).is_relative_to(ours):
         return text.rstrip()
