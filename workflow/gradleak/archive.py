@@ -18,7 +18,7 @@ from gradleak.data import terms
 from gradleak.errors import ArtifactError
 
 TOP = "gradleak"
-# The earliest time that a zip file can hold.
+# Earliest time stamp of a zip file.
 TIME = (1980, 1, 1, 0, 0, 0)
 README = """\
 # Results of gradleak
@@ -64,19 +64,10 @@ Its `docs/` say what comes out the same, bit by bit or nearly so. Times and host
 def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str, str]) -> None:
     """Write the archive to the zip file `path`.
 
-    Parameters
-    ----------
-    provenance
-        results/provenance.json.
-    files
-        Results to include, by their paths in the working folder.
-    sources
-        Files of the source tree, which may lie elsewhere: name in the archive -> path.
-
-    Raises
-    ------
-    ArtifactError
-        If a file cannot be read, lies outside the working folder, or `path` cannot be written.
+    `provenance` is results/provenance.json; `files` are results by their paths in the working
+    folder; `sources` maps names in the archive to files of the source tree, which may lie
+    elsewhere. Raises `ArtifactError` if a file cannot be read, lies outside the working folder, or
+    `path` cannot be written.
     """
     told = _read(provenance)
     reasons = left_out(told)
@@ -89,7 +80,7 @@ def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str
     with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name in sorted(members):
             entry = zipfile.ZipInfo(f"{TOP}/{name}", TIME)
-            entry.create_system = 3  # Unix, whatever this is written on
+            entry.create_system = 3  # Unix, on any system
             entry.external_attr = 0o100644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, members[name], compresslevel=9)

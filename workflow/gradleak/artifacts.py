@@ -39,11 +39,11 @@ METADATA_KEY = "gradleak"
 ARRAY_SUMS, OWN_SUM = "crc32_arrays", "crc32"
 # Types of weights, gradients and reconstructions.
 FLOATS = ("float32", "float64")
-# Letters of a foreign error that a sentence quotes.
+# Maximum length of a quoted foreign error.
 MOST_WORDS = 200
 
 
-# What a full, read-only or forbidden disk says; the sentence then tells of space and folders.
+# Errors of a full, read-only or forbidden disk; the message then mentions space and folders.
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
 
 
@@ -92,7 +92,7 @@ def _claimed(target: Path) -> tuple[int, Path]:
         handle, name = tempfile.mkstemp(
             dir=target.parent, prefix=f".{target.stem}.", suffix=target.suffix
         )
-        # Another writer may have taken the file for an abandoned one before it was locked.
+        # Before it was locked, another writer may have removed the file as abandoned.
         if not _lock(handle) or Path(name).exists():
             return handle, Path(name)
         os.close(handle)
@@ -138,7 +138,7 @@ def write_tensors(
     """
     arrays = {key: np.ascontiguousarray(tensors[key]) for key in sorted(tensors)}
     sums = {key: _array_sum(array) for key, array in arrays.items()}
-    # As it will be read: JSON has no other keys than text, and sorts them as such.
+    # As it will be read: JSON has only text keys, and sorts them as such.
     content = json.loads(json.dumps({**metadata, ARRAY_SUMS: sums}))
     content[OWN_SUM] = _own_sum(content)
     text = json.dumps(content, sort_keys=True, ensure_ascii=False)
@@ -160,11 +160,8 @@ def read_tensors(
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read all arrays and the metadata that `write_tensors` stored, checked against `schema`.
 
-    Raises
-    ------
-    ArtifactError
-        If the file is missing, truncated or altered, not made by `write_tensors`, or its metadata
-        belong to another kind of file.
+    Raises `ArtifactError` if the file is missing, truncated or altered, not made by
+    `write_tensors`, or its metadata belong to another kind of file.
     """
     with opened(path) as file:
         found, sums = _metadata(file, schema)
@@ -213,7 +210,7 @@ def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
         yield file
 
 
-# What code meets where a file holds something else than it was written to read.
+# Errors of code that reads unexpected contents.
 MISFITS = (
     ArithmeticError, AttributeError, EOFError, LookupError, TypeError, ValueError, RuntimeError,
     OSError, SafetensorError, ConfigError,
@@ -342,17 +339,13 @@ def read_csv(
 ) -> pd.DataFrame:
     """Read a table that a job wrote, without the column `csv_text.CHECK`.
 
-    `columns` must be present; `options` are passed to `pandas.read_csv`.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is missing, empty, truncated or altered, or lacks a column.
+    `columns` must be present; `options` are passed to `pandas.read_csv`. Raises `ArtifactError` if
+    the file is missing, empty, truncated or altered, or lacks a column.
     """
     import pandas as pd
 
     with whole(path):
-        # Not `read_text`, which would take other line ends for ours.
+        # Not `read_text`, which translates line ends.
         text = checked(Path(path).read_bytes().decode("utf-8"))
         frame = pd.read_csv(io.StringIO(text), **options)
         for column in columns:

@@ -11,7 +11,7 @@ from pathlib import Path
 from gradleak.errors import ArtifactError, ConfigError
 
 ROOT = Path("results")
-# Accuracies and curves of trainings: small, and tables are made of them.
+# Accuracies and curves of training runs: small, and tables are made from them.
 KEPT = (".csv",)
 
 
@@ -37,12 +37,8 @@ def remove(folders: Iterable[str | os.PathLike[str]]) -> list[Freed]:
     """Remove files of `folders` below `results/`, except those that end in `KEPT`.
 
     Links are removed, never their targets. Empty folders are removed as well; missing ones are
-    skipped.
-
-    Raises
-    ------
-    ArtifactError
-        If a folder lies outside `results/` or behind a link, or a file cannot be removed.
+    skipped. Raises `ArtifactError` if a folder lies outside `results/` or behind a link, or a file
+    cannot be removed.
     """
     chosen = [Path(folder) for folder in folders]
     for folder in chosen:

@@ -33,11 +33,8 @@ class ClientFile:
     def of(self, chain: Chain, seed: int) -> dict[str, np.ndarray]:
         """Private part of one network and one seed, by parameter name.
 
-        Raises
-        ------
-        ArtifactError
-            If the file belongs to another model, or a key or lock weights are missing, of another
-            size, or for fewer seeds.
+        Raises `ArtifactError` if the file belongs to another model, or a key or lock weights are
+        missing, of another size, or for fewer seeds.
         """
         if chain.name not in self.models:
             raise ArtifactError(
@@ -119,14 +116,9 @@ def sharing(paths: Sequence[str] | None) -> ClientFile | None:
 
 
 def create(path: str, client: int, models: ModelFile) -> None:
-    """Write a client's initial file: its own key, and lock weights from the server.
+    """Write the initial file of client number `client`: its own key, lock weights of the server.
 
-    Parameters
-    ----------
-    path, client
-        The file, and the client's number.
-    models
-        The server's model file; its seeds become the client's.
+    `models` is the server's model file; its seeds become the client's.
     """
     weights: dict[str, np.ndarray] = {}
     for chain in models.chains:

@@ -19,7 +19,7 @@ from typing import Any
 PACKAGES = ("gradleak",)
 LOGGERS = ("LOG", "log", "logger")
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
-# Stands for a dotted module name in a string, of which registries consist.
+# Placeholder of a dotted module name in a string, as in registries.
 MODULE = "<module>"
 
 
@@ -29,7 +29,7 @@ class Imported:
 
     local: str  # name in this module
     module: str  # dotted name of the module after `from`, or of the module itself
-    name: str  # what is taken from it; empty for the module itself
+    name: str  # imported name; empty for the module itself
 
 
 @dataclass(frozen=True)

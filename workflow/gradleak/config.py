@@ -20,7 +20,7 @@ from gradleak.wording import check_known, sentence
 
 # Papers, each with a claims file of its name.
 PAPERS = get_args(Experiment.model_fields["paper"].annotation)
-# Names the folder of the data sets; between config.yaml and the command line.
+# Folder of the data sets; overrides config.yaml and is overridden by the command line.
 ROOT_VARIABLE = "GRADLEAK_DATA_ROOT"
 
 
@@ -29,14 +29,9 @@ def with_data_root(
 ) -> dict[str, Any]:
     """Take `data: root:` from the environment, unless the command line sets it.
 
-    Parameters
-    ----------
-    raw
-        The parsed config.yaml, with the changes of the command line.
-    given
-        Settings from `--config` and `--configfile`.
-    root
-        Value of ``GRADLEAK_DATA_ROOT``; None or empty if unset.
+    `raw` is the parsed config.yaml, with the changes of the command line; `given` are settings from
+    `--config` and `--configfile`; `root` is the value of ``GRADLEAK_DATA_ROOT``, None or empty if
+    unset.
     """
     theirs, data = given.get("data"), raw.get("data")
     if not root or (isinstance(theirs, Mapping) and "root" in theirs):
@@ -49,10 +44,8 @@ def with_data_root(
 def load(raw: Mapping[str, Any]) -> Config:
     """Validate a parsed config.yaml and the files that it includes; amounts become numbers.
 
-    Raises
-    ------
-    ConfigError
-        Naming the file, the first bad key, its value and the remedy; further ones are counted.
+    Raises `ConfigError` naming the file, the first bad key, its value and the remedy; further ones
+    are counted.
     """
     whole, files = with_included(raw)
     try:
@@ -88,7 +81,7 @@ def check_root(root: str) -> None:
             top.mkdir()
             top.rmdir()
         except FileExistsError:
-            return  # Another run makes it just now.
+            return  # Another run is making it.
         except OSError as error:
             if not top.is_dir():
                 reason = f"cannot be made a folder ({error.strerror})"

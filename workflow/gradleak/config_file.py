@@ -17,9 +17,9 @@ import yaml
 from gradleak.errors import ConfigError
 
 STANDARD = "tag:yaml.org,2002:"
-# By which Snakemake takes a file for a template whose expressions it runs.
+# Key that makes Snakemake treat a file as a template and run its expressions.
 TEMPLATE = "__use_yte__"
-# Keys that YAML puts the entries of other mappings in place of.
+# Merge keys, which YAML replaces by the entries of other mappings.
 MERGE = f"{STANDARD}merge"
 # Keys of config.yaml alone; all others are sections of entries, each with an id.
 TOP = ("images", "scale", "device", "data", "include")
@@ -52,11 +52,8 @@ def check(path: str | Path) -> None:
 def read(path: str | Path) -> dict[str, Any]:
     """Keys of a config file, YAML or JSON.
 
-    Raises
-    ------
-    ConfigError
-        Naming file and line if it is not UTF-8 or not YAML, has a duplicate key, a tag, an
-        undefined alias, or asks for expressions to be run.
+    Raises `ConfigError` naming file and line if it is not UTF-8 or not YAML, has a duplicate key, a
+    tag, an undefined alias, or asks for expressions to be run.
     """
     file = Path(path)
     if not file.is_file():
@@ -88,21 +85,10 @@ def read(path: str | Path) -> dict[str, Any]:
 def with_included(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Merge the entries of included files into a config; its own keys replace theirs.
 
-    Parameters
-    ----------
-    raw
-        A parsed config.yaml; ``include`` lists files.
-
-    Returns
-    -------
-    tuple
-        The whole config without ``include``; and the file of each entry ``section.id`` that the
-        config itself does not mention.
-
-    Raises
-    ------
-    ConfigError
-        Naming a file that is missing, defines an id of another file, or holds anything but entries.
+    `raw` is a parsed config.yaml, whose ``include`` lists files. Returns the whole config without
+    ``include``, and the file of each entry ``section.id`` that the config itself does not mention.
+    Raises `ConfigError` naming a file that is missing, defines an id of another file, or holds
+    anything but entries.
     """
     merged: dict[str, Any] = {}
     files: dict[str, str] = {}
@@ -217,7 +203,7 @@ def _twice(root: yaml.Node | None) -> Iterator[tuple[int, str, int]]:
             entries = ((str(key.value), value) for key, value in node.value)
         else:
             continue
-        # The first in the file comes last onto the stack, so that it is looked at first.
+        # Pushed in reverse, so that the first in the file is visited first.
         ahead += reversed([((*path, name), value) for name, value in entries])
 
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 CHECK = "check"
-# What spreadsheets take for a formula where a cell begins with it (OWASP, CSV injection).
+# Beginnings of cells that spreadsheets take for a formula (OWASP, CSV injection).
 FORMULA = ("=", "+", "-", "@", "\t")
 _LINES = re.compile(r"[\r\n]+")
 _QUOTED = re.compile(r"'[=+\-@\t]")
@@ -57,18 +57,16 @@ def with_check(text: str) -> str:
 def checked(text: str) -> str:
     """Remove the column `CHECK` of a table, if present, after verifying it.
 
-    Raises
-    ------
-    ValueError
-        If the table is empty, has no rows although it was written with some, ends within a row,
-        has a row with more or fewer cells than the header, or differs from what was written.
+    Raises ValueError if the table is empty, has no rows although it was written with some, ends
+    within a row, has a row with more or fewer cells than the header, or differs from what was
+    written.
     """
     if not text.strip():
         raise ValueError("it is empty")
     if not text.endswith("\n"):
         raise ValueError("it ends within a row")
     lines = text.removesuffix("\n").split("\n")
-    # By the rows as well: the header may be what was changed.
+    # Look at the rows as well: the change may be in the header.
     last = [line.rpartition(",")[2].rstrip("\r") for line in lines[:2]]
     marked = last[0] == CHECK or _MARK.fullmatch(last[-1])
     if marked:

@@ -23,7 +23,7 @@ from gradleak.resources import LARGE, SCALES, parameters
 from gradleak.sections import Config, Experiment
 
 COLUMNS = ("scale", "paper", "kind", "files", "megabytes")
-# Bytes of a number; pixels of target sets are kept as bytes, closed forms solve in float64.
+# Bytes of a number; target sets store pixels as bytes, closed-form attacks solve in float64.
 SINGLE, DOUBLE = 4, 8
 MEGABYTE = 1e6
 
@@ -66,7 +66,7 @@ def expected(config: Config, path: str) -> Expected | None:
         return Expected(_paper(names[0]), kind, _pixels(config, names[0]))
     if kind in ("models", "servers", "training"):
         draws = 1 if kind == "training" else _draws(config, names[-1])
-        # A server of one kind may send the networks of several papers.
+        # One kind of server may send networks of several papers.
         whose = names[-1] if kind == "servers" else names[0]
         return Expected(_paper(whose), kind, SINGLE * draws * parameters(config, names[-1]))
     if kind not in ("gradients", "reconstructions"):
@@ -105,7 +105,7 @@ def _pixels(config: Config, targets: str) -> int:
     known = info(resolve(entry.dataset, config.images))
     side = known.height if entry.size is None else entry.size
     if entry.resize == "repeat":
-        side = min(side, known.height)  # repeated pixels are kept once
+        side = min(side, known.height)  # repeated pixels are stored once
     images = _batches(config, targets) * entry.batch
     return images * known.channels * side**2
 
@@ -125,7 +125,7 @@ def _gradient(config: Config, entry: Experiment, model: str) -> int:
             if isinstance(layer, LinearLayer)
         )
     else:
-        # What a lock is made of never leaves its client.
+        # A lock's key and weights never leave its client.
         locks = sum(locked.lock.parameters(locked.filters) for c in chains for locked in c.locked)
         numbers = parameters(config, model) - locks * (entry.lock in ("withheld", "key"))
     size = DOUBLE if entry.precision == "float64" else SINGLE
@@ -139,7 +139,7 @@ def _reconstruction(config: Config, entry: Experiment, model: str, attack: str) 
     chains = _chains(config, model)
     numbers = batch * sum(prod(chain.input) for chain in chains)
     if config.attacks[attack].method in ("copa", "rgap"):
-        # They keep the input of the first fully connected layer too.
+        # They also store the input of the first fully connected layer.
         numbers += sum(_features(chain) for chain in chains)
     rounds = entry.seeds * _batches(config, entry.targets)
     return (SINGLE if single else DOUBLE) * rounds * numbers

@@ -22,13 +22,13 @@ from gradleak.training.data import Images
 from gradleak.training.outputs import split_of
 
 COLUMNS = [*TABLES, "left", "right", "model"]
-# Files of a case: data set, networks without and with a lock, folder of what clients kept.
+# Files of a case: data set, networks without and with a lock, folder of clients' files.
 FILES = ("data", "plain", "locked", "clients")
 # Values are counted in bins of 1/FINE between ±REACH; tables give the density in bins of 1/COARSE
 # between ±SPAN. All are powers of two, so that edges are exact.
 FINE, REACH, COARSE, SPAN = 1024, 64, 16, 16
-BATCH = 16  # images at once: 800,000 values each behind ResNet-18's first layer
-# What distributions are called: û of the plain network, γ·û + β of either, û of the locked one.
+BATCH = 16  # images at a time: 800,000 values each behind ResNet-18's first layer
+# Names of distributions: û of the plain network, γ·û + β of either, û of the locked one.
 REFERENCE, WITHOUT, WITH, OWN = "reference", "w/o KL", "w/ KL", "reference, w/ KL"
 
 
@@ -78,7 +78,7 @@ class Spread:
     def density(self) -> tuple[np.ndarray, np.ndarray]:
         """Left edges of the bins of 1/COARSE between ±SPAN, and the density in each."""
         inner = self.counts[(REACH - SPAN) * FINE : (REACH + SPAN) * FINE]
-        # What lies beyond ±REACH is in the outermost fine bins, which are not among these.
+        # Values beyond ±REACH are in the outermost fine bins, which are left out here.
         counts = inner.reshape(-1, FINE // COARSE).sum(axis=1)
         return -SPAN + np.arange(len(counts)) / COARSE, counts * COARSE / self.sums[0]
 
@@ -94,14 +94,9 @@ class Norm:
 
 @torch.no_grad()
 def first_norm(chain: Chain, weights: Mapping[str, np.ndarray], images: Images) -> Norm:
-    """Distributions behind the first convolution, norms in evaluation mode.
+    """Distributions behind the first convolution of a trained network, norms in evaluation mode.
 
-    Parameters
-    ----------
-    chain, weights
-        A trained network, with a client's key and lock if it is locked.
-    images
-        Inputs of the network.
+    `weights` include a client's key and lock if the network is locked.
 
     Raises
     ------

@@ -18,7 +18,7 @@ class Fit(NamedTuple):
     """Transformation of stored images to another size."""
 
     rows: slice = WHOLE  # part of a stored image that is kept
-    columns: slice = WHOLE
+    columns: slice = WHOLE  # the same along the other axis
     repeat: int = 1  # repetitions of each pixel along both axes
     side: int | None = None  # side of the bilinear enlargement; None without one
 
@@ -29,19 +29,8 @@ AS_IT_IS = Fit()
 def fit(grid: tuple[int, int], size: int | None, how: str, where: str) -> Fit:
     """Transformation of images of `grid` (H, W) to (size, size); larger ones are centre-cropped.
 
-    Parameters
-    ----------
-    grid, size
-        Sizes before and after; None in `size` keeps them.
-    how
-        ``repeat`` or ``bilinear``.
-    where
-        Section of config.yaml, for the error.
-
-    Raises
-    ------
-    DataError
-        If images cannot be enlarged in this way.
+    `size` None keeps the grid; `how` is ``repeat`` or ``bilinear``. `where` is the section of
+    config.yaml named by the `DataError` for images that cannot be enlarged in this way.
     """
     height, width = grid
     if size is None:

@@ -14,7 +14,7 @@ from gradleak.section import MOST
 from gradleak.sections import Config, Experiment, Targets
 from gradleak.wording import check_known
 
-# Images of each split as it was published; stand-ins have fewer.
+# Images of each published split; stand-ins have fewer.
 PUBLISHED = {
     "mnist": {"train": 60_000, "test": 10_000},
     "cifar10": {"train": 50_000, "test": 10_000},

@@ -14,7 +14,7 @@ from gradleak.models.initial import parameter_shapes
 from gradleak.models.locks import KEY
 from gradleak.section import Precision
 
-# Of each run besides gradients, where labels are granted: those of the loss, and the data set's.
+# Entries beside gradients if labels are granted: labels of the loss and of the data set.
 LABELS = ("label", "class")
 
 
@@ -45,17 +45,8 @@ class _Metadata(Metadata):
 def read(path: str, chains: Iterable[Chain] = ()) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read gradients and their metadata; a gradient may be NaN, and ``unusable`` says why.
 
-    Parameters
-    ----------
-    path
-        The file.
-    chains
-        Networks whose gradients it must hold, in the shapes of their parameters.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is missing, damaged, or of another kind.
+    The file must hold gradients of `chains`, in the shapes of their parameters. Raises
+    `ArtifactError` if it is missing, damaged, or of another kind.
     """
     tensors, metadata = read_tensors(path, _Metadata)
     with whole(path):

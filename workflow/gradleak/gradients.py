@@ -32,7 +32,7 @@ from gradleak.targets import Images, TargetSet
 from gradleak.usable import check_gradient
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-# Side from which on images pass with channels last.
+# Smallest side of images that are processed with channels last.
 LARGE = 64
 
 
@@ -136,11 +136,11 @@ def capture(
         value = mean_loss(loss, module.classify(known), truth[part])
         return value if len(known) == len(images) else value * (len(known) / len(images))
 
-    # A seed of dropout must not reach what else is drawn.
+    # The seed of dropout must not affect other random numbers.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         parts = _parts(chain, len(images))
-        # What follows known features takes no time to tell of.
+        # With known features the rest is too fast for a progress report.
         found = _summed(
             share, list(parameters.values()), _told(parts) if features is None else parts
         )

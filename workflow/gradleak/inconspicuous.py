@@ -16,9 +16,9 @@ from gradleak.progress import progress
 from gradleak.targets import TargetSet
 
 COLUMNS = ["server", "model", "layer", "metric", "value", "default"]
-# A weight below this share of the initial limit counts as zero, for a client who looks for zeros.
+# A client looking for zeros counts weights below this share of the initialization limit.
 ZERO = 1e-3
-# Values of a layer that the two-sample test draws from each side: a client's own draw is as large.
+# Sample size of a layer in the two-sample test, for both sides.
 SAMPLE = 100_000
 
 
@@ -136,7 +136,7 @@ def _weights(
     yield "parameters", float(total), float(total)
     yield "modified", float(changed), 0.0
     yield "modified_share", changed / total, 0.0
-    # Over its limit every layer's weights are uniform in [−1, 1].
+    # Divided by its limit, every layer's weights are uniform in [−1, 1].
     scaled = np.concatenate(
         [own[f"{layer.name}.weight"].ravel() / np.float32(_limit(layer)) for layer in layers]
     )

@@ -19,7 +19,7 @@ from gradleak.section import (
 )
 from gradleak.wording import sentence
 
-# Part of a key, without underscores: what it stands for, and what applies in its place.
+# Part of a key, without underscores: its meaning, and the alternative.
 FOREIGN = {
     "pool": ("a pooling layer", "add pool: max or pool: average to the convolution before it"),
     "norm": ("a normalisation", "add norm: batch to the convolution before it"),

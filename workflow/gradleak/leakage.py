@@ -21,7 +21,7 @@ from gradleak.targets import read as read_targets
 COLUMNS = ["images", "formula", "asymptote", "layer", "measured", "entropies"]
 SIZES = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
 LAYERS = ("conv1.weight", "fc1.weight")
-MOST_PARAMETERS = 400  # of a layer, evenly spread: more change its mean by less than the draws do
+MOST_PARAMETERS = 400  # of a layer, evenly spread: more change its mean by less than sampling does
 # From 4 other gradients on, sums of a finite pool hardly repeat; beyond 100 images the difference
 # of two entropies is smaller than its own error.
 ENTROPIES = (5, 100)
@@ -103,7 +103,7 @@ def measured(gradients: np.ndarray, images: int, draws: int, seed: int = 0) -> t
     )
     sums = others + ones
     rho2 = float(((_standard(ones) * _standard(sums)).mean(axis=0) ** 2).mean())
-    # Without the bias of ρ²: what the draws alone give where nothing is shared.
+    # Subtract the bias of ρ², its expectation for independent samples.
     rho2 = min(max(1.0 - (1.0 - rho2) * (draws - 1) / (draws - 2), 0.0), 1.0 - 1e-12)
     least, most = ENTROPIES
     entropies = np.nan
@@ -146,19 +146,9 @@ def entropy(samples: np.ndarray) -> np.ndarray:
 def table(models: ModelFile, targets: TargetSet, model: str, *, draws: int) -> pd.DataFrame:
     """Rows `COLUMNS`: formula, asymptote and measured leakage for each batch size and layer.
 
-    Parameters
-    ----------
-    models, model
-        File of honest weights, and the network in it.
-    targets
-        Images that batches are drawn from; one in several batches counts once.
-    draws
-        Number of batches drawn for each size.
-
-    Raises
-    ------
-    ConfigError
-        If the file lacks the network, or the network a layer.
+    `models` is a file of honest weights with the network `model`. `draws` batches of each size are
+    drawn from the images of `targets`, each image counted once. Raises `ConfigError` if the file
+    lacks the network, or the network a layer.
     """
     chain = next((chain for chain in models.chains if chain.name == model), None)
     if chain is None:

@@ -13,11 +13,11 @@ from types import FrameType
 
 import psutil
 
-# What a person, a batch system or a closed terminal sends.
+# Signals sent by a person, a batch system or a closed terminal.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# What Python begins with where nobody has asked to ignore a signal.
+# Python's initial handlers for signals that are not ignored.
 DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
-# Seconds between two looks at Snakemake, and those that a job has to clean up after it is gone.
+# Seconds between two checks of Snakemake, and those for clean-up after its end.
 INTERVAL = 1.0
 GRACE = 30.0
 
@@ -41,7 +41,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    with suppress(OSError):  # of a closed terminal
+    with suppress(OSError):  # closed terminal
         os.write(2, f"gradleak: {Stopped(number)}\n".encode())
     os._exit(128 + number)
 

@@ -10,12 +10,12 @@ import numpy as np
 from gradleak.errors import NumericsError
 
 BINARY = ("logistic", "exponential", "hinge")
-# −output[label], without softmax: what NLLLoss makes of raw outputs (MKOR's own code).
+# −output[label], without softmax: NLLLoss of raw outputs, as in MKOR's code.
 RAW = "raw_logits"
 # Losses of one output a class.
 OF_CLASSES = ("cross_entropy", RAW)
 LOSSES = (*OF_CLASSES, *BINARY)
-# Relative slack below the least value that ∂ℓ/∂μ·μ takes: gradients shared in float32 are rounded.
+# Relative tolerance below the minimum of ∂ℓ/∂μ·μ: gradients shared in float32 are rounded.
 ROUNDING = 1e-5
 
 
@@ -37,7 +37,7 @@ class MarginLoss:
         """∂ℓ/∂μ; −1/(1 + e^μ) for the logistic loss, where eq. (35) prints a superfluous μ."""
         mu = np.asarray(mu, dtype=np.float64)
         if self.name == "logistic":
-            from scipy.special import expit  # takes longer to import than all else here
+            from scipy.special import expit  # slow to import
 
             return -expit(-mu)
         if self.name == "exponential":
@@ -102,7 +102,7 @@ def _root(
     function: Callable[[float], float], low: float, high: float, **tolerances: float
 ) -> float:
     """Root of a function between two bounds at which its signs differ."""
-    # Imported here, since it takes a third of a second that every job would pay.
+    # Imported here, since it takes a third of a second in every job.
     from scipy.optimize import brentq
 
     return float(brentq(function, low, high, **tolerances))

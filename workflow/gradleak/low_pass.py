@@ -13,7 +13,7 @@ from gradleak.metrics.image import psnr, ssim_gauss
 from gradleak.targets import TargetSet, read
 
 COLUMNS = ["bound", "metric", "value", "n"]
-# 3·91² is what 7·7·512 features can hold at most; 56² a channel is what I = 3 shifts reach.
+# 7·7·512 features can hold 3·91² numbers at most; I = 3 shifts reach 56² a channel.
 SIDES = (91, 56)
 
 

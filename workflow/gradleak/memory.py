@@ -11,7 +11,7 @@ import psutil
 # mallopt's names for its parameters, from glibc's malloc.h.
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
 KEPT = 2**30
-# How torch says, on CPU, CUDA and MPS, that there is none left; it raises no MemoryError.
+# Messages of torch on CPU, CUDA and MPS; it raises no MemoryError.
 SHORTAGES = (
     "out of memory",
     "can't allocate memory",

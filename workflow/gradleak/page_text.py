@@ -7,7 +7,7 @@ from math import floor, isinf, isnan, log10
 from markupsafe import Markup, escape
 
 MINUS, DASH, TIMES, NARROW = "−", "–", "×", "\u202f"
-# Below and from here a number is written with a power of ten.
+# Numbers below the first and from the second on are written with a power of ten.
 SMALL, LARGE = 1e-3, 1e6
 
 

@@ -24,13 +24,12 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 LOG = logging.getLogger(__name__)
-# Set by a run for its jobs: what it shows of them, `display` (how far they are, why they failed) or
-# `lines` (why they failed).
+# Set by a run for its jobs: it shows `display` (their progress and errors) or `lines` (errors).
 SHOWN = "GRADLEAK_SHOWN"
-# Seconds between two states of a bar, and between two lines.
+# Seconds between two updates of a bar, and between two lines.
 BAR, LINES = 0.25, 30.0
 MEGABYTE = 1e6
-# Of a bar: its words come last, and are cut where the terminal is narrow.
+# Format of a bar: the text comes last, and is cut on a narrow terminal.
 FORM = "{percentage:3.0f}%|{bar:20}| {desc}"
 
 Item = TypeVar("Item")
@@ -39,22 +38,16 @@ Item = TypeVar("Item")
 class Progress:
     """Context of a loop that reports its progress, together with that of the loops within.
 
-    Parameters
-    ----------
-    total
-        Number of items; None if unknown.
-    what
-        Items in words, plural.
-    done
-        Number of items done before.
+    `total` is the number of items (None if unknown), `what` names them in the plural, `done` is the
+    number of items done before.
     """
 
     def __init__(self, total: int | None, what: str, done: int = 0) -> None:
         self.total, self.what = total, what
         self.done = self.first = done
-        # How many are being done by the loops within.
+        # Number of items that inner loops are working on.
         self.under_way = 0
-        # Gives words on how it goes, asked when something is shown.
+        # Returns text on the state of the loop, called at each output.
         self.note: Callable[[], str] | None = None
 
     def __enter__(self) -> Progress:
@@ -179,7 +172,7 @@ class _Display:
         if self.job and now >= self._line_due:
             LOG.info("%s", text)
             if not on_terminal and os.environ.get(SHOWN) != "display":
-                # At once, so that lines of several jobs stay whole.
+                # In one call, so that lines of several jobs do not mix.
                 sys.stderr.write(f"{self.job}: {text}\n")
                 sys.stderr.flush()
             self._line_due = now + LINES
@@ -190,7 +183,7 @@ class _Display:
         if not self._terminal.take():
             return
         if self._bar is None:
-            # Only where it draws: every job would pay for the import.
+            # Imported only for drawing, to save every other job the time.
             from tqdm import tqdm
 
             form = "{desc}" if self._loops[0].total is None else FORM
@@ -229,10 +222,10 @@ class _Terminal:
         if self._handle is not None:
             return True
         try:
-            # Opened anew, since jobs inherit one open file, and would all hold its lock.
+            # Reopened, since jobs inherit one open file and would share its lock.
             handle = os.open(os.ttyname(sys.stderr.fileno()), os.O_WRONLY | os.O_NOCTTY)
         except OSError:
-            # A terminal without a name cannot be shared, as far as this process can see.
+            # A terminal without a name is treated as not shared.
             return True
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -25,8 +25,8 @@ from gradleak.code_digest import Imported, Source
 
 PACKAGE = "gradleak"
 ROOT = Path(__file__).resolve().parent
-# Modules that tell people something, start and end jobs or note what they took; no number depends
-# on them. The package itself only hands on what others do.
+# Modules for messages, start and end of jobs, and their cost; no number depends on them. The
+# package itself only re-exports.
 TELLING = frozenset(
     f"{PACKAGE}.{name}"
     for name in ("errors", "lifetime", "progress", "provenance", "script", "sidecars")
@@ -42,9 +42,9 @@ LIBRARIES = (
     "safetensors",
     "torch",
 )
-# Their versions too can change what costly rules write.
+# Other libraries whose versions can change the output of costly rules.
 MORE = ("cma", "pandas", "torchvision")
-# Sources, older ones too, above which what is kept of them begins anew.
+# Number of sources, older ones included, above which the cache starts anew.
 MOST_KEPT = 5000
 
 
@@ -71,7 +71,7 @@ class _Sources:
     def __init__(self, folder: Path) -> None:
         version = ".".join(map(str, sys.version_info[:3]))
         self._file = folder / f"provenance-{version}.json"
-        # Another way to digest gives other keys.
+        # Another digest algorithm gives other keys.
         self._way = Path(code_digest.__file__).read_bytes()
         self._known: dict[str, list[Any]] | None = None
 
@@ -128,7 +128,7 @@ def _digest(path: Path) -> str:
     for entry in source.imports:
         module, name = _module_of(entry)
         place = module_path(module)
-        # A module that only tells people something may say it in another way.
+        # Modules that only print messages may be reworded.
         told = place is None or module in TELLING
         parts.append(f"{name}:{'' if told or place is None else _source(place).digest}")
     return hashlib.sha256(";".join(parts).encode()).hexdigest()

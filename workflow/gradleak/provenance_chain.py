@@ -12,7 +12,7 @@ from gradleak.data import arrays, catalogue, terms
 from gradleak.errors import ArtifactError
 from gradleak.sidecars import checksum, path_of
 
-# Larger files are not read again: their sidecar has the checksum of when they were made.
+# Larger files are not read again: the checksum in their sidecar is trusted.
 MOST_BYTES = 16 * 2**20
 
 
@@ -53,7 +53,7 @@ def sidecar(path: str) -> dict[str, Any] | None:
     try:
         found = json.loads(place.read_text(encoding="utf-8"))
         if found["artifact"] != path:
-            return None  # of another folder's file of that name
+            return None  # a file of that name in another folder
         return {**found, "input": [str(entry) for entry in found["input"]]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(

@@ -32,7 +32,7 @@ from gradleak.sections import Config
 from gradleak.sidecars import checksum, commit
 
 FORMAT = 1
-# What a rule is made of besides the package.
+# Parts of a rule besides the package.
 SOURCES = (
     "Snakefile",
     "workflow/rules/*.smk",

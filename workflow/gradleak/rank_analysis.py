@@ -55,12 +55,8 @@ def analyse(chain: Chain) -> tuple[LayerCount, ...]:
     RA-i = |x_i| − |W_i| − |z_i| − |V_i| (R-GAP section 4). Skips enter as in appendix D: under a
     skip over s > 1 layers each layer carries the skip's input along, W* = [W; I], ..., [W I], or
     [W P] with a projection P, whose gradient is a constraint too. Padding is left out, as it adds
-    as many unknowns as rows. See docs/rank_analysis.md for the derivation.
-
-    Raises
-    ------
-    NotApplicable
-        If a layer is neither a convolution nor fully connected.
+    as many unknowns as rows. See docs/rank_analysis.md for the derivation. Raises `NotApplicable`
+    for a layer that is neither a convolution nor fully connected.
     """
     tally = Tally()
     for i, layer in enumerate(chain.layers):

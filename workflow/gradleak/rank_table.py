@@ -47,9 +47,9 @@ COLUMNS = [
     "condition_padding",
     "note",
 ]
-# Singular values of K₀, rows scaled to length 1, below this part of the largest count as 0.
+# Singular values of K₀, rows scaled to length 1, below this share of the largest count as 0.
 GRADIENT_TOLERANCE = 1e-10
-# Sides up to which K₀ is decomposed; beyond, its rank is left empty.
+# Largest side of K₀ that is decomposed; beyond, its rank is left empty.
 DENSE_SIDE = 2500
 
 Labels = Literal["dataset", "opposite", "same"]
@@ -268,7 +268,7 @@ def table(
         weights, image = models.of(chain, seed), targets.inputs(number)[0]
         _check_loss(chain, loss)
         true = int(targets.labels[number, 0])
-        # A sign takes a pass, too.
+        # A sign takes a forward pass, too.
         kind: Labels = "dataset" if unknown_keys(chain) else labels
         found = measured(
             chain,

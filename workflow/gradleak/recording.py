@@ -19,7 +19,7 @@ from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError
 from gradleak.provenance_chain import behind
 
-# Of results/provenance.json, what holds of the whole run.
+# Keys of results/provenance.json about the whole run.
 RUN = (
     "images", "scale", "device", "machine", "commits", "code", "workflow", "files", "amounts",
     "seeds", "versions", "datasets",
@@ -34,21 +34,12 @@ def paper_of(path: str) -> str:
 
 
 def artifacts(tops: Iterable[str], files: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """One row for each recorded file behind `tops`: code, checksum and cost.
+    """One row for each recorded file behind the figures and tables `tops`: code, checksum and cost.
 
-    Parameters
-    ----------
-    tops
-        Figures and tables.
-    files
-        `artifacts` of results/provenance.json.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns `artifact`, `rule`, `code`, `commit`, `sha256`, `threads`, `seconds` (wall time,
-        imports included), `cpu_seconds`, `peak_mib` (MiB), `gpu` (the card's name, empty without).
-        Files that one job wrote share its time.
+    `files` are the `artifacts` of results/provenance.json. Columns: `artifact`, `rule`, `code`,
+    `commit`, `sha256`, `threads`, `seconds` (wall time, imports included), `cpu_seconds`,
+    `peak_mib` (MiB), `gpu` (the card's name, empty without). Files that one job wrote share its
+    time.
     """
     paths = sorted(set().union(*(behind(top, files) for top in tops)))
     rows = [{"artifact": path, **files[path]} for path in paths if files[path]["recorded"]]

@@ -32,12 +32,12 @@ MEDIUM, LARGE = 1_000_000, 30_000_000
 # machines and other loads take more.
 MARGIN_MIB, MARGIN, PATIENCE = 500, 1.25, 3
 LEAST_MINUTES = 5
-# MiB and seconds of a script that no run has measured yet.
+# MiB and seconds of a script without measurements.
 UNMEASURED = 2000.0, 600.0
-# What it takes to import PyTorch, which does not grow with the work: MiB and seconds.
+# Cost of importing PyTorch, independent of the work: MiB and seconds.
 IMPORTS_MIB, IMPORTS_SECONDS = 350, 1.5
-# The most that a first attempt asks for: a large node, two days. At paper scale that ends many jobs
-# reckoned for CPUs, which want a GPU; trainings and generators go on where they were.
+# Limits of a first attempt: a large node, two days. At paper scale many CPU jobs exceed them and
+# need a GPU; training runs resume.
 MOST_MIB, MOST_MINUTES = 128_000, 2_880
 # Amounts of an entry of `attacks` that lengthen a job.
 STEPS = ("starts", "iterations", "generations", "images")
@@ -206,7 +206,7 @@ def measured(config: Config, folder: Path) -> list[Measured]:
         try:
             key = key_of(at, job["wildcards"])
         except KeyError:
-            continue  # of an id that config.yaml no longer has
+            continue  # id removed from config.yaml
         took = job["peak_mib"], job["cpu_seconds"]
         taken.setdefault((job["script"], key, job["scale"]), []).append(took)
     found = []

@@ -75,7 +75,7 @@ def score(
     chains = {chain.name: chain for chain in models.chains}
     rows = []
     metrics = of_paper(case["paper"])
-    # Facts of the image itself are the same for each answer, and cost passes of the network.
+    # Facts of the image are the same for each reconstruction, and need passes of the network.
     twins: dict[tuple[str, int, int], _Twin] = {}
     for record in records:
         batch, seed, model = record["batch"], record["seed"], record["model"]

@@ -87,7 +87,7 @@ class ByClass:
             name: metric(*clipped) if name in CLIPPED else metric(original, image)
             for name, metric in metrics.items()
         }
-        # Up to scale: what remains if only the brightness is wrong.
+        # Up to scale, to ignore wrong brightness.
         scale = float(np.vdot(image, original) / max(np.vdot(image, image), 1e-30))
         out["psnr_scaled"] = psnr(original, scale * image)
         return out

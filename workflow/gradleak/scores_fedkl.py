@@ -15,7 +15,7 @@ from gradleak.models.files import ModelFile
 from gradleak.scores import answer, matched, own_case, tidy
 from gradleak.targets import TargetSet
 
-# Network of each LPIPS, and how images are handed to it.
+# Network of each LPIPS, and format of its images.
 LPIPS: dict[str, tuple[str, Callable[[Sequence[np.ndarray]], np.ndarray]]] = {
     "lpips_alex": ("alex", standard),
     "lpips_squeeze": ("squeeze", standard),

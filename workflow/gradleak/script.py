@@ -17,7 +17,7 @@ from gradleak.artifacts import DISK
 from gradleak.errors import ArtifactError, GradleakError, MemoryShortage
 from gradleak.memory import available_mib, is_shortage, keep_freed_memory
 
-# What libraries read when they are loaded; Snakemake sets the same.
+# Variables that libraries read on loading; Snakemake sets the same.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -57,7 +57,7 @@ def job(snakemake: Any, *, altered: bool = False) -> Iterator[logging.Logger]:
                 _check(snakemake.input)
             yield logger
             sidecars.write(snakemake)
-        # A script has nothing after its job, and all that it made is written and synced.
+        # Nothing follows a job in its script, and its outputs are written and synced.
         if "_package" in sys.modules:
             _leave()
     except GradleakError as error:
@@ -90,7 +90,7 @@ def _limit_threads(threads: int) -> None:
 def _check(paths: Iterable[str]) -> None:
     """Refuse inputs that differ from the outputs of jobs of this checkout."""
     for path in paths:
-        # Data sets and what a user gives have checks of their own.
+        # Data sets and files from users are checked elsewhere.
         if Path(path).parts[:1] == ("results",):
             sidecars.check(str(path))
 

@@ -29,17 +29,17 @@ from gradleak.wording import ID_PATTERN, SENTENCE, undefined
 
 ActivationName = Literal["identity", "tanh", "sigmoid", "leaky_relu", "relu"]
 DatasetName = Literal["mnist", "cifar10", "cifar100", "imagenet"]
-# What `data.mirrors` may name: data sets, and the networks of LPIPS.
+# Keys of `data.mirrors`: data sets, and the networks of LPIPS.
 MirrorName = Literal[DatasetName, "lpips"]
 Precision = Literal["float32", "float64"]
 WEB = r"^https?://[^\s{}]+$"
-# Names of files end at 255 bytes, and an id is a part of one.
+# File names have at most 255 bytes, and an id is a part of one.
 LONGEST_ID = 100
 # Largest number of a config, far beyond what any machine here could do; and seed, of 32 bits.
 MOST, MOST_SEED = 10**7, 2**32 - 1
-# Of what inputs are shifted and divided by: pixels are in [0, 1] before.
+# Limits of offset and divisor of inputs, whose pixels are in [0, 1].
 MOST_OFFSET, LEAST_STD = 1000.0, 1e-4
-# Largest number of arrays of which a run keeps one each, such as draws of weights.
+# Largest number of seeds, restarts or networks, each with its own array.
 MOST_DRAWS = 10_000
 Count = Annotated[int, Field(gt=0, le=MOST)]
 Whole = Annotated[int, Field(ge=0, le=MOST)]
@@ -58,7 +58,7 @@ Identifier = Annotated[
     str, Field(pattern=ID_PATTERN, max_length=LONGEST_ID), AfterValidator(_no_period)
 ]
 Value = TypeVar("Value")
-# A field that Python code may set and config.yaml may not.
+# A field that only Python code may set, not config.yaml.
 Hidden = Annotated[Value, Field(exclude=True), SkipJsonSchema()]
 
 
@@ -139,10 +139,10 @@ def _complaint(words: str) -> PydanticCustomError:
 
 # An amount: a number, one for each scale, or the name of one in `scales`.
 AmountOrName = Annotated[int, _AtScale()]
-# The same of draws, starts or networks.
+# The same for seeds, restarts or networks.
 Draws = Annotated[int, _AtScale(MOST_DRAWS)]
 InputSize = Annotated[tuple[Count, Count, Count], Field(strict=False)]
-# The same, where names of `scales` may stand for sides.
+# The same, with names of `scales` allowed for sides.
 ScaledInputSize = Annotated[tuple[Count, AmountOrName, AmountOrName], Field(strict=False)]
 
 
@@ -182,9 +182,9 @@ def _web_address(value: str) -> str:
     return value
 
 
-# A file or folder of a person's own may lie anywhere.
+# A user's own file or folder, anywhere.
 OwnPath = Annotated[str, Field(min_length=1), AfterValidator(_plain_path)]
-# Another address of downloads; their checksums stay the official ones.
+# Another address of downloads; checksums remain the official ones.
 WebAddress = Annotated[str, Field(json_schema_extra={"pattern": WEB}), AfterValidator(_web_address)]
 Sides = Annotated[
     tuple[Count, Count],
@@ -194,13 +194,13 @@ Margins = Annotated[
     tuple[Whole, Whole],
     WrapValidator(_pair, json_schema_input_type=Whole | tuple[Whole, Whole]),
 ]
-# One or more ids, none of them twice.
+# One or more different ids.
 Identifiers = Annotated[
     list[Identifier],
     Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     AfterValidator(_once),
 ]
-# Positions of images in a split, each of which counts once.
+# Different positions of images in a split.
 Indices = Annotated[
     list[Whole],
     Field(min_length=1, json_schema_extra={"uniqueItems": True}),

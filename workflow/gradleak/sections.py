@@ -119,7 +119,7 @@ class Targets(Section):
 
 
 Layer = ConvConfig | LinearConfig
-# As they are written: a list among the layers counts as its entries.
+# Raw entries; nested lists are flattened.
 Layers = Annotated[
     list[Layer],
     BeforeValidator(lambda layers: layers, json_schema_input_type=list[Layer | list[Layer]]),
@@ -311,7 +311,7 @@ class Config(Section):
 
     def chain(self, model: str) -> Chain:
         """Chain of one entry of `models`."""
-        # Rules ask thousands of times.
+        # Cached: rules call this thousands of times.
         if model not in self._chains:
             self._chains[model] = self.models[model].chain(model)
         return self._chains[model]

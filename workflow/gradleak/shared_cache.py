@@ -17,7 +17,7 @@ from pathlib import Path
 from gradleak.errors import ConfigError
 
 VARIABLE = "SNAKEMAKE_OUTPUT_CACHE"
-# Rules that use it: those whose `cache:` says so.
+# Rules that use it, by their `cache:`.
 RULES = (
     "embedded_dataset",
     "unpack_dataset",

@@ -29,7 +29,7 @@ from gradleak.errors import ArtifactError
 from gradleak.provenance import ROOT, versions
 
 FOLDER = Path("results/provenance")
-# Snakemake leaves it in a folder that a job made, once the job is done.
+# Snakemake puts it into an output folder once the job is done.
 TIMESTAMP = ".snakemake_timestamp"
 
 
@@ -99,7 +99,7 @@ def age() -> float:
     """Seconds since this process started, by a monotonic clock."""
     try:
         stat = Path("/proc/self/stat").read_text(encoding="utf-8")
-        # After the name, which may hold spaces: `starttime` is the 22nd field, in ticks since boot.
+        # After the name, which may have spaces: `starttime` is the 22nd field, in ticks since boot.
         ticks = int(stat.rpartition(")")[2].split()[19])
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError):
@@ -147,7 +147,7 @@ def check(path: str | os.PathLike[str]) -> None:
         made = read(place)
         artifact, wanted = made["artifact"], made["sha256"]
     except (OSError, ValueError, TypeError, KeyError):
-        return  # results/provenance.json tells of it.
+        return  # results/provenance.json reports it.
     if artifact == os.fspath(path) and checksum(path) != wanted:
         raise ArtifactError(
             f"{path} was changed after it was made, by its SHA-256 in {place}; {again(path)}."
@@ -187,7 +187,7 @@ def write(snakemake: Any) -> None:
     sums = {str(path): checksum(path) for path in snakemake.output}
     shared = {
         "rule": snakemake.rule,
-        # Snakemake runs a copy that it calls tmp….attack.py.
+        # Snakemake runs a copy named tmp….attack.py.
         "script": Path(sys.argv[0]).stem.rpartition(".")[2],
         "images": snakemake.config.get("images"),
         "scale": snakemake.config.get("scale"),

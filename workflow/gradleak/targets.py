@@ -97,13 +97,9 @@ class Batch:
 def build(data: Dataset, settings: dict[str, Any], count: int | None, size: int) -> TargetSet:
     """Choose images according to `settings`, an entry of ``targets`` in config.yaml.
 
-    `count` and `size` are the batches (without listed indices) and the images in each.
-
-    Raises
-    ------
-    DataError
-        If an index is out of range, a class has too few images, or images cannot be brought to
-        the size requested.
+    `count` and `size` are the batches (without listed indices) and the images in each. Raises
+    `DataError` if an index is out of range, a class has too few images, or images cannot be brought
+    to the size requested.
     """
     chosen = _choose(data, settings, count, size)
     indices = chosen * (1 + settings["relabel"])

@@ -11,16 +11,16 @@ from pydantic import BaseModel, ValidationError
 
 from gradleak.errors import ConfigError
 
-# Ids become parts of paths and wildcards, so nothing else may be in them.
+# Ids become parts of paths and wildcards, so other characters are refused.
 ID_PATTERN = r"^[a-z][a-z0-9_]*$"
-# Type of a complaint that says all there is to say of a value.
+# Type of an error whose message is complete.
 SENTENCE = "sentence"
-# Sections whose entries are a union, told apart by `method` or `kind`, and keys that are one.
+# Sections whose entries are a union, by `method` or `kind`, and keys that are one.
 UNIONS = ("attacks", "defences", "servers", "generators")
 UNION_KEYS = ("architecture", "network", "samples")
-# Least likeness, from 0 to 1, of a word that may have been meant: 'dgl' for 'dlg' has 0.67.
+# Least similarity, from 0 to 1, of a suggestion: 'dgl' for 'dlg' has 0.67.
 LIKENESS = 0.65
-# Ids that a sentence lists; the nearest one is named anyway.
+# Most ids listed in a message; the nearest one is always named.
 MOST_CHOICES = 10
 
 
@@ -35,7 +35,7 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
     """Turn pydantic's first error into one sentence."""
     first, *rest = error.errors()
     path = _user_path(first["loc"])
-    # The members of a union, and those of a list, complain one by one about the same key.
+    # Members of a union, and of a list, each report an error for the same key.
     others = {_key(entry["loc"]) for entry in rest} - {_key(first["loc"])}
     value = first.get("input")
     shown = repr(value) if not isinstance(value, dict | list) else ""
