@@ -66,19 +66,10 @@ def write(
 def read(
     path: Path, identity: Identity, unpack: Callable[[dict[str, Arrays], dict[str, Any]], Found]
 ) -> Found | None:
-    """Read a checkpoint; None without one.
+    """Read the checkpoint at `path`, which must belong to `identity`; None without one.
 
-    Parameters
-    ----------
-    path, identity
-        The file, and the training run that it must belong to.
-    unpack
-        Builds a state from groups and record. A key that it misses counts as damage.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is damaged, or of another network, data set or recipe.
+    `unpack` builds a state from groups and record; a key that it misses counts as damage. Raises
+    `ArtifactError` if the file is damaged, or of another network, data set or recipe.
     """
     if not path.exists():
         return None

@@ -13,7 +13,7 @@ from gradleak.data.arrays import Dataset
 from gradleak.enlarging import AS_IT_IS, Fit, fit, taps
 from gradleak.errors import DataError
 
-# Images that are enlarged at once.
+# Images enlarged at a time.
 ENLARGED = 16
 
 
@@ -159,12 +159,10 @@ def divide(
     size: int | None = None,
     resize: str = "repeat",
 ) -> Split:
-    """Split a data set at random into the parts of `Split`.
+    """Split the data set `data` at random into the parts of `Split`.
 
     Parameters
     ----------
-    data
-        The split of the data set that all parts are taken from.
     counts
         Images for ``train``, ``validation`` and ``test``. If the data set has fewer in all, parts
         shrink in proportion.

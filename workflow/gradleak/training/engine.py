@@ -80,12 +80,8 @@ class Trainer(Learner):
     ) -> Trained:
         """Train to the end.
 
-        Parameters
-        ----------
-        path
-            The checkpoint; none is kept without.
-        on_epoch
-            Called with the curve so far after each epoch.
+        `path` is the checkpoint, if any; `on_epoch` is called with the curve so far after each
+        epoch.
 
         Raises
         ------

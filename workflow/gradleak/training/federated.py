@@ -25,9 +25,9 @@ from gradleak.training.participation import Federated, chosen_number
 from gradleak.training.recipe import Recipe
 
 LOG = logging.getLogger("gradleak")
-# Whose accuracies these are, beside those of clients by number.
+# Owners of accuracies other than numbered clients.
 SERVER, RANDOM = "server", "random"
-# Number by which the random key is drawn; no client has it.
+# Client number for the random key; no client has it.
 NOBODY = 2**31
 
 
@@ -157,12 +157,8 @@ class Federation(Learner):
     ) -> Rounds:
         """Train to the end.
 
-        Parameters
-        ----------
-        path
-            The checkpoint; none is kept without.
-        on_round
-            Called with the curve so far after each round.
+        `path` is the checkpoint, if any; `on_round` is called with the curve so far after each
+        round.
 
         Raises
         ------
@@ -273,7 +269,7 @@ class Federation(Learner):
             loss, accuracy = self.evaluate(self.split.validation)
             best = state.best.setdefault(who, Best())
             if accuracy > best.validation_accuracy:
-                # At once, so that no copy of the weights has to be kept for each client.
+                # Immediately, so that no copy of each client's weights has to be kept.
                 tested = self.evaluate(self.split.test)[1]
                 state.best[who] = Best(number + 1, accuracy, tested)
             found[who] = accuracy

@@ -23,7 +23,7 @@ from gradleak.training.data import Images
 from gradleak.training.memory import bytes_kept, largest_batch
 from gradleak.training.recipe import Recipe, arithmetic, autocast
 
-# Images that pass at once where nothing is kept for a pass back.
+# Images per forward pass without a backward pass.
 EVALUATED = 500
 
 
@@ -84,34 +84,22 @@ class Learner:
     ) -> Passed:
         """Pass images once in random order, augmented.
 
-        Parameters
-        ----------
-        images
-            Training images.
-        number, client
-            Determine order and augmentation, together with the seed.
-        rate
-            Learning rate of each step, from 0.
-        bar
-            Counts the steps.
-
-        Raises
-        ------
-        ConfigError
-            If a norm would have a single value in each channel to normalise.
+        `number` and `client` determine order and augmentation, together with the seed. `rate` gives
+        the learning rate of each step, from 0; `bar` counts the steps. Raises `ConfigError` if a
+        norm would have a single value in each channel to normalise.
         """
         recipe = self.recipe
         check_norms(self.chain, min(len(images), recipe.batch))
         drawn = seed_of(self.seed, number, client)
         generator = torch.Generator(self.device).manual_seed(drawn)
-        # Dropout draws from PyTorch's own generator.
+        # Dropout uses PyTorch's global generator.
         torch.manual_seed(drawn)
         self.module.train()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         seen = 0
 
         def state() -> str:
-            # Waits for the device, so it is asked only when something is shown.
+            # Waits for the device, so it is called only for output.
             loss, right = (sums / seen).tolist()
             return f"epoch {number + 1}, loss {loss:.3f}, accuracy {right:.1%}"
 
@@ -189,7 +177,7 @@ class Learner:
 
     def _check_memory(self, images: Images) -> None:
         """Refuse a batch by the memory that a few images keep for the backward pass."""
-        # In evaluation mode no running statistics move.
+        # In evaluation mode running statistics stay unchanged.
         self.module.eval()
 
         def kept(count: int) -> int:
@@ -197,12 +185,12 @@ class Learner:
             return bytes_kept(lambda: self._forward(inputs, images.labels[:count])[1])
 
         weights = sum(value.nbytes for value in self.module.parameters())
-        # What one image more keeps, since weights are kept whatever their number; beside the batch
+        # Memory of one more image, since weights are kept in any case; beside the batch
         # there are gradients, momentum and the best weights.
         most = largest_batch(kept(2) - kept(1), 3 * weights, self.device)
         if most < self.recipe.batch and most < len(images):
             raise self._too_large(most)
-        # Once, since later an accelerator's memory is reserved, though it could be used again.
+        # Once, since later an accelerator's memory counts as reserved, though it is reusable.
         self._evaluated = max(1, min(EVALUATED, most))
 
     def _too_large(self, fits: int | None) -> ConfigError:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import psutil
 import torch
 
-# Gradients of what is kept, and room for convolutions to work in, relative to what is kept.
+# Gradients of kept tensors and workspace of convolutions, relative to the kept bytes.
 OVERHEAD = 1.5
-# Share of the free memory that a training may take.
+# Share of the free memory that training may use.
 SHARE = 0.9
 
 
@@ -24,7 +24,7 @@ def bytes_kept(loss: Callable[[], torch.Tensor]) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
         kept = loss()
-    # The graph holds the storages, so that no address is used twice.
+    # The graph keeps the storages alive, so that no address is reused.
     del kept
     return sum(sizes.values())
 

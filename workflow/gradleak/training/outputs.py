@@ -50,7 +50,7 @@ SUMMARY = (
     "client",
     "dropped",
 )
-# The curve of a training that failed, beside its checkpoints.
+# Curve of a failed training run, beside its checkpoints.
 KEPT_CURVE = "curve.csv"
 PARTS = ("train", "validation", "test")
 
@@ -181,7 +181,7 @@ class Results:
         try:
             found = learner.run(self.checkpoint(chain, seed), show)
         except GradleakError:
-            # Snakemake removes the outputs of a job that fails; its curve tells why.
+            # Snakemake removes the outputs of a failed job, but its curve helps to find the reason.
             self.curve.write(self._folder / KEPT_CURVE)
             raise
         show(found.rows)

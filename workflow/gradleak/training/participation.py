@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-# What clients are chosen and answer by, beside seed and round.
+# Streams of random numbers for choices and responses, beside seed and round.
 CHOICE, ANSWERS = 1, 2
 
 

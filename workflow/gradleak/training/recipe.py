@@ -69,7 +69,7 @@ def arithmetic(precision: str, device: torch.device) -> str:
     if device.type == "cuda":
         fits = torch.cuda.is_bf16_supported(including_emulation=False)
     elif device.type == "cpu":
-        # PyTorch has no public question for this.
+        # PyTorch has no public function for this.
         fits = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     else:
         fits = False

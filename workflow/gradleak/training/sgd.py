@@ -11,17 +11,9 @@ from torch.optim.sgd import sgd
 class Sgd:
     """Stochastic gradient descent with momentum, bit-identical to the step of `torch.optim.SGD`.
 
-    Parameters
-    ----------
-    parameters
-        Updated in place, by the gradients that a backward pass accumulates.
-    momentum, nesterov, weight_decay
-        As in `torch.optim.SGD`; no dampening.
-
-    Attributes
-    ----------
-    buffers
-        Momentum by parameter, of those updated so far.
+    `parameters` are updated in place, by the gradients that a backward pass accumulates.
+    `momentum`, `nesterov` and `weight_decay` as in `torch.optim.SGD`, without dampening. The
+    attribute `buffers` holds the momentum by parameter, of those updated so far.
     """
 
     def __init__(

@@ -7,26 +7,16 @@ import numpy as np
 from gradleak.errors import DataError
 from gradleak.training.participation import Federated
 
-# What splits are drawn by, beside the seed.
+# Stream of random numbers for splits, beside the seed.
 SPLIT = 3
 
 
 def split(labels: np.ndarray, settings: Federated, seed: int) -> list[np.ndarray]:
     """Positions of each client's images, int64 (n,), ascending; each image goes to one client.
 
-    Parameters
-    ----------
-    labels
-        Of all images (N,).
-    settings
-        ``iid``: random parts, whose sizes differ by at most one. ``dirichlet``: see `dirichlet`.
-    seed
-        Seed of the split.
-
-    Raises
-    ------
-    DataError
-        If a client would have no image.
+    `labels` (N,) are those of all images. `settings` choose ``iid``: random parts, whose sizes
+    differ by at most one; or ``dirichlet``: see `dirichlet`. Raises `DataError` if a client would
+    have no image.
     """
     if len(labels) < settings.clients:
         raise DataError(
@@ -38,7 +28,7 @@ def split(labels: np.ndarray, settings: Federated, seed: int) -> list[np.ndarray
         parts = np.array_split(generator.permutation(len(labels)), settings.clients)
     else:
         parts = dirichlet(labels, settings.clients, settings.alpha, generator)
-    # Only of dirichlet: equal parts of as many images as clients, or more, are never empty.
+    # Only with dirichlet: equal parts of as many images as clients, or more, are never empty.
     for client, part in enumerate(parts):
         if not len(part):
             raise DataError(
@@ -63,7 +53,7 @@ def dirichlet(
     for label in np.unique(labels):
         places = generator.permutation(np.flatnonzero(labels == label))
         shares = generator.dirichlet(np.full(clients, alpha))
-        # Rounded sums, so that sizes add up to the class's.
+        # Rounded sums, so that sizes add up to that of the class.
         ends = np.rint(np.cumsum(shares)[:-1] * len(places)).astype(np.int64)
         for part, found in zip(parts, np.split(places, ends), strict=True):
             part.append(found)
