@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-# Side of the first grid, its channels relative to the width, and what blocks narrow theirs by.
+# Side of the first grid, its channels in units of the width, and the bottleneck's factor.
 FIRST, WIDENING, NARROWING = 4, 16, 4
-# Channels of the queries and of the values of attention, as parts of what enters.
+# Channels of the queries and of the values of attention, as fractions of the input's.
 QUERIES, VALUES = 8, 2
 
 
@@ -48,7 +48,7 @@ class Sizes:
         return self.latent + self.embedding
 
 
-# Images of 256x256, as the published file of that name draws them.
+# Images of 256x256, as in the published file of that name.
 DEEP_256 = Sizes(
     blocks=(
         (False, 16, 16),
@@ -186,13 +186,13 @@ class BigGan(nn.Module):
     def forward(self, z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Images (B, 3, S, S) in (−1, 1), at the network's own size."""
         condition = torch.cat([z, self.embedding.weight.T[labels]], 1)
-        # The file's numbers are those of grids with colours last.
+        # The file's order is that of grids with channels last.
         x = self.enter(condition).unflatten(1, (FIRST, FIRST, -1)).permute(0, 3, 1, 2).contiguous()
         for number, block in enumerate(self.blocks):
             if number == self.sizes.attention:
                 x = self.attention(x)
             x = block(x, condition)
-        # The last convolution has channels to spare: colours are the first three.
+        # Of the last convolution's channels only the first three are colours.
         found = self.leave(functional.relu(self.norm(x)))[:, :3]
         return torch.tanh(found)
 

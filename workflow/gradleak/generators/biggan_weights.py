@@ -70,10 +70,10 @@ def _read(path: str) -> Tensors:
         )
     try:
         with warnings.catch_warnings():
-            # What PyTorch thinks of a strange file is said by the error.
+            # The error covers PyTorch's warnings on an unknown file.
             warnings.simplefilter("ignore")
             state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # What a damaged pickle raises depends on the damaged byte.
+    except Exception as error:  # A damaged pickle may raise anything.
         reason = str(error).strip().partition("\n")[0].rstrip(".:")
         raise DataError(f"{path} is no file of weights alone ({reason}); {REMEDY}.") from error
     if not isinstance(state, dict) or not all(
@@ -88,7 +88,7 @@ def _keys(sizes: Sizes) -> Iterator[tuple[str, str]]:
     yield "embedding.weight", "embeddings.weight"
     yield from _layer("enter", "generator.gen_z", bias=True)
     for number in range(len(sizes.blocks)):
-        # Attention takes a place among the file's layers.
+        # Attention counts among the file's layers.
         block = f"generator.layers.{number + (number >= sizes.attention)}"
         for k in range(4):
             yield from _layer(f"blocks.{number}.convolutions.{k}", f"{block}.conv_{k}", bias=True)

@@ -12,13 +12,13 @@ from torch.nn import functional
 
 from gradleak.errors import ConfigError
 
-# Side of the coarsest grid: halved while even and above SMALLEST, and no more than LARGEST then.
+# Side of the coarsest grid: halved while even and above SMALLEST, then at most LARGEST.
 SMALLEST, LARGEST = 4, 8
 # Channels at a grid halved j times: width · min(2^j, WIDEST).
 WIDEST = 4
-# Numbers that stand for a class.
+# Length of a class embedding.
 EMBEDDED = 32
-# Channels that a norm takes together.
+# Channels of a norm's group.
 GROUP = 8
 
 

@@ -27,23 +27,10 @@ def convert_biggan(
     provenance: dict[str, Any],
     sizes: biggan.Sizes = biggan.DEEP_256,
 ) -> None:
-    """Write BigGAN's generator from weights that the user provides.
+    """Write BigGAN's generator to `path` (safetensors) from weights that the user provides.
 
-    Parameters
-    ----------
-    settings
-        Entry of kind ``biggan``, amounts as numbers.
-    path
-        Output file (safetensors).
-    provenance
-        Of the file.
-    sizes
-        Sizes of the network, except for its side.
-
-    Raises
-    ------
-    DataError
-        If the weights are missing or of another network.
+    `settings` is an entry of kind ``biggan``, amounts as numbers; `sizes` are those of the network,
+    except for its side. Raises `DataError` if the weights are missing or of another network.
     """
     sized = biggan.Sizes(**{**vars(sizes), "side": settings["size"]})
     weights = biggan_weights.convert(settings["weights"], sized, settings["truncation"])
@@ -103,7 +90,7 @@ def train_vae(
     try:
         show(trainer.run(folder / CHECKPOINT, show))
     except GradleakError:
-        # Snakemake removes the outputs of a job that fails; its curve tells why.
+        # Snakemake removes the outputs of a failed job, but its curve helps to find the reason.
         if rows:
             write_rows(folder / KEPT_CURVE, CURVE, rows)
         raise

@@ -40,23 +40,11 @@ class Recipe:
 
 
 class Trainer:
-    """Train one autoencoder.
+    """Train one autoencoder on `images` in [0, 1] with labels, on their device.
 
     Order and noise follow from (seed, epoch) alone, so on a CPU with the same number of threads the
-    same seed gives the same weights, interrupted or not.
-
-    Parameters
-    ----------
-    sizes
-        Sizes of the network.
-    images
-        Images in [0, 1] with labels, on the training device.
-    recipe
-        Settings.
-    source
-        Identity of the images in the checkpoint.
-    code
-        Hash of the code.
+    same seed gives the same weights, interrupted or not. `source` identifies the images in the
+    checkpoint; `code` is the hash of the code.
     """
 
     def __init__(
@@ -68,7 +56,7 @@ class Trainer:
         code: str = "",
     ) -> None:
         self.sizes, self.images, self.recipe = sizes, images, recipe
-        # Weights are drawn without a trace in PyTorch's own generator.
+        # Initialise without affecting PyTorch's global generator.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
             self.module = Autoencoder(sizes)
@@ -94,12 +82,8 @@ class Trainer:
     ) -> list[dict[str, Any]]:
         """Train to the end; return the curve, a record of `CURVE` an epoch.
 
-        Parameters
-        ----------
-        path
-            The checkpoint; none is kept without.
-        on_epoch
-            Called with the curve so far after each epoch.
+        `path` is the checkpoint, if any; `on_epoch` is called with the curve so far after each
+        epoch.
 
         Raises
         ------
