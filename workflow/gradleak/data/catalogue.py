@@ -28,7 +28,7 @@ class DatasetInfo:
     height: int
     width: int
     classes: int  # number of classes
-    source: Source
+    source: Source  # how its files are made
     stand_in: str | None = None  # the embedded data set used in its place; None for an embedded one
 
     @property

@@ -170,11 +170,11 @@ def _receive(reply: requests.Response, part: Path, start: int) -> bool:
     total = received + int(length) if length else None
     bar = progress(total, "bytes", received)
     bar.note = lambda: part.name.removesuffix(".part")
-    # urllib3's own check of the length would throw away the last bytes that did arrive.
+    # urllib3's own length check would discard the last bytes received.
     reply.raw.enforce_content_length = False
     with part.open("ab" if resumed else "wb") as file, bar:
         try:
-            # What has arrived, not whole chunks: a stall would throw away the last one's beginning.
+            # Bytes as they arrive: with whole chunks a stall would discard part of the last one.
             while chunk := reply.raw.read1(CHUNK):
                 file.write(chunk)
                 received += len(chunk)

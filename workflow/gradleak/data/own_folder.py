@@ -114,7 +114,7 @@ def read(source: Path, dataset: str, split: str, most: int = MOST) -> Dataset:
         logger.info("%s: %d of %d images", source, min(most, len(samples)), len(samples))
         samples = samples[:most]
         images = np.empty((len(samples), *info.shape), np.uint8)
-        # Compressed archives can only be read forwards: take the images as they lie there.
+        # Compressed archives can only be read forwards: keep the order of the archive.
         place = {name: k for k, name in enumerate(files.names)}
         for k in sorted(range(len(samples)), key=lambda k: place[samples[k].path]):
             images[k] = _image(files, samples[k].path, (info.width, info.height))

@@ -10,7 +10,7 @@ import io
 import pickle
 from typing import Any
 
-# What pickled NumPy arrays ask for, under Python 2 and 3 and under NumPy 1 and 2.
+# Names in pickled NumPy arrays, under Python 2 and 3 and under NumPy 1 and 2.
 ALLOWED = frozenset(
     {
         ("numpy.core.multiarray", "_reconstruct"),
@@ -40,6 +40,6 @@ def vet(content: bytes, name: str) -> None:
     except pickle.UnpicklingError as error:
         raise pickle.UnpicklingError(f"{name} is refused: {error}") from error
     except Exception as error:
-        # A damaged pickle fails in any way: by an index, a key, a type, a codec, memory.
+        # A damaged pickle may raise anything: index, key, type, codec, memory errors.
         reason = f"{type(error).__name__}: {error}"
         raise pickle.UnpicklingError(f"{name} is no whole pickle ({reason})") from error

@@ -21,7 +21,7 @@ class Terms:
 _CIFAR = Terms(
     False, "no licence is given; the images were collected from the web (80 Million Tiny Images)"
 )
-# As scikit-image and scikit-learn state it beside their files.
+# As stated by scikit-image and scikit-learn beside their files.
 _PHOTOS = Terms(
     True,
     "scikit-image's photos: CC0 or public domain, but for the motorcycle, which it distributes "
