@@ -20,7 +20,7 @@ from gradleak.targets import TargetSet
 class Case:
     """Inputs of one measurement, read afresh for every repeat so that nothing is cached."""
 
-    view: AttackerView  # what an attacker sees: the network, weights, gradient and granted label
+    view: AttackerView  # attacker's view: the network, weights, gradient and granted label
     deltas: dict[str, np.ndarray]  # dJ/dZ (O, Ph, Pw) of every convolution, for the ranks
     image: np.ndarray  # the original (C, H, W), for the error only
 
@@ -49,7 +49,7 @@ def make(
 
     settings: dict[str, Any] = {"precision": precision, "device": torch.device("cpu"), "loss": loss}
     content = {
-        # Not the chain itself, which holds what was computed of it.
+        # Not the chain itself, which caches results.
         "chain": chain.describe(),
         "weights": weights,
         "gradients": capture(chain, weights, image[None], np.array([label]), **settings),

@@ -20,10 +20,10 @@ from gradleak.progress import progress
 from gradleak.targets import TargetSet
 
 Settings = dict[str, Any]
-# Limits that let each end by itself where it can. Adam never does: it gets the 8,000 steps of the
-# authors' later work; a step of Levenberg-Marquardt holds up to 150 products with U and U^T.
+# Limits that let each converge if it can. Adam never does: it gets the 8,000 steps of the
+# authors' later work; a step of Levenberg-Marquardt takes up to 150 products with U and U^T.
 LIMITS = {"lbfgs": 500, "levenberg_marquardt": 100, "adam": 8000}
-# A `hidden_spread` of NaN is one that plays no role.
+# A `hidden_spread` of NaN marks an unused one.
 STARTS = [
     {"start": start, "hidden_spread": spread, "pull_back": pull_back}
     for start, spread, pull_back in (

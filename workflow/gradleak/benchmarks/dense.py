@@ -15,7 +15,7 @@ from gradleak.models.activations import INSIDE
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.operators.shape import ConvShape
 
-# As R-GAP's default: estimates outside of an activation's range are moved this far into it.
+# R-GAP's default: estimates outside an activation's range are moved this far into it.
 MARGIN = 1e-6
 
 

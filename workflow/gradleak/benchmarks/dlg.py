@@ -23,13 +23,13 @@ from gradleak.targets import TargetSet
 
 # Inner steps of one call of PyTorch's L-BFGS: its default, and what DLG's authors use.
 INNER = 20
-# Outer steps that each number of threads is tried for.
+# Outer steps to try each number of threads.
 TRIAL = 3
 SUCCESS = 1e-3
-# Relative distance at which both stop, the reference between its outer steps: an MSE of about 1e-4
+# Relative distance at which both stop, the reference between outer steps: an MSE of about 1e-4
 # on LeNet, below `SUCCESS`.
 TARGET = 1e-8
-# Of the starts' randomness.
+# Seed of the initializations.
 STREAM = 7
 
 
@@ -37,10 +37,10 @@ STREAM = 7
 class Outcome:
     """Result of one implementation of DLG."""
 
-    seconds: float  # for all images and starts together
-    errors: np.ndarray  # MSE (N, S) of each start, NaN where it is not finite
-    accepted: np.ndarray  # (N, S) whether the attacker, without the original, holds it a success
-    evaluations: int  # gradients of the network in all
+    seconds: float  # for all images and restarts together
+    errors: np.ndarray  # MSE (N, S) of each restart, NaN if not finite
+    accepted: np.ndarray  # (N, S) whether the attacker, without the original, deems it a success
+    evaluations: int  # total number of gradients
 
     @property
     def successes(self) -> int:
@@ -72,16 +72,10 @@ def table_rows(
 def rows(case: Case, *, outer: int = 300, threads: int) -> list[Facts]:
     """Rows: seconds per image with all its restarts, per evaluation, per success.
 
-    Both implementations get `outer` times `INNER` evaluations per restart, the same
-    initializations, and float32. Errors are medians of the MSE over restarts.
-
-    Parameters
-    ----------
-    outer
-        Calls of PyTorch's L-BFGS; DLG's authors make 300.
-    threads
-        Maximum; each side uses its fastest number of 1 ... `threads`, found with `TRIAL` outer
-        steps.
+    Both implementations get `outer` times `INNER` evaluations per restart (DLG's authors make 300
+    calls of PyTorch's L-BFGS), the same initializations, and float32. Errors are medians of the MSE
+    over restarts. Each side uses its fastest number of 1 ... `threads`, found with `TRIAL` outer
+    steps.
     """
     first = case.views[0]
     assert first.starts is not None

@@ -94,7 +94,7 @@ def timed(side: str, given: Settings, population: int, device: str) -> Facts:
     }
     distances = sides[side]()
     candidates = torch.from_numpy(found.inputs[1 : population + 1, None]).to(chosen)
-    # Kernels are chosen in the first pass.
+    # Warm up: kernels are chosen in the first pass.
     distances(candidates)
     begin = time.perf_counter()
     values = distances(candidates).cpu().double().numpy()

@@ -18,7 +18,7 @@ from gradleak.benchmarks.runner import Facts
 from gradleak.gradients import DTYPES, pick_device
 from gradleak.matching.generators import FIRST, Layout, draw
 
-# Images at once, as many as a processor takes.
+# Images at a time, as many as on a CPU.
 IMAGES = 16
 # Iterations per second of the authors' code on one core: 1,000 for one image in 27 s, on a LeNet of
 # 6 and 16 filters.

@@ -14,7 +14,7 @@ from gradleak.benchmarks.runner import Facts
 from gradleak.gradients import DTYPES, pick_device
 from gradleak.matching.branches import BranchGradients
 
-# Images at once on an accelerator, which would take all.
+# Images at a time on an accelerator, which would take all.
 MOST = 64
 
 

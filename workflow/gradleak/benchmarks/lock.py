@@ -23,7 +23,7 @@ from gradleak.training.recipe import Recipe
 LOCK = Lock(1024, Activation("relu"))
 BATCH = 64
 PRECISIONS = ("float32", "auto")
-# Steps that are left out at the start: the first allocate.
+# Steps to skip at the start, which allocate memory.
 WARM = 3
 
 
@@ -68,7 +68,7 @@ def seconds(learning: dict[str, Learner], steps: int, batch: int) -> dict[str, n
     labels = torch.randint(10, (batch,), generator=generator).to(first.device)
     spent: dict[str, list[float]] = {name: [] for name in names}
     for step in range(WARM + steps):
-        # Each starts in turn: who follows whom is worth 1 % on a small network.
+        # Rotate the order, which matters by 1 % on a small network.
         first_up = step % len(names)
         for name in names[first_up:] + names[:first_up]:
             learner = learning[name]
@@ -93,7 +93,7 @@ def lock_rows(
     for precision in PRECISIONS:
         found = measure("lock:timed", threads=threads, precision=precision, **job)
         ours, plain = ({"seconds": found[name]} for name in ("locked", "plain"))
-        # Where the network has no norm of its own.
+        # For a network without its own norm.
         beside = found.get("norm and lock")
         more = f", norm and lock against neither {_percent(beside)}" if beside else ""
         note = (

@@ -26,7 +26,7 @@ from gradleak.servers.secret import Secrets
 from gradleak.targets import Images, TargetSet, read
 
 REPEATS = 3
-# Labels that the plain loop does; its time is taken in proportion.
+# Labels that the plain loop processes; its time is extrapolated.
 LOOPED = 2
 
 
@@ -56,19 +56,15 @@ def rows(
 ) -> list[Facts]:
     """Time the gradient of one batch, its inversion as published, and a plain loop for the same.
 
-    Parameters
-    ----------
-    model, secret, targets
-        Files: weights sent and kept by an MKOR server, and the batch.
-    threads
-        Of everything timed, since PyTorch and NumPy benefit alike.
+    `model`, `secret` and `targets` are files: weights sent and kept by an MKOR server, and the
+    batch. All parts use `threads`, since PyTorch and NumPy benefit alike.
     """
     view, gradient_s = _seen(model, secret, targets, loss, images, threads)
     first, found = _inversion(Mkor(), view, gradient_s, "", threads)
     chain, kept = view.chain, view.secret
     assert kept is not None
     paths = plan(chain, kept.settings.get("shifts"))
-    # One class's features again from its image, so that the loop has what the inversion had.
+    # Recompute one class's features from its image, as input of the loop.
     features = kept.values["references"][:2]
     values = describers(chain, view.weights, paths, kept, features)
     _, loop_s = _timed(lambda: loop(chain, paths, values[:LOOPED]))

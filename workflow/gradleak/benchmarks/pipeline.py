@@ -28,7 +28,7 @@ HERE = ROOT.parents[1]
 
 def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Snakemake in a copy of the tree; output and errors as text."""
-    # It finds the package of its own copy, and sets threads itself.
+    # The copy uses its own package, and sets threads itself.
     mine = ("PYTHONPATH", *THREADS)
     return subprocess.run(
         [sys.executable, "-m", "snakemake", *arguments],

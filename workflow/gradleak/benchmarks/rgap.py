@@ -70,7 +70,7 @@ def _sizes(case: Case) -> Facts:
     return {"index": value, "exact": exact}
 
 
-# What is timed: from gradient to image, or from weights and dJ/dZ to ranks.
+# Timed tasks: from gradient to image, or from weights and dJ/dZ to ranks.
 TASKS: dict[str, Callable[[Case], Facts]] = {
     "rgap": lambda case: {"image": RGap().run(case.view, 0).image},
     "rgap_balanced": lambda case: {"image": RGap(rows="balanced").run(case.view, 0).image},

@@ -41,18 +41,10 @@ def last_line(text: str) -> str:
 
 
 def measure(task: str, *, threads: int = OURS_THREADS, **options: Any) -> Facts:
-    """Run a task in a fresh process.
+    """Run a task in a fresh process; `ArtifactError` if it fails, for instance for lack of memory.
 
-    Returns
-    -------
-    dict
-        The task's facts, arrays as lists, with `mib`, the largest growth of the process beyond its
-        imports, and `peak_mib`, its highest resident memory.
-
-    Raises
-    ------
-    ArtifactError
-        If the process ends with an error, for instance for lack of memory.
+    Returns the task's facts, arrays as lists, with `mib`, the largest growth of the process beyond
+    its imports, and `peak_mib`, its highest resident memory.
     """
     done = subprocess.run(
         [sys.executable, "-m", "gradleak.benchmarks.runner", task, json.dumps(options)],
@@ -97,7 +89,7 @@ def row(
 
 def main(task: str, options: Mapping[str, Any]) -> Facts:
     """Run a task in this process, and add its memory use."""
-    keep_freed_memory()  # as every job of the pipeline does; references get the same
+    keep_freed_memory()  # as in every job of the pipeline, and for references alike
     module, _, function = task.partition(":")
     run = getattr(import_module(f"gradleak.benchmarks.{module}"), function)
     before = psutil.Process().memory_info().rss / 2**20

@@ -22,11 +22,11 @@ from gradleak.models import files
 from gradleak.models.build import load, with_statistics
 from gradleak.models.chain import Chain
 
-# Forward passes behind the running statistics, and images in each.
+# Forward passes for the running statistics, and images in each.
 PASSES, SEEN = 4, 64
 
 Settings = Mapping[str, Any]
-# Searches for the images of views, each with a seed.
+# Attack on several views, each with a seed.
 RunMany = Callable[
     [Sequence[AttackerView], Sequence[int]], Sequence[Reconstruction | GradleakError]
 ]
@@ -36,8 +36,8 @@ RunMany = Callable[
 class Case:
     """Gradients to attack, and the images behind them."""
 
-    views: list[AttackerView]  # one for each image, with its label and S starts
-    images: np.ndarray  # (N, 1, C, H, W), as the network is fed with them
+    views: list[AttackerView]  # one for each image, with its label and S initializations
+    images: np.ndarray  # (N, 1, C, H, W), network inputs
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ def timed(
 ) -> Facts:
     """Seconds for an iteration of one image, and the MSE of its pixels in 0..1."""
     chosen = pick_device(device).type
-    # Kernels are chosen in the first iteration.
+    # Warm up: kernels are chosen in the first iteration.
     searched(attack({**settings, "iterations": 1}, device=chosen), case.views)
     found, seconds = searched(attack(settings, device=chosen), case.views)
     errors = [mse(images, a.images) for images, a in zip(case.images, found, strict=True)]

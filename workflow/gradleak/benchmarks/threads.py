@@ -10,11 +10,11 @@ from typing import Any
 from gradleak import sidecars
 from gradleak.benchmarks.pipeline import HERE, copy_tree, make
 
-Run = dict[str, Any]  # what a sidecar says of a job
+Run = dict[str, Any]  # a job's record in its sidecar
 COUNTS = (1, 2)
-# Two jobs side by side do twice the work, so a second thread must come near that to be worth it.
+# Two parallel jobs do twice the work, so a second thread must gain nearly as much.
 WORTH = 1.5
-# Images and steps that are enough to see how a job's time divides; the networks stay as they are.
+# Reduced images and steps that keep the proportions of a job's time; networks are unchanged.
 FEW = {"count": 2, "seeds": 1, "iterations": 60, "generations": 10, "starts": 2, "epochs": 1}
 
 

@@ -25,9 +25,9 @@ from gradleak.training.learner import EVALUATED, seed_of
 from gradleak.training.outputs import recipe_of, split_of
 from gradleak.training.recipe import Recipe
 
-# Processes that load images for the plain loop: what it may choose from.
+# Candidate numbers of loader processes of the plain loop.
 WORKERS = (0, 2)
-# What images are counted in.
+# Unit of image counts.
 COUNTED = 1000
 ARITHMETIC = {"mixed": "bfloat16", "float32": "float32"}
 
