@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Group
 
-# How often the display is drawn, per second; jobs write to their logs every half minute.
+# Refreshes per second; jobs write to their logs every half minute.
 DRAWN = 2
 # Bytes at a log's end that hold its last line.
 TAIL = 2048

@@ -11,7 +11,7 @@ from typing import Any
 from gradleak.run_output import hints
 
 PAGE, CLAIMS = "results/report.html", "results/claims.csv"
-# Targets after which one line says it, as after the default one; after others stand their paths.
+# Targets followed by one summary line, like the default one; others by their paths.
 LOOKED_AT = {"all", "figures", "tables", "claims", PAGE}
 
 

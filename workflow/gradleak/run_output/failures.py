@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-# How Snakemake says that a job's process ended.
+# Snakemake's message that a job's process ended.
 STATUS = re.compile(r"returned non-zero exit status -?\d+|died with <Signals\.\w+: \d+>")
-# A job's last word in its log (`gradleak.script`), up to the log's end.
+# A job's final error in its log (`gradleak.script`), up to the log's end.
 LAST_WORD = re.compile(r"^[\d-]+ [\d:,]+ (gradleak: .*)", re.MULTILINE | re.DOTALL)
-# Where in a Snakefile a sentence was raised.
+# Location in a Snakefile of a raised message.
 HEAD = re.compile(r'^(?:WorkflowError|RuleException)(?: in .*?file "([^"]*)", line \d+)?:\n')
 FRAME = re.compile(r'^  File ".*", line \d+, in .*\n?', re.MULTILINE)
-# Dates of files may be coarse.
+# File times may be coarse.
 SECONDS = 2.0
 
 

@@ -16,7 +16,7 @@ from gradleak.progress import SHOWN, in_words
 from gradleak.run_output import failures, hints
 from gradleak.run_output.display import Display
 
-# What Snakemake says of itself. Everything else without an event is passed on.
+# Snakemake's own messages. Everything else without an event is passed on.
 NOISE = re.compile(
     r"Building DAG|Using shell|Group jobs: inactive|Conda environments: ignored|"
     r"Singularity containers: ignored|Select jobs|Execute \d+ jobs|Elapsed time|host: |"
@@ -55,7 +55,7 @@ class Output(logging.Handler):
         self._job_lines = "rules" not in quiet
         self._jobs: dict[int, Job] = {}
         self._failed: dict[int, str] = {}
-        # What Snakemake said of a failed job in the same thread, just before it names the job.
+        # Error of a failed job in the same thread, just before Snakemake names the job.
         self._said: dict[int | None, str] = {}
         self._data_failed, self._table = False, ""
         self._done = self._total = 0
@@ -98,7 +98,7 @@ class Output(logging.Handler):
             self._display.say(text)
             return
         stream = sys.stdout if self._settings.stdout else sys.stderr
-        # At once, so that lines of several processes stay whole.
+        # In one call, so that lines of several processes do not mix.
         stream.write(f"{text}\n")
         stream.flush()
 
@@ -116,7 +116,7 @@ class Output(logging.Handler):
             self._table = where + record.getMessage().rstrip()
             return
         if self._total == 1:
-            # It has the terminal for itself.
+            # A single job has the terminal to itself.
             self._display = None
             os.environ[SHOWN] = "lines"
         self._say(f"{where}{self._total} job{'s' * (self._total != 1)}")
@@ -209,7 +209,7 @@ class Output(logging.Handler):
         reasons = [*self._failed.values(), *self._said.values()]
         if self._data_failed:
             self._say(hints.data_line(self.data_root))
-        # A job that was stopped has said so itself.
+        # A stopped job has logged that itself.
         for reason in dict.fromkeys(reasons):
             if not reason.startswith("gradleak: Stopped by "):
                 self._say(reason)
@@ -230,7 +230,7 @@ def take_over(workflow: Any) -> Output | None:
     Not if details (`--verbose`, `--printshellcmds`, `--debug-dag`) or another logger were
     requested, nor for `--quiet all`, nor in the processes of single jobs.
     """
-    # What a run tells its jobs is not for the runs that they start.
+    # Settings for a run's jobs do not apply to runs that these start.
     os.environ.pop(SHOWN, None)
     settings, logger = workflow.output_settings, workflow.logger_manager.logger
     theirs = [handler for handler in logger.handlers if handler.name == "DefaultStreamHandler"]

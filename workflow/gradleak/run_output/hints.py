@@ -11,7 +11,7 @@ from gradleak.config import ROOT_VARIABLE
 from gradleak.data.catalogue import CATALOGUE
 from gradleak.wording import nearest
 
-# Paths that a run's end names one by one; of more it names the folders.
+# Largest number of paths listed one by one at a run's end; of more, the folders.
 MOST_PATHS = 12
 EMBEDDED = tuple(name for name, info in CATALOGUE.items() if info.source == "embedded")
 
