@@ -20,9 +20,9 @@ CLASSES = 10
 HIDDEN = 32
 KERNEL = (3, 3)
 CONV, HEAD = "conv1", "fc1"
-# What γ and β of a norm without a lock are drawn from.
+# Distributions of γ and β of a norm without a lock.
 SCALES, SHIFTS = (0.5, 1.5), (-0.5, 0.5)
-# Of other random numbers than weights.
+# Seed of random numbers other than weights.
 OTHERS = 7
 
 

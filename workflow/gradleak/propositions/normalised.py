@@ -114,7 +114,7 @@ def through_norm(
         :, None
     ]
     if affine is None:
-        # What is inside is s, and slopes are sqrt(σ² + ε) / γ.
+        # Here `inside` is s, and slopes are sqrt(σ² + ε) / γ.
         unlocked, normalised = _unlock(shown, inside, x, slopes)
         slopes = slopes * unlocked.scale
     else:
