@@ -2,9 +2,9 @@
 
 A digest is taken over a module's syntax tree. Left out are docstrings, code only for type checkers,
 import statements and text for people: arguments of raised exceptions and of log calls, messages of
-assertions, and labels of progress bars. Names imported from this package are replaced by digests
-of the objects imported, whatever their module or alias, so that moving or renaming a module
-changes no digest.
+assertions, and labels of progress bars. Names imported from this package are identified by the code
+they come from, not by its location or their alias, so moving or renaming a module changes no
+digest.
 """
 
 from __future__ import annotations

@@ -96,14 +96,9 @@ class Norm:
 def first_norm(chain: Chain, weights: Mapping[str, np.ndarray], images: Images) -> Norm:
     """Distributions behind the first convolution of a trained network, norms in evaluation mode.
 
-    `weights` include a client's key and lock if the network is locked.
-
-    Raises
-    ------
-    ConfigError
-        If there is no norm behind the first convolution, or a key is missing.
-    ArtifactError
-        If the network was not trained, so that there are no running statistics.
+    `weights` include a client's key and lock if the network is locked. Raises `ConfigError` if
+    there is no norm behind the first convolution, or a key is missing, and `ArtifactError` if the
+    network was not trained, so that there are no running statistics.
     """
     layer = chain.convolutions[0] if chain.convolutions else None
     if layer is None or not layer.normed:

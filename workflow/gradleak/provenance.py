@@ -158,14 +158,8 @@ def dependencies(module: str) -> tuple[str, ...]:
 def code_hash(*modules: str, script: Path | None = None) -> str:
     """Hash (16 hex digits) of code, ignoring messages and the names and places of modules.
 
-    It is taken over the sorted digests of everything that runs.
-
-    Parameters
-    ----------
-    modules
-        Modules of this package, taken with their dependencies; ValueError for any other name.
-    script
-        Path of a script, taken without its dependencies.
+    It is taken over the sorted digests of everything that runs: `modules` of this package
+    (ValueError for any other) with their dependencies, and a `script` without them.
     """
     names: set[str] = set()
     for module in modules:

@@ -169,18 +169,9 @@ def make(
 ) -> dict[str, Any]:
     """Build the contents of results/provenance.json.
 
-    Parameters
-    ----------
-    results
-        Figures, tables and claims.
-    config
-        Settings of this run.
-    layout
-        Locations of files.
-    settings
-        Paths of config.yaml and of the files that it includes, by their names there.
-    lock
-        Path of requirements.lock. All may lie in another folder than the results.
+    `results` are figures, tables and claims; `settings` are paths of config.yaml and of the files
+    that it includes, by their names there; `lock` is the path of requirements.lock. All may lie in
+    another folder than the results.
     """
     tops = sorted(results)
     files = graph(tops)

@@ -241,10 +241,8 @@ def table(
         One of `gradleak.losses.LOSSES`.
     seeds
         Number of initializations.
-    images
-        Images at which condition numbers are measured.
-    conditions
-        Measure condition numbers.
+    images, conditions
+        Images at which condition numbers are measured, and whether they are at all.
 
     Raises
     ------

@@ -75,22 +75,12 @@ def summary(
 
 
 def write(folder: str, provenance: str, claims: str, tables: Iterable[str]) -> None:
-    """Write the record of a run.
+    """Write the record of a run to `folder`.
 
-    Parameters
-    ----------
-    folder
-        Destination of `run.json`, `summary.csv`, and for each paper `claims.csv`,
-        `artifacts.csv` and its tables.
-    provenance
-        results/provenance.json.
-    claims, tables
-        results/claims.csv, and the tables of all papers.
-
-    Raises
-    ------
-    ArtifactError
-        If a file was made by hand or changed since, so that the record is not reproducible.
+    It has `run.json`, `summary.csv`, and for each paper `claims.csv`, `artifacts.csv` and its
+    tables. `provenance` is results/provenance.json; `claims` and `tables` are results/claims.csv
+    and the tables of all papers. Raises `ArtifactError` if a file was made by hand or changed
+    since, so that the record is not reproducible.
     """
     told = json.loads(Path(provenance).read_text(encoding="utf-8"))
     files = told["artifacts"]

@@ -91,23 +91,12 @@ def discount(position: int, depth: int) -> float:
 
 
 def reported_rank(system: LayerSystem, follows: Behind) -> tuple[int, str, StructuralRank]:
-    """Rank of U for c(M): the structural one where it is exact, else the numerical.
+    """Rank of U (`system`) for c(M): the structural one where it is exact, else the numerical.
 
     The structural rank holds for almost every weight and image, if the layers behind are known
-    (`Behind`); it is used directly unless weight or dJ/dZ is seen to be an exception. Elsewhere the
-    numerical rank decides, and confirms the structural one if both agree.
-
-    Parameters
-    ----------
-    system
-        U.
-    follows
-        Layers behind this one.
-
-    Returns
-    -------
-    tuple
-        The rank, ``structural`` or ``numerical``, and the structural rank of the sizes.
+    (`follows`); it is used directly unless weight or dJ/dZ is seen to be an exception. Elsewhere
+    the numerical rank decides, and confirms the structural one if both agree. Returns the rank,
+    ``structural`` or ``numerical``, and the structural rank of the sizes.
     """
     shape = system.convolution.conv_shape
     structure = structural_rank(shape, follows)
