@@ -46,10 +46,8 @@ class Trainer(Learner):
     ----------
     chain, weights
         The network and its initial weights.
-    split
-        Images, on the training device.
-    recipe
-        Settings.
+    split, recipe
+        Images, on the training device, and settings.
     seed
         Seed of order and augmentation.
     source

@@ -147,7 +147,8 @@ class Results:
     """Weights and accuracies of the trained networks, and their output files.
 
     The model file holds the server's part: for a locked network what clients share, with the
-    initial lock weights from the server. Private parts go into the clients' own files.
+    initial lock weights from the server. Private parts go into the clients' own files. `images` is
+    ``embedded`` or ``real``, for the summary.
 
     Parameters
     ----------
@@ -157,8 +158,6 @@ class Results:
         ``weights`` (a model file), ``curve`` (a row an epoch, rewritten as it grows), ``summary``
         (a row a network and client), ``checkpoints`` (their folder; emptied at the end), and
         ``clients``, a folder, for locked networks.
-    images
-        ``embedded`` or ``real``, for the summary.
     """
 
     def __init__(

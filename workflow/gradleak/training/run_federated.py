@@ -36,16 +36,8 @@ def train_all(
 ) -> None:
     """Train every chain under every seed and write the results.
 
-    Parameters are those of `gradleak.training.run.train_all`; `clients` are all clients of locked
-    networks, in order.
-
-    Raises
-    ------
-    ConfigError
-        If a network has fewer outputs than the data set has classes, takes other images, or is
-        locked and a client has no file.
-    DataError
-        If a client would have no image.
+    Parameters and errors are those of `gradleak.training.run.train_all`; `clients` are all clients
+    of locked networks, in order. Raises `DataError` if a client would have no image.
     """
     federated = Federated(**settings["federated"])
     split, recipe = split_of(data, settings, pick_device(device)), recipe_of(settings)
