@@ -22,15 +22,13 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def convert(path: str, sizes: Sizes, truncation: float = 1.0) -> dict[str, np.ndarray]:
-    """State dict of `BigGan` from the published file.
+    """State dict of `BigGan` of some `sizes` from the published file.
 
     Parameters
     ----------
     path
         A PyTorch state dict with the keys of huggingface's pytorch-pretrained-BigGAN, read
         without running any of its code.
-    sizes
-        Sizes of the network.
     truncation
         Truncation in (0, 1] of the norms' statistics, interpolated linearly between those in the
         file.
