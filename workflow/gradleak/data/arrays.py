@@ -88,12 +88,8 @@ def save(
 ) -> str:
     """Write a data set and its checksum file; return the checksum.
 
-    Raises
-    ------
-    DataError
-        If images or labels do not match the catalogue; nothing is written then.
-    ArtifactError
-        If the files cannot be written.
+    Raises `DataError`, and writes nothing, if images or labels do not match the catalogue, and
+    `ArtifactError` if the files cannot be written.
     """
     _check(Path(path), data, None, "check what it was made from")
     metadata = {
@@ -134,20 +130,9 @@ def load(
 ) -> Dataset:
     """Read a data set and check it.
 
-    Parameters
-    ----------
-    path
-        The file.
-    dataset, split
-        Expected contents.
-    shape
-        Expected shape (C, H, W) of an image; by default that of the catalogue.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, truncated or altered, or holds arrays of another data set, shape
-        or dtype, or labels out of range.
+    The file must hold `dataset` and `split`, with images of `shape` (C, H, W), by default that of
+    the catalogue. Raises `DataError` if it is missing, truncated or altered, or holds arrays of
+    another data set, shape or dtype, or labels out of range.
     """
     source = Path(path)
     if source.is_dir():

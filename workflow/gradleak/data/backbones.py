@@ -141,15 +141,9 @@ def make(path: str | os.PathLike[str], network: str, mirror: str | None) -> None
     """Write the safetensors file of a network, from torchvision's.
 
     A torchvision file in the folder is used; else the official one is downloaded, and deleted once
-    the convolutions have been extracted, since VGG-16's has 528 MB.
-
-    Raises
-    ------
-    DataError
-        If the official file cannot be downloaded or was altered, or a file in the folder is of
-        another network.
-    ArtifactError
-        If `path` cannot be written.
+    the convolutions have been extracted, since VGG-16's has 528 MB. Raises `DataError` if the
+    official file cannot be downloaded or was altered, or a file in the folder is of another
+    network, and `ArtifactError` if `path` cannot be written.
     """
     target, remote = Path(path), BACKBONES[network].remote(mirror)
     _, official, features = (target.parent / name for name in file_names(network))

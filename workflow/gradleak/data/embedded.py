@@ -71,14 +71,8 @@ def build(dataset: str, split: str) -> Dataset:
 
     Labels cycle through the classes, so that the first images are one of each class. In
     ``photos10`` these first ten of the train split show each photo's subject whole. No crop is in
-    both splits.
-
-    Raises
-    ------
-    ConfigError
-        If data set or split is unknown.
-    DataError
-        If the data set is not an embedded one, or the installed package lacks a picture.
+    both splits. Raises `ConfigError` if data set or split is unknown, and `DataError` if the data
+    set is not an embedded one, or the installed package lacks a picture.
     """
     catalogue.check_split(dataset, split)
     builder = BUILDERS.get(dataset)

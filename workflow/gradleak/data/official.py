@@ -93,15 +93,11 @@ def unpack(
     dataset: str,
     split: str,
 ) -> None:
-    """Turn the official files in `folder` into one file of arrays.
+    """Convert the official files in `folder` to one file of arrays.
 
-    Raises
-    ------
-    DataError
-        If an official file is missing, truncated or altered, or its content is not what
-        torchvision expects.
-    ArtifactError
-        If the arrays cannot be written; an earlier file stays as it was.
+    Raises `DataError` if an official file is missing, truncated or altered, or its content is not
+    what torchvision expects, and `ArtifactError` if the arrays cannot be written; an earlier file
+    stays as it was.
     """
     catalogue.check_split(dataset, split)
     remotes = remote_files(dataset)

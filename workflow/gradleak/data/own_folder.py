@@ -87,6 +87,9 @@ def write(
 def read(source: Path, dataset: str, split: str, most: int = MOST) -> Dataset:
     """Read a user's images, each resized to the data set's side and cropped at the centre.
 
+    The order is the manifest's; from class folders (labelled in sorted order) the first image of
+    every class, then the second, ...
+
     Parameters
     ----------
     source
@@ -95,12 +98,6 @@ def read(source: Path, dataset: str, split: str, most: int = MOST) -> Dataset:
         Ids of the catalogue.
     most
         Largest number of images taken, so that they fit into memory (5,000 take 1 GB).
-
-    Returns
-    -------
-    Dataset
-        uint8 images, shorter side scaled and centre cropped. In the manifest's order; from class
-        folders (labelled in sorted order) the first image of every class, then the second, ...
 
     Raises
     ------
