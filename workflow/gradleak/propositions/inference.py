@@ -34,17 +34,10 @@ def regression(
 ) -> Regression:
     """Invert eq. (3) for one sample: ∂L/∂θ = c x with c = 2 (ŷ − y).
 
+    `theta` and `gradient` are θ and ∂L/∂θ (n,); `bias` and `bias_gradient` are b and ∂L/∂b = c, if
+    the model has one; `output` is ŷ = θ·x + b, if known: then θ·(∂L/∂θ) / c + b = ŷ gives c.
     Without `bias_gradient` and `output` the result is the gradient itself, which is x up to the
     factor c: each c gives an x and a y that fit.
-
-    Parameters
-    ----------
-    theta, gradient
-        θ and ∂L/∂θ (n,).
-    bias, bias_gradient
-        b and ∂L/∂b = c, if the model has one.
-    output
-        ŷ = θ·x + b, if known; then θ·(∂L/∂θ) / c + b = ŷ gives c.
     """
     if bias_gradient is None and output is None:
         return Regression(gradient, float("nan"))
