@@ -132,10 +132,7 @@ def write_tensors(
     tensors: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any],
 ) -> None:
-    """Write named arrays and JSON-serialisable metadata as one safetensors file.
-
-    The metadata include a CRC-32 of each array and of themselves, for the reader.
-    """
+    """Write named arrays and JSON-serialisable metadata, with CRC-32, as a safetensors file."""
     arrays = {key: np.ascontiguousarray(tensors[key]) for key in sorted(tensors)}
     sums = {key: _array_sum(array) for key, array in arrays.items()}
     # As it will be read: JSON has only text keys, and sorts them as such.

@@ -105,10 +105,7 @@ def read(path: str) -> ClientFile:
 
 
 def sharing(paths: Sequence[str] | None) -> ClientFile | None:
-    """Client that shares a gradient: from a file, or the first of a folder; None without either.
-
-    Raises `ArtifactError` as `read` does.
-    """
+    """Client that shares a gradient: of a file, or the first of a folder; None without either."""
     if not paths:
         return None
     path = Path(paths[0])
@@ -116,10 +113,7 @@ def sharing(paths: Sequence[str] | None) -> ClientFile | None:
 
 
 def create(path: str, client: int, models: ModelFile) -> None:
-    """Write the initial file of client number `client`: its own key, lock weights of the server.
-
-    `models` is the server's model file; its seeds become the client's.
-    """
+    """Write a client's first file: its own key; lock weights and seeds of the server's `models`."""
     weights: dict[str, np.ndarray] = {}
     for chain in models.chains:
         own = select(models.weights, chain.name)

@@ -41,10 +41,7 @@ class _Loader(Base):
 
 
 def check(path: str | Path) -> None:
-    """Refuse a config file that Snakemake could not read, or would read in part; see `read`.
-
-    A missing file is left to Snakemake.
-    """
+    """Refuse a config file that Snakemake could not read in full; a missing one is left to it."""
     if Path(path).exists():
         read(path)
 

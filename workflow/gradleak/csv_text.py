@@ -24,10 +24,7 @@ _MARK = re.compile(r"\d+:[0-9a-f]{8}")
 
 
 def as_text(cell: Any) -> Any:
-    """Prefix a cell that looks like a formula with a quote, so that no spreadsheet runs it.
-
-    Numbers are unchanged, also those given as text. Line breaks become spaces.
-    """
+    """Quote a cell that looks like a formula, unless it is a number; line breaks become spaces."""
     if not isinstance(cell, str):
         return cell
     if _LINES.search(cell):

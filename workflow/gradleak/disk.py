@@ -53,10 +53,7 @@ class Expected:
 
 
 def expected(config: Config, path: str) -> Expected | None:
-    """Expected size of a file below ``results/``; None for one without arrays worth counting.
-
-    `config` has all settings at the scale of the run; `path` is the name that Snakemake uses.
-    """
+    """Expected size of a file below ``results/``; None without arrays worth counting."""
     parts = Path(path.removesuffix(".safetensors")).parts[1:]
     small = ".secret." in path or ".clients/" in path
     if small or not path.endswith(".safetensors"):

@@ -19,10 +19,7 @@ FOLDER = next(p for p in (PACKAGE / "report", PACKAGE.parent / "report") if p.is
 
 @cache
 def template(name: str) -> Template:
-    """Template of `workflow/report/` by file name, such as ``audit.html.j2``.
-
-    Values are escaped, and an undefined one is an error.
-    """
+    """Template of `workflow/report/`; values are escaped, and an undefined one is an error."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=select_autoescape(["html.j2"]),

@@ -113,10 +113,7 @@ def _artifact(
     layout: Layout,
     data: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """Entry of one file of the chain, from its sidecar if there is one.
-
-    `data` is its entry among the data sets, if it is one.
-    """
+    """Entry of one file of the chain, from its sidecar and, for a data set, its entry `data`."""
     if own is None:
         made = layout.is_made(path) if data is None else not data["by_hand"]
         digest = data["sha256"] if data else None

@@ -58,10 +58,7 @@ class Measured:
 
 
 def parameters(config: Config, model: str) -> int:
-    """Parameters of all networks in a model's file, for one seed; 0 for families.
-
-    Raises KeyError if config.yaml has no such id.
-    """
+    """Parameters of all networks in a model's file, for one seed; 0 for families."""
     if model not in {**config.models, **config.families, **config.groups}:
         raise KeyError(model)
     members = [name for name in config.members(model) if name in config.models]
@@ -140,10 +137,7 @@ class Resources:
         return self.known[job]
 
     def _find(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
-        """Jobs of the same kind at the nearest scale, otherwise the most of any of the script.
-
-        Only jobs of the same kind are scaled by the ratio of work.
-        """
+        """Jobs of this kind at the nearest scale, scaled by work; else the most of the script."""
         scales = list(reversed(SCALES[: SCALES.index(self.config.scale) + 1]))
         for scale in scales:
             there = self.config.at(scale)
@@ -175,10 +169,7 @@ class Resources:
 
 @cache
 def read(path: Path = TABLE) -> tuple[Measured, ...]:
-    """Read a table of measured jobs.
-
-    Raises `ArtifactError` if a row lacks columns or has an unknown scale.
-    """
+    """Read a table of measured jobs; `ArtifactError` for missing columns or an unknown scale."""
     kinds = [field.name for field in fields(Measured)]
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))

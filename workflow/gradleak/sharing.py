@@ -23,10 +23,7 @@ class Private(Protocol):
 
 
 def own_lock(chain: Chain, seed: int, client: Private | None) -> dict[str, np.ndarray]:
-    """Key and lock weights that a client runs a network with; empty without a lock.
-
-    Raises `ConfigError` if the network is locked and there is no client.
-    """
+    """Key and lock weights of a client, empty without a lock; `ConfigError` without a client."""
     if not chain.locked:
         return {}
     if client is None:

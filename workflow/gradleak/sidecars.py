@@ -72,10 +72,7 @@ def _git(*arguments: str) -> str | None:
 
 @cache
 def commit() -> dict[str, Any]:
-    """Commit of the code, and whether files differ from it; None if git cannot tell.
-
-    Untracked files count if they are code: a new attack is in no commit.
-    """
+    """Commit of the code (None without git), and whether tracked files or new code files differ."""
     top, found = _git("rev-parse", "--show-toplevel"), _git("rev-parse", "HEAD")
     if top is None or found is None or Path(top).resolve() != ROOT.parents[1]:
         return {"commit": None, "changed": None}
@@ -180,10 +177,7 @@ def _plain(value: Any) -> Any:
 
 
 def write(snakemake: Any) -> None:
-    """Write the sidecar of each output of a job that has just succeeded.
-
-    `snakemake` is the object that Snakemake passes to scripts.
-    """
+    """Write the sidecar of each output of a job that has just succeeded."""
     sums = {str(path): checksum(path) for path in snakemake.output}
     shared = {
         "rule": snakemake.rule,

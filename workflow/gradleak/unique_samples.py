@@ -13,10 +13,7 @@ DRAWS = 20_000
 
 
 def expected(images: int, probabilities: np.ndarray) -> float:
-    """K Σ_n p_n (1 − p_n)^(K − 1), MKOR eq. (3), with K = `images`.
-
-    `probabilities` are p_n (N,), which sum to 1.
-    """
+    """K Σ_n p_n (1 − p_n)^(K − 1), MKOR eq. (3): K = `images`, p_n (N,) = `probabilities`."""
     return float(images * np.sum(probabilities * (1.0 - probabilities) ** (images - 1)))
 
 

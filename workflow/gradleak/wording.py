@@ -111,10 +111,7 @@ def undefined(value: str, known: Iterable[str]) -> str:
 
 
 def check_known(key: str, values: Iterable[str], known: Iterable[str]) -> None:
-    """Raise `ConfigError` for the first of `values` not among the `known`, suggesting the nearest.
-
-    `key` is the key that the values stand under.
-    """
+    """Raise `ConfigError` at `key` for the first unknown of `values`, suggesting the nearest."""
     choices = list(known)
     for value in values:
         if value not in choices:
