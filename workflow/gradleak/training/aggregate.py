@@ -23,10 +23,7 @@ class Aggregate:
         self._images = 0
 
     def add(self, client: int, weights: Mapping[str, np.ndarray], images: int) -> None:
-        """Add the weights of one client.
-
-        Raises `ConfigError`, and adds nothing, if they are of another model than the server's.
-        """
+        """Add the weights of one client; `ConfigError` if they do not match the server's model."""
         for name in sorted(self._like.keys() ^ weights.keys()):
             which = "lacks" if name in self._like else "has"
             other = "has" if name in self._like else "lacks"

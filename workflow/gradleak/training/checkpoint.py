@@ -53,10 +53,7 @@ WORDS = {"network": "another network", "data": "another data set", "recipe": "ot
 def write(
     path: Path, identity: Identity, groups: Mapping[str, Arrays], record: Mapping[str, Any]
 ) -> None:
-    """Write a checkpoint of `identity`; an earlier one stays until the new one is complete.
-
-    `groups` are arrays by group and name; `record` are JSON values beside them.
-    """
+    """Write arrays (by group and name) and JSON values; an earlier file stays until complete."""
     tensors = {
         f"{group}/{name}": value for group, named in groups.items() for name, value in named.items()
     }

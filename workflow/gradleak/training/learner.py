@@ -163,10 +163,7 @@ class Learner:
 
     @contextmanager
     def within_memory(self, images: Images) -> Iterator[None]:
-        """Refuse a batch of `images` that does not fit, before any pass and during it.
-
-        Raises `ConfigError` naming the batch that fits.
-        """
+        """Raise `ConfigError`, naming the batch that fits, if a batch of `images` does not."""
         try:
             self._check_memory(images)
             yield
