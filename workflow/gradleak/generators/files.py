@@ -24,10 +24,7 @@ def save(
     weights: Mapping[str, np.ndarray],
     facts: Mapping[str, Any],
 ) -> None:
-    """Write a generator to the safetensors file `path`.
-
-    `kind` is one of `KINDS`, `weights` the state dict of the network; `facts` describe its origin.
-    """
+    """Write a generator of a kind of `KINDS` to a safetensors file; `facts` describe its origin."""
     write_tensors(path, weights, {"kind": kind, "sizes": asdict(sizes), **facts})
 
 
