@@ -45,10 +45,7 @@ class Dataset:
         return len(self.labels)
 
     def take(self, indices: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Images (K, C, H, W) and labels (K,) at `indices`.
-
-        Raises `DataError` if an index is negative or not below the number of images.
-        """
+        """Images (K, C, H, W) and labels (K,) at `indices`; `DataError` for one out of range."""
         chosen = [int(index) for index in indices]
         for index in chosen:
             if not 0 <= index < len(self):

@@ -31,10 +31,7 @@ class RemoteFile:
     instead: str = ""  # alternative if no address can be reached
 
     def mismatch(self, path: Path) -> str:
-        """Describe how the checksum of `path` differs; empty if it does not.
-
-        Raises `DataError` if the file cannot be read.
-        """
+        """Describe how the checksum of `path` differs, if it does; `DataError` if unreadable."""
         whole = checksum(path, self.algorithm)
         found = whole[: len(self.digest)]
         if found == self.digest:
@@ -92,10 +89,7 @@ def fetch(remote: RemoteFile, folder: Path, attempts: int = ATTEMPTS) -> Path:
 def check(
     path: Path, remote: RemoteFile, remedy: str = "delete it and ask Snakemake for it again"
 ) -> None:
-    """Compare a file with the official checksum.
-
-    Raises `DataError` if it is missing or differs; the message ends with `remedy`.
-    """
+    """Raise `DataError`, ending with `remedy`, if a file is missing or has another checksum."""
     if not path.is_file():
         kind = CHECKSUMS[remote.algorithm]
         raise DataError(

@@ -111,10 +111,7 @@ def unpack(
 
 
 def read(files: list[Path], dataset: str, split: str) -> Dataset:
-    """Images and labels of a split, read by torchvision from the official `files`.
-
-    torchvision reads unpacked files, so these are kept in a temporary folder meanwhile.
-    """
+    """Read a split by torchvision from the official `files`, unpacked in a temporary folder."""
     source = torchvision_class(dataset)
     names = ", ".join(str(file) for file in files)
     with tempfile.TemporaryDirectory(prefix="gradleak-") as scratch:

@@ -66,10 +66,7 @@ def write(
     dataset: str,
     split: str,
 ) -> None:
-    """Read a user's images and save them as arrays.
-
-    Raises `DataError` if `source` is not set, missing, holds no images, or one cannot be read.
-    """
+    """Save a user's images as arrays; `DataError` if `source` is unset or unusable."""
     catalogue.check_split(dataset, split)
     if not source:
         raise DataError(

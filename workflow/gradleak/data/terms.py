@@ -43,9 +43,6 @@ TERMS = {
 
 
 def of(dataset: str) -> Terms:
-    """Terms of a data set; one that is not listed is not shareable.
-
-    Raises `ConfigError` for an unknown data set.
-    """
+    """Terms of a data set; one that is not listed is not shareable. `ConfigError` if unknown."""
     catalogue.info(dataset)
     return TERMS.get(dataset, Terms(False, "its terms are not listed in gradleak.data.terms"))
