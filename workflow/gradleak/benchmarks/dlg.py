@@ -114,10 +114,7 @@ def rows(case: Case, *, outer: int = 300, threads: int) -> list[Facts]:
 
 
 def closed_form_row(case_path: str, *, evaluations: int, threads: int) -> Facts:
-    """One image by R-GAP (ours) and by one restart of DLG (reference), from one float32 gradient.
-
-    Errors are MSEs.
-    """
+    """One image by R-GAP (ours) and by one restart of DLG, from one float32 gradient; with MSEs."""
     case = cases.read(case_path)
     attack = Dlg(iterations=evaluations, precision="float64")
     with _threads(threads):

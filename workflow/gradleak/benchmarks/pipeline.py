@@ -76,10 +76,7 @@ class Run:
 
 
 def run(target: str, overrides: dict[str, Any], cores: int, root: Path = HERE) -> Run:
-    """Make a file or rule in a copy of the tree that has no results yet.
-
-    `overrides` are top-level keys of config.yaml that differ.
-    """
+    """Make a file or rule in a copy of the tree without results, under config `overrides`."""
     with tempfile.TemporaryDirectory(prefix="gradleak-pipeline-") as name:
         folder = Path(name)
         copy_tree(root, folder, overrides)
@@ -94,10 +91,7 @@ def run(target: str, overrides: dict[str, Any], cores: int, root: Path = HERE) -
 
 
 def wall_time(target: str, overrides: dict[str, Any], cores: int, root: Path = HERE) -> Facts:
-    """Wall time of `run` against the CPU time of Snakemake and all its jobs.
-
-    `ratio` is the number of cores kept busy.
-    """
+    """Wall time of `run` against all its CPU time; `ratio` is the number of cores kept busy."""
     took = run(target, overrides, cores, root)
     note = f"from empty results on {cores} cores: wall time against CPU time of all processes"
     return _row(f"pipeline {target}", took.wall, took.all_cpu, note)
