@@ -195,10 +195,7 @@ def _null_space(matrix: np.ndarray, tolerance: float, at_least: int) -> np.ndarr
 def _direction(
     null: np.ndarray, shape: ConvShape, shifted: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, σ and μ of the remaining direction, without shifts of channels.
-
-    x has length 1 and, if it may be shifted, a mean of 0 in each channel.
-    """
+    """x, σ and μ of the remaining direction; |x| = 1 and, if `shifted`, channel means are 0."""
     pixels, filters = shape.unknowns, shape.filters
     vector = null[:, 0]
     if shifted:
