@@ -13,7 +13,7 @@ __all__ = ["__version__", "audit"]
 
 
 def __getattr__(name: str) -> Any:
-    """`gradleak.audit`, whose import brings PyTorch, when it is asked for.
+    """Import `gradleak.audit`, and with it PyTorch, on first use.
 
     By name: an import statement would put the code of audits into every code hash.
     """

@@ -1,7 +1,7 @@
-"""results/archive.zip: settings, results and their provenance, as a supplement of a paper.
+"""results/archive.zip: settings, results and their provenance, as supplementary material.
 
-Equal contents give equal bytes: names are sorted, and times and permissions are always the same.
-Figures that may show pictures which must not be passed on are left out, and listed.
+Equal contents give equal bytes: names are sorted; times and permissions are fixed.
+Figures that may show pictures that must not be redistributed are left out, and listed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gradleak.data import terms
 from gradleak.errors import ArtifactError
 
 TOP = "gradleak"
-# The earliest time that a zip file can hold.
+# Earliest time stamp of a zip file.
 TIME = (1980, 1, 1, 0, 0, 0)
 README = """\
 # Results of gradleak
@@ -62,23 +62,12 @@ Its `docs/` say what comes out the same, bit by bit or nearly so. Times and host
 
 
 def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str, str]) -> None:
-    """Write the archive.
+    """Write the archive to the zip file `path`.
 
-    Parameters
-    ----------
-    path
-        The zip file to make.
-    provenance
-        results/provenance.json.
-    files
-        Results to put in, by their paths in the working folder.
-    sources
-        Files of the source tree, which may lie elsewhere: name in the archive -> path.
-
-    Raises
-    ------
-    ArtifactError
-        If a file cannot be read, lies outside the working folder, or `path` cannot be written.
+    `provenance` is results/provenance.json; `files` are results by their paths in the working
+    folder; `sources` maps names in the archive to files of the source tree, which may lie
+    elsewhere. Raises `ArtifactError` if a file cannot be read, lies outside the working folder, or
+    `path` cannot be written.
     """
     told = _read(provenance)
     reasons = left_out(told)
@@ -91,7 +80,7 @@ def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str
     with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name in sorted(members):
             entry = zipfile.ZipInfo(f"{TOP}/{name}", TIME)
-            entry.create_system = 3  # Unix, whatever this is written on
+            entry.create_system = 3  # Unix, on any system
             entry.external_attr = 0o100644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, members[name], compresslevel=9)
@@ -108,7 +97,7 @@ def _read(provenance: str) -> dict[str, Any]:
 
 
 def _bytes(name: str, path: str) -> bytes:
-    """Contents of a file whose name stays below the archive's folder when it is unpacked."""
+    """Contents of a file whose name stays below the archive's folder when unpacked."""
     member = PurePosixPath(name)
     if member.is_absolute() or ".." in member.parts:
         raise ArtifactError(
@@ -124,10 +113,10 @@ def _bytes(name: str, path: str) -> bytes:
 
 
 def left_out(provenance: Mapping[str, Any]) -> dict[str, str]:
-    """Figures that may show images which must not be passed on, each with the reason.
+    """Figures that may show images that must not be redistributed, each with the reason.
 
-    On embedded images no target set is of another data set, so a figure whose chain is not known
-    whole shows none either.
+    A figure with an incomplete chain is left out unless images are embedded: no target set then
+    uses another data set.
     """
     found = {}
     for result in provenance["results"]:
@@ -145,7 +134,7 @@ def left_out(provenance: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _untold(result: Mapping[str, Any]) -> str:
-    """Why it is not known which images a figure shows."""
+    """Reason why the images that a figure shows are unknown."""
     words = "it cannot be told which images it shows"
     if result["altered"] is None:
         missing = result["path"]
@@ -161,7 +150,7 @@ def _is_figure(path: str) -> bool:
 
 
 def readme(provenance: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
-    """Text that tells a reader what the archive holds."""
+    """Text that tells a reader what the archive contains."""
     used: dict[str, set[str]] = {}
     for entry in provenance["datasets"]:
         mark = " (put there by hand)" if entry["by_hand"] else ""
@@ -184,7 +173,7 @@ def _commit(provenance: Mapping[str, Any]) -> str:
 
 
 def _warnings(provenance: Mapping[str, Any]) -> str:
-    """What a reader must know before trusting the files."""
+    """Warnings to read before trusting the files."""
     altered = sorted(entry["path"] for entry in provenance["results"] if entry["altered"])
     altered += sorted(k for k, v in provenance["artifacts"].items() if v.get("altered"))
     others = set(provenance["commits"]) - {str(provenance["commit"])}
@@ -200,7 +189,7 @@ def _warnings(provenance: Mapping[str, Any]) -> str:
 def manifest(
     provenance: Mapping[str, Any], members: Mapping[str, bytes], reasons: Mapping[str, str]
 ) -> str:
-    """Checksums of the members, and what was left out, as JSON."""
+    """Checksums of the members and the files left out, as JSON."""
     content = {
         "commit": provenance["commit"],
         "files": {name: hashlib.sha256(text).hexdigest() for name, text in members.items()},

@@ -1,9 +1,9 @@
-"""Reading and writing the pipeline's files.
+"""Read and write the pipeline's files.
 
-Writers write to a temporary file in the same folder and rename it, so that a reader never
-meets half a file, whatever ends the writer: a signal, a full disk, a loss of power. Tensors are
-stored as safetensors with all metadata in one JSON string: the format's header does not keep the
-order of several keys, and equal inputs must give equal bytes.
+Writers write to a temporary file in the same folder and rename it, so readers never see half a
+file, however the writer ends (signal, full disk, loss of power). Tensors are stored as safetensors
+with all metadata in one JSON string: the format's header does not keep the order of several keys,
+and equal inputs must give equal bytes.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ METADATA_KEY = "gradleak"
 ARRAY_SUMS, OWN_SUM = "crc32_arrays", "crc32"
 # Types of weights, gradients and reconstructions.
 FLOATS = ("float32", "float64")
-# Letters of a foreign error that a sentence quotes.
+# Maximum length of a quoted foreign error.
 MOST_WORDS = 200
 
 
-# What a full, read-only or forbidden disk says; the sentence then tells of space and folders.
+# Errors of a full, read-only or forbidden disk; the message then mentions space and folders.
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
 
 
@@ -51,13 +51,8 @@ DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errn
 def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` when the block succeeds.
 
-    The content reaches the disk before the name does, so that after a loss of power the file is
-    whole or absent. What a killed writer of the same file left is removed first.
-
-    Parameters
-    ----------
-    path
-        The file to make. Its folder is made if need be.
+    The content is synced to disk before the rename, so after a loss of power the file is whole or
+    absent. The folder is made if need be; leftovers of a killed writer of `path` are removed first.
 
     Raises
     ------
@@ -92,12 +87,12 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def _claimed(target: Path) -> tuple[int, Path]:
-    """Make a temporary file for `target`, locked for as long as the handle is open."""
+    """Make a temporary file for `target`, locked while the handle is open."""
     while True:
         handle, name = tempfile.mkstemp(
             dir=target.parent, prefix=f".{target.stem}.", suffix=target.suffix
         )
-        # Another writer may have taken the file for an abandoned one before it was locked.
+        # Before it was locked, another writer may have removed the file as abandoned.
         if not _lock(handle) or Path(name).exists():
             return handle, Path(name)
         os.close(handle)
@@ -113,15 +108,7 @@ def _lock(handle: int) -> bool:
 
 
 def remove_abandoned(target: Path) -> list[Path]:
-    """Remove the temporary files of writers of `target` that were killed.
-
-    A living writer holds a lock on its file. The lock of a dead one is free.
-
-    Returns
-    -------
-    list of Path
-        What was removed.
-    """
+    """Remove temporary files of killed writers of `target` (their locks are free); return them."""
     pattern = re.compile(rf"\.{re.escape(target.stem)}\.[a-z0-9_]{{8}}{re.escape(target.suffix)}")
     removed = []
     for path in sorted(target.parent.iterdir()):
@@ -145,13 +132,10 @@ def write_tensors(
     tensors: Mapping[str, np.ndarray],
     metadata: Mapping[str, Any],
 ) -> None:
-    """Write named arrays and their metadata (anything JSON can hold) as one safetensors file.
-
-    The metadata hold the CRC-32 of each array, and of themselves, for the reader.
-    """
+    """Write named arrays and JSON-serialisable metadata, with CRC-32, as a safetensors file."""
     arrays = {key: np.ascontiguousarray(tensors[key]) for key in sorted(tensors)}
     sums = {key: _array_sum(array) for key, array in arrays.items()}
-    # As it will be read: JSON has no other keys than text, and sorts them as such.
+    # As it will be read: JSON has only text keys, and sorts them as such.
     content = json.loads(json.dumps({**metadata, ARRAY_SUMS: sums}))
     content[OWN_SUM] = _own_sum(content)
     text = json.dumps(content, sort_keys=True, ensure_ascii=False)
@@ -171,20 +155,10 @@ def _own_sum(metadata: Mapping[str, Any]) -> int:
 def read_tensors(
     path: str | os.PathLike[str], schema: type[BaseModel] | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read all arrays and the metadata that `write_tensors` stored.
+    """Read all arrays and the metadata that `write_tensors` stored, checked against `schema`.
 
-    Parameters
-    ----------
-    path
-        The file.
-    schema
-        What its metadata must hold.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is missing, truncated or altered, not made by `write_tensors`, or its metadata
-        are of another kind of file.
+    Raises `ArtifactError` if the file is missing, truncated or altered, not made by
+    `write_tensors`, or its metadata belong to another kind of file.
     """
     with opened(path) as file:
         found, sums = _metadata(file, schema)
@@ -202,7 +176,7 @@ def read_tensors(
 def read_metadata(
     path: str | os.PathLike[str], schema: type[BaseModel] | None = None
 ) -> dict[str, Any]:
-    """Read the metadata alone, of a file too large to be read whole; as `read_tensors`."""
+    """Read only the metadata, for files too large to read whole; otherwise as `read_tensors`."""
     with opened(path) as file:
         return _metadata(file, schema)[0]
 
@@ -210,7 +184,7 @@ def read_metadata(
 def _metadata(
     file: Any, schema: type[BaseModel] | None
 ) -> tuple[dict[str, Any], dict[str, int] | None]:
-    """Metadata of an open file, and checksums of its arrays; None in files older than those."""
+    """Metadata of an open file and checksums of its arrays (None in files without checksums)."""
     text = (file.metadata() or {}).get(METADATA_KEY)
     if text is None:
         raise ValueError(f"no metadata under '{METADATA_KEY}', so it was not made by this pipeline")
@@ -228,12 +202,12 @@ def _metadata(
 
 @contextmanager
 def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
-    """Yield a safetensors file of this pipeline; what goes wrong with it is an `ArtifactError`."""
+    """Yield an open safetensors file; errors in reading it become `ArtifactError`."""
     with whole(path), safe_open(path, framework="numpy") as file:
         yield file
 
 
-# What code meets where a file holds something else than it was written to read.
+# Errors of code that reads unexpected contents.
 MISFITS = (
     ArithmeticError, AttributeError, EOFError, LookupError, TypeError, ValueError, RuntimeError,
     OSError, SafetensorError, ConfigError,
@@ -242,13 +216,7 @@ MISFITS = (
 
 @contextmanager
 def whole(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name the file and what to do where reading it fails, whatever it holds.
-
-    Raises
-    ------
-    ArtifactError
-        In place of any other error within.
-    """
+    """Turn any error within into an `ArtifactError` that names the file and the remedy."""
     if Path(path).is_dir():
         raise ArtifactError(
             f"{path} is a folder where a file should be; delete it and ask Snakemake for it again."
@@ -264,7 +232,7 @@ def whole(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def _reason(error: Exception) -> str:
-    """What is wrong, in one line."""
+    """Cause of an error, in one line."""
     if isinstance(error, json.JSONDecodeError):
         return f"its metadata are no JSON: {error}"
     if isinstance(error, KeyError):
@@ -284,12 +252,10 @@ def check_array(
     kinds: Sequence[str],
     shape: Sequence[int | None],
 ) -> np.ndarray:
-    """One array of a file, which must be of one of the dtypes `kinds` and of a shape.
+    """Return one array of a file after checking its dtype (one of `kinds`) and shape.
 
-    Raises
-    ------
-    ValueError
-        If it is missing or is not so; None in `shape` stands for any size from 1 on.
+    None in `shape` stands for any size from 1 on. Raises ValueError if the array is missing or
+    does not match.
     """
     if name not in tensors:
         raise ValueError(f"array '{name}' is missing")
@@ -309,7 +275,7 @@ def check_array(
 
 
 def again(path: str | os.PathLike[str]) -> str:
-    """What to do about a damaged file, in words; of the shared cache, its copy goes too."""
+    """Remedy for a damaged file, in words; in the shared cache its copy has to be removed too."""
     if not Path(path).is_symlink():
         return "delete it and ask Snakemake for it again"
     entry = Path(path).resolve()
@@ -317,10 +283,10 @@ def again(path: str | os.PathLike[str]) -> str:
 
 
 def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame, *, check: bool = False) -> None:
-    """Write a table as CSV with 10 significant digits, empty where there is no value.
+    """Write a table as CSV with 10 significant digits; missing values are empty.
 
-    Text that a spreadsheet would take for a formula gets a quote before it. A table with `check`
-    has one more column, by which `read_csv` knows that it is whole.
+    Text that a spreadsheet would take for a formula gets a quote before it. With `check`, one more
+    column lets `read_csv` detect a damaged table.
     """
     text = _mapped(frame, as_text).to_csv(index=False, float_format="%.10g", lineterminator="\n")
     with atomic(path) as temporary:
@@ -328,7 +294,7 @@ def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame, *, check: bool 
 
 
 def _mapped(frame: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
-    """A table with its text changed; columns that stay as they are keep their type."""
+    """Apply `change` to a table's text; unchanged columns keep their dtype."""
     import pandas as pd
 
     out = frame
@@ -370,24 +336,13 @@ def read_csv(
 ) -> pd.DataFrame:
     """Read a table that a job wrote, without the column `csv_text.CHECK`.
 
-    Parameters
-    ----------
-    path
-        The file.
-    columns
-        Columns that it must have.
-    options
-        Of `pandas.read_csv`.
-
-    Raises
-    ------
-    ArtifactError
-        If it is missing, empty, cut short or altered, or lacks a column.
+    `columns` must be present; `options` are passed to `pandas.read_csv`. Raises `ArtifactError` if
+    the file is missing, empty, truncated or altered, or lacks a column.
     """
     import pandas as pd
 
     with whole(path):
-        # Not `read_text`, which would take other line ends for ours.
+        # Not `read_text`, which translates line ends.
         text = checked(Path(path).read_bytes().decode("utf-8"))
         frame = pd.read_csv(io.StringIO(text), **options)
         for column in columns:

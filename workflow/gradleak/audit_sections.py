@@ -1,4 +1,4 @@
-"""Sections of config.yaml: networks of one's own under audit."""
+"""Sections of config.yaml: user's networks to audit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
 class FileNetwork(Section):
-    """A network that a function or class of a Python file gives; the file's code is run."""
+    """A network from a function or class in a Python file; the file's code is run."""
 
     file: OwnPath
     factory: Name
@@ -41,7 +41,7 @@ class TorchvisionNetwork(Section):
 
 
 class FolderSamples(Section):
-    """Images of one's own; sub-folders are classes."""
+    """A user's own images; sub-folders are classes."""
 
     folder: OwnPath
 
@@ -59,7 +59,7 @@ class DatasetSamples(Section):
 
 
 def _number(value: Any) -> Any:
-    """A number, or a list of them, that `--config` hands on as text below the top level."""
+    """Parse a number, or a list of them, that `--config` passes as text below the top level."""
     if isinstance(value, list | tuple):
         return [_number(one) for one in value]
     for kind in (int, float):
@@ -71,7 +71,7 @@ def _number(value: Any) -> Any:
 
 
 def _network_kind(value: Any) -> str:
-    """Which kind of network an entry describes: a file's unless torchvision is named."""
+    """Tag of a network entry: ``file`` unless torchvision is named."""
     named = isinstance(value, TorchvisionNetwork) or (
         isinstance(value, dict) and "torchvision" in value
     )
@@ -79,7 +79,7 @@ def _network_kind(value: Any) -> str:
 
 
 def _embedded(value: Any) -> Any:
-    """The word for embedded images, or the forms that there are."""
+    """Accept the word ``embedded``; otherwise name the forms that are accepted."""
     if value != "embedded":
         found = f"{value} is none of its forms; " if isinstance(value, dict) else ""
         forms = "embedded, {dataset: cifar10, split: test} or {folder: /path/to/images}"
@@ -88,7 +88,7 @@ def _embedded(value: Any) -> Any:
 
 
 def _samples_kind(value: Any) -> str:
-    """Which kind of images an entry describes."""
+    """Tag of an entry of images."""
     for kind, section in (("folder", FolderSamples), ("dataset", DatasetSamples)):
         if isinstance(value, section) or (isinstance(value, dict) and kind in value):
             return kind
@@ -96,11 +96,11 @@ def _samples_kind(value: Any) -> str:
 
 
 class AuditConfig(Section):
-    """A network under audit: what it is, on which images it is tried, what it may leak.
+    """A network under audit: its definition, the images it is tested on, and the leakage allowed.
 
-    `weights` are a safetensors file or a state dict; without them the network's own initial weights
-    count, drawn with `seed`. Inputs are (pixels / 255 + `offset`) / `std`. `batches` are images
-    that share a gradient: first those of the network as it is, then larger ones, tried as a change.
+    `weights` is a safetensors file or a state dict; without it the network is initialised with
+    `seed`. Inputs are (pixels / 255 + `offset`) / `std`. `batches` are numbers of images that share
+    a gradient: the first for the network as it is, then larger ones, evaluated as a mitigation.
     ``results/audit/{name}/passed.txt`` is made if no attack reads a larger share of gradients than
     `limit`, or than in the ``audit.json`` of an earlier audit, `baseline`.
     """

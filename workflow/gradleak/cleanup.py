@@ -1,4 +1,4 @@
-"""Freeing disk: what is left of a run once its figures, tables and claims are made."""
+"""Free disk space once figures, tables and claims of a run are made."""
 
 from __future__ import annotations
 
@@ -11,37 +11,21 @@ from pathlib import Path
 from gradleak.errors import ArtifactError, ConfigError
 
 ROOT = Path("results")
-# Accuracies and curves of trainings: small, and tables are made of them.
+# Accuracies and curves of training runs: small, and tables are made from them.
 KEPT = (".csv",)
 
 
 @dataclass(frozen=True)
 class Freed:
-    """What was removed of one folder.
-
-    Attributes
-    ----------
-    folder
-        The folder.
-    files
-        Number of files and links removed.
-    size
-        Bytes that they took; a link into the shared cache takes none.
-    """
+    """Files removed from one folder."""
 
     folder: Path
-    files: int
-    size: int
+    files: int  # number of files and links removed
+    size: int  # bytes freed; a link into the shared cache frees none
 
 
 def check_alone(targets: Iterable[str]) -> None:
-    """Refuse the target `clean` beside others.
-
-    Raises
-    ------
-    ConfigError
-        If there are others.
-    """
+    """Raise `ConfigError` if the target `clean` is requested along with others."""
     asked = list(targets)
     if "clean" in asked and len(asked) > 1:
         raise ConfigError(
@@ -50,15 +34,11 @@ def check_alone(targets: Iterable[str]) -> None:
 
 
 def remove(folders: Iterable[str | os.PathLike[str]]) -> list[Freed]:
-    """Remove the files of `folders` below `results/` but those that end in `KEPT`.
+    """Remove files of `folders` below `results/`, except those that end in `KEPT`.
 
-    Links are removed, never what they lead to. Folders that are empty then go as well; those that
-    are not there count nothing.
-
-    Raises
-    ------
-    ArtifactError
-        If a folder lies outside `results/` or behind a link, or a file cannot be removed.
+    Links are removed, never their targets. Empty folders are removed as well; missing ones are
+    skipped. Raises `ArtifactError` if a folder lies outside `results/` or behind a link, or a file
+    cannot be removed.
     """
     chosen = [Path(folder) for folder in folders]
     for folder in chosen:
@@ -114,7 +94,7 @@ def _cannot(error: OSError) -> ArtifactError:
 
 
 def words(freed: Iterable[Freed]) -> str:
-    """A line for each folder that something was removed of, and the sum."""
+    """One line for each folder that files were removed from, and the total."""
     rows = [entry for entry in freed if entry.files]
     lines = [f"{_size(row.size):>10}  {row.files:>6} files  {row.folder}" for row in rows]
     total = _size(sum(row.size for row in rows))

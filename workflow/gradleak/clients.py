@@ -1,4 +1,4 @@
-"""What a client of a federation keeps: keys of locked layers, and their locks' weights."""
+"""Private state of a client of a federation: keys of locked layers and weights of their locks."""
 
 from __future__ import annotations
 
@@ -22,33 +22,19 @@ AGAIN = "delete it and ask Snakemake for it again"
 
 @dataclass(frozen=True)
 class ClientFile:
-    """The private part of one client, for all networks and draws of a model file.
+    """Private part of one client, for all networks and initializations of a model file."""
 
-    Attributes
-    ----------
-    client
-        Its number, from 0.
-    models
-        Names of the networks.
-    weights
-        ``{chain}/{layer}_key`` (seeds, S) and ``{chain}/{layer}_lock_*`` (seeds, ...).
-    path
-        Where it lies.
-    """
-
-    client: int
-    models: tuple[str, ...]
+    client: int  # number, from 0
+    models: tuple[str, ...]  # names of the networks
+    # ``{chain}/{layer}_key`` (seeds, S) and ``{chain}/{layer}_lock_*`` (seeds, ...)
     weights: Mapping[str, np.ndarray]
-    path: str
+    path: str  # path of the file
 
     def of(self, chain: Chain, seed: int) -> dict[str, np.ndarray]:
-        """Private part of one network under one draw, by name.
+        """Private part of one network and one seed, by parameter name.
 
-        Raises
-        ------
-        ArtifactError
-            If the file is of another model, or a key or a lock's weights are missing, of another
-            size, or of fewer draws.
+        Raises `ArtifactError` if the file belongs to another model, or a key or lock weights are
+        missing, of another size, or for fewer seeds.
         """
         if chain.name not in self.models:
             raise ArtifactError(
@@ -60,7 +46,7 @@ class ClientFile:
         return private(select(dict(self.weights), chain.name, seed))
 
     def _check(self, chain: Chain, layer: Locked, seed: int) -> None:
-        """Refuse what does not fit a locked layer."""
+        """Refuse a private part that does not fit a locked layer."""
         size, filters = layer.lock.key, layer.filters
         key = self.weights.get(f"{chain.name}/{layer.name}{KEY}")
         if key is None:
@@ -101,20 +87,12 @@ class ClientFile:
 
 
 class _Metadata(Metadata):
-    """Metadata of a client's file."""
-
     client: Place
     models: list[str]
 
 
 def read(path: str) -> ClientFile:
-    """Read a client's file.
-
-    Raises
-    ------
-    ArtifactError
-        If it is missing, damaged, or something else.
-    """
+    """Read a client's file; raise `ArtifactError` if it is missing, damaged, or of another kind."""
     weights, metadata = read_tensors(path)
     if "client" not in metadata:
         raise ArtifactError(f"{path} is no client's file; give one of results/clients.")
@@ -127,13 +105,7 @@ def read(path: str) -> ClientFile:
 
 
 def sharing(paths: Sequence[str] | None) -> ClientFile | None:
-    """The client that shares a gradient: of a file, or the first of a folder; None without either.
-
-    Raises
-    ------
-    ArtifactError
-        See `read`.
-    """
+    """Client that shares a gradient: of a file, or the first of a folder; None without either."""
     if not paths:
         return None
     path = Path(paths[0])
@@ -141,15 +113,7 @@ def sharing(paths: Sequence[str] | None) -> ClientFile | None:
 
 
 def create(path: str, client: int, models: ModelFile) -> None:
-    """Write the file with which a client starts: keys of its own, lock weights from the server.
-
-    Parameters
-    ----------
-    path, client
-        The file, and the client's number.
-    models
-        The server's model file; its draws become the client's.
-    """
+    """Write a client's first file: its own key; lock weights and seeds of the server's `models`."""
     weights: dict[str, np.ndarray] = {}
     for chain in models.chains:
         own = select(models.weights, chain.name)

@@ -1,10 +1,10 @@
-"""Digests of source code that a move, a better sentence or a comment leaves as they are.
+"""Digests of source code that ignore comments, wording and the location of modules.
 
-A digest is taken over a module's syntax tree. Left out are docstrings, what only type checkers
-read, import statements, and words for people: the arguments of exceptions that are raised and of
-log calls, messages of assertions, and what a progress bar counts. Names imported from this
-package stand for what they are imported from, not for where that lies or what it is called
-here, so that moving or renaming a module changes no digest.
+A digest is taken over a module's syntax tree. Left out are docstrings, code only for type checkers,
+import statements and text for people: arguments of raised exceptions and of log calls, messages of
+assertions, and labels of progress bars. Names imported from this package are identified by the code
+they come from, not by its location or their alias, so moving or renaming a module changes no
+digest.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 PACKAGES = ("gradleak",)
 LOGGERS = ("LOG", "log", "logger")
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
-# Stands for a dotted module name in a string, of which registries consist.
+# Placeholder of a dotted module name in a string, as in registries.
 MODULE = "<module>"
 
 
@@ -29,7 +29,7 @@ class Imported:
 
     local: str  # name in this module
     module: str  # dotted name of the module after `from`, or of the module itself
-    name: str  # what is taken from it; empty for the module itself
+    name: str  # imported name; empty for the module itself
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def digest(source: str) -> Source:
 
 
 def _leave_out_unread(tree: ast.Module) -> None:
-    """Take out docstrings and what only type checkers read."""
+    """Remove docstrings and code that only type checkers read."""
     for node in ast.walk(tree):
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             node.body = [ast.Pass()]
@@ -76,7 +76,7 @@ def _leave_out_unread(tree: ast.Module) -> None:
 
 
 def _imports(tree: ast.Module) -> tuple[list[Imported], set[str]]:
-    """Names bound by imports of this package, each once, and all other imports in words."""
+    """Names bound by imports of this package, each once, and all other imports as text."""
     own: dict[Imported, None] = {}
     foreign: set[str] = set()
     for node in ast.walk(tree):
@@ -91,7 +91,7 @@ def _imports(tree: ast.Module) -> tuple[list[Imported], set[str]]:
 
 
 def _exported(tree: ast.Module) -> set[str]:
-    """Names that a module only passes on: `import x as x`, and those in ``__all__``."""
+    """Names that a module re-exports: `import x as x`, and those in ``__all__``."""
     found: set[str] = set()
     for node in tree.body:
         if isinstance(node, ast.ImportFrom):
@@ -112,12 +112,9 @@ def _bound(node: ast.Import | ast.ImportFrom) -> Iterator[Imported]:
 
 
 class _Words(ast.NodeTransformer):
-    """Takes out imports and words, and puts numbers in the place of imported names.
+    """Remove imports and text, and replace imported names by numbers.
 
-    Parameters
-    ----------
-    names
-        Names imported from this package. `order` has those that were met, in order of first use.
+    `names` are imported from this package; `order` lists those used, in order of first use.
     """
 
     def __init__(self, names: set[str]) -> None:
@@ -125,31 +122,31 @@ class _Words(ast.NodeTransformer):
         self.order: list[str] = []
 
     def generic_visit(self, node: ast.AST) -> ast.AST:
-        """Visit children; a block that is left empty passes."""
+        """Visit children; a block that is left empty becomes `pass`."""
         super().generic_visit(node)
         if getattr(node, "body", None) == []:
             node.body = [ast.Pass()]  # type: ignore[attr-defined]
         return node
 
     def visit_Import(self, node: ast.Import) -> None:
-        """Leave out; its names are told apart."""
+        """Leave out; imported names are handled apart."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """Leave out; its names are told apart."""
+        """Leave out; imported names are handled apart."""
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
-        """Keep what is raised, without its arguments."""
+        """Keep the exception's type, without its arguments."""
         if isinstance(node.exc, ast.Call):
             node.exc = node.exc.func
         return self.generic_visit(node)
 
     def visit_Assert(self, node: ast.Assert) -> ast.AST:
-        """Keep what is asserted, without its message."""
+        """Keep the condition, without the message."""
         node.msg = None
         return self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
-        """Of progress calls keep what is looped over; of log calls nothing but that they are."""
+        """Keep only the iterable of progress calls, and only the presence of log calls."""
         function = node.func
         if isinstance(function, ast.Name) and function.id in ("progress", "Progress"):
             return self.visit(node.args[0]) if node.args else ast.Constant(None)
@@ -171,7 +168,7 @@ class _Words(ast.NodeTransformer):
         return node
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
-        """Leave out which module a string names: registries name classes by module and class."""
+        """Leave out modules named in strings: registries name classes by module and class."""
         if isinstance(node.value, str) and node.value.startswith(tuple(f"{p}." for p in PACKAGES)):
             module, colon, name = node.value.partition(":")
             if all(part.isidentifier() for part in module.split(".")):

@@ -1,6 +1,6 @@
-"""Columns of the tidy tables: the same everywhere, so that one reader serves all."""
+"""Columns of the tidy tables, the same everywhere, so that one reader serves all."""
 
-# Where a run stands; with `metric` they name one value.
+# Keys of a run; together with `metric` they identify one value.
 RUN = [
     "paper",
     "result",

@@ -1,4 +1,4 @@
-"""config.yaml as a whole: unknown keys, ids and impossible combinations are refused."""
+"""Load config.yaml as a whole; refuse unknown keys, ids and impossible combinations."""
 
 from __future__ import annotations
 
@@ -20,23 +20,18 @@ from gradleak.wording import check_known, sentence
 
 # Papers, each with a claims file of its name.
 PAPERS = get_args(Experiment.model_fields["paper"].annotation)
-# Names the folder of the data sets; between config.yaml and the command line.
+# Folder of the data sets; overrides config.yaml and is overridden by the command line.
 ROOT_VARIABLE = "GRADLEAK_DATA_ROOT"
 
 
 def with_data_root(
     raw: dict[str, Any], given: Mapping[str, Any], root: str | None
 ) -> dict[str, Any]:
-    """Take `data: root:` from the environment, unless the command line names one.
+    """Take `data: root:` from the environment, unless the command line sets it.
 
-    Parameters
-    ----------
-    raw
-        The parsed config.yaml, with what the command line changes.
-    given
-        What `--config` and `--configfile` change.
-    root
-        Value of ``GRADLEAK_DATA_ROOT``; None or empty where it is not set.
+    `raw` is the parsed config.yaml, with the changes of the command line; `given` are settings from
+    `--config` and `--configfile`; `root` is the value of ``GRADLEAK_DATA_ROOT``, None or empty if
+    unset.
     """
     theirs, data = given.get("data"), raw.get("data")
     if not root or (isinstance(theirs, Mapping) and "root" in theirs):
@@ -47,12 +42,10 @@ def with_data_root(
 
 
 def load(raw: Mapping[str, Any]) -> Config:
-    """Check a parsed config.yaml and the files that it includes; amounts become numbers.
+    """Validate a parsed config.yaml and the files that it includes; amounts become numbers.
 
-    Raises
-    ------
-    ConfigError
-        Naming the file, the first bad key, its value and what to do; further ones are counted.
+    Raises `ConfigError` naming the file, the first bad key, its value and the remedy; further ones
+    are counted.
     """
     whole, files = with_included(raw)
     try:
@@ -72,14 +65,10 @@ def load(raw: Mapping[str, Any]) -> Config:
 
 
 def check_root(root: str) -> None:
-    """Refuse a `data: root:` that is no folder and cannot be made one.
+    """Raise `ConfigError` if `data: root:` is not a folder and cannot be made one.
 
-    A missing one is made for a moment, since permissions do not tell of file systems such as /proc.
-
-    Raises
-    ------
-    ConfigError
-        Naming the key, the value and the reason.
+    A missing folder is made for a moment, as permissions say nothing about file systems such as
+    /proc.
     """
     place, reason = Path(root), ""
     if place.is_dir():
@@ -92,7 +81,7 @@ def check_root(root: str) -> None:
             top.mkdir()
             top.rmdir()
         except FileExistsError:
-            return  # Another run makes it just now.
+            return  # Another run is making it.
         except OSError as error:
             if not top.is_dir():
                 reason = f"cannot be made a folder ({error.strerror})"
@@ -135,7 +124,7 @@ def _check_ids(config: Config) -> None:
 
 
 def _check_attacks(config: Config) -> None:
-    """The ids that attacks name; an attack is made from one that needs no other."""
+    """Check ids named by attacks; an attack may be made only from one that needs no other."""
     for name, entry in config.attacks.items():
         where = f"attacks.{name}"
         for key in sorted(entry.model_fields_set):

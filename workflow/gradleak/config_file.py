@@ -1,7 +1,7 @@
-"""The text of config files, checked before Snakemake reads it, and put together from several.
+"""Text of config files, checked before Snakemake reads it, and merged from several files.
 
-Snakemake takes the last of two equal keys, says of a file that is no YAML neither line nor reason,
-and runs Python expressions in one that says ``__use_yte__: true``.
+Of two equal keys Snakemake takes the last. It reports invalid YAML without line or reason, and runs
+Python expressions in a file that says ``__use_yte__: true``.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import yaml
 from gradleak.errors import ConfigError
 
 STANDARD = "tag:yaml.org,2002:"
-# By which Snakemake takes a file for a template whose expressions it runs.
+# Key that makes Snakemake treat a file as a template and run its expressions.
 TEMPLATE = "__use_yte__"
-# Keys that YAML puts the entries of other mappings in place of.
+# Merge keys, which YAML replaces by the entries of other mappings.
 MERGE = f"{STANDARD}merge"
 # Keys of config.yaml alone; all others are sections of entries, each with an id.
 TOP = ("images", "scale", "device", "data", "include")
@@ -29,7 +29,7 @@ Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _Loader(Base):
-    """Plain values alone; an impossible one, such as a date of a 13th month, with its line."""
+    """Plain values only; impossible ones, such as a date of a 13th month, are reported by line."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
@@ -41,10 +41,7 @@ class _Loader(Base):
 
 
 def check(path: str | Path) -> None:
-    """Refuse a config file that Snakemake could not read, or would read in part; see `read`.
-
-    One that is not there is left to Snakemake.
-    """
+    """Refuse a config file that Snakemake could not read in full; a missing one is left to it."""
     if Path(path).exists():
         read(path)
 
@@ -52,11 +49,8 @@ def check(path: str | Path) -> None:
 def read(path: str | Path) -> dict[str, Any]:
     """Keys of a config file, YAML or JSON.
 
-    Raises
-    ------
-    ConfigError
-        Naming file and line where it is no UTF-8, no YAML, has a key twice, a tag, an alias of
-        nothing, or asks for expressions to be run.
+    Raises `ConfigError` naming file and line if it is not UTF-8 or not YAML, has a duplicate key, a
+    tag, an undefined alias, or asks for expressions to be run.
     """
     file = Path(path)
     if not file.is_file():
@@ -86,23 +80,12 @@ def read(path: str | Path) -> dict[str, Any]:
 
 
 def with_included(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
-    """Add the entries of the files that a config includes; its own keys replace theirs.
+    """Merge the entries of included files into a config; its own keys replace theirs.
 
-    Parameters
-    ----------
-    raw
-        A parsed config.yaml; ``include`` lists files.
-
-    Returns
-    -------
-    tuple
-        The whole config without ``include``; and the file of each entry, ``section.id``, that the
-        config itself says nothing of.
-
-    Raises
-    ------
-    ConfigError
-        Naming a file that is missing, defines what another defines, or holds other than entries.
+    `raw` is a parsed config.yaml, whose ``include`` lists files. Returns the whole config without
+    ``include``, and the file of each entry ``section.id`` that the config itself does not mention.
+    Raises `ConfigError` naming a file that is missing, defines an id of another file, or holds
+    anything but entries.
     """
     merged: dict[str, Any] = {}
     files: dict[str, str] = {}
@@ -131,7 +114,7 @@ def with_included(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str
 
 
 def place(name: str) -> Path:
-    """Where an included file lies: below the working folder, or below that of the source tree."""
+    """Path of an included file: below the working folder, or else below the source tree's."""
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ConfigError(
             f"config.yaml: include: {name} lies outside; give a path below the working folder."
@@ -151,7 +134,7 @@ def _listed(names: Any) -> list[str]:
 
 
 def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """Mapping in which those of `top` replace values of `base`, key by key at every depth."""
+    """Merge `top` over `base`, key by key at every depth."""
     found = dict(base)
     for key, value in top.items():
         below = found.get(key)
@@ -161,13 +144,7 @@ def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(file: Path) -> str:
-    """What a file says.
-
-    Raises
-    ------
-    ConfigError
-        Naming the line with a byte that is no text.
-    """
+    """Text of a file; raise `ConfigError` naming the line with a byte that is not UTF-8."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -190,7 +167,7 @@ def _text(file: Path) -> str:
 
 
 def _json(text: str, file: Path) -> dict[str, Any] | None:
-    """Keys of a JSON file, which Snakemake tries first; None if it is none."""
+    """Keys of a JSON file, which Snakemake tries first; None if it is not JSON."""
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         for number, (key, _) in enumerate(pairs):
@@ -206,7 +183,7 @@ def _json(text: str, file: Path) -> dict[str, Any] | None:
 
 
 def _twice(root: yaml.Node | None) -> Iterator[tuple[int, str, int]]:
-    """Keys that stand twice in one mapping: the line, the whole key, the line of the first."""
+    """Duplicate keys of a mapping: line, full key, line of the first occurrence."""
     seen: set[int] = set()
     ahead: list[tuple[tuple[str, ...], yaml.Node | None]] = [((), root)]
     while ahead:
@@ -223,7 +200,7 @@ def _twice(root: yaml.Node | None) -> Iterator[tuple[int, str, int]]:
             entries = ((str(key.value), value) for key, value in node.value)
         else:
             continue
-        # The first in the file comes last onto the stack, so that it is looked at first.
+        # Pushed in reverse, so that the first in the file is visited first.
         ahead += reversed([((*path, name), value) for name, value in entries])
 
 
@@ -240,7 +217,7 @@ def _twice_here(path: tuple[str, ...], node: yaml.MappingNode) -> Iterator[tuple
 
 
 def _sentence(file: Path, text: str, error: yaml.MarkedYAMLError) -> str:
-    """One sentence from what YAML complains of."""
+    """Turn a YAML error into one sentence."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     where = f"{file}, line {line + 1}"

@@ -1,9 +1,9 @@
-"""Text of CSV files: a column by which a table is found to be whole, and cells that stay text.
+"""Text of CSV files: a check column that detects damage, and cells that stay text.
 
 A table that other jobs read has a last column `CHECK`. Each of its cells holds the number of rows
-and the CRC-32 of all that stands before that column, so a table that was cut or changed is known
-for it wherever it came from: the shared cache brings no sidecar along. A table that was written
-without rows, such as the ranks of a network without convolutions, has them in its header.
+and the CRC-32 of all other columns, so truncation and changes are detected wherever the table
+comes from: the shared cache brings no sidecar along. A table without rows, such as the ranks of a
+network without convolutions, has them in its header.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 CHECK = "check"
-# What spreadsheets take for a formula where a cell begins with it (OWASP, CSV injection).
+# Beginnings of cells that spreadsheets take for a formula (OWASP, CSV injection).
 FORMULA = ("=", "+", "-", "@", "\t")
 _LINES = re.compile(r"[\r\n]+")
 _QUOTED = re.compile(r"'[=+\-@\t]")
@@ -24,10 +24,7 @@ _MARK = re.compile(r"\d+:[0-9a-f]{8}")
 
 
 def as_text(cell: Any) -> Any:
-    """A cell that no spreadsheet runs: text that looks like a formula gets a quote before it.
-
-    Numbers stay as they are, also those that are text. Line breaks become spaces.
-    """
+    """Quote a cell that looks like a formula, unless it is a number; line breaks become spaces."""
     if not isinstance(cell, str):
         return cell
     if _LINES.search(cell):
@@ -36,7 +33,7 @@ def as_text(cell: Any) -> Any:
 
 
 def as_written(cell: Any) -> Any:
-    """What `as_text` was given: the cell without that quote."""
+    """Undo `as_text`: the cell without that quote."""
     return cell[1:] if isinstance(cell, str) and _QUOTED.match(cell) else cell
 
 
@@ -49,26 +46,24 @@ def _is_number(text: str) -> bool:
 
 
 def with_check(text: str) -> str:
-    """A table with its column `CHECK`; each of its rows ends with a line feed, and has no other."""
+    """Add the column `CHECK` to a table; each row ends with a line feed and contains no other."""
     lines = text.removesuffix("\n").split("\n")
     return "".join(f"{line},{mark}\n" for line, mark in zip(lines, _marks(lines), strict=True))
 
 
 def checked(text: str) -> str:
-    """A table without its column `CHECK`, if it has one, once it is found to be whole.
+    """Remove the column `CHECK` of a table, if present, after verifying it.
 
-    Raises
-    ------
-    ValueError
-        If it is empty, has no rows although it was not written so, ends within one, has a row
-        with more or fewer cells than the header, or differs from what was written.
+    Raises ValueError if the table is empty, has no rows although it was written with some, ends
+    within a row, has a row with more or fewer cells than the header, or differs from what was
+    written.
     """
     if not text.strip():
         raise ValueError("it is empty")
     if not text.endswith("\n"):
         raise ValueError("it ends within a row")
     lines = text.removesuffix("\n").split("\n")
-    # By the rows as well: the header may be what was changed.
+    # Look at the rows as well: the change may be in the header.
     last = [line.rpartition(",")[2].rstrip("\r") for line in lines[:2]]
     marked = last[0] == CHECK or _MARK.fullmatch(last[-1])
     if marked:

@@ -1,4 +1,4 @@
-"""Disk that a whole run takes, reckoned from config.yaml before anything is made."""
+"""Disk space that a whole run takes, computed from config.yaml before anything is made."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from gradleak.resources import LARGE, SCALES, parameters
 from gradleak.sections import Config, Experiment
 
 COLUMNS = ("scale", "paper", "kind", "files", "megabytes")
-# Bytes of a number; pixels of target sets are kept as bytes, closed forms solve in float64.
+# Bytes of a number; target sets store pixels as bytes, closed-form attacks solve in float64.
 SINGLE, DOUBLE = 4, 8
 MEGABYTE = 1e6
 
 
 def passing_gradients(config: Config) -> list[str]:
-    """Experiments whose gradients go once all attacks have read them.
+    """Experiments whose gradients are deleted once all attacks have read them.
 
-    These are large networks' (0.5 GB each for VGG-16). What is made again outdates all that was
-    made of it, so that is for closed forms alone, which take seconds; what a search found in hours
-    stays, and so does its gradient.
+    These are gradients of large networks (0.5 GB each for VGG-16). Making one again outdates
+    everything made from it, so only closed-form attacks, which take seconds, qualify; results of
+    optimisation-based attacks take hours, so their gradients stay.
     """
     return [
         name
@@ -45,33 +45,15 @@ def passing_gradients(config: Config) -> list[str]:
 
 @dataclass(frozen=True)
 class Expected:
-    """A file of a run that holds arrays.
-
-    Attributes
-    ----------
-    paper
-        Paper that it belongs to.
-    kind
-        Folder of `results/`; ``gradients, passing`` for those that do not stay.
-    size
-        Bytes of its arrays. Headers are left out: a few hundred bytes.
-    """
+    """A file of a run that holds arrays."""
 
     paper: str
-    kind: str
-    size: int
+    kind: str  # folder of `results/`; ``gradients, passing`` for those that do not stay
+    size: int  # bytes of its arrays, without headers of a few hundred bytes
 
 
 def expected(config: Config, path: str) -> Expected | None:
-    """What a file will take; None for one without arrays of a size worth counting.
-
-    Parameters
-    ----------
-    config
-        All settings, at the scale of the run.
-    path
-        File as Snakemake names it, below ``results/``.
-    """
+    """Expected size of a file below ``results/``; None without arrays worth counting."""
     parts = Path(path.removesuffix(".safetensors")).parts[1:]
     small = ".secret." in path or ".clients/" in path
     if small or not path.endswith(".safetensors"):
@@ -81,7 +63,7 @@ def expected(config: Config, path: str) -> Expected | None:
         return Expected(_paper(names[0]), kind, _pixels(config, names[0]))
     if kind in ("models", "servers", "training"):
         draws = 1 if kind == "training" else _draws(config, names[-1])
-        # A server of one kind may send the networks of several papers.
+        # One kind of server may send networks of several papers.
         whose = names[-1] if kind == "servers" else names[0]
         return Expected(_paper(whose), kind, SINGLE * draws * parameters(config, names[-1]))
     if kind not in ("gradients", "reconstructions"):
@@ -95,13 +77,13 @@ def expected(config: Config, path: str) -> Expected | None:
 
 
 def _paper(name: str) -> str:
-    """Paper by the first word of an id; COPA's networks have no such word."""
+    """Paper from the first word of an id; ids of COPA's networks have no such word."""
     first = name.partition("_")[0]
     return first if first in ("rgap", "fedkl", "mkor") else "copa"
 
 
 def _draws(config: Config, model: str) -> int:
-    """Draws of weights in a model's file: the most that an experiment asks for."""
+    """Seeds in a model's file: the most that an experiment asks for."""
     seeds = (e.seeds for e in config.experiments.values() if model in e.models)
     return max(seeds, default=1)
 
@@ -115,12 +97,12 @@ def _batches(config: Config, targets: str) -> int:
 
 
 def _pixels(config: Config, targets: str) -> int:
-    """Pixels of a target set, a byte each."""
+    """Pixels of a target set, one byte each."""
     entry = config.targets[targets]
     known = info(resolve(entry.dataset, config.images))
     side = known.height if entry.size is None else entry.size
     if entry.resize == "repeat":
-        side = min(side, known.height)  # repeated pixels are kept once
+        side = min(side, known.height)  # repeated pixels are stored once
     images = _batches(config, targets) * entry.batch
     return images * known.channels * side**2
 
@@ -140,7 +122,7 @@ def _gradient(config: Config, entry: Experiment, model: str) -> int:
             if isinstance(layer, LinearLayer)
         )
     else:
-        # What a lock is made of never leaves its client.
+        # A lock's key and weights never leave its client.
         locks = sum(locked.lock.parameters(locked.filters) for c in chains for locked in c.locked)
         numbers = parameters(config, model) - locks * (entry.lock in ("withheld", "key"))
     size = DOUBLE if entry.precision == "float64" else SINGLE
@@ -154,7 +136,7 @@ def _reconstruction(config: Config, entry: Experiment, model: str, attack: str) 
     chains = _chains(config, model)
     numbers = batch * sum(prod(chain.input) for chain in chains)
     if config.attacks[attack].method in ("copa", "rgap"):
-        # They keep the input of the first fully connected layer too.
+        # They also store the input of the first fully connected layer.
         numbers += sum(_features(chain) for chain in chains)
     rounds = entry.seeds * _batches(config, entry.targets)
     return (SINGLE if single else DOUBLE) * rounds * numbers
@@ -165,13 +147,7 @@ def _features(chain: Chain) -> int:
 
 
 def planned(overrides: dict[str, str]) -> list[str]:
-    """Files that `snakemake all` would make from nothing.
-
-    Raises
-    ------
-    ArtifactError
-        If Snakemake ends with an error.
-    """
+    """Files that `snakemake all` would make from nothing; raise `ArtifactError` if it fails."""
     with tempfile.TemporaryDirectory(prefix="gradleak-disk-") as name:
         copy_tree(ROOT.parents[1], Path(name), overrides)
         done = snakemake(Path(name), "--summary", "--", "all")
@@ -184,7 +160,7 @@ def planned(overrides: dict[str, str]) -> list[str]:
 
 
 def table(config: Config, paths: Iterable[str]) -> list[dict[str, str | int | float]]:
-    """Rows of `COLUMNS`: what the files of each paper and kind take together."""
+    """Rows of `COLUMNS`: total size of the files of each paper and kind."""
     number, size = Counter[tuple[str, str]](), Counter[tuple[str, str]]()
     for path in paths:
         found = expected(config, path)
@@ -198,7 +174,7 @@ def table(config: Config, paths: Iterable[str]) -> list[dict[str, str | int | fl
 
 
 def main() -> None:
-    """Write what each scale takes, with real images, as CSV to standard output."""
+    """Write the disk space of each scale, with real images, as CSV to standard output."""
     try:
         raw = config_file.read(ROOT.parents[1] / "config.yaml")
         writer = csv.DictWriter(sys.stdout, COLUMNS)

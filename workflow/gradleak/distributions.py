@@ -1,4 +1,4 @@
-"""What leaves the norm behind the first convolution, with and without key-lock (FedKL Figure 4)."""
+"""Activations behind the first norm, with and without key-lock (FedKL Figure 4)."""
 
 from __future__ import annotations
 
@@ -22,36 +22,28 @@ from gradleak.training.data import Images
 from gradleak.training.outputs import split_of
 
 COLUMNS = [*TABLES, "left", "right", "model"]
-# Files of a case: data set, networks without and with a lock, folder of what clients kept.
+# Files of a case: data set, networks without and with a lock, folder of clients' files.
 FILES = ("data", "plain", "locked", "clients")
 # Values are counted in bins of 1/FINE between ±REACH; tables give the density in bins of 1/COARSE
 # between ±SPAN. All are powers of two, so that edges are exact.
 FINE, REACH, COARSE, SPAN = 1024, 64, 16, 16
-BATCH = 16  # images at once: 800,000 values each behind ResNet-18's first layer
-# What distributions are called: û of the plain network, γ·û + β of either, û of the locked one.
+BATCH = 16  # images at a time: 800,000 values each behind ResNet-18's first layer
+# Names of distributions: û of the plain network, γ·û + β of either, û of the locked one.
 REFERENCE, WITHOUT, WITH, OWN = "reference", "w/o KL", "w/ KL", "reference, w/ KL"
 
 
 @dataclass
 class Spread:
-    """Distribution of values that come in parts.
+    """Distribution of values that arrive in parts."""
 
-    Attributes
-    ----------
-    counts
-        int64 (2 · REACH · FINE,), bins from −REACH on; values beyond are in the outermost ones.
-    sums
-        float64 (4,): Σ v^p for p = 0, 1, 2, 3.
-    outside
-        How many values were beyond ±SPAN.
-    """
-
+    # int64 (2 · REACH · FINE,), bins from −REACH on; the outermost take values beyond
     counts: np.ndarray = field(default_factory=lambda: np.zeros(2 * REACH * FINE, np.int64))
+    # float64 (4,): Σ v^p for p = 0, 1, 2, 3
     sums: np.ndarray = field(default_factory=lambda: np.zeros(4))
-    outside: int = 0
+    outside: int = 0  # number of values beyond ±SPAN
 
     def add(self, values: torch.Tensor) -> None:
-        """Count some more values."""
+        """Add values."""
         flat = values.detach().double().flatten()
         places = ((flat + REACH) * FINE).floor_().clamp_(0, len(self.counts) - 1)
         found = torch.bincount(places.long(), minlength=len(self.counts))
@@ -72,7 +64,7 @@ class Spread:
 
     @property
     def skewness(self) -> float:
-        """E(v − mean)³ / sd³; NaN where all values are equal."""
+        """E(v − mean)³ / sd³; NaN if all values are equal."""
         mean, (second, third) = self.mean, self.sums[2:] / self.sums[0]
         if self.sd == 0:
             return float("nan")
@@ -86,46 +78,27 @@ class Spread:
     def density(self) -> tuple[np.ndarray, np.ndarray]:
         """Left edges of the bins of 1/COARSE between ±SPAN, and the density in each."""
         inner = self.counts[(REACH - SPAN) * FINE : (REACH + SPAN) * FINE]
-        # What lies beyond ±REACH is in the outermost fine bins, which are not among these.
+        # Values beyond ±REACH are in the outermost fine bins, which are left out here.
         counts = inner.reshape(-1, FINE // COARSE).sum(axis=1)
         return -SPAN + np.arange(len(counts)) / COARSE, counts * COARSE / self.sums[0]
 
 
 @dataclass(frozen=True)
 class Norm:
-    """What the norm behind a network's first convolution makes of images.
+    """Output of the norm behind a network's first convolution, over all images and positions."""
 
-    Attributes
-    ----------
-    normalised, scaled
-        û = (z − mean) / sqrt(variance + ε) with running statistics, and γ·û + β, over all images,
-        channels and positions.
-    off
-        Share of the channels whose γ is 0: what leaves them is the same for all images.
-    """
-
-    normalised: Spread
-    scaled: Spread
-    off: float
+    normalised: Spread  # û = (z − mean) / sqrt(variance + ε) with running statistics
+    scaled: Spread  # γ·û + β
+    off: float  # share of the channels with γ = 0, whose output is the same for all images
 
 
 @torch.no_grad()
 def first_norm(chain: Chain, weights: Mapping[str, np.ndarray], images: Images) -> Norm:
-    """Distributions behind the first convolution, norms in evaluation mode.
+    """Distributions behind the first convolution of a trained network, norms in evaluation mode.
 
-    Parameters
-    ----------
-    chain, weights
-        A trained network, with a client's key and lock where it is locked.
-    images
-        What it is fed with.
-
-    Raises
-    ------
-    ConfigError
-        If there is no norm behind the first convolution, or a key is missing.
-    ArtifactError
-        If the network was not trained, so that there are no running statistics.
+    `weights` include a client's key and lock if the network is locked. Raises `ConfigError` if
+    there is no norm behind the first convolution, or a key is missing, and `ArtifactError` if the
+    network was not trained, so that there are no running statistics.
     """
     layer = chain.convolutions[0] if chain.convolutions else None
     if layer is None or not layer.normed:
@@ -157,22 +130,21 @@ def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.Dat
     ----------
     cases
         ``row`` (its name); ``dataset`` (id), ``data`` (its file) and ``settings`` (the entry of
-        ``trainings``, amounts as numbers), which say what the validation images are; ``plain`` and
-        ``locked``, model files, and ``client``, what the first client of the latter kept;
-        ``networks``, the names of both networks in them.
+        ``trainings``, amounts as numbers), which define the validation images; ``plain`` and
+        ``locked``, model files, and ``client``, the private file of the first client of the
+        latter; ``networks``, the names of both networks in them.
     images, scale
-        For the columns of these names.
+        Values of the columns of these names.
 
     Returns
     -------
     pandas.DataFrame
         Columns ``reference`` (û of the plain network), ``w/o KL`` (its γ·û + β), ``w/ KL`` (the
         same of the locked one with its client's γ and β) and ``reference, w/ KL`` (û of the locked
-        one). Metrics: ``mean``, ``sd``, ``skewness``; ``asymmetry``, the skewness without its sign;
+        one). Metrics: ``mean``, ``sd``, ``skewness``; ``asymmetry``, the absolute skewness;
         ``wasserstein``, the 1-Wasserstein distance to the reference; ``zero_scale``, the share of
-        channels whose γ is 0; ``outside``, the share of values beyond ±16; ``density`` in bins of
-        1/16 from ``left`` to ``right``. ``n`` counts
-        images; the first draw of the weights is taken.
+        channels with γ = 0; ``outside``, the share of values beyond ±16; ``density`` in bins of
+        1/16 from ``left`` to ``right``. ``n`` counts images; the first seed is used.
     """
     rows = [row for case in cases for row in _rows(case)]
     found = pd.DataFrame(rows).assign(images=images, scale=scale)
@@ -217,7 +189,7 @@ def _facts(spread: Spread, reference: Spread, off: float | None) -> Iterator[dic
 
 
 def _validation(case: Mapping[str, Any]) -> Images:
-    """Images that chose the epoch of a training."""
+    """Validation images of a training run."""
     settings = case["settings"]
     data = arrays.load(case["data"], case["dataset"], settings["split"])
     return split_of(data, settings, torch.device("cpu")).validation
@@ -226,7 +198,7 @@ def _validation(case: Mapping[str, Any]) -> Images:
 def _network(
     path: str, name: str, client: str | None = None
 ) -> tuple[Chain, dict[str, np.ndarray]]:
-    """Chain of a model file and its first draw of weights, with what a client kept."""
+    """Chain of a model file and its weights for the first seed, with a client's private part."""
     found = files.read(path)
     chain = next((chain for chain in found.chains if chain.name == name), None)
     if chain is None:
@@ -238,7 +210,7 @@ def _network(
 def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
-    """Table from files: ``data``, ``plain``, ``locked`` and folders ``clients``, of each a case."""
+    """Table from files: ``data``, ``plain``, ``locked`` and folders ``clients``, per case."""
     each = zip(words["cases"], *(files[key] for key in FILES), strict=True)
     cases = [
         {

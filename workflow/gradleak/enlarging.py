@@ -1,6 +1,6 @@
-"""Images brought to another size: cropped, each pixel repeated, or linear between pixels.
+"""Resize images: crop, repeat pixels, or interpolate linearly.
 
-Target sets and trainings share this, so that a network is trained on the pixels it is attacked on.
+Target sets and training share this, so a network is trained on the pixels it is attacked on.
 """
 
 from __future__ import annotations
@@ -15,45 +15,22 @@ WHOLE = slice(None)
 
 
 class Fit(NamedTuple):
-    """What makes images of another size of stored ones.
+    """Transformation of stored images to another size."""
 
-    Attributes
-    ----------
-    rows, columns
-        Part of a stored image that is kept.
-    repeat
-        How often each pixel is repeated along both axes.
-    side
-        Side to which they are enlarged, linearly between pixels; None if they are not.
-    """
-
-    rows: slice = WHOLE
-    columns: slice = WHOLE
-    repeat: int = 1
-    side: int | None = None
+    rows: slice = WHOLE  # part of a stored image that is kept
+    columns: slice = WHOLE  # the same along the other axis
+    repeat: int = 1  # repetitions of each pixel along both axes
+    side: int | None = None  # side of the bilinear enlargement; None without one
 
 
 AS_IT_IS = Fit()
 
 
 def fit(grid: tuple[int, int], size: int | None, how: str, where: str) -> Fit:
-    """How images of `grid` (H, W) become images of (size, size).
+    """Transformation of images of `grid` (H, W) to (size, size); larger ones are centre-cropped.
 
-    Larger ones are cropped at the centre.
-
-    Parameters
-    ----------
-    grid, size
-        Sizes before and after; they stay as they are where `size` is None.
-    how
-        ``repeat`` or ``bilinear``.
-    where
-        Section of config.yaml, for the error.
-
-    Raises
-    ------
-    DataError
-        If images cannot be enlarged so.
+    `size` None keeps the grid; `how` is ``repeat`` or ``bilinear``. `where` is the section of
+    config.yaml named by the `DataError` for images that cannot be enlarged in this way.
     """
     height, width = grid
     if size is None:
@@ -72,26 +49,18 @@ def fit(grid: tuple[int, int], size: int | None, how: str, where: str) -> Fit:
 
 
 class Taps(NamedTuple):
-    """Two pixels of a line between which each new one lies.
+    """Two pixels of a line between which each new pixel lies."""
 
-    Attributes
-    ----------
-    first, second
-        Their places, int64 (S,).
-    share
-        Of the second, float64 (S,); the first has the rest.
-    """
-
-    first: np.ndarray
-    second: np.ndarray
-    share: np.ndarray
+    first: np.ndarray  # positions, int64 (S,)
+    second: np.ndarray  # positions, int64 (S,)
+    share: np.ndarray  # weight of the second, float64 (S,); the first has the rest
 
 
 def taps(side: int, size: int) -> Taps:
-    """Places of `size` pixels in a line of `side`; both lines begin and end alike.
+    """Positions of `size` pixels in a line of `side`; both lines begin and end alike.
 
-    Pixel k of the new line has its centre at (k + 1/2)·side/size − 1/2 of the old one. Beyond the
-    last centres a pixel is that at the edge.
+    The centre of pixel k of the new line is at (k + 1/2)·side/size − 1/2 of the old one. Pixels
+    beyond the last centres repeat the edge.
     """
     place = (np.arange(size) + 0.5) * (side / size) - 0.5
     below = np.floor(place)
@@ -101,9 +70,9 @@ def taps(side: int, size: int) -> Taps:
 
 
 def bilinear(images: np.ndarray, size: int) -> np.ndarray:
-    """Square images (n, C, H, H), uint8, enlarged to (n, C, S, S) and rounded.
+    """Enlarge square images (n, C, H, H), uint8, to (n, C, S, S), rounded.
 
-    Sums are taken in the order of SciPy's and scikit-image's, so that halves are rounded alike.
+    Sums are taken in the order of SciPy and scikit-image, so that halves are rounded alike.
     """
     first, second, share = taps(images.shape[-1], size)
     out = np.empty((*images.shape[:2], size, size), np.uint8)

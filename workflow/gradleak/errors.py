@@ -5,15 +5,15 @@ Every message is one sentence that names the key or file, the value found and th
 
 
 class GradleakError(Exception):
-    """Base of all errors that are the input's fault, not the program's."""
+    """Base of all errors caused by the input rather than the program."""
 
 
 class ConfigError(GradleakError):
-    """A key of ``config.yaml`` or of a claims file has a value that cannot be used."""
+    """A key of ``config.yaml`` or of a claims file has an unusable value."""
 
 
 class DataError(GradleakError):
-    """A data file is missing, truncated, altered, or holds something else than expected."""
+    """A data file is missing, truncated, altered, or has unexpected contents."""
 
 
 class ArtifactError(GradleakError):
@@ -21,7 +21,7 @@ class ArtifactError(GradleakError):
 
 
 class MemoryShortage(GradleakError):
-    """A job needs more memory than it may have."""
+    """A job needs more memory than it may use."""
 
 
 class NumericsError(GradleakError):
@@ -29,8 +29,8 @@ class NumericsError(GradleakError):
 
 
 class NotApplicable(GradleakError):
-    """An attack cannot be run on this model or gradient; the message says why."""
+    """An attack does not apply to this model or gradient; the message says why."""
 
 
 class NotebookError(GradleakError):
-    """A notebook's cell fails; the message names the notebook, the cell and its error."""
+    """A notebook's cell failed; the message names the notebook, the cell and its error."""

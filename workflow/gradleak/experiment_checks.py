@@ -14,7 +14,7 @@ from gradleak.section import MOST
 from gradleak.sections import Config, Experiment, Targets
 from gradleak.wording import check_known
 
-# Images of each split as it was published; stand-ins have fewer.
+# Images of each published split; stand-ins have fewer.
 PUBLISHED = {
     "mnist": {"train": 60_000, "test": 10_000},
     "cifar10": {"train": 50_000, "test": 10_000},
@@ -24,14 +24,10 @@ PUBLISHED = {
 
 
 def check_targets(config: Config, name: str) -> None:
-    """Refuse images that a data set does not have, under either setting of `images`.
+    """Refuse images that a data set lacks, under either setting of `images`.
 
-    A stand-in has fewer; a job that needs more says so.
-
-    Raises
-    ------
-    ConfigError
-        Naming the entry, and both numbers.
+    A stand-in has fewer; a job that needs more reports it. Raises `ConfigError` naming the entry
+    and both numbers.
     """
     targets = config.targets[name]
     dataset = f"{targets.dataset}-{targets.split}"
@@ -61,34 +57,17 @@ def check_targets(config: Config, name: str) -> None:
 
 
 def check_weights(config: Config, name: str) -> None:
-    """Refuse a server or a training that does not go with the experiment.
-
-    Raises
-    ------
-    ConfigError
-        Naming the experiment, both values and what to change.
-    """
+    """Raise `ConfigError` for a server or a training run that does not fit the experiment."""
     _check_server(config, name)
     _check_training(config, name)
     _check_lock(config, name)
 
 
 def check_experiment(config: Config, name: str, attacks: Iterable[str]) -> None:
-    """Refuse networks, losses, labels and starts that do not go together.
+    """Raise `ConfigError` for networks, losses, labels or starts that do not fit together.
 
-    Parameters
-    ----------
-    config
-        All of config.yaml, its ids known to exist.
-    name
-        The experiment.
-    attacks
-        Its attacks and those that they are made from.
-
-    Raises
-    ------
-    ConfigError
-        Naming the experiment, both values and what to change.
+    `config` has been checked for ids; `attacks` are those of experiment `name` and those that
+    they are made from.
     """
     for model in config.experiments[name].models:
         _check_pair(config, name, model)
@@ -100,7 +79,7 @@ def check_experiment(config: Config, name: str, attacks: Iterable[str]) -> None:
 
 
 def _check_server(config: Config, name: str) -> None:
-    """Refuse an attack without its server, and a server whose paths the images do not fit."""
+    """Refuse an attack without its server, and a server whose paths do not fit the images."""
     experiment = config.experiments[name]
     server = config.servers[experiment.server]
     for attack in experiment.attacks:
@@ -132,7 +111,7 @@ def _check_server(config: Config, name: str) -> None:
 
 
 def _check_training(config: Config, name: str) -> None:
-    """Refuse trained networks that see other inputs than those under attack."""
+    """Refuse trained networks with other inputs than those under attack."""
     experiment = config.experiments[name]
     if experiment.training is None:
         return
@@ -161,7 +140,7 @@ def _check_training(config: Config, name: str) -> None:
 
 
 def _check_lock(config: Config, name: str) -> None:
-    """Refuse locks that a server of its own weights would have to hold, and grants of no lock."""
+    """Refuse locks under a server that sends all weights itself, and grants without a lock."""
     experiment = config.experiments[name]
     where = f"experiments.{name}"
     members = [m for model in experiment.models for m in config.members(model)]
@@ -179,7 +158,7 @@ def _check_lock(config: Config, name: str) -> None:
 
 
 def _check_listed_once(config: Config, name: str) -> None:
-    """Refuse a model that an experiment has by itself and in a group, or in two groups."""
+    """Refuse a model that an experiment lists both alone and in a group, or in two groups."""
     places: dict[str, str] = {}
     for entry in config.experiments[name].models:
         for member in config.members(entry):
@@ -192,7 +171,7 @@ def _check_listed_once(config: Config, name: str) -> None:
 
 
 def _check_labels(config: Config, name: str, attack: str) -> None:
-    """Refuse what needs a label that the attacker is not told and cannot tell."""
+    """Refuse what needs a label that the attacker neither knows nor can recover."""
     experiment, entry = config.experiments[name], config.attacks[attack]
     if experiment.label == "granted":
         return
@@ -214,7 +193,7 @@ def _check_labels(config: Config, name: str, attack: str) -> None:
 
 
 def _check_own_images(config: Config, name: str, attack: str) -> None:
-    """Refuse starts of another kind than the images under attack, or that are under attack."""
+    """Refuse starts from images of another data set or range, or from images under attack."""
     own_name = getattr(config.attacks[attack], "own_images", None)
     if own_name is None:
         return
@@ -241,7 +220,7 @@ def _check_own_images(config: Config, name: str, attack: str) -> None:
 
 
 def _check_generator(config: Config, name: str, attack: str) -> None:
-    """Refuse a generator of other images than those under attack, or that was trained on them."""
+    """Refuse a generator of another data set or size, or one trained on images under attack."""
     chosen = getattr(config.attacks[attack], "generator", None)
     if chosen is None:
         return
@@ -286,7 +265,7 @@ def _shape(config: Config, size: int | None, dataset: str) -> tuple[int, int, in
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> Sequence[int]:
-    """Positions in both, of which ranges are not written out: they may be long."""
+    """Positions in both, without expanding ranges, which may be long."""
     if isinstance(one, range) and isinstance(other, range):
         return range(max(one.start, other.start), min(one.stop, other.stop))
     listed, rest = (other, one) if isinstance(one, range) else (one, other)
@@ -302,7 +281,7 @@ def _indices(config: Config, targets: Targets) -> Sequence[int]:
 
 
 def _check_pair(config: Config, name: str, model: str) -> None:
-    """Refuse images that a model cannot be fed with, and what cannot run on it."""
+    """Refuse images that a model cannot take, and settings that cannot run on it."""
     experiment = config.experiments[name]
     targets = config.targets[experiment.targets]
     dataset = resolve(targets.dataset, config.images)

@@ -1,4 +1,4 @@
-"""Sections of config.yaml: generators, which attacks search for images in."""
+"""Sections of config.yaml: generators, in whose latent space attacks optimise."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from gradleak.section import (
 class ConditionalVaeConfig(Section):
     """A class-conditional variational autoencoder, trained on images that are not under attack.
 
-    It takes `images` of `split` from image `first` on, or as many as there are, cropped or enlarged
-    to `size` as those of targets. `latent` numbers make an image; `width` are channels at full
+    Training takes `images` of `split` from image `first` on, or as many as there are, cropped or
+    enlarged to `size` like targets. `latent` is the latent dimension, `width` the channels at full
     resolution. Defaults are those of `gradleak.generators.train.Recipe` and
     `gradleak.generators.conditional_vae.Sizes`.
     """
@@ -49,7 +49,7 @@ class ConditionalVaeConfig(Section):
 
 
 class BigGanConfig(Section):
-    """BigGAN-deep-256 from weights of one's own, for ImageNet's classes.
+    """BigGAN-deep-256 for ImageNet's classes, from weights that the user provides.
 
     `weights` is the published file (docs/generators.md says where it is); images are resized to
     `size`. `truncation` chooses the statistics of the norms.

@@ -1,4 +1,4 @@
-"""Gradient files: what clients shared, as `gradleak.gradients` and defences write it."""
+"""Gradient files: what clients share, as written by `gradleak.gradients` and defences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradleak.models.initial import parameter_shapes
 from gradleak.models.locks import KEY
 from gradleak.section import Precision
 
-# Of each run besides gradients, where labels are granted: those of the loss, and the data set's.
+# Entries beside gradients if labels are granted: labels of the loss and of the data set.
 LABELS = ("label", "class")
 
 
@@ -43,21 +43,10 @@ class _Metadata(Metadata):
 
 
 def read(path: str, chains: Iterable[Chain] = ()) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read gradients and what is said of them.
+    """Read gradients and their metadata; a gradient may be NaN, and ``unusable`` says why.
 
-    A gradient may be NaN: ``unusable`` says why.
-
-    Parameters
-    ----------
-    path
-        The file.
-    chains
-        Networks that it must hold gradients of, in the shapes of their parameters.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is missing, damaged, or something else.
+    The file must hold gradients of `chains`, in the shapes of their parameters. Raises
+    `ArtifactError` if it is missing, damaged, or of another kind.
     """
     tensors, metadata = read_tensors(path, _Metadata)
     with whole(path):
@@ -79,7 +68,7 @@ def read(path: str, chains: Iterable[Chain] = ()) -> tuple[dict[str, np.ndarray]
 def _check(
     tensors: dict[str, np.ndarray], metadata: dict[str, Any], chain: Chain, runs: tuple[int, int]
 ) -> None:
-    """Refuse gradients that are not those of a chain."""
+    """Refuse gradients that do not match a chain."""
     shapes = parameter_shapes(chain)
     found = [name for name in shapes if f"{chain.name}/{name}" in tensors]
     if not found:

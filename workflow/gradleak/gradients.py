@@ -1,4 +1,4 @@
-"""Gradient capture: what a client shares in one step of federated learning."""
+"""Gradient capture: the gradients that a client shares in one step of federated learning."""
 
 from __future__ import annotations
 
@@ -32,17 +32,14 @@ from gradleak.targets import Images, TargetSet
 from gradleak.usable import check_gradient
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-# Side from which on images pass with channels last.
+# Smallest side of images that are processed with channels last.
 LARGE = 64
 
 
 def pick_device(name: str) -> torch.device:
-    """Device for `name` = auto | cpu | cuda | mps; auto takes the first accelerator there is.
+    """Device for `name` = auto | cpu | cuda | mps; auto takes the first accelerator available.
 
-    Raises
-    ------
-    ConfigError
-        If the device is not on this machine.
+    Raises `ConfigError` if the device is not on this machine.
     """
     # Convolutions in TF32 keep 10 bits, and autotuned algorithms differ from run to run.
     torch.backends.cuda.matmul.allow_tf32 = False
@@ -78,35 +75,34 @@ def capture(
 ) -> dict[str, np.ndarray]:
     """Gradient of the mean loss over a batch with respect to every parameter.
 
-    The loss is taken of the last activation's output: cross-entropy of its softmax (COPA section
-    2), −output[label] (`gradleak.losses.RAW`), or ℓ(μ) of μ = y·output (R-GAP eq. 4, 5). Large
-    batches pass in parts, whose gradients add up.
+    The loss is a function of the last activation's output: cross-entropy of its softmax (COPA
+    section 2), −output[label] (`gradleak.losses.RAW`), or ℓ(μ) of μ = y·output (R-GAP eq. 4, 5).
+    Large batches are processed in parts, whose gradients are summed.
 
     Parameters
     ----------
     chain, weights
         The network; weights as ``{parameter: array}``, stored in float32.
     images
-        (K, C, H, W) in the range that the network is fed with.
+        (K, C, H, W) in the network's input range.
     labels
-        True classes (K,); −1 or 1 for a loss of a margin.
+        True classes (K,); −1 or 1 for a margin loss.
     precision
         ``float32`` as clients compute it, or ``float64``.
     device
-        Where it is computed.
+        Device to compute on.
     loss
         One of `gradleak.losses.LOSSES`.
     kept
-        ``all`` parameters, or those of the ``classifier`` alone, which needs no pass back through
-        the convolutions.
+        ``all`` parameters, or those of the ``classifier`` alone, which needs no backward pass
+        through the convolutions.
     seed
-        Of dropout.
+        Seed of dropout.
     mode
-        ``training``: norms use the batch's statistics, and dropout is at work. ``evaluation``:
-        norms use their running statistics (mean 0 and variance 1 where none were trained).
+        ``training``: norms use the batch's statistics, and dropout is active. ``evaluation``:
+        norms use their running statistics (mean 0 and variance 1 if untrained).
     features
-        What `features_of` gives for these images, where that is known already; for `kept`:
-        ``classifier`` only.
+        Output of `features_of` for these images, if known; for `kept`: ``classifier`` only.
 
     Raises
     ------
@@ -131,7 +127,7 @@ def capture(
     truth = torch.from_numpy(labels).to(device)
 
     def share(part: slice) -> torch.Tensor:
-        """What some of the images add to the mean loss."""
+        """Contribution of some of the images to the mean loss."""
         known = (
             module.features(_inputs(chain, images[part], precision, device))
             if features is None
@@ -140,11 +136,11 @@ def capture(
         value = mean_loss(loss, module.classify(known), truth[part])
         return value if len(known) == len(images) else value * (len(known) / len(images))
 
-    # A seed of dropout must not reach what else is drawn.
+    # The seed of dropout must not affect other random numbers.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         parts = _parts(chain, len(images))
-        # What follows known features takes no time to tell of.
+        # With known features the rest is too fast for a progress report.
         found = _summed(
             share, list(parameters.values()), _told(parts) if features is None else parts
         )
@@ -165,10 +161,10 @@ def features_of(
     device: torch.device,
     mode: str = "training",
 ) -> torch.Tensor:
-    """What the convolutions give for images (K, C, H, W), flat (K, n); parameters as of `capture`.
+    """Output of the convolutions for images (K, C, H, W), flat (K, n); parameters as of `capture`.
 
-    Large batches pass in the parts in which `capture` passes them. Channels that no image in the
-    range of these can wake are left out, since they give 0 (`gradleak.models.silent`).
+    Large batches are processed in the parts of `capture`. Channels that no image in this range can
+    activate are left out, since they give 0 (`gradleak.models.silent`).
     """
     parts = _parts(chain, len(images))
     low = min(float(images[part].min()) for part in parts)
@@ -216,7 +212,7 @@ def _summed(
     parameters: list[torch.Tensor],
     parts: Iterable[slice],
 ) -> list[torch.Tensor]:
-    """Gradient of the sum of all shares of a loss, one for each part of a batch."""
+    """Gradient of the sum of all parts' shares of a loss."""
     total: list[torch.Tensor] = []
     for part in parts:
         found = torch.autograd.grad(share(part), parameters)
@@ -229,23 +225,20 @@ def _summed(
 
 
 def _parts(chain: Chain, size: int) -> list[slice]:
-    """Images of a batch of `size` that pass at once."""
+    """Parts of a batch of `size` images that are processed at once."""
     at_once = images_at_once(chain)
     return [slice(first, min(first + at_once, size)) for first in range(0, size, at_once)]
 
 
 def _told(parts: list[slice]) -> Iterator[slice]:
-    """Parts of a batch; a whole batch in one part is no loop of which to tell."""
+    """Parts of a batch; progress is reported only if there are several."""
     return progress(parts, "parts of a batch") if len(parts) > 1 else iter(parts)
 
 
 def mean_loss(loss: str, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Mean of a loss over outputs (K, m) and labels (K,).
 
-    Raises
-    ------
-    ConfigError
-        If `loss` is none of `gradleak.losses.LOSSES`.
+    Raises `ConfigError` if `loss` is not in `gradleak.losses.LOSSES`.
     """
     if loss == "cross_entropy":
         return nn.functional.cross_entropy(output, labels)
@@ -264,9 +257,9 @@ def mean_loss(loss: str, output: torch.Tensor, labels: torch.Tensor) -> torch.Te
 def signs(
     chain: Chain, weights: dict[str, np.ndarray], images: np.ndarray, labels: str
 ) -> np.ndarray:
-    """Labels y (K,) of a loss of a margin: the network's own sign (``same``) or not (``opposite``).
+    """Labels y (K,) of a margin loss: the sign of the network's output (``same``) or its opposite.
 
-    ``opposite`` leaves μ < 0, where the gradient tells it uniquely; ``same`` leaves μ > 0.
+    ``opposite`` gives μ < 0, where the gradient determines it uniquely; ``same`` gives μ > 0.
     """
     return np.array([margin_label(chain, weights, image, labels) for image in images])
 
@@ -290,15 +283,12 @@ def capture_all(
 
     Keys are ``{chain}/{parameter}``, shape (seeds, batches, ...). If labels are granted,
     ``{chain}/label`` (seeds, batches, K) are those of the loss and ``{chain}/class`` those of the
-    data set. No image is among them. Locked networks run with the key and lock weights of `client`;
-    `lock` says what of these is shared (`gradleak.sharing`). A gradient that no attack can use is
-    stored as NaN, and ``unusable`` in the metadata says why: records of chain, seed, batch and
-    reason. ``fingerprints`` tells which weights each gradient was taken with.
+    data set. Images are not included. Locked networks run with the key and lock weights of
+    `client`; `lock` selects what is shared of these (`gradleak.sharing`). A gradient that no attack
+    can use is stored as NaN, and ``unusable`` in the metadata lists chain, seed, batch and reason.
+    ``fingerprints`` identify the weights of each gradient.
 
-    Raises
-    ------
-    NumericsError
-        If no gradient at all can be used.
+    Raises `NumericsError` if no gradient at all can be used.
     """
     chosen, batches = pick_device(device), len(targets.images)
     _check_sizes(models, targets)
@@ -354,7 +344,7 @@ def capture_all(
 
 
 class _Features:
-    """Features of batches, computed once where batches have the same images."""
+    """Features of batches, computed once if batches share their images."""
 
     def __init__(self, targets: TargetSet, precision: str, device: torch.device, mode: str) -> None:
         self._targets, self._precision, self._device = targets, precision, device
@@ -365,7 +355,7 @@ class _Features:
     def of(
         self, chain: Chain, seed: int, weights: Mapping[str, np.ndarray], batch: int
     ) -> torch.Tensor:
-        """Features (K, n) of a batch, by a network under one draw of weights."""
+        """Features (K, n) of a batch, by a network with one seed's weights."""
         if self._network != (chain.name, seed):
             self._network, self._kept = (chain.name, seed), {}
         indices = self._targets.indices
@@ -386,7 +376,7 @@ class _Features:
 
 
 def _check_sizes(models: ModelFile, targets: TargetSet) -> None:
-    """Refuse images that a network does not take."""
+    """Refuse images that do not fit a network."""
     for chain in models.chains:
         if targets.shape != chain.input:
             raise ConfigError(
@@ -396,7 +386,7 @@ def _check_sizes(models: ModelFile, targets: TargetSet) -> None:
 
 
 def _facts(models: ModelFile, targets: TargetSet, seeds: int, mode: str) -> dict[str, Any]:
-    """Metadata of a gradient file that follow from what it was taken of."""
+    """Metadata of a gradient file that follow from its models and targets."""
     low, high = targets.bounds
     return {
         "fingerprints": {

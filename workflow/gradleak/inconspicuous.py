@@ -1,4 +1,4 @@
-"""What a client sees of malicious parameters: counts, moments, a two-sample test, gradients."""
+"""Malicious parameters as a client sees them: counts, moments, a two-sample test, gradients."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from gradleak.progress import progress
 from gradleak.targets import TargetSet
 
 COLUMNS = ["server", "model", "layer", "metric", "value", "default"]
-# A weight below this share of the initial limit counts as zero, for a client who looks for zeros.
+# A client looking for zeros counts weights below this share of the initialization limit.
 ZERO = 1e-3
-# Values of a layer that the two-sample test draws from each side: a client's own draw is as large.
+# Sample size of a layer in the two-sample test, for both sides.
 SAMPLE = 100_000
 
 
@@ -35,39 +35,40 @@ def table(
     Parameters
     ----------
     honest
-        The model as it is initialised; the first draw of weights counts.
+        The model as initialised; the first seed is used.
     servers, sent
-        Ids of servers in config.yaml, and the model as each sends it.
+        Ids of servers in config.yaml, and the model that each sends.
     targets
-        Images of which the first `samples` are taken one by one.
+        Images, of which the first `samples` are taken one by one.
     samples
-        Gradients of single images that a client computes.
+        Number of gradients of single images that a client computes.
     loss
         Loss of the gradients.
 
     Returns
     -------
     list of dict
-        Records with the keys `COLUMNS`. `value` is of the weights sent, `default` of another draw
-        of initial weights: what a client would expect. For each layer, for ``convolutions`` and
+        Records with the keys `COLUMNS`. `value` is of the weights sent, `default` of another
+        initialization: what a client would expect. For each layer, for ``convolutions`` and
         for ``all``:
 
         ``parameters``, ``modified``, ``modified_share``
             Weights and biases, and how many of them differ from the honest ones.
         ``modified_of_all``
-            Of ``convolutions`` alone: how many of them over the parameters of all layers.
+            For ``convolutions`` only: modified ones over the parameters of all layers.
         ``zeros_share``
-            Share of the weights that are 0, or below 0.1 % of the layer's initial limit.
+            Share of the weights that are 0, or below 0.1 % of the layer's initialization limit.
         ``mean``, ``deviation``, ``largest``
-            Of the weights over the layer's initial limit 1/sqrt(fan_in); the largest by size.
+            Of the weights over the layer's initialization limit 1/sqrt(fan_in); the largest in
+            absolute value.
         ``kurtosis``
-            Fourth moment over the squared variance, less 3: −1.2 for uniform weights.
+            Excess kurtosis: −1.2 for uniform weights.
         ``ks``, ``ks_p``
-            Kolmogorov-Smirnov distance of the weights from another initial draw, and its p-value:
-            a test that a client can run.
+            Kolmogorov-Smirnov distance of the weights from another initialization, and its
+            p-value: a test that a client can run.
         ``bias_ks_p``, ``bias_largest``
-            The same test and the largest size of the biases; a test of distributions hardly sees a
-            single value that is far off, which the largest one shows.
+            The same test and the largest absolute value of the biases; a test of distributions
+            hardly detects a single outlier, which the largest value shows.
 
         And for ``all``: ``norm_spread``, the largest over the median norm of single images'
         gradients, and ``zero_gradient_share``, the share of images whose gradient of the first
@@ -118,7 +119,7 @@ def _groups(chain: Chain) -> dict[str, list[Layer]]:
 
 
 def _limit(layer: Layer) -> float:
-    """Limit of a layer's initial weights, 1/sqrt(fan_in)."""
+    """Limit of a layer's initialization range, 1/sqrt(fan_in)."""
     if isinstance(layer, ConvLayer):
         return float(1.0 / np.sqrt(layer.shape.channels * np.prod(layer.shape.kernel)))
     return float(1.0 / np.sqrt(layer.inputs))
@@ -135,7 +136,7 @@ def _weights(
     yield "parameters", float(total), float(total)
     yield "modified", float(changed), 0.0
     yield "modified_share", changed / total, 0.0
-    # Over its limit every layer's weights are uniform in [−1, 1].
+    # Divided by its limit, every layer's weights are uniform in [−1, 1].
     scaled = np.concatenate(
         [own[f"{layer.name}.weight"].ravel() / np.float32(_limit(layer)) for layer in layers]
     )

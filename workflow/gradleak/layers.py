@@ -1,4 +1,4 @@
-"""Layers as config.yaml writes them, and what else networks have that a chain does not know."""
+"""Layers as written in config.yaml, and layers of other networks that a chain does not support."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradleak.section import (
 )
 from gradleak.wording import sentence
 
-# Part of a key, without underscores: what it stands for, and what applies in its place.
+# Part of a key, without underscores: its meaning, and the alternative.
 FOREIGN = {
     "pool": ("a pooling layer", "add pool: max or pool: average to the convolution before it"),
     "norm": ("a normalisation", "add norm: batch to the convolution before it"),
@@ -68,19 +68,10 @@ class LinearConfig(Section):
 
 
 def parse(layers: list[Any], context: Any) -> list[Any]:
-    """Check the layers of a network; a list among them counts as its entries.
+    """Check the layers of a network; nested lists are flattened.
 
-    Parameters
-    ----------
-    layers
-        Entries of a model's ``layers``, as they are written.
-    context
-        Of `gradleak.section.at_scale`.
-
-    Raises
-    ------
-    ValueError
-        Naming the layer, and where it is of a kind that a chain does not know, what to use.
+    `layers` are the raw entries of a model; `context` is that of `gradleak.section.at_scale`.
+    Raises ValueError naming the layer and, for an unsupported kind, the alternative.
     """
     parts = (entry if isinstance(entry, list) else [entry] for entry in layers)
     flat = [layer for part in parts for layer in part]
@@ -98,7 +89,7 @@ def _layer(number: int, raw: Any, context: Any) -> Any:
 
 
 def spec(layer: ConvConfig | LinearConfig) -> ConvSpec | LinearSpec:
-    """Layer as the package's own description."""
+    """Convert a layer to the package's own description."""
     own = {key: getattr(layer, key) for key in type(layer).model_fields}
     own["activation"] = Activation(own["activation"], own.pop("slope"))
     if isinstance(layer, ConvConfig):
@@ -107,7 +98,7 @@ def spec(layer: ConvConfig | LinearConfig) -> ConvSpec | LinearSpec:
 
 
 def _kind(number: int, raw: dict[str, Any]) -> type[ConvConfig] | type[LinearConfig]:
-    """Kind of a layer whose keys are not those of another kind."""
+    """Kind of a layer, after refusing keys of unsupported layers."""
     if "conv" in raw and "fc" in raw:
         raise ValueError(f"layer {number} is both a conv and an fc; make two layers of it")
     known = {*ConvConfig.model_fields, *LinearConfig.model_fields}
@@ -131,6 +122,6 @@ def _kind(number: int, raw: dict[str, Any]) -> type[ConvConfig] | type[LinearCon
 
 
 def _foreign(key: str) -> tuple[str, str] | None:
-    """What a key stands for that is no part of a chain, and what to use; None if nothing known."""
+    """Name of the unsupported layer that a key stands for, and an alternative; None if unknown."""
     plain = str(key).lower().replace("_", "").replace("-", "")
     return next((meant for part, meant in FOREIGN.items() if part in plain), None)

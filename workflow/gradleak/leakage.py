@@ -1,4 +1,4 @@
-"""What the sum of a batch's gradients tells of one of them (MKOR eq. 1 and 2), and measured."""
+"""Information on one gradient in the sum of a batch's (MKOR eq. 1 and 2), formula and measured."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gradleak.targets import read as read_targets
 COLUMNS = ["images", "formula", "asymptote", "layer", "measured", "entropies"]
 SIZES = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
 LAYERS = ("conv1.weight", "fc1.weight")
-MOST_PARAMETERS = 400  # of a layer, evenly spread: more change its mean by less than the draws do
+MOST_PARAMETERS = 400  # of a layer, evenly spread: more change its mean by less than sampling does
 # From 4 other gradients on, sums of a finite pool hardly repeat; beyond 100 images the difference
 # of two entropies is smaller than its own error.
 ENTROPIES = (5, 100)
@@ -38,26 +38,17 @@ def gaussian(images: np.ndarray | float) -> np.ndarray:
 
 
 def asymptote(images: np.ndarray | float) -> np.ndarray:
-    """1 / (2K), what `gaussian` comes to in large batches."""
+    """1 / (2K), the limit of `gaussian` for large batches."""
     return 1.0 / (2.0 * np.asarray(images, dtype=float))
 
 
 def of_samples(
     chain: Chain, weights: Mapping[str, np.ndarray], images: np.ndarray, labels: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Gradient of each image by itself, of `LAYERS`: {layer: (n, parameters)}.
+    """Gradient of each image, by layer of `LAYERS`: {layer: (n, parameters)}.
 
-    Parameters
-    ----------
-    chain, weights
-        The network.
-    images, labels
-        (n, C, H, W) on the input's scale, and (n,).
-
-    Raises
-    ------
-    ConfigError
-        If the network lacks one of the layers.
+    `images` (n, C, H, W) are network inputs, with `labels` (n,). Raises `ConfigError` if the
+    network lacks one of the layers.
     """
     module = load(chain, weights, torch.float32)
     parameters = {name: value.detach() for name, value in module.named_parameters()}
@@ -85,7 +76,7 @@ def measured(gradients: np.ndarray, images: int, draws: int, seed: int = 0) -> t
     """Leakage about a parameter of one gradient in a sum of `images`, in nats.
 
     Batches are drawn with replacement, so ρ² is 1/K whatever the distribution: the first number
-    tests the arithmetic of eq. (2) and the draws alone. The second needs no normal distribution.
+    only tests the arithmetic of eq. (2) and the sampling. The second needs no normal distribution.
 
     Parameters
     ----------
@@ -94,9 +85,9 @@ def measured(gradients: np.ndarray, images: int, draws: int, seed: int = 0) -> t
     images
         K.
     draws
-        Batches that are drawn.
+        Number of batches drawn.
     seed
-        Of the draws.
+        Seed of the sampling.
 
     Returns
     -------
@@ -112,7 +103,7 @@ def measured(gradients: np.ndarray, images: int, draws: int, seed: int = 0) -> t
     )
     sums = others + ones
     rho2 = float(((_standard(ones) * _standard(sums)).mean(axis=0) ** 2).mean())
-    # Without the bias of ρ²: what the draws alone give where nothing is shared.
+    # Subtract the bias of ρ², its expectation for independent samples.
     rho2 = min(max(1.0 - (1.0 - rho2) * (draws - 1) / (draws - 2), 0.0), 1.0 - 1e-12)
     least, most = ENTROPIES
     entropies = np.nan
@@ -124,7 +115,7 @@ def measured(gradients: np.ndarray, images: int, draws: int, seed: int = 0) -> t
 def _drawn(
     unit: np.ndarray, images: int, draws: int, seed: int
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """One gradient, and the sum of K − 1 others, of each draw, some draws at a time."""
+    """Yield one gradient and the sum of K − 1 others for each draw, several draws at a time."""
     rng, pool = np.random.default_rng(seed), len(unit)
     for first in range(0, draws, CHUNK):
         count = min(CHUNK, draws - first)
@@ -155,19 +146,9 @@ def entropy(samples: np.ndarray) -> np.ndarray:
 def table(models: ModelFile, targets: TargetSet, model: str, *, draws: int) -> pd.DataFrame:
     """Rows `COLUMNS`: formula, asymptote and measured leakage for each batch size and layer.
 
-    Parameters
-    ----------
-    models, model
-        File of honest weights, and the network in it.
-    targets
-        Images that batches are drawn from; one that is in several batches counts once.
-    draws
-        Batches drawn for each size.
-
-    Raises
-    ------
-    ConfigError
-        If the file lacks the network, or the network a layer.
+    `models` is a file of honest weights with the network `model`. `draws` batches of each size are
+    drawn from the images of `targets`, each image counted once. Raises `ConfigError` if the file
+    lacks the network, or the network a layer.
     """
     chain = next((chain for chain in models.chains if chain.name == model), None)
     if chain is None:

@@ -1,4 +1,4 @@
-"""How a job or a run ends before its time: a signal, or the end of the Snakemake above a job."""
+"""Early ends of a job or a run: by a signal, or by the end of the Snakemake above a job."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from types import FrameType
 
 import psutil
 
-# What a person, a batch system or a closed terminal sends.
+# Signals sent by a person, a batch system or a closed terminal.
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-# What Python begins with where nobody has asked to ignore a signal.
+# Python's initial handlers for signals that are not ignored.
 DEFAULTS = (signal.SIG_DFL, signal.default_int_handler)
-# Seconds between two looks at Snakemake, and those that a job has to clean up after it is gone.
+# Seconds between two checks of Snakemake, and those for clean-up after its end.
 INTERVAL = 1.0
 GRACE = 30.0
 
 
 class Stopped(SystemExit):
-    """A signal ended the job; what it was writing is removed on the way out."""
+    """A signal ended the job; unfinished files are removed on the way out."""
 
     def __init__(self, number: int):
         super().__init__(128 + number)
@@ -41,7 +41,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> None:
-    with suppress(OSError):  # of a closed terminal
+    with suppress(OSError):  # closed terminal
         os.write(2, f"gradleak: {Stopped(number)}\n".encode())
     os._exit(128 + number)
 
@@ -66,7 +66,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def interrupt_on_hangup() -> None:
     """Let a closed terminal stop Snakemake as Ctrl-C does, so that it removes its lock.
 
-    A hangup that is ignored, as under nohup, stays so.
+    A hangup that is ignored, as under nohup, stays ignored.
     """
     main = threading.current_thread() is threading.main_thread()
     if main and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
@@ -75,7 +75,7 @@ def interrupt_on_hangup() -> None:
 
 @contextmanager
 def clean_up_on_signals() -> Iterator[None]:
-    """Turn signals into `Stopped`, so that temporary files go; those that are ignored stay so."""
+    """Turn signals into `Stopped`, so that temporary files go; ignored signals stay ignored."""
     found = {number: signal.getsignal(number) for number in SIGNALS}
     changed = {number: handler for number, handler in found.items() if handler in (*DEFAULTS, _end)}
     for number in changed:
@@ -88,7 +88,7 @@ def clean_up_on_signals() -> Iterator[None]:
 
 
 def starter() -> psutil.Process | None:
-    """Find the Snakemake process that this one descends from; None where there is none in sight."""
+    """Find the Snakemake process that this one descends from; None if there is none."""
     for process in psutil.Process().parents():
         try:
             named = any(Path(word).name == "snakemake" for word in process.cmdline())
@@ -100,7 +100,7 @@ def starter() -> psutil.Process | None:
 
 
 def alive(process: psutil.Process) -> bool:
-    """Whether a process runs; one that was killed and not yet waited for does not."""
+    """Return whether a process runs; one that was killed and not yet waited for does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -118,8 +118,8 @@ def _watch(process: psutil.Process) -> None:
 def end_with_snakemake() -> None:
     """End this job soon after the Snakemake that started it was killed.
 
-    Otherwise it would go on: nobody would use what it makes, since Snakemake makes the outputs of
-    interrupted jobs again, and the next run would have to share the cores and the memory with it.
+    Otherwise it would compete with the next run for cores and memory, for outputs that Snakemake
+    would make again anyway, as those of any interrupted job.
     """
     process = starter()
     if process is not None:

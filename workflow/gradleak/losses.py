@@ -1,4 +1,4 @@
-"""Losses of one output, and the margin μ that a gradient gives away (R-GAP section 3.1.1)."""
+"""Losses of one output, and the margin μ that a gradient reveals (R-GAP section 3.1.1)."""
 
 from __future__ import annotations
 
@@ -10,26 +10,20 @@ import numpy as np
 from gradleak.errors import NumericsError
 
 BINARY = ("logistic", "exponential", "hinge")
-# −output[label], without softmax: what NLLLoss makes of raw outputs (MKOR's own code).
+# −output[label], without softmax: NLLLoss of raw outputs, as in MKOR's code.
 RAW = "raw_logits"
 # Losses of one output a class.
 OF_CLASSES = ("cross_entropy", RAW)
 LOSSES = (*OF_CLASSES, *BINARY)
-# Relative slack below the least value that ∂ℓ/∂μ·μ takes: gradients shared in float32 are rounded.
+# Relative tolerance below the minimum of ∂ℓ/∂μ·μ: gradients shared in float32 are rounded.
 ROUNDING = 1e-5
 
 
 @dataclass(frozen=True)
 class MarginLoss:
-    """ℓ(μ) of the margin μ = y·f(x), y ∈ {−1, 1} (R-GAP eq. 4, 5 and Figure 1).
+    """ℓ(μ) of the margin μ = y·f(x), y ∈ {−1, 1} (R-GAP eq. 4, 5 and Figure 1)."""
 
-    Parameters
-    ----------
-    name
-        ``logistic`` log(1 + e^−μ), ``exponential`` e^−μ or ``hinge`` max(0, 1 − μ).
-    """
-
-    name: str
+    name: str  # ``logistic`` log(1 + e^−μ), ``exponential`` e^−μ or ``hinge`` max(0, 1 − μ)
 
     def value(self, mu: np.ndarray) -> np.ndarray:
         """ℓ(μ), same shape as `mu`."""
@@ -40,10 +34,10 @@ class MarginLoss:
         return np.maximum(0.0, 1.0 - mu)
 
     def derivative(self, mu: np.ndarray | float) -> np.ndarray:
-        """∂ℓ/∂μ; of the logistic loss −1/(1 + e^μ), where eq. (35) prints a μ too many."""
+        """∂ℓ/∂μ; −1/(1 + e^μ) for the logistic loss, where eq. (35) prints a superfluous μ."""
         mu = np.asarray(mu, dtype=np.float64)
         if self.name == "logistic":
-            from scipy.special import expit  # takes longer to import than all else here
+            from scipy.special import expit  # slow to import
 
             return -expit(-mu)
         if self.name == "exponential":
@@ -51,12 +45,12 @@ class MarginLoss:
         return np.where(mu < 1.0, -1.0, 0.0)
 
     def product(self, mu: np.ndarray | float) -> np.ndarray:
-        """∂ℓ/∂μ · μ, what the gradient of a bias-free last layer tells of μ (eq. 9 and 11)."""
+        """∂ℓ/∂μ · μ, which the gradient of a bias-free last layer reveals (eq. 9 and 11)."""
         return self.derivative(mu) * mu
 
     @property
     def turn(self) -> float:
-        """The μ at which ∂ℓ/∂μ·μ is least; it falls before and rises after, so μ has a twin.
+        """Minimiser μ of ∂ℓ/∂μ·μ, which falls before and rises after, so μ has a twin.
 
         For the logistic loss the root of 1 + e^−μ = μ (1.278), for the exponential loss 1, for the
         hinge loss 1, where it jumps to 0.
@@ -68,14 +62,9 @@ class MarginLoss:
     def margins(self, product: float) -> tuple[float, ...]:
         """Every μ with ∂ℓ/∂μ·μ = `product`, smallest first.
 
-        One root where `product` > 0 (μ < 0, a sample on the wrong side), two where it is negative:
-        the data and their twin (R-GAP appendix B).
-
-        Raises
-        ------
-        NumericsError
-            If no μ gives `product`, or it is 0: then the gradient is zero or μ = 0, and nothing
-            can be divided by it.
+        One root if `product` > 0 (μ < 0, a misclassified sample), two if it is negative: the data
+        and their twin (R-GAP appendix B). Raises `NumericsError` if no μ gives `product`, or it is
+        0: then the gradient is zero or μ = 0, by which nothing can be divided.
         """
         if not np.isfinite(product) or product == 0:
             raise NumericsError(
@@ -113,7 +102,7 @@ def _root(
     function: Callable[[float], float], low: float, high: float, **tolerances: float
 ) -> float:
     """Root of a function between two bounds at which its signs differ."""
-    # Imported here, since it takes a third of a second that every job would pay.
+    # Imported here, since it takes a third of a second in every job.
     from scipy.optimize import brentq
 
     return float(brentq(function, low, high, **tolerances))
@@ -122,14 +111,8 @@ def _root(
 def output_gradient(loss: str, output: np.ndarray, label: int) -> np.ndarray:
     """dℓ/d(output) (m,) of one sample.
 
-    Parameters
-    ----------
-    loss
-        One of `LOSSES`.
-    output
-        What leaves the last activation (m,); m = 1 for the losses of a margin.
-    label
-        Class for losses of one output a class, −1 or 1 for those of a margin.
+    `loss` is one of `LOSSES`; `output` (m,) leaves the last activation, m = 1 for margin losses;
+    `label` is the class, or −1 or 1 for margin losses.
     """
     if loss == "cross_entropy":
         exponent = np.exp(output - output.max())

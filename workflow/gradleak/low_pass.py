@@ -1,4 +1,4 @@
-"""How close an image with few numbers can come to a photo: MKOR's 91x91 remark."""
+"""Best approximation of a photo by an image of few numbers: MKOR's 91x91 remark."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gradleak.metrics.image import psnr, ssim_gauss
 from gradleak.targets import TargetSet, read
 
 COLUMNS = ["bound", "metric", "value", "n"]
-# 3·91² is what 7·7·512 features can hold at most; 56² a channel is what I = 3 shifts reach.
+# 7·7·512 features can hold 3·91² numbers at most; I = 3 shifts reach 56² a channel.
 SIDES = (91, 56)
 
 
 def low_pass(image: np.ndarray, side: int) -> np.ndarray:
-    """The image (C, H, W) of side² numbers a channel that is nearest to `image` in squares.
+    """Least-squares approximation of `image` (C, H, W) by side² numbers a channel.
 
-    Among images made of the lowest side x side cosine frequencies; no filter of that size does
-    better in mean squared error.
+    It keeps the lowest side x side cosine frequencies; no filter of that size does better in mean
+    squared error.
     """
     spectrum = dctn(image, axes=(1, 2), norm="ortho")
     spectrum[:, side:] = 0.0

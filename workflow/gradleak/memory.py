@@ -1,4 +1,4 @@
-"""Memory: what a search frees and takes again stays with it; how a shortage shows."""
+"""Memory: keep freed blocks for reuse, and detect a shortage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import psutil
 # mallopt's names for its parameters, from glibc's malloc.h.
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
 KEPT = 2**30
-# How torch says, on CPU, CUDA and MPS, that there is none left; it raises no MemoryError.
+# Messages of torch on CPU, CUDA and MPS; it raises no MemoryError.
 SHORTAGES = (
     "out of memory",
     "can't allocate memory",
@@ -23,16 +23,12 @@ SHORTAGES = (
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep what is freed, up to 1 GiB at the top of each arena.
+    """Let glibc keep freed memory, up to 1 GiB at the top of each arena.
 
-    By default it hands blocks back to the system and is given new pages, filled with zeros, at the
-    next step: 30 % of the time of DLG on R-GAP's Figure 2, 40 % of Inverting Gradients on 100 MNIST
-    images, whose blocks are so large (47 MB) that no other setting of glibc reaches them.
-
-    Returns
-    -------
-    bool
-        Whether the allocator took it; False where there is no glibc.
+    By default it returns blocks to the system and gets new zeroed pages at the next step: 30 % of
+    the time of DLG on R-GAP's Figure 2, 40 % of Inverting Gradients on 100 MNIST images, whose
+    blocks are so large (47 MB) that no other setting of glibc affects them. Returns whether the
+    allocator accepted; False without glibc.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -44,7 +40,7 @@ def keep_freed_memory() -> bool:
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an error of Python, NumPy, torch or the system says that memory ran out."""
+    """Return whether an error of Python, NumPy, torch or the system says that memory ran out."""
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     if isinstance(error, RuntimeError | ImportError):
@@ -53,5 +49,5 @@ def is_shortage(error: BaseException) -> bool:
 
 
 def available_mib() -> float:
-    """Memory that is free on this machine, caches counted as free, in MiB."""
+    """Available memory of this machine in MiB, caches counted as free."""
     return float(psutil.virtual_memory().available) / 2**20

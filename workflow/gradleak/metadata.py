@@ -1,4 +1,4 @@
-"""Metadata of tensor files: what all schemas of them share."""
+"""Metadata of tensor files: the base of their schemas."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Metadata(BaseModel):
-    """Base of the metadata of one kind of file. Other keys may stand beside those that it names."""
+    """Base of the metadata of one kind of file. Keys beyond those that it names are allowed."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 

@@ -7,12 +7,12 @@ from math import floor, isinf, isnan, log10
 from markupsafe import Markup, escape
 
 MINUS, DASH, TIMES, NARROW = "−", "–", "×", "\u202f"
-# Below and from here a number is written with a power of ten.
+# Numbers below the first and from the second on are written with a power of ten.
 SMALL, LARGE = 1e-3, 1e6
 
 
 def absent(why: str) -> Markup:
-    """Dash that stands where there is no number, with the reason: never a 0."""
+    """Dash in place of a missing number, with the reason: never a 0."""
     return Markup(
         '<span class="absent" title="{why}"><span aria-hidden="true">{dash}</span>'
         '<span class="unseen">{why}</span></span>'
@@ -20,12 +20,12 @@ def absent(why: str) -> Markup:
 
 
 def whole(value: int | None, why: str = "not counted") -> Markup:
-    """Whole number with commas between thousands."""
+    """Integer with commas between thousands."""
     return absent(why) if value is None else escape(f"{value:,}".replace("-", MINUS))
 
 
 def number(value: float | None, why: str = "not measured", digits: int = 3) -> Markup:
-    """Number of `digits` significant digits; all digits before the point are kept."""
+    """Number with `digits` significant digits; all digits before the point are kept."""
     if value is None or isnan(value):
         return absent(why if value is None else "not a number")
     if isinf(value):
@@ -43,7 +43,7 @@ def number(value: float | None, why: str = "not measured", digits: int = 3) -> M
 
 
 def fixed(value: float | None, decimals: int, why: str = "no answer") -> Markup:
-    """Number with fixed decimals, as PSNR (1) and SSIM (2) are written."""
+    """Number with fixed decimals, used for PSNR (1) and SSIM (2)."""
     if value is None or isnan(value):
         return absent(why if value is None else "not a number")
     if isinf(value):
@@ -68,24 +68,24 @@ def accuracy(value: float | None, why: str = "no data set with labels was given"
 
 
 def sort_key(value: float | None) -> str:
-    """What a column is sorted by, as JavaScript's Number reads it; nothing where nothing is."""
+    """Sort key of a column, as JavaScript's Number reads it; empty for a missing value."""
     if value is None or isnan(value):
         return ""
     return f"{'-' if value < 0 else ''}Infinity" if isinf(value) else repr(value)
 
 
 def shape(sides: tuple[int, ...]) -> Markup:
-    """Shape such as 3×32×32; one number for each image where it has no sides."""
+    """Shape such as 3×32×32; 1 if it has no sides."""
     return escape(TIMES.join(f"{side}" for side in sides) or "1")
 
 
 def capital(text: str) -> str:
-    """Text with its first letter large, the rest as it is."""
+    """Text with its first letter in upper case, the rest unchanged."""
     return text[:1].upper() + text[1:]
 
 
 def breakable(text: str) -> Markup:
-    """Name of the code that may break behind its underscores, where a column is narrow."""
+    """Identifier that may break behind its underscores, for narrow columns."""
     return Markup("_<wbr>").join(escape(part) for part in text.split("_"))
 
 

@@ -1,4 +1,4 @@
-"""What all pages share: one file each, which asks for nothing from outside."""
+"""Common parts of all pages: one file each, without external resources."""
 
 from __future__ import annotations
 
@@ -19,13 +19,7 @@ FOLDER = next(p for p in (PACKAGE / "report", PACKAGE.parent / "report") if p.is
 
 @cache
 def template(name: str) -> Template:
-    """Template in `workflow/report/`; what a page shows is escaped, what it lacks an error.
-
-    Parameters
-    ----------
-    name
-        The file, such as ``audit.html.j2``.
-    """
+    """Template of `workflow/report/`; values are escaped, and an undefined one is an error."""
     environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=select_autoescape(["html.j2"]),

@@ -1,9 +1,9 @@
-"""How far a long job is: a bar with the time left on a terminal, plain lines in a log.
+"""Progress of a long job: a bar with the time left on a terminal, plain lines in a log.
 
-Jobs that run at once share their terminal. Only one of them draws there, the first that takes the
+Jobs that run at once share their terminal. Only one of them draws there, the first to take the
 terminal's lock; the next takes over when it is done. Every job writes lines to its own log, and
-where there is no terminal to standard error as well. Where the run that they belong to has a
-display of its own, it shows their logs' last lines, and they neither draw nor write.
+without a terminal to standard error as well. If their run has a display of its own, it shows the
+last lines of their logs, and jobs neither draw nor write.
 """
 
 from __future__ import annotations
@@ -24,37 +24,30 @@ if TYPE_CHECKING:
     from tqdm import tqdm
 
 LOG = logging.getLogger(__name__)
-# Set by a run for its jobs: what it shows of them, `display` (how far they are, why they failed) or
-# `lines` (why they failed).
+# Set by a run for its jobs: it shows `display` (their progress and errors) or `lines` (errors).
 SHOWN = "GRADLEAK_SHOWN"
-# Seconds between two states of a bar, and between two lines.
+# Seconds between two updates of a bar, and between two lines.
 BAR, LINES = 0.25, 30.0
 MEGABYTE = 1e6
-# Of a bar: its words come last, and are cut where the terminal is narrow.
+# Format of a bar: the text comes last, and is cut on a narrow terminal.
 FORM = "{percentage:3.0f}%|{bar:20}| {desc}"
 
 Item = TypeVar("Item")
 
 
 class Progress:
-    """How far a loop is; those within it are told together with it. A context.
+    """Context of a loop that reports its progress, together with that of the loops within.
 
-    Parameters
-    ----------
-    total
-        How many there are; None where that is not known.
-    what
-        What they are, in the plural.
-    done
-        How many were done before.
+    `total` is the number of items (None if unknown), `what` names them in the plural, `done` is the
+    number of items done before.
     """
 
     def __init__(self, total: int | None, what: str, done: int = 0) -> None:
         self.total, self.what = total, what
         self.done = self.first = done
-        # How many are being done by the loops within.
+        # Number of items that inner loops are working on.
         self.under_way = 0
-        # Gives words on how it goes, asked when something is shown.
+        # Returns text on the state of the loop, called at each output.
         self.note: Callable[[], str] | None = None
 
     def __enter__(self) -> Progress:
@@ -70,21 +63,21 @@ class Progress:
         _DISPLAY.end(self)
 
     def update(self, count: int = 1) -> None:
-        """So many more are done."""
+        """Count items as done."""
         self.done += count
         if time.monotonic() >= _DISPLAY.due:
             _DISPLAY.show()
 
     @contextmanager
     def doing(self, count: int = 1) -> Iterator[None]:
-        """The loops within do so many of this one."""
+        """Let the loops within count for `count` items of this one."""
         self.under_way = count
         yield
         self.under_way = 0
         self.update(count)
 
     def words(self) -> str:
-        """How many of how many."""
+        """Items done of the total, in words."""
         done, total, unit = str(self.done), str(self.total), self.what
         if self.what == "bytes":
             done, unit = f"{self.done / MEGABYTE:.1f}", "MB"
@@ -104,19 +97,10 @@ def progress(todo: Collection[Item], what: str) -> Iterator[Item]: ...
 def progress(
     todo: Collection[Item] | int | None, what: str, done: int = 0
 ) -> Progress | Iterator[Item]:
-    """Tell how far a loop is.
+    """Report the progress of a loop.
 
-    Parameters
-    ----------
-    todo
-        What to loop over; or how many, None where that is not known.
-    what, done
-        As of `Progress`.
-
-    Returns
-    -------
-    Iterator or Progress
-        The items; or a context whose `update` counts.
+    `todo` is the collection to loop over, whose items are returned, or the total (None if unknown),
+    for a context whose `update` counts. `what` and `done` as of `Progress`.
     """
     if todo is None or isinstance(todo, int):
         return Progress(todo, what, done)
@@ -133,19 +117,15 @@ def _each(items: Collection[Item], what: str) -> Iterator[Item]:
 
 
 def begin_job(name: str) -> None:
-    """From now on lines are written: this is a job of the pipeline."""
+    """Write lines from now on: this is a job of the pipeline."""
     _DISPLAY.job = name
 
 
 class _Display:
-    """What is shown of the loops that run, outermost first.
+    """Output for the running loops, outermost first.
 
-    Attributes
-    ----------
-    job
-        Name of the job, empty outside of the pipeline: then there are no lines.
-    due
-        When to show something next.
+    `job` is the job's name, empty outside the pipeline, where no lines are written; `due` are the
+    times of the next output.
     """
 
     def __init__(self) -> None:
@@ -167,7 +147,7 @@ class _Display:
         self.due = now + BAR if on_terminal else self._line_due if self.job else math.inf
 
     def end(self, loop: Progress) -> None:
-        """Leave a loop, and those within it that were left by an error."""
+        """Leave a loop, and inner ones that an error has left."""
         if loop not in self._loops:
             return
         del self._loops[self._loops.index(loop) :]
@@ -180,7 +160,7 @@ class _Display:
         self._terminal.give_back()
 
     def show(self) -> None:
-        """Draw the bar, write a line, each if it is time for it."""
+        """Draw the bar and write a line, each when it is due."""
         now = time.monotonic()
         self._furthest = max(self._furthest, self._share())
         left = self._left(now - self._started)
@@ -192,18 +172,18 @@ class _Display:
         if self.job and now >= self._line_due:
             LOG.info("%s", text)
             if not on_terminal and os.environ.get(SHOWN) != "display":
-                # At once, so that lines of several jobs stay whole.
+                # In one call, so that lines of several jobs do not mix.
                 sys.stderr.write(f"{self.job}: {text}\n")
                 sys.stderr.flush()
             self._line_due = now + LINES
         self.due = now + BAR if on_terminal else self._line_due
 
     def _draw(self, text: str) -> None:
-        """The bar, if no other job has the terminal."""
+        """Draw the bar, unless another job has the terminal."""
         if not self._terminal.take():
             return
         if self._bar is None:
-            # Only where it draws: every job would pay for the import.
+            # Imported only for drawing, to save every other job the time.
             from tqdm import tqdm
 
             form = "{desc}" if self._loops[0].total is None else FORM
@@ -214,7 +194,7 @@ class _Display:
         self._bar.set_description_str(f"{self.job}: {text}" if self.job else text)
 
     def _share(self, level: int = 0) -> float:
-        """How much of the loop at `level` is done, those within it included."""
+        """Fraction done of the loop at `level`, inner loops included."""
         loop = self._loops[level]
         if not loop.total:
             return 0.0
@@ -224,7 +204,7 @@ class _Display:
         return min(1.0, (loop.done + inside) / loop.total)
 
     def _left(self, seconds: float) -> str:
-        """Time left in words; empty where nothing tells it."""
+        """Time left in words; empty if unknown."""
         first = self._loops[0]
         before = first.first / first.total if first.total else 0.0
         gained = self._furthest - before
@@ -232,20 +212,20 @@ class _Display:
 
 
 class _Terminal:
-    """The right to draw on the terminal of standard error, which one process has at a time."""
+    """Right to draw on the terminal of standard error, held by one process at a time."""
 
     def __init__(self) -> None:
         self._handle: int | None = None
 
     def take(self) -> bool:
-        """Whether this process has it now."""
+        """Try to take it; return whether this process has it now."""
         if self._handle is not None:
             return True
         try:
-            # Opened anew, since jobs inherit one open file, and would all hold its lock.
+            # Reopened, since jobs inherit one open file and would share its lock.
             handle = os.open(os.ttyname(sys.stderr.fileno()), os.O_WRONLY | os.O_NOCTTY)
         except OSError:
-            # A terminal without a name cannot be shared, as far as this process can see.
+            # A terminal without a name is treated as not shared.
             return True
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -263,7 +243,7 @@ class _Terminal:
 
 
 def _is_terminal() -> bool:
-    """Whether there is a terminal, which no display of the run has."""
+    """Return whether there is a terminal that no display of the run uses."""
     if os.environ.get(SHOWN) == "display":
         return False
     with contextlib.suppress(ValueError, AttributeError):
@@ -272,7 +252,7 @@ def _is_terminal() -> bool:
 
 
 def in_words(seconds: float) -> str:
-    """A time in words: 12 s, 3 min, 2 h 5 min, 3 d 4 h."""
+    """Duration in words: 12 s, 3 min, 2 h 5 min, 3 d 4 h."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -1,9 +1,9 @@
-"""Code hashes and versions: what an artifact was made from.
+"""Code hashes and versions that an artifact depends on.
 
-Snakemake sees a change of a rule's script by its date, and none of the package that the script
-imports. Each rule therefore carries a hash of its script and of the modules it runs
+Snakemake detects a change of a rule's script by its date, and no change of the package that the
+script imports. Each rule therefore carries a hash of its script and of the modules it runs
 (`gradleak.code_digest`): a change of code reruns the rule and its descendants, while a comment, a
-better sentence, or a module that is moved or renamed reruns nothing.
+reworded message, or a module that is moved or renamed reruns nothing.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from gradleak.code_digest import Imported, Source
 
 PACKAGE = "gradleak"
 ROOT = Path(__file__).resolve().parent
-# Modules that tell people something, start and end jobs or note what they took; no number depends
-# on them. The package itself only hands on what others do.
+# Modules for messages, start and end of jobs, and their cost; no number depends on them. The
+# package itself only re-exports.
 TELLING = frozenset(
     f"{PACKAGE}.{name}"
     for name in ("errors", "lifetime", "progress", "provenance", "script", "sidecars")
@@ -42,15 +42,15 @@ LIBRARIES = (
     "safetensors",
     "torch",
 )
-# Their versions too can change what costly rules write.
+# Other libraries whose versions can change the output of costly rules.
 MORE = ("cma", "pandas", "torchvision")
-# Sources, older ones too, above which what is kept of them begins anew.
+# Number of sources, older ones included, above which the cache starts anew.
 MOST_KEPT = 5000
 
 
 @cache
 def module_path(module: str) -> Path | None:
-    """Path of a module of this package, or None where `module` is something else."""
+    """Path of a module of this package; None for any other module."""
     parts = module.split(".")
     if parts[0] != PACKAGE:
         return None
@@ -62,16 +62,16 @@ def module_path(module: str) -> Path | None:
 
 
 class _Sources:
-    """Digests of sources by their content, kept where Python keeps compiled ones.
+    """Digests of sources by content, cached where Python keeps compiled files.
 
     Parsing all modules takes longer than all else that Snakemake does before its first job, and
-    each job that a cluster runs would do it again.
+    each job on a cluster would do it again.
     """
 
     def __init__(self, folder: Path) -> None:
         version = ".".join(map(str, sys.version_info[:3]))
         self._file = folder / f"provenance-{version}.json"
-        # Another way to digest gives other keys.
+        # Another digest algorithm gives other keys.
         self._way = Path(code_digest.__file__).read_bytes()
         self._known: dict[str, list[Any]] | None = None
 
@@ -95,7 +95,7 @@ class _Sources:
         return found if len(found) < MOST_KEPT else {}
 
     def _keep(self) -> None:
-        """Write what was read; where that cannot be, the next start takes longer."""
+        """Write the cache; if that fails, the next start takes longer."""
         temporary = self._file.with_suffix(f".{os.getpid()}")
         try:
             self._file.parent.mkdir(exist_ok=True)
@@ -115,20 +115,20 @@ def _source(path: Path) -> Source:
 
 
 def _module_of(entry: Imported) -> tuple[str, str]:
-    """Module that an imported name lives in, and what it is called there; itself if a module."""
+    """Module and original name of an imported name; the module itself if it is one."""
     inner = f"{entry.module}.{entry.name}"
     return (inner, "") if entry.name and module_path(inner) else (entry.module, entry.name)
 
 
 @cache
 def _digest(path: Path) -> str:
-    """Digest of one file: its own code, and which code each imported name stands for."""
+    """Digest of one file: its own code, and the module behind each imported name."""
     source = _source(path)
     parts = [source.digest]
     for entry in source.imports:
         module, name = _module_of(entry)
         place = module_path(module)
-        # A module that only tells people something may say it in another way.
+        # Modules that only print messages may be reworded.
         told = place is None or module in TELLING
         parts.append(f"{name}:{'' if told or place is None else _source(place).digest}")
     return hashlib.sha256(";".join(parts).encode()).hexdigest()
@@ -136,7 +136,7 @@ def _digest(path: Path) -> str:
 
 @cache
 def dependencies(module: str) -> tuple[str, ...]:
-    """All modules of this package that `module` runs, itself and the indirect ones included.
+    """All modules of this package that `module` runs, itself and indirect ones included.
 
     Imports within functions count, and a module's parent packages, since Python runs them. A module
     that is only imported, or used in messages alone, does not count.
@@ -156,21 +156,10 @@ def dependencies(module: str) -> tuple[str, ...]:
 
 @cache
 def code_hash(*modules: str, script: Path | None = None) -> str:
-    """Hash (16 hex digits) of code, words for people and names and places of modules left out.
+    """Hash (16 hex digits) of code, ignoring messages and the names and places of modules.
 
-    It is taken over the sorted digests of all that runs, whatever it is called.
-
-    Parameters
-    ----------
-    modules
-        Modules of this package, taken with all that they use.
-    script
-        Path of a script, taken without what it uses.
-
-    Raises
-    ------
-    ValueError
-        If a name is not a module of this package.
+    It is taken over the sorted digests of everything that runs: `modules` of this package
+    (ValueError for any other) with their dependencies, and a `script` without them.
     """
     names: set[str] = set()
     for module in modules:
@@ -190,7 +179,7 @@ def versions() -> dict[str, str]:
 
 
 def software() -> dict[str, str]:
-    """What equal bytes are promised under: versions of Python (major, minor) and the libraries."""
+    """Versions under which equal bytes are promised: Python (major, minor) and the libraries."""
     python = ".".join(platform.python_version_tuple()[:2])
     return {"python": python, **versions(), **{library: _version(library) for library in MORE}}
 

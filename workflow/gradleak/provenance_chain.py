@@ -1,4 +1,4 @@
-"""What lies behind a file: its sidecar, those of its inputs, and so on down to the sources."""
+"""Chain behind a file: its sidecar, those of its inputs, and so on down to the sources."""
 
 from __future__ import annotations
 
@@ -12,27 +12,17 @@ from gradleak.data import arrays, catalogue, terms
 from gradleak.errors import ArtifactError
 from gradleak.sidecars import checksum, path_of
 
-# Larger files are not read again: their sidecar has the checksum of when they were made.
+# Larger files are not read again: the checksum in their sidecar is trusted.
 MOST_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things lie.
+    """Locations of files, by the beginnings of their paths."""
 
-    Attributes
-    ----------
-    data_root
-        Folder of the data sets.
-    made
-        Beginnings of the paths of files that rules make.
-    pictured
-        Beginnings of the paths of files that hold images: originals, reconstructions, generators.
-    """
-
-    data_root: str
-    made: tuple[str, ...]
-    pictured: tuple[str, ...]
+    data_root: str  # folder of the data sets
+    made: tuple[str, ...]  # of files that rules make
+    pictured: tuple[str, ...]  # of files that hold images: originals, reconstructions, generators
 
     def dataset(self, path: str) -> tuple[str, str] | None:
         """Data set and split whose arrays `path` holds; None for another file."""
@@ -44,11 +34,11 @@ class Layout:
         return (name, split) if known is not None and split in known.splits else None
 
     def is_made(self, path: str) -> bool:
-        """Whether a rule makes `path`, so that a sidecar is to be expected."""
+        """Return whether a rule makes `path`, so that a sidecar is expected."""
         return path.startswith(self.made)
 
     def is_picture(self, path: str) -> bool:
-        """Whether `path` holds images."""
+        """Return whether `path` holds images."""
         return path.startswith(self.pictured) or self.dataset(path) is not None
 
 
@@ -56,20 +46,14 @@ Graph = Mapping[str, Mapping[str, Any] | None]
 
 
 def sidecar(path: str) -> dict[str, Any] | None:
-    """What the sidecar of an artifact says; None where there is none.
-
-    Raises
-    ------
-    ArtifactError
-        If it is damaged.
-    """
+    """Read the sidecar of an artifact; None without one, `ArtifactError` if it is damaged."""
     place = path_of(path)
     if not place.is_file():
         return None
     try:
         found = json.loads(place.read_text(encoding="utf-8"))
         if found["artifact"] != path:
-            return None  # of another folder's file of that name
+            return None  # a file of that name in another folder
         return {**found, "input": [str(entry) for entry in found["input"]]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ArtifactError(
@@ -114,12 +98,8 @@ def pictures_of(top: str, files: Graph, layout: Layout) -> list[str] | None:
     """Ids of the data sets whose images a figure may show.
 
     A figure may show the images among its own inputs: originals, or reconstructions of them. One
-    that reads tables and scores alone shows numbers.
-
-    Returns
-    -------
-    list of str or None
-        None where it cannot be told: a sidecar is missing, or images come from no known data set.
+    made only from tables and scores shows numbers. None if unknown: a sidecar is missing, or images
+    come from no known data set.
     """
     own = files[top]
     if own is None:
@@ -140,17 +120,14 @@ def _is_unrecorded(path: str, files: Graph, layout: Layout) -> bool:
 
 
 def unrecorded(paths: Iterable[str], files: Graph, layout: Layout) -> list[str]:
-    """Files that rules made but that have no sidecar: older ones, and some of a shared cache."""
+    """Files made by rules that have no sidecar: older ones, and some of a shared cache."""
     return sorted(path for path in paths if _is_unrecorded(path, files, layout))
 
 
 def altered(path: str, recorded: str, most_bytes: int = MOST_BYTES) -> bool | None:
-    """Whether a file differs from its sidecar's checksum.
+    """Return whether a file differs from its sidecar's checksum.
 
-    Returns
-    -------
-    bool or None
-        None for a file that is gone (a temporary one), a folder, or one too large to read again.
+    None for a file that is gone (a temporary one), a folder, or one too large to read again.
     """
     place = Path(path)
     if not place.is_file() or place.stat().st_size > most_bytes:
@@ -159,9 +136,9 @@ def altered(path: str, recorded: str, most_bytes: int = MOST_BYTES) -> bool | No
 
 
 def dataset_entry(path: str, layout: Layout, own: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What provenance says of the arrays of a data set.
+    """Provenance entry of the arrays of a data set.
 
-    Those put there by hand are read for their checksum; of ours it stands in a file beside them.
+    Arrays placed there by hand are read for their checksum; for others it is in a file beside them.
     """
     pair = layout.dataset(path)
     assert pair is not None

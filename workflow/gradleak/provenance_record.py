@@ -1,4 +1,4 @@
-"""results/provenance.json: what every figure, table and claim was made from, in one file."""
+"""results/provenance.json: the origin of every figure, table and claim, in one file."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from gradleak.sections import Config
 from gradleak.sidecars import checksum, commit
 
 FORMAT = 1
-# What a rule is made of besides the package.
+# Parts of a rule besides the package.
 SOURCES = (
     "Snakefile",
     "workflow/rules/*.smk",
@@ -113,10 +113,7 @@ def _artifact(
     layout: Layout,
     data: Mapping[str, Any] | None,
 ) -> dict[str, Any]:
-    """One file of the chain: what its sidecar says, or that there is none.
-
-    `data` is its entry among the data sets, if it is one.
-    """
+    """Entry of one file of the chain, from its sidecar and, for a data set, its entry `data`."""
     if own is None:
         made = layout.is_made(path) if data is None else not data["by_hand"]
         digest = data["sha256"] if data else None
@@ -144,7 +141,7 @@ def _artifact(
 
 
 def _result(path: str, files: Graph, layout: Layout) -> dict[str, Any]:
-    """One figure or table: its checksum now, and its chain in short."""
+    """Entry of one figure or table: its current checksum, and its chain in short."""
     chain = behind(path, files)
     own = files[path]
     digest = checksum(path)
@@ -167,20 +164,11 @@ def make(
     settings: Mapping[str, str],
     lock: str,
 ) -> dict[str, Any]:
-    """Everything that results/provenance.json says.
+    """Build the contents of results/provenance.json.
 
-    Parameters
-    ----------
-    results
-        Figures, tables and claims.
-    config
-        Of this run.
-    layout
-        Where files lie.
-    settings
-        Paths of config.yaml and of the files that it includes, by their names there.
-    lock
-        Path of requirements.lock. All may lie in another folder than the results.
+    `results` are figures, tables and claims; `settings` are paths of config.yaml and of the files
+    that it includes, by their names there; `lock` is the path of requirements.lock. All may lie in
+    another folder than the results.
     """
     tops = sorted(results)
     files = graph(tops)

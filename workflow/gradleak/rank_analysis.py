@@ -12,40 +12,17 @@ from gradleak.operators.shape import ConvShape
 
 @dataclass(frozen=True)
 class LayerCount:
-    """Unknowns and constraints of one layer.
+    """Unknowns and constraints of one layer."""
 
-    Attributes
-    ----------
-    layer
-        Name in the chain.
-    unknowns
-        |x|, the layer's input, with the inputs of the skips that it lies under.
-    weights
-        |W|, the gradient constraints, with those of a projection that ends here. Biases do not
-        count.
-    outputs
-        |z|, the weight constraints, with the inputs of the skips that go on behind the layer.
-    carried
-        How many of `unknowns` are the inputs of skips.
-    virtual
-        |V|, what earlier layers leave over; at least 0.
-    virtual_printed
-        The sum as the paper prints it, which may be negative.
-    virtual_inside
-        What is left over within the skips that the layer lies under; 0 under none.
-    note
-        What the counts leave out, empty where nothing.
-    """
-
-    layer: str
-    unknowns: int
-    weights: int
-    outputs: int
-    carried: int
-    virtual: int
-    virtual_printed: int
-    virtual_inside: int
-    note: str = ""
+    layer: str  # name in the chain
+    unknowns: int  # |x|, the layer's input, with the inputs of the skips over it
+    weights: int  # |W|, gradient constraints, with those of a projection that ends here; no biases
+    outputs: int  # |z|, weight constraints, with the inputs of skips that go on behind the layer
+    carried: int  # number of `unknowns` that are inputs of skips
+    virtual: int  # |V|, left over by earlier layers; at least 0
+    virtual_printed: int  # |V| as the paper prints the sum, which may be negative
+    virtual_inside: int  # left over within the skips over the layer; 0 under none
+    note: str = ""  # what the counts leave out, if anything
 
     @property
     def local(self) -> int:
@@ -66,8 +43,8 @@ class LayerCount:
     def alone(self) -> int:
         """RA-i of the layer with the skips over it, without |V| from before them.
 
-        Of a layer under no skip, `local`; of the last one of a two-layer block, the condition of
-        appendix D.
+        Equals `local` for a layer under no skip; for the last one of a two-layer block it is the
+        condition of appendix D.
         """
         return self.local - self.virtual_inside
 
@@ -78,12 +55,8 @@ def analyse(chain: Chain) -> tuple[LayerCount, ...]:
     RA-i = |x_i| − |W_i| − |z_i| − |V_i| (R-GAP section 4). Skips enter as in appendix D: under a
     skip over s > 1 layers each layer carries the skip's input along, W* = [W; I], ..., [W I], or
     [W P] with a projection P, whose gradient is a constraint too. Padding is left out, as it adds
-    as many unknowns as rows. docs/rank_analysis.md derives all.
-
-    Raises
-    ------
-    NotApplicable
-        If a layer is neither a convolution nor fully connected.
+    as many unknowns as rows. See docs/rank_analysis.md for the derivation. Raises `NotApplicable`
+    for a layer that is neither a convolution nor fully connected.
     """
     tally = Tally()
     for i, layer in enumerate(chain.layers):
@@ -94,7 +67,7 @@ def analyse(chain: Chain) -> tuple[LayerCount, ...]:
 
 
 class Tally:
-    """Counts of layers in the order in which they run; each leaves constraints to the next."""
+    """Counts of layers in the order in which they run; each passes constraints on to the next."""
 
     def __init__(self) -> None:
         self.rows: list[LayerCount] = []
@@ -114,7 +87,7 @@ class Tally:
         self._printed += surplus - missing
 
     def begin_anew(self) -> None:
-        """Forget what earlier layers left over."""
+        """Discard constraints left over by earlier layers."""
         self._virtual = self._printed = self._inside = 0
 
 
@@ -150,7 +123,7 @@ def _sizes(chain: Chain, layer: Layer) -> tuple[int, int, int]:
 
 
 def _parameters(shape: ConvShape) -> int:
-    """Weights of a convolution."""
+    """Return the number of weights of a convolution."""
     return shape.filters * shape.channels * shape.kernel[0] * shape.kernel[1]
 
 
@@ -171,7 +144,7 @@ def _carried(chain: Chain, position: int) -> int:
 
 
 def _note(layer: Layer) -> str:
-    """Say what the counts do not see."""
+    """Return what the counts leave out of a layer."""
     notes = []
     if isinstance(layer, ConvLayer):
         unseen = layer.shape.unknowns - layer.shape.covered

@@ -47,9 +47,9 @@ COLUMNS = [
     "condition_padding",
     "note",
 ]
-# Singular values of K₀, rows scaled to length 1, below this part of the largest count as 0.
+# Singular values of K₀, rows scaled to length 1, below this share of the largest count as 0.
 GRADIENT_TOLERANCE = 1e-10
-# Sides up to which K₀ is decomposed; beyond, its rank is left empty.
+# Largest side of K₀ that is decomposed; beyond, its rank is left empty.
 DENSE_SIDE = 2500
 
 Labels = Literal["dataset", "opposite", "same"]
@@ -57,31 +57,20 @@ Labels = Literal["dataset", "opposite", "same"]
 
 @dataclass(frozen=True)
 class Measured:
-    """One convolution for one image.
+    """Measurements of one convolution for one image."""
 
-    Attributes
-    ----------
-    inputs, rank, rank_method
-        n and rank U of U = [W; K], and whether the rank is ``structural`` or ``numerical``.
-    pixels, rank_gradient, gradient_alone
-        H·W and rank of K₀, the gradient constraint on one channel. Where they are equal the
-        gradient alone gives x, without z (R-CONV).
-    condition, condition_padding
-        Largest over smallest non-zero singular value of U, with the pixels as unknowns, and with
-        the padding as unknowns too, each with a row that says it is 0 (as the paper's).
-    note
-        Why a value is missing, or what it leaves out.
-    """
-
-    inputs: int
-    rank: int | None = None
-    rank_method: str = ""
-    pixels: int | None = None
-    rank_gradient: int | None = None
+    inputs: int  # n, columns of U = [W; K]
+    rank: int | None = None  # rank U
+    rank_method: str = ""  # ``structural`` or ``numerical``
+    pixels: int | None = None  # H·W
+    rank_gradient: int | None = None  # rank of K₀, the gradient constraint on one channel
+    # rank K₀ = H·W: the gradient alone gives x, without z (R-CONV)
     gradient_alone: bool | None = None
+    # largest over smallest non-zero singular value of U, with the pixels as unknowns
     condition: float = float("nan")
+    # the same with the padding as unknowns too, each with a row that says it is 0 (as in the paper)
     condition_padding: float = float("nan")
-    note: str = ""
+    note: str = ""  # why a value is missing, or what it leaves out
 
 
 def label_for(chain: Chain, weights: Weights, image: np.ndarray, kind: Labels, true: int) -> int:
@@ -96,10 +85,7 @@ def label_for(chain: Chain, weights: Weights, image: np.ndarray, kind: Labels, t
 def gradient_rank(gradient: GradientConstraint) -> int:
     """Rank of K₀ (O·kh·kw, H·W), rows scaled to length 1.
 
-    Raises
-    ------
-    NumericsError
-        If both sides of K₀ exceed `DENSE_SIDE`.
+    Raises `NumericsError` if both sides of K₀ exceed `DENSE_SIDE`.
     """
     block = gradient.block.reshape(-1, gradient.block.shape[-1])
     block = block[:, block.any(axis=0)]
@@ -129,8 +115,8 @@ def measured(
     """Measure rank and condition number of every convolution of one network at one image.
 
     dJ/dZ is that of the true image: this is an analysis, not an attack. A skip changes dJ/dZ,
-    but U is that of the layer alone, so the ranks of layers under a skip say less than they do
-    elsewhere; `note` says so.
+    but U is that of the layer alone, so the ranks of layers under a skip are less informative;
+    `note` says so.
 
     Parameters
     ----------
@@ -139,7 +125,7 @@ def measured(
     image
         (C, H, W).
     label
-        Class, or −1 or 1 for a loss of a margin.
+        Class, or −1 or 1 for a margin loss.
     loss
         One of `gradleak.losses.LOSSES`.
     ranks, conditions
@@ -148,8 +134,8 @@ def measured(
     Returns
     -------
     dict
-        By name of the layer. What cannot be computed is empty, and `note` says why: of a network
-        with norms, projections or other pools than of 2x2, everything.
+        By layer name. Values that cannot be computed are empty, and `note` says why: all of them
+        in a network with norms, projections or pools other than 2x2.
 
     Raises
     ------
@@ -220,7 +206,7 @@ def _check_loss(chain: Chain, loss: str) -> None:
 
 
 def _under_skip(chain: Chain, layer: ConvLayer) -> bool:
-    """Whether a skip over this layer adds to its output or passes it by."""
+    """Return whether a skip over this layer adds to its output or passes it by."""
     position = chain.layers.index(layer)
     return any(
         end + 1 - other.skip <= position <= end
@@ -241,9 +227,9 @@ def table(
 ) -> pd.DataFrame:
     """One row for each chain, seed, image and layer; columns as in docs/rank_analysis.md.
 
-    Counts stand in every row. Ranks are measured at the first image only, condition numbers at
-    the first `images`; fully connected layers have a row at the first image and no ranks of
-    their own, as their gradient always gives x.
+    Counts are in every row. Ranks are measured at the first image only, condition numbers at
+    the first `images`; fully connected layers have a row at the first image and no ranks, as their
+    gradient always gives x.
 
     Parameters
     ----------
@@ -254,11 +240,9 @@ def table(
     loss
         One of `gradleak.losses.LOSSES`.
     seeds
-        Draws of the weights.
-    images
-        Images at which condition numbers are measured.
-    conditions
-        Whether condition numbers are measured at all.
+        Number of initializations.
+    images, conditions
+        Images at which condition numbers are measured, and whether they are at all.
 
     Raises
     ------
@@ -282,7 +266,7 @@ def table(
         weights, image = models.of(chain, seed), targets.inputs(number)[0]
         _check_loss(chain, loss)
         true = int(targets.labels[number, 0])
-        # A sign takes a pass, too.
+        # A sign takes a forward pass, too.
         kind: Labels = "dataset" if unknown_keys(chain) else labels
         found = measured(
             chain,
@@ -299,7 +283,7 @@ def table(
 
 
 def _rows(chain: Chain, found: dict[str, Measured], every: bool) -> Iterator[dict[str, Any]]:
-    """Counts of each layer beside what was measured; with `every`, fully connected layers too."""
+    """Counts of each layer beside its measurements; with `every`, fully connected layers too."""
     counts = analyse(chain)
     worst, alone = critical(counts), largest_alone(counts).alone
     for row in counts:

@@ -1,7 +1,7 @@
-"""results/record: what of a run is kept in `docs/results`, by paper.
+"""results/record: the part of a run that is kept in `docs/results`, by paper.
 
-Tables and claims as they came out, what each of their files was made from and took, and one row a
-paper for the README. No pictures: those of restricted data sets may not be passed on.
+Tables and claims as they came out, origin and cost of each of their files, and one row a paper for
+the README. No pictures: those of restricted data sets must not be redistributed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError
 from gradleak.provenance_chain import behind
 
-# Of results/provenance.json, what holds of the whole run.
+# Keys of results/provenance.json about the whole run.
 RUN = (
     "images", "scale", "device", "machine", "commits", "code", "workflow", "files", "amounts",
     "seeds", "versions", "datasets",
@@ -34,21 +34,12 @@ def paper_of(path: str) -> str:
 
 
 def artifacts(tops: Iterable[str], files: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """One row for each recorded file behind `tops`: its code and checksum, and what it took.
+    """One row for each recorded file behind the figures and tables `tops`: code, checksum and cost.
 
-    Parameters
-    ----------
-    tops
-        Figures and tables.
-    files
-        `artifacts` of results/provenance.json.
-
-    Returns
-    -------
-    pandas.DataFrame
-        Columns `artifact`, `rule`, `code`, `commit`, `sha256`, `threads`, `seconds` (wall time,
-        imports included), `cpu_seconds`, `peak_mib` (MiB), `gpu` (the card's name, empty without).
-        Files that one job wrote share its time.
+    `files` are the `artifacts` of results/provenance.json. Columns: `artifact`, `rule`, `code`,
+    `commit`, `sha256`, `threads`, `seconds` (wall time, imports included), `cpu_seconds`,
+    `peak_mib` (MiB), `gpu` (the card's name, empty without). Files that one job wrote share its
+    time.
     """
     paths = sorted(set().union(*(behind(top, files) for top in tops)))
     rows = [{"artifact": path, **files[path]} for path in paths if files[path]["recorded"]]
@@ -56,7 +47,7 @@ def artifacts(tops: Iterable[str], files: Mapping[str, Mapping[str, Any]]) -> pd
 
 
 def jobs(made: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `artifacts`, one for each job: outputs of one job took the same, to the digit."""
+    """Rows of `artifacts`, one for each job: outputs of one job have identical costs."""
     return made.drop_duplicates(["rule", *TOOK])
 
 
@@ -84,22 +75,12 @@ def summary(
 
 
 def write(folder: str, provenance: str, claims: str, tables: Iterable[str]) -> None:
-    """Write the record of a run.
+    """Write the record of a run to `folder`.
 
-    Parameters
-    ----------
-    folder
-        Where to: `run.json`, `summary.csv`, and for each paper `claims.csv`, `artifacts.csv` and
-        its tables.
-    provenance
-        results/provenance.json.
-    claims, tables
-        results/claims.csv, and the tables of all papers.
-
-    Raises
-    ------
-    ArtifactError
-        If a file was made by hand or changed since, so that nobody could make the record again.
+    It has `run.json`, `summary.csv`, and for each paper `claims.csv`, `artifacts.csv` and its
+    tables. `provenance` is results/provenance.json; `claims` and `tables` are results/claims.csv
+    and the tables of all papers. Raises `ArtifactError` if a file was made by hand or changed
+    since, so that the record is not reproducible.
     """
     told = json.loads(Path(provenance).read_text(encoding="utf-8"))
     files = told["artifacts"]

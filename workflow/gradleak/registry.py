@@ -1,7 +1,7 @@
-"""Attacks, defences and servers, each found by the line with which it declares its method.
+"""Attacks, defences and servers, each found by the line that declares its method.
 
-They are found by name: what runs one of them then depends on the file of that one alone, so that an
-edit of one leaves the results of the others as they are.
+Looking them up by name makes a job depend on the file of its own method alone, so that editing one
+leaves the results of the others valid.
 """
 
 from __future__ import annotations

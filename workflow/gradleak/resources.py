@@ -1,10 +1,9 @@
-"""What a job asks of a scheduler: memory and minutes, from measured jobs.
+"""Memory and minutes that a job requests from a scheduler, from measured jobs.
 
-`workflow/resources.csv` holds the most that jobs of each script took, by kind of job and scale. It
-is made from the sidecars of a run (`python -m gradleak.resources`). Where a scale was not measured,
-the next smaller one is taken and multiplied by what config.yaml says there is more to do. Memory
-and time double with each attempt, so that a job that was killed for want of either comes through
-when it is sent again.
+`workflow/resources.csv` holds the maximum over jobs of each script, by kind of job and scale. It is
+made from the sidecars of a run (`python -m gradleak.resources`). For a scale without measurements,
+the next smaller one is multiplied by the ratio of work in config.yaml. Memory and time double with
+each attempt, so that a job that was killed for lack of either succeeds when it is resubmitted.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ MEDIUM, LARGE = 1_000_000, 30_000_000
 # machines and other loads take more.
 MARGIN_MIB, MARGIN, PATIENCE = 500, 1.25, 3
 LEAST_MINUTES = 5
-# MiB and seconds of a script that no run has measured yet.
+# MiB and seconds of a script without measurements.
 UNMEASURED = 2000.0, 600.0
-# What it takes to import PyTorch, which does not grow with the work: MiB and seconds.
+# Cost of importing PyTorch, independent of the work: MiB and seconds.
 IMPORTS_MIB, IMPORTS_SECONDS = 350, 1.5
-# The most that a first attempt asks for: a large node, two days. At paper scale that ends many jobs
-# reckoned for CPUs, which want a GPU; trainings and generators go on where they were.
+# Limits of a first attempt: a large node, two days. At paper scale many CPU jobs exceed them and
+# need a GPU; training runs resume.
 MOST_MIB, MOST_MINUTES = 128_000, 2_880
 # Amounts of an entry of `attacks` that lengthen a job.
 STEPS = ("starts", "iterations", "generations", "images")
@@ -46,41 +45,20 @@ STEPS = ("starts", "iterations", "generations", "images")
 
 @dataclass(frozen=True)
 class Measured:
-    """The most that jobs of one kind took.
+    """Maximum cost of jobs of one kind."""
 
-    Attributes
-    ----------
-    script
-        Script of `workflow/scripts/` that they run.
-    key
-        Method of an attack and size of its network, where a script has jobs of several kinds.
-    scale
-        Scale at which they ran.
-    jobs
-        How many were measured.
-    mib
-        Highest peak of resident memory, MiB.
-    cpu_seconds
-        Most CPU time, imports included: what a job takes on a core of its own, however busy the
-        machine was that it was measured on.
-    """
-
-    script: str
+    script: str  # script of `workflow/scripts/` that they run
+    # method of an attack and size of its network, where a script has jobs of several kinds
     key: str
-    scale: str
-    jobs: int
-    mib: float
+    scale: str  # scale at which they ran
+    jobs: int  # number of jobs measured
+    mib: float  # highest peak of resident memory, MiB
+    # most CPU time, imports included; unlike wall time independent of other load on the machine
     cpu_seconds: float
 
 
 def parameters(config: Config, model: str) -> int:
-    """Parameters of all networks in a model's file, for one draw of weights; 0 for families.
-
-    Raises
-    ------
-    KeyError
-        If config.yaml has no such id.
-    """
+    """Parameters of all networks in a model's file, for one seed; 0 for families."""
     if model not in {**config.models, **config.families, **config.groups}:
         raise KeyError(model)
     members = [name for name in config.members(model) if name in config.models]
@@ -108,23 +86,11 @@ def _product(entry: Any, names: Iterable[str]) -> int:
 
 
 def work(config: Config, script: str, wildcards: Mapping[str, str]) -> tuple[int, int]:
-    """How much a job does and holds at once, in units that only ratios have a meaning of.
+    """Time and memory of a job, in units that are meaningful only as ratios.
 
-    Parameters
-    ----------
-    config
-        All settings, at the scale asked for.
-    script
-        What the job runs; only attacks themselves take an attack's steps.
-    wildcards
-        Of the job. Time grows with images, seeds, steps, epochs, pixels and parameters; memory with
-        parameters, or with activations: images that share a gradient, pixels, and the width, which
-        is about the root of the parameters.
-
-    Returns
-    -------
-    tuple
-        Factors of time and of memory.
+    Time grows with images, seeds, steps, epochs, pixels and parameters; memory with parameters, or
+    with activations: images that share a gradient, pixels, and the width, about the root of the
+    parameters. `config` is at the scale requested; only attack scripts take an attack's steps.
     """
     time = batch = pixels = weights = 1
     if "experiment" in wildcards:
@@ -149,15 +115,7 @@ def work(config: Config, script: str, wildcards: Mapping[str, str]) -> tuple[int
 
 
 class Resources:
-    """Memory and minutes of jobs, from a table of measured ones.
-
-    Parameters
-    ----------
-    config
-        All settings.
-    rows
-        Measured jobs; by default those of `workflow/resources.csv`.
-    """
+    """Memory and minutes of jobs, from measured ones `rows` (default `workflow/resources.csv`)."""
 
     def __init__(self, config: Config, rows: Iterable[Measured] | None = None) -> None:
         self.config = config
@@ -172,17 +130,14 @@ class Resources:
         ]
 
     def _found(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
-        """MiB and seconds that a job is expected to take."""
+        """Expected MiB and seconds of a job."""
         job = script, tuple(sorted(wildcards.items()))
         if job not in self.known:
             self.known[job] = self._find(script, wildcards)
         return self.known[job]
 
     def _find(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
-        """Jobs of the same kind at the nearest scale, otherwise the most of any of the script.
-
-        Only jobs of the same kind are multiplied by how much more there is to do.
-        """
+        """Jobs of this kind at the nearest scale, scaled by work; else the most of the script."""
         scales = list(reversed(SCALES[: SCALES.index(self.config.scale) + 1]))
         for scale in scales:
             there = self.config.at(scale)
@@ -202,25 +157,19 @@ class Resources:
         return UNMEASURED
 
     def memory(self, script: str, wildcards: Mapping[str, str], attempt: int = 1) -> int:
-        """MiB that a job asks for; twice as much at each further attempt."""
+        """MiB that a job requests, doubled at each further attempt."""
         mib = min(MOST_MIB, MARGIN_MIB + MARGIN * self._found(script, wildcards)[0])
         return math.ceil(mib / 100) * 100 * 2 ** (attempt - 1)
 
     def minutes(self, script: str, wildcards: Mapping[str, str], attempt: int = 1) -> int:
-        """Minutes that a job asks for; twice as many at each further attempt."""
+        """Minutes that a job requests, doubled at each further attempt."""
         minutes = math.ceil(PATIENCE * self._found(script, wildcards)[1] / 60)
         return min(MOST_MINUTES, max(LEAST_MINUTES, minutes)) * int(2 ** (attempt - 1))
 
 
 @cache
 def read(path: Path = TABLE) -> tuple[Measured, ...]:
-    """Rows of a table of measured jobs.
-
-    Raises
-    ------
-    ArtifactError
-        If a row has no such columns or a scale that does not exist.
-    """
+    """Read a table of measured jobs; `ArtifactError` for missing columns or an unknown scale."""
     kinds = [field.name for field in fields(Measured)]
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
@@ -241,14 +190,14 @@ def read(path: Path = TABLE) -> tuple[Measured, ...]:
 
 
 def measured(config: Config, folder: Path) -> list[Measured]:
-    """The most that each kind of job took, by the sidecars in a folder."""
+    """Maximum cost of each kind of job, from the sidecars in a folder."""
     taken: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
     for job in sidecars.jobs(folder):
         at = config.at(job["scale"])
         try:
             key = key_of(at, job["wildcards"])
         except KeyError:
-            continue  # of an id that config.yaml no longer has
+            continue  # id removed from config.yaml
         took = job["peak_mib"], job["cpu_seconds"]
         taken.setdefault((job["script"], key, job["scale"]), []).append(took)
     found = []
@@ -259,15 +208,11 @@ def measured(config: Config, folder: Path) -> list[Measured]:
 
 
 def update(table: Path, config: Config, folder: Path, *, replace: bool = False) -> int:
-    """Put what a run took into a table; rows of kinds and scales that did not run stay.
+    """Merge the costs of a run into a table; return the number of rows that come from this run.
 
-    A kind that the table has keeps the larger figures, since a run may have had few jobs of it, or
-    have gone on with one at its checkpoint; `replace` takes those of the run.
-
-    Returns
-    -------
-    int
-        Number of rows that come from this run.
+    Rows of kinds and scales that did not run stay. A kind that the table has keeps the larger
+    figures, since a run may have had few jobs of it, or have resumed one at its checkpoint;
+    `replace` takes those of the run.
     """
     new = measured(config, folder)
     kinds = {(row.script, row.key, row.scale) for row in new}

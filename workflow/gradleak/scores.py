@@ -1,4 +1,4 @@
-"""Scores: the only step that sees originals."""
+"""Scores of reconstructions: the only step that reads originals."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def score(
     case: dict[str, Any],
     task: Mapping[str, str],
 ) -> list[dict[str, Any]]:
-    """One tidy row per answer, image and metric.
+    """One tidy row per reconstruction, image and metric.
 
     Parameters
     ----------
@@ -39,20 +39,20 @@ def score(
     models
         Networks, for the true input of their fully connected layers and the true μ.
     case
-        Values of the columns that are the same in all rows: paper, result, attack, defence,
-        images, targets, precision, mode, training. ``mode`` is left empty for networks without
-        norm and dropout, which are the same in both.
+        Values of constant columns: paper, result, attack, defence, images, targets, precision,
+        mode, training. ``mode`` is left empty for networks without norm and dropout, for which
+        it makes no difference.
     task
         ``loss`` and ``labels`` of the experiment.
 
     Returns
     -------
     list of dict
-        Records with the keys `COLUMNS`. Answers that failed keep their rows, with an empty value.
-        SSIM is taken in [0, 1], the reconstruction clipped to it; the others are not clipped.
-        Reconstructions of a batch are matched to its images so that the sum of MSEs is least; one
-        image for a whole batch is compared with each; those that an attack gives by class, with the
-        images of that class (`gradleak.scores_by_class`). What follows where it has a meaning:
+        Records with the keys `COLUMNS`. Failed reconstructions keep their rows, with an empty
+        value. SSIM is computed in [0, 1], on the clipped reconstruction; other metrics do not clip.
+        Reconstructions of a batch are assigned to its images so that the sum of MSEs is least; one
+        image for a whole batch is compared with each; those given by class, with the images of
+        that class (`gradleak.scores_by_class`). Further metrics, where they are defined:
 
         ``fc_error``
             Relative error of the first fully connected layer's input (COPA Lemma A.1).
@@ -62,20 +62,20 @@ def score(
             Least-squares weight of each image in one image for a batch, and the share of the
             variance that the combination explains (R-GAP appendix F); r2 on the first row only.
         ``mu``, ``twin_scale``, ``mse_twin``, ``twin_error``
-            True μ; μ of the twin over it; the MSE to the twin data (R-GAP appendix B), and the
+            True μ; μ of the twin over it; MSE to the twin data (R-GAP appendix B), and the
             distance to them relative to their own norm, since they may be dark.
         ``layer_product_spread``
-            How far ∇W_l · W_l differs between layers (R-GAP eq. 10), of the true gradient.
+            Difference of ∇W_l · W_l between layers (R-GAP eq. 10), of the true gradient.
         ``gradient_mismatch``
             ||∇(twin) − ∇(image)|| / ||∇(image)|| over all weights, of the true twin.
         ``objective``, ``evaluations``
-            Of an iterative attack: final value, and gradients of the network computed.
+            Of an iterative attack: final value, and number of gradient evaluations.
     """
     images, records = reconstruction_files.read(path)
     chains = {chain.name: chain for chain in models.chains}
     rows = []
     metrics = of_paper(case["paper"])
-    # Facts of the image itself are the same for each answer, and cost passes of the network.
+    # Facts of the image are the same for each reconstruction, and need passes of the network.
     twins: dict[tuple[str, int, int], _Twin] = {}
     for record in records:
         batch, seed, model = record["batch"], record["seed"], record["model"]
@@ -106,20 +106,20 @@ def score(
 
 
 def own_case(case: dict[str, Any], chain: Chain) -> dict[str, Any]:
-    """Columns of a network's rows; without norm and dropout both modes are the same: none."""
+    """Constant columns for one network; the mode is empty without norm and dropout."""
     random = chain.is_normalised or chain.has_dropout
     return {**case, "mode": case["mode"] if random else ""}
 
 
 def answer(images: Mapping[str, np.ndarray], record: Mapping[str, Any]) -> np.ndarray:
-    """Images (K', C, H, W) of one answer, those left out that are not finite."""
+    """Images (K', C, H, W) of one reconstruction, without those that are not finite."""
     key = f"{record['model']}/images"
     found: np.ndarray = images[key][record["seed"], record["batch"], record["answer"]]
     return found[np.isfinite(found).all(axis=(1, 2, 3))]
 
 
 def matched(originals: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """What stands for each original (K, C, H, W); one image may stand for all."""
+    """Reconstruction for each original (K, C, H, W); one image may stand for all."""
     if len(found) == len(originals):
         return found[assignment(originals, found)]
     return found[np.zeros(len(originals), dtype=int)]
@@ -131,7 +131,7 @@ def tidy(
     targets: TargetSet,
     case: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """Tidy rows of one answer; `values` has the metrics of each image of its batch."""
+    """Tidy rows of one reconstruction; `values` has the metrics of each image of its batch."""
     batch = record["batch"]
     return [
         {
@@ -182,7 +182,7 @@ def _facts(
     chain: Chain,
     task: Mapping[str, str],
 ) -> dict[str, float]:
-    """What the attack says of itself, and whether its label is right."""
+    """Facts that the attack reports, and whether its label is right."""
     out = {}
     if record["evaluations"]:
         out["evaluations"] = float(record["evaluations"])
@@ -197,7 +197,7 @@ def _facts(
 
 @dataclass(frozen=True)
 class _Twin:
-    """True μ of an image, and its twin data where there are any (R-GAP appendix B)."""
+    """True μ of an image, and its twin data if there are any (R-GAP appendix B)."""
 
     facts: dict[str, float]
     image: np.ndarray | None
@@ -225,7 +225,7 @@ class _Twin:
         return _Twin(facts, twin)
 
     def metrics(self, found: np.ndarray) -> dict[str, float]:
-        """The facts, and how far an answer (C, H, W) is from the twin."""
+        """The facts, and the distance of a reconstruction (C, H, W) from the twin."""
         if self.image is None:
             return self.facts
         distance = float(np.linalg.norm(found - self.image) / np.linalg.norm(self.image))
@@ -233,7 +233,7 @@ class _Twin:
 
 
 def _spread(weights: dict[str, np.ndarray], gradients: Mapping[str, np.ndarray]) -> float:
-    """Largest over smallest ∇W_l · W_l of all layers, less 1 (R-GAP eq. 10 says 0)."""
+    """Largest over smallest ∇W_l · W_l of all layers, minus 1 (0 by R-GAP eq. 10)."""
     products = [
         float(weights[f"{layer}.weight"].ravel().astype(np.float64) @ gradient)
         for layer, gradient in gradients.items()

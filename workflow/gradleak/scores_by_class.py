@@ -1,4 +1,4 @@
-"""Scores of answers that an attack gives by class: mean images of the classes of a batch."""
+"""Scores of reconstructions given by class: mean images of the classes of a batch."""
 
 from __future__ import annotations
 
@@ -27,32 +27,23 @@ STATUSES = {
 
 @dataclass(frozen=True)
 class ByClass:
-    """One answer to one batch, compared with the batch's images class by class.
+    """Compare one reconstruction with a batch's images class by class.
 
-    Each image is compared with the image that the attack gives for its class, which is the mean
-    of all images of that class if there are several: ``duplicates`` tells how many, and
-    ``psnr_class_mean`` compares with the mean image of the class itself. An image whose class the
+    Each image is compared with the image reconstructed for its class, which is the mean of all
+    images of that class if there are several: ``duplicates`` is their number, and
+    ``psnr_class_mean`` compares with the true mean image of the class. An image whose class the
     attack did not find has the status ``missed``.
 
-    One more row a class, of the metric ``count``, has the number of images that the attack found
-    there. Its status is ``ok`` where the class is in the batch and was found, ``missed`` where it
-    was not, ``absent`` where the class is in neither, and ``phantom`` where it is in the answer
-    alone.
-
-    Parameters
-    ----------
-    targets, batch
-        The originals.
-    chain
-        The network, for its number of classes.
-    record
-        The answer's record in the reconstruction file.
+    One more row per class, with the metric ``count``, has the number of images that the attack
+    found there. Its status is ``ok`` if the class is in the batch and was found, ``missed`` if it
+    was not, ``absent`` if the class is in neither, and ``phantom`` if it is only in the
+    reconstruction.
     """
 
-    targets: TargetSet
+    targets: TargetSet  # the originals
     batch: int
-    chain: Chain
-    record: Mapping[str, Any]
+    chain: Chain  # the network, for its number of classes
+    record: Mapping[str, Any]  # the reconstruction's record in its file
 
     def rows(self, found: np.ndarray, case: dict[str, Any]) -> list[dict[str, Any]]:
         """Tidy rows of images `found` (K', C, H, W), one for each class of the record."""
@@ -83,7 +74,7 @@ class ByClass:
         return out
 
     def _compared(self, position: int, image: np.ndarray | None, paper: str) -> dict[str, float]:
-        """Metrics of one original and what the attack gives for its class."""
+        """Metrics of one original and the reconstruction of its class."""
         metrics = of_paper(paper)
         if image is None:
             return dict.fromkeys((*metrics, "psnr_scaled"), np.nan)
@@ -96,13 +87,13 @@ class ByClass:
             name: metric(*clipped) if name in CLIPPED else metric(original, image)
             for name, metric in metrics.items()
         }
-        # Up to scale: what remains if only the brightness is wrong.
+        # Up to scale, to ignore wrong brightness.
         scale = float(np.vdot(image, original) / max(np.vdot(image, image), 1e-30))
         out["psnr_scaled"] = psnr(original, scale * image)
         return out
 
     def _to_mean(self, label: int, image: np.ndarray | None) -> float:
-        """PSNR of what the attack gives for a class against the mean of the class's images."""
+        """PSNR of the reconstruction of a class against the mean of the class's images."""
         if image is None:
             return np.nan
         places = np.flatnonzero(self.targets.labels[self.batch] == label).tolist()

@@ -15,7 +15,7 @@ from gradleak.models.files import ModelFile
 from gradleak.scores import answer, matched, own_case, tidy
 from gradleak.targets import TargetSet
 
-# Network of each LPIPS, and how images are handed to it.
+# Network of each LPIPS, and format of its images.
 LPIPS: dict[str, tuple[str, Callable[[Sequence[np.ndarray]], np.ndarray]]] = {
     "lpips_alex": ("alex", standard),
     "lpips_squeeze": ("squeeze", standard),
@@ -36,29 +36,29 @@ def score(
     case: dict[str, Any],
     weights: Iterable[str],
 ) -> list[dict[str, Any]]:
-    """One tidy row per answer, image and metric, to stand behind those of `gradleak.scores`.
+    """One tidy row per reconstruction, image and metric, in addition to those of `gradleak.scores`.
 
     Parameters
     ----------
     path, targets, models, case
         As of `gradleak.scores.score`.
     weights
-        Files of the networks that LPIPS looks through, as many as there are.
+        Files of the available networks for LPIPS.
 
     Returns
     -------
     list of dict
         Records with `gradleak.scores.COLUMNS`. An LPIPS whose network has no weights has rows with
-        an empty value, status `NOT_AVAILABLE` and a reason that says how to get them. Answers that
-        failed keep their rows; those that an attack gives by class have none.
+        an empty value, status `NOT_AVAILABLE` and a reason that says how to get them. Failed
+        reconstructions keep their rows; those given by class have none.
 
         ``rmse_255``, ``psnr_rmse``, ``ssim_255``
-            What the paper calls MSE, PSNR and SSIM.
+            MSE, PSNR and SSIM as named in the paper.
         ``lpips_alex``, ``lpips_squeeze``, ``lpips_vgg``
-            LPIPS, of pixels clipped to [0, 1].
+            LPIPS of pixels clipped to [0, 1].
         ``lpips_alex_255``, ``lpips_vgg_255``
-            The paper's LPIPS-A and LPIPS-V: of images on 0..255 with blue first, where LPIPS is
-            made for [-1, 1] and red first.
+            The paper's LPIPS-A and LPIPS-V: of images in 0..255 in BGR order, although LPIPS is
+            made for [-1, 1] and RGB.
     """
     images, records = reconstruction_files.read(path)
     chains = {chain.name: chain for chain in models.chains}
@@ -87,7 +87,7 @@ def score(
 def _pairs(
     images: Mapping[str, np.ndarray], records: list[dict[str, Any]], targets: TargetSet
 ) -> tuple[Images, Images]:
-    """Pixels (C, H, W) of the originals of all answers, and of what stands for each."""
+    """Pixels (C, H, W) of all originals, and of their reconstructions."""
     originals: Images = []
     found: Images = []
     for record in records:
@@ -99,7 +99,7 @@ def _pairs(
 
 
 def _values(originals: Images, found: Images, files: Mapping[str, str]) -> dict[str, np.ndarray]:
-    """Each metric that can be computed, of all pairs (N,); a network is loaded once."""
+    """Each computable metric, for all pairs (N,); a network is loaded once."""
     values = {
         name: np.array([metric(*pair) for pair in zip(originals, found, strict=True)])
         for name, metric in FEDKL.items()
@@ -115,5 +115,5 @@ def _values(originals: Images, found: Images, files: Mapping[str, str]) -> dict[
 
 
 def _without(record: Mapping[str, Any], network: str) -> dict[str, Any]:
-    """The record of an answer that is there, for a metric whose weights are not."""
+    """Record of an existing reconstruction, for a metric whose weights are missing."""
     return {**record, "status": NOT_AVAILABLE, "reason": backbones.missing(network)}

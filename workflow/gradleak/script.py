@@ -1,4 +1,4 @@
-"""What every script of the pipeline shares: a log, and errors as one sentence."""
+"""Common frame of the pipeline's scripts: a log, and errors as one sentence."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from gradleak.artifacts import DISK
 from gradleak.errors import ArtifactError, GradleakError, MemoryShortage
 from gradleak.memory import available_mib, is_shortage, keep_freed_memory
 
-# What libraries read when they are loaded; Snakemake sets the same.
+# Variables that libraries read on loading; Snakemake sets the same.
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Log(logging.FileHandler):
-    """A log that the disk no longer takes ends no job: its artifacts tell of it."""
+    """Log file whose write errors (a full disk) do not end the job; its artifacts report them."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: D102
         self.setLevel(logging.CRITICAL + 1)
@@ -30,19 +30,15 @@ class Log(logging.FileHandler):
 
 @contextmanager
 def job(snakemake: Any, *, altered: bool = False) -> Iterator[logging.Logger]:
-    """Run a script's body with its log open; write the sidecars of what it made.
+    """Run a script's body with its log open; write the sidecars of its outputs.
 
-    The libraries compute with the threads of the rule, since sums depend on how many there are. An
-    error that the user can act on ends the script with status 1 and one sentence, on the
-    terminal and in the log; any other error keeps its traceback. A run that shows failures itself
-    takes both from the log. A signal ends it with 128 and the signal's number.
+    Libraries use the threads of the rule, since sums depend on their number. An error that the user
+    can act on ends the script with status 1 and one sentence, on the terminal and in the log; any
+    other error keeps its traceback. A run that shows failures itself takes both from the log. A
+    signal ends it with 128 plus the signal's number.
 
-    Parameters
-    ----------
-    snakemake
-        The object that Snakemake hands to scripts.
-    altered
-        Whether results that were changed by hand are read, by jobs that only show or list them.
+    `snakemake` is the object that Snakemake passes to scripts; `altered` allows inputs that were
+    changed by hand, for jobs that only show or list results.
     """
     keep_freed_memory()
     _limit_threads(snakemake.threads)
@@ -61,7 +57,7 @@ def job(snakemake: Any, *, altered: bool = False) -> Iterator[logging.Logger]:
                 _check(snakemake.input)
             yield logger
             sidecars.write(snakemake)
-        # A script has nothing after its job, and all that it made is written and synced.
+        # Nothing follows a job in its script, and its outputs are written and synced.
         if "_package" in sys.modules:
             _leave()
     except GradleakError as error:
@@ -83,7 +79,7 @@ def job(snakemake: Any, *, altered: bool = False) -> Iterator[logging.Logger]:
 
 
 def _limit_threads(threads: int) -> None:
-    """Let libraries that are loaded, and those that will be, compute with so many threads."""
+    """Limit the threads of loaded libraries and of those loaded later."""
     os.environ.update(dict.fromkeys(THREADS, str(threads)))
     threadpoolctl.threadpool_limits(threads)
     # MKL is part of PyTorch's own library, where nothing else reaches it.
@@ -92,15 +88,15 @@ def _limit_threads(threads: int) -> None:
 
 
 def _check(paths: Iterable[str]) -> None:
-    """Refuse inputs that differ from what jobs of this checkout made."""
+    """Refuse inputs that differ from the outputs of jobs of this checkout."""
     for path in paths:
-        # Data sets and what a user gives have checks of their own.
+        # Data sets and files from users are checked elsewhere.
         if Path(path).parts[:1] == ("results",):
             sidecars.check(str(path))
 
 
 def _leave() -> NoReturn:
-    """End the process without taking PyTorch apart, which is 0.4 s of a job's 2."""
+    """End the process without PyTorch's teardown, which takes 0.4 s of a job's 2."""
     logging.shutdown()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -128,13 +124,13 @@ def _end(logger: logging.Logger, error: GradleakError) -> None:
 
 
 def _is_shown_by_run(logger: logging.Logger) -> bool:
-    """Whether the run shows what the log says last: it does not if the log could not be written."""
+    """Return whether the run shows the log's last lines; not if the log could not be written."""
     logs = [handler for handler in logger.handlers if isinstance(handler, Log)]
     return progress.SHOWN in os.environ and any(log.level <= logging.CRITICAL for log in logs)
 
 
 def _known(snakemake: Any, error: Exception) -> GradleakError | None:
-    """Say in one sentence what the machine lacks; None where the error is another one."""
+    """Describe in one sentence what the machine lacks; None for any other error."""
     if is_shortage(error):
         return MemoryShortage(_shortage(snakemake))
     if isinstance(error, OSError) and error.errno in DISK:
@@ -146,7 +142,7 @@ def _known(snakemake: Any, error: Exception) -> GradleakError | None:
 
 
 def _shortage(snakemake: Any) -> str:
-    """Which job lacked memory, what it had, what is left, and what can be done."""
+    """Describe which job lacked memory, what it had, what is left, and possible remedies."""
     wildcards = ", ".join(f"{key}={value}" for key, value in snakemake.wildcards.items())
     of = f" ({wildcards})" if wildcards else ""
     return (

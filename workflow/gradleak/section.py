@@ -1,4 +1,4 @@
-"""What the sections of config.yaml are made of."""
+"""Base classes and types of the sections of config.yaml."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from gradleak.wording import ID_PATTERN, SENTENCE, undefined
 
 ActivationName = Literal["identity", "tanh", "sigmoid", "leaky_relu", "relu"]
 DatasetName = Literal["mnist", "cifar10", "cifar100", "imagenet"]
-# What `data.mirrors` may name: data sets, and the networks of LPIPS.
+# Keys of `data.mirrors`: data sets, and the networks of LPIPS.
 MirrorName = Literal[DatasetName, "lpips"]
 Precision = Literal["float32", "float64"]
 WEB = r"^https?://[^\s{}]+$"
-# Names of files end at 255 bytes, and an id is a part of one.
+# File names have at most 255 bytes, and an id is a part of one.
 LONGEST_ID = 100
 # Largest number of a config, far beyond what any machine here could do; and seed, of 32 bits.
 MOST, MOST_SEED = 10**7, 2**32 - 1
-# Of what inputs are shifted and divided by: pixels are in [0, 1] before.
+# Limits of offset and divisor of inputs, whose pixels are in [0, 1].
 MOST_OFFSET, LEAST_STD = 1000.0, 1e-4
-# Largest number of arrays of which a run keeps one each, such as draws of weights.
+# Largest number of seeds, restarts or networks, each with its own array.
 MOST_DRAWS = 10_000
 Count = Annotated[int, Field(gt=0, le=MOST)]
 Whole = Annotated[int, Field(ge=0, le=MOST)]
@@ -58,12 +58,12 @@ Identifier = Annotated[
     str, Field(pattern=ID_PATTERN, max_length=LONGEST_ID), AfterValidator(_no_period)
 ]
 Value = TypeVar("Value")
-# A field that Python code may set and config.yaml may not.
+# A field that only Python code may set, not config.yaml.
 Hidden = Annotated[Value, Field(exclude=True), SkipJsonSchema()]
 
 
 class Section(BaseModel):
-    """Base of all sections: closed, strict (no "3" for 3) and unchangeable."""
+    """Base of all sections: closed, strict (no "3" for 3) and immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
@@ -77,9 +77,9 @@ class ByScale(Section):
 
 
 def at_scale(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Context in which sections of a parsed config.yaml are validated: its scale, named amounts.
+    """Validation context of a parsed config.yaml: its scale and named amounts.
 
-    What is wrong here is refused where it stands, and replaced by a value that is not.
+    Invalid values here are reported by their own field, and replaced by valid ones.
     """
     scale = raw.get("scale")
     scale = scale if isinstance(scale, str) and scale in ByScale.model_fields else "laptop"
@@ -91,7 +91,7 @@ def at_scale(raw: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _form(value: Any) -> str:
-    """How an amount is written: a number, one for each scale, or the name of one in `scales`."""
+    """Form of an amount: a number, one for each scale, or a name in `scales`."""
     if isinstance(value, dict | ByScale):
         return "amount-by-scale"
     return "amount-name" if isinstance(value, str) and value[:1].isalpha() else "amount-number"
@@ -107,7 +107,7 @@ Written = Annotated[
 
 @dataclass(frozen=True)
 class _AtScale:
-    """Mark of an amount, however it is written: a plain number once it is validated."""
+    """Marker of an amount in any form; validation gives a plain number."""
 
     most: int = MOST
 
@@ -133,21 +133,21 @@ class _AtScale:
 
 
 def _complaint(words: str) -> PydanticCustomError:
-    """What is said of a value without repeating it."""
+    """Error about a value that does not repeat the value."""
     return PydanticCustomError(SENTENCE, "{words}", {"words": words})
 
 
 # An amount: a number, one for each scale, or the name of one in `scales`.
 AmountOrName = Annotated[int, _AtScale()]
-# The same of draws, starts or networks.
+# The same for seeds, restarts or networks.
 Draws = Annotated[int, _AtScale(MOST_DRAWS)]
 InputSize = Annotated[tuple[Count, Count, Count], Field(strict=False)]
-# The same, where names of `scales` may stand for sides.
+# The same, with names of `scales` allowed for sides.
 ScaledInputSize = Annotated[tuple[Count, AmountOrName, AmountOrName], Field(strict=False)]
 
 
 def _pair(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
-    """Two numbers, or one that stands for both, which is then what a complaint is about."""
+    """Two numbers, or one that stands for both and that errors then refer to."""
     if not isinstance(value, int):
         return validated(value)
     try:
@@ -157,13 +157,7 @@ def _pair(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
 
 
 def known_split(dataset: str, split: str) -> None:
-    """Refuse a split that a data set does not have.
-
-    Raises
-    ------
-    ValueError
-        Naming those that it has.
-    """
+    """Raise ValueError, naming the valid splits, for a split that a data set does not have."""
     splits = info(dataset).splits
     if split not in splits:
         raise ValueError(f"split: {dataset} has {' and '.join(splits)}, not {split}")
@@ -188,9 +182,9 @@ def _web_address(value: str) -> str:
     return value
 
 
-# A file or folder of a person's own may lie anywhere.
+# A user's own file or folder, anywhere.
 OwnPath = Annotated[str, Field(min_length=1), AfterValidator(_plain_path)]
-# Another address of downloads; their checksums stay the official ones.
+# Another address of downloads; checksums remain the official ones.
 WebAddress = Annotated[str, Field(json_schema_extra={"pattern": WEB}), AfterValidator(_web_address)]
 Sides = Annotated[
     tuple[Count, Count],
@@ -200,13 +194,13 @@ Margins = Annotated[
     tuple[Whole, Whole],
     WrapValidator(_pair, json_schema_input_type=Whole | tuple[Whole, Whole]),
 ]
-# One or more ids, none of them twice.
+# One or more different ids.
 Identifiers = Annotated[
     list[Identifier],
     Field(min_length=1, json_schema_extra={"uniqueItems": True}),
     AfterValidator(_once),
 ]
-# Positions of images in a split, each of which counts once.
+# Different positions of images in a split.
 Indices = Annotated[
     list[Whole],
     Field(min_length=1, json_schema_extra={"uniqueItems": True}),
@@ -215,7 +209,7 @@ Indices = Annotated[
 
 
 def _described(schema: dict[str, Any]) -> None:
-    """Keep the first sentence of the docstring alone, and ask for the method."""
+    """Keep only the first sentence of the docstring, and require the method."""
     schema["description"] = schema["description"].partition("\n\n")[0].replace("\n", " ")
     schema["required"] = ["method", *schema.get("required", ())]
 

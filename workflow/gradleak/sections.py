@@ -1,4 +1,4 @@
-"""Sections of config.yaml: closed models of what a person may write."""
+"""Sections of config.yaml: closed models of valid entries."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ else:
 
 
 class Data(Section):
-    """Where data sets lie, and addresses that replace the official ones."""
+    """Location of data sets, and addresses that replace the official ones."""
 
     root: OwnPath = "data"
     imagenet: OwnPath | None = None
@@ -72,13 +72,12 @@ class Data(Section):
 class Targets(Section):
     """Images under attack: either `indices` or `count` of a split, from image `first` on.
 
-    `batch` images share one gradient, so `count` is a number of batches. Where `draw` is
-    ``unique``, a batch has one image of each of its classes; where it is ``random``, any images
-    of `classes` classes, or of all. Where a data set has too few images for random batches,
-    `relabel` appends the same batches so many times, under labels drawn at random among `classes`,
-    or all. `size` is the side that images are cropped or enlarged to;
-    `resize` says whether enlarging repeats pixels or is ``bilinear``. Inputs of networks are
-    (pixels / 255 + `offset`) / `std`.
+    `batch` images share one gradient; `count` is a number of batches. With `draw` ``unique``, a
+    batch has one image of each of its classes; with ``random``, any images of `classes` classes, or
+    of all. If a data set has too few images for random batches, `relabel` appends the same batches
+    so many times, under labels drawn at random among `classes`, or all. Images are cropped or
+    enlarged to side `size`, enlarged by ``repeat`` of pixels or ``bilinear`` (`resize`). Network
+    inputs are (pixels / 255 + `offset`) / `std`.
     """
 
     dataset: DatasetName
@@ -120,7 +119,7 @@ class Targets(Section):
 
 
 Layer = ConvConfig | LinearConfig
-# As they are written: a list among the layers counts as its entries.
+# Raw entries; nested lists are flattened.
 Layers = Annotated[
     list[Layer],
     BeforeValidator(lambda layers: layers, json_schema_input_type=list[Layer | list[Layer]]),
@@ -207,7 +206,7 @@ class Model(Section):
             raise ValueError(f"architecture: {str(error).rstrip('.')}") from error
 
     def chain(self, name: str) -> Chain:
-        """The network under a name; what does not fit together is refused when it is used."""
+        """Network under a name; inconsistent layers raise an error only when it is built."""
         return Chain(name, self.input, self._specs, self.spread)
 
 
@@ -229,7 +228,7 @@ class Family(Section):
 class Experiment(Section):
     """Every listed model, defence and attack on one target set.
 
-    The first `few_seeds` draws of the weights count where draws hardly differ.
+    Only the first `few_seeds` seeds are used where results hardly depend on the seed.
     """
 
     paper: Literal["copa", "rgap", "fedkl", "mkor"]
@@ -263,7 +262,7 @@ class Experiment(Section):
 
     @property
     def few(self) -> int:
-        """Draws that count where they hardly differ."""
+        """Number of seeds where results hardly depend on them."""
         return min(self.few_seeds, self.seeds)
 
 
@@ -307,12 +306,12 @@ class Config(Section):
         return self._scales[scale]
 
     def amount(self, value: int | str) -> int:
-        """Number of an amount: itself, or the one of this name in `scales`."""
+        """Resolve an amount: a number, or a name in `scales`."""
         return value if isinstance(value, int) else self.scales[value]
 
     def chain(self, model: str) -> Chain:
         """Chain of one entry of `models`."""
-        # Rules ask thousands of times.
+        # Cached: rules call this thousands of times.
         if model not in self._chains:
             self._chains[model] = self.models[model].chain(model)
         return self._chains[model]

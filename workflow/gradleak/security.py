@@ -45,19 +45,9 @@ COLUMNS = [
 
 
 def index_from_ranks(chain: Chain, ranks: Iterable[int]) -> float:
-    """c(M) = sum over i = 1..d of (d − (i − 1))/d · (rank(U_i) − n_i)  (COPA eq. 8).
+    """c(M) = sum over i = 1..d of (d − (i − 1))/d · (rank(U_i) − n_i)  (COPA eq. 8), at most 0.
 
-    Parameters
-    ----------
-    chain
-        The network, whose convolution i has n_i unknowns.
-    ranks
-        rank(U_i) of its convolutions, first to last.
-
-    Returns
-    -------
-    float
-        c(M), at most 0.
+    Convolution i of `chain` has n_i unknowns; `ranks` are rank(U_i), first to last.
     """
     layers = chain.convolutions
     return sum(
@@ -67,16 +57,11 @@ def index_from_ranks(chain: Chain, ranks: Iterable[int]) -> float:
 
 
 def structural_index(chain: Chain) -> tuple[float, bool]:
-    """c(M) from the sizes of the layers alone, and whether it is exact.
+    """c(M) from the sizes of the layers alone (at most 0), and whether it is exact.
 
     rank(U_i) of `index_from_ranks` is replaced by the bound of docs/rank.md. Exact (for almost
     every weight and image) if every layer lies in the domain where the bound is the rank, and the
-    layers behind it let dJ/dZ be what that takes; else an upper bound.
-
-    Returns
-    -------
-    tuple
-        c(M), at most 0, and whether it is exact.
+    layers behind it let dJ/dZ satisfy its assumptions; else an upper bound.
     """
     found = [structural_rank(layer.shape, behind(chain, layer)) for layer in chain.convolutions]
     value = index_from_ranks(chain, (rank.bound for rank in found))
@@ -84,10 +69,10 @@ def structural_index(chain: Chain) -> tuple[float, bool]:
 
 
 def behind(chain: Chain, layer: ConvLayer) -> Behind:
-    """What lies between a layer's linear output and the loss.
+    """Layers between a layer's linear output and the loss.
 
-    Behind pools, norms and skips nothing is taken to be known of dJ/dZ; behind slopes of 0 and
-    dropout, only where it is 0 in any case.
+    Behind pools, norms and skips nothing is assumed about dJ/dZ; behind slopes of 0 and dropout,
+    only where it is 0 in any case.
     """
     rest = chain.layers[chain.layers.index(layer) :]
     convolutions = [other for other in rest if isinstance(other, ConvLayer)]
@@ -106,23 +91,12 @@ def discount(position: int, depth: int) -> float:
 
 
 def reported_rank(system: LayerSystem, follows: Behind) -> tuple[int, str, StructuralRank]:
-    """Rank of U that c(M) is made of: the structural one where it is exact, else the numerical.
+    """Rank of U (`system`) for c(M): the structural one where it is exact, else the numerical.
 
     The structural rank holds for almost every weight and image, if the layers behind are known
-    (`Behind`); it is taken without further work unless weight or dJ/dZ is seen to be an exception.
-    Elsewhere the numerical rank decides, and confirms the structural one where both are the same.
-
-    Parameters
-    ----------
-    system
-        U.
-    follows
-        What lies behind the layer.
-
-    Returns
-    -------
-    tuple
-        The rank, ``structural`` or ``numerical``, and what the sizes say.
+    (`follows`); it is used directly unless weight or dJ/dZ is seen to be an exception. Elsewhere
+    the numerical rank decides, and confirms the structural one if both agree. Returns the rank,
+    ``structural`` or ``numerical``, and the structural rank of the sizes.
     """
     shape = system.convolution.conv_shape
     structure = structural_rank(shape, follows)
@@ -133,7 +107,7 @@ def reported_rank(system: LayerSystem, follows: Behind) -> tuple[int, str, Struc
 
 
 def _confirmed(system: LayerSystem, structure: StructuralRank) -> tuple[int, str]:
-    """Numerical rank, never above the bound; ``structural`` where it is what the sizes prove."""
+    """Numerical rank, at most the bound; ``structural`` if it equals the rank that sizes prove."""
     rank = system.rank
     alive = _is_alive(system.convolution.weight, system.gradient.delta)
     if alive and structure.domain is not None and rank == structure.bound:
@@ -142,19 +116,10 @@ def _confirmed(system: LayerSystem, structure: StructuralRank) -> tuple[int, str
 
 
 def is_ordinary(weight: np.ndarray, delta: np.ndarray, seen: Seen) -> bool:
-    """Whether nothing shows weight and dJ/dZ to be among those that the proofs leave out.
+    """Return whether weight (O, C, kh, kw) and dJ/dZ (O, P) meet the assumptions of the proofs.
 
-    As matrices both have full rank, no filter is 0, and no position seen by the layers behind has
+    As matrices both have full rank, no filter is 0, and no position `seen` by the layers behind has
     a dJ/dZ of 0 in all filters.
-
-    Parameters
-    ----------
-    weight
-        (O, C, kh, kw).
-    delta
-        dJ/dZ (O, P).
-    seen
-        Where dJ/dZ may differ from 0.
     """
     taps = weight.reshape(weight.shape[0], -1)
     places = delta[:, np.outer(*seen).ravel()]
@@ -164,7 +129,7 @@ def is_ordinary(weight: np.ndarray, delta: np.ndarray, seen: Seen) -> bool:
 
 
 def _is_alive(weight: np.ndarray, delta: np.ndarray) -> bool:
-    """Whether no filter has a weight or a dJ/dZ of 0."""
+    """Return whether no filter has a weight or a dJ/dZ of 0."""
     return bool(delta.any(axis=1).all() and weight.any(axis=(1, 2, 3)).all())
 
 
@@ -175,8 +140,7 @@ def layer_rows(
 ) -> list[dict[str, Any]]:
     """Rank facts of every convolution of one network for one image.
 
-    The row holds the rank of `reported_rank` and the numerical one beside it, which decides where
-    they differ.
+    Rows hold the rank of `reported_rank` and the numerical one, which decides where they differ.
     """
     out = []
     first = next(layer for layer in chain.layers if isinstance(layer, LinearLayer))

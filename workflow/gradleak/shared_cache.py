@@ -1,8 +1,8 @@
-"""Snakemake's cache between checkouts: its folder, and what an entry in it is known by.
+"""Snakemake's cache between checkouts: its folder, and the hash of its entries.
 
 Snakemake finds an entry by a hash of a job's script and parameters, of those of all jobs before it,
-and of files that no job makes. It does not see the package that scripts import, the libraries, or
-what lies in a folder; these come as parameters (`provenance.code_hash`, `provenance.software`,
+and of files that no job makes. It ignores the package that scripts import, the libraries, and
+contents of folders; these are passed as parameters (`provenance.code_hash`, `provenance.software`,
 `listing`).
 """
 
@@ -17,7 +17,7 @@ from pathlib import Path
 from gradleak.errors import ConfigError
 
 VARIABLE = "SNAKEMAKE_OUTPUT_CACHE"
-# Rules that use it: those whose `cache:` says so.
+# Rules that use it, by their `cache:`.
 RULES = (
     "embedded_dataset",
     "unpack_dataset",
@@ -34,17 +34,10 @@ RULES = (
 
 
 def check(location: str | None) -> None:
-    """Refuse a cache that Snakemake could not use, before a job has run for nothing.
+    """Refuse a cache that Snakemake could not use, before a job has run in vain.
 
-    Parameters
-    ----------
-    location
-        Value of the environment variable `VARIABLE`.
-
-    Raises
-    ------
-    ConfigError
-        If it is not set, not absolute (links to it would lead nowhere), or no writable folder.
+    `location` is the value of the environment variable `VARIABLE`. Raises `ConfigError` if it is
+    not set, not absolute (links to it would lead nowhere), or not a writable folder.
     """
     if not location:
         raise ConfigError(
@@ -64,17 +57,9 @@ def check(location: str | None) -> None:
 
 
 def check_names(rules: Sequence[str]) -> None:
-    """Refuse --cache without names of rules where jobs are submitted: it would not be handed on.
+    """Raise `ConfigError` for --cache without rule names when jobs are submitted.
 
-    Parameters
-    ----------
-    rules
-        Names after --cache.
-
-    Raises
-    ------
-    ConfigError
-        If there are none.
+    Without names Snakemake would not pass the option on. `rules` are the names after --cache.
     """
     if not rules:
         raise ConfigError(
@@ -86,9 +71,9 @@ def check_names(rules: Sequence[str]) -> None:
 def listing(folder: str | os.PathLike[str] | None) -> str | None:
     """Hash (16 hex digits) of names, sizes and times of all files below `folder`.
 
-    It stands for their contents, which would take long to read each time Snakemake starts. None
-    where `folder` is none, which has contents of its own or is not there. What cannot be read
-    counts by its name: the job that needs it tells of it.
+    It stands in for their contents, which would take long to read at each start of Snakemake. None
+    if `folder` is None or missing. Unreadable files count by name: the job that needs them reports
+    them.
     """
     if not folder or not Path(folder).is_dir():
         return None

@@ -1,4 +1,4 @@
-"""What a client of a locked network shares of its lock (FedKL section IV-E)."""
+"""Part of its lock that a client of a locked network shares (FedKL section IV-E)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,11 @@ class Private(Protocol):
     """Keys and lock weights of one client."""
 
     def of(self, chain: Chain, seed: int) -> dict[str, np.ndarray]:
-        """Those of a network under one draw of its weights."""
+        """Keys and lock weights of a network for one seed."""
 
 
 def own_lock(chain: Chain, seed: int, client: Private | None) -> dict[str, np.ndarray]:
-    """Key and lock weights that a client runs a network with; empty without a lock.
-
-    Raises
-    ------
-    ConfigError
-        If the network is locked and there is no client.
-    """
+    """Key and lock weights of a client, empty without a lock; `ConfigError` without a client."""
     if not chain.locked:
         return {}
     if client is None:
@@ -42,16 +36,10 @@ def own_lock(chain: Chain, seed: int, client: Private | None) -> dict[str, np.nd
 def of_lock(
     gradients: Mapping[str, np.ndarray], own: Mapping[str, np.ndarray], lock: str
 ) -> dict[str, np.ndarray]:
-    """Gradients as they are shared: without the lock's, but with what `lock` grants of it.
+    """Gradients as shared: without the lock's, but with the part that `lock` (of `LOCK`) grants.
 
-    Parameters
-    ----------
-    gradients
-        Of all parameters.
-    own
-        Key and lock weights of the client.
-    lock
-        One of `LOCK`. Lock weights themselves are never shared.
+    `gradients` are of all parameters, `own` the client's key and lock weights. Lock weights are
+    never shared.
     """
     if lock not in LOCK:
         raise ConfigError(f"lock: '{lock}' is not known; choose one of {', '.join(LOCK)}.")

@@ -1,8 +1,8 @@
-"""Sidecars: what made an artifact, and what that took.
+"""Sidecars: origin and cost of an artifact.
 
-Artifacts hold what follows from config and code alone, so that equal inputs give equal bytes. What
-differs from run to run (commit, host, time, seconds, memory) stands in a sidecar of its own:
-`results/provenance/` mirrors the tree and has `{artifact}.json` for every file that a job wrote.
+Artifacts depend on config and code alone, so that equal inputs give equal bytes. Facts that differ
+from run to run (commit, host, time, seconds, memory) are in a sidecar: `results/provenance/`
+mirrors the tree and has `{artifact}.json` for every file that a job wrote.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from gradleak.errors import ArtifactError
 from gradleak.provenance import ROOT, versions
 
 FOLDER = Path("results/provenance")
-# Snakemake leaves it in a folder that a job made, once the job is done.
+# Snakemake puts it into an output folder once the job is done.
 TIMESTAMP = ".snakemake_timestamp"
 
 
 def path_of(artifact: str | os.PathLike[str]) -> Path:
     """Path of the sidecar of an artifact.
 
-    `results/scores/a.csv` has `results/provenance/scores/a.csv.json`; what lies outside `results/`
-    keeps its own path, and what lies outside the working folder its last two parts.
+    `results/scores/a.csv` has `results/provenance/scores/a.csv.json`; files outside `results/`
+    keep their own path, and files outside the working folder its last two parts.
     """
     path = Path(os.path.relpath(artifact))
     if path.parts[0] == os.pardir:
@@ -72,10 +72,7 @@ def _git(*arguments: str) -> str | None:
 
 @cache
 def commit() -> dict[str, Any]:
-    """Commit of the code, and whether files differ from it; None where git cannot tell.
-
-    Files that git does not know yet count where they are code: a new attack is in no commit.
-    """
+    """Commit of the code (None without git), and whether tracked files or new code files differ."""
     top, found = _git("rev-parse", "--show-toplevel"), _git("rev-parse", "HEAD")
     if top is None or found is None or Path(top).resolve() != ROOT.parents[1]:
         return {"commit": None, "changed": None}
@@ -96,10 +93,10 @@ def peak_mib() -> float:
 
 
 def age() -> float:
-    """Seconds since this process started, by a clock that nobody sets."""
+    """Seconds since this process started, by a monotonic clock."""
     try:
         stat = Path("/proc/self/stat").read_text(encoding="utf-8")
-        # After the name, which may hold spaces: `starttime` is the 22nd field, in ticks since boot.
+        # After the name, which may have spaces: `starttime` is the 22nd field, in ticks since boot.
         ticks = int(stat.rpartition(")")[2].split()[19])
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, AttributeError):
@@ -107,7 +104,7 @@ def age() -> float:
 
 
 def measured() -> dict[str, float | int]:
-    """What this process took so far, from its start, imports and child processes included."""
+    """Resources used by this process since its start, imports and child processes included."""
     times = os.times()
     torch = sys.modules.get("torch")
     return {
@@ -121,7 +118,7 @@ def measured() -> dict[str, float | int]:
 
 
 def gpu() -> str | None:
-    """Name of the card that this process computed on, if it did."""
+    """Name of the card that this process computed on, if any."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -129,20 +126,16 @@ def gpu() -> str | None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A sidecar as it was written."""
+    """Read a sidecar."""
     found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found
 
 
 def check(path: str | os.PathLike[str]) -> None:
-    """Refuse a file that differs from what its sidecar says was made.
+    """Raise `ArtifactError` if a file differs from the checksum in its sidecar, or became a folder.
 
-    A file without one, or of the shared cache, is not compared: another checkout may have made it.
-
-    Raises
-    ------
-    ArtifactError
-        If the checksums differ, or the file is a folder where a file was made.
+    A file without a sidecar, or of the shared cache, is not compared: another checkout may have
+    made it.
     """
     place = path_of(path)
     if Path(path).is_symlink() or not Path(path).exists() or not place.is_file():
@@ -151,7 +144,7 @@ def check(path: str | os.PathLike[str]) -> None:
         made = read(place)
         artifact, wanted = made["artifact"], made["sha256"]
     except (OSError, ValueError, TypeError, KeyError):
-        return  # results/provenance.json tells of it.
+        return  # results/provenance.json reports it.
     if artifact == os.fspath(path) and checksum(path) != wanted:
         raise ArtifactError(
             f"{path} was changed after it was made, by its SHA-256 in {place}; {again(path)}."
@@ -159,7 +152,7 @@ def check(path: str | os.PathLike[str]) -> None:
 
 
 def jobs(folder: Path) -> list[dict[str, Any]]:
-    """One sidecar of each job whose sidecars lie in a folder: that of its output written last."""
+    """One sidecar per job in a folder: that of the output written last."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in sorted(folder.rglob("*.json")):
         entry = read(path)
@@ -175,7 +168,7 @@ def jobs(folder: Path) -> list[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A parameter of a rule as JSON can hold it."""
+    """Convert a parameter of a rule to a JSON value."""
     if isinstance(value, dict):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
@@ -184,17 +177,11 @@ def _plain(value: Any) -> Any:
 
 
 def write(snakemake: Any) -> None:
-    """Write the sidecar of each output of a job that has just succeeded.
-
-    Parameters
-    ----------
-    snakemake
-        The object that Snakemake hands to scripts.
-    """
+    """Write the sidecar of each output of a job that has just succeeded."""
     sums = {str(path): checksum(path) for path in snakemake.output}
     shared = {
         "rule": snakemake.rule,
-        # Snakemake runs a copy that it calls tmp….attack.py.
+        # Snakemake runs a copy named tmp….attack.py.
         "script": Path(sys.argv[0]).stem.rpartition(".")[2],
         "images": snakemake.config.get("images"),
         "scale": snakemake.config.get("scale"),

@@ -1,4 +1,4 @@
-"""Target sets: the images under attack, and the range that a network is fed with."""
+"""Target sets: the images under attack, and the input range of networks."""
 
 from __future__ import annotations
 
@@ -30,51 +30,31 @@ class Images(Protocol):
 
 @dataclass(frozen=True)
 class TargetSet:
-    """Images under attack, in B batches of K.
+    """Images under attack, in B batches of K."""
 
-    Attributes
-    ----------
-    images
-        uint8 (B, K, C, H', W'), as they are stored.
-    labels, indices
-        int64 (B, K); `indices` are positions in the data set's split.
-    offset
-        See `std`.
-    names
-        One name for each batch, used in tables and figures.
-    source
-        Data set, split, origin and checksum of the images.
-    words
-        Class of each label, in words.
-    enlarged
-        How often each stored pixel is repeated along both axes: H = enlarged · H'.
-    std
-        Inputs are (images / 255 + offset) / std.
-    """
-
-    images: np.ndarray
-    labels: np.ndarray
-    indices: np.ndarray
-    offset: float
-    names: tuple[str, ...]
-    source: dict[str, str]
-    words: dict[int, str]
-    enlarged: int = 1
-    std: float = 1.0
+    images: np.ndarray  # uint8 (B, K, C, H', W'), as stored
+    labels: np.ndarray  # int64 (B, K)
+    indices: np.ndarray  # int64 (B, K), positions in the data set's split
+    offset: float  # see `std`
+    names: tuple[str, ...]  # one for each batch, for tables and figures
+    source: dict[str, str]  # data set, split, origin and checksum of the images
+    words: dict[int, str]  # class of each label, in words
+    enlarged: int = 1  # repetitions of each stored pixel along both axes: H = enlarged · H'
+    std: float = 1.0  # inputs are (images / 255 + offset) / std
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, H, W) of what the network is fed with."""
+        """(C, H, W) of an input."""
         channels, height, width = self.images.shape[2:]
         return channels, self.enlarged * height, self.enlarged * width
 
     @property
     def size(self) -> int:
-        """K, the images of a batch."""
+        """K, the number of images in a batch."""
         return int(self.images.shape[1])
 
     def inputs(self, batch: int, part: slice = slice(None)) -> np.ndarray:
-        """What the network is fed with, float64 (K, C, H, W), or `part` of its images."""
+        """Network inputs, float64 (K, C, H, W), or those of `part` of the images."""
         small = (self.images[batch, part] / 255.0 + self.offset) / self.std
         if self.enlarged == 1:
             return small
@@ -90,7 +70,7 @@ class TargetSet:
         return inputs * self.std - self.offset
 
     def batch(self, number: int) -> Batch:
-        """One batch, for those that need not hold all its inputs at once."""
+        """One batch, whose inputs need not be held all at once."""
         return Batch(self, number)
 
     def classes(self, batch: int) -> list[str]:
@@ -100,7 +80,7 @@ class TargetSet:
 
 @dataclass(frozen=True)
 class Batch:
-    """The inputs of one batch of a target set, made as they are read."""
+    """Inputs of one batch of a target set, computed as they are read."""
 
     targets: TargetSet
     number: int
@@ -115,22 +95,11 @@ class Batch:
 
 
 def build(data: Dataset, settings: dict[str, Any], count: int | None, size: int) -> TargetSet:
-    """Choose images as `settings` (one entry of ``targets`` in config.yaml) says.
+    """Choose images according to `settings`, an entry of ``targets`` in config.yaml.
 
-    Parameters
-    ----------
-    data
-        The split.
-    settings
-        The entry.
-    count, size
-        Batches, where no indices are listed, and images in each.
-
-    Raises
-    ------
-    DataError
-        If an index is out of range, a class has too few images, or images cannot be brought to
-        the size asked for.
+    `count` and `size` are the batches (without listed indices) and the images in each. Raises
+    `DataError` if an index is out of range, a class has too few images, or images cannot be brought
+    to the size requested.
     """
     chosen = _choose(data, settings, count, size)
     indices = chosen * (1 + settings["relabel"])
@@ -156,7 +125,7 @@ def build(data: Dataset, settings: dict[str, Any], count: int | None, size: int)
 
 
 def _names(labels: np.ndarray, indices: list[int], words: dict[int, str], size: int) -> list[str]:
-    """Name of each batch: its images, or its number where there are many."""
+    """Name of each batch: its images, or its number if there are many."""
     if size > MOST_NAMED:
         return [f"batch {number} of {size}" for number in range(len(indices) // size)]
     each = [f"{words[int(label)]} {i}" for label, i in zip(labels, indices, strict=True)]
@@ -182,7 +151,7 @@ def _choose(data: Dataset, settings: dict[str, Any], count: int | None, size: in
 
 
 def _one_of_each(data: Dataset, count: int, size: int) -> list[int]:
-    """Batch b has image number b of each of the first `size` classes."""
+    """Positions such that batch b has image b of each of the first `size` classes."""
     labels = np.asarray(data.labels)
     if size > len(data.classes):
         raise DataError(
@@ -200,7 +169,7 @@ def _one_of_each(data: Dataset, count: int, size: int) -> list[int]:
 
 
 def _drawn(data: Dataset, settings: dict[str, Any], count: int, size: int) -> list[int]:
-    """Each batch by itself: some classes, then any of their images, none twice in a batch."""
+    """Draw some classes for each batch, then any of their images without replacement."""
     labels, all_classes = np.asarray(data.labels), len(data.classes)
     wanted = settings["classes"] or all_classes
     out: list[int] = []
@@ -218,7 +187,7 @@ def _drawn(data: Dataset, settings: dict[str, Any], count: int, size: int) -> li
 
 
 def _resized(images: np.ndarray, size: int | None, how: str) -> tuple[np.ndarray, int]:
-    """Images (n, C, H, W) brought to `size`, but how often each pixel is to be repeated."""
+    """Images (n, C, H, W) brought to `size`, but for the repetitions of pixels, returned beside."""
     height, width = images.shape[2:]
     plan = fit((height, width), size, how, "targets")
     images = images[:, :, plan.rows, plan.columns]
@@ -245,8 +214,6 @@ def save(path: str, targets: TargetSet, provenance: dict[str, Any]) -> None:
 
 
 class _Metadata(Metadata):
-    """Metadata of a target set."""
-
     offset: float
     std: Annotated[float, Field(gt=0)]
     names: list[str]
@@ -256,13 +223,7 @@ class _Metadata(Metadata):
 
 
 def read(path: str) -> TargetSet:
-    """Read a target set.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is missing, damaged, or something else.
-    """
+    """Read a target set; raise `ArtifactError` if it is missing, damaged, or of another kind."""
     tensors, metadata = read_tensors(path, _Metadata)
     with whole(path):
         images = check_array(tensors, "images", ["uint8"], [None] * 5)

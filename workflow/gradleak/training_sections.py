@@ -1,4 +1,4 @@
-"""Sections of config.yaml that say how networks are trained."""
+"""Sections of config.yaml: training of networks."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from gradleak.training.participation import chosen_number
 class FederatedConfig(Section):
     """Clients that train a network together (FedAvg; FedKL where the network is locked).
 
-    In each round a part `share` of the `clients` is chosen at random, and each of them answers with
-    probability `answering`. One that answers has passed its images `local_epochs` times. The
-    training images are split ``iid`` or, with concentration `alpha`, by ``dirichlet``.
+    In each round a fraction `share` of the `clients` is chosen at random; each of them responds
+    with probability `answering`, after `local_epochs` passes over its images. Training images are
+    split ``iid`` or, with concentration `alpha`, by ``dirichlet``.
     """
 
     clients: Count = 3
@@ -48,12 +48,11 @@ class FederatedConfig(Section):
 
 
 class TrainingConfig(Section):
-    """How networks are trained, and on which images.
+    """Training settings of networks, and the images used.
 
-    `train`, `validation` and `test` are numbers of images, all of `split`, and none in two of them;
-    where a data set has fewer, each part shrinks alike. `size` is the side that images are cropped
-    or enlarged to, `resize` says how, as in ``targets``. With `federated`, `epochs` counts rounds,
-    and `milestones` and `checkpoint` are of them. Defaults are those of
+    `train`, `validation` and `test` are numbers of images, all of `split` and disjoint; if a data
+    set has fewer, all parts shrink in proportion. `size` and `resize` as in ``targets``. With
+    `federated`, `epochs`, `milestones` and `checkpoint` count rounds. Defaults are those of
     `gradleak.training.recipe.Recipe`.
     """
 

@@ -13,20 +13,12 @@ DRAWS = 20_000
 
 
 def expected(images: int, probabilities: np.ndarray) -> float:
-    """K Σ_n p_n (1 − p_n)^(K − 1), MKOR eq. (3).
-
-    Parameters
-    ----------
-    images
-        K.
-    probabilities
-        p_n (N,), which sum to 1.
-    """
+    """K Σ_n p_n (1 − p_n)^(K − 1), MKOR eq. (3): K = `images`, p_n (N,) = `probabilities`."""
     return float(images * np.sum(probabilities * (1.0 - probabilities) ** (images - 1)))
 
 
 def simulated(images: int, classes: int, draws: int = DRAWS) -> tuple[float, float, float]:
-    """Mean number of samples alone in their class, and its 95 % interval, over drawn batches."""
+    """Mean number of samples alone in their class, and its 95 % interval, over random batches."""
     generator = np.random.default_rng((images, classes))
     found = np.empty(draws)
     for k in range(draws):

@@ -1,4 +1,4 @@
-"""What no attack can use. Apart from the capture, so that closed forms start without PyTorch."""
+"""Checks for unusable gradients; without PyTorch, so that closed-form attacks start quickly."""
 
 from __future__ import annotations
 
@@ -11,13 +11,7 @@ from gradleak.models.chain import Chain
 
 
 def check_gradient(chain: Chain, gradients: Mapping[str, np.ndarray]) -> None:
-    """Refuse a gradient that no attack can use.
-
-    Raises
-    ------
-    NumericsError
-        If a tensor holds NaN or infinity, or all of them are zero.
-    """
+    """Raise `NumericsError` if a gradient holds NaN or infinity, or is zero everywhere."""
     for name, value in gradients.items():
         if not np.all(np.isfinite(value)):
             raise NumericsError(

@@ -1,4 +1,4 @@
-"""One sentence from what pydantic complains of."""
+"""Turn pydantic's errors into one sentence."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from pydantic import BaseModel, ValidationError
 
 from gradleak.errors import ConfigError
 
-# Ids become parts of paths and wildcards, so nothing else may be in them.
+# Ids become parts of paths and wildcards, so other characters are refused.
 ID_PATTERN = r"^[a-z][a-z0-9_]*$"
-# Type of a complaint that says all there is to say of a value.
+# Type of an error whose message is complete.
 SENTENCE = "sentence"
-# Sections whose entries are a union, told apart by `method` or `kind`, and keys that are one.
+# Sections whose entries are a union, by `method` or `kind`, and keys that are one.
 UNIONS = ("attacks", "defences", "servers", "generators")
 UNION_KEYS = ("architecture", "network", "samples")
-# Least likeness, from 0 to 1, of a word that may have been meant: 'dgl' for 'dlg' has 0.67.
+# Least similarity, from 0 to 1, of a suggestion: 'dgl' for 'dlg' has 0.67.
 LIKENESS = 0.65
-# Ids that a sentence lists; the nearest one is named anyway.
+# Most ids listed in a message; the nearest one is always named.
 MOST_CHOICES = 10
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:
-    """Suggestion of another choice that `word` may have been meant for, or nothing."""
+    """Suggest another choice that `word` may have been meant for; empty without one."""
     others = [choice for choice in choices if choice != word]
     close = difflib.get_close_matches(word, others, 1, LIKENESS)
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
 def sentence(error: ValidationError, model: type[BaseModel]) -> str:
-    """One sentence from pydantic's first complaint."""
+    """Turn pydantic's first error into one sentence."""
     first, *rest = error.errors()
     path = _user_path(first["loc"])
-    # The members of a union, and those of a list, complain one by one about the same key.
+    # Members of a union, and of a list, each report an error for the same key.
     others = {_key(entry["loc"]) for entry in rest} - {_key(first["loc"])}
     value = first.get("input")
     shown = repr(value) if not isinstance(value, dict | list) else ""
@@ -72,12 +72,12 @@ def sentence(error: ValidationError, model: type[BaseModel]) -> str:
 
 
 def _tag(complaint: Any) -> str:
-    """Key by which the members of a union are told apart."""
+    """Key that distinguishes the members of a union."""
     return str(complaint["ctx"]["discriminator"]).strip("'")
 
 
 def _user_path(location: tuple[int | str, ...]) -> str:
-    """Path of a complaint without the union members that pydantic adds to it."""
+    """Path of an error without the union members that pydantic adds to it."""
     parts = [str(part) for part in location]
     if len(parts) > 2 and parts[0] in UNIONS:
         del parts[2]
@@ -88,12 +88,12 @@ def _user_path(location: tuple[int | str, ...]) -> str:
 
 
 def _key(location: tuple[int | str, ...]) -> str:
-    """Key that a complaint is about, without the place in its list."""
+    """Key that an error is about, without the position in its list."""
     return re.sub(r"(\.\d+)+$", "", _user_path(location))
 
 
 def _all_keys(model: type[BaseModel]) -> set[str]:
-    """Every key of the sections that `model` is one of: all with the same base."""
+    """Every key of the sections that share `model`'s base."""
     kinds = [base for base in model.__mro__ if BaseModel in base.__bases__]
     for kind in kinds:
         kinds += kind.__subclasses__()
@@ -101,7 +101,7 @@ def _all_keys(model: type[BaseModel]) -> set[str]:
 
 
 def undefined(value: str, known: Iterable[str]) -> str:
-    """What is said of an id that is not among the `known`: the one nearest to it, and others."""
+    """Message on an id that is not among the `known`, with the nearest one and others."""
     choices = list(known)
     more = ", …" if len(choices) > MOST_CHOICES else ""
     return (
@@ -111,13 +111,7 @@ def undefined(value: str, known: Iterable[str]) -> str:
 
 
 def check_known(key: str, values: Iterable[str], known: Iterable[str]) -> None:
-    """Refuse the first of `values` that is not among the `known`, for the key it stands under.
-
-    Raises
-    ------
-    ConfigError
-        With the known value that is nearest to it.
-    """
+    """Raise `ConfigError` at `key` for the first unknown of `values`, suggesting the nearest."""
     choices = list(known)
     for value in values:
         if value not in choices:

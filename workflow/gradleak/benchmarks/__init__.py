@@ -1,1 +1,1 @@
-"""Measurements of speed and memory against plain references, and of settings against each other."""
+"""Measurements of speed and memory against plain references, and comparisons of settings."""

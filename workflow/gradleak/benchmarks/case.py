@@ -1,4 +1,4 @@
-"""What R-GAP's measurements work on: one network, its weights, one image and its gradient."""
+"""Inputs of R-GAP's measurements: one network, its weights, one image and its gradient."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gradleak.targets import TargetSet
 class Case:
     """Inputs of one measurement, read afresh for every repeat so that nothing is cached."""
 
-    view: AttackerView  # what an attacker sees: the network, weights, gradient and granted label
+    view: AttackerView  # attacker's view: the network, weights, gradient and granted label
     deltas: dict[str, np.ndarray]  # dJ/dZ (O, Ph, Pw) of every convolution, for the ranks
     image: np.ndarray  # the original (C, H, W), for the error only
 
@@ -59,9 +59,10 @@ def make(
 
 
 def make_first(path: str, models: ModelFile, targets: TargetSet, *, single: bool = False) -> None:
-    """Write the case of a model's first draw and the first image.
+    """Write the case of a model's first seed and the first image.
 
-    With `single`, gradients are float32, of the logistic loss, y against the output and granted.
+    With `single`, gradients are float32, of the logistic loss, y opposite to the output and
+    granted.
     """
     chain, image = models.chains[0], targets.inputs(0)[0]
     weights = models.of(chain, 0)

@@ -1,4 +1,4 @@
-"""COPA's optimisers, and its starts and pull-backs, compared on the same gradients."""
+"""COPA's optimisers, initializations and pull-backs, compared on the same gradients."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from gradleak.progress import progress
 from gradleak.targets import TargetSet
 
 Settings = dict[str, Any]
-# Limits that let each end by itself where it can. Adam never does: it gets the 8,000 steps of the
-# authors' later work; a step of Levenberg-Marquardt holds up to 150 products with U and U^T.
+# Limits that let each converge if it can. Adam never does: it gets the 8,000 steps of the
+# authors' later work; a step of Levenberg-Marquardt takes up to 150 products with U and U^T.
 LIMITS = {"lbfgs": 500, "levenberg_marquardt": 100, "adam": 8000}
-# A `hidden_spread` of NaN is one that plays no role.
+# A `hidden_spread` of NaN marks an unused one.
 STARTS = [
     {"start": start, "hidden_spread": spread, "pull_back": pull_back}
     for start, spread, pull_back in (
@@ -49,7 +49,7 @@ def attempts(
     Parameters
     ----------
     todo
-        View, draw of the weights and batch of each gradient, as `gradleak.attacks.run.Views` has.
+        View, seed and batch of each gradient, as in `gradleak.attacks.run.Views`.
     default
         Settings of `Copa`, the entry ``copa`` of ``attacks`` without its method.
 
@@ -83,7 +83,7 @@ def attempts(
 
 
 def geometric_mean(values: pd.Series) -> float:
-    """exp(mean(log(values))), of the values that there are; NaN if there are none."""
+    """exp(mean(log(values))), ignoring missing values; NaN if there are no others."""
     return float(np.exp(np.log(values.clip(lower=np.finfo(float).tiny)).mean()))
 
 
@@ -92,7 +92,7 @@ def _missing(values: pd.Series) -> int:
 
 
 def optimisers(model: str, default: Settings, found: pd.DataFrame) -> pd.DataFrame:
-    """Row for each optimiser from `attempts`, as docs/speed.md has its columns."""
+    """Row for each optimiser from `attempts`, with the columns of docs/speed.md."""
     rows = found.groupby("change").agg(
         optimiser=("optimiser", "first"),
         default=("optimiser", "first"),
@@ -111,7 +111,7 @@ def optimisers(model: str, default: Settings, found: pd.DataFrame) -> pd.DataFra
 def starts(
     model: str, default: Settings, found: pd.DataFrame, printed: pd.DataFrame
 ) -> pd.DataFrame:
-    """Row for each start and image from `attempts`; `printed` is what `paper_values` gives."""
+    """Row for each initialization and image from `attempts`; `printed` is from `paper_values`."""
     keys = list(STARTS[0])
     groups = found.groupby(["change", "name"], sort=False)
     rows = groups[keys].first().assign(default=False)
@@ -126,7 +126,7 @@ def starts(
 
 
 def paper_value(printed: pd.DataFrame, model: str, name: str) -> float:
-    """Return Table 2's MSE of COPA without denoising for one model and image, NaN if not there."""
+    """Return Table 2's MSE of COPA without denoising for one model and image, or NaN."""
     same = printed[["attack", "model", "name"]].eq(["copa", model, name]).all(axis=1)
     return float(printed.loc[same, "value"].iloc[0]) if same.any() else np.nan
 

@@ -1,4 +1,4 @@
-"""The plain way, as a reference: every U = [W; K] a dense matrix, NumPy's least squares and SVD."""
+"""Dense reference: every U = [W; K] as a matrix, with NumPy's least squares and SVD."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gradleak.models.activations import INSIDE
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.operators.shape import ConvShape
 
-# As R-GAP's default: estimates outside of an activation's range are moved this far into it.
+# R-GAP's default: estimates outside an activation's range are moved this far into it.
 MARGIN = 1e-6
 
 
@@ -29,13 +29,9 @@ def layer_matrix(
 ) -> np.ndarray:
     """U = [W; K] of one convolution (COPA eq. 4), dense (O·Ph·Pw + O·C·kh·kw, C·H·W).
 
-    Parameters
-    ----------
-    weight, delta
-        (O, C, kh, kw) and dJ/dZ (O, Ph, Pw).
-    padded
-        Whether padded pixels are unknowns too, each with a unit row that says it is 0, as R-GAP's
-        authors have it. Else these columns, known zeros, are left out.
+    `weight` is (O, C, kh, kw), `delta` is dJ/dZ (O, Ph, Pw). With `padded`, padded pixels are
+    unknowns too, each with a unit row that sets it to 0, as in R-GAP's authors' code; else these
+    columns, known zeros, are left out.
     """
     (sh, sw), (ph, pw), (height, width) = shape.stride, shape.padding, shape.size
     kh, kw = shape.kernel
@@ -66,7 +62,7 @@ def layer_matrix(
 
 
 def outside(shape: ConvShape) -> np.ndarray:
-    """Which pixels of a layer's padded input are padding, bool (C·(H + 2·ph)·(W + 2·pw),)."""
+    """Mask of the padding in a layer's padded input, bool (C·(H + 2·ph)·(W + 2·pw),)."""
     (ph, pw), (height, width) = shape.padding, shape.size
     mask = np.ones((shape.channels, height + 2 * ph, width + 2 * pw), dtype=bool)
     mask[:, ph : ph + height, pw : pw + width] = False
@@ -76,10 +72,7 @@ def outside(shape: ConvShape) -> np.ndarray:
 def rgap(view: AttackerView) -> tuple[np.ndarray, dict[str, float]]:
     """R-GAP with `numpy.linalg.lstsq` for every convolution; linear layers need a bias.
 
-    Returns
-    -------
-    tuple
-        The image (C, H, W), and the seconds that each convolution's matrix and solution took.
+    Returns the image (C, H, W), and the seconds that each convolution's matrix and solution took.
     """
     x, back = np.empty(0), np.empty(0)
     seconds: dict[str, float] = {}
@@ -108,7 +101,7 @@ def rgap(view: AttackerView) -> tuple[np.ndarray, dict[str, float]]:
 
 
 def rgap_single(view: AttackerView) -> np.ndarray:
-    """R-GAP's image (C, H, W) by float32 data and NumPy's least squares, as its authors have it."""
+    """R-GAP's image (C, H, W) from float32 data by NumPy's least squares, like its authors."""
 
     def solve(task: LayerTask) -> LayerAnswer:
         name, shape, weight = task.layer.name, task.layer.shape, task.system.convolution.weight

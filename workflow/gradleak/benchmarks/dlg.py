@@ -1,4 +1,4 @@
-"""Speed of the batched DLG against PyTorch's L-BFGS, one start after the other."""
+"""Speed of the batched DLG against PyTorch's L-BFGS, one restart after the other."""
 
 from __future__ import annotations
 
@@ -23,44 +23,44 @@ from gradleak.targets import TargetSet
 
 # Inner steps of one call of PyTorch's L-BFGS: its default, and what DLG's authors use.
 INNER = 20
-# Outer steps that each number of threads is tried for.
+# Outer steps to try each number of threads.
 TRIAL = 3
 SUCCESS = 1e-3
-# Relative distance at which both stop, the reference between its outer steps: an MSE of about 1e-4
+# Relative distance at which both stop, the reference between outer steps: an MSE of about 1e-4
 # on LeNet, below `SUCCESS`.
 TARGET = 1e-8
-# Of the starts' randomness.
+# Seed of the initializations.
 STREAM = 7
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one way of running DLG gave."""
+    """Result of one implementation of DLG."""
 
-    seconds: float  # for all images and starts together
-    errors: np.ndarray  # MSE (N, S) of each start, NaN where it is not finite
-    accepted: np.ndarray  # (N, S) whether the attacker, without the original, holds it a success
-    evaluations: int  # gradients of the network in all
+    seconds: float  # for all images and restarts together
+    errors: np.ndarray  # MSE (N, S) of each restart, NaN if not finite
+    accepted: np.ndarray  # (N, S) whether the attacker, without the original, deems it a success
+    evaluations: int  # total number of gradients
 
     @property
     def successes(self) -> int:
-        """Starts with an MSE below `SUCCESS`."""
+        """Number of restarts with an MSE below `SUCCESS`."""
         return int(np.sum(self.errors < SUCCESS))
 
     @property
     def share(self) -> float:
-        """Successes among all starts."""
+        """Fraction of successful restarts."""
         return self.successes / self.errors.size
 
     def each(self, count: int) -> Facts:
-        """Seconds for each of `count`, empty if there is none."""
+        """Seconds per one of `count`; empty if that is 0."""
         return {"seconds": self.seconds / count if count else float("nan")}
 
 
 def table_rows(
     models: ModelFile, targets: TargetSet, *, images: int, starts: int, outer: int, threads: int
 ) -> list[Facts]:
-    """`rows` of a model's first draw and the first `images` images."""
+    """`rows` for a model's first seed and the first `images` images."""
     chain, count = models.chains[0], min(images, len(targets.images))
     originals = np.stack([targets.inputs(i)[0] for i in range(count)])
     limits = (targets.offset, targets.offset + 1.0)
@@ -70,18 +70,12 @@ def table_rows(
 
 
 def rows(case: Case, *, outer: int = 300, threads: int) -> list[Facts]:
-    """Rows: seconds for each image with all its starts, each evaluation, each success.
+    """Rows: seconds per image with all its restarts, per evaluation, per success.
 
-    Both ways get `outer` times `INNER` evaluations for each start, the same starts, and float32.
-    Errors are medians of the MSE over starts.
-
-    Parameters
-    ----------
-    outer
-        Calls of PyTorch's L-BFGS; DLG's authors make 300.
-    threads
-        Most threads; each side takes its fastest number of 1 ... `threads`, tried for `TRIAL`
-        outer steps.
+    Both implementations get `outer` times `INNER` evaluations per restart (DLG's authors make 300
+    calls of PyTorch's L-BFGS), the same initializations, and float32. Errors are medians of the MSE
+    over restarts. Each side uses its fastest number of 1 ... `threads`, found with `TRIAL` outer
+    steps.
     """
     first = case.views[0]
     assert first.starts is not None
@@ -120,10 +114,7 @@ def rows(case: Case, *, outer: int = 300, threads: int) -> list[Facts]:
 
 
 def closed_form_row(case_path: str, *, evaluations: int, threads: int) -> Facts:
-    """One image by R-GAP (ours) and by one start of DLG (reference), from one float32 gradient.
-
-    Errors are the MSE of either.
-    """
+    """One image by R-GAP (ours) and by one restart of DLG, from one float32 gradient; with MSEs."""
     case = cases.read(case_path)
     attack = Dlg(iterations=evaluations, precision="float64")
     with _threads(threads):
@@ -140,7 +131,7 @@ def closed_form_row(case_path: str, *, evaluations: int, threads: int) -> Facts:
 
 
 def ours(case: Case, evaluations: int) -> Outcome:
-    """All images and starts at once."""
+    """All images and restarts at once."""
     given = case.views[0].starts
     assert given is not None
     options: dict[str, Any] = {
@@ -152,7 +143,7 @@ def ours(case: Case, evaluations: int) -> Outcome:
 
 
 def fastest(run: Callable[[], Outcome], most: int) -> int:
-    """Number of threads, 1 ... `most`, with which `run` takes least time."""
+    """Number of threads, 1 ... `most`, with which `run` is fastest."""
     seconds = {}
     for count in range(1, most + 1):
         with _threads(count):
@@ -161,7 +152,7 @@ def fastest(run: Callable[[], Outcome], most: int) -> int:
 
 
 def reference(case: Case, outer: int) -> Outcome:
-    """Each image and start by itself, as DLG's authors run it, the label known."""
+    """Each image and restart by itself, as in DLG's authors' code, the label known."""
 
     def loop(view: AttackerView, _: int) -> Reconstruction:
         assert view.starts is not None
@@ -172,7 +163,7 @@ def reference(case: Case, outer: int) -> Outcome:
 
 
 def _plain(view: AttackerView, start: np.ndarray, outer: int) -> Reconstruction:
-    """One start of the reference; `loss` is relative to the shared gradient's squared norm."""
+    """One restart of the reference; `loss` is relative to the shared gradient's squared norm."""
     client = PlainClient(view)
     label = torch.tensor(view.labels)
     image = torch.from_numpy(start).clone().requires_grad_()

@@ -21,12 +21,12 @@ Distances = Callable[[torch.Tensor], torch.Tensor]
 
 
 def batched(view: AttackerView, size: int, device: torch.device) -> Distances:
-    """As the attack evaluates `size` candidates: together."""
+    """Evaluate `size` candidates together, as the attack does."""
     return Population(_member(view, device), size).distances
 
 
 def single(view: AttackerView, device: torch.device) -> Distances:
-    """The same code with one candidate at a time."""
+    """Evaluate one candidate at a time with the same code."""
     population = Population(_member(view, device), 1)
 
     def distances(images: torch.Tensor) -> torch.Tensor:
@@ -36,7 +36,7 @@ def single(view: AttackerView, device: torch.device) -> Distances:
 
 
 def reference(view: AttackerView, device: torch.device) -> Distances:
-    """One candidate at a time by automatic derivatives, as one writes it first."""
+    """Evaluate one candidate at a time by automatic differentiation, the straightforward way."""
     client, label = PlainClient(view, device=device), torch.tensor(view.labels, device=device)
     norm = torch.stack([target.square().sum() for target in client.shared]).sum()
 
@@ -47,7 +47,7 @@ def reference(view: AttackerView, device: torch.device) -> Distances:
 
 
 def _member(view: AttackerView, device: torch.device) -> Members:
-    """One search for the image of a view, in evaluation mode."""
+    """Optimisation for the image of a view, in evaluation mode."""
     network = BranchGradients(view.chain, view.weights, view.loss, mode="evaluation", device=device)
     squares = [np.sum(value.astype(np.float64) ** 2) for value in view.gradients.values()]
     scale = 1.0 / np.sqrt(sum(squares))
@@ -84,7 +84,7 @@ def population_row(given: Settings, *, population: int, rounds: int = 2, device:
 
 
 def timed(side: str, given: Settings, population: int, device: str) -> Facts:
-    """One side in this process; candidates are images, held against the gradient of another."""
+    """One side in this process; candidates are images, evaluated on another image's gradient."""
     found, chosen = stored(**given, count=max(PASSES * SEEN, population + 1)), pick_device(device)
     view = found.case(1).views[0]
     sides: dict[str, Callable[[], Distances]] = {
@@ -94,7 +94,7 @@ def timed(side: str, given: Settings, population: int, device: str) -> Facts:
     }
     distances = sides[side]()
     candidates = torch.from_numpy(found.inputs[1 : population + 1, None]).to(chosen)
-    # Kernels are chosen in the first pass.
+    # Warm up: kernels are chosen in the first pass.
     distances(candidates)
     begin = time.perf_counter()
     values = distances(candidates).cpu().double().numpy()

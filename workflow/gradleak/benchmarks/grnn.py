@@ -1,4 +1,4 @@
-"""Speed of GRNN against the loop that one writes first: one image, a graph of a graph."""
+"""Speed of GRNN against a straightforward loop: one image, a graph of a graph."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gradleak.benchmarks.runner import Facts
 from gradleak.gradients import DTYPES, pick_device
 from gradleak.matching.generators import FIRST, Layout, draw
 
-# Images at once, as many as a processor takes.
+# Images at a time, as many as on a CPU.
 IMAGES = 16
 # Iterations per second of the authors' code on one core: 1,000 for one image in 27 s, on a LeNet of
 # 6 and 16 filters.
@@ -26,7 +26,7 @@ AUTHORS = 37
 
 
 class PlainGenerator(nn.Module):
-    """One generator of PyTorch's own layers, with the weights that `draw` gave."""
+    """One generator of PyTorch's own layers, with the weights given by `draw`."""
 
     def __init__(self, layout: Layout, drawn: Mapping[str, np.ndarray]) -> None:
         super().__init__()
@@ -86,9 +86,9 @@ def plain(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> tuple[torch.Tensor, list[float]]:
-    """Best images (K, C, H, W) of one search with the attack's defaults, and its objective.
+    """Best images (K, C, H, W) of one run with the attack's defaults, and its objective.
 
-    The objective is relative to the squared norm of the shared gradient, as that of `Grnn`.
+    The objective is relative to the squared norm of the shared gradient, like that of `Grnn`.
     """
     attack = Grnn(**settings)
     layout = Layout(view.chain.input, view.chain.classes, attack.latent)
@@ -120,7 +120,7 @@ def _variation(x: torch.Tensor) -> torch.Tensor:
 
 
 def grnn_row(given: searches.Settings, *, iterations: int, **options: Any) -> Facts:
-    """Row for a model's first draw in evaluation mode; options are those of `iteration_row`."""
+    """Row for a model's first seed in evaluation mode; options are those of `iteration_row`."""
     found = searches.iteration_row(
         "GRNN",
         "grnn:timed",

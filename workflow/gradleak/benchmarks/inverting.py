@@ -1,4 +1,4 @@
-"""Speed of Inverting Gradients on residual networks against the loop that one writes first."""
+"""Speed of Inverting Gradients on residual networks against a straightforward loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gradleak.benchmarks.runner import Facts
 from gradleak.gradients import DTYPES, pick_device
 from gradleak.matching.branches import BranchGradients
 
-# Images at once on an accelerator, which would take all.
+# Images at a time on an accelerator, which would take all.
 MOST = 64
 
 
@@ -33,7 +33,7 @@ def attack(
 def plain(
     view: AttackerView, settings: searches.Settings, dtype: torch.dtype, device: torch.device
 ) -> Reconstruction:
-    """Best image (1, C, H, W) of one search from the view's start."""
+    """Best image (1, C, H, W) of one run from the view's initialization."""
     assert view.starts is not None
     client = searches.PlainClient(view, dtype, device)
     label = torch.tensor(view.labels, device=device)
@@ -71,9 +71,9 @@ def _variation(x: torch.Tensor) -> torch.Tensor:
 
 
 def inverting_row(given: searches.Settings, *, iterations: int, **options: Any) -> Facts:
-    """Row for a model's first draw in evaluation mode, with running statistics of some images.
+    """Row for a model's first seed in evaluation mode, with running statistics of some images.
 
-    As many images are attacked as the attack computes at once. Options: see `iteration_row`.
+    As many images are attacked as the attack processes at once. Options: see `iteration_row`.
     """
     return searches.iteration_row(
         "Inverting Gradients",

@@ -1,4 +1,4 @@
-"""What a lock costs in training: steps of one network with it and without, one after the other."""
+"""Cost of a lock in training: steps of one network with it and without, in turns."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from gradleak.training.recipe import Recipe
 LOCK = Lock(1024, Activation("relu"))
 BATCH = 64
 PRECISIONS = ("float32", "auto")
-# Steps that are left out at the start: the first allocate.
+# Steps to skip at the start, which allocate memory.
 WARM = 3
 
 
 def networks(kind: str, width: int) -> dict[str, Chain]:
     """DLG's LeNet for MNIST, or a residual network for CIFAR-10: without a lock and with one.
 
-    Both have a norm where the lock is; LeNet has it for the lock's sake, so ``bare`` is without.
+    Both have a norm where the lock is; LeNet has it only for the lock, so ``bare`` is without.
     LeNet is as FedKL trains it, with `width` filters and ReLU.
     """
     specs: tuple[ConvSpec | LinearSpec, ...]
@@ -68,7 +68,7 @@ def seconds(learning: dict[str, Learner], steps: int, batch: int) -> dict[str, n
     labels = torch.randint(10, (batch,), generator=generator).to(first.device)
     spent: dict[str, list[float]] = {name: [] for name in names}
     for step in range(WARM + steps):
-        # Each starts in turn: who follows whom is worth 1 % on a small network.
+        # Rotate the order, which matters by 1 % on a small network.
         first_up = step % len(names)
         for name in names[first_up:] + names[:first_up]:
             learner = learning[name]
@@ -83,17 +83,17 @@ def seconds(learning: dict[str, Learner], steps: int, batch: int) -> dict[str, n
 def lock_rows(
     *, device: str, threads: int, steps: int, kind: str = "resnet20", width: int = 16
 ) -> list[Facts]:
-    """Seconds of a training step with the lock and without, in float32 and as trainings run.
+    """Seconds of a training step with the lock and without, in float32 and in training's precision.
 
-    Both are medians over steps that take turns in one process, so that other work on the machine
-    meets both alike; the note has the median of the quotients of steps that follow each other.
+    Both are medians over steps that take turns in one process, so that other load on the machine
+    affects both alike; the note has the median ratio of consecutive steps.
     """
     job = {"device": device, "steps": steps, "kind": kind, "width": width}
     out = []
     for precision in PRECISIONS:
         found = measure("lock:timed", threads=threads, precision=precision, **job)
         ours, plain = ({"seconds": found[name]} for name in ("locked", "plain"))
-        # Where the network has no norm of its own.
+        # For a network without its own norm.
         beside = found.get("norm and lock")
         more = f", norm and lock against neither {_percent(beside)}" if beside else ""
         note = (

@@ -26,13 +26,13 @@ from gradleak.servers.secret import Secrets
 from gradleak.targets import Images, TargetSet, read
 
 REPEATS = 3
-# Labels that the plain loop does; its time is taken in proportion.
+# Labels that the plain loop processes; its time is extrapolated.
 LOOPED = 2
 
 
 @dataclass(frozen=True)
 class Sent:
-    """Draw 0 of a model file, and the first images of a target set's first batch."""
+    """First seed of a model file, and the first images of a target set's first batch."""
 
     chain: Chain
     weights: dict[str, np.ndarray]
@@ -56,19 +56,15 @@ def rows(
 ) -> list[Facts]:
     """Time the gradient of one batch, its inversion as published, and a plain loop for the same.
 
-    Parameters
-    ----------
-    model, secret, targets
-        Files: what an MKOR server sends and keeps, and the batch.
-    threads
-        Of all that is timed, since PyTorch and NumPy gain from them alike.
+    `model`, `secret` and `targets` are files: weights sent and kept by an MKOR server, and the
+    batch. All parts use `threads`, since PyTorch and NumPy benefit alike.
     """
     view, gradient_s = _seen(model, secret, targets, loss, images, threads)
     first, found = _inversion(Mkor(), view, gradient_s, "", threads)
     chain, kept = view.chain, view.secret
     assert kept is not None
     paths = plan(chain, kept.settings.get("shifts"))
-    # One class's features again from its image, so that the loop has what the inversion had.
+    # Recompute one class's features from its image, as input of the loop.
     features = kept.values["references"][:2]
     values = describers(chain, view.weights, paths, kept, features)
     _, loop_s = _timed(lambda: loop(chain, paths, values[:LOOPED]))
@@ -90,7 +86,7 @@ def cross_entropy_row(model: str, secret: str, targets: str, *, images: int, thr
 def _seen(
     model: str, secret: str, targets: str, loss: str, images: int, threads: int
 ) -> tuple[AttackerView, float]:
-    """What a malicious server sees of a batch, and the seconds that the gradient took."""
+    """View of a malicious server on a batch, and the seconds that the gradient took."""
     torch.set_num_threads(threads)
     given = sent(model, targets, images)
     inputs = given.targets.inputs(0)
@@ -113,7 +109,7 @@ def _seen(
 def _inversion(
     attack: Mkor, view: AttackerView, gradient_s: float, kind: str, threads: int
 ) -> tuple[Facts, Reconstruction]:
-    """Row of an inversion beside its gradient, and what it gave."""
+    """Row of an inversion beside its gradient, and the reconstruction."""
     found, seconds = _timed(lambda: attack.run(view, 0), REPEATS)
     share = 100 * seconds / gradient_s
     return row(
@@ -147,9 +143,9 @@ def soteria_row(model: str, targets: str, *, threads: int) -> Facts:
 
 
 def memory_row(model: str, targets: str, *, images: int, threads: int) -> Facts:
-    """Peak memory of the gradient of a large batch, which passes in parts.
+    """Peak memory of the gradient of a large batch, which is processed in parts.
 
-    `reference_mib` is what the activations of the whole batch at once would take, by their number.
+    `reference_mib` is the size of the activations of the whole batch at once, by their number.
     """
     options = {"model": model, "targets": targets, "images": images}
     found = measure("mkor:timed", threads=threads, **options)
@@ -163,7 +159,7 @@ def memory_row(model: str, targets: str, *, images: int, threads: int) -> Facts:
 
 
 def timed(model: str, targets: str, images: int) -> Facts:
-    """Capture the classifier's gradient of a batch in this process, which needs not hold it all."""
+    """Capture the classifier's gradient of a batch in this process, which never holds all of it."""
     given = sent(model, targets, images)
     batch = given.targets.batch(0)
     _, seconds = _timed(lambda: given.gradient(batch, kept="classifier"))
@@ -178,7 +174,7 @@ def timed(model: str, targets: str, images: int) -> Facts:
 
 
 def _timed(what: Callable[[], Any], repeats: int = 1) -> tuple[Any, float]:
-    """What is returned, and the best time of several."""
+    """Return value, and the best time of several repeats."""
     best = math.inf
     for _ in range(repeats):
         begin = time.perf_counter()
@@ -188,7 +184,7 @@ def _timed(what: Callable[[], Any], repeats: int = 1) -> tuple[Any, float]:
 
 
 def loop(chain: Chain, paths: Plan, values: np.ndarray) -> np.ndarray:
-    """Eq. (17) to (19) as they are written, label after label and pixel after pixel.
+    """Eq. (17) to (19) implemented literally, label after label and pixel after pixel.
 
     `paths` are MKOR's in the network, `values` describers (B, channels, H, W).
     """

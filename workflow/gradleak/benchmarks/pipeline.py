@@ -28,7 +28,7 @@ HERE = ROOT.parents[1]
 
 def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Snakemake in a copy of the tree; output and errors as text."""
-    # It finds the package of its own copy, and sets threads itself.
+    # The copy uses its own package, and sets threads itself.
     mine = ("PYTHONPATH", *THREADS)
     return subprocess.run(
         [sys.executable, "-m", "snakemake", *arguments],
@@ -41,7 +41,7 @@ def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]
 
 
 def make(folder: Path, *arguments: str) -> None:
-    """Make a target, the last argument, in a copy of the tree, or say why it could not be made."""
+    """Make a target, the last argument, in a copy of the tree; `ArtifactError` if that fails."""
     done = snakemake(folder, *arguments)
     if done.returncode:
         raise ArtifactError(
@@ -67,7 +67,7 @@ def copy_tree(root: Path, folder: Path, overrides: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Run:
-    """What a run of the pipeline from empty results took."""
+    """Cost of a run of the pipeline from empty results."""
 
     wall: float  # seconds from the start of Snakemake to its end
     all_cpu: float  # user and system seconds of Snakemake and of all its jobs
@@ -76,10 +76,7 @@ class Run:
 
 
 def run(target: str, overrides: dict[str, Any], cores: int, root: Path = HERE) -> Run:
-    """Make a file or rule in a copy of the tree that has no results yet.
-
-    `overrides` are top-level keys of config.yaml that differ.
-    """
+    """Make a file or rule in a copy of the tree without results, under config `overrides`."""
     with tempfile.TemporaryDirectory(prefix="gradleak-pipeline-") as name:
         folder = Path(name)
         copy_tree(root, folder, overrides)
@@ -94,20 +91,17 @@ def run(target: str, overrides: dict[str, Any], cores: int, root: Path = HERE) -
 
 
 def wall_time(target: str, overrides: dict[str, Any], cores: int, root: Path = HERE) -> Facts:
-    """Wall time of `run` against the CPU time of Snakemake and all its jobs.
-
-    `ratio` is the number of cores kept busy.
-    """
+    """Wall time of `run` against all its CPU time; `ratio` is the number of cores kept busy."""
     took = run(target, overrides, cores, root)
     note = f"from empty results on {cores} cores: wall time against CPU time of all processes"
     return _row(f"pipeline {target}", took.wall, took.all_cpu, note)
 
 
 def overhead_rows(target: str, overrides: dict[str, Any], root: Path = HERE) -> list[Facts]:
-    """What Snakemake adds to its jobs on two cores, and what the second core gains.
+    """Overhead of Snakemake on two cores, and the gain of the second core.
 
-    In the first row `reference_s` is the jobs' CPU time divided by two, what jobs without gaps
-    between them would take; in the second, the wall time on one core.
+    In the first row `reference_s` is the jobs' CPU time divided by two, their time without gaps
+    between them; in the second, the wall time on one core.
     """
     two, one = (run(target, overrides, cores, root) for cores in (2, 1))
     least, name = two.jobs_cpu / 2, f"pipeline {target}, {overrides['scale']}"

@@ -1,4 +1,4 @@
-"""R-GAP and c(M) against the plain dense way, each measured in a fresh process."""
+"""R-GAP and c(M) against the dense reference, each measured in a fresh process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _dense(case: Case) -> Facts:
 
 
 def _layers(case: Case) -> Facts:
-    """Every convolution's system by itself, built and solved from its weight and delta."""
+    """Build and solve every convolution's system by itself, from its weight and delta."""
     seconds: dict[str, float] = {}
 
     def solve(task: LayerTask) -> LayerAnswer:
@@ -57,7 +57,7 @@ def _systems(case: Case) -> Iterator[LayerSystem]:
 
 
 def _index(case: Case) -> Facts:
-    """c(M) as it is reported, from weights and dJ/dZ."""
+    """c(M) as reported, from weights and dJ/dZ."""
     chain = case.chain
     follows = [behind(chain, layer) for layer in chain.convolutions]
     ranks, methods, _ = zip(*map(reported_rank, _systems(case), follows), strict=True)
@@ -70,7 +70,7 @@ def _sizes(case: Case) -> Facts:
     return {"index": value, "exact": exact}
 
 
-# What is timed: from gradient to image, or from weights and dJ/dZ to ranks.
+# Timed tasks: from gradient to image, or from weights and dJ/dZ to ranks.
 TASKS: dict[str, Callable[[Case], Facts]] = {
     "rgap": lambda case: {"image": RGap().run(case.view, 0).image},
     "rgap_balanced": lambda case: {"image": RGap(rows="balanced").run(case.view, 0).image},
@@ -86,7 +86,7 @@ TASKS: dict[str, Callable[[Case], Facts]] = {
 
 
 def timed(what: str, path: str, repeats: int) -> Facts:
-    """Run one of `TASKS` on fresh copies of a case; the least seconds of all and of each layer."""
+    """Run one of `TASKS` on fresh copies of a case; least seconds in total and of each layer."""
     found: Facts = {}
     seconds, layers = [], []
     for _ in range(repeats):
@@ -109,8 +109,8 @@ def measured(what: str, path: str, repeats: int = 1, threads: int = 1) -> Facts:
 def attack_rows(path: str, *, threads: int, repeats: int = REPEATS) -> list[Facts]:
     """R-GAP from gradient to image, and each of its layer systems, against dense least squares.
 
-    Errors are the MSE of either image; the note holds the relative difference
-    ||ours − reference|| / ||reference|| of the two.
+    Errors are the MSE of either image; the note holds their relative difference
+    ||ours − reference|| / ||reference||.
     """
     chain = cases.read(path).chain
     ours, layers = (measured(task, path, repeats) for task in ("rgap", "rgap_layers"))
@@ -128,10 +128,10 @@ def attack_rows(path: str, *, threads: int, repeats: int = REPEATS) -> list[Fact
 
 
 def float32_row(path: str, *, threads: int, repeats: int = REPEATS) -> Facts:
-    """R-GAP with balanced rows against NumPy's least squares of float32 data, as its authors.
+    """R-GAP with balanced rows against NumPy's least squares of float32 data, like its authors.
 
-    The case holds float32 gradients. Padded pixels are unknowns of the reference, as they are
-    of the authors' matrices. The note has the MSE of our solver in their arithmetic.
+    The case holds float32 gradients. Padded pixels are unknowns of the reference, as in the
+    authors' matrices. The note has the MSE of our solver in their arithmetic.
     """
     theirs = measured("rgap_single", path)
     return row(
@@ -144,9 +144,8 @@ def float32_row(path: str, *, threads: int, repeats: int = REPEATS) -> Facts:
 
 
 def rank_rows(path: str, *, threads: int, repeats: int = REPEATS) -> list[Facts]:
-    """c(M) three ways against SVD of dense matrices.
+    """c(M) as reported, by numerical ranks only, and from sizes alone, against dense SVD.
 
-    As it is reported, by numerical ranks only, and from the sizes of the layers alone.
     `ours_error` is the largest difference of a layer's rank from the reference's; from sizes
     alone, the difference of c(M).
     """

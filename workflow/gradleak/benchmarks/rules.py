@@ -1,4 +1,4 @@
-"""What the rules of benchmarks ask for, as functions of their wildcards."""
+"""Inputs and parameters of the benchmarks' rules, as functions of their wildcards."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Benchmarks:
         return [gradient.format(experiment=PAIR, model=m, defence=defence) for m in entry.models]
 
     def pair_seeds(self, wildcards: Any) -> int:
-        """Draws of weights for the comparison: few tell optimisers and starts apart."""
+        """Number of seeds for the comparison; few suffice for optimisers and initializations."""
         return self.config.experiments[PAIR].few
 
     def copa_default(self, wildcards: Any) -> Settings:
@@ -38,7 +38,7 @@ class Benchmarks:
         return plain(self.config, "trainings", name) | few
 
     def run_overrides(self, wildcards: Any) -> Settings:
-        """Keys of config.yaml as they hold in this run; real images are taken from their place."""
+        """Keys of config.yaml as in this run; real images are taken from their place."""
         config = self.config
         data = config.data.model_dump(mode="json")
         if config.images == "real":
@@ -47,6 +47,6 @@ class Benchmarks:
         return {**case, "data": data}
 
     def few_overrides(self, wildcards: Any) -> Settings:
-        """The same, with few images and steps: enough to see what threads gain."""
+        """The same, with few images and steps: enough to measure the gain from threads."""
         few = shortened(self.config.model_dump(mode="json", exclude_unset=True))
         return self.run_overrides(wildcards) | few

@@ -1,7 +1,7 @@
 """Measurements in fresh processes: ``python -m gradleak.benchmarks.runner TASK OPTIONS``.
 
-A task is a function of a module of this folder, ``module:function``. It takes options, given as
-JSON, and returns facts, printed as JSON: `seconds`, which it took itself, and what rows tell of it.
+A task is a function of a module of this folder, ``module:function``. It takes options as JSON, and
+returns facts, printed as JSON: its own `seconds`, and values for the rows.
 """
 
 from __future__ import annotations
@@ -36,23 +36,15 @@ def environment(threads: int) -> dict[str, str]:
 
 
 def last_line(text: str) -> str:
-    """Last line of a program's output that is not empty."""
+    """Last non-empty line of a program's output."""
     return next((line for line in reversed(text.splitlines()) if line.strip()), "no message")
 
 
 def measure(task: str, *, threads: int = OURS_THREADS, **options: Any) -> Facts:
-    """Run a task in a fresh process.
+    """Run a task in a fresh process; `ArtifactError` if it fails, for instance for lack of memory.
 
-    Returns
-    -------
-    dict
-        What the task returned, arrays as lists, with `mib`, by how much the process grew at most
-        beyond what its imports took, and `peak_mib`, its highest resident memory.
-
-    Raises
-    ------
-    ArtifactError
-        If the process ends with an error, for instance for want of memory.
+    Returns the task's facts, arrays as lists, with `mib`, the largest growth of the process beyond
+    its imports, and `peak_mib`, its highest resident memory.
     """
     done = subprocess.run(
         [sys.executable, "-m", "gradleak.benchmarks.runner", task, json.dumps(options)],
@@ -73,7 +65,7 @@ def measure(task: str, *, threads: int = OURS_THREADS, **options: Any) -> Facts:
 def in_turns(
     task: str, sides: Sequence[Any], *, rounds: int, threads: int = OURS_THREADS, **options: Any
 ) -> list[Facts]:
-    """Fastest run of a task with each `side`; they take turns, so that all meet one load."""
+    """Fastest run of a task with each `side`; sides take turns, so that load affects all alike."""
     best: list[Facts] = [{"seconds": math.inf} for _ in sides]
     for _ in range(rounds):
         for number, side in enumerate(sides):
@@ -85,7 +77,7 @@ def in_turns(
 def row(
     what: str, ours: Mapping[str, Any], reference: Mapping[str, Any], note: str
 ) -> dict[str, Any]:
-    """One row of speed.csv from the `seconds`, and `mib` and `error` where given, of two sides."""
+    """One row of speed.csv from the `seconds`, and optional `mib` and `error`, of two sides."""
     out = {"what": what, "ours_s": ours["seconds"], "reference_s": reference["seconds"]}
     out["ratio"] = out["reference_s"] / out["ours_s"]
     for name in ("mib", "error"):
@@ -96,8 +88,8 @@ def row(
 
 
 def main(task: str, options: Mapping[str, Any]) -> Facts:
-    """Run a task in this process, and add what memory it took."""
-    keep_freed_memory()  # as every job of the pipeline does; references get the same
+    """Run a task in this process, and add its memory use."""
+    keep_freed_memory()  # as in every job of the pipeline, and for references alike
     module, _, function = task.partition(":")
     run = getattr(import_module(f"gradleak.benchmarks.{module}"), function)
     before = psutil.Process().memory_info().rss / 2**20

@@ -1,4 +1,4 @@
-"""What measurements of searches share: gradients to attack, and ours against a plain loop."""
+"""Common parts of measurements of optimisation-based attacks: gradients, ours and a plain loop."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from gradleak.models import files
 from gradleak.models.build import load, with_statistics
 from gradleak.models.chain import Chain
 
-# Forward passes behind the running statistics, and images in each.
+# Forward passes for the running statistics, and images in each.
 PASSES, SEEN = 4, 64
 
 Settings = Mapping[str, Any]
-# Searches for the images of views, each with a seed.
+# Attack on several views, each with a seed.
 RunMany = Callable[
     [Sequence[AttackerView], Sequence[int]], Sequence[Reconstruction | GradleakError]
 ]
@@ -36,13 +36,13 @@ RunMany = Callable[
 class Case:
     """Gradients to attack, and the images behind them."""
 
-    views: list[AttackerView]  # one for each image, with its label and S starts
-    images: np.ndarray  # (N, 1, C, H, W), as the network is fed with them
+    views: list[AttackerView]  # one for each image, with its label and S initializations
+    images: np.ndarray  # (N, 1, C, H, W), network inputs
 
 
 @dataclass(frozen=True)
 class Network:
-    """A network, and images in the range that it is fed with."""
+    """A network, and images in its input range."""
 
     chain: Chain
     weights: Mapping[str, np.ndarray]
@@ -68,7 +68,7 @@ class Network:
 
 
 class PlainClient:
-    """A network as one writes it first, and the gradient that a search is to match."""
+    """A network implemented the straightforward way, and the gradient to match."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class PlainClient:
     def gradient(
         self, x: torch.Tensor, target: torch.Tensor, *, graph: bool = True
     ) -> tuple[torch.Tensor, ...]:
-        """Gradient of the cross-entropy by every parameter, with a graph of how it was made."""
+        """Gradient of the cross-entropy by every parameter, optionally with its graph."""
         loss = functional.cross_entropy(self._module(x), target)
         return torch.autograd.grad(loss, self._parameters, create_graph=graph)
 
@@ -104,10 +104,10 @@ def stored(
     *,
     settle: bool = True,
 ) -> Network:
-    """Read the first draw of a model file, and the first images of a data set and split.
+    """Read the first seed of a model file, and the first images of a data set and split.
 
-    Networks are fed with (pixels + offset) / deviation, the two of `scale`. If asked to `settle`,
-    the weights get running statistics of these images.
+    Inputs are (pixels + offset) / deviation, the two of `scale`. With `settle`, the weights get
+    running statistics of these images.
     """
     models, data = files.read(model), arrays.load(dataset, *source)
     chain, (offset, deviation) = models.chains[0], scale
@@ -123,7 +123,7 @@ def stored(
 def settled(
     chain: Chain, weights: Mapping[str, np.ndarray], images: np.ndarray
 ) -> dict[str, np.ndarray]:
-    """Weights with running statistics of these images (N, C, H, W), as a trained network has."""
+    """Weights with running statistics of images (N, C, H, W), as after training."""
     module = load(chain, with_statistics(chain, weights), torch.float32).train()
     for norm in module.modules():
         if isinstance(norm, nn.BatchNorm2d):
@@ -136,14 +136,14 @@ def settled(
 
 
 def one_by_one(loop: Callable[[AttackerView, int], Reconstruction]) -> RunMany:
-    """A search of each image by itself, by a loop for one view and seed."""
+    """Attack each image by itself, by a loop for one view and seed."""
     return lambda views, seeds: [loop(*each) for each in zip(views, seeds, strict=True)]
 
 
 def searched(
     run_many: RunMany, views: Sequence[AttackerView]
 ) -> tuple[list[Reconstruction], float]:
-    """Answers of a search to all views, and the seconds that it took."""
+    """Reconstructions of all views, and the seconds that they took."""
     begin = time.perf_counter()
     found = run_many(views, range(len(views)))
     seconds = time.perf_counter() - begin
@@ -164,7 +164,7 @@ def timed(
 ) -> Facts:
     """Seconds for an iteration of one image, and the MSE of its pixels in 0..1."""
     chosen = pick_device(device).type
-    # Kernels are chosen in the first iteration.
+    # Warm up: kernels are chosen in the first iteration.
     searched(attack({**settings, "iterations": 1}, device=chosen), case.views)
     found, seconds = searched(attack(settings, device=chosen), case.views)
     errors = [mse(images, a.images) for images, a in zip(case.images, found, strict=True)]

@@ -1,4 +1,4 @@
-"""Rows of speed.csv: ours against the plain way, in one run on one machine."""
+"""Rows of speed.csv: ours against plain references, in one run on one machine."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ COLUMNS = [
 
 
 def groups(given: Any, params: Any, threads: int) -> Iterator[list[Facts]]:
-    """Measure one thing after the other; `given` and `params` are those of the rule `speed`."""
+    """Measure one group after the other; `given` and `params` are those of the rule `speed`."""
     yield [pipeline.wall_time(params.target, params.overrides, threads)]
     with tempfile.TemporaryDirectory(prefix="gradleak-speed-") as folder:
         yield from _closed_forms(given, params, threads, Path(folder))
@@ -88,7 +88,7 @@ def _searches(given: Any, params: Any) -> Iterator[list[Facts]]:
 
 
 def _source(params: Any) -> tuple[str, str]:
-    """Data set and split of the training."""
+    """Data set and split of the training run."""
     return resolve(params.training["dataset"], params.images), params.training["split"]
 
 

@@ -1,4 +1,4 @@
-"""What a second thread gains: the same jobs on one and on two."""
+"""Gain from a second thread: the same jobs on one and on two."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from gradleak import sidecars
 from gradleak.benchmarks.pipeline import HERE, copy_tree, make
 
-Run = dict[str, Any]  # what a sidecar says of a job
+Run = dict[str, Any]  # a job's record in its sidecar
 COUNTS = (1, 2)
-# Two jobs side by side do twice the work, so a second thread must come near that to be worth it.
+# Two parallel jobs do twice the work, so a second thread must gain nearly as much.
 WORTH = 1.5
-# Images and steps that are enough to see how a job's time divides; the networks stay as they are.
+# Reduced images and steps that keep the proportions of a job's time; networks are unchanged.
 FEW = {"count": 2, "seeds": 1, "iterations": 60, "generations": 10, "starts": 2, "epochs": 1}
 
 
@@ -38,8 +38,9 @@ def compare(
     """Make each artifact on one thread and on two, in a copy of the tree; a row for each.
 
     `seconds_1` and `seconds_2` are wall seconds of the job's process, imports included, the better
-    of two runs each, taken in turns; `gain` is their ratio; `declared` what the rule asks for,
-    `fastest` what `WORTH` makes of the gain. `overrides` are top-level keys of config.yaml.
+    of two runs each, taken in turns; `gain` is their ratio; `declared` is the rule's number of
+    threads, `fastest` follows from the gain and `WORTH`. `overrides` are top-level keys of
+    config.yaml.
     """
     rows, cores = [], ("--cores", str(max(COUNTS)))
     with tempfile.TemporaryDirectory(prefix="gradleak-threads-") as name:

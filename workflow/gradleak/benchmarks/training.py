@@ -1,4 +1,4 @@
-"""Speed of the training engine against the loop that PyTorch's own tutorials write."""
+"""Speed of the training engine against the loop of PyTorch's tutorials."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from gradleak.training.learner import EVALUATED, seed_of
 from gradleak.training.outputs import recipe_of, split_of
 from gradleak.training.recipe import Recipe
 
-# Processes that load images for the plain loop: what it may choose from.
+# Candidate numbers of loader processes of the plain loop.
 WORKERS = (0, 2)
-# What images are counted in.
+# Unit of image counts.
 COUNTED = 1000
 ARITHMETIC = {"mixed": "bfloat16", "float32": "float32"}
 
@@ -36,14 +36,14 @@ Weights = dict[str, np.ndarray]
 
 
 def now(device: torch.device) -> float:
-    """Seconds on the clock once the device has done all that it was given."""
+    """Clock in seconds once the device has finished all its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
 
 
 def _facts(ends: list[float], images: int, loss: float, accuracy: float, kind: str) -> Facts:
-    """What a training gave that passed `images` in each epoch.
+    """Facts of a training run with `images` per epoch.
 
     `seconds` are for `COUNTED` images, from the end of the first epoch to that of the last, with a
     validation after each; `error` is the mean loss of the last epoch over its training images,
@@ -56,7 +56,7 @@ def _facts(ends: list[float], images: int, loss: float, accuracy: float, kind: s
 def ours(
     chain: Chain, weights: Mapping[str, np.ndarray], split: Split, recipe: Recipe, seed: int = 0
 ) -> tuple[Facts, Weights]:
-    """Train with the engine, at least two epochs; what `_facts` tells, and the last weights."""
+    """Train with the engine, at least two epochs; return `_facts` and the final weights."""
     ends: list[float] = []
     trainer = Trainer(chain, weights, split, recipe, seed)
     found = trainer.run(on_epoch=lambda rows: ends.append(now(split.train.device)))
@@ -66,7 +66,7 @@ def ours(
 
 
 class Pictures(Dataset):
-    """Images as torchvision's data sets give them: bytes in memory, each made a picture anew."""
+    """Images as returned by torchvision's data sets: bytes in memory, converted on each access."""
 
     def __init__(self, images: Images, steps: list[Any]) -> None:
         self._pixels, self._labels = images.pixels.cpu().numpy(), images.labels.cpu().tolist()
@@ -89,9 +89,9 @@ def plain(
     seed: int = 0,
     workers: int = 0,
 ) -> tuple[Facts, Weights]:
-    """Train in float32 as one writes it first: `DataLoader`, torchvision's transforms, SGD.
+    """Train in float32 the straightforward way: `DataLoader`, torchvision's transforms, SGD.
 
-    On a CPU images come in the order in which the engine takes them. Gives what `ours` does.
+    On a CPU images come in the engine's order. Returns the same as `ours`.
     """
     device = split.train.device
     module = load(chain, with_statistics(chain, weights), torch.float32).to(device)
@@ -142,7 +142,7 @@ def _loader(
 
 
 def _with(workers: int, device: torch.device) -> dict[str, Any]:
-    """How a `DataLoader` loads; workers stay, so that none starts in what is timed."""
+    """Options of a `DataLoader`; workers persist, so that none starts in the timed part."""
     pinned = device.type == "cuda"
     return {"num_workers": workers, "persistent_workers": workers > 0, "pin_memory": pinned}
 
@@ -171,10 +171,10 @@ def training_row(
     threads: int,
     rounds: int = 2,
 ) -> Facts:
-    """Seconds for `COUNTED` images by the engine and by the plain loop, of a model's first draw.
+    """Seconds for `COUNTED` images by the engine and by the plain loop, for a model's first seed.
 
     Errors are the mean training loss of the last epoch. `settings` are an entry of ``trainings``,
-    amounts as numbers, with two epochs at least; `source` is the data set and its split.
+    amounts as numbers, with at least two epochs; `source` is the data set and its split.
     """
     engine, *loops = in_turns(
         "training:timed",
@@ -208,7 +208,7 @@ def timed(
     source: tuple[str, str],
     device: str,
 ) -> Facts:
-    """One training in this process: by the plain loop with `side` workers, or by the engine."""
+    """One training run in this process: by the plain loop with `side` workers, or by the engine."""
     models, chosen = files.read(model), pick_device(device)
     chain, recipe = models.chains[0], recipe_of(settings)
     split = split_of(arrays.load(dataset, *source), settings, chosen)

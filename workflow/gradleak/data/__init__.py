@@ -1,1 +1,1 @@
-"""Data sets: what they are, how they are made, how they are read."""
+"""Data sets: catalogue, creation and reading."""

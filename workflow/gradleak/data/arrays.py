@@ -1,9 +1,9 @@
-"""Data sets as files: images and labels in one safetensors file, beside it its SHA-256.
+"""Data sets as files: images and labels in one safetensors file, with its SHA-256 beside it.
 
-A file is either ours (its header carries the pipeline's metadata, and a sidecar in the format of
-``sha256sum`` says what its bytes must be) or put there by hand on a machine without internet: its
+A file is either made by the pipeline (its header carries metadata, and a checksum file in the
+format of ``sha256sum`` stands beside it) or placed by hand on a machine without internet: its
 header then has the keys ``dataset``, ``split`` and ``classes`` (a JSON list), or none. The SHA-256
-of either is handed on, so that provenance can name the very bytes that were used.
+of either is passed on, so that provenance names the very bytes that were used.
 """
 
 from __future__ import annotations
@@ -31,43 +31,21 @@ REPLACE = "replace it, or delete it so that Snakemake makes it"
 
 @dataclass(frozen=True)
 class Dataset:
-    """Images with their labels.
+    """Images with their labels."""
 
-    Attributes
-    ----------
-    images
-        uint8, shape (N, C, H, W), in the data set's own order.
-    labels
-        int64, shape (N,), each from 0 to ``len(classes) - 1``.
-    classes
-        Names of the classes.
-    dataset, split
-        Id in the catalogue and part.
-    origin
-        ``embedded``, ``official``, ``own folder`` or ``by hand``.
-    sha256
-        Checksum of the file that it was read from; empty before it is saved.
-    """
-
-    images: np.ndarray
-    labels: np.ndarray
-    classes: list[str]
-    dataset: str
+    images: np.ndarray  # uint8 (N, C, H, W), in the data set's own order
+    labels: np.ndarray  # int64 (N,), each from 0 to ``len(classes) - 1``
+    classes: list[str]  # names of the classes
+    dataset: str  # id in the catalogue
     split: str
-    origin: str
-    sha256: str = ""
+    origin: str  # ``embedded``, ``official``, ``own folder`` or ``by hand``
+    sha256: str = ""  # checksum of the file that it was read from; empty before it is saved
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def take(self, indices: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-        """Images (K, C, H, W) and labels (K,) at `indices`.
-
-        Raises
-        ------
-        DataError
-            If an index is negative or not below the number of images.
-        """
+        """Images (K, C, H, W) and labels (K,) at `indices`; `DataError` for one out of range."""
         chosen = [int(index) for index in indices]
         for index in chosen:
             if not 0 <= index < len(self):
@@ -78,7 +56,7 @@ class Dataset:
         return self.images[chosen], self.labels[chosen]
 
     def identity(self) -> dict[str, str]:
-        """Return what provenance says of the images: data set, split, origin, checksum."""
+        """Return the provenance of the images: data set, split, origin, checksum."""
         return {
             "dataset": self.dataset,
             "split": self.split,
@@ -93,13 +71,7 @@ def sidecar(path: str | os.PathLike[str]) -> Path:
 
 
 def checksum(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
-    """Hexadecimal checksum of a file.
-
-    Raises
-    ------
-    DataError
-        If the file cannot be read.
-    """
+    """Hexadecimal checksum of a file; `DataError` if it cannot be read."""
     try:
         with Path(path).open("rb") as file:
             return hashlib.file_digest(file, algorithm).hexdigest()
@@ -113,12 +85,8 @@ def save(
 ) -> str:
     """Write a data set and its checksum file; return the checksum.
 
-    Raises
-    ------
-    DataError
-        If images or labels are not what the catalogue says; nothing is written then.
-    ArtifactError
-        If the files cannot be written.
+    Raises `DataError`, and writes nothing, if images or labels do not match the catalogue, and
+    `ArtifactError` if the files cannot be written.
     """
     _check(Path(path), data, None, "check what it was made from")
     metadata = {
@@ -137,10 +105,10 @@ def save(
 
 
 def is_by_hand(path: str | os.PathLike[str]) -> bool:
-    """Whether `path` exists and was not made by this pipeline.
+    """Return whether `path` exists and was not made by this pipeline.
 
-    A file that cannot be read counts as put there by hand unless a checksum file stands beside
-    it: a rule must never overwrite what somebody copied there, even half of it.
+    An unreadable file counts as placed by hand unless a checksum file stands beside it: a rule must
+    never overwrite what somebody copied there, even half of it.
     """
     if not Path(path).is_file():
         return False
@@ -159,20 +127,9 @@ def load(
 ) -> Dataset:
     """Read a data set and check it.
 
-    Parameters
-    ----------
-    path
-        The file.
-    dataset, split
-        What it must hold.
-    shape
-        Expected shape (C, H, W) of an image; by default that of the catalogue.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, truncated or altered, or holds arrays of another data set, shape
-        or dtype, or labels that name no class.
+    The file must hold `dataset` and `split`, with images of `shape` (C, H, W), by default that of
+    the catalogue. Raises `DataError` if it is missing, truncated or altered, or holds arrays of
+    another data set, shape or dtype, or labels out of range.
     """
     source = Path(path)
     if source.is_dir():

@@ -1,4 +1,4 @@
-"""Weights of the networks whose features LPIPS compares: their files, read, fetched and checked.
+"""Weights of the networks whose features LPIPS compares: read, download and check their files.
 
 The files lie in the folder ``lpips`` of ``data.root``. They are of torchvision's networks, trained
 on ImageNet; only the convolutions (``features.*``) are used.
@@ -41,24 +41,14 @@ UNREADABLE = (
 
 @dataclass(frozen=True)
 class Backbone:
-    """A network that LPIPS is defined on.
+    """A network that LPIPS is defined on."""
 
-    Attributes
-    ----------
-    words
-        What it is called.
-    function
-        Its name in ``torchvision.models``.
-    file
-        torchvision's file of its weights; the name ends in the first digits of its SHA-256.
-    """
-
-    words: str
-    function: str
-    file: str
+    words: str  # its name in text
+    function: str  # its name in ``torchvision.models``
+    file: str  # torchvision's weights file; its name ends in the first digits of its SHA-256
 
     def remote(self, mirror: str | None = None) -> RemoteFile:
-        """The file to fetch, from torchvision's address or from `mirror`."""
+        """The file to download, from torchvision's address or from `mirror`."""
         url = f"{(mirror or ADDRESS).rstrip('/')}/{self.file}"
         digest = Path(self.file).stem.rpartition("-")[2]
         return RemoteFile(self.file, (url,), digest, "sha256")
@@ -72,7 +62,7 @@ BACKBONES = {
 
 
 def file_names(network: str) -> tuple[str, str, str]:
-    """Names under which weights are looked for: ours, torchvision's, its convolutions alone."""
+    """Possible names of the weights file: ours, torchvision's, its convolutions alone."""
     backbone = BACKBONES[network]
     return f"{network}.safetensors", backbone.file, f"{backbone.function}_features.pth"
 
@@ -85,7 +75,7 @@ def present(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def by_network(paths: Iterable[str]) -> dict[str, str]:
-    """Which network each of the files is of, by its name."""
+    """Network of each file, by the file's name."""
     return {
         network: path
         for network in BACKBONES
@@ -95,7 +85,7 @@ def by_network(paths: Iterable[str]) -> dict[str, str]:
 
 
 def missing(network: str) -> str:
-    """Say that there are no weights, and how to get them."""
+    """Message that weights are missing, and how to get them."""
     backbone = BACKBONES[network]
     return (
         f"The weights of {backbone.words} are missing: ask Snakemake for "
@@ -118,17 +108,9 @@ def empty(network: str) -> torch.nn.Sequential:
 def read(path: str | os.PathLike[str], network: str) -> dict[str, np.ndarray]:
     """Weights and biases of the convolutions, float32, under torchvision's names.
 
-    Parameters
-    ----------
-    path
-        A safetensors file, or one of torchvision's, which is read without running what is in it.
-    network
-        One of `BACKBONES`.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, damaged or of another network.
+    `path` is a safetensors file, or one of torchvision's, which is read without running its code;
+    `network` is one of `BACKBONES`. Raises `DataError` if the file is missing, damaged or of
+    another network.
     """
     source, words = Path(path), BACKBONES[network].words
     if not source.is_file():
@@ -158,16 +140,10 @@ def read(path: str | os.PathLike[str], network: str) -> dict[str, np.ndarray]:
 def make(path: str | os.PathLike[str], network: str, mirror: str | None) -> None:
     """Write the safetensors file of a network, from torchvision's.
 
-    A file of torchvision's that lies in the folder is taken; else the official one is downloaded,
-    and deleted when the convolutions have been taken out of it, since VGG-16's has 528 MB.
-
-    Raises
-    ------
-    DataError
-        If the official file cannot be fetched or was altered, or a file in the folder is of
-        another network.
-    ArtifactError
-        If `path` cannot be written.
+    A torchvision file in the folder is used; else the official one is downloaded, and deleted once
+    the convolutions have been extracted, since VGG-16's has 528 MB. Raises `DataError` if the
+    official file cannot be downloaded or was altered, or a file in the folder is of another
+    network, and `ArtifactError` if `path` cannot be written.
     """
     target, remote = Path(path), BACKBONES[network].remote(mirror)
     _, official, features = (target.parent / name for name in file_names(network))
@@ -197,7 +173,7 @@ def _torch(path: Path) -> dict[str, np.ndarray]:
 
 
 def _difference(found: np.ndarray | None, shape: tuple[int, ...]) -> str:
-    """How an array differs from what is expected, in words; empty where it does not."""
+    """Difference of an array from the expected one, in words; empty without any."""
     if found is None:
         return "is missing"
     if found.shape != shape:

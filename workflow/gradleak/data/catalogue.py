@@ -1,8 +1,8 @@
-"""The data sets that the pipeline knows, and the embedded stand-in of each real one.
+"""Known data sets, and the embedded stand-in of each real one.
 
-A real data set is downloaded (`official`) or read from a folder of one's own (`own_folder`); its
-stand-in (`embedded`) is made from images that ship inside scikit-image and scikit-learn. A
-stand-in has a name of its own, so that no row or figure can be mistaken for the real images.
+A real data set is downloaded (`official`) or read from a user's folder (`own_folder`); its stand-in
+(`embedded`) is made from images that ship with scikit-image and scikit-learn. A stand-in has its
+own name, so that no row or figure can be mistaken for the real images.
 """
 
 from __future__ import annotations
@@ -20,32 +20,16 @@ IMAGES = ("embedded", "real")
 
 @dataclass(frozen=True)
 class DatasetInfo:
-    """What is known of a data set before any of its files is read.
+    """Facts about a data set that are known before any of its files is read."""
 
-    Attributes
-    ----------
-    id
-        Name in config, in paths and in tables.
-    splits
-        Its parts, each one file.
-    channels, height, width
-        Size of one stored image, in pixels.
-    classes
-        Number of classes.
-    source
-        How its files are made.
-    stand_in
-        The embedded data set used in its place; None for an embedded one.
-    """
-
-    id: str
-    splits: tuple[str, ...]
-    channels: int
+    id: str  # name in config, in paths and in tables
+    splits: tuple[str, ...]  # its parts, each one file
+    channels: int  # channels of a stored image; height and width in pixels
     height: int
     width: int
-    classes: int
-    source: Source
-    stand_in: str | None = None
+    classes: int  # number of classes
+    source: Source  # how its files are made
+    stand_in: str | None = None  # the embedded data set used in its place; None for an embedded one
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -70,26 +54,14 @@ CATALOGUE: dict[str, DatasetInfo] = {
 
 
 def info(dataset: str) -> DatasetInfo:
-    """Entry of a data set.
-
-    Raises
-    ------
-    ConfigError
-        If there is no data set of that name.
-    """
+    """Entry of a data set; `ConfigError` for an unknown name."""
     if dataset not in CATALOGUE:
         raise ConfigError(f"Data set '{dataset}' is unknown; choose one of {', '.join(CATALOGUE)}.")
     return CATALOGUE[dataset]
 
 
 def check_split(dataset: str, split: str) -> None:
-    """Refuse a split that the data set does not have.
-
-    Raises
-    ------
-    ConfigError
-        If the data set or its split is unknown.
-    """
+    """Raise `ConfigError` if a data set or its split is unknown."""
     splits = info(dataset).splits
     if split not in splits:
         raise ConfigError(
@@ -100,18 +72,8 @@ def check_split(dataset: str, split: str) -> None:
 def resolve(dataset: str, images: str) -> str:
     """Id of the data set actually used.
 
-    Parameters
-    ----------
-    dataset
-        The id that an experiment names.
-    images
-        The setting of that name: ``embedded`` puts the stand-in in a real data set's place,
-        ``real`` uses the data set itself.
-
-    Raises
-    ------
-    ConfigError
-        If the data set or the setting is unknown.
+    With `images` ``embedded`` the stand-in replaces a real data set; with ``real`` `dataset` itself
+    is used. Raises `ConfigError` if the data set or the setting is unknown.
     """
     if images not in IMAGES:
         raise ConfigError(f"images: '{images}' is unknown; choose one of {', '.join(IMAGES)}.")

@@ -1,4 +1,4 @@
-"""Fetching one file over HTTP: resumed where it was cut off, checked before it is used."""
+"""Download one file over HTTP: resume after interruptions, verify before use."""
 
 from __future__ import annotations
 
@@ -22,32 +22,16 @@ CHECKSUMS = {"md5": "MD5", "sha256": "SHA-256"}
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file to fetch, and what its bytes must be.
-
-    Attributes
-    ----------
-    name, urls
-        Its name, and the addresses that serve it.
-    digest, algorithm
-        Its checksum, or the first digits of it: hexadecimal, of ``md5`` or ``sha256``.
-    instead
-        What else can be done where no address can be reached.
-    """
+    """A file to download, and its checksum."""
 
     name: str
-    urls: tuple[str, ...]
-    digest: str
-    algorithm: str = "md5"
-    instead: str = ""
+    urls: tuple[str, ...]  # addresses that serve it
+    digest: str  # checksum, or the first hexadecimal digits of it
+    algorithm: str = "md5"  # ``md5`` or ``sha256``
+    instead: str = ""  # alternative if no address can be reached
 
     def mismatch(self, path: Path) -> str:
-        """Say in words how the checksum of `path` differs; empty where it does not.
-
-        Raises
-        ------
-        DataError
-            If the file cannot be read.
-        """
+        """Describe how the checksum of `path` differs, if it does; `DataError` if unreadable."""
         whole = checksum(path, self.algorithm)
         found = whole[: len(self.digest)]
         if found == self.digest:
@@ -57,34 +41,34 @@ class RemoteFile:
 
 
 class _Cut(Exception):
-    """The transfer did not reach the end of the file; what arrived is kept."""
+    """The transfer did not reach the end of the file; the part received is kept."""
 
 
 def part_path(target: Path) -> Path:
-    """Where a file lies while it is being fetched."""
+    """Path of a file during its download."""
     return target.with_name(f"{target.name}.part")
 
 
 def fetch(remote: RemoteFile, folder: Path, attempts: int = ATTEMPTS) -> Path:
-    """Bring a file into `folder`, unless it is there already.
+    """Download a file into `folder`, unless it is there already.
 
-    What an earlier, interrupted call left in ``{name}.part`` is completed by an HTTP range
-    request; where the server ignores ranges, the transfer starts anew.
+    A partial ``{name}.part`` of an earlier call is completed by an HTTP range request; if the
+    server ignores ranges, the transfer starts anew.
 
     Parameters
     ----------
     remote
-        What to fetch.
+        The file to download.
     folder
-        Where to put it; made if need be.
+        Destination; created if need be.
     attempts
-        How often a transfer that breaks off is taken up again, for each address.
+        Number of times that a broken transfer is resumed, for each address.
 
     Raises
     ------
     DataError
-        If the file that is there, or the one that was fetched, has another checksum (the latter
-        is deleted), if no address can be reached, or if the folder cannot be written.
+        If the existing or the downloaded file has another checksum (the latter is deleted), if no
+        address can be reached, or if the folder cannot be written.
     """
     target = folder / remote.name
     if target.is_file():
@@ -105,13 +89,7 @@ def fetch(remote: RemoteFile, folder: Path, attempts: int = ATTEMPTS) -> Path:
 def check(
     path: Path, remote: RemoteFile, remedy: str = "delete it and ask Snakemake for it again"
 ) -> None:
-    """Compare a file with the official checksum.
-
-    Raises
-    ------
-    DataError
-        If it is missing or differs; the sentence ends with `remedy`.
-    """
+    """Raise `DataError`, ending with `remedy`, if a file is missing or has another checksum."""
     if not path.is_file():
         kind = CHECKSUMS[remote.algorithm]
         raise DataError(
@@ -123,7 +101,7 @@ def check(
 
 
 def _fetch_part(remote: RemoteFile, target: Path, attempts: int) -> None:
-    """Complete the part file; a part that turns out not to fit is fetched anew."""
+    """Complete the part file; one that does not fit is downloaded anew."""
     import requests
 
     part = part_path(target)
@@ -159,9 +137,9 @@ def _fetch_part(remote: RemoteFile, target: Path, attempts: int) -> None:
 
 
 def _transfer(url: str, part: Path) -> bool:
-    """Append to `part` what is missing, to the end of the file; say if anything was there before.
+    """Append the missing bytes to `part`; return whether anything was there before.
 
-    A part that is as long as the file or longer is left as it is: its checksum decides.
+    A part as long as the file or longer is left as it is: its checksum decides.
     """
     import requests
 
@@ -177,7 +155,7 @@ def _transfer(url: str, part: Path) -> bool:
 
 
 def _receive(reply: requests.Response, part: Path, start: int) -> bool:
-    """Write the reply behind byte `start`, or from the beginning where the server sends all."""
+    """Write the reply behind byte `start`, or from the beginning if the server sends all."""
     from urllib3.exceptions import HTTPError
 
     resumed = _continues_at(reply, start)
@@ -186,11 +164,11 @@ def _receive(reply: requests.Response, part: Path, start: int) -> bool:
     total = received + int(length) if length else None
     bar = progress(total, "bytes", received)
     bar.note = lambda: part.name.removesuffix(".part")
-    # urllib3's own check of the length would throw away the last bytes that did arrive.
+    # urllib3's own length check would discard the last bytes received.
     reply.raw.enforce_content_length = False
     with part.open("ab" if resumed else "wb") as file, bar:
         try:
-            # What has arrived, not whole chunks: a stall would throw away the last one's beginning.
+            # Bytes as they arrive: with whole chunks a stall would discard part of the last one.
             while chunk := reply.raw.read1(CHUNK):
                 file.write(chunk)
                 received += len(chunk)
@@ -213,7 +191,7 @@ def _continues_at(reply: requests.Response, start: int) -> bool:
 
 
 def _timed_out(error: BaseException) -> bool:
-    """Whether a time-out is among the causes."""
+    """Return whether a time-out is among the causes."""
     cause: BaseException | None = error
     while cause is not None and not isinstance(cause, TimeoutError):
         cause = cause.__cause__ or cause.__context__

@@ -1,9 +1,8 @@
 """Stand-ins for the real data sets, made from images that installed packages carry.
 
-Eight colour photos of scikit-image and two of scikit-learn become classes, square crops of them
-the samples; scikit-learn's handwritten digits stand in for MNIST. Nothing is downloaded and
-nothing is random: crops follow an unscrambled Halton sequence, so equal versions of the packages
-give equal bytes.
+Eight colour photos of scikit-image and two of scikit-learn become classes, and square crops of them
+the samples; scikit-learn's handwritten digits stand in for MNIST. Nothing is downloaded or random:
+crops follow an unscrambled Halton sequence, so equal versions of the packages give equal bytes.
 """
 
 from __future__ import annotations
@@ -70,24 +69,10 @@ PHOTOS = (
 def build(dataset: str, split: str) -> Dataset:
     """Images and labels of an embedded data set.
 
-    Parameters
-    ----------
-    dataset, split
-        Ids of the catalogue.
-
-    Returns
-    -------
-    Dataset
-        Labels cycle through the classes, so that the first images are one of each class. In
-        ``photos10`` these first ten of the train split show each photo's subject whole. No crop
-        is in both splits.
-
-    Raises
-    ------
-    ConfigError
-        If data set or split is unknown.
-    DataError
-        If the data set is not an embedded one, or the installed package lacks a picture.
+    Labels cycle through the classes, so that the first images are one of each class. In
+    ``photos10`` these first ten of the train split show each photo's subject whole. No crop is in
+    both splits. Raises `ConfigError` if data set or split is unknown, and `DataError` if the data
+    set is not an embedded one, or the installed package lacks a picture.
     """
     catalogue.check_split(dataset, split)
     builder = BUILDERS.get(dataset)
@@ -147,7 +132,7 @@ def _squares(region: Box, count: int, low: float, high: float) -> list[Box]:
 def _tiles(
     picture: Image.Image, first: Box, region: Box, count: int, sides: tuple[float, float]
 ) -> list[np.ndarray]:
-    """`first`, then the squares of `region` with most contrast, in the order they were drawn."""
+    """`first`, then the squares of `region` with most contrast, in their original order."""
     drawn = _squares(region, CONTRAST_CHOICE * count, *sides)
     tiles = [_cut(picture, box, 32) for box in drawn]
     by_contrast = np.argsort([-tile.std() for tile in tiles], kind="stable")
@@ -212,7 +197,7 @@ def _photos100(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 
 def _photos224(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """A hundred crops of each of ten photos, each a class of its own: 1,000 images of 224x224."""
+    """A hundred crops of each of ten photos, each its own class: 1,000 images of 224x224."""
     del split
     views = []
     for photo in PHOTOS:
@@ -230,7 +215,7 @@ def _photos224(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
 
 
 def _digits(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """scikit-learn's 1,797 digits of 8x8 as MNIST shows its own: 20x20 amid 28x28."""
+    """scikit-learn's 1,797 digits of 8x8 in MNIST's format: 20x20 amid 28x28."""
     from sklearn.datasets import load_digits
 
     source = load_digits()

@@ -1,7 +1,7 @@
 """MNIST, CIFAR-10 and CIFAR-100 from their official files.
 
 Addresses, checksums and file formats are torchvision's own: its classes name the files and read
-them. What is added is a download that resumes, and errors that say what to do.
+them. This module adds a download that resumes, and errors that name the remedy.
 """
 
 from __future__ import annotations
@@ -40,13 +40,7 @@ UNREADABLE = (
 
 
 def torchvision_class(dataset: str) -> Any:
-    """Return torchvision's class for an official data set.
-
-    Raises
-    ------
-    ConfigError
-        If the data set has no official download.
-    """
+    """Return torchvision's class for an official data set; `ConfigError` for any other."""
     if dataset not in CLASSES:
         raise ConfigError(
             f"Data set '{dataset}' has no official download; choose one of {', '.join(CLASSES)}."
@@ -57,14 +51,10 @@ def torchvision_class(dataset: str) -> Any:
 
 
 def remote_files(dataset: str, mirror: str | None = None) -> list[RemoteFile]:
-    """Name the official files of a data set, their addresses and MD5 checksums.
+    """Return the official files of a data set, with addresses and MD5 checksums.
 
-    Parameters
-    ----------
-    dataset
-        ``mnist``, ``cifar10`` or ``cifar100``.
-    mirror
-        Address of a folder that serves the same files; it replaces the official ones.
+    `dataset` is ``mnist``, ``cifar10`` or ``cifar100``; `mirror`, the address of a folder with the
+    same files, replaces the official addresses.
     """
     source = torchvision_class(dataset)
     if hasattr(source, "resources"):
@@ -83,15 +73,11 @@ def remote_files(dataset: str, mirror: str | None = None) -> list[RemoteFile]:
 
 
 def download(marker: str | os.PathLike[str], dataset: str, mirror: str | None = None) -> None:
-    """Bring the official files of a data set into the folder of `marker`, then write `marker`.
+    """Download the official files of a data set into the folder of `marker`, then write `marker`.
 
-    The marker lists the files with their checksums, in the format of ``md5sum``. Files that are
-    in the folder already are checked and kept, so an interrupted download goes on where it was.
-
-    Raises
-    ------
-    DataError
-        If a file cannot be fetched or is not the official one.
+    The marker lists the files with their checksums, in the format of ``md5sum``. Files in the
+    folder are checked and kept, so an interrupted download resumes. Raises `DataError` if a file
+    cannot be downloaded or is not the official one.
     """
     remotes = remote_files(dataset, mirror)
     for remote in remotes:
@@ -107,15 +93,11 @@ def unpack(
     dataset: str,
     split: str,
 ) -> None:
-    """Turn the official files in `folder` into one file of arrays.
+    """Convert the official files in `folder` to one file of arrays.
 
-    Raises
-    ------
-    DataError
-        If an official file is missing, truncated or altered, or its content is not what
-        torchvision expects.
-    ArtifactError
-        If the arrays cannot be written; an earlier file stays as it was.
+    Raises `DataError` if an official file is missing, truncated or altered, or its content is not
+    what torchvision expects, and `ArtifactError` if the arrays cannot be written; an earlier file
+    stays as it was.
     """
     catalogue.check_split(dataset, split)
     remotes = remote_files(dataset)
@@ -129,10 +111,7 @@ def unpack(
 
 
 def read(files: list[Path], dataset: str, split: str) -> Dataset:
-    """Images and labels of a split, read by torchvision from the official `files`.
-
-    torchvision reads unpacked files, so these live in a temporary folder meanwhile.
-    """
+    """Read a split by torchvision from the official `files`, unpacked in a temporary folder."""
     source = torchvision_class(dataset)
     names = ", ".join(str(file) for file in files)
     with tempfile.TemporaryDirectory(prefix="gradleak-") as scratch:
@@ -167,7 +146,7 @@ def _unpack_gzip(files: list[Path], folder: Path) -> None:
 def _unpack_tar(archive: Path, folder: Path, source: Any) -> None:
     """Extract only the members that torchvision reads, under the names that it reads.
 
-    torchvision unpickles them without restraint, so each is vetted first.
+    torchvision unpickles them without restrictions, so each is vetted first.
     """
     names = [name for name, _ in (*source.train_list, *source.test_list)]
     (folder / source.base_folder).mkdir()

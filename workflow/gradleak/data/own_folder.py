@@ -1,8 +1,8 @@
-"""ImageNet from a folder or an archive of one's own, since it cannot be downloaded freely.
+"""ImageNet from a user's folder or archive, since it cannot be downloaded freely.
 
 Two layouts are read: one subfolder for each class, or a ``manifest.csv`` with the columns ``path``
-and ``label`` (and ``class_name``, if there are names). Archives are read in place: nothing is
-extracted, so no member's name can lead outside.
+and ``label`` (and optionally ``class_name``). Archives are read in place: nothing is extracted, so
+no member's name can lead outside.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger("gradleak")
 
 @dataclass(frozen=True)
 class Sample:
-    """One image: where it lies and its class."""
+    """Path and class of one image."""
 
     path: str
     label: int
@@ -53,7 +53,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Files:
-    """Names of the files in a folder or an archive, and a way to read each."""
+    """Names of the files in a folder or an archive, and a function that reads one."""
 
     source: Path
     names: list[str]
@@ -66,13 +66,7 @@ def write(
     dataset: str,
     split: str,
 ) -> None:
-    """Read one's own images and save them as arrays.
-
-    Raises
-    ------
-    DataError
-        If `source` is not set, missing, holds no images, or one of them cannot be read.
-    """
+    """Save a user's images as arrays; `DataError` if `source` is unset or unusable."""
     catalogue.check_split(dataset, split)
     if not source:
         raise DataError(
@@ -88,7 +82,10 @@ def write(
 
 
 def read(source: Path, dataset: str, split: str, most: int = MOST) -> Dataset:
-    """Images of one's own, each resized to the data set's side and cropped at the centre.
+    """Read a user's images, each resized to the data set's side and cropped at the centre.
+
+    The order is the manifest's; from class folders (labelled in sorted order) the first image of
+    every class, then the second, ...
 
     Parameters
     ----------
@@ -98,12 +95,6 @@ def read(source: Path, dataset: str, split: str, most: int = MOST) -> Dataset:
         Ids of the catalogue.
     most
         Largest number of images taken, so that they fit into memory (5,000 take 1 GB).
-
-    Returns
-    -------
-    Dataset
-        uint8 images, shorter side scaled and centre cropped. In the manifest's order; from class
-        folders (labelled in sorted order) the first image of every class, then the second, ...
 
     Raises
     ------
@@ -117,7 +108,7 @@ def read(source: Path, dataset: str, split: str, most: int = MOST) -> Dataset:
         logger.info("%s: %d of %d images", source, min(most, len(samples)), len(samples))
         samples = samples[:most]
         images = np.empty((len(samples), *info.shape), np.uint8)
-        # Compressed archives can only be read forwards: take the images as they lie there.
+        # Compressed archives can only be read forwards: keep the order of the archive.
         place = {name: k for k, name in enumerate(files.names)}
         for k in sorted(range(len(samples)), key=lambda k: place[samples[k].path]):
             images[k] = _image(files, samples[k].path, (info.width, info.height))
@@ -164,7 +155,7 @@ def _member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 
 
 def _check_end(tar: tarfile.TarFile) -> None:
-    """Refuse a tar file that stops before its end mark; tarfile itself takes it as complete."""
+    """Refuse a tar file that stops before its end mark; tarfile itself accepts it."""
     assert tar.fileobj is not None
     tar.fileobj.seek(tar.offset)
     if tar.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):

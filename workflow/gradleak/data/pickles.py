@@ -1,7 +1,7 @@
-"""Pickles from outside: CIFAR's batches are some, and a pickle can run anything while it is read.
+"""Check untrusted pickles, such as CIFAR's batches: unpickling can run arbitrary code.
 
-`vet` reads one with the few names that arrays, numbers, text, lists and dictionaries need. What it
-lets pass calls nothing else, whoever reads the same bytes afterwards.
+`vet` allows only the few names that arrays, numbers, text, lists and dictionaries need. A pickle
+that passes calls nothing else, whoever reads the same bytes afterwards.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import io
 import pickle
 from typing import Any
 
-# What pickled NumPy arrays ask for, under Python 2 and 3 and under NumPy 1 and 2.
+# Names in pickled NumPy arrays, under Python 2 and 3 and under NumPy 1 and 2.
 ALLOWED = frozenset(
     {
         ("numpy.core.multiarray", "_reconstruct"),
@@ -30,18 +30,16 @@ class _Restricted(pickle.Unpickler):
 
 
 def vet(content: bytes, name: str) -> None:
-    """Refuse a pickle that is more than arrays, numbers, text, lists and dictionaries.
+    """Refuse a pickle that contains more than arrays, numbers, text, lists and dictionaries.
 
-    Raises
-    ------
-    pickle.UnpicklingError
-        If it asks for another name, or is no whole pickle; nothing of it has run then.
+    Raises `pickle.UnpicklingError` if it asks for another name or is incomplete; none of its code
+    has run then.
     """
     try:
         _Restricted(io.BytesIO(content), encoding="latin1").load()
     except pickle.UnpicklingError as error:
         raise pickle.UnpicklingError(f"{name} is refused: {error}") from error
     except Exception as error:
-        # A damaged pickle fails in any way: by an index, a key, a type, a codec, memory.
+        # A damaged pickle may raise anything: index, key, type, codec, memory errors.
         reason = f"{type(error).__name__}: {error}"
         raise pickle.UnpicklingError(f"{name} is no whole pickle ({reason})") from error

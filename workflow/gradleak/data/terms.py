@@ -1,6 +1,6 @@
-"""Under which terms the images of each data set may be passed on, as pictures in a supplement.
+"""Terms under which images of each data set may be redistributed, as pictures in a supplement.
 
-Apart from `catalogue`, on which all that is computed depends: a word changed here reruns nothing.
+Apart from `catalogue`, on which all results depend: rewording here reruns nothing.
 """
 
 from __future__ import annotations
@@ -12,24 +12,16 @@ from gradleak.data import catalogue
 
 @dataclass(frozen=True)
 class Terms:
-    """Whether pictures of a data set may be passed on, and why.
+    """Permission to redistribute pictures of a data set, and the reason."""
 
-    Attributes
-    ----------
-    shareable
-        Whether an archive may show them.
-    reason
-        The licence, or what is known of it.
-    """
-
-    shareable: bool
-    reason: str
+    shareable: bool  # whether an archive may show them
+    reason: str  # the licence, or what is known of it
 
 
 _CIFAR = Terms(
     False, "no licence is given; the images were collected from the web (80 Million Tiny Images)"
 )
-# As scikit-image and scikit-learn state it beside their files.
+# As stated by scikit-image and scikit-learn beside their files.
 _PHOTOS = Terms(
     True,
     "scikit-image's photos: CC0 or public domain, but for the motorcycle, which it distributes "
@@ -51,12 +43,6 @@ TERMS = {
 
 
 def of(dataset: str) -> Terms:
-    """Terms of a data set; one that is not listed is not passed on.
-
-    Raises
-    ------
-    ConfigError
-        If there is no data set of that name.
-    """
+    """Terms of a data set; one that is not listed is not shareable. `ConfigError` if unknown."""
     catalogue.info(dataset)
     return TERMS.get(dataset, Terms(False, "its terms are not listed in gradleak.data.terms"))

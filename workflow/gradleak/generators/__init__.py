@@ -1,1 +1,1 @@
-"""Generators of images: what an attacker knows of how such images look."""
+"""Generators of images: the attacker's prior knowledge of images."""

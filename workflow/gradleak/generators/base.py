@@ -1,4 +1,4 @@
-"""The contract of a generator."""
+"""Interface of a generator."""
 
 from __future__ import annotations
 
@@ -8,24 +8,14 @@ import torch
 
 
 class Generator(Protocol):
-    """Draws images of a class from a latent vector.
+    """Generate images of a class from a latent vector."""
 
-    Attributes
-    ----------
-    latent
-        n, the numbers of a latent vector z; z ~ N(0, I) is what it was trained with.
-    classes
-        Labels are 0 to classes − 1.
-    shape
-        (C, H, W) of an image.
-    """
-
-    latent: int
-    classes: int
-    shape: tuple[int, int, int]
+    latent: int  # n, the length of a latent vector z; trained with z ~ N(0, I)
+    classes: int  # labels are 0 to classes − 1
+    shape: tuple[int, int, int]  # (C, H, W) of an image
 
     def images(self, z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Images (B, C, H, W) in [0, 1] of latent vectors z (B, n) and labels (B,)."""
 
     def placed(self, device: torch.device) -> Self:
-        """The same on a device."""
+        """Copy on a device."""

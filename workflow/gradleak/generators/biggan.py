@@ -1,7 +1,7 @@
-"""The generator of BigGAN-deep (Brock et al. 2019), as it is when it draws.
+"""The generator of BigGAN-deep (Brock et al. 2019), for inference only.
 
 Spectral norms are divided out of the weights and the norms' statistics are those of one truncation
-(`gradleak.generators.biggan_weights` does both), so none of either is here.
+(`gradleak.generators.biggan_weights` does both), so neither is implemented here.
 """
 
 from __future__ import annotations
@@ -14,59 +14,41 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-# Side of the first grid, its channels relative to the width, and what blocks narrow theirs by.
+# Side of the first grid, its channels in units of the width, and the bottleneck's factor.
 FIRST, WIDENING, NARROWING = 4, 16, 4
-# Channels of the queries and of the values of attention, as parts of what enters.
+# Channels of the queries and of the values of attention, as fractions of the input's.
 QUERIES, VALUES = 8, 2
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes of the generator.
+    """Sizes of the generator."""
 
-    Attributes
-    ----------
-    blocks
-        (whether the grid doubles, channels entering and leaving relative to `width`) of each.
-    attention
-        Number of the block, from 0, before which attention stands.
-    latent, embedding
-        Numbers of z and of a class; a block is steered by both.
-    width
-        Channels at the finest grid.
-    classes
-        Number of classes.
-    statistics
-        Truncations, evenly from 0 to 1, for which the published file has norms' statistics.
-    eps
-        Of the norms.
-    side
-        Side that images are resized to.
-    """
-
+    # (whether the grid doubles, input and output channels in units of `width`) of each
     blocks: tuple[tuple[bool, int, int], ...]
-    attention: int
-    latent: int = 128
-    embedding: int = 128
-    width: int = 128
-    classes: int = 1000
+    attention: int  # index, from 0, of the block after the attention layer
+    latent: int = 128  # length of z; z and the class embedding condition every block
+    embedding: int = 128  # length of the class embedding
+    width: int = 128  # channels at the finest grid
+    classes: int = 1000  # number of classes
+    # truncations, evenly spaced from 0 to 1, with norm statistics in the published file
     statistics: int = 51
-    eps: float = 1e-4
-    side: int = 256
+    eps: float = 1e-4  # of the norms
+    side: int = 256  # side that images are resized to
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
-        """From what JSON holds."""
+        """Create from a JSON record."""
         blocks = tuple((bool(b[0]), int(b[1]), int(b[2])) for b in record["blocks"])
         return cls(**{**record, "blocks": blocks})
 
     @property
     def condition(self) -> int:
-        """Numbers of what steers a block: z and the class."""
+        """Length of a block's condition: z and the class embedding."""
         return self.latent + self.embedding
 
 
-# Images of 256x256, as the published file of that name draws them.
+# Images of 256x256, as in the published file of that name.
 DEEP_256 = Sizes(
     blocks=(
         (False, 16, 16),
@@ -101,14 +83,14 @@ class Norm(nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
-        """Of x (B, C, H, W) under conditions (B, m)."""
+        """Normalise x (B, C, H, W) under conditions (B, m)."""
         normed = functional.batch_norm(x, self.mean, self.variance, eps=self.eps)
         scale, offset = self.scale(condition), self.offset(condition)
         return torch.addcmul(offset[..., None, None], normed, 1.0 + scale[..., None, None])
 
 
 class LastNorm(nn.Module):
-    """The same with a scale and a shift of its own."""
+    """Norm with a scale and a shift of its own."""
 
     mean: torch.Tensor
     variance: torch.Tensor
@@ -122,14 +104,14 @@ class LastNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of x (B, C, H, W)."""
+        """Normalise x (B, C, H, W)."""
         return functional.batch_norm(
             x, self.mean, self.variance, self.weight, self.bias, eps=self.eps
         )
 
 
 class Block(nn.Module):
-    """Four convolutions through a bottleneck, around which the first channels pass on."""
+    """Bottleneck of four convolutions with a skip connection of the first channels."""
 
     def __init__(self, entering: int, leaving: int, doubles: bool, sizes: Sizes) -> None:
         super().__init__()
@@ -145,7 +127,7 @@ class Block(nn.Module):
         self.leaving, self.doubles = leaving, doubles
 
     def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
-        """Of x (B, C, H, W) under conditions (B, m)."""
+        """Map x (B, C, H, W) under conditions (B, m)."""
         passed = self._sized(x[:, : self.leaving])
         for number, (norm, convolution) in enumerate(
             zip(self.norms, self.convolutions, strict=True)
@@ -162,7 +144,7 @@ class Block(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention (Zhang et al. 2019): positions look at a grid of half the side."""
+    """Self-attention (Zhang et al. 2019): positions attend to a grid of half the side."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -173,7 +155,7 @@ class Attention(nn.Module):
         self.gain = nn.Parameter(torch.zeros(1))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Of x (B, C, H, W), H and W even."""
+        """Map x (B, C, H, W), H and W even."""
         query = self.query(x).flatten(2)
         key = functional.max_pool2d(self.key(x), 2).flatten(2)
         value = functional.max_pool2d(self.value(x), 2).flatten(2)
@@ -183,7 +165,7 @@ class Attention(nn.Module):
 
 
 class BigGan(nn.Module):
-    """z and a class to an image."""
+    """Generator from z and a class to an image."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -202,15 +184,15 @@ class BigGan(nn.Module):
         self.leave = nn.Conv2d(width, width, 3, padding=1)
 
     def forward(self, z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Images (B, 3, S, S) in (−1, 1), as the network draws them."""
+        """Images (B, 3, S, S) in (−1, 1), at the network's own size."""
         condition = torch.cat([z, self.embedding.weight.T[labels]], 1)
-        # The file's numbers are those of grids with colours last.
+        # The file's order is that of grids with channels last.
         x = self.enter(condition).unflatten(1, (FIRST, FIRST, -1)).permute(0, 3, 1, 2).contiguous()
         for number, block in enumerate(self.blocks):
             if number == self.sizes.attention:
                 x = self.attention(x)
             x = block(x, condition)
-        # The last convolution has channels to spare: colours are the first three.
+        # Of the last convolution's channels only the first three are colours.
         found = self.leave(functional.relu(self.norm(x)))[:, :3]
         return torch.tanh(found)
 

@@ -1,4 +1,4 @@
-"""BigGAN-deep's published weights, read from a file of one's own."""
+"""BigGAN-deep's published weights, read from a user's file."""
 
 from __future__ import annotations
 
@@ -22,23 +22,21 @@ Tensors = Mapping[str, torch.Tensor]
 
 
 def convert(path: str, sizes: Sizes, truncation: float = 1.0) -> dict[str, np.ndarray]:
-    """State dict of `BigGan` from the published file.
+    """State dict of `BigGan` of some `sizes` from the published file.
 
     Parameters
     ----------
     path
-        The file: a PyTorch state dict with the keys of huggingface's pytorch-pretrained-BigGAN.
-        It is read without running anything in it.
-    sizes
-        Of the network.
+        A PyTorch state dict with the keys of huggingface's pytorch-pretrained-BigGAN, read
+        without running any of its code.
     truncation
-        In (0, 1]: which statistics the norms take. Between two for which the file has them, they
-        are interpolated linearly.
+        Truncation in (0, 1] of the norms' statistics, interpolated linearly between those in the
+        file.
 
     Raises
     ------
     DataError
-        If the file is missing, is no state dict, or is another network's.
+        If the file is missing, not a state dict, or of another network.
     """
     state = _read(path)
     found, wanted = {}, dict(_keys(sizes))
@@ -63,17 +61,17 @@ def convert(path: str, sizes: Sizes, truncation: float = 1.0) -> dict[str, np.nd
 
 
 def _read(path: str) -> Tensors:
-    """What the file holds, if that is tensors by name."""
+    """Tensors in the file, by name; `DataError` for any other content."""
     if not Path(path).is_file():
         raise DataError(
             f"{path} is missing: BigGAN's weights are not downloaded by themselves; {REMEDY}."
         )
     try:
         with warnings.catch_warnings():
-            # What PyTorch thinks of a strange file is said by the error.
+            # The error covers PyTorch's warnings on an unknown file.
             warnings.simplefilter("ignore")
             state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # What a damaged pickle raises depends on the damaged byte.
+    except Exception as error:  # A damaged pickle may raise anything.
         reason = str(error).strip().partition("\n")[0].rstrip(".:")
         raise DataError(f"{path} is no file of weights alone ({reason}); {REMEDY}.") from error
     if not isinstance(state, dict) or not all(
@@ -88,7 +86,7 @@ def _keys(sizes: Sizes) -> Iterator[tuple[str, str]]:
     yield "embedding.weight", "embeddings.weight"
     yield from _layer("enter", "generator.gen_z", bias=True)
     for number in range(len(sizes.blocks)):
-        # Attention takes a place among the file's layers.
+        # Attention counts among the file's layers.
         block = f"generator.layers.{number + (number >= sizes.attention)}"
         for k in range(4):
             yield from _layer(f"blocks.{number}.convolutions.{k}", f"{block}.conv_{k}", bias=True)
@@ -119,7 +117,7 @@ def _statistics(ours: str, theirs: str) -> Iterator[tuple[str, str]]:
 
 
 def _value(state: Tensors, key: str, truncation: float, statistics: int) -> torch.Tensor:
-    """A tensor as `BigGan` has it."""
+    """A tensor in `BigGan`'s form."""
     if key.endswith("_orig"):
         return _divided(state, key.removesuffix("_orig"))
     value = state[key]
@@ -129,7 +127,7 @@ def _value(state: Tensors, key: str, truncation: float, statistics: int) -> torc
 
 
 def _divided(state: Tensors, key: str) -> torch.Tensor:
-    """W / (uᵀ W v), rows of W by outputs: what PyTorch's spectral norm computes for drawing."""
+    """W / (uᵀ W v), rows of W by outputs, as PyTorch's spectral norm at inference."""
     weight = state[f"{key}_orig"]
     left, right = state[f"{key}_u"], state[f"{key}_v"]
     rows = weight.flatten(1)
@@ -139,7 +137,7 @@ def _divided(state: Tensors, key: str) -> torch.Tensor:
 
 
 def _at(rows: torch.Tensor, truncation: float, statistics: int) -> torch.Tensor:
-    """Statistics (C,) at a truncation, of those (statistics, C) at even steps from 0 to 1."""
+    """Statistics (C,) at a truncation, from those (statistics, C) at even steps from 0 to 1."""
     if len(rows) != statistics:
         return rows
     place = truncation * (statistics - 1)

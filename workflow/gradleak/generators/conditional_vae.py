@@ -12,13 +12,13 @@ from torch.nn import functional
 
 from gradleak.errors import ConfigError
 
-# Side of the coarsest grid: halved while even and above SMALLEST, and no more than LARGEST then.
+# Side of the coarsest grid: halved while even and above SMALLEST, then at most LARGEST.
 SMALLEST, LARGEST = 4, 8
 # Channels at a grid halved j times: width · min(2^j, WIDEST).
 WIDEST = 4
-# Numbers that stand for a class.
+# Length of a class embedding.
 EMBEDDED = 32
-# Channels that a norm takes together.
+# Channels of a norm's group.
 GROUP = 8
 
 
@@ -26,28 +26,14 @@ GROUP = 8
 class Sizes:
     """Sizes of the autoencoder.
 
-    Parameters
-    ----------
-    shape
-        (C, H, W) of an image, H = W.
-    classes
-        Number of classes.
-    latent
-        n, the numbers of a latent vector.
-    width
-        Channels at full resolution, a multiple of 8.
-
-    Raises
-    ------
-    ConfigError
-        If images are not square, their side is not 4 to 8 times a power of two, or the width is no
-        multiple of 8.
+    Raises `ConfigError` if images are not square, their side is not 4 to 8 times a power of two, or
+    the width is not a multiple of 8.
     """
 
-    shape: tuple[int, int, int]
-    classes: int
-    latent: int = 64
-    width: int = 32
+    shape: tuple[int, int, int]  # (C, H, W) of an image, H = W
+    classes: int  # number of classes
+    latent: int = 64  # n, the length of a latent vector
+    width: int = 32  # channels at full resolution, a multiple of 8
 
     def __post_init__(self) -> None:
         _, height, width = self.shape
@@ -63,7 +49,7 @@ class Sizes:
 
     @property
     def halvings(self) -> int:
-        """How often the side is halved."""
+        """Number of times that the side is halved."""
         side, count = self.shape[1], 0
         while side > SMALLEST and side % 2 == 0:
             side, count = side // 2, count + 1
@@ -83,7 +69,7 @@ class Sizes:
 class Decoder(nn.Module):
     """From (z, class) to an image: the generator.
 
-    A class that no training image has keeps its embedding 0, and so gives what the classes have in
+    A class without training images keeps its embedding 0, and so gives what the classes have in
     common.
     """
 
@@ -126,7 +112,7 @@ class Decoder(nn.Module):
 
 
 class Encoder(nn.Module):
-    """From (image, class) to mean and log variance of z; needed for training alone."""
+    """From (image, class) to mean and log variance of z; only for training."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -177,7 +163,7 @@ class Autoencoder(nn.Module):
 def loss_of(error: torch.Tensor, divergence: torch.Tensor, numbers: int) -> torch.Tensor:
     """½ D log(error) + KL, D = `numbers` of an image.
 
-    −log p(x|z) of a Gaussian whose variance is the one that fits best, the mean squared error
-    itself (Rybkin et al. 2021), so that no weight between the two terms is to be chosen.
+    −log p(x|z) of a Gaussian whose variance is the maximum-likelihood one, the mean squared error
+    itself (Rybkin et al. 2021), so the two terms need no weighting.
     """
     return 0.5 * numbers * error.log() + divergence

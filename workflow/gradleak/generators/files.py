@@ -1,4 +1,4 @@
-"""Generator files: weights with all that is needed to draw images from them."""
+"""Generator files: weights and everything needed to generate images from them."""
 
 from __future__ import annotations
 
@@ -24,32 +24,12 @@ def save(
     weights: Mapping[str, np.ndarray],
     facts: Mapping[str, Any],
 ) -> None:
-    """Write a generator.
-
-    Parameters
-    ----------
-    path
-        Safetensors file to make.
-    kind
-        One of `KINDS`.
-    sizes
-        Of the network.
-    weights
-        Its state dict.
-    facts
-        What it was made from.
-    """
+    """Write a generator of a kind of `KINDS` to a safetensors file; `facts` describe its origin."""
     write_tensors(path, weights, {"kind": kind, "sizes": asdict(sizes), **facts})
 
 
 def read(path: str) -> Generator:
-    """Read a generator, on the CPU.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is missing, damaged or no generator's.
-    """
+    """Read a generator on the CPU; `ArtifactError` if it is missing, damaged or of another kind."""
     tensors, metadata = read_tensors(path)
     with whole(path):
         if metadata.get("kind") not in KINDS:

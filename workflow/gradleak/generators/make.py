@@ -27,23 +27,10 @@ def convert_biggan(
     provenance: dict[str, Any],
     sizes: biggan.Sizes = biggan.DEEP_256,
 ) -> None:
-    """Write BigGAN's generator from the weights of a user's own.
+    """Write BigGAN's generator to `path` (safetensors) from weights that the user provides.
 
-    Parameters
-    ----------
-    settings
-        Entry of kind ``biggan``, amounts as numbers.
-    path
-        Safetensors file to make.
-    provenance
-        Of the file.
-    sizes
-        Of the network, but for its side.
-
-    Raises
-    ------
-    DataError
-        If the weights are missing or another network's.
+    `settings` is an entry of kind ``biggan``, amounts as numbers; `sizes` are those of the network,
+    except for its side. Raises `DataError` if the weights are missing or of another network.
     """
     sized = biggan.Sizes(**{**vars(sizes), "side": settings["size"]})
     weights = biggan_weights.convert(settings["weights"], sized, settings["truncation"])
@@ -76,14 +63,14 @@ def train_vae(
     provenance
         Of the generator.
     code
-        Hash of the code: checkpoints of another one are not taken up.
+        Hash of the code: checkpoints of other code are not resumed.
 
     Raises
     ------
     DataError
         If the data set has no image from ``first`` on.
     ConfigError
-        If images have sides that the network does not draw.
+        If the network does not support the images' size.
     """
     images = _images(data, settings, pick_device(device))
     _, height, width, channels = images.pixels.shape
@@ -103,7 +90,7 @@ def train_vae(
     try:
         show(trainer.run(folder / CHECKPOINT, show))
     except GradleakError:
-        # Snakemake removes the outputs of a job that fails; its curve tells why.
+        # Snakemake removes the outputs of a failed job, but its curve helps to find the reason.
         if rows:
             write_rows(folder / KEPT_CURVE, CURVE, rows)
         raise
@@ -126,7 +113,7 @@ def train_vae(
 
 
 def _images(data: Dataset, settings: Mapping[str, Any], device: torch.device) -> Images:
-    """Up to ``images`` images from ``first`` on, sized as target sets are."""
+    """Up to ``images`` images from ``first`` on, resized like target sets."""
     first = settings["first"]
     count = min(settings["images"], len(data) - first)
     if count < 1:

@@ -1,4 +1,4 @@
-"""Training of the class-conditional autoencoder; a job that was killed goes on."""
+"""Training of the class-conditional autoencoder; a job that was killed resumes."""
 
 from __future__ import annotations
 
@@ -29,47 +29,22 @@ CURVE = ("epoch", "rate", "loss", "mse", "kl")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of the training.
+    """Settings of the training run."""
 
-    Parameters
-    ----------
-    epochs
-        Passes over the images.
-    batch
-        Images a step; the last, smaller batch of an epoch is left out if there is another.
-    rate
-        Adam's learning rate at the start; it falls to 0 as (1 + cos(π t)) / 2.
-    seed
-        Of initial weights, order and noise.
-    checkpoint
-        Epochs between checkpoints.
-    """
-
-    epochs: int
+    epochs: int  # passes over the images
+    # images per step; the last, smaller batch of an epoch is left out if there is another
     batch: int = 64
-    rate: float = 1e-3
-    seed: int = 0
-    checkpoint: int = 5
+    rate: float = 1e-3  # initial learning rate of Adam; it falls to 0 as (1 + cos(π t)) / 2
+    seed: int = 0  # of initialization, order and noise
+    checkpoint: int = 5  # epochs between checkpoints
 
 
 class Trainer:
-    """Trains one autoencoder.
+    """Train one autoencoder on `images` in [0, 1] with labels, on their device.
 
-    Order and noise follow from (seed, epoch) alone, so that on a CPU with the same number of
-    threads the same seed gives the same weights, interrupted or not.
-
-    Parameters
-    ----------
-    sizes
-        The network.
-    images
-        Images in [0, 1] with labels, on the device that trains.
-    recipe
-        Settings.
-    source
-        What the checkpoint says of the images.
-    code
-        Hash of the code.
+    Order and noise follow from (seed, epoch) alone, so on a CPU with the same number of threads the
+    same seed gives the same weights, interrupted or not. `source` identifies the images in the
+    checkpoint; `code` is the hash of the code.
     """
 
     def __init__(
@@ -81,7 +56,7 @@ class Trainer:
         code: str = "",
     ) -> None:
         self.sizes, self.images, self.recipe = sizes, images, recipe
-        # Weights are drawn without a trace in PyTorch's own generator.
+        # Initialise without affecting PyTorch's global generator.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(recipe.seed)
             self.module = Autoencoder(sizes)
@@ -105,21 +80,17 @@ class Trainer:
         path: Path | None = None,
         on_epoch: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
     ) -> list[dict[str, Any]]:
-        """Train to the end; the curve, a record of `CURVE` an epoch.
+        """Train to the end; return the curve, a record of `CURVE` an epoch.
 
-        Parameters
-        ----------
-        path
-            The checkpoint; none is kept without.
-        on_epoch
-            Called with the curve so far after each epoch.
+        `path` is the checkpoint, if any; `on_epoch` is called with the curve so far after each
+        epoch.
 
         Raises
         ------
         NumericsError
             If the loss is no longer finite; the last checkpoint stays.
         ArtifactError
-            If the checkpoint is damaged or another training's.
+            If the checkpoint is damaged or of another training run.
         """
         state = State() if path is None else checkpoint.load(path, self.identity)
         if state.epoch:
@@ -170,7 +141,7 @@ class Trainer:
         rate: float,
         done: int,
     ) -> torch.Tensor:
-        """One step of Adam; error and divergence (2,)."""
+        """Take one step of Adam; return error and divergence (2,)."""
         error, divergence = self.module(inputs, labels, noise)
         loss = loss_of(error, divergence, math.prod(self.sizes.shape))
         parameters: list[torch.Tensor] = list(self._parameters.values())
@@ -182,7 +153,7 @@ class Trainer:
         return torch.stack([error.detach().double(), divergence.detach().double()])
 
     def weights(self) -> Arrays:
-        """Parameters of encoder and decoder, copied."""
+        """Copy of the parameters of encoder and decoder."""
         return _arrays(self._parameters)
 
     def _save(self, path: Path, state: State) -> None:

@@ -1,1 +1,1 @@
-"""FedKL's propositions put to the test: what gradients tell in the networks of its proofs."""
+"""Numerical tests of FedKL's propositions, in the networks of its proofs."""

@@ -1,4 +1,4 @@
-"""What an attacker computes from weights and gradients alone, layer by layer (FedKL III-A)."""
+"""Computations of an attacker from weights and gradients alone, layer by layer (FedKL III-A)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,10 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Regression:
-    """Input and target of a linear regression (eq. 3).
+    """Input and target of a linear regression (eq. 3)."""
 
-    Attributes
-    ----------
-    input
-        x (n,).
-    target
-        y; NaN where the scale of x, and with it y, is left open.
-    """
-
-    input: np.ndarray
-    target: float
+    input: np.ndarray  # x (n,)
+    target: float  # y; NaN if the scale of x, and with it y, is undetermined
 
 
 def regression(
@@ -42,20 +34,10 @@ def regression(
 ) -> Regression:
     """Invert eq. (3) for one sample: ∂L/∂θ = c x with c = 2 (ŷ − y).
 
-    Parameters
-    ----------
-    theta, gradient
-        θ and ∂L/∂θ (n,).
-    bias, bias_gradient
-        b and ∂L/∂b = c, where the model has one.
-    output
-        ŷ = θ·x + b, where it is known; then θ·(∂L/∂θ) / c + b = ŷ gives c.
-
-    Returns
-    -------
-    Regression
-        Without `bias_gradient` and `output` the gradient itself, which is x up to the factor c:
-        each c gives an x and a y that fit.
+    `theta` and `gradient` are θ and ∂L/∂θ (n,); `bias` and `bias_gradient` are b and ∂L/∂b = c, if
+    the model has one; `output` is ŷ = θ·x + b, if known: then θ·(∂L/∂θ) / c + b = ŷ gives c.
+    Without `bias_gradient` and `output` the result is the gradient itself, which is x up to the
+    factor c: each c gives an x and a y that fit.
     """
     if bias_gradient is None and output is None:
         return Regression(gradient, float("nan"))
@@ -70,27 +52,13 @@ def regression(
 
 @dataclass(frozen=True)
 class Head:
-    """What the last layer's gradient tells (eq. 7, 8).
+    """Quantities from the last layer's gradient (eq. 7, 8)."""
 
-    Attributes
-    ----------
-    label
-        Class whose entry of ∂L/∂b is the least.
-    negative
-        How many entries of ∂L/∂b are negative.
-    residual
-        ŷ − y (classes,), which is ∂L/∂b.
-    features
-        a' (n,), the layer's input.
-    back
-        ∂L/∂a' (n,), by the layer's weights.
-    """
-
-    label: int
-    negative: int
-    residual: np.ndarray
-    features: np.ndarray
-    back: np.ndarray
+    label: int  # class with the smallest entry of ∂L/∂b
+    negative: int  # number of negative entries of ∂L/∂b
+    residual: np.ndarray  # ŷ − y (classes,), which is ∂L/∂b
+    features: np.ndarray  # a' (n,), the layer's input
+    back: np.ndarray  # ∂L/∂a' (n,), by the layer's weights
 
     @property
     def probabilities(self) -> np.ndarray:
@@ -115,27 +83,17 @@ def head(weights: Arrays, gradients: Arrays, layer: str) -> Head:
 
 @dataclass(frozen=True)
 class Input:
-    """Input of a convolution as far as a linear system gives it.
+    """Input of a convolution as far as a linear system determines it."""
 
-    Attributes
-    ----------
-    x
-        (n,); None where unknowns are left free.
-    delta
-        ∂L/∂u (O, P).
-    free
-        Unknowns less the rank of the system.
-    """
-
-    x: np.ndarray | None
-    delta: np.ndarray
-    free: int
+    x: np.ndarray | None  # (n,); None if unknowns are undetermined
+    delta: np.ndarray  # ∂L/∂u (O, P)
+    free: int  # number of unknowns minus the rank of the system
 
 
 def through_convolution(layer: ConvLayer, weights: Arrays, gradients: Arrays, found: Head) -> Input:
     """Input of conv, activation and the last layer (eq. 18 to 23): W x = u − b and K x = ∂L/∂θ.
 
-    W has the rows whose u the activation shows (where ReLU is open), K is that of
+    W has the rows whose u the activation shows (where ReLU is active), K is that of
     `gradleak.operators.gradient`, made of ∂L/∂u = ∂L/∂a' ⊙ a'(u).
     """
     opened = layer.activation.open(found.features)

@@ -1,4 +1,4 @@
-"""How far what an attacker computes lies from the truth, claim by claim (FedKL III-A, III-B)."""
+"""Errors of an attacker's computations against the truth, claim by claim (FedKL III-A, III-B)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def relative(found: np.ndarray, true: np.ndarray) -> float:
 
 
 def regressions(run: Run) -> dict[str, Measures]:
-    """Claim 1, eq. (3): the gradient of a linear regression, and what it tells of one sample."""
+    """Claim 1, eq. (3): one sample from the gradient of a linear regression."""
     generator = np.random.default_rng((run.seed, networks.OTHERS))
     x = run.image.ravel().astype(np.float64)
     theta = generator.standard_normal(x.size) / np.sqrt(x.size)
@@ -190,7 +190,7 @@ def backwards(true: Inside) -> Measures:
 
 
 def _input(chain: Chain, solved: Normalised, true: Inside, image: np.ndarray) -> Measures:
-    """Errors of what was found of norm and input, and what is free."""
+    """Errors of the inferred norm and input, and the number of free unknowns."""
     names = ("delta_error", "normalised_error", "input_error", "contrast_error")
     if solved.free:
         return {"free": solved.free, **dict.fromkeys(names, NOT_GIVEN)}
@@ -210,7 +210,7 @@ def _input(chain: Chain, solved: Normalised, true: Inside, image: np.ndarray) ->
 
 
 def locked(net: Net, run: Run) -> Measures:
-    """Proposition 2, eq. (34) to (36): what the lock's gradient tells, and what is told without."""
+    """Proposition 2, eq. (34) to (36): inference with the lock's gradient, and without."""
     chain = net.chain(run.image.shape, norm=True)
     weights = networks.weights_of(chain, run.seed)
     gradients = networks.shared(chain, weights, run.image, run.label, net.precision)
@@ -259,7 +259,7 @@ def _lock_gradient(net: Net, weights: Arrays, gradients: Arrays, true: Inside) -
 
 
 def _lock_slopes(net: Net, weights: Arrays, key: np.ndarray) -> list[np.ndarray]:
-    """Slopes (O,) of the lock's activation at what leaves its two layers."""
+    """Slopes (O,) of the lock's activation at the outputs of its two layers."""
     assert net.lock is not None
     activation = Activation(net.lock)
     return [

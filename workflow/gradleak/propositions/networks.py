@@ -1,4 +1,4 @@
-"""The networks of FedKL's proofs, what a client shares of them, and autograd's own answers."""
+"""The networks of FedKL's proofs, their shared gradients, and reference values from autograd."""
 
 from __future__ import annotations
 
@@ -20,37 +20,24 @@ CLASSES = 10
 HIDDEN = 32
 KERNEL = (3, 3)
 CONV, HEAD = "conv1", "fc1"
-# What γ and β of a norm without a lock are drawn from.
+# Distributions of γ and β of a norm without a lock.
 SCALES, SHIFTS = (0.5, 1.5), (-0.5, 0.5)
-# Of other random numbers than weights.
+# Seed of random numbers other than weights.
 OTHERS = 7
 
 
 @dataclass(frozen=True)
 class Net:
-    """A convolution, an activation and a fully connected layer (Claims 3 and 4, Proposition 2).
+    """A convolution, an activation and a fully connected layer (Claims 3 and 4, Proposition 2)."""
 
-    Attributes
-    ----------
-    words
-        What it is called.
-    activation, filters, padding
-        Of the convolution.
-    lock
-        Activation of the lock, if there is one (eq. 37 prints none: ``identity``).
-    key
-        Values of the key.
-    precision
-        In which the client computes its gradient.
-    """
-
-    words: str
-    activation: str
+    words: str  # its name in text
+    activation: str  # of the convolution, like the next two
     filters: int
     padding: int = 0
+    # activation of the lock, if there is one (eq. 37 prints none: ``identity``)
     lock: str | None = None
-    key: int = 1024
-    precision: str = "float64"
+    key: int = 1024  # length of the key
+    precision: str = "float64"  # of the client's gradient
 
     def chain(self, size: tuple[int, int, int], *, norm: bool) -> Chain:
         """The network for images of `size` (C, H, W), with a norm or with a bias instead."""
@@ -74,7 +61,7 @@ def two_layers(pixels: tuple[int, int, int]) -> Chain:
 
 
 def weights_of(chain: Chain, seed: int) -> dict[str, np.ndarray]:
-    """Initial weights, the client's key, and γ and β of a norm as training would leave them."""
+    """Initial weights, the client's key, and γ and β of a norm as after training."""
     out = initial_weights(chain, seed) | draw_key(chain, client=0, seed=seed)
     generator = np.random.default_rng((seed, OTHERS))
     for name, limits in (("weight", SCALES), ("bias", SHIFTS)):
@@ -87,7 +74,7 @@ def weights_of(chain: Chain, seed: int) -> dict[str, np.ndarray]:
 def shared(
     chain: Chain, weights: dict[str, np.ndarray], image: np.ndarray, label: int, precision: str
 ) -> dict[str, np.ndarray]:
-    """Gradient of the cross-entropy of one image (C, H, W), all parameters'."""
+    """Gradient of the cross-entropy of one image (C, H, W) by all parameters."""
     return capture(
         chain,
         weights,
@@ -100,7 +87,7 @@ def shared(
 
 @dataclass(frozen=True)
 class Inside:
-    """Values and derivatives inside of a normalised network, from autograd.
+    """Values and derivatives inside a normalised network, from autograd.
 
     ``u``, ``u_hat``, ``s`` and their gradients ``d_u``, ``d_u_hat``, ``d_s`` are (O, P); the norm's
     ``mean``, ``variance``, ``scale``, ``shift`` and ``d_mean``, ``d_variance`` (O,).
@@ -120,7 +107,7 @@ class Inside:
 
 
 def inside(chain: Chain, weights: dict[str, np.ndarray], image: np.ndarray, label: int) -> Inside:
-    """What autograd says of eq. (24) to (33), written out value by value, in float64."""
+    """Values of eq. (24) to (33) from autograd, in float64."""
     module = load(chain, weights, torch.float64)
     layer = chain.convolutions[0]
     scale, shift = _affine(module)

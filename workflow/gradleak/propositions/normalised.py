@@ -36,39 +36,24 @@ class Affine:
 
 @dataclass(frozen=True)
 class Normalised:
-    """What the gradient tells of conv, norm, activation and a last layer.
+    """Quantities of conv, norm, activation and a last layer, from the gradient."""
 
-    Attributes
-    ----------
-    free
-        Unknowns of the input that are free, beyond its scale and, without padding, a shift of
-        each channel; if any is, nothing else is given.
-    x
-        Input (n,) of length 1 (its scale is `factor`), without padding of mean 0 in each channel.
-    channels
-        bool (O,), the channels of which the activation shows enough; what follows is of these.
-    normalised
-        û (O', P) (eq. 26).
-    back
-        ∂L/∂s (O', P).
-    affine
-        γ and β: as given, or as the gradient tells them (γ without its sign).
-    factor
-        Length of the input (less its shift), from ε.
-    """
-
+    # free unknowns of the input, beyond its scale and, without padding, a shift of each channel; if
+    # any, nothing else is given
     free: int
+    # input (n,) of length 1 (its scale is `factor`), without padding of mean 0 in each channel
     x: np.ndarray
+    # bool (O,), channels of which the activation shows enough; the following are of these
     channels: np.ndarray
-    normalised: np.ndarray
-    back: np.ndarray
-    affine: Affine
-    factor: float
+    normalised: np.ndarray  # û (O', P) (eq. 26)
+    back: np.ndarray  # ∂L/∂s (O', P)
+    affine: Affine  # γ and β: as given, or from the gradient (γ without its sign)
+    factor: float  # length of the input (minus its shift), from ε
 
 
 @dataclass(frozen=True)
 class _Shown:
-    """What an attacker has of a layer's channels that are shown: all arrays are of these.
+    """Known quantities of a layer's shown channels; all arrays are of these.
 
     `values` (O', P) are s where they are `known`, `back` is ∂L/∂s, `gradient` ∂L/∂θ (O', taps).
     """
@@ -94,9 +79,9 @@ def through_norm(
 ) -> Normalised:
     """Input of a normalised convolution in training mode, for a batch of one image.
 
-    What the activation shows of s = γ û + β (eq. 27) is linear in x: W x = σ û + μ. With x, σ and
-    μ (or, where γ and β are unknown, σ/γ and μ − β σ/γ) as unknowns that is a homogeneous system,
-    W x − σ û − μ = 0, to which the gradient adds K_v x − σ ∂L/∂θ = 0 with the known
+    The part of s = γ û + β (eq. 27) that the activation shows is linear in x: W x = σ û + μ. With
+    x, σ and μ (or, if γ and β are unknown, σ/γ and μ − β σ/γ) as unknowns that is a homogeneous
+    system, W x − σ û − μ = 0, to which the gradient adds K_v x − σ ∂L/∂θ = 0 with the known
     v = σ ∂L/∂u (eq. 33) if the activation shows all of s and γ and β are known. The scale then
     follows from ε: σ² + ε = ε / (1 − mean û²).
 
@@ -105,11 +90,11 @@ def through_norm(
     layer
         The convolution, without bias.
     weights, gradients
-        What the server knows and what the client shares.
+        Weights known to the server and gradients shared by the client.
     found
-        What the last layer's gradient tells.
+        Result of `head`.
     affine
-        γ and β; None where a lock hides them.
+        γ and β; None if a lock hides them.
     """
     shown, channels = _shown(layer, weights, gradients, found)
     rows = [
@@ -129,7 +114,7 @@ def through_norm(
         :, None
     ]
     if affine is None:
-        # What is inside is s, and slopes are sqrt(σ² + ε) / γ.
+        # Here `inside` is s, and slopes are sqrt(σ² + ε) / γ.
         unlocked, normalised = _unlock(shown, inside, x, slopes)
         slopes = slopes * unlocked.scale
     else:
@@ -142,7 +127,7 @@ def through_norm(
 def _shown(
     layer: ConvLayer, weights: Arrays, gradients: Arrays, found: Head
 ) -> tuple[_Shown, np.ndarray]:
-    """What is shown of the channels of which enough is, and which these are (O,)."""
+    """Shown part of the channels of which enough is, and which channels these are (O,)."""
     opened = layer.activation.open(found.features)
     filters = layer.shape.filters
     values = opened.z.reshape(filters, -1)
@@ -170,7 +155,7 @@ def _u_hat(shown: _Shown, affine: Affine) -> np.ndarray:
 
 
 def _forward_rows(shown: _Shown, inside: np.ndarray) -> np.ndarray:
-    """W x − σ û − μ = 0 for every value that is known: rows over (x, σ, μ)."""
+    """W x − σ û − μ = 0 for every known value: rows over (x, σ, μ)."""
     channel = np.repeat(np.eye(shown.shape.filters), shown.shape.positions, axis=0)
     rows = np.hstack([shown.convolution.dense(), -channel * inside.reshape(-1, 1), -channel])
     return rows[shown.known.ravel()]
@@ -198,7 +183,7 @@ def centred(back: np.ndarray, normalised: np.ndarray) -> np.ndarray:
 
 
 def _null_space(matrix: np.ndarray, tolerance: float, at_least: int) -> np.ndarray:
-    """Basis (n, d) of what the rows leave open, of which `at_least` so many directions are."""
+    """Basis (n, d) of the null space, of dimension `at_least` or more."""
     lengths = np.linalg.norm(matrix, axis=0)
     lengths[lengths == 0] = 1.0
     triangle = linalg.qr(matrix / lengths, mode="r", check_finite=False)[0]
@@ -210,10 +195,7 @@ def _null_space(matrix: np.ndarray, tolerance: float, at_least: int) -> np.ndarr
 def _direction(
     null: np.ndarray, shape: ConvShape, shifted: bool
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """x, σ and μ of the one direction that is left when shifts of channels are taken out.
-
-    x has length 1 and, where it may be shifted, a mean of 0 in each channel.
-    """
+    """x, σ and μ of the remaining direction; |x| = 1 and, if `shifted`, channel means are 0."""
     pixels, filters = shape.unknowns, shape.filters
     vector = null[:, 0]
     if shifted:
@@ -235,7 +217,7 @@ def _unlock(
     """γ (without its sign), β and û of a lock, from s and the convolution's gradient.
 
     β is the mean of s over positions, and γ² mean(û²) its variance. That leaves r = mean(û²), just
-    below 1, which the gradient gives: with c = sqrt(σ² + ε) / γ (`slopes`) and
+    below 1, which follows from the gradient: with c = sqrt(σ² + ε) / γ (`slopes`) and
     h = mean(g (s − β)) / var(s), K_(g − mean g) x − r h K_(s − β) x = c ∂L/∂θ, linear in r for each
     channel.
     """

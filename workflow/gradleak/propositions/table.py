@@ -1,4 +1,4 @@
-"""FedKL's claims and propositions in numbers: one tidy table over images and draws of weights."""
+"""FedKL's claims and propositions in numbers: one tidy table over images and seeds."""
 
 from __future__ import annotations
 
@@ -80,21 +80,21 @@ FREE_NORMED = "unknowns that are left free beyond brightness (without padding) a
 
 
 def table(data: Dataset, images: str, scale: str) -> pd.DataFrame:
-    """Tidy table: rows are the paper's claims, columns networks, metrics what is measured.
+    """Tidy table: rows are the paper's claims, columns networks, metrics the measures.
 
     Parameters
     ----------
     data
         Colour images, of which the first `IMAGES` are taken, averaged to `SIDE` x `SIDE`.
     images, scale
-        For the columns of these names.
+        Values of the columns of these names.
 
     Returns
     -------
     pandas.DataFrame
-        ``ours`` is the median over images and `SEEDS` draws of weights, ``low`` and ``high`` the
-        extremes, ``n`` runs of which ``n_ok`` gave a number: an input has no error where the system
-        leaves unknowns free.
+        ``ours`` is the median over images and `SEEDS` seeds, ``low`` and ``high`` the extremes,
+        ``n`` runs of which ``n_ok`` gave a number: an input has no error if the system leaves
+        unknowns free.
 
     Raises
     ------
@@ -112,7 +112,7 @@ def table(data: Dataset, images: str, scale: str) -> pd.DataFrame:
 
 
 def _runs(data: Dataset) -> Iterator[Run]:
-    """Images in [0, 1], small, under each draw of weights."""
+    """Small images in [0, 1], under each seed."""
     count, channels, height, width = data.images.shape
     if count < IMAGES or height % SIDE or width % SIDE:
         raise ConfigError(
@@ -129,7 +129,7 @@ def _runs(data: Dataset) -> Iterator[Run]:
 
 
 def _measured(runs: list[Run]) -> dict[tuple[str, str], list[Measures]]:
-    """What each run gives, by row and column."""
+    """Measures of each run, by row and column."""
     out: dict[tuple[str, str], list[Measures]] = {}
     for run in runs:
         for column, found in measures.regressions(run).items():

@@ -1,4 +1,4 @@
-"""Display of a run on a terminal: a bar of all jobs, and the jobs that run below it."""
+"""Display of a run on a terminal: a bar of all jobs, and the running jobs below it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Group
 
-# How often the display is drawn, per second; jobs write to their logs every half minute.
+# Refreshes per second; jobs write to their logs every half minute.
 DRAWN = 2
 # Bytes at a log's end that hold its last line.
 TAIL = 2048
@@ -17,7 +17,7 @@ STAMP = re.compile(r"^[\d-]+ [\d:,]+ ")
 
 
 def last_line(log: Path, since: float) -> str:
-    """How far a job is: its log's last line without the time, if that was written since then."""
+    """Last line of a job's log without the time, if it was written since then."""
     try:
         if log.stat().st_mtime < since:
             return ""
@@ -30,17 +30,9 @@ def last_line(log: Path, since: float) -> str:
 
 
 class Display:
-    """A bar and running jobs, redrawn in place until it is stopped; text goes above it.
+    """A bar and running jobs, redrawn in place until stopped; text is printed above.
 
-    Parameters
-    ----------
-    stream
-        The terminal.
-
-    Raises
-    ------
-    ImportError
-        Where rich is not installed.
+    `stream` is the terminal. Raises ImportError if rich is not installed.
     """
 
     def __init__(self, stream: IO[str]) -> None:
@@ -65,12 +57,12 @@ class Display:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def count(self, done: int, total: int) -> None:
-        """Set how many jobs are done of how many; the display begins with the first call."""
+        """Set the numbers of finished and of all jobs; the first call starts the display."""
         self._bar.update(self._all, completed=done, total=total)
         self._live.start()
 
     def stop(self) -> None:
-        """Take the display away."""
+        """Remove the display."""
         self._live.stop()
 
     def _drawn(self) -> Group:

@@ -1,4 +1,4 @@
-"""The last lines of a run: where to look."""
+"""Last lines of a run: where to find the results."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from gradleak.run_output import hints
 
 PAGE, CLAIMS = "results/report.html", "results/claims.csv"
-# Targets after which one line says it, as after the default one; after others stand their paths.
+# Targets followed by one summary line, like the default one; others by their paths.
 LOOKED_AT = {"all", "figures", "tables", "claims", PAGE}
 
 
 def where_to_look(targets: Collection[str], figures: Sequence[str], tables: Sequence[str]) -> str:
-    """One line on what there is to look at; empty where something else was asked for."""
+    """One line on the results to look at; empty if something else was requested."""
     if targets and not set(targets) <= LOOKED_AT:
         return ""
     page = PAGE in targets or _is_current([*figures, *tables, CLAIMS])
@@ -32,7 +32,7 @@ def where_to_look(targets: Collection[str], figures: Sequence[str], tables: Sequ
 
 
 def _is_current(results: Sequence[str]) -> bool:
-    """Whether the page is as new as all that it shows: `all` does not make it anew."""
+    """Return whether the page is newer than its contents: `all` does not rebuild it."""
     if not Path(PAGE).exists():
         return False
     made = Path(PAGE).stat().st_mtime_ns
@@ -41,7 +41,7 @@ def _is_current(results: Sequence[str]) -> bool:
 
 
 def last_lines(workflow: Any, figures: Sequence[str], tables: Sequence[str]) -> list[str]:
-    """Where what was asked for lies."""
+    """Locations of the requested results."""
     targets = workflow.dag_settings.targets
     line = where_to_look(targets, figures, tables)
     return [line] if line else hints.shortened(hints.asked_for(workflow.dag.targetjobs, targets))

@@ -1,30 +1,25 @@
-"""Reasons of failures as one sentence, without what Snakemake puts around them."""
+"""Reasons of failures as one sentence, without Snakemake's framing."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
-# How Snakemake says that a job's process ended.
+# Snakemake's message that a job's process ended.
 STATUS = re.compile(r"returned non-zero exit status -?\d+|died with <Signals\.\w+: \d+>")
-# A job's last word in its log (`gradleak.script`), up to the log's end.
+# A job's final error in its log (`gradleak.script`), up to the log's end.
 LAST_WORD = re.compile(r"^[\d-]+ [\d:,]+ (gradleak: .*)", re.MULTILINE | re.DOTALL)
-# Where in a Snakefile a sentence was raised.
+# Location in a Snakefile of a raised message.
 HEAD = re.compile(r'^(?:WorkflowError|RuleException)(?: in .*?file "([^"]*)", line \d+)?:\n')
 FRAME = re.compile(r'^  File ".*", line \d+, in .*\n?', re.MULTILINE)
-# Dates of files may be coarse.
+# File times may be coarse.
 SECONDS = 2.0
 
 
 def last_word(log: Path, since: float) -> str:
-    """Sentence, or sentence and traceback, with which a job ended; empty if it said none.
+    """Sentence, or sentence and traceback, with which a job ended; empty without one.
 
-    Parameters
-    ----------
-    log
-        The job's log.
-    since
-        When the job began: an older log is another run's.
+    `log` is the job's log, ignored if older than `since`, when the job began.
     """
     try:
         if log.stat().st_mtime < since - SECONDS:
@@ -37,7 +32,7 @@ def last_word(log: Path, since: float) -> str:
 
 
 def without_frame(text: str, ours: Path) -> str:
-    """A message of Snakemake's; what the pipeline's own rules in `ours` raise stands alone."""
+    """Message of Snakemake; an error raised by the pipeline's own rules in `ours` stands alone."""
     head = HEAD.match(text)
     if head is None or head[1] is None or not Path(head[1]).is_relative_to(ours):
         return text.rstrip()

@@ -1,4 +1,4 @@
-"""Records of Snakemake's log as a few lines: one a job, and what failed at the end."""
+"""Reduce Snakemake's log to a few lines: one per job, and failures at the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gradleak.progress import SHOWN, in_words
 from gradleak.run_output import failures, hints
 from gradleak.run_output.display import Display
 
-# What Snakemake says of itself. Everything else without an event is passed on.
+# Snakemake's own messages. Everything else without an event is passed on.
 NOISE = re.compile(
     r"Building DAG|Using shell|Group jobs: inactive|Conda environments: ignored|"
     r"Singularity containers: ignored|Select jobs|Execute \d+ jobs|Elapsed time|host: |"
@@ -30,7 +30,7 @@ MISSING = re.compile(r"No rule to produce (\S+) \(if you use input functions")
 
 @dataclass
 class Job:
-    """A job that began."""
+    """A job that has started."""
 
     words: str
     logs: list[str]
@@ -38,21 +38,11 @@ class Job:
 
 
 class Output(logging.Handler):
-    """Handler in the place of the one with which Snakemake prints.
+    """Handler that replaces the one with which Snakemake prints.
 
-    Parameters
-    ----------
-    workflow
-        Snakemake's workflow.
-    display
-        The display that stands for job lines; None for lines.
-
-    Attributes
-    ----------
-    data_root
-        Folder of the data sets, once it is known.
-    ending
-        Lines on where results lie, asked for where Snakemake has nothing to do.
+    `workflow` is Snakemake's; `display` replaces lines per job (None for lines). `data_root` is the
+    folder of the data sets, once known; `ending` gives lines on where results lie, for runs in
+    which Snakemake has nothing to do.
     """
 
     def __init__(self, workflow: Any, display: Display | None = None) -> None:
@@ -65,7 +55,7 @@ class Output(logging.Handler):
         self._job_lines = "rules" not in quiet
         self._jobs: dict[int, Job] = {}
         self._failed: dict[int, str] = {}
-        # What Snakemake said of a failed job in the same thread, just before it names the job.
+        # Error of a failed job in the same thread, just before Snakemake names the job.
         self._said: dict[int | None, str] = {}
         self._data_failed, self._table = False, ""
         self._done = self._total = 0
@@ -81,7 +71,7 @@ class Output(logging.Handler):
         }
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Print what a record says, if anything."""
+        """Print the content of a record, if any."""
         event = getattr(record, "event", None)
         try:
             if event is None:
@@ -94,7 +84,7 @@ class Output(logging.Handler):
             self.handleError(record)
 
     def close(self) -> None:
-        """Print what was kept for the end, take the display away."""
+        """Print what was kept for the end, and remove the display."""
         if self._display is not None:
             self._display.stop()
         if self._table:
@@ -108,12 +98,12 @@ class Output(logging.Handler):
             self._display.say(text)
             return
         stream = sys.stdout if self._settings.stdout else sys.stderr
-        # At once, so that lines of several processes stay whole.
+        # In one call, so that lines of several processes do not mix.
         stream.write(f"{text}\n")
         stream.flush()
 
     def _run(self, record: Any) -> None:
-        """Number of jobs; a dry run prints its table at its end, where it is seen."""
+        """Show the number of jobs; a dry run prints its table at its end, where it is seen."""
         if self._table:
             self._say(self._table)
             self._table = ""
@@ -126,7 +116,7 @@ class Output(logging.Handler):
             self._table = where + record.getMessage().rstrip()
             return
         if self._total == 1:
-            # It has the terminal for itself.
+            # A single job has the terminal to itself.
             self._display = None
             os.environ[SHOWN] = "lines"
         self._say(f"{where}{self._total} job{'s' * (self._total != 1)}")
@@ -157,7 +147,7 @@ class Output(logging.Handler):
             self._display.count(self._done, self._total)
 
     def _job_failed(self, record: Any) -> None:
-        """Name the job at once; why it failed comes last."""
+        """Name the job at once; the reason comes last."""
         self._ended(record.jobid)
         logs = list(record.log)
         job = self._jobs.get(record.jobid) or Job(record.rule_name, logs, 0.0)
@@ -206,20 +196,20 @@ class Output(logging.Handler):
                     self._say(line)
 
     def _sum(self, logs: str) -> None:
-        """How far the run came; after a failure also where Snakemake's own account lies."""
+        """Number of finished jobs; after a failure also the location of Snakemake's own log."""
         failed = f", {len(self._failed)} failed" if self._failed else ""
         more = f"; {logs[0].lower()}{logs[1:]}" if self._failed else ""
         took = in_words(time.monotonic() - self._began)
         self._say(f"{self._done} of {self._total} jobs done{failed} in {took}{more}")
 
     def _last_words(self) -> None:
-        """Reasons of failures, each once; the last that a run prints."""
+        """Reasons of failures, each once; the last output of a run."""
         if self._display is not None:
             self._display.stop()
         reasons = [*self._failed.values(), *self._said.values()]
         if self._data_failed:
             self._say(hints.data_line(self.data_root))
-        # A job that was stopped has said so itself.
+        # A stopped job has logged that itself.
         for reason in dict.fromkeys(reasons):
             if not reason.startswith("gradleak: Stopped by "):
                 self._say(reason)
@@ -227,7 +217,7 @@ class Output(logging.Handler):
 
 
 def _in_full(record: logging.LogRecord) -> bool:
-    """Keep a job's words from Snakemake's own handlers: they would leave out its files for them."""
+    """Hide a job's message from Snakemake's own handlers, which would omit its files."""
     if str(getattr(record, "event", "")) == "job_info":
         job: Any = record
         job.words, job.rule_msg = job.rule_msg, None
@@ -235,12 +225,12 @@ def _in_full(record: logging.LogRecord) -> bool:
 
 
 def take_over(workflow: Any) -> Output | None:
-    """Put our handler in the place of Snakemake's.
+    """Replace Snakemake's handler by ours.
 
-    Not where the details were asked for (`--verbose`, `--printshellcmds`, `--debug-dag`) or another
-    logger, nor for `--quiet all`, nor in the processes of single jobs.
+    Not if details (`--verbose`, `--printshellcmds`, `--debug-dag`) or another logger were
+    requested, nor for `--quiet all`, nor in the processes of single jobs.
     """
-    # What a run tells its jobs is not for the runs that they start.
+    # Settings for a run's jobs do not apply to runs that these start.
     os.environ.pop(SHOWN, None)
     settings, logger = workflow.output_settings, workflow.logger_manager.logger
     theirs = [handler for handler in logger.handlers if handler.name == "DefaultStreamHandler"]

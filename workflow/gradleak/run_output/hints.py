@@ -1,4 +1,4 @@
-"""What a run says beyond its jobs: where data are looked for, where results lie, near targets."""
+"""Hints of a run beyond its jobs: locations of data and results, similar targets."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from gradleak.config import ROOT_VARIABLE
 from gradleak.data.catalogue import CATALOGUE
 from gradleak.wording import nearest
 
-# Paths that a run's end names one by one; of more it names the folders.
+# Largest number of paths listed one by one at a run's end; of more, the folders.
 MOST_PATHS = 12
 EMBEDDED = tuple(name for name, info in CATALOGUE.items() if info.source == "embedded")
 
 
 def data_line(root: str) -> str:
-    """Sentence on where data sets are looked for in this run, and how to change that."""
+    """Sentence on where this run looks for data sets, and how to change that."""
     return (
         f"Data sets are looked for in {Path(root).absolute()}; for another folder set "
         f"{ROOT_VARIABLE}, or --config 'data={{root: FOLDER}}'."
@@ -25,7 +25,7 @@ def data_line(root: str) -> str:
 
 
 def wants_data(jobs: Iterable[Any], root: str) -> bool:
-    """Whether one of these jobs reads or makes a file of `root` that is not embedded."""
+    """Return whether one of these jobs reads or makes a file of `root` that is not embedded."""
     folder = Path(root)
     return any(
         Path(path).is_relative_to(folder) and not Path(path).name.startswith(EMBEDDED)
@@ -35,7 +35,7 @@ def wants_data(jobs: Iterable[Any], root: str) -> bool:
 
 
 def unknown(target: str, rules: Collection[Any]) -> str:
-    """Sentence on a target that no rule makes, with the nearest one that there is."""
+    """Sentence on a target that no rule makes, with the most similar one."""
     known = {rule.name for rule in rules if not rule.has_wildcards()}
     paths = (path for rule in rules for path in (*rule.output, *rule.input))
     known |= {str(path) for path in paths if isinstance(path, str) and "{" not in path}
@@ -47,7 +47,7 @@ def unknown(target: str, rules: Collection[Any]) -> str:
 
 
 def asked_for(jobs: Iterable[Any], targets: Iterable[str]) -> list[str]:
-    """Files that stand for targets: themselves, or what a rule that was named makes or gathers."""
+    """Files that stand for targets: themselves, or the outputs or inputs of a rule."""
     named = set(targets)
     files: set[str] = set()
     for job in jobs:

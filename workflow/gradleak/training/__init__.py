@@ -1,1 +1,1 @@
-"""One training engine: data on the device, safe checkpoints, the best epoch by validation."""
+"""Training engine: data on the device, safe checkpoints, the best epoch by validation."""

@@ -1,4 +1,4 @@
-"""What a server makes of its clients' weights."""
+"""Aggregation of clients' weights by a server."""
 
 from __future__ import annotations
 
@@ -13,12 +13,8 @@ class Aggregate:
     """Mean of clients' weights, by numbers of images (FedAvg, McMahan et al. 2017).
 
     Σ_k n_k w_k / Σ_k n_k over parameters and running statistics alike, summed in float64 in the
-    order in which clients are added.
-
-    Parameters
-    ----------
-    like
-        The server's weights, whose names and shapes clients' must have.
+    order in which clients are added. `like` are the server's weights, whose names and shapes the
+    clients' must have.
     """
 
     def __init__(self, like: Mapping[str, np.ndarray]) -> None:
@@ -27,13 +23,7 @@ class Aggregate:
         self._images = 0
 
     def add(self, client: int, weights: Mapping[str, np.ndarray], images: int) -> None:
-        """Add the weights of one client.
-
-        Raises
-        ------
-        ConfigError
-            If they are of another model than the server's; nothing is added then.
-        """
+        """Add the weights of one client; `ConfigError` if they do not match the server's model."""
         for name in sorted(self._like.keys() ^ weights.keys()):
             which = "lacks" if name in self._like else "has"
             other = "has" if name in self._like else "lacks"
@@ -53,7 +43,7 @@ class Aggregate:
         self._images += images
 
     def mean(self) -> dict[str, np.ndarray]:
-        """The mean, in the server's arithmetic; the server's own weights if none was added."""
+        """The mean, in the server's dtype; the server's own weights if none was added."""
         if not self._images:
             return dict(self._like)
         return {

@@ -1,4 +1,4 @@
-"""Checkpoints of a training: written whole or not at all, and never taken for another's."""
+"""Checkpoints of training runs: written whole or not at all, and never mistaken for another's."""
 
 from __future__ import annotations
 
@@ -20,50 +20,30 @@ GROUPS = ("weights", "momentum", "best")
 
 @dataclass
 class State:
-    """A training after some epochs: all that the next one depends on.
+    """State of a training run after some epochs: everything that the next one depends on.
 
-    Each epoch draws its order and its augmentation from a generator of its own, so no state of a
-    generator is kept.
-
-    Attributes
-    ----------
-    epoch
-        Epochs done.
-    weights, momentum
-        Parameters with running statistics, and SGD's buffers of the parameters.
-    best
-        `weights` after the epoch of the best validation accuracy.
-    rows
-        One record an epoch: what the curve's CSV holds.
+    Each epoch seeds its own generator for order and augmentation, so no generator state is kept.
     """
 
-    epoch: int = 0
-    weights: Arrays = field(default_factory=dict)
-    momentum: Arrays = field(default_factory=dict)
+    epoch: int = 0  # epochs done
+    weights: Arrays = field(default_factory=dict)  # parameters and running statistics
+    momentum: Arrays = field(default_factory=dict)  # SGD's buffers of the parameters
+    # `weights` after the epoch of the best validation accuracy
     best: Arrays = field(default_factory=dict)
+    # one record an epoch, as in the curve's CSV
     rows: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Whose checkpoint a file is.
+    """Training run that a checkpoint belongs to."""
 
-    Attributes
-    ----------
-    network
-        Name of the chain, and a hash of its description and initial weights.
-    data
-        Data set, split, checksum and what is taken of it.
-    recipe
-        Settings of the training, seed and arithmetic.
-    """
-
-    network: dict[str, Any]
-    data: dict[str, Any]
-    recipe: dict[str, Any]
+    network: dict[str, Any]  # name of the chain, hash of its description and initial weights
+    data: dict[str, Any]  # data set, split, checksum and the part used
+    recipe: dict[str, Any]  # settings, seed and arithmetic
 
     def record(self) -> dict[str, dict[str, Any]]:
-        """As JSON holds it."""
+        """Convert to JSON values."""
         return {"network": self.network, "data": self.data, "recipe": self.recipe}
 
 
@@ -73,17 +53,7 @@ WORDS = {"network": "another network", "data": "another data set", "recipe": "ot
 def write(
     path: Path, identity: Identity, groups: Mapping[str, Arrays], record: Mapping[str, Any]
 ) -> None:
-    """Write a checkpoint; an earlier one stays until the new one is whole.
-
-    Parameters
-    ----------
-    path, identity
-        The file, and whose it is.
-    groups
-        Arrays by group and name.
-    record
-        What JSON can hold, beside them.
-    """
+    """Write arrays (by group and name) and JSON values; an earlier file stays until complete."""
     tensors = {
         f"{group}/{name}": value for group, named in groups.items() for name, value in named.items()
     }
@@ -93,19 +63,10 @@ def write(
 def read(
     path: Path, identity: Identity, unpack: Callable[[dict[str, Arrays], dict[str, Any]], Found]
 ) -> Found | None:
-    """Read a checkpoint; None where there is none.
+    """Read the checkpoint at `path`, which must belong to `identity`; None without one.
 
-    Parameters
-    ----------
-    path, identity
-        The file, and whose it must be.
-    unpack
-        Makes a state of groups and record. A key that it misses counts as damage.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is damaged, or of another network, data set or recipe.
+    `unpack` builds a state from groups and record; a key that it misses counts as damage. Raises
+    `ArtifactError` if the file is damaged, or of another network, data set or recipe.
     """
     if not path.exists():
         return None
@@ -132,19 +93,13 @@ def read(
 
 
 def save(path: Path, identity: Identity, state: State) -> None:
-    """Write the checkpoint of a training."""
+    """Write the checkpoint of a training run."""
     groups = {group: getattr(state, group) for group in GROUPS}
     write(path, identity, groups, {"epoch": state.epoch, "rows": state.rows})
 
 
 def load(path: Path, identity: Identity) -> State:
-    """Read the checkpoint of a training; a fresh state where there is none.
-
-    Raises
-    ------
-    ArtifactError
-        See `read`.
-    """
+    """Read the checkpoint of a training run, as `read`; a fresh state without one."""
 
     def unpack(groups: dict[str, Arrays], record: dict[str, Any]) -> State:
         return State(

@@ -1,4 +1,4 @@
-"""Images of a training, held on the device as bytes; moved and enlarged there in batches."""
+"""Training images, kept on the device as bytes; shifted and enlarged there in batches."""
 
 from __future__ import annotations
 
@@ -13,60 +13,49 @@ from gradleak.data.arrays import Dataset
 from gradleak.enlarging import AS_IT_IS, Fit, fit, taps
 from gradleak.errors import DataError
 
-# Images that are enlarged at once.
+# Images enlarged at a time.
 ENLARGED = 16
 
 
 @dataclass(frozen=True)
 class Images:
-    """Some images of a data set on a device.
+    """Some images of a data set on a device."""
 
-    Attributes
-    ----------
-    pixels
-        uint8 (N, H, W, C): colours last, as convolutions with channels last read them.
-    labels
-        int64 (N,).
-    offset, std
-        A network is fed with (pixels / 255 + offset) / std.
-    size
-        How a batch of pixels is brought to the network's size; their margins are already cropped.
-    """
-
+    # uint8 (N, H, W, C): colours last, as convolutions with channels last read them
     pixels: torch.Tensor
-    labels: torch.Tensor
-    offset: float = 0.0
+    labels: torch.Tensor  # int64 (N,)
+    offset: float = 0.0  # inputs are (pixels / 255 + offset) / std
     std: float = 1.0
-    size: Fit = AS_IT_IS
+    size: Fit = AS_IT_IS  # enlargement of a batch of pixels; their margins are already cropped
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @property
     def device(self) -> torch.device:
-        """Where they are."""
+        """Device of the images."""
         return self.labels.device
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(C, S, S) of what a network is fed with."""
+        """(C, S, S) of an input."""
         height, width, channels = self.pixels.shape[1:]
         if self.size.side is not None:
             return channels, self.size.side, self.size.side
         return channels, self.size.repeat * height, self.size.repeat * width
 
     def part(self, chosen: np.ndarray) -> Images:
-        """Those of some places (n,)."""
+        """Images at positions `chosen` (n,)."""
         places = torch.from_numpy(chosen).to(self.device)
         return replace(self, pixels=self.pixels[places], labels=self.labels[places])
 
     def inputs(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels (B, H, W, C) as inputs (B, C, S, S), channels last in memory."""
+        """Convert pixels (B, H, W, C) to inputs (B, C, S, S), channels last in memory."""
         scaled = self._sized(pixels).to(torch.float32).div_(255.0).add_(self.offset).div_(self.std)
         return scaled.permute(0, 3, 1, 2)
 
     def _sized(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Pixels (B, H, W, C) in the network's size (B, S, S, C), uint8."""
+        """Pixels (B, H, W, C) enlarged to the network's size (B, S, S, C), uint8."""
         if self.size.side is not None:
             return bilinear(pixels, self.size.side)
         if self.size.repeat > 1:
@@ -75,7 +64,7 @@ class Images:
         return pixels
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Inputs and labels in order, as they are."""
+        """Inputs and labels in order, without augmentation."""
         for first in range(0, len(self), size):
             part = slice(first, first + size)
             yield self.inputs(self.pixels[part]), self.labels[part]
@@ -85,8 +74,9 @@ class Images:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs and labels in random order, cropped from a margin of zeros and mirrored.
 
-        Each image has its own shift, uniform in −crop … crop along both sides, and is mirrored
-        with probability 1/2. A last batch of fewer than `size` images is left out, but the first.
+        Each image has its own shift, uniform in −crop … crop along both axes, and is mirrored
+        with probability 1/2. A last batch of fewer than `size` images is left out, unless it is the
+        first.
         """
         order = torch.randperm(len(self), generator=generator, device=self.device)
         for first in range(0, max(len(self) - size, 0) + 1, size):
@@ -97,12 +87,12 @@ class Images:
             yield self.inputs(pixels), self.labels[chosen]
 
     def steps(self, size: int) -> int:
-        """Batches of an epoch."""
+        """Number of batches of an epoch."""
         return max(len(self) // size, 1)
 
 
 def _moved(pixels: torch.Tensor, crop: int, flip: bool, generator: torch.Generator) -> torch.Tensor:
-    """Each image (B, H, W, C) at its own shift, mirrored or not, by one look-up of pixels."""
+    """Shift and mirror each image (B, H, W, C) by one look-up of pixels."""
     batch, height, width = pixels.shape[:3]
 
     def draw(most: int) -> torch.Tensor:
@@ -142,7 +132,7 @@ def bilinear(pixels: torch.Tensor, size: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class Split:
-    """Images to train on, to choose the best epoch by, and to report: none is in two of them."""
+    """Disjoint images for training, for choosing the best epoch, and for reporting."""
 
     train: Images
     validation: Images
@@ -169,17 +159,15 @@ def divide(
     size: int | None = None,
     resize: str = "repeat",
 ) -> Split:
-    """Split a data set at random into the parts of `Split`.
+    """Split the data set `data` at random into the parts of `Split`.
 
     Parameters
     ----------
-    data
-        The split of the data set that all parts are taken from.
     counts
-        Images for ``train``, ``validation`` and ``test``. Where the data set has fewer in all,
-        each part gets its share.
+        Images for ``train``, ``validation`` and ``test``. If the data set has fewer in all, parts
+        shrink in proportion.
     seed
-        Of the order in which images are dealt out.
+        Seed of the shuffle.
     offset, std, device
         See `Images`.
     size, resize

@@ -1,4 +1,4 @@
-"""The training loop: one network, one split, one recipe."""
+"""Training loop: one network, one split, one recipe."""
 
 from __future__ import annotations
 
@@ -25,32 +25,19 @@ LOG = logging.getLogger("gradleak")
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training gives.
+    """Result of a training run."""
 
-    Attributes
-    ----------
-    weights
-        Parameters and running statistics after the epoch of the best validation accuracy.
-    last
-        The same after the last epoch.
-    epoch
-        That epoch, from 1; of several equally good ones the first.
-    accuracy
-        Share of right answers of `weights` on the test images, which chose nothing.
-    rows
-        One record an epoch: epoch, rate, train_loss, train_accuracy, validation_loss,
-        validation_accuracy.
-    """
-
+    # parameters and running statistics after the epoch of the best validation accuracy
     weights: Arrays
-    last: Arrays
-    epoch: int
-    accuracy: float
+    last: Arrays  # the same after the last epoch
+    epoch: int  # best epoch, from 1; the first of equally good ones
+    accuracy: float  # of `weights` on the test images, which chose nothing
+    # per epoch: epoch, rate, train_loss, train_accuracy, validation_loss, validation_accuracy
     rows: list[dict[str, Any]]
 
 
 class Trainer(Learner):
-    """Trains one network; a run that was killed goes on at its last checkpoint.
+    """Train one network; a run that was killed resumes at its last checkpoint.
 
     The order of images and their augmentation follow from (seed, epoch) alone, so on a CPU with
     the same number of threads the same seed gives the same weights, interrupted or not.
@@ -58,15 +45,13 @@ class Trainer(Learner):
     Parameters
     ----------
     chain, weights
-        The network and where it starts.
-    split
-        Images, on the device that trains.
-    recipe
-        Settings.
+        The network and its initial weights.
+    split, recipe
+        Images, on the training device, and settings.
     seed
-        Of order and augmentation.
+        Seed of order and augmentation.
     source
-        What the checkpoint says of the images: data set, split, checksum and sizes.
+        Identity of the images in the checkpoint: data set, split, checksum and sizes.
     code
         Hash of the code: a checkpoint of other code may not end with the same weights.
     """
@@ -93,12 +78,8 @@ class Trainer(Learner):
     ) -> Trained:
         """Train to the end.
 
-        Parameters
-        ----------
-        path
-            The checkpoint; none is kept without.
-        on_epoch
-            Called with the curve so far after each epoch.
+        `path` is the checkpoint, if any; `on_epoch` is called with the curve so far after each
+        epoch.
 
         Raises
         ------
@@ -107,7 +88,7 @@ class Trainer(Learner):
         ConfigError
             If a batch does not fit in memory.
         ArtifactError
-            If the checkpoint is damaged or another training's.
+            If the checkpoint is damaged or of another training run.
         """
         state = State() if path is None else checkpoint.load(path, self.identity)
         if state.epoch:
@@ -122,7 +103,7 @@ class Trainer(Learner):
         path: Path | None,
         on_epoch: Callable[[list[dict[str, Any]]], None],
     ) -> Trained:
-        """All epochs that are left."""
+        """Run the remaining epochs."""
         epochs, steps = self.recipe.epochs, self.split.train.steps(self.recipe.batch)
         what = f"steps of {self.chain.name}, seed {self.seed}"
         with progress(epochs * steps, what, state.epoch * steps) as bar:
@@ -145,7 +126,7 @@ class Trainer(Learner):
         return max((row["validation_accuracy"] for row in rows), default=-1.0)
 
     def _finished(self, state: State) -> Trained:
-        """Score the best weights on the test images."""
+        """Evaluate the best weights on the test images."""
         last = self.weights()
         best = next(
             row["epoch"]

@@ -25,15 +25,15 @@ from gradleak.training.participation import Federated, chosen_number
 from gradleak.training.recipe import Recipe
 
 LOG = logging.getLogger("gradleak")
-# Whose accuracies these are, beside those of clients by number.
+# Owners of accuracies other than numbered clients.
 SERVER, RANDOM = "server", "random"
-# Number by which the random key is drawn; no client has it.
+# Client number for the random key; no client has it.
 NOBODY = 2**31
 
 
 @dataclass
 class Best:
-    """The round of the best validation accuracy of one client, from 1; the first of equals."""
+    """Round of the best validation accuracy of one client, from 1; the first of equals."""
 
     round: int = 0
     validation_accuracy: float = -1.0
@@ -42,55 +42,36 @@ class Best:
 
 @dataclass
 class Rounds:
-    """A federation after some rounds: all that the next one depends on.
+    """State of a federation after some rounds: everything that the next one depends on."""
 
-    Attributes
-    ----------
-    done
-        Rounds.
-    public
-        The server's weights.
-    private
-        Key and lock's weights of each client; empty where nothing is locked.
-    kept, kept_private
-        Both after the round of the best mean validation accuracy, which is `mean`.
-    best
-        By client, or ``server`` and ``random``.
-    dropped
-        Rounds in which each client was chosen and did not answer.
-    answers
-        How many have been averaged so far.
-    rows
-        What the curve's CSV holds.
-    """
-
-    public: Arrays
-    private: list[Arrays]
-    kept: Arrays
-    kept_private: list[Arrays]
-    done: int = 0
-    mean: float = -1.0
-    best: dict[str, Best] = field(default_factory=dict)
+    public: Arrays  # the server's weights
+    private: list[Arrays]  # key and lock weights of each client; empty without a lock
+    kept: Arrays  # `public` after the round of the best mean validation accuracy
+    kept_private: list[Arrays]  # `private` after that round
+    done: int = 0  # rounds done
+    mean: float = -1.0  # best mean validation accuracy
+    best: dict[str, Best] = field(default_factory=dict)  # by client, or ``server`` and ``random``
+    # rounds in which each client was chosen and did not respond
     dropped: list[int] = field(default_factory=list)
-    answers: int = 0
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    answers: int = 0  # number of clients' weights averaged so far
+    rows: list[dict[str, Any]] = field(default_factory=list)  # rows of the curve's CSV
 
     def groups(self) -> dict[str, Arrays]:
-        """Arrays as a checkpoint holds them."""
+        """Arrays as stored in a checkpoint."""
         named = {"public": self.public, "kept": self.kept}
         for client, (own, kept) in enumerate(zip(self.private, self.kept_private, strict=True)):
             named |= {f"private{client}": own, f"kept{client}": kept}
         return named
 
     def record(self) -> dict[str, Any]:
-        """The rest, as JSON holds it."""
+        """Other fields as JSON values."""
         best = {who: asdict(one) for who, one in self.best.items()}
         keys = ("done", "mean", "dropped", "answers", "rows")
         return {"best": best, **{key: getattr(self, key) for key in keys}}
 
     @staticmethod
     def unpack(groups: Mapping[str, Arrays], record: Mapping[str, Any]) -> Rounds:
-        """What `groups` and `record` gave."""
+        """Invert `groups` and `record`."""
         clients = range(len(record["dropped"]))
         return Rounds(
             groups["public"],
@@ -107,33 +88,32 @@ class Rounds:
 
 
 class Federation(Learner):
-    """Clients that train one network together; a run that was killed goes on between rounds.
+    """Clients that train one network together; a run that was killed resumes between rounds.
 
-    In each round the server sends its weights; each chosen client puts its own key and lock beside
-    them, passes its images `local_epochs` times with momentum that starts at 0, and sends its
-    weights back, running statistics of norms included, but neither key nor lock. The server takes
-    the mean of those that answered. The rate of a round is that of the schedule at this round.
+    In each round the server sends its weights; each chosen client adds its own key and lock, passes
+    its images `local_epochs` times with momentum that starts at 0, and sends its weights back,
+    running statistics of norms included, but neither key nor lock. The server averages those
+    received. The learning rate of a round is that of the schedule at this round.
 
-    A client that does not answer, or whose weights are not finite, is left out of the round and
-    goes on from the lock that it had before. What is random in a round follows from (seed, round)
-    alone.
+    A client that does not respond, or whose weights are not finite, is left out of the round and
+    continues from its previous lock. Random choices of a round follow from (seed, round) alone.
 
     Parameters
     ----------
     chain, weights
-        The network, and the server's weights: those of locks are what each lock starts from.
+        The network, and the server's weights; those of locks initialise every client's lock.
     clients
-        Key and lock's weights of each client; empty dictionaries where nothing is locked.
+        Key and lock weights of each client; empty dictionaries without a lock.
     parts
-        Each client's images, on the device that trains.
+        Each client's images, on the training device.
     split
-        Whose validation and test images judge all of them.
+        Validation and test images for all clients.
     recipe
         Settings; epochs are rounds.
     federated
-        Who takes part.
+        Participation settings.
     seed
-        Of order, augmentation, choices of clients and answers.
+        Seed of order, augmentation, choices of clients and responses.
     source, code
         See `gradleak.training.engine.Trainer`.
     """
@@ -177,21 +157,17 @@ class Federation(Learner):
     ) -> Rounds:
         """Train to the end.
 
-        Parameters
-        ----------
-        path
-            The checkpoint; none is kept without.
-        on_round
-            Called with the curve so far after each round.
+        `path` is the checkpoint, if any; `on_round` is called with the curve so far after each
+        round.
 
         Raises
         ------
         NumericsError
-            If no client answered in any round.
+            If no client responded in any round.
         ConfigError
             If a batch does not fit in memory.
         ArtifactError
-            If the checkpoint is damaged or another training's.
+            If the checkpoint is damaged or of another training run.
         """
         state = None if path is None else checkpoint.read(path, self.identity, Rounds.unpack)
         if state is None:
@@ -216,14 +192,14 @@ class Federation(Learner):
         return state
 
     def _begin(self) -> Rounds:
-        """Nothing done yet."""
+        """State before the first round."""
         clients = [dict(own) for own in self._private]
         start = Rounds(public(self._weights), clients, {}, [{} for _ in clients])
         start.dropped = [0] * len(clients)
         return start
 
     def _bar(self, state: Rounds) -> Progress:
-        """How far it is; its end holds for clients alike."""
+        """Progress of the run, including the passes of clients."""
         settings = self.federated
         part = chosen_number(settings.share, settings.clients) / settings.clients
         steps = sum(images.steps(self.recipe.batch) for images in self.parts)
@@ -232,7 +208,7 @@ class Federation(Learner):
         return progress(self.recipe.epochs * each, what, state.done * each)
 
     def _round(self, number: int, state: Rounds, bar: Progress) -> dict[int, Passed]:
-        """Let the clients of a round train, and take the mean; what those that answered found."""
+        """Train the clients of a round and average their weights; return the responders' passes."""
         silent = self.federated.silent(self.seed, number)
         total, passed = Aggregate(state.public), dict[int, Passed]()
         for client in self.federated.chosen(self.seed, number):
@@ -269,7 +245,7 @@ class Federation(Learner):
     def _locally(
         self, number: int, client: int, state: Rounds, bar: Progress
     ) -> tuple[Arrays, Passed] | None:
-        """Weights of a client after its passes, and what the last found; None if not finite."""
+        """Weights of a client after its passes, and its last pass; None if not finite."""
         self._put({**state.public, **state.private[client]})
         self.optimiser = self.recipe.optimiser(self.module)
         rate = self.recipe.rate_at(number, self.recipe.epochs)
@@ -282,7 +258,7 @@ class Federation(Learner):
         return self.weights(), passed
 
     def _judge(self, number: int, state: Rounds, passed: Mapping[int, Passed]) -> None:
-        """Accuracies with the server's new weights: whose are best so far, and the curve's rows."""
+        """Evaluate the server's new weights: update the best rounds, append rows to the curve."""
         views: dict[str, Arrays] = {SERVER: {}}
         if self._random is not None:
             views = {str(client): own for client, own in enumerate(state.private)}
@@ -293,7 +269,7 @@ class Federation(Learner):
             loss, accuracy = self.evaluate(self.split.validation)
             best = state.best.setdefault(who, Best())
             if accuracy > best.validation_accuracy:
-                # At once, so that no copy of the weights has to be kept for each client.
+                # Immediately, so that no copy of each client's weights has to be kept.
                 tested = self.evaluate(self.split.test)[1]
                 state.best[who] = Best(number + 1, accuracy, tested)
             found[who] = accuracy

@@ -1,4 +1,4 @@
-"""One network on a device: passes over images, what they cost in memory, and what they leave."""
+"""One network on a device: passes over images, their memory, and the resulting weights."""
 
 from __future__ import annotations
 
@@ -23,39 +23,22 @@ from gradleak.training.data import Images
 from gradleak.training.memory import bytes_kept, largest_batch
 from gradleak.training.recipe import Recipe, arithmetic, autocast
 
-# Images that pass at once where nothing is kept for a pass back.
+# Images per forward pass without a backward pass.
 EVALUATED = 500
 
 
 class Passed(NamedTuple):
-    """What a pass over images found on the way.
+    """Statistics of a pass over images."""
 
-    Attributes
-    ----------
-    loss, accuracy
-        Means over its images, each under the weights of its own step.
-    rate
-        Of the last step.
-    """
-
-    loss: float
-    accuracy: float
-    rate: float
+    loss: float  # mean over images, each under the weights of its own step
+    accuracy: float  # mean, likewise
+    rate: float  # learning rate of the last step
 
 
 class Learner:
-    """A network that learns by SGD.
+    """Network trained by SGD on a device.
 
-    Parameters
-    ----------
-    chain, weights
-        The network and where it starts.
-    recipe
-        Settings.
-    seed
-        Of order and augmentation.
-    device
-        Where it learns.
+    `weights` are the initial ones; `seed` is that of order and augmentation.
     """
 
     def __init__(
@@ -77,7 +60,7 @@ class Learner:
     def _identity(
         self, weights: Mapping[str, np.ndarray], data: Mapping[str, Any], **more: Any
     ) -> Identity:
-        """What its checkpoints say of where it starts, its images and its settings."""
+        """Identity for checkpoints: initial weights, images and settings."""
         described = json.dumps([self.chain.describe(), fingerprint(weights)], sort_keys=True)
         return Identity(
             {"name": self.chain.name, "hash": hashlib.sha256(described.encode()).hexdigest()[:16]},
@@ -99,36 +82,24 @@ class Learner:
         bar: Progress,
         client: int = 0,
     ) -> Passed:
-        """Pass images once in random order, moved at random.
+        """Pass images once in random order, augmented.
 
-        Parameters
-        ----------
-        images
-            To learn from.
-        number, client
-            What order and augmentation follow from, beside the seed.
-        rate
-            Learning rate of each step, from 0.
-        bar
-            Counts the steps.
-
-        Raises
-        ------
-        ConfigError
-            If a norm would have a single value in each channel to normalise.
+        `number` and `client` determine order and augmentation, together with the seed. `rate` gives
+        the learning rate of each step, from 0; `bar` counts the steps. Raises `ConfigError` if a
+        norm would have a single value in each channel to normalise.
         """
         recipe = self.recipe
         check_norms(self.chain, min(len(images), recipe.batch))
         drawn = seed_of(self.seed, number, client)
         generator = torch.Generator(self.device).manual_seed(drawn)
-        # Dropout draws from PyTorch's own generator.
+        # Dropout uses PyTorch's global generator.
         torch.manual_seed(drawn)
         self.module.train()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         seen = 0
 
         def state() -> str:
-            # Waits for the device, so it is asked only when something is shown.
+            # Waits for the device, so it is called only for output.
             loss, right = (sums / seen).tolist()
             return f"epoch {number + 1}, loss {loss:.3f}, accuracy {right:.1%}"
 
@@ -143,7 +114,7 @@ class Learner:
         return Passed(loss, right, last)
 
     def _step(self, inputs: torch.Tensor, labels: torch.Tensor, rate: float) -> torch.Tensor:
-        """One step of SGD; sums of losses and of right answers (2,)."""
+        """Take one step of SGD; return sums of losses and of correct predictions (2,)."""
         output, loss = self._forward(inputs, labels)
         self.optimiser.forget_gradients()
         loss.backward()
@@ -161,7 +132,7 @@ class Learner:
 
     @torch.no_grad()
     def evaluate(self, images: Images) -> tuple[float, float]:
-        """Mean loss and share of right answers, norms with their running statistics."""
+        """Mean loss and accuracy, norms with their running statistics."""
         self.module.eval()
         sums = torch.zeros(2, dtype=torch.float64, device=self.device)
         for inputs, labels in images.batches(self._evaluated):
@@ -172,7 +143,7 @@ class Learner:
         return loss_, right
 
     def weights(self) -> Arrays:
-        """Parameters, running statistics and keys as they are now, copied."""
+        """Copy of the current parameters, running statistics and keys."""
         return {
             name: value.detach().contiguous().cpu().numpy().copy()
             for name, value in self.module.state_dict().items()
@@ -187,18 +158,12 @@ class Learner:
                 there[name].copy_(torch.from_numpy(value))
 
     def is_finite(self) -> bool:
-        """Whether all weights and running statistics are finite."""
+        """Return whether all weights and running statistics are finite."""
         return all(bool(torch.isfinite(v).all()) for v in self.module.state_dict().values())
 
     @contextmanager
     def within_memory(self, images: Images) -> Iterator[None]:
-        """Refuse a batch of `images` that will not fit, before any pass and on the way.
-
-        Raises
-        ------
-        ConfigError
-            Naming the batch that fits.
-        """
+        """Raise `ConfigError`, naming the batch that fits, if a batch of `images` does not."""
         try:
             self._check_memory(images)
             yield
@@ -208,8 +173,8 @@ class Learner:
             raise self._too_large(None) from error
 
     def _check_memory(self, images: Images) -> None:
-        """Refuse a batch by what a few images keep for the pass back."""
-        # In evaluation mode no running statistics move.
+        """Refuse a batch by the memory that a few images keep for the backward pass."""
+        # In evaluation mode running statistics stay unchanged.
         self.module.eval()
 
         def kept(count: int) -> int:
@@ -217,12 +182,12 @@ class Learner:
             return bytes_kept(lambda: self._forward(inputs, images.labels[:count])[1])
 
         weights = sum(value.nbytes for value in self.module.parameters())
-        # What one image more keeps, since weights are kept whatever their number; beside the batch
+        # Memory of one more image, since weights are kept in any case; beside the batch
         # there are gradients, momentum and the best weights.
         most = largest_batch(kept(2) - kept(1), 3 * weights, self.device)
         if most < self.recipe.batch and most < len(images):
             raise self._too_large(most)
-        # Once, since later an accelerator's memory is reserved, though it could be used again.
+        # Once, since later an accelerator's memory counts as reserved, though it is reusable.
         self._evaluated = max(1, min(EVALUATED, most))
 
     def _too_large(self, fits: int | None) -> ConfigError:
@@ -239,7 +204,7 @@ class Learner:
 
 
 def seed_of(seed: int, number: int, client: int = 0) -> int:
-    """What order and augmentation of a pass are drawn from; a training alone is client 0."""
+    """Seed of order and augmentation of a pass; non-federated training is client 0."""
     entropy = (seed, number, client) if client else (seed, number)
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> 1)
 

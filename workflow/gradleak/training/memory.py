@@ -1,4 +1,4 @@
-"""Whether a batch fits in memory, before hours are spent on finding out."""
+"""Memory of a batch, checked before hours of training."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Callable
 import psutil
 import torch
 
-# Gradients of what is kept, and room for convolutions to work in, relative to what is kept.
+# Gradients of kept tensors and workspace of convolutions, relative to the kept bytes.
 OVERHEAD = 1.5
-# Share of the free memory that a training may take.
+# Share of the free memory that training may use.
 SHARE = 0.9
 
 
 def bytes_kept(loss: Callable[[], torch.Tensor]) -> int:
-    """Bytes that a forward pass keeps for the pass back, each storage once."""
+    """Bytes that a forward pass keeps for the backward pass, each storage once."""
     sizes: dict[int, int] = {}
 
     def keep(value: torch.Tensor) -> torch.Tensor:
@@ -24,7 +24,7 @@ def bytes_kept(loss: Callable[[], torch.Tensor]) -> int:
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda value: value):
         kept = loss()
-    # The graph holds the storages, so that no address is used twice.
+    # The graph keeps the storages alive, so that no address is reused.
     del kept
     return sum(sizes.values())
 
@@ -37,16 +37,10 @@ def free_bytes(device: torch.device) -> int:
 
 
 def largest_batch(per_image: float, fixed: float, device: torch.device) -> int:
-    """Images whose training fits in what is free, a power of two up to 2^20; 0 if none does.
+    """Batch that fits in free memory for training, a power of two up to 2^20; 0 if none does.
 
-    Parameters
-    ----------
-    per_image
-        Bytes that an image keeps for the pass back.
-    fixed
-        Bytes that are needed whatever the batch.
-    device
-        Where it trains.
+    `per_image` are bytes that an image keeps for the backward pass, `fixed` those needed for any
+    batch.
     """
     most = (SHARE * free_bytes(device) - fixed) / (OVERHEAD * max(per_image, 1.0))
     return 0 if most < 1 else 2 ** min(20, int(most).bit_length() - 1)

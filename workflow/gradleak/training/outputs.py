@@ -1,4 +1,4 @@
-"""What trainings take from config and write: model file, curves, accuracies, clients' files."""
+"""Settings of training runs and their outputs: model file, curves, accuracies, clients' files."""
 
 from __future__ import annotations
 
@@ -50,20 +50,20 @@ SUMMARY = (
     "client",
     "dropped",
 )
-# The curve of a training that failed, beside its checkpoints.
+# Curve of a failed training run, beside its checkpoints.
 KEPT_CURVE = "curve.csv"
 PARTS = ("train", "validation", "test")
 
 
 def recipe_of(settings: Mapping[str, Any]) -> Recipe:
-    """Recipe in an entry of ``trainings``, amounts as numbers."""
+    """Recipe from an entry of ``trainings``, amounts as numbers."""
     known = {field.name for field in fields(Recipe)}
     chosen = {key: value for key, value in settings.items() if key in known}
     return Recipe(**{**chosen, "milestones": tuple(chosen["milestones"])})
 
 
 def split_of(data: Dataset, settings: Mapping[str, Any], device: torch.device) -> Split:
-    """Images of an entry of ``trainings``, amounts as numbers."""
+    """Images for an entry of ``trainings``, amounts as numbers."""
     return divide(
         data,
         {part: settings[part] for part in PARTS},
@@ -77,7 +77,7 @@ def split_of(data: Dataset, settings: Mapping[str, Any], device: torch.device) -
 
 
 def source_of(data: Dataset, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checkpoint says of the images."""
+    """Identity of the images in a checkpoint."""
     chosen = {key: settings[key] for key in ("seed", "offset", "std", "size", "resize")}
     return {**data.identity(), **chosen}
 
@@ -90,13 +90,7 @@ def networks(models: files.ModelFile, seeds: int) -> Iterator[tuple[Chain, int]]
 
 
 def check(chain: Chain, data: Dataset, split: Split) -> None:
-    """Refuse a network that the images do not fit.
-
-    Raises
-    ------
-    ConfigError
-        If it takes other images, or has fewer outputs than there are classes.
-    """
+    """Raise `ConfigError` for a network that does not fit the images or their number of classes."""
     if split.train.shape != chain.input:
         raise ConfigError(
             f"{chain.name} takes images of {list(chain.input)}, but {data.dataset} has "
@@ -110,31 +104,31 @@ def check(chain: Chain, data: Dataset, split: Split) -> None:
 
 
 class HasRows(Protocol):
-    """What a training gives."""
+    """Result of a training run."""
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """Its curve."""
+        """Rows of its curve."""
 
 
 Found = TypeVar("Found", bound=HasRows, covariant=True)
 
 
 class Runnable(Protocol[Found]):
-    """A training of one network."""
+    """Training of one network."""
 
     def run(self, path: Path | None, on_epoch: Callable[[list[dict[str, Any]]], None], /) -> Found:
         """Train to the end; a checkpoint at `path`, the curve so far to `on_epoch`."""
 
 
 class Curve:
-    """Rows of all networks so far, written anew with each epoch."""
+    """Rows of all networks so far, rewritten with each epoch."""
 
     def __init__(self, path: str) -> None:
         self._path, self._rows = path, list[dict[str, Any]]()
 
     def begin(self, head: dict[str, Any]) -> Callable[[list[dict[str, Any]]], None]:
-        """What takes the rows of one network, `head` the columns that say which."""
+        """Callback for the rows of one network; `head` are the columns that identify it."""
         before = [row for row in self._rows if not head.items() <= row.items()]
 
         def show(rows: list[dict[str, Any]]) -> None:
@@ -150,21 +144,20 @@ class Curve:
 
 
 class Results:
-    """Weights and accuracies of the networks that have been trained, and where they are written.
+    """Weights and accuracies of the trained networks, and their output files.
 
-    The model file holds what a server has: for a locked network what clients share, with the
-    lock's weights that the server gave out at first. What a client keeps goes into its own file.
+    The model file holds the server's part: for a locked network what clients share, with the
+    initial lock weights from the server. Private parts go into the clients' own files. `images` is
+    ``embedded`` or ``real``, for the summary.
 
     Parameters
     ----------
     models, seeds
-        Networks, and draws that are trained.
+        Networks, and number of seeds that are trained.
     paths
         ``weights`` (a model file), ``curve`` (a row an epoch, rewritten as it grows), ``summary``
         (a row a network and client), ``checkpoints`` (their folder; emptied at the end), and
         ``clients``, a folder, for locked networks.
-    images
-        ``embedded`` or ``real``, for the summary.
     """
 
     def __init__(
@@ -178,23 +171,23 @@ class Results:
         self._folder = Path(paths["checkpoints"])
 
     def checkpoint(self, chain: Chain, seed: int) -> Path:
-        """Checkpoint of one network."""
+        """Path of the checkpoint of one network."""
         return self._folder / f"{chain.name}-{seed}.safetensors"
 
     def run(self, learner: Runnable[Found], chain: Chain, seed: int) -> Found:
-        """Train one network to the end, its curve written on the way."""
+        """Train one network to the end and write its curve meanwhile."""
         show = self.curve.begin({"model": chain.name, "seed": seed})
         try:
             found = learner.run(self.checkpoint(chain, seed), show)
         except GradleakError:
-            # Snakemake removes the outputs of a job that fails; its curve tells why.
+            # Snakemake removes the outputs of a failed job, but its curve helps to find the reason.
             self.curve.write(self._folder / KEPT_CURVE)
             raise
         show(found.rows)
         return found
 
     def keep(self, chain: Chain, seed: int, shared: Arrays, own: Sequence[Arrays]) -> None:
-        """Keep what a network's clients share and what each of them has to itself."""
+        """Store the weights that a network's clients share and the private part of each."""
         held = public(shared) | private(self._models.of(chain, seed))
         for name, value in held.items():
             self._weights.setdefault(f"{chain.name}/{name}", []).append(value)
@@ -218,7 +211,7 @@ class Results:
         self.summary.append({column: row[column] for column in SUMMARY})
 
     def save(self, provenance: dict[str, Any], clients: Sequence[ClientFile]) -> None:
-        """Write all files; checkpoints that are no longer needed go."""
+        """Write all files; delete checkpoints."""
         for number, weights in self._private.items():
             path = str(Path(self._paths["clients"]) / f"{number}.safetensors")
             own = {name: np.stack(values) for name, values in weights.items()}

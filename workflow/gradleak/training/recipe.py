@@ -1,4 +1,4 @@
-"""How a network is trained, and the learning rate on the way."""
+"""Training settings and learning rate schedules."""
 
 from __future__ import annotations
 
@@ -15,52 +15,27 @@ PRECISIONS = ("auto", "mixed", "float32")
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of a training; an entry of ``trainings`` in config.yaml holds the same keys.
+    """Settings of a training run; an entry of ``trainings`` in config.yaml has the same keys."""
 
-    Parameters
-    ----------
-    epochs
-        Passes over the training images.
-    batch
-        Images a step; the last, smaller batch of an epoch is left out if there is another.
-    rate
-        Learning rate at the start.
-    momentum, nesterov, weight_decay
-        Of SGD as in `torch.optim.SGD`.
-    schedule
-        ``step``: times `factor` at each of `milestones`; ``cosine``: (1 + cos(π t)) / 2 of `rate`
-        (Loshchilov and Hutter 2017), t the share of all steps done; ``constant``.
-    milestones
-        Shares of all epochs, each in (0, 1).
-    factor
-        Of the ``step`` schedule.
-    warmup
-        Share of all steps over which the rate rises linearly to where the schedule has it.
-    crop
-        Margin of zeros in pixels from which images are cropped at random; 0 crops nothing.
-    flip
-        Whether half of the images are mirrored.
-    precision
-        ``float32``; ``mixed``: bfloat16 where PyTorch's autocast allows it, weights in float32;
-        ``auto``: ``mixed`` where the device computes bfloat16 itself.
-    checkpoint
-        Epochs between checkpoints.
-    """
-
-    epochs: int
+    epochs: int  # passes over the training images
+    # images per step; the last, smaller batch of an epoch is left out if there is another
     batch: int = 128
-    rate: float = 0.1
-    momentum: float = 0.9
+    rate: float = 0.1  # initial learning rate
+    momentum: float = 0.9  # as in `torch.optim.SGD`, like the next two
     nesterov: bool = True
     weight_decay: float = 5e-4
+    # ``step``: times `factor` at each of `milestones`; ``cosine``: (1 + cos(π t)) / 2 of `rate`
+    # (Loshchilov and Hutter 2017), t the fraction of all steps done; ``constant``
     schedule: str = "cosine"
-    milestones: tuple[float, ...] = (0.5, 0.75)
-    factor: float = 0.1
-    warmup: float = 0.0
-    crop: int = 4
-    flip: bool = True
+    milestones: tuple[float, ...] = (0.5, 0.75)  # fractions of all epochs, each in (0, 1)
+    factor: float = 0.1  # of the ``step`` schedule
+    warmup: float = 0.0  # fraction of all steps over which the rate rises linearly to the schedule
+    crop: int = 4  # margin of zeros in pixels for random crops; 0 crops nothing
+    flip: bool = True  # mirror each image with probability 1/2
+    # ``float32``; ``mixed``: bfloat16 where PyTorch's autocast allows it, weights in float32;
+    # ``auto``: ``mixed`` if the device has native bfloat16
     precision: str = "auto"
-    checkpoint: int = 5
+    checkpoint: int = 5  # epochs between checkpoints
 
     def rate_at(self, step: int, steps: int) -> float:
         """Learning rate of step `step` of all `steps`, both from 0."""
@@ -84,7 +59,7 @@ class Recipe:
 
 
 def arithmetic(precision: str, device: torch.device) -> str:
-    """``mixed`` or ``float32``: what `precision` means on `device`.
+    """Resolve `precision` on `device` to ``mixed`` or ``float32``.
 
     Measured on two cores with AVX-512 BF16, ResNet-18 of width 16 trains 1.5 times as fast in
     ``mixed``; without such instructions bfloat16 is emulated and slower.
@@ -94,7 +69,7 @@ def arithmetic(precision: str, device: torch.device) -> str:
     if device.type == "cuda":
         fits = torch.cuda.is_bf16_supported(including_emulation=False)
     elif device.type == "cpu":
-        # PyTorch has no public question for this.
+        # PyTorch has no public function for this.
         fits = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     else:
         fits = False

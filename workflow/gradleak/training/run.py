@@ -1,4 +1,4 @@
-"""Train every network of a model file by itself: weights, curves, and the accuracy of each."""
+"""Train every network of a model file by itself: weights, curves, and accuracies."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ def train_all(
     code: str = "",
     clients: Sequence[ClientFile] = (),
 ) -> None:
-    """Train every chain under every seed and write what comes of it.
+    """Train every chain under every seed and write the results.
 
     Parameters
     ----------
     models
-        Networks and where they start.
+        Networks and their initial weights.
     data
-        Images to train, choose and report on.
+        Images for training, validation and test.
     settings
         An entry of ``trainings`` in config.yaml, amounts as numbers.
     seeds
-        Draws of the initial weights that are trained.
+        Number of initializations that are trained.
     device
         auto | cpu | cuda | mps.
     paths, images
@@ -50,7 +50,7 @@ def train_all(
     provenance
         Of the model file and clients' files.
     code
-        Hash of the code: checkpoints of another one are not taken up.
+        Hash of the code: checkpoints of other code are not resumed.
     clients
         For locked networks the one client that trains them.
 

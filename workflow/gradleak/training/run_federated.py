@@ -34,22 +34,10 @@ def train_all(
     code: str = "",
     clients: Sequence[ClientFile] = (),
 ) -> None:
-    """Train every chain under every seed and write what comes of it.
+    """Train every chain under every seed and write the results.
 
-    Parameters
-    ----------
-    models, data, settings, seeds, device, paths, images, provenance
-        See `gradleak.training.run.train_all`.
-    clients
-        For locked networks all clients, in order.
-
-    Raises
-    ------
-    ConfigError
-        If a network has fewer outputs than the data set has classes, takes other images, or is
-        locked and a client has no file.
-    DataError
-        If a client would have no image.
+    Parameters and errors are those of `gradleak.training.run.train_all`; `clients` are all clients
+    of locked networks, in order. Raises `DataError` if a client would have no image.
     """
     federated = Federated(**settings["federated"])
     split, recipe = split_of(data, settings, pick_device(device)), recipe_of(settings)
@@ -80,7 +68,7 @@ def train_all(
 
 
 def _private(chain: Chain, seed: int, clients: Sequence[ClientFile], number: int) -> list[Arrays]:
-    """Key and lock of each client; nothing where the network is not locked."""
+    """Key and lock of each client; empty if the network is not locked."""
     if not chain.locked:
         return [{} for _ in range(number)]
     numbers = [client.client for client in clients]
@@ -93,7 +81,7 @@ def _private(chain: Chain, seed: int, clients: Sequence[ClientFile], number: int
 
 
 def _tell(results: Results, federation: Federation, split: Split, found: Rounds) -> None:
-    """A row for each client whose accuracy counts, and for the server or the random key."""
+    """Add a row for each client whose accuracy counts, and for the server or the random key."""
     regime = LOCKED if federation.chain.locked else AVERAGED
     for who, best in found.best.items():
         columns = {"dropped": sum(found.dropped) if who == SERVER else 0}

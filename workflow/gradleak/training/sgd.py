@@ -9,19 +9,11 @@ from torch.optim.sgd import sgd
 
 
 class Sgd:
-    """Stochastic gradient descent with momentum, the step of `torch.optim.SGD` to the last bit.
+    """Stochastic gradient descent with momentum, bit-identical to the step of `torch.optim.SGD`.
 
-    Parameters
-    ----------
-    parameters
-        What is moved, in place, by the gradients that a backward pass leaves at them.
-    momentum, nesterov, weight_decay
-        As in `torch.optim.SGD`; nothing is damped.
-
-    Attributes
-    ----------
-    buffers
-        Momentum by parameter, of those that have been moved.
+    `parameters` are updated in place, by the gradients that a backward pass accumulates.
+    `momentum`, `nesterov` and `weight_decay` as in `torch.optim.SGD`, without dampening. The
+    attribute `buffers` holds the momentum by parameter, of those updated so far.
     """
 
     def __init__(
@@ -37,13 +29,13 @@ class Sgd:
         self.buffers: dict[torch.nn.Parameter, torch.Tensor] = {}
 
     def forget_gradients(self) -> None:
-        """Leave no gradient at any parameter."""
+        """Set all gradients to None."""
         for parameter in self.parameters:
             parameter.grad = None
 
     @torch.no_grad()
     def step(self, rate: float) -> None:
-        """Move every parameter that has a gradient, at learning rate `rate`."""
+        """Update every parameter that has a gradient, at learning rate `rate`."""
         moved = [p for p in self.parameters if p.grad is not None]
         slopes = [p.grad for p in moved if p.grad is not None]
         buffers = [self.buffers.get(p) for p in moved]

@@ -1,4 +1,4 @@
-"""Which client of a federated training has which images."""
+"""Distribution of images to the clients of federated training."""
 
 from __future__ import annotations
 
@@ -7,31 +7,16 @@ import numpy as np
 from gradleak.errors import DataError
 from gradleak.training.participation import Federated
 
-# What splits are drawn by, beside the seed.
+# Stream of random numbers for splits, beside the seed.
 SPLIT = 3
 
 
 def split(labels: np.ndarray, settings: Federated, seed: int) -> list[np.ndarray]:
-    """Places of each client's images; each place is one client's, and all are given out.
+    """Positions of each client's images, int64 (n,), ascending; each image goes to one client.
 
-    Parameters
-    ----------
-    labels
-        Of all images (N,).
-    settings
-        ``iid``: random parts, whose sizes differ by one at most. ``dirichlet``: see `dirichlet`.
-    seed
-        Of the draw.
-
-    Returns
-    -------
-    list
-        For each client int64 (n,), ascending.
-
-    Raises
-    ------
-    DataError
-        If a client would have no image.
+    `labels` (N,) are those of all images. `settings` choose ``iid``: random parts, whose sizes
+    differ by at most one; or ``dirichlet``: see `dirichlet`. Raises `DataError` if a client would
+    have no image.
     """
     if len(labels) < settings.clients:
         raise DataError(
@@ -43,7 +28,7 @@ def split(labels: np.ndarray, settings: Federated, seed: int) -> list[np.ndarray
         parts = np.array_split(generator.permutation(len(labels)), settings.clients)
     else:
         parts = dirichlet(labels, settings.clients, settings.alpha, generator)
-    # Only of dirichlet: equal parts of as many images as clients, or more, are never empty.
+    # Only with dirichlet: equal parts of as many images as clients, or more, are never empty.
     for client, part in enumerate(parts):
         if not len(part):
             raise DataError(
@@ -57,17 +42,18 @@ def split(labels: np.ndarray, settings: Federated, seed: int) -> list[np.ndarray
 def dirichlet(
     labels: np.ndarray, clients: int, alpha: float, generator: np.random.Generator
 ) -> list[np.ndarray]:
-    """Each class is dealt out in shares of its own, drawn from Dir(alpha, …, alpha).
+    """Split each class among the clients in proportions drawn from Dir(alpha, …, alpha).
 
-    Small `alpha` leave a class to few clients, large ones come near equal shares. Hsu et al. (2019)
-    draw a client's shares of the classes and keep clients equally large; drawing a class's shares
-    of the clients (Yurochkin et al. 2019) gives out each image once, and clients differ in size.
+    With small `alpha` few clients share a class, with large ones proportions are nearly equal. Hsu
+    et al. (2019) draw a client's proportions of classes and keep clients equally large; drawing a
+    class's proportions of clients (Yurochkin et al. 2019) uses each image once, and clients differ
+    in size.
     """
     parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for label in np.unique(labels):
         places = generator.permutation(np.flatnonzero(labels == label))
         shares = generator.dirichlet(np.full(clients, alpha))
-        # Rounded sums, so that sizes add up to the class's.
+        # Rounded sums, so that sizes add up to that of the class.
         ends = np.rint(np.cumsum(shares)[:-1] * len(places)).astype(np.int64)
         for part, found in zip(parts, np.split(places, ends), strict=True):
             part.append(found)
