@@ -94,7 +94,7 @@ class Decoupling:
                 "The gradient shows no image of any class; it was changed too much on its way."
             )
         gradient = gradients[f"{head.first.name}.weight"]
-        # A feature nonzero in some image has no zero column, unless it was pruned.
+        # A feature nonzero in every image has no zero column, unless it was pruned.
         pruned = ~gradient.any(axis=0) & (references.min(axis=0) > 0)
         if self.rows == "path" and (self.coupling == "ignore" or head.loss == RAW):
             features = _divided(head, gradients, secret, classes, scale * counts[classes] / batch)
