@@ -126,10 +126,9 @@ def test_targets_of_all_commands_are_made_by_a_rule(makes, written):
 
 def test_paths_of_the_page_on_targets_are_those_of_the_rules(makes):
     """Each path of its table is a rule's, and each rule's path stands there or has a name."""
-    line = (
-        (ROOT / "docs/targets.md").read_text().split("\n## Intermediate files")[1].split("\n## ")[0]
-    )
-    table = re.findall(r"^\| `([^`]+)` \| `", line, re.MULTILINE)
+    page = (ROOT / "docs/targets.md").read_text()
+    part = page.split("\n## Intermediate files")[1].split("\n## ")[0]
+    table = re.findall(r"^\| `([^`]+)` \| `", part, re.MULTILINE)
     said = {path.replace("{images}", "embedded").replace("{scale}", "smoke") for path in table}
     rules = set(makes["smoke embedded"]["patterns"])
     assert said <= rules
