@@ -113,27 +113,23 @@ def shift(paths, seconds):
             os.utime(path, (found.st_atime + seconds, found.st_mtime + seconds))
 
 
-# Which files are dated wrongly, by how many hours, and whether anything is made again for it.
+# Which files are dated wrongly, and by how many hours. Snakemake compares checksums of inputs that are
+# no larger than 1 MB, and scripts count by what they do.
 DATED = [
-    pytest.param("", 24, False, id="all-newer"),
-    # Older than the pipeline's scripts, which count by what they do.
-    pytest.param("", -24, False, id="all-older", marks=pytest.mark.slow),
-    pytest.param("results/models", 5, False, id="inputs-newer", marks=pytest.mark.slow),
-    pytest.param("results/scores", -5, True, id="outputs-older", marks=pytest.mark.slow),
+    pytest.param("", 24, id="all-newer"),
+    pytest.param("", -24, id="all-older", marks=pytest.mark.slow),
+    pytest.param("results/models", 5, id="inputs-newer", marks=pytest.mark.slow),
+    pytest.param("results/scores", -5, id="outputs-older", marks=pytest.mark.slow),
 ]
 
 
-@pytest.mark.parametrize(("folder", "hours", "again"), DATED)
-def test_files_dated_by_a_wrong_clock_lose_nothing(copy, calm, folder, hours, again):
-    """What is made again gets the same bytes, and then rests."""
+@pytest.mark.parametrize(("folder", "hours"), DATED)
+def test_files_dated_by_a_wrong_clock_lose_nothing(copy, calm, folder, hours):
     shift([path for path in made(copy) if str(path).startswith(str(copy / folder))], hours * HOURS)
     done = faults.run(copy, *faults.SMOKE, "--", TARGET)
     assert done.returncode == 0, done.stdout
-    assert ("Nothing to be done" in done.stdout) is not again, done.stdout
+    assert "Nothing to be done" in done.stdout, done.stdout
     assert faults.artifacts(copy) == faults.artifacts(calm)
-    if again:
-        done = faults.run(copy, *faults.SMOKE, "--", TARGET)
-        assert "Nothing to be done" in done.stdout, done.stdout
 
 
 @pytest.mark.slow
