@@ -113,8 +113,8 @@ def shift(paths, seconds):
             os.utime(path, (found.st_atime + seconds, found.st_mtime + seconds))
 
 
-# Which files are dated wrongly, and by how many hours. Snakemake compares checksums of inputs that are
-# no larger than 1 MB, and scripts count by what they do.
+# Which files are dated wrongly, and by how many hours. Snakemake compares checksums of inputs up to
+# 1 MB, and scripts count by what they do.
 DATED = [
     pytest.param("", 24, id="all-newer"),
     pytest.param("", -24, id="all-older", marks=pytest.mark.slow),
