@@ -137,7 +137,7 @@ def _check_attacks(config: Config) -> None:
         own_images = getattr(entry, "own_images", None)
         if own_images is not None:
             check_known(f"{where}.own_images", [own_images], config.targets)
-            size = config.amount(config.targets[own_images].batch)
+            size = config.targets[own_images].batch
             if size > 1:
                 raise ConfigError(
                     f"config.yaml: {where}.own_images: {own_images} has batches of "

@@ -183,7 +183,7 @@ def _check_labels(config: Config, name: str, attack: str) -> None:
         )
     if not entry.needs_labels:
         return
-    batch = config.amount(config.targets[experiment.targets].batch)
+    batch = config.targets[experiment.targets].batch
     reason = f"batches of {batch}" if batch > 1 else f"the loss {experiment.loss}"
     if batch > 1 or experiment.loss in BINARY:
         raise ConfigError(
@@ -199,7 +199,7 @@ def _check_own_images(config: Config, name: str, attack: str) -> None:
         return
     own, other = config.targets[own_name], config.targets[config.experiments[name].targets]
     where = f"config.yaml: experiments.{name}: attack {attack} starts from {own_name}, "
-    if config.amount(other.batch) > 1:
+    if other.batch > 1:
         raise ConfigError(
             f"{where}which are single images, but its targets have batches of {other.batch}; "
             "choose targets without batch, or take the attack out."
@@ -226,7 +226,7 @@ def _check_generator(config: Config, name: str, attack: str) -> None:
         return
     entry, targets = config.generators[chosen], config.targets[config.experiments[name].targets]
     where = f"config.yaml: experiments.{name}: attack {attack} "
-    batch = config.amount(targets.batch)
+    batch = targets.batch
     if batch > 1:
         raise ConfigError(
             f"{where}searches for single images, but its targets have batches of {batch}; choose "
@@ -246,7 +246,7 @@ def _check_generator(config: Config, name: str, attack: str) -> None:
         )
     if isinstance(entry, BigGanConfig) or entry.split != targets.split:
         return
-    used = range(entry.first, entry.first + config.amount(entry.images))
+    used = range(entry.first, entry.first + entry.images)
     drawn = targets.draw != "consecutive"
     shared = _shared(used, _indices(config, targets))
     if drawn or shared:

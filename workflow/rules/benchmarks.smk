@@ -90,7 +90,7 @@ rule speed:
     params:
         target="figures/copa_fig1.pdf",
         overrides=TIMED.run_overrides,
-        evaluations=CONFIG.amount(CONFIG.attacks["dlg"].iterations),
+        evaluations=CONFIG.attacks["dlg"].iterations,
         mkor={
             "images": CONFIG.amount("mkor_cifar_batch"),
             "photos": CONFIG.amount("mkor_photos"),
