@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from gradleak import columns
+from gradleak import tidy
 from gradleak.claims import COLUMNS, load
 from gradleak.claims.outcome import DIFFERS, VERDICTS
 from gradleak.reporting import page
@@ -91,10 +91,10 @@ def tables(folder, claimed):
             for claim in cells
             if claim.cell.table == name
         ]
-        made[name] = pd.DataFrame(rows, columns=columns.TABLES)
+        made[name] = pd.DataFrame(rows, columns=tidy.TABLES)
     ours = {"row": "Network <1>", "column": "COPA", "metric": "mse", "ours": 1e-13, "n": 3}
-    made["copa_images"] = pd.DataFrame([{**ours, "n_ok": 2}], columns=columns.TABLES)
-    made["copa_index"] = pd.DataFrame([ours] * 500, columns=columns.TABLES)
+    made["copa_images"] = pd.DataFrame([{**ours, "n_ok": 2}], columns=tidy.TABLES)
+    made["copa_index"] = pd.DataFrame([ours] * 500, columns=tidy.TABLES)
     speed = {"what": ["<a>", "b"], "ours_s": [1.131e7, np.nan], "note": ["some words", np.nan]}
     made["rgap_speed"] = pd.DataFrame(speed)
     # As wide as our widest.

@@ -21,7 +21,7 @@ from claims_synthetic import (
     security_rows,
     write,
 )
-from gradleak import columns
+from gradleak import tidy
 from gradleak.claims import (
     COLUMNS,
     Claims,
@@ -340,7 +340,7 @@ def test_a_changed_claim_changes_nothing_elsewhere(
 
 def test_tables(claims: Claims, evidence: Evidence) -> None:
     second = table(claims, evidence, "copa_table2", "real", "laptop")
-    assert list(second.columns) == columns.TABLES
+    assert list(second.columns) == tidy.TABLES
     assert len(second) == 144
     assert second["paper"].notna().sum() == 96
     alone = second[second["paper"].isna()]

@@ -14,7 +14,6 @@ from claims_synthetic import FILE as COPA
 from gradleak.claims import load
 from gradleak.claims.forms import Query
 from gradleak.claims.statement import Rule
-from gradleak.columns import TABLES
 from gradleak.distributions import COLUMNS as FIG4
 from gradleak.inconspicuous import COLUMNS as INCONSPICUOUS
 from gradleak.metrics.image import AT_TWIN, INVISIBLE
@@ -23,6 +22,7 @@ from gradleak.security import COLUMNS as SECURITY_COLUMNS
 from gradleak.tables.fedkl_accuracy import COLUMNS as ACCURACY
 from gradleak.tables.fedkl_parameters import COLUMNS as PARAMETERS
 from gradleak.tables.mkor_pruned import COLUMNS as PRUNED
+from gradleak.tidy import TABLES
 from settings_files import whole
 
 

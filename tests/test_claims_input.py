@@ -32,8 +32,8 @@ from gradleak.claims import (
     prediction_interval,
 )
 from gradleak.claims.statistics import p_below_zero, spearman
-from gradleak.columns import SCORES as SCORE_COLUMNS
 from gradleak.errors import ArtifactError, ConfigError
+from gradleak.tidy import SCORES as SCORE_COLUMNS
 
 
 @pytest.fixture(scope="module")

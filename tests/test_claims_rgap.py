@@ -13,7 +13,7 @@ from scipy import stats
 
 from claims_rgap import FILE, changed, rank_rows, read, score_rows
 from claims_synthetic import Judged
-from gradleak import columns
+from gradleak import tidy
 from gradleak.claims import Claims, Evidence, evaluate, load, table
 from gradleak.claims.evaluate import Judge
 from gradleak.claims.statistics import bootstrap_mean
@@ -345,7 +345,7 @@ def test_bootstrap_of_a_mean_stays_positive_and_agrees_with_scipy() -> None:
 
 def test_tables_show_ours_beside_the_papers_numbers(claims: Claims, evidence: Evidence) -> None:
     first = table(claims, evidence, "rgap_table1", "real", "laptop")
-    assert list(first.columns) == columns.TABLES
+    assert list(first.columns) == tidy.TABLES
     assert len(first) == 22
     assert first["paper"].notna().all() and (first["verdict"] != "").all()
     ours = first[first["row"] == "R-GAP, balanced rows"]

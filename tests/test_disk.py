@@ -9,7 +9,7 @@ import pytest
 import faults
 from conftest import ROOT, copy_tree
 from gradleak import config as gradleak_config
-from gradleak import disk
+from gradleak import disk, resources
 from gradleak.resources import SCALES
 from settings_files import whole
 
@@ -53,12 +53,12 @@ def test_files_without_large_arrays_count_nothing():
 
 def test_gradients_that_pass_are_of_large_networks_and_closed_forms():
     settings = config("laptop")
-    passing = disk.passing_gradients(settings)
+    passing = resources.passing_gradients(settings)
     assert "mkor_cifar" in passing and "mkor_cifar_fishing" not in passing
     for name in passing:
         entry = settings.experiments[name]
         assert not any(settings.attacks[attack].searches for attack in entry.attacks)
-    assert disk.passing_gradients(config("smoke")) == []
+    assert resources.passing_gradients(config("smoke")) == []
 
 
 def test_the_page_quotes_the_recorded_table():

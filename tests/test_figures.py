@@ -15,11 +15,11 @@ from gradleak import targets
 from gradleak.artifacts import write_csv, write_tensors
 from gradleak.claims import Evidence, evaluate
 from gradleak.claims import load as load_claims
-from gradleak.columns import TABLES as TABLE_COLUMNS
 from gradleak.errors import ArtifactError
 from gradleak.figures import network_index as index_figure
 from gradleak.figures import samples, style, wording
 from gradleak.tables import many_images, network_index
+from gradleak.tidy import TABLES as TABLE_COLUMNS
 
 MODELS = ["cnn3_v1_tanh", "cnn3_v3_tanh"]
 ATTACKS = {"copa": "COPA", "copa_tv": "COPA denoised", "rgap": "R-GAP"}

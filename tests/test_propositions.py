@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gradleak.columns import TABLES
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ConfigError
 from gradleak.models.chain import Chain
@@ -15,6 +14,7 @@ from gradleak.propositions.inference import head, regression, through_convolutio
 from gradleak.propositions.measures import Run, relative
 from gradleak.propositions.networks import CONV, HEAD, Inside, Net
 from gradleak.propositions.normalised import Affine, Normalised, through_norm
+from gradleak.tidy import TABLES
 
 SIZE = (3, 8, 8)
 PLAIN = Net("plain", "relu", 16)

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from gradleak.columns import TABLES
 from gradleak.tables.resnets import table, wilson
+from gradleak.tidy import TABLES
 
 NETWORKS = {"net": "Net", "net_cut": "Variant"}
 COLUMNS = {"trained": "Trained, evaluation mode"}

@@ -5,10 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gradleak.version import __version__
+
 if TYPE_CHECKING:
     from gradleak.auditing.api import audit as audit
 
-__version__ = "0.1.0"
 __all__ = ["__version__", "audit"]
 
 

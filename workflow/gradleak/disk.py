@@ -19,28 +19,13 @@ from gradleak.data.catalogue import info, resolve
 from gradleak.errors import ArtifactError, GradleakError
 from gradleak.models.chain import Chain, LinearLayer
 from gradleak.provenance import ROOT
-from gradleak.resources import LARGE, SCALES, parameters
+from gradleak.resources import SCALES, parameters, passing_gradients
 from gradleak.sections import Config, Experiment
 
 COLUMNS = ("scale", "paper", "kind", "files", "megabytes")
 # Bytes of a number; target sets store pixels as bytes, closed-form attacks solve in float64.
 SINGLE, DOUBLE = 4, 8
 MEGABYTE = 1e6
-
-
-def passing_gradients(config: Config) -> list[str]:
-    """Experiments whose gradients are deleted once all attacks have read them.
-
-    These are gradients of large networks (0.5 GB each for VGG-16). Making one again outdates
-    everything made from it, so only closed-form attacks, which take seconds, qualify; results of
-    optimisation-based attacks take hours, so their gradients stay.
-    """
-    return [
-        name
-        for name, entry in config.experiments.items()
-        if any(parameters(config, model) > LARGE for model in entry.models)
-        and not any(config.attacks[attack].searches for attack in entry.attacks)
-    ]
 
 
 @dataclass(frozen=True)

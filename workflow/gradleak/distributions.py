@@ -12,12 +12,12 @@ import torch
 from torch.nn import functional
 
 from gradleak import clients
-from gradleak.columns import TABLES
 from gradleak.data import arrays
 from gradleak.errors import ArtifactError, ConfigError
 from gradleak.models import files
 from gradleak.models.build import load
 from gradleak.models.chain import Chain
+from gradleak.tidy import TABLES
 from gradleak.training.data import Images
 from gradleak.training.outputs import split_of
 

@@ -15,11 +15,10 @@ from typing import Annotated, Any, Union, get_args
 
 from pydantic import Field
 
-import gradleak
 from gradleak.section import Section
 
 DECLARED = re.compile(r'^    method: Literal\["(\w+)"\]', re.MULTILINE)
-ROOT = Path(gradleak.__file__).resolve().parent
+ROOT = Path(__file__).resolve().parent
 
 
 @cache

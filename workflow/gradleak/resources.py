@@ -253,3 +253,18 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+
+
+def passing_gradients(config: Config) -> list[str]:
+    """Experiments whose gradients are deleted once all attacks have read them.
+
+    These are gradients of large networks (0.5 GB each for VGG-16). Making one again outdates
+    everything made from it, so only closed-form attacks, which take seconds, qualify; results of
+    optimisation-based attacks take hours, so their gradients stay.
+    """
+    return [
+        name
+        for name, entry in config.experiments.items()
+        if any(parameters(config, model) > LARGE for model in entry.models)
+        and not any(config.attacks[attack].searches for attack in entry.attacks)
+    ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gradleak import columns
+from gradleak.tidy import SCORES
 from gradleak.attacks import reconstruction_files
 from gradleak.losses import BINARY, MarginLoss
 from gradleak.metrics.image import CLIPPED, Metrics, assignment, combination, mse, of_paper
@@ -18,7 +18,7 @@ from gradleak.models.passes import fc_input, forward, margin_label, weight_gradi
 from gradleak.scores_by_class import ByClass
 from gradleak.targets import TargetSet
 
-COLUMNS = [*columns.SCORES, "name", "precision", "mode", "training", "answer", "kind"]
+COLUMNS = [*SCORES, "name", "precision", "mode", "training", "answer", "kind"]
 
 
 def score(

@@ -1,9 +1,8 @@
 # Attacks: from what a client shares to images, and to scores and analyses, the only steps that see
 # originals.
-from gradleak import disk
 
 # Experiments on VGG-16, whose gradients take 0.5 GB each: they go once all attacks have read them.
-LARGE_GRADIENTS = disk.passing_gradients(CONFIG)
+LARGE_GRADIENTS = resources.passing_gradients(CONFIG)
 SMALL_GRADIENTS = [name for name in CONFIG.experiments if name not in LARGE_GRADIENTS]
 DEFENDED = [name for name in CONFIG.defences if name not in ASK.undefended]
 # Attacks on gradients, and those made of the reconstructions of others alone.

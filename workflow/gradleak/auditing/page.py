@@ -8,11 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gradleak import __version__, pages
+from gradleak import pages
 from gradleak.artifacts import atomic
 from gradleak.auditing.page_pictures import LARGE, SMALL, Embedded, Pictures, embed
 from gradleak.auditing.result import NONE, Audit, Case, Change, Chapter, Effect, Run
 from gradleak.provenance import software
+from gradleak.version import __version__
 
 # The template includes the page's other parts.
 TEMPLATE = "audit.html.j2"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradleak import columns
+from gradleak import tidy
 from gradleak.artifacts import read_csv
 from gradleak.claims.metrics import OF_CLASSES, OF_IMAGES, PEAKS
 from gradleak.claims.outcome import NotJudged
@@ -56,7 +56,7 @@ def _numbers(frame: pd.DataFrame, column: str, source: object) -> pd.Series:
 
 
 def _read_scores(path: str | os.PathLike[str]) -> pd.DataFrame:
-    frame = _read(path, columns.SCORES)
+    frame = _read(path, tidy.SCORES)
     frame = frame.assign(**{key: v for key, v in ONE_ANSWER.items() if key not in frame})
     frame["value"] = _numbers(frame, "value", path)
     unknown = ~frame["status"].isin(STATUSES)
@@ -242,7 +242,7 @@ def _mask(frame: pd.DataFrame, where: Where) -> pd.Series:
 def _once(found: pd.DataFrame, metric: str) -> None:
     if metric == OF_CLASSES:
         return  # Two classes may have the same name, as ImageNet's cranes.
-    twice = found[found.duplicated([*columns.RUN, "answer"])]
+    twice = found[found.duplicated([*tidy.RUN, "answer"])]
     if not twice.empty:
         row = twice.iloc[0]
         raise ArtifactError(
@@ -261,7 +261,7 @@ def _with_failures(frame: pd.DataFrame, metric: str, one_attack: bool) -> pd.Dat
     found = frame[frame["metric"] == metric]
     worked = frame["status"].isin(("ok", NOT_AVAILABLE))
     failed = frame[~worked & (frame["metric"] != OF_CLASSES)]
-    run = [*columns.RUN, "answer"]
+    run = [*tidy.RUN, "answer"]
     if metric not in OF_IMAGES:
         failed = failed[failed["status"] != MISSED]
         run.remove("index")

@@ -6,7 +6,7 @@ import math
 
 import pandas as pd
 
-from gradleak import columns
+from gradleak import tidy
 from gradleak.claims.evaluate import OF_OUTCOME, Judge
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.model import Claims
@@ -43,4 +43,4 @@ def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str
             f"Table '{name}' has no grid in the claims of {claims.paper}; use one of "
             f"{', '.join(known) or '(none)'} or add a grid."
         )
-    return pd.DataFrame(rows, columns=columns.TABLES).astype({"n": "Int64", "n_ok": "Int64"})
+    return pd.DataFrame(rows, columns=tidy.TABLES).astype({"n": "Int64", "n_ok": "Int64"})

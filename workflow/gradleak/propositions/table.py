@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradleak.columns import TABLES
 from gradleak.data import arrays
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ConfigError
 from gradleak.propositions import measures
 from gradleak.propositions.measures import Measures, Run
 from gradleak.propositions.networks import Net
+from gradleak.tidy import TABLES
 
 IMAGES, SEEDS, SIDE = 5, 3, 8
 # ResNet's stem has 16 filters with padding. Three are too few behind ReLU.

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from gradleak import columns, page_text
+from gradleak import page_text, tidy
 from gradleak.artifacts import again, read_csv
 from gradleak.claims import COLUMNS, Claims, Explanations
 from gradleak.claims.explanations import Explanation
@@ -234,7 +234,7 @@ def table(path: Path, caption: Caption, claims: Claims, found: Mapping[str, Judg
     Raises `ArtifactError` if the file cannot be read.
     """
     frame = _csv(path)
-    if not set(columns.TABLES) <= set(frame):
+    if not set(tidy.TABLES) <= set(frame):
         return _plain(path, caption, frame)
     # Several rows with one name match claims in order: the paper's numbers have a verdict.
     places: dict[tuple[str, str, str, bool], list[Claim]] = {}

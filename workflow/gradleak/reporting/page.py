@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gradleak import __version__, page_text, pages
+from gradleak import page_text, pages
 from gradleak.artifacts import atomic
 from gradleak.claims import load_all
 from gradleak.claims.forms.base import EXTREMES
@@ -17,6 +17,7 @@ from gradleak.claims.outcome import DIFFERS, EXCEEDS, VERDICTS
 from gradleak.provenance import software
 from gradleak.reporting import content, pictures
 from gradleak.reporting.captions import Captions
+from gradleak.version import __version__
 
 # Number of a figure or table in the paper, from a result's name.
 NUMBERED = re.compile(r"(fig|table)(\d+)")

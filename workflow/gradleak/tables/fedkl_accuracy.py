@@ -11,9 +11,8 @@ import pandas as pd
 
 from gradleak.artifacts import again, read_csv
 from gradleak.claims.statistics import wilson, z_value
-from gradleak.columns import TABLES
 from gradleak.errors import ArtifactError
-from gradleak.tables.tidy import Row, cell, frame
+from gradleak.tidy import TABLES, Row, cell, frame
 
 KEYS = ["model", "training", "network", "dataset", "split", "lock", "client"]
 COLUMNS = [*TABLES, *KEYS, "error", "tested"]

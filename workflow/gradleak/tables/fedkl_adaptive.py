@@ -10,9 +10,8 @@ import pandas as pd
 
 from gradleak.artifacts import read_csv
 from gradleak.claims.statistics import bootstrap_mean
-from gradleak.columns import TABLES
 from gradleak.errors import ArtifactError
-from gradleak.tables.tidy import NOTHING, Row, cell, finite, frame
+from gradleak.tidy import NOTHING, TABLES, Row, cell, finite, frame
 
 PLACE = ("network", "dataset", "method")
 COLUMNS = [*TABLES, *PLACE, "case", "model", "attack", "result"]

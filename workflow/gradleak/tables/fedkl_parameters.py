@@ -8,9 +8,8 @@ from typing import Any
 
 import pandas as pd
 
-from gradleak.columns import TABLES
 from gradleak.models.chain import Chain, LinearSpec
-from gradleak.tables.tidy import cell, frame
+from gradleak.tidy import TABLES, cell, frame
 
 COLUMNS = [*TABLES, "network", "classes", "input"]
 # Table III's shares are for networks with 100 classes, its accuracies on MNIST and CIFAR-10 for

@@ -10,10 +10,9 @@ import numpy as np
 import pandas as pd
 
 from gradleak.claims.statistics import MSE_FLOOR, prediction_interval
-from gradleak.columns import TABLES as TABLE_COLUMNS
-from gradleak.tables import network_index
 from gradleak.tables.network_index import LEVEL
-from gradleak.tables.tidy import Row, cell, frame
+from gradleak.tidy import TABLES as TABLE_COLUMNS
+from gradleak.tidy import Row, cell, frame, read_all
 
 
 def _geometric(values: np.ndarray) -> float:
@@ -88,5 +87,5 @@ def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
     """Make the table from files: ``scores``; ``rows`` and ``columns`` of `words` as in `table`."""
-    scores = network_index.read(files["scores"])
+    scores = read_all(files["scores"])
     return table(scores, words["rows"], words["columns"], **case)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from gradleak.artifacts import read_csv
 from gradleak.claims.statistics import prediction_interval, spearman
-from gradleak.columns import TABLES as TABLE_COLUMNS
 from gradleak.errors import ArtifactError
-from gradleak.tables.tidy import Row, cell, finite, frame
+from gradleak.tidy import TABLES as TABLE_COLUMNS
+from gradleak.tidy import Row, cell, finite, frame, read_all
 
 DETAILS = ["family", "convolutions", "image", "c", "exact", "layers"]
 COLUMNS = [*TABLE_COLUMNS, *DETAILS]
@@ -20,19 +19,6 @@ LEVEL = 0.95
 # Numbers of layers, the last fully connected.
 WORDS = {1: "two", 2: "three", 3: "four", 4: "five", 5: "six"}
 ALL = "all networks"
-
-
-def read(paths: Iterable[str]) -> pd.DataFrame:
-    """Concatenate tables of one kind; empty text stays empty.
-
-    Raises `ArtifactError` if there is no file.
-    """
-    frames = [read_csv(path, keep_default_na=False) for path in paths]
-    if not frames:
-        raise ArtifactError(
-            "No results to tabulate; name models and attacks in the experiments of config.yaml."
-        )
-    return pd.concat(frames, ignore_index=True)
 
 
 def networks(security: pd.DataFrame) -> pd.DataFrame:
@@ -146,4 +132,4 @@ def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
     """Make the table from files: ``scores`` and ``security``."""
-    return table(read(files["scores"]), read(files["security"]), **case)
+    return table(read_all(files["scores"]), read_all(files["security"]), **case)

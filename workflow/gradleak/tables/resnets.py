@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from gradleak.claims.statistics import bootstrap_mean, wilson, z_value
-from gradleak.columns import TABLES as TABLE_COLUMNS
-from gradleak.tables import network_index
-from gradleak.tables.tidy import NOTHING, Row, cell, frame
+from gradleak.tidy import NOTHING, Row, cell, frame, read_all
+from gradleak.tidy import TABLES as TABLE_COLUMNS
 
 LEVEL = 0.95
 ARCHITECTURE, ACCURACY = "Architecture", "Trained"
@@ -131,5 +130,5 @@ def make(
     files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
 ) -> pd.DataFrame:
     """Make the table from files: ``scores``, ``trained`` and ``rank``; `words` as in `table`."""
-    scores, trained, rank = (network_index.read(files[k]) for k in ("scores", "trained", "rank"))
+    scores, trained, rank = (read_all(files[k]) for k in ("scores", "trained", "rank"))
     return table(scores, trained, rank, words["networks"], words["columns"], **case)

@@ -1,4 +1,4 @@
-"""Rows of tidy tables."""
+"""Tidy tables: their columns, the same everywhere so that one reader serves all, and rows."""
 
 from __future__ import annotations
 
@@ -7,6 +7,39 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+
+from gradleak.artifacts import read_csv
+from gradleak.errors import ArtifactError
+
+# Keys of a run; together with `metric` they identify one value.
+RUN = [
+    "paper",
+    "result",
+    "attack",
+    "model",
+    "defence",
+    "images",
+    "targets",
+    "seed",
+    "batch",
+    "index",
+]
+SCORES = [*RUN, "label", "metric", "value", "status", "reason"]
+TABLES = [
+    "row",
+    "column",
+    "metric",
+    "paper",
+    "ours",
+    "low",
+    "high",
+    "n",
+    "n_ok",
+    "images",
+    "scale",
+    "verdict",
+    "note",
+]
 
 Row = dict[str, Any]
 NOTHING = (np.nan, np.nan)
@@ -37,3 +70,16 @@ def frame(rows: Iterable[Row], columns: Sequence[str], images: str, scale: str) 
 def finite(value: float) -> float:
     """Replace an infinite number by NaN."""
     return float(value) if np.isfinite(value) else np.nan
+
+
+def read_all(paths: Iterable[str]) -> pd.DataFrame:
+    """Concatenate tables of one kind; empty text stays empty.
+
+    Raises `ArtifactError` if there is no file.
+    """
+    frames = [read_csv(path, keep_default_na=False) for path in paths]
+    if not frames:
+        raise ArtifactError(
+            "No results to tabulate; name models and attacks in the experiments of config.yaml."
+        )
+    return pd.concat(frames, ignore_index=True)

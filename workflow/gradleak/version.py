@@ -1,0 +1,3 @@
+"""Version of gradleak."""
+
+__version__ = "0.1.0"
