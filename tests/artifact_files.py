@@ -6,23 +6,23 @@ import numpy as np
 import torch
 
 from chains import chain, conv
-from gradleak import clients, gradients, targets
-from gradleak.artifacts import write_rows, write_tensors
-from gradleak.attacks import reconstruction_files, run
-from gradleak.auditing import files as audits
-from gradleak.auditing.page_pictures import Pictures
+from gradleak.attacks import reconstructions, runner
 from gradleak.claims import Evidence
-from gradleak.data import arrays
-from gradleak.figures.reader import Stored
-from gradleak.generators import conditional_vae
-from gradleak.generators import files as generators
+from gradleak.client import capture, client_keys
+from gradleak.data import arrays, targets
 from gradleak.models import files as models
 from gradleak.models.activations import Activation
 from gradleak.models.initial import family_weights
 from gradleak.models.locks import Lock
-from gradleak.scores import COLUMNS, score
+from gradleak.plotting.reader import Stored
+from gradleak.runtime.artifacts import write_rows, write_tensors
+from gradleak.scoring.scores import COLUMNS, score
 from gradleak.servers.base import create
 from gradleak.servers.secret import Secrets
+from gradleak.training.generators import conditional_vae
+from gradleak.training.generators import files as generators
+from gradleak_audit.report import files as audits
+from gradleak_audit.report.page_pictures import Pictures
 
 NET = chain(conv(4, 3), side=8, channels=1, classes=3, name="net")
 LOCKED = chain(
@@ -69,8 +69,8 @@ def make(folder):
     targets.save(paths["targets"], target_set(), {})
     models.save(paths["model"], [NET], family_weights([NET], 2), {})
     locked = models.ModelFile((LOCKED,), family_weights([LOCKED], 2))
-    clients.create(paths["client"], 0, locked)
-    tensors, facts = gradients.capture_all(
+    client_keys.create(paths["client"], 0, locked)
+    tensors, facts = capture.capture_all(
         models.read(paths["model"]),
         target_set(),
         seeds=2,
@@ -79,7 +79,7 @@ def make(folder):
         device="cpu",
     )
     write_tensors(paths["gradient"], tensors, facts)
-    found = run.attack_all(paths["model"], paths["gradient"], {"method": "rgap"})
+    found = runner.attack_all(paths["model"], paths["gradient"], {"method": "rgap"})
     found.save(paths["reconstruction"], str(folder / "seconds.json"), {})
     fishing = {"method": "class_fishing", "target": 1, "bias": 10.0}
     create((paths["sent"], paths["secret"]), models.read(paths["model"]), fishing)
@@ -107,7 +107,9 @@ def scored(paths):
 
 def attacked(paths):
     """What an attacker sees."""
-    return [(asdict(view), *place) for view, *place in run.Views(paths["model"], paths["gradient"])]
+    return [
+        (asdict(view), *place) for view, *place in runner.Views(paths["model"], paths["gradient"])
+    ]
 
 
 def _known(paths):
@@ -116,7 +118,7 @@ def _known(paths):
 
 
 def _client(paths):
-    own = clients.read(paths["client"])
+    own = client_keys.read(paths["client"])
     return [own.of(LOCKED, seed) for seed in (0, 1)]
 
 
@@ -132,7 +134,7 @@ READERS = {
     "client": _client,
     "gradient": attacked,
     "reconstruction": lambda paths: (
-        reconstruction_files.read(paths["reconstruction"]),
+        reconstructions.read(paths["reconstruction"]),
         scored(paths),
     ),
     "stored": _images,

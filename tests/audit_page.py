@@ -1,7 +1,7 @@
 """What tests read from an audit's page: tables, lists of terms, dashes."""
 
 from audit_samples import audit, pictures
-from gradleak.auditing import page
+from gradleak_audit.report import page
 from html_tree import parse
 
 

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from gradleak.auditing.cases import case
-from gradleak.auditing.page_pictures import Pictures
-from gradleak.auditing.result import (
+from gradleak_audit.attack.trials import case
+from gradleak_audit.report.page_pictures import Pictures
+from gradleak_audit.result import (
     AttackPart,
     Audit,
     Change,

@@ -9,12 +9,12 @@ from torch import nn
 from torch.nn import functional
 from torchvision import models
 
-from gradleak.auditing.changes import variants
-from gradleak.auditing.conversion import convert
-from gradleak.auditing.menu import menu, named
-from gradleak.auditing.networks import ChainNetwork, Shared, Task
-from gradleak.auditing.reading import read
 from gradleak.errors import ConfigError
+from gradleak_audit.attack.attack_suite import menu, named
+from gradleak_audit.attack.mitigations import variants
+from gradleak_audit.attack.networks import ChainNetwork, Shared, Task
+from gradleak_audit.read.conversion import convert
+from gradleak_audit.read.fx_graph import read
 
 CPU = torch.device("cpu")
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import strategies as st
 
 from gradleak.attacks.base import AttackerView
-from gradleak.gradients import capture, signs
+from gradleak.client.capture import capture, signs
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights

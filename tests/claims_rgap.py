@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from gradleak.analysis.rank_analysis import analyse, largest_alone, network_index
 from gradleak.claims import Claims, Evidence
 from gradleak.claims.forms import Runs
-from gradleak.config import load as load_config
-from gradleak.rank_analysis import analyse, largest_alone, network_index
-from gradleak.sections import Config
+from gradleak.config.loader import load as load_config
+from gradleak.config.schema import Config
 from settings_files import whole
 
 ROOT = Path(__file__).parents[1]
-FILE = ROOT / "workflow" / "claims" / "rgap.yaml"
+FILE = ROOT / "papers/rgap/claims.yaml"
 IMAGES = 6
 STARTS = 3
 DRAWS = 3

@@ -9,16 +9,11 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from gradleak.claims import (
-    Claims,
-    Evidence,
-    Explanations,
-    load_explanations,
-)
+from gradleak.claims import Claims, Evidence, Explanations, load_explanations
 from gradleak.claims.evaluate import Judge
 from gradleak.claims.outcome import Outcome
 
-FILE = Path(__file__).parents[1] / "workflow" / "claims" / "copa.yaml"
+FILE = Path(__file__).parents[1] / "papers/copa/claims.yaml"
 EXPLANATIONS = FILE.parent / "explanations" / FILE.name
 SEEDS = 10
 IMAGES = {"copa_pair": [("1", "truck"), ("3", "animal")], "copa_padding": [("1", ""), ("3", "")]}

@@ -14,10 +14,14 @@ import torch
 from browser import Browser, reason_to_skip
 
 ROOT = Path(__file__).resolve().parents[1]
+# Entries of PYTHONPATH for processes that import the packages.
+PACKAGES = (str(ROOT / "src"), str(ROOT))
 TREE = (
     "Snakefile",
     "config.yaml",
     "papers",
+    "src",
+    "benchmarks",
     "requirements.lock",
     "workflow",
     "profiles",
@@ -56,13 +60,13 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else 9)
 
 
-def copy_tree(folder):
-    """Copy the pipeline into a folder, which is made if need be."""
+def copy_tree(folder, names=TREE):
+    """Copy the pipeline, or some of it, into a folder, which is made if need be."""
     folder.mkdir(parents=True, exist_ok=True)
     ignored = shutil.ignore_patterns(".snakemake")
-    for name in TREE:
+    for name in names:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+            shutil.copytree(ROOT / name, folder / name, ignore=ignored, dirs_exist_ok=True)
         else:
             shutil.copy(ROOT / name, folder / name)
     return folder

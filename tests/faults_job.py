@@ -1,18 +1,19 @@
 """One job of a toy rule, as Snakemake would start it, in a process of its own."""
 
+import os
 import subprocess
 import sys
 import textwrap
 
-from conftest import ROOT
+from conftest import PACKAGES, ROOT
 
 BEGIN = """
 import sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from snakemake.iocontainers import Namedlist
-from gradleak.artifacts import atomic
-from gradleak.script import job
+from gradleak.runtime.artifacts import atomic
+from gradleak.runtime.job import job
 
 given = SimpleNamespace(
     rule="toy", log=Namedlist(["results/logs/toy.log"]), threads=1, input=Namedlist([]),
@@ -29,7 +30,7 @@ with atomic("results/toy.csv") as temporary:
     sys.stdin.readline()
     temporary.write_text("whole")
 """
-ENVIRONMENT = {"PYTHONPATH": str(ROOT / "workflow"), "PATH": "/usr/bin:/bin"}
+ENVIRONMENT = {"PYTHONPATH": os.pathsep.join(PACKAGES), "PATH": "/usr/bin:/bin"}
 
 
 def code(body, first=""):

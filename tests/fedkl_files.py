@@ -11,9 +11,9 @@ import numpy as np
 import pandas as pd
 
 from figure_files import REASON, Files, rows, run, target_set
-from gradleak.artifacts import write_csv
-from gradleak.metrics.image import mse, psnr, ssim
-from gradleak.targets import TargetSet
+from gradleak.data.targets import TargetSet
+from gradleak.runtime.artifacts import write_csv
+from gradleak.scoring.metrics.image import mse, psnr, ssim
 
 __all__ = ["REASON", "Panels", "originals", "training"]
 

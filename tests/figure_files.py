@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from gradleak import targets
-from gradleak.artifacts import write_csv, write_tensors
-from gradleak.targets import TargetSet
+from gradleak.data import targets
+from gradleak.data.targets import TargetSet
+from gradleak.runtime.artifacts import write_csv, write_tensors
 
 REASON = "No start came below the objective that a success has."
 

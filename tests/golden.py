@@ -21,8 +21,8 @@ import numpy as np
 from PIL import Image
 
 import kernels
-from gradleak.artifacts import read_tensors
-from gradleak.provenance import software
+from gradleak.runtime.artifacts import read_tensors
+from gradleak.runtime.provenance import software
 from pipeline_trees import result_paths
 
 KERNEL = "Haswell"

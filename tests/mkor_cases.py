@@ -5,7 +5,7 @@ import torch
 
 from chains import conv
 from gradleak.attacks.base import AttackerView
-from gradleak.gradients import capture
+from gradleak.client.capture import capture
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.files import fingerprint

@@ -22,7 +22,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 
-PACKAGE = Path("workflow/gradleak")
+PACKAGE = Path("src/gradleak")
 FOLDERS = ("claims", "operators", "inversion", "attacks", "security.py")
 # Files whose tests run this code in their own process; those of the pipeline start others.
 TESTS = """

@@ -2,7 +2,7 @@
 
 import nbformat
 
-from gradleak.notebooks.source import DEFAULTS
+from gradleak.reporting.notebooks.source import DEFAULTS
 
 
 def notebook(*cells):

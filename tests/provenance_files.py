@@ -9,10 +9,11 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from conftest import ROOT
-from gradleak import config, sidecars
-from gradleak.artifacts import write_json
+from gradleak.config import loader
 from gradleak.data import catalogue
-from gradleak.provenance_chain import Layout
+from gradleak.reporting.provenance_chain import Layout
+from gradleak.runtime import job_records
+from gradleak.runtime.artifacts import write_json
 from settings_files import whole
 
 LAYOUT = Layout(
@@ -27,7 +28,7 @@ SOURCES = {"settings": {"config.yaml": "config.yaml"}, "lock": "requirements.loc
 def settings(**changes):
     """Settings of config.yaml, with some of them changed."""
     raw = whole()
-    return config.load({**raw, **changes})
+    return loader.load({**raw, **changes})
 
 
 def by_hand(path, dataset, split, count=2):
@@ -63,7 +64,7 @@ def made(path, rule, inputs=(), content=None, **more):
         "torch_threads": 0,
         **more,
     }
-    write_json(sidecars.path_of(path), entry)
+    write_json(job_records.path_of(path), entry)
     return path
 
 
@@ -71,7 +72,7 @@ def lay_out(case="real-smoke"):
     """In the working folder: two data sets put there by hand, pictures and charts of both."""
     for name in ("config.yaml", "requirements.lock"):
         shutil.copy(ROOT / name, name)
-    shutil.copytree(ROOT / "workflow/claims", "workflow/claims")
+    shutil.copytree(ROOT / "papers", "papers")
     results = []
     for dataset, split in (("imagenet", "val"), ("mnist", "test")):
         arrays = f"data/{dataset}-{split}.safetensors"
@@ -80,7 +81,7 @@ def lay_out(case="real-smoke"):
         gradient = made(f"results/gradients/{case}/{dataset}.safetensors", "gradient", [targets])
         found = made(f"results/reconstructions/{case}/{dataset}.safetensors", "attack", [gradient])
         score = made(f"results/scores/{case}/{dataset}.csv", "score", [found, targets])
-        table = made(f"results/tables/{dataset}.csv", "table", [score, "workflow/claims/copa.yaml"])
+        table = made(f"results/tables/{dataset}.csv", "table", [score, "papers/copa/claims.yaml"])
         results += [table]
         for kind, inputs in (
             ("pictures", [found, score]),

@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 from PIL import Image
 
-from gradleak import tidy
 from gradleak.claims import COLUMNS, load
 from gradleak.claims.outcome import DIFFERS, VERDICTS
 from gradleak.reporting import page
+from gradleak.runtime import tidy
 
 ROOT = Path(__file__).resolve().parents[1]
-CLAIMS = ROOT / "workflow/claims"
+CLAIMS = ROOT / "papers"
 # Differs and is explained for real images at laptop scale; differs and is explained nowhere.
 EXPLAINED, OPEN = "copa.table2.fig1.v3.truck.copa.mse", "copa.table1.v1.layer1.kernel"
 # All equal to 10; a number that is drawn; two that are said to be alike.
@@ -28,7 +28,7 @@ def papers():
     """Claims of two papers, a part of each."""
     found = []
     for name in ("copa", "rgap"):
-        claims = load(CLAIMS / f"{name}.yaml")
+        claims = load(CLAIMS / name / "claims.yaml")
         numbers = claims.numbers()
         cells = [c for c in numbers if c.cell and c.cell.table in ("copa_table1", "copa_table2")]
         sentences = [claim for claim in numbers if claim.cell is None]
@@ -127,8 +127,8 @@ def sources(folder, images="real", scale="laptop"):
         figures=figures(folder),
         tables=tables(folder, claimed),
         claimed=folder / "results/claims.csv",
-        claims=sorted(CLAIMS.glob("*.yaml")),
-        explanations=sorted((CLAIMS / "explanations").glob("*.yaml")),
+        claims=sorted(CLAIMS.glob("*/claims.yaml")),
+        explanations=sorted(CLAIMS.glob("*/explanations.yaml")),
         captions=sorted((ROOT / "papers").glob("*/results.yaml")),
     )
 

@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from figure_files import REASON, Files, rows, run, target_set
-from gradleak import targets
-from gradleak.artifacts import write_csv
-from gradleak.metrics.image import combination, mse
+from gradleak.analysis.rank_analysis import analyse, critical
+from gradleak.data import targets
+from gradleak.data.targets import TargetSet
 from gradleak.models.chain import Chain
-from gradleak.rank_analysis import analyse, critical
-from gradleak.targets import TargetSet
+from gradleak.runtime.artifacts import write_csv
+from gradleak.scoring.metrics.image import combination, mse
 
 __all__ = ["Factory", "Maker", "noisy", "target_set"]
 

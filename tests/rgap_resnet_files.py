@@ -8,12 +8,12 @@ from typing import Any
 
 import pandas as pd
 
-from gradleak.artifacts import write_csv
-from gradleak.figures import rgap_fig4
+from gradleak.analysis.rank_analysis import analyse, critical, largest_alone
 from gradleak.models.chain import Chain
 from gradleak.models.resnet import specs
-from gradleak.rank_analysis import analyse, critical, largest_alone
-from gradleak.tables import resnets
+from gradleak.runtime.artifacts import write_csv
+from papers.rgap.figures import fig4
+from papers.rgap.tables import resnets
 from rgap_files import Factory, Maker, noisy, target_set
 
 NETWORKS = {"base": "ResNet18", "cut3": "Variant 1", "cut8": "Variant 2"}
@@ -68,7 +68,7 @@ def build(
     columns = {name: SETTINGS[name] for name in answers}
     made.files |= {"points": points, "table": str(folder / "table.csv")}
     write_csv(made.files["table"], summary(points, columns))
-    return rgap_fig4, made, made.words({"ig": "IG"}, networks=NETWORKS, columns=columns)
+    return fig4, made, made.words({"ig": "IG"}, networks=NETWORKS, columns=columns)
 
 
 def summary(points: list[str], columns: Mapping[str, str]) -> pd.DataFrame:

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from gradleak import config_file
+from gradleak.config import yaml_checks
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def whole(path=ROOT / "config.yaml"):
     """Keys of config.yaml and of the files that it includes, to change and to write back."""
-    return config_file.with_included(config_file.read(path))[0]
+    return yaml_checks.with_included(yaml_checks.read(path))[0]

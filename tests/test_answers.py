@@ -5,22 +5,25 @@ import pandas as pd
 import pytest
 
 from chains import conv
-from gradleak import gradients, scores, targets
-from gradleak.artifacts import read_tensors, write_tensors
-from gradleak.attacks import reconstruction_files, run, starts
+from gradleak.attacks import reconstructions, runner
 from gradleak.attacks.base import Reconstruction
+from gradleak.attacks.optimization import initialization
 from gradleak.attacks.postprocess import HybridGap, salt_and_pepper
+from gradleak.client import capture
+from gradleak.client.defences import apply
+from gradleak.client.defences.base import build as build_defence
+from gradleak.data import targets
 from gradleak.data.arrays import Dataset
-from gradleak.defences import apply
-from gradleak.defences.base import build as build_defence
 from gradleak.errors import NumericsError
-from gradleak.losses import MarginLoss
-from gradleak.metrics.image import combination
 from gradleak.models import files
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.initial import family_weights
-from gradleak.models.passes import forward, weight_gradients
+from gradleak.models.losses import MarginLoss
+from gradleak.models.numpy_autodiff import forward, weight_gradients
+from gradleak.runtime.artifacts import read_tensors, write_tensors
+from gradleak.scoring import scores
+from gradleak.scoring.metrics.image import combination
 
 LEAKY = Activation("leaky_relu", 0.2)
 NETWORK = Chain(
@@ -60,7 +63,7 @@ def cell(tmp_path):
     def make(chosen, labels="opposite", granted=True, defence=None):
         paths = {name: str(tmp_path / f"{name}.safetensors") for name in ("model", "gradient")}
         files.save(paths["model"], [NETWORK], family_weights([NETWORK], 1), {})
-        tensors, metadata = gradients.capture_all(
+        tensors, metadata = capture.capture_all(
             files.read(paths["model"]),
             chosen,
             seeds=1,
@@ -80,7 +83,7 @@ def cell(tmp_path):
 
 def saved(tmp_path, answers, name="r"):
     """Reconstruction file of what a run answered, image after image."""
-    out = run.Results({}, [], [])
+    out = runner.Results({}, [], [])
     for batch, answer in enumerate(answers):
         view = type("View", (), {"chain": NETWORK})()
         out.add((view, 0, batch), answer, (1, len(answers)), 0.5)
@@ -105,7 +108,7 @@ def test_labels_go_with_or_against_the_network(cell, labels):
     chosen = target_set(3)
     paths = cell(chosen, labels)
     models = files.read(paths["model"])
-    views = [view for view, _, _ in run.Views(paths["model"], paths["gradient"])]
+    views = [view for view, _, _ in runner.Views(paths["model"], paths["gradient"])]
     assert len(views) == 3
     for batch, view in enumerate(views):
         output = forward(NETWORK, models.of(NETWORK, 0), chosen.inputs(batch)[0])[0]
@@ -132,7 +135,7 @@ def test_a_batch_shares_the_mean_gradient(cell):
 def test_a_label_that_is_not_granted_is_not_in_the_file(cell):
     paths = cell(target_set(1), granted=False)
     assert set(read_tensors(paths["gradient"])[0]) == {"net/conv1.weight", "net/fc1.weight"}
-    (view, _, _), *_ = run.Views(paths["model"], paths["gradient"])
+    (view, _, _), *_ = runner.Views(paths["model"], paths["gradient"])
     assert view.labels is None
 
 
@@ -152,7 +155,7 @@ def test_every_answer_has_its_rows(cell, tmp_path):
     other = Reconstruction(first + 0.1, "done", kind="start 0", loss=2.0, evaluations=9)
     failed = Reconstruction(first, "diverged", kind="start 1", failure="The search diverged.")
     best = Reconstruction(first, "done", loss=1.0, evaluations=7, label=1, others=(other, failed))
-    path = saved(tmp_path, [best, run.NotAttacked("not_applicable", "No way.")])
+    path = saved(tmp_path, [best, runner.NotAttacked("not_applicable", "No way.")])
     found = table(path, chosen, cell(chosen))
     mse = found[found.metric == "mse"]
     assert mse.answer.to_list() == [0, 1, 2, 0]
@@ -163,9 +166,9 @@ def test_every_answer_has_its_rows(cell, tmp_path):
     assert mse.reason.to_list()[2:] == ["The search diverged.", "No way."]
     spent = found[found.metric == "evaluations"]
     assert spent.value.to_list() == [7, 9]
-    images, _ = reconstruction_files.read(path)
+    images, _ = reconstructions.read(path)
     assert images["net/images"].shape == (1, 2, 3, 1, 1, 8, 8)
-    np.testing.assert_array_equal(reconstruction_files.chosen(images, "net")[0, 0], first[0])
+    np.testing.assert_array_equal(reconstructions.chosen(images, "net")[0, 0], first[0])
 
 
 def test_images_of_a_batch_are_matched(cell, tmp_path):
@@ -217,7 +220,7 @@ def test_weight_gradients_are_those_of_pytorch(cell):
     chosen = target_set(1)
     paths = cell(chosen)
     weights = files.read(paths["model"]).of(NETWORK, 0)
-    (view, _, _), *_ = run.Views(paths["model"], paths["gradient"])
+    (view, _, _), *_ = runner.Views(paths["model"], paths["gradient"])
     found = weight_gradients(NETWORK, weights, chosen.inputs(0)[0], view.label, "logistic")
     for layer, value in found.items():
         expected = view.gradients[f"{layer}.weight"].ravel()
@@ -234,9 +237,9 @@ def test_twin_data_give_the_same_gradient(cell):
     mu = abs(output)
     twin = next(m for m in loss.margins(float(loss.product(mu))) if abs(m - mu) > 1e-6)
     label = np.array([1 if output > 0 else -1])
-    cpu = gradients.pick_device("cpu")
+    cpu = capture.pick_device("cpu")
     one, other = (
-        gradients.capture(
+        capture.capture(
             NETWORK, weights, x[None], label, precision="float64", device=cpu, loss="logistic"
         )
         for x in (image, image * twin / mu)
@@ -250,8 +253,8 @@ def test_the_hybrid_takes_the_answer_with_less_noise(tmp_path):
     smooth = np.ones((1, 1, 8, 8)) * 0.4
     noisy = chosen.inputs(0)
     assert salt_and_pepper(smooth) < 1e-12 < salt_and_pepper(noisy)
-    failure = run.NotAttacked("failed", "It broke.")
-    other = run.NotAttacked("failed", "It broke too.")
+    failure = runner.NotAttacked("failed", "It broke.")
+    other = runner.NotAttacked("failed", "It broke too.")
     one = saved(tmp_path, [Reconstruction(smooth, "a"), Reconstruction(noisy, "a"), failure], "one")
     two = saved(tmp_path, [Reconstruction(noisy, "b"), failure, other], "two")
     attack = HybridGap(of=["one", "other"])
@@ -272,26 +275,26 @@ def test_starts_from_another_attack(tmp_path):
     twin = Reconstruction(chosen.inputs(0) * 0.1, "closed form", kind="twin")
     answers = [
         Reconstruction(chosen.inputs(0), "closed form", others=(twin,)),
-        run.NotAttacked("failed", "It broke."),
+        runner.NotAttacked("failed", "It broke."),
     ]
     path = saved(tmp_path, answers)
-    found = starts.FromReconstruction(path)
+    found = initialization.FromReconstruction(path)
     np.testing.assert_array_equal(found.of("net", 0, 0, None), chosen.inputs(0)[None])
     assert np.isnan(found.of("net", 0, 1, None)).all()
-    twins = starts.FromReconstruction(path, "twin")
+    twins = initialization.FromReconstruction(path, "twin")
     np.testing.assert_array_equal(twins.of("net", 0, 0, None), 0.1 * chosen.inputs(0)[None])
     assert np.isnan(twins.of("net", 0, 1, None)).all()
 
 
 def test_starts_of_one_class():
     own = target_set(6, first=6)
-    found = starts.OfOneClass(own).of("net", 0, 0, np.array([1]))
+    found = initialization.OfOneClass(own).of("net", 0, 0, np.array([1]))
     assert found.shape == (2, 1, 1, 8, 8)
     np.testing.assert_array_equal(found[:, 0], np.stack([own.inputs(i)[0] for i in (1, 4)]))
     with pytest.raises(NumericsError, match="has the class 7"):
-        starts.OfOneClass(own).of("net", 0, 0, np.array([7]))
+        initialization.OfOneClass(own).of("net", 0, 0, np.array([7]))
     with pytest.raises(NumericsError, match="label: granted"):
-        starts.OfOneClass(own).of("net", 0, 0, None)
+        initialization.OfOneClass(own).of("net", 0, 0, None)
 
 
 class Half:
@@ -304,7 +307,7 @@ class Half:
 def test_gauss_newton_needs_no_start(cell):
     paths = cell(target_set(2))
     settings = {"method": "gauss_newton", "start": "reconstruction", "of": "rgap", "iterations": 3}
-    found = run.attack_all(paths["model"], paths["gradient"], settings, starts=Half())
+    found = runner.attack_all(paths["model"], paths["gradient"], settings, starts=Half())
     assert [r["status"] for r in found.runs] == ["ok", "ok"]
 
 
@@ -320,7 +323,7 @@ def test_a_search_without_a_start_is_a_failed_run(cell):
         "iterations": 3,
         "images": None,
     }
-    found = run.attack_all(paths["model"], paths["gradient"], settings, starts=Half())
+    found = runner.attack_all(paths["model"], paths["gradient"], settings, starts=Half())
     assert [r["status"] for r in found.runs] == ["failed", "ok"]
     assert "starts from gave no image" in found.runs[0]["reason"]
 
@@ -328,7 +331,7 @@ def test_a_search_without_a_start_is_a_failed_run(cell):
 def test_a_start_that_cannot_be_given_is_a_failed_run(cell):
     """Starts of the class, which was not granted: rows say so, and nothing is raised."""
     paths = cell(target_set(2), granted=False)
-    own = starts.OfOneClass(target_set(6, first=6))
+    own = initialization.OfOneClass(target_set(6, first=6))
     settings = {
         "method": "dlg",
         "label": "unknown",
@@ -336,7 +339,7 @@ def test_a_start_that_cannot_be_given_is_a_failed_run(cell):
         "own_images": "own",
         "iterations": 2,
     }
-    found = run.attack_all(paths["model"], paths["gradient"], settings, starts=own)
+    found = runner.attack_all(paths["model"], paths["gradient"], settings, starts=own)
     assert [r["status"] for r in found.runs] == ["failed", "failed"]
     assert all("label: granted" in r["reason"] for r in found.runs)
 
@@ -344,6 +347,6 @@ def test_a_start_that_cannot_be_given_is_a_failed_run(cell):
 def test_an_attack_on_fewer_images_leaves_the_others_out(cell):
     paths = cell(target_set(3))
     settings = {"method": "dlg", "iterations": 2, "images": 2}
-    found = run.attack_all(paths["model"], paths["gradient"], settings)
+    found = runner.attack_all(paths["model"], paths["gradient"], settings)
     assert {r["batch"] for r in found.runs} == {0, 1}
     assert found.images["net/images"].shape[:2] == (1, 2)

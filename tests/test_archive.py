@@ -10,9 +10,10 @@ import pytest
 import yaml
 
 from conftest import ROOT
-from gradleak import archive, provenance_record, sidecars
-from gradleak.artifacts import write_json
 from gradleak.errors import ArtifactError
+from gradleak.reporting import archive, provenance_record
+from gradleak.runtime import job_records
+from gradleak.runtime.artifacts import write_json
 from provenance_files import LAYOUT, SOURCES, by_hand, lay_out, made, settings
 from settings_files import whole
 
@@ -46,7 +47,7 @@ def left_out(members):
 
 def test_pictures_of_restricted_images_stay_out_and_all_else_goes_in(results):
     told(results)
-    members = packed(results, "config.yaml", "requirements.lock", "workflow/claims/copa.yaml")
+    members = packed(results, "config.yaml", "requirements.lock", "papers/copa/claims.yaml")
     restricted = {
         f"figures/imagenet_{kind}.{suffix}"
         for kind in ("pictures", "originals")
@@ -54,7 +55,7 @@ def test_pictures_of_restricted_images_stay_out_and_all_else_goes_in(results):
     }
     assert set(left_out(members)) == restricted
     own = {"README.md", "manifest.json", "config.resolved.json", PROVENANCE}
-    own |= {"config.yaml", "requirements.lock", "workflow/claims/copa.yaml"}
+    own |= {"config.yaml", "requirements.lock", "papers/copa/claims.yaml"}
     assert set(members) == (set(results) - restricted) | own
     assert "figures/imagenet_chart.pdf" in members and "figures/mnist_pictures.png" in members
     for path, reason in left_out(members).items():
@@ -84,8 +85,8 @@ def test_cifar_stays_out_as_it_has_no_licence(results):
 
 
 def test_what_cannot_be_told_stays_out_on_real_images_alone(results):
-    sidecars.path_of("results/gradients/real-smoke/mnist.safetensors").unlink()
-    sidecars.path_of("figures/mnist_chart.pdf").unlink()
+    job_records.path_of("results/gradients/real-smoke/mnist.safetensors").unlink()
+    job_records.path_of("figures/mnist_chart.pdf").unlink()
     told(results)
     found = left_out(packed(results))
     for path in ("figures/mnist_pictures.pdf", "figures/mnist_chart.pdf"):
@@ -225,7 +226,7 @@ def test_the_rules_from_arrays_to_the_archive(tree, snakemake, tmp_path_factory,
     assert {entry["path"] for entry in out} == (figures if images == "real" else set())
     assert figures & names == (set() if images == "real" else figures)
     assert {"results/claims.csv", "results/tables/copa_table2.csv", "config.yaml"} <= names
-    claims = {f"workflow/claims/{paper}.yaml" for paper in ("copa", "rgap", "fedkl", "mkor")}
+    claims = {f"papers/{paper}/claims.yaml" for paper in ("copa", "rgap", "fedkl", "mkor")}
     assert claims <= names
     assert "examples/audit.yaml" in names and "examples/audit.yaml" in record["files"]
     schema = json.loads((ROOT / "workflow/schemas/provenance.schema.json").read_text())

@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gradleak.artifacts import atomic, read_tensors, write_csv, write_json, write_tensors
 from gradleak.errors import ArtifactError
+from gradleak.runtime.artifacts import atomic, read_tensors, write_csv, write_json, write_tensors
 
 
 def test_equal_inputs_give_equal_bytes_whatever_their_order(tmp_path):

@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from chains import fully_connected, image, seen, view
-from gradleak.attacks.gauss_newton import GaussNewton
-from gradleak.attacks.inverting import InvertingGradients
-from gradleak.attacks.labels import is_positive
-from gradleak.attacks.last_layer import beginnings
-from gradleak.attacks.least_squares import LayerProblem, adam, square_sum
-from gradleak.attacks.mkor import Mkor
-from gradleak.attacks.reconstruction_files import chosen
-from gradleak.attacks.rgap import RGap
+from gradleak.attacks.closed_form.last_layer import beginnings
+from gradleak.attacks.closed_form.least_squares import LayerProblem, adam, square_sum
+from gradleak.attacks.closed_form.rgap import RGap
+from gradleak.attacks.label_inference import is_positive
+from gradleak.attacks.mkor.attack import Mkor
+from gradleak.attacks.mkor.free_direction import settle
+from gradleak.attacks.mkor.pixels import Axis, Regions, estimate
+from gradleak.attacks.optimization.engine.gauss_newton_solver import Damped
+from gradleak.attacks.optimization.gauss_newton import GaussNewton
+from gradleak.attacks.optimization.inverting import InvertingGradients
+from gradleak.attacks.reconstructions import chosen
 from gradleak.errors import NumericsError
-from gradleak.inversion.free_direction import settle
-from gradleak.inversion.pixels import Axis, Regions, estimate
-from gradleak.matching.damped import Damped
 from gradleak.models.activations import Activation
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.shape import ConvShape
@@ -97,7 +97,7 @@ def test_the_prior_of_gauss_newton_is_a_uniform_images(low, monkeypatch):
         spreads.append(spread)
         return Damped(*args, spread=spread, **more)
 
-    monkeypatch.setattr("gradleak.matching.damped.Damped", note)
+    monkeypatch.setattr("gradleak.attacks.optimization.engine.gauss_newton_solver.Damped", note)
     GaussNewton(iterations=1).run_many([given], [0])
     assert set(spreads) == {(1.0 - low) ** 2 / 12.0}
 

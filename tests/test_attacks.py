@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 
 from chains import chain, conv, image, view
+from gradleak.analysis.copa_index import layer_system
 from gradleak.attacks.base import ManyAttack
-from gradleak.attacks.copa import Copa
-from gradleak.attacks.fully_connected import from_delta, last_layer
-from gradleak.attacks.labels import recover_label
-from gradleak.attacks.least_squares import OPTIMISERS, LayerProblem, square_sum
-from gradleak.attacks.rgap import RGap
-from gradleak.attacks.run import build
+from gradleak.attacks.closed_form.copa import Copa
+from gradleak.attacks.closed_form.fully_connected import from_delta, last_layer
+from gradleak.attacks.closed_form.least_squares import OPTIMISERS, LayerProblem, square_sum
+from gradleak.attacks.closed_form.rgap import RGap
+from gradleak.attacks.label_inference import recover_label
+from gradleak.attacks.runner import build
 from gradleak.errors import NumericsError
 from gradleak.models.activations import INVERTIBLE, Activation
-from gradleak.models.passes import deltas
+from gradleak.models.numpy_autodiff import deltas
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.security import layer_system
 
 # Every layer of these has full column rank, so that the image is determined.
 DETERMINED = {

@@ -11,26 +11,26 @@ from torch import nn
 import audited
 from audited import CPU, chain_network, changes, made, of_menu, refused
 from gradleak.attacks.base import AttackerView
-from gradleak.attacks.inverting import InvertingGradients
-from gradleak.auditing import prices
-from gradleak.auditing.cases import Bench, cases
-from gradleak.auditing.client import gradient
-from gradleak.auditing.conversion import convert
-from gradleak.auditing.generic import ModuleGradients, ModuleView, invert
-from gradleak.auditing.malicious import chapter
-from gradleak.auditing.menu import MASKED, MKOR, UNLOCK, menu
-from gradleak.auditing.networks import Failed, Shared
-from gradleak.auditing.prices import Defended
-from gradleak.auditing.reading import read
-from gradleak.auditing.run import Origin, Settings, audit_network
-from gradleak.auditing.samples import Samples, from_embedded
-from gradleak.defences.gaussian_noise import GaussianNoise
+from gradleak.attacks.optimization.inverting import InvertingGradients
+from gradleak.client.capture import capture
+from gradleak.client.defences.gaussian_noise import GaussianNoise
 from gradleak.errors import NumericsError
-from gradleak.gradients import capture
 from gradleak.models.chain import Chain
 from gradleak.training.data import divide
 from gradleak.training.engine import Trainer
 from gradleak.training.recipe import Recipe
+from gradleak_audit.attack.attack_suite import MASKED, MKOR, UNLOCK, menu
+from gradleak_audit.attack.malicious import chapter
+from gradleak_audit.attack.module_inversion import ModuleGradients, ModuleView, invert
+from gradleak_audit.attack.networks import Failed, Shared
+from gradleak_audit.attack.samples import Samples, from_embedded
+from gradleak_audit.attack.trials import Bench, cases
+from gradleak_audit.mitigate import mitigation_cost
+from gradleak_audit.mitigate.mitigation_cost import Defended
+from gradleak_audit.read.client import gradient
+from gradleak_audit.read.conversion import convert
+from gradleak_audit.read.fx_graph import read
+from gradleak_audit.run import Origin, Settings, audit_network
 
 SIZE = (3, 16, 16)
 ORIGIN = Origin("net", "a test", "fresh")
@@ -410,23 +410,23 @@ def test_the_rate_is_the_one_that_the_unchanged_network_learns_with(photos, monk
     chosen = changes(network_of(pooled))["none"]
     alone = {}
     for rates in ((1e-6,), (0.05,), (1e-6, 0.05), (0.05, 1e30)):
-        monkeypatch.setattr(prices, "RATES", rates)
-        alone[rates] = prices.accuracies([chosen], bench(photos), "laptop")["none"].value
+        monkeypatch.setattr(mitigation_cost, "RATES", rates)
+        alone[rates] = mitigation_cost.accuracies([chosen], bench(photos), "laptop")["none"].value
     assert alone[1e-6, 0.05] == alone[0.05, 1e30] == alone[(0.05,)] > alone[(1e-6,)]
-    monkeypatch.setattr(prices, "RATES", (1e30,))
-    lost = prices.accuracies([chosen], bench(photos), "laptop")["none"]
+    monkeypatch.setattr(mitigation_cost, "RATES", (1e30,))
+    lost = mitigation_cost.accuracies([chosen], bench(photos), "laptop")["none"]
     assert lost.value is None and lost.reason == "Its training diverged."
 
 
 def test_accuracy_is_learnt_where_there_are_classes_and_explained_elsewhere(photos):
     chosen = list(changes(network_of(pooled)).values())[:2]
-    found = prices.accuracies(chosen, bench(photos), "laptop")
+    found = mitigation_cost.accuracies(chosen, bench(photos), "laptop")
     assert found["none"].value > 0.3  # chance is 0.1
     unlabelled = bench(replace(photos, labelled=False))
-    nothing = prices.accuracies(chosen, unlabelled, "laptop")["none"]
+    nothing = mitigation_cost.accuracies(chosen, unlabelled, "laptop")["none"]
     assert nothing.value is None and nothing.reason == "The images have no classes to learn."
     few = bench(replace(photos, images=photos.images[:3], labels=photos.labels[:3]))
-    assert "too few images" in prices.accuracies(chosen, few, "laptop")["none"].reason
+    assert "too few images" in mitigation_cost.accuracies(chosen, few, "laptop")["none"].reason
 
 
 def test_a_step_s_time_is_without_drawing_weights_and_changes_take_turns(photos, monkeypatch):
@@ -446,7 +446,7 @@ def test_a_step_s_time_is_without_drawing_weights_and_changes_take_turns(photos,
             turns.append(self.seconds)
             return gradients
 
-    monkeypatch.setattr(prices.time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(mitigation_cost.time, "perf_counter", lambda: clock[0])
     unchanged = changes(network)["none"]
     drawn = replace(network, weights=weights)
     tried = [
@@ -454,5 +454,5 @@ def test_a_step_s_time_is_without_drawing_weights_and_changes_take_turns(photos,
         for name, seconds in (("a", 0.25), ("b", 0.5))
     ]
     absent = replace(unchanged, id="c", network=None)
-    assert prices.step_seconds([*tried, absent], bench(photos)) == {"a": 0.25, "b": 0.5}
-    assert turns == [0.25, 0.5] * (prices.REPEATS + 1)
+    assert mitigation_cost.step_seconds([*tried, absent], bench(photos)) == {"a": 0.25, "b": 0.5}
+    assert turns == [0.25, 0.5] * (mitigation_cost.REPEATS + 1)

@@ -7,15 +7,15 @@ from torch import nn
 
 import audited
 from audited import chain_network, changes, made, task
-from gradleak.auditing import menu
-from gradleak.auditing.changes import NOISE, cut, fewer, gradient_norm, skips, strided
-from gradleak.auditing.networks import ModuleNetwork
-from gradleak.auditing.reading import read
-from gradleak.auditing.telling import told
-from gradleak.defences.soteria import cost
+from gradleak.client.defences.soteria import cost
 from gradleak.errors import ConfigError
 from gradleak.models.build import load
 from gradleak.models.locks import is_private
+from gradleak_audit.attack import attack_suite
+from gradleak_audit.attack.mitigations import NOISE, cut, fewer, gradient_norm, skips, strided
+from gradleak_audit.attack.networks import ModuleNetwork
+from gradleak_audit.read.fx_graph import read
+from gradleak_audit.read.layer_names import told
 
 
 def lenet(second=(8, 3, 1), features=8 * 16):
@@ -200,6 +200,8 @@ def test_soteria_is_not_tried_where_its_passes_are_beyond_the_work():
 
 def test_a_search_that_the_size_cut_is_told():
     """VGG-16's multiply-adds at 224x224, and LeNet's."""
-    few = menu.search_steps(menu.SCALES["laptop"], 15_000_000_000, 138_000_000)
-    assert f"searches had {few} of the" in menu.cut_short("laptop", 15_000_000_000, 138_000_000)
-    assert menu.cut_short("laptop", 400_000, 60_000) == ""
+    few = attack_suite.search_steps(attack_suite.SCALES["laptop"], 15_000_000_000, 138_000_000)
+    assert f"searches had {few} of the" in attack_suite.cut_short(
+        "laptop", 15_000_000_000, 138_000_000
+    )
+    assert attack_suite.cut_short("laptop", 400_000, 60_000) == ""

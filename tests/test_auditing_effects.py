@@ -4,7 +4,7 @@ import pytest
 
 from audit_samples import not_applicable, run
 from audit_samples import tried as case
-from gradleak.auditing.effects import SHOWN, effect, leak
+from gradleak_audit.mitigate.mitigation_effect import SHOWN, effect, leak
 
 DRAWS = 2
 

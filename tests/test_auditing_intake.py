@@ -10,11 +10,11 @@ from torch.nn.utils import parametrizations, prune
 
 import gradleak
 from audited import refused
-from gradleak.auditing.client import check_training, deltas, gradient
-from gradleak.auditing.conversion import convert
-from gradleak.auditing.intake import FROZEN, HALF, own_copy
-from gradleak.auditing.reading import read
 from gradleak.errors import NotApplicable
+from gradleak_audit.read.client import check_training, deltas, gradient
+from gradleak_audit.read.conversion import convert
+from gradleak_audit.read.fx_graph import read
+from gradleak_audit.read.model_checks import FROZEN, HALF, own_copy
 
 SIZE = (1, 6, 6)
 

@@ -5,10 +5,10 @@ import pytest
 from torch import nn
 
 from audited import answer, chain_network, changes
-from gradleak.auditing.menu import menu
-from gradleak.auditing.networks import Failed
-from gradleak.auditing.telling import told
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from gradleak_audit.attack.attack_suite import menu
+from gradleak_audit.attack.networks import Failed
+from gradleak_audit.read.layer_names import told
 
 TWO = Chain("net", (1, 8, 8), (ConvSpec(2, (3, 3)), ConvSpec(2, (3, 3)), LinearSpec(3)))
 

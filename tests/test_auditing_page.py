@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from audit_page import absent, all_terms, classes, count, table, terms, tree
 from audit_samples import LONG, NETWORK, ODD, SETTING, audit, bare, run, structure, tried
-from gradleak.auditing import page, result
+from gradleak_audit import result
+from gradleak_audit.report import page
 from html_tree import assert_policy
 
 ROOT = Path(__file__).resolve().parents[1]

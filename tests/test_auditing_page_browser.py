@@ -6,7 +6,7 @@ import pytest
 
 from audit_samples import audit, bare, layer, pictures, structure
 from browser import Page, axe_missing, reason_to_skip
-from gradleak.auditing import page
+from gradleak_audit.report import page
 
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
 # Names and numbers as long as those of VGG-16 at 224x224.

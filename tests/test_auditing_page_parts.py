@@ -30,11 +30,11 @@ from audit_samples import (
     tried,
 )
 from conftest import ROOT
-from gradleak import page_text, pages
-from gradleak.artifacts import ArtifactError
-from gradleak.auditing import page
-from gradleak.auditing.page_pictures import LARGE, SMALL, Pictures, embed
-from gradleak.auditing.result import Audit
+from gradleak.reporting import page_text, pages
+from gradleak.runtime.artifacts import ArtifactError
+from gradleak_audit.report import page
+from gradleak_audit.report.page_pictures import LARGE, SMALL, Pictures, embed
+from gradleak_audit.result import Audit
 
 LEAKS, BARE = tree(), tree(bare())
 MIB = 2**20

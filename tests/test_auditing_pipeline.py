@@ -15,11 +15,12 @@ from torch import nn
 import gradleak
 from audit_samples import audit as sample_audit
 from audited import refused
-from gradleak import config as gradleak_config
-from gradleak.auditing import files, gate, result
-from gradleak.auditing.entry import audit
-from gradleak.auditing.page_pictures import Pictures
+from gradleak.config import loader as gradleak_config
 from gradleak.errors import ArtifactError, ConfigError, GradleakError
+from gradleak_audit import result
+from gradleak_audit.from_config import audit
+from gradleak_audit.report import ci_gate, files
+from gradleak_audit.report.page_pictures import Pictures
 from settings_files import whole
 
 RAW = whole()
@@ -108,21 +109,21 @@ def leaking(share):
 
 
 def test_a_gate_holds_against_a_limit_and_a_baseline():
-    assert "50% of gradients" in gate.check(leaking(0.5), 0.5, None)
-    assert "baseline 50%" in gate.check(leaking(0.25), None, leaking(0.5))
+    assert "50% of gradients" in ci_gate.check(leaking(0.5), 0.5, None)
+    assert "baseline 50%" in ci_gate.check(leaking(0.25), None, leaking(0.5))
     for limit, baseline in ((0.4, None), (None, leaking(0.25)), (0.6, leaking(0.25))):
-        with pytest.raises(gate.LeaksTooMuch, match="50% of gradients could be read"):
-            gate.check(leaking(0.5), limit, baseline)
+        with pytest.raises(ci_gate.LeaksTooMuch, match="50% of gradients could be read"):
+            ci_gate.check(leaking(0.5), limit, baseline)
     with pytest.raises(GradleakError, match="neither limit nor baseline"):
-        gate.check(leaking(0.5), None, None)
+        ci_gate.check(leaking(0.5), None, None)
 
 
 def test_a_gate_passes_nothing_that_was_not_measured():
     for limit, baseline in ((1.0, None), (None, leaking(1.0))):
         with pytest.raises(GradleakError, match="nothing was measured"):
-            gate.check(leaking(None), limit, baseline)
+            ci_gate.check(leaking(None), limit, baseline)
     with pytest.raises(GradleakError, match=r"baseline: no attack gave an answer"):
-        gate.check(leaking(0.0), None, leaking(None))
+        ci_gate.check(leaking(0.0), None, leaking(None))
 
 
 @pytest.mark.parametrize(
@@ -136,7 +137,7 @@ def test_a_baseline_of_other_settings_or_another_network_is_refused(key, value):
         found.model_copy(update={"name": "another"}),
     ):
         with pytest.raises(GradleakError, match=r"cannot be compared; make it again") as error:
-            gate.check(found, None, other)
+            ci_gate.check(found, None, other)
         assert "\n" not in str(error.value)
 
 

@@ -6,13 +6,13 @@ import torch
 from torch import nn
 
 from audited import answer, chain_network, changes, of_menu
-from gradleak.auditing.cases import Bench
-from gradleak.auditing.client import gradient
-from gradleak.auditing.malicious import chapter
-from gradleak.auditing.menu import MKOR, SEARCH
-from gradleak.auditing.networks import ChainNetwork
-from gradleak.auditing.prices import accuracies
-from gradleak.auditing.samples import from_embedded
+from gradleak_audit.attack.attack_suite import MKOR, SEARCH
+from gradleak_audit.attack.malicious import chapter
+from gradleak_audit.attack.networks import ChainNetwork
+from gradleak_audit.attack.samples import from_embedded
+from gradleak_audit.attack.trials import Bench
+from gradleak_audit.mitigate.mitigation_cost import accuracies
+from gradleak_audit.read.client import gradient
 
 SIZE = (3, 8, 8)
 BENCH = Bench(from_embedded(SIZE, 10), 1, 1, 1, 0.0, 1.0, False)

@@ -13,13 +13,13 @@ from torchvision import models
 
 import audited
 from audited import CPU, Steps, made, refused
-from gradleak.auditing.client import gradient
-from gradleak.auditing.conversion import convert
-from gradleak.auditing.counts import counts
-from gradleak.auditing.reading import read
+from gradleak.analysis.rank_analysis import analyse, critical
+from gradleak.client.capture import capture
 from gradleak.errors import NotApplicable
-from gradleak.gradients import capture
-from gradleak.rank_analysis import analyse, critical
+from gradleak_audit.read.client import gradient
+from gradleak_audit.read.conversion import convert
+from gradleak_audit.read.counts import counts
+from gradleak_audit.read.fx_graph import read
 
 
 def layers(*parts):

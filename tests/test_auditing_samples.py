@@ -6,7 +6,9 @@ from PIL import Image
 
 from audited import refused
 from conftest import ROOT
-from gradleak.auditing.samples import (
+from gradleak.data.arrays import Dataset
+from gradleak.errors import ConfigError, DataError
+from gradleak_audit.attack.samples import (
     OTHERS,
     POOL,
     Samples,
@@ -15,9 +17,7 @@ from gradleak.auditing.samples import (
     from_folder,
     from_pixels,
 )
-from gradleak.auditing.settings import Settings
-from gradleak.data.arrays import Dataset
-from gradleak.errors import ConfigError, DataError
+from gradleak_audit.settings import Settings
 
 
 def write(path, colour, size=(10, 10), mode="RGB"):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from audited import refused
-from gradleak.auditing.source import from_file, from_torchvision
+from gradleak_audit.read.source import from_file, from_torchvision
 
 GOOD = """
     import torch

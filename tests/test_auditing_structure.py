@@ -8,17 +8,17 @@ from torchvision import models
 
 import audited
 from audited import made, refused
-from gradleak.auditing.client import deltas
-from gradleak.auditing.conversion import convert
-from gradleak.auditing.reading import read
-from gradleak.auditing.structure import structure, without_gaps
+from gradleak.analysis.copa_index import structural_index
+from gradleak.analysis.rank_analysis import network_index
 from gradleak.errors import NotApplicable
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import ConvShape
 from gradleak.operators.system import LayerSystem
-from gradleak.rank_analysis import network_index
-from gradleak.security import structural_index
+from gradleak_audit.read.client import deltas
+from gradleak_audit.read.conversion import convert
+from gradleak_audit.read.fx_graph import read
+from gradleak_audit.read.structure import structure, without_gaps
 
 
 def analysed(module, size, *, mode="training"):
@@ -134,7 +134,7 @@ def test_a_large_layer_gets_a_bound_or_a_proof_and_no_condition_number(monkeypat
     def too_large(*given):
         raise AssertionError("as a sparse matrix, VGG-16's second layer takes 30 GB")
 
-    monkeypatch.setattr("gradleak.auditing.structure.Convolution", too_large)
+    monkeypatch.setattr("gradleak_audit.read.structure.Convolution", too_large)
     found = first(
         chain(nn.Conv2d(3, 4, 3, padding=1), 4 * 48 * 48, activation=nn.ReLU), (3, 48, 48)
     )
@@ -185,7 +185,7 @@ def test_a_layer_of_stride_beyond_its_kernel_is_measured_without_the_pixels_it_s
 
 
 def test_a_bound_has_no_condition_number_because_it_is_one(monkeypatch):
-    monkeypatch.setattr("gradleak.auditing.structure.RANKED", 10)
+    monkeypatch.setattr("gradleak_audit.read.structure.RANKED", 10)
     found = first(killed(chain(nn.Conv2d(1, 2, 3), 32)), (1, 6, 6))
     assert found.rank_kind == "at most"
     assert "the rank is only bounded" in found.note and "rounding" not in found.note

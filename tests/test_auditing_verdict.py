@@ -9,11 +9,11 @@ from scipy.stats import binomtest
 
 import audit_samples
 from audit_samples import price
-from gradleak.auditing.cases import Best, case
-from gradleak.auditing.menu import UNLOCK
-from gradleak.auditing.samples import from_embedded
-from gradleak.auditing.scoring import Judge
-from gradleak.auditing.verdict import Facts, p_value, ranking, verdict
+from gradleak_audit.attack.attack_suite import UNLOCK
+from gradleak_audit.attack.samples import from_embedded
+from gradleak_audit.attack.scoring import Judge
+from gradleak_audit.attack.trials import Best, case
+from gradleak_audit.report.verdict import Facts, p_value, ranking, verdict
 
 PHOTOS = {"images": "embedded pictures, photos10 (train)", "gallery": 119}
 SETTING = audit_samples.SETTING.model_copy(update={"count": 4, **PHOTOS})

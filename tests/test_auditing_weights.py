@@ -12,11 +12,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 from audited import refused
-from gradleak.auditing import weights
-from gradleak.auditing.intake import check_network
-from gradleak.auditing.samples import from_folder
-from gradleak.auditing.weights import load_weights
 from gradleak.errors import DataError, GradleakError
+from gradleak_audit.attack.samples import from_folder
+from gradleak_audit.read import weights
+from gradleak_audit.read.model_checks import check_network
+from gradleak_audit.read.weights import load_weights
 
 # Damages of a file of each format: of 2,400 random ones, 42 once escaped as other errors.
 DAMAGES = 400

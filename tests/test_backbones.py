@@ -3,7 +3,6 @@
 import hashlib
 import pickle
 import re
-import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -17,9 +16,10 @@ import yaml
 from safetensors.torch import save_file
 
 from backbone_files import tensors, write
-from gradleak.artifacts import read_tensors
+from conftest import copy_tree
 from gradleak.data import backbones
 from gradleak.errors import DataError
+from gradleak.runtime.artifacts import read_tensors
 from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -229,9 +229,7 @@ SCORES = "results/scores/embedded-smoke/{}/cnn3_v1_tanh/none/rgap.csv"
 def workflow(tmp_path_factory):
     """The rules up to scores, with one and the same experiment for two papers."""
     folder = tmp_path_factory.mktemp("workflow")
-    shutil.copytree(
-        ROOT / "workflow", folder / "workflow", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    copy_tree(folder, ("src", "workflow"))
     (folder / "envs").mkdir()
     (folder / "envs" / "gradleak.yaml").write_text("dependencies: []\n")
     (folder / "Snakefile").write_text(SNAKEFILE)

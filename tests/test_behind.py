@@ -6,14 +6,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from chains import chain, conv, image, view
-from gradleak.attacks.layerwise import ConvolutionCache, walk
-from gradleak.attacks.rgap import minimum_norm
-from gradleak.models.initial import initial_weights
-from gradleak.models.passes import deltas
-from gradleak.operators.behind import PRIME, Behind, _has_full_row_rank
-from gradleak.operators.shape import ConvShape
-from gradleak.operators.structure import CHAINS, PATCHES, ROW_LIMITED, structural_rank
-from gradleak.security import (
+from gradleak.analysis.copa_index import (
     behind,
     index_from_ranks,
     layer_rows,
@@ -21,6 +14,13 @@ from gradleak.security import (
     reported_rank,
     structural_index,
 )
+from gradleak.attacks.closed_form.layerwise import ConvolutionCache, walk
+from gradleak.attacks.closed_form.rgap import minimum_norm
+from gradleak.models.initial import initial_weights
+from gradleak.models.numpy_autodiff import deltas
+from gradleak.operators.behind import PRIME, Behind, _has_full_row_rank
+from gradleak.operators.shape import ConvShape
+from gradleak.operators.structure import CHAINS, PATCHES, ROW_LIMITED, structural_rank
 
 # Issue 26's networks: a 1x1 window of stride 2, a rim that no window meets, both with 11 filters.
 SKIPPED = chain(conv(5, 5, 2), conv(4, 1, 2), channels=5, side=7)

@@ -12,10 +12,7 @@ import pandas as pd
 import pytest
 import torch
 
-from gradleak.artifacts import write_tensors
-from gradleak.attacks.rgap import RGap
-from gradleak.attacks.run import Views
-from gradleak.benchmarks import (
+from benchmarks import (
     case,
     copa_settings,
     dense,
@@ -31,21 +28,30 @@ from gradleak.benchmarks import (
     speed,
     training,
 )
+from gradleak.analysis.copa_index import (
+    behind,
+    layer_rows,
+    layer_system,
+    reported_rank,
+    structural_index,
+)
+from gradleak.attacks.closed_form.rgap import RGap
+from gradleak.attacks.runner import Views
+from gradleak.client.capture import capture, capture_all
+from gradleak.data.targets import TargetSet
 from gradleak.errors import ArtifactError, NotApplicable
-from gradleak.gradients import capture, capture_all
 from gradleak.models import files
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import family_weights
-from gradleak.models.passes import deltas as true_deltas
-from gradleak.models.passes import forward
+from gradleak.models.numpy_autodiff import deltas as true_deltas
+from gradleak.models.numpy_autodiff import forward
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import ConvShape
 from gradleak.operators.structure import structural_rank
 from gradleak.operators.system import LayerSystem
-from gradleak.security import behind, layer_rows, layer_system, reported_rank, structural_index
-from gradleak.targets import TargetSet
+from gradleak.runtime.artifacts import write_tensors
 
 TANH = Activation("tanh")
 SMALL = Chain(
@@ -223,9 +229,9 @@ ALLOCATE = """
 import sys
 import types
 import numpy as np
-from gradleak.benchmarks import runner
+from benchmarks import runner
 
-task = types.ModuleType("gradleak.benchmarks.task")
+task = types.ModuleType("benchmarks.task")
 task.fill = lambda count: {"sum": np.ones(count).sum(), "seconds": 1.0}
 sys.modules[task.__name__] = task
 found = runner.main("task:fill", {"count": 2**23})
@@ -333,7 +339,7 @@ def test_a_run_that_fails_is_counted_and_leaves_no_number(todo):
 
 def test_the_papers_values_come_from_its_claims():
     root = Path(__file__).resolve().parents[1]
-    printed = copa_settings.paper_values(str(root / "workflow" / "claims" / "copa.yaml"))
+    printed = copa_settings.paper_values(str(root / "papers/copa/claims.yaml"))
     assert copa_settings.paper_value(printed, "cnn3_v1_tanh", "truck") == 0.0512
     assert copa_settings.paper_value(printed, "cnn3_v4_leaky", "animal") == 0.1061
     assert np.isnan(copa_settings.paper_value(printed, "cnn3_v1_tanh_padded", "truck"))

@@ -2,10 +2,10 @@
 
 import pytest
 
-from gradleak import config as gradleak_config
-from gradleak.artifacts import write_rows
-from gradleak.benchmarks import pipeline, threads
+from benchmarks import pipeline, threads
+from gradleak.config import loader as gradleak_config
 from gradleak.errors import ArtifactError
+from gradleak.runtime.artifacts import write_rows
 from settings_files import whole
 
 SNAKEFILE = """
@@ -50,7 +50,7 @@ rule one:
 SCRIPT = """
 import time
 from pathlib import Path
-from gradleak.script import job
+from gradleak.runtime.job import job
 
 with job(snakemake):
     while time.process_time() < 1:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gradleak.benchmarks import ggl, grnn, inverting, lock, searches, speed, training
+from benchmarks import ggl, grnn, inverting, lock, searches, speed, training
 from gradleak.data import arrays
 from gradleak.data.arrays import Dataset
 from gradleak.models import files

@@ -10,11 +10,11 @@ import torch
 from torch.nn import functional
 
 from chains import chain, conv, view
-from gradleak.artifacts import read_tensors
-from gradleak.attacks.ggl import Ggl
+from gradleak.attacks.optimization.ggl import Ggl
 from gradleak.errors import DataError
-from gradleak.generators import biggan_weights, files, make
-from gradleak.generators.biggan import DEEP_256, BigGan, Sizes
+from gradleak.runtime.artifacts import read_tensors
+from gradleak.training.generators import biggan_weights, files, make
+from gradleak.training.generators.biggan import DEEP_256, BigGan, Sizes
 
 TINY = Sizes(
     blocks=((False, 16, 16), (True, 16, 8), (False, 8, 8), (True, 8, 1)),

@@ -7,19 +7,17 @@ import pytest
 import torch
 
 from chains import conv
-from gradleak.artifacts import write_tensors
 from gradleak.attacks.base import AttackerView
-from gradleak.attacks.class_fishing import ClassFishing
-from gradleak.attacks.dlg import Dlg
-from gradleak.attacks.inverting import InvertingGradients
-from gradleak.attacks.run import Views, attack_all
+from gradleak.attacks.optimization.class_fishing import ClassFishing
+from gradleak.attacks.optimization.dlg import Dlg
+from gradleak.attacks.optimization.engine import residual_gradients
+from gradleak.attacks.optimization.engine.branch_layers import Normed
+from gradleak.attacks.optimization.engine.chain_gradients import stack
+from gradleak.attacks.optimization.engine.distances import Cosine
+from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
+from gradleak.attacks.optimization.inverting import InvertingGradients
+from gradleak.attacks.runner import Views, attack_all
 from gradleak.errors import ConfigError
-from gradleak.losses import LOSSES, OF_CLASSES
-from gradleak.matching import branches
-from gradleak.matching.branch_layers import Normed
-from gradleak.matching.branches import BranchGradients
-from gradleak.matching.chain_gradients import stack
-from gradleak.matching.distances import Cosine
 from gradleak.models import files
 from gradleak.models.activations import Activation
 from gradleak.models.build import load
@@ -27,7 +25,9 @@ from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import draw_key, initial_weights
 from gradleak.models.locking import with_lock
 from gradleak.models.locks import Lock, is_key, is_private, private
+from gradleak.models.losses import LOSSES, OF_CLASSES
 from gradleak.models.resnet import specs
+from gradleak.runtime.artifacts import write_tensors
 from test_matching import plain_loss
 
 MEMBERS, CLASSES = 3, 4
@@ -385,7 +385,9 @@ def test_members_of_equal_weights_share_one_set_and_modes_stay_apart(monkeypatch
             made.append((mode, weights["conv1.weight"].ndim, len(weights["fc1.bias"])))
             super().__init__(chain, weights, *args, mode=mode, **more)
 
-    monkeypatch.setattr("gradleak.matching.branches.BranchGradients", Counted)
+    monkeypatch.setattr(
+        "gradleak.attacks.optimization.engine.residual_gradients.BranchGradients", Counted
+    )
     views = [view_of(i, seed) for i, seed in enumerate((0, 1, 0, 2))]
     views.append(view_of(0, 0, "training"))
     attack = InvertingGradients(iterations=1)
@@ -421,7 +423,7 @@ def test_a_gradient_file_tells_the_mode(tmp_path, mode):
 def test_as_many_members_at_once_as_memory_holds(monkeypatch):
     network = BranchGradients(NARROW, initial_weights(NARROW, 0), "cross_entropy")
     assert [network.at_once(batch) for batch in (1, 3, 100)] == [16, 6, 1]
-    monkeypatch.setattr(branches, "MEMORY", 2**10)
+    monkeypatch.setattr(residual_gradients, "MEMORY", 2**10)
     assert network.at_once(1) == 1
 
 

@@ -10,8 +10,9 @@ import sys
 import pytest
 
 from conftest import ROOT, copy_tree
-from gradleak import artifacts, provenance, shared_cache
 from gradleak.errors import ArtifactError, ConfigError
+from gradleak.pipeline import shared_cache
+from gradleak.runtime import artifacts, provenance
 
 SMOKE = ("--cores", "2", "--config", "scale=smoke")
 CELL = "embedded-smoke/copa_pair/cnn3_v3_tanh/none"
@@ -108,7 +109,7 @@ def test_what_one_checkout_deletes_or_makes_anew_changes_no_entry(shared, tmp_pa
     """An edit of one attack's code runs that attack alone; taken back, its entry is used again."""
     first, second, cache, _ = shared
     before, old = entries(cache), bytes_of(first)
-    code = second / "workflow/gradleak/attacks/rgap.py"
+    code = second / "src/gradleak/attacks/closed_form/rgap.py"
     text = code.read_text()
     forget(second)
     code.write_text(text + "\nADDED = 1\n")

@@ -9,17 +9,20 @@ import torch
 from safetensors import safe_open
 
 from chains import chain, conv, image, view
-from gradleak import gradients, scores, security, targets
-from gradleak.artifacts import read_tensors, write_rows, write_tensors
+from gradleak.analysis import copa_index
 from gradleak.attacks.postprocess import TotalVariation
-from gradleak.attacks.run import attack_all
+from gradleak.attacks.runner import attack_all
+from gradleak.client import capture
+from gradleak.data import targets
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ConfigError, DataError, NumericsError
-from gradleak.metrics.image import METRICS, mse, psnr, psnr_255, ssim
 from gradleak.models import files
 from gradleak.models.build import load, with_statistics, without_statistics
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import family_weights, initial_weights
+from gradleak.runtime.artifacts import read_tensors, write_rows, write_tensors
+from gradleak.scoring import scores
+from gradleak.scoring.metrics.image import METRICS, mse, psnr, psnr_255, ssim
 
 NETWORK = chain(conv(4, 3), conv(6, 3), channels=3, side=12, classes=3)
 CASE = {
@@ -62,7 +65,7 @@ def experiment(data, tmp_path):
     paths = {n: str(tmp_path / f"{n}.safetensors") for n in ("model", "targets", "gradient")}
     targets.save(paths["targets"], chosen, {})
     files.save(paths["model"], [NETWORK], family_weights([NETWORK], 2), {})
-    tensors, metadata = gradients.capture_all(
+    tensors, metadata = capture.capture_all(
         files.read(paths["model"]),
         targets.read(paths["targets"]),
         seeds=2,
@@ -102,7 +105,7 @@ def test_targets_beyond_the_data_set_are_refused(data):
 
 def test_gradient_file_holds_what_is_shared_and_no_image(experiment):
     tensors, metadata = read_tensors(experiment["gradient"])
-    parameters = dict(gradients.ChainModule(NETWORK).named_parameters())
+    parameters = dict(capture.ChainModule(NETWORK).named_parameters())
     assert set(tensors) == {f"small/{name}" for name in parameters}
     for name, parameter in parameters.items():
         assert tensors[f"small/{name}"].shape == (2, 2, *parameter.shape)
@@ -111,7 +114,7 @@ def test_gradient_file_holds_what_is_shared_and_no_image(experiment):
 
 
 def test_granted_label_is_in_the_file(experiment):
-    tensors, _ = gradients.capture_all(
+    tensors, _ = capture.capture_all(
         files.read(experiment["model"]),
         targets.read(experiment["targets"]),
         seeds=1,
@@ -132,7 +135,7 @@ def test_gradient_is_the_difference_quotient_of_the_loss():
     for h in (-1e-6, 1e-6):
         moved = {k: v.astype(np.float64) for k, v in seen.weights.items()}
         moved[name][1, 0, 2, 1] += h
-        module = gradients.load(NETWORK, moved, torch.float64)
+        module = capture.load(NETWORK, moved, torch.float64)
         with torch.no_grad():
             out = module(torch.from_numpy(target)[None])
         values.append(float(torch.nn.functional.cross_entropy(out, torch.tensor([2]))))
@@ -146,7 +149,7 @@ def test_targets_that_do_not_fit_the_network_are_refused(experiment):
     models = files.ModelFile((other,), family_weights([other], 1))
     chosen = targets.read(experiment["targets"])
     with pytest.raises(ConfigError, match=r"small takes images of \[1, 12, 12\]"):
-        gradients.capture_all(
+        capture.capture_all(
             models, chosen, seeds=1, precision="float32", granted=True, device="cpu"
         )
 
@@ -162,7 +165,7 @@ def hinge_case(data, gains):
     chosen = targets.build(data, SETTINGS, None, 1)
 
     def share(precision="float32"):
-        return gradients.capture_all(
+        return capture.capture_all(
             models,
             chosen,
             seeds=len(gains),
@@ -211,13 +214,13 @@ def test_gradients_of_which_none_can_be_used_are_refused(data):
 
 def test_useless_gradients_and_missing_devices_are_refused():
     with pytest.raises(NumericsError, match=r"small's a holds NaN"):
-        gradients.check_gradient(NETWORK, {"a": np.array([np.nan])})
+        capture.check_gradient(NETWORK, {"a": np.array([np.nan])})
     with pytest.raises(NumericsError, match="zero everywhere"):
-        gradients.check_gradient(NETWORK, {"a": np.zeros(3)})
+        capture.check_gradient(NETWORK, {"a": np.zeros(3)})
     absent = "mps" if not torch.backends.mps.is_available() else "cuda"
     with pytest.raises(ConfigError, match=f"device: {absent} is not available"):
-        gradients.pick_device(absent)
-    assert gradients.pick_device("auto").type in ("cpu", "cuda", "mps")
+        capture.pick_device(absent)
+    assert capture.pick_device("auto").type in ("cpu", "cuda", "mps")
 
 
 def test_attack_and_scores_of_a_whole_file(experiment, tmp_path):
@@ -295,12 +298,12 @@ def test_security_reports_both_ranks(bias):
     pixels = np.random.default_rng(1).integers(0, 256, (1, 2, 14, 14), dtype=np.uint8)
     data = Dataset(pixels, np.array([1]), list("abcd"), "tiny", "train", "by hand")
     chosen = targets.build(data, {**SETTINGS, "indices": [0]}, None, 1)
-    table = security.index_table(models, chosen, seeds=2)
-    assert list(table.columns) == security.COLUMNS
+    table = copa_index.index_table(models, chosen, seeds=2)
+    assert list(table.columns) == copa_index.COLUMNS
     assert (table[table.exact].numerical == table[table.exact]["rank"]).all()
     assert (table.numerical <= table.bound).all()
     assert table["rows"].to_list() == 2 * [layer.shape.rows for layer in network.convolutions]
-    value, exact = security.structural_index(network)
+    value, exact = copa_index.structural_index(network)
     sums = table.groupby("seed").contribution.sum()
     assert exact
     assert sums.to_list() == [pytest.approx(value)] * 2
@@ -315,18 +318,18 @@ def test_a_dead_filter_is_left_to_the_numerical_rank():
     pixels = np.random.default_rng(1).integers(0, 256, (1, 2, 8, 8), dtype=np.uint8)
     data = Dataset(pixels, np.array([1]), list("abcd"), "tiny", "train", "by hand")
     chosen = targets.build(data, {**SETTINGS, "indices": [0]}, None, 1)
-    rows = security.index_table(models, chosen, seeds=1)
+    rows = copa_index.index_table(models, chosen, seeds=1)
     dead = rows[rows.layer == "conv2"].iloc[0]
     assert dead.rank_method == "numerical"
     assert dead["rank"] < dead.bound
 
 
 def test_paper_values_of_c():
-    from gradleak import config
+    from gradleak.config import loader
     from test_config import RAW
 
-    loaded = config.load(RAW)
-    found = [security.structural_index(loaded.chain(f"cnn3_v{v}_tanh")) for v in (1, 2, 3, 4)]
+    loaded = loader.load(RAW)
+    found = [copa_index.structural_index(loaded.chain(f"cnn3_v{v}_tanh")) for v in (1, 2, 3, 4)]
     assert found == [(-2266.5, True), (-1995.0, True), (0.0, True), (-2146.0, True)]
 
 
@@ -336,17 +339,17 @@ def test_batches_of_the_same_images_pass_through_the_convolutions_once(data, mon
     assert chosen.labels[0].tolist() == data.labels.tolist() != chosen.labels[1].tolist()
     assert np.array_equal(chosen.images[0], chosen.images[2])
     models = files.ModelFile((NETWORK,), family_weights([NETWORK], 2))
-    passed, features_of = [], gradients.features_of
+    passed, features_of = [], capture.features_of
 
     def counted(*given, **named):
         passed.append(given)
         return features_of(*given, **named)
 
-    monkeypatch.setattr(gradients, "features_of", counted)
+    monkeypatch.setattr(capture, "features_of", counted)
     options = {"seeds": 2, "precision": "float64", "granted": False, "device": "cpu"}
-    found, _ = gradients.capture_all(models, chosen, kept="classifier", **options)
+    found, _ = capture.capture_all(models, chosen, kept="classifier", **options)
     assert len(passed) == 2
-    expected, _ = gradients.capture_all(models, chosen, **options)
+    expected, _ = capture.capture_all(models, chosen, **options)
     assert set(found) < set(expected)
     for name, value in found.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-12, atol=1e-15)
@@ -398,7 +401,7 @@ def test_norms_run_in_the_mode_of_the_experiment(mode, trained):
     if not trained:
         weights = without_statistics(weights)
     before = {name: value.copy() for name, value in weights.items()}
-    found = gradients.capture(
+    found = capture.capture(
         NORMED,
         weights,
         images,
@@ -426,7 +429,7 @@ def test_mode_and_training_stand_in_every_row(data, tmp_path):
     paths = {n: str(tmp_path / f"{n}.safetensors") for n in ("model", "targets", "gradient")}
     targets.save(paths["targets"], chosen, {})
     files.save(paths["model"], [NORMED], family_weights([NORMED], 1), {})
-    tensors, metadata = gradients.capture_all(
+    tensors, metadata = capture.capture_all(
         files.read(paths["model"]),
         chosen,
         seeds=1,
@@ -474,8 +477,8 @@ def test_a_norm_of_a_single_value_is_refused() -> None:
     images = np.random.default_rng(0).random((2, 1, 4, 4)).astype(np.float32)
     how = {"precision": "float32", "device": torch.device("cpu")}
     with pytest.raises(ConfigError, match="the norm of conv2 has one value a channel"):
-        gradients.capture(deep, weights, images[:1], np.zeros(1, dtype=np.int64), **how)
-    gradients.capture(deep, weights, images, np.zeros(2, dtype=np.int64), **how)
-    gradients.capture(
+        capture.capture(deep, weights, images[:1], np.zeros(1, dtype=np.int64), **how)
+    capture.capture(deep, weights, images, np.zeros(2, dtype=np.int64), **how)
+    capture.capture(
         deep, weights, images[:1], np.zeros(1, dtype=np.int64), mode="evaluation", **how
     )

@@ -21,19 +21,11 @@ from claims_synthetic import (
     security_rows,
     write,
 )
-from gradleak import tidy
-from gradleak.claims import (
-    COLUMNS,
-    Claims,
-    Evidence,
-    evaluate,
-    load,
-    load_explanations,
-    table,
-)
+from gradleak.claims import COLUMNS, Claims, Evidence, evaluate, load, load_explanations, table
 from gradleak.claims.evaluate import Judge
 from gradleak.claims.outcome import Outcome
 from gradleak.errors import ConfigError
+from gradleak.runtime import tidy
 
 
 @pytest.fixture(scope="module")

@@ -11,18 +11,18 @@ import pytest
 
 from claims_rgap import FILE, ROOT
 from claims_synthetic import FILE as COPA
+from gradleak.analysis.copa_index import COLUMNS as SECURITY_COLUMNS
+from gradleak.analysis.rank_table import COLUMNS as RANK_COLUMNS
 from gradleak.claims import load
 from gradleak.claims.forms import Query
 from gradleak.claims.statement import Rule
-from gradleak.distributions import COLUMNS as FIG4
-from gradleak.inconspicuous import COLUMNS as INCONSPICUOUS
-from gradleak.metrics.image import AT_TWIN, INVISIBLE
-from gradleak.rank_table import COLUMNS as RANK_COLUMNS
-from gradleak.security import COLUMNS as SECURITY_COLUMNS
-from gradleak.tables.fedkl_accuracy import COLUMNS as ACCURACY
-from gradleak.tables.fedkl_parameters import COLUMNS as PARAMETERS
-from gradleak.tables.mkor_pruned import COLUMNS as PRUNED
-from gradleak.tidy import TABLES
+from gradleak.runtime.tidy import TABLES
+from gradleak.scoring.metrics.image import AT_TWIN, INVISIBLE
+from papers.fedkl.distributions import COLUMNS as FIG4
+from papers.fedkl.tables.accuracy import COLUMNS as ACCURACY
+from papers.fedkl.tables.parameters import COLUMNS as PARAMETERS
+from papers.mkor.inconspicuous import COLUMNS as INCONSPICUOUS
+from papers.mkor.tables.pruned import COLUMNS as PRUNED
 from settings_files import whole
 
 
@@ -49,8 +49,8 @@ def _listed(value: Any) -> set[str]:
     return {str(item) for item in (value if isinstance(value, list) else [value])}
 
 
-MKOR = ROOT / "workflow" / "claims" / "mkor.yaml"
-FEDKL = ROOT / "workflow" / "claims" / "fedkl.yaml"
+MKOR = ROOT / "papers/mkor/claims.yaml"
+FEDKL = ROOT / "papers/fedkl/claims.yaml"
 # Columns of other tables that claims read.
 TIDY = {
     "mkor_inconspicuous": INCONSPICUOUS,
@@ -70,10 +70,10 @@ TIDY = {
 def test_claims_name_only_what_the_config_makes(path: Path) -> None:
     config = whole()
     experiments, groups = config["experiments"], config.get("groups", {})
-    metrics = (ROOT / "workflow/gradleak/scores.py").read_text(encoding="utf-8")
-    metrics += (ROOT / "workflow/gradleak/scores_by_class.py").read_text(encoding="utf-8")
-    metrics += (ROOT / "workflow/gradleak/scores_fedkl.py").read_text(encoding="utf-8")
-    metrics += (ROOT / "workflow/gradleak/metrics/image.py").read_text(encoding="utf-8")
+    metrics = (ROOT / "src/gradleak/scoring/scores.py").read_text(encoding="utf-8")
+    metrics += (ROOT / "src/gradleak/scoring/scores_by_class.py").read_text(encoding="utf-8")
+    metrics += (ROOT / "src/gradleak/scoring/scores_fedkl.py").read_text(encoding="utf-8")
+    metrics += (ROOT / "src/gradleak/scoring/metrics/image.py").read_text(encoding="utf-8")
     tables = {"rank": [*RANK_COLUMNS, "local"], "security": SECURITY_COLUMNS, **TIDY}
     looked_at = 0
     for claim in load(path).claims:

@@ -13,7 +13,7 @@ from gradleak.claims import Claims, load, load_all, load_explanations
 from gradleak.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = sorted((ROOT / "workflow/claims/explanations").glob("*.yaml"))
+FILES = sorted((ROOT / "papers").glob("*/explanations.yaml"))
 CLAIM, OTHER = "copa.fig1.captured", "copa.fig1.close.v1"
 RUN = {"images": "real", "scale": "laptop"}
 ENTRY = {"claims": [CLAIM], "text": "why", "evidence": ["docs/copa.md"]}
@@ -55,7 +55,7 @@ OF_A_RUN = re.compile(r"p = |\d dB|SSIM|recorded|\d+ of \d+ runs|over five image
 
 
 def test_explanations_of_any_run_have_no_numbers_of_one() -> None:
-    files = [load_explanations(path, load(path.parents[1] / path.name)) for path in FILES]
+    files = [load_explanations(path, load(path.with_name("claims.yaml"))) for path in FILES]
     entries = {entry.text for why in files for entry in why.by_id.values() if entry.of == "any"}
     assert len(entries) >= 5
     assert [text for text in entries if OF_A_RUN.search(text)] == []
@@ -95,7 +95,7 @@ def test_a_paper_may_have_none(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_recorded_claims_that_differ_are_explained_by_evidence_that_is_there(path: Path) -> None:
-    why = load_explanations(path, load(path.parents[1] / path.name))
+    why = load_explanations(path, load(path.with_name("claims.yaml")))
     for entry in why.by_id.values():
         for place in entry.evidence:
             assert (ROOT / place).is_file(), place

@@ -14,7 +14,7 @@ from gradleak.claims.forms import Column, Runs
 from gradleak.claims.forms.columns import Estimates
 from gradleak.claims.model import Claim
 
-FILE = ROOT / "workflow" / "claims" / "fedkl.yaml"
+FILE = ROOT / "papers/fedkl/claims.yaml"
 IMAGES = 5
 ERROR = 0.02
 NETWORKS = ("lenet", "resnet20", "resnet18", "ggl")  # GGL has experiments of its own

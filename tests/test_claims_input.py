@@ -23,17 +23,10 @@ from claims_synthetic import (
     security_rows,
     write,
 )
-from gradleak.claims import (
-    Claims,
-    Evidence,
-    evaluate,
-    interval_of_mean,
-    load,
-    prediction_interval,
-)
+from gradleak.claims import Claims, Evidence, evaluate, interval_of_mean, load, prediction_interval
 from gradleak.claims.statistics import p_below_zero, spearman
 from gradleak.errors import ArtifactError, ConfigError
-from gradleak.tidy import SCORES as SCORE_COLUMNS
+from gradleak.runtime.tidy import SCORES as SCORE_COLUMNS
 
 
 @pytest.fixture(scope="module")

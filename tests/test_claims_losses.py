@@ -14,7 +14,7 @@ from scipy.special import spence
 
 from gradleak.claims.forms.loss import FACTS, MARGINS, Loss, check, roots
 from gradleak.claims.forms.paired import Effect
-from gradleak.losses import BINARY, MarginLoss
+from gradleak.models.losses import BINARY, MarginLoss
 
 AMOUNT = 1e-6
 

@@ -17,7 +17,7 @@ from gradleak.claims import Claims, Evidence, evaluate, load, table
 from gradleak.claims.forms import Runs
 from gradleak.errors import ArtifactError, ConfigError
 
-FILE = ROOT / "workflow" / "claims" / "mkor.yaml"
+FILE = ROOT / "papers/mkor/claims.yaml"
 BATCHES, SIZE = 3, 6
 WHERE = {"result": "r", "model": "m", "defence": "none", "attack": "a"}
 Key = tuple[str, str, str, str]

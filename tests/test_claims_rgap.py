@@ -13,11 +13,11 @@ from scipy import stats
 
 from claims_rgap import FILE, changed, rank_rows, read, score_rows
 from claims_synthetic import Judged
-from gradleak import tidy
 from gradleak.claims import Claims, Evidence, evaluate, load, table
 from gradleak.claims.evaluate import Judge
 from gradleak.claims.statistics import bootstrap_mean
 from gradleak.errors import ArtifactError, ConfigError
+from gradleak.runtime import tidy
 
 NEED_PAPER_SCALE = (
     *(

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
-from gradleak import cleanup
 from gradleak.errors import ArtifactError
+from gradleak.pipeline import cleanup
 
 SMOKE = ("--cores", "2", "--config", "scale=smoke", "--")
 CELL = "embedded-smoke/copa_pair/cnn3_v3_tanh"

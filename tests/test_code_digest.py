@@ -3,22 +3,21 @@
 import ast
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 
-from gradleak import code_digest, provenance
-from gradleak.code_digest import digest
+from gradleak.runtime import code_digest, provenance
+from gradleak.runtime.code_digest import digest
 
 CACHED = ("module_path", "_source", "_digest", "dependencies", "code_hash")
 
 
 @pytest.fixture
 def place(tmp_path, monkeypatch):
-    """Puts a folder in the place of the package; gives its code hashes as it is then."""
+    """Puts a folder in the place of the one with all packages; gives code hashes as it is then."""
 
     def at(folder):
-        monkeypatch.setattr(provenance, "ROOT", folder)
+        monkeypatch.setattr(provenance, "FOLDERS", dict.fromkeys(provenance.FOLDERS, folder))
 
         def hashed(*modules, script=None):
             for name in CACHED:
@@ -36,11 +35,13 @@ def place(tmp_path, monkeypatch):
 @pytest.fixture
 def package(tmp_path, place):
     """A package of modules, one importing another."""
-    (tmp_path / "__init__.py").write_text("")
-    (tmp_path / "low.py").write_text('"""Doc."""\nX = 1\n')
-    (tmp_path / "high.py").write_text("from gradleak.low import X\n\ndef f():\n    return X\n")
-    (tmp_path / "other.py").write_text("X = 2\n")
-    return tmp_path, place(tmp_path)
+    folder = tmp_path / "gradleak"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "low.py").write_text('"""Doc."""\nX = 1\n')
+    (folder / "high.py").write_text("from gradleak.low import X\n\ndef f():\n    return X\n")
+    (folder / "other.py").write_text("X = 2\n")
+    return folder, place(tmp_path)
 
 
 def test_code_hash_follows_imports_and_ignores_comments(package):
@@ -76,7 +77,8 @@ SAME = {
     "cause": ("raise E(1) from error", "raise E('one') from error"),
     "assertion": ("assert x", "assert x, 'x is empty'"),
     "progress": (
-        "from gradleak.progress import progress\nfor k in progress(range(3), 'steps'):\n    f(k)",
+        "from gradleak.runtime.progress import progress\nfor k in progress(range(3), 'steps'):\n"
+        "    f(k)",
         "from gradleak.runtime.bars import progress\nfor k in progress(range(3), what='images'):\n"
         "    f(k)",
     ),
@@ -99,7 +101,7 @@ SAME = {
     ),
     "import of what messages use": (
         "raise ValueError('no')",
-        "from gradleak.wording import known\nraise ValueError(known())",
+        "from gradleak.settings.validation_messages import known\nraise ValueError(known())",
     ),
     "registry": ("A = {'x': 'gradleak.a.b:C'}", "A = {'x': 'gradleak.z:C'}"),
     "only checked": (
@@ -173,23 +175,27 @@ def test_code_hash_refuses_what_is_no_module():
 
 
 def test_an_attack_does_not_depend_on_the_other_one():
-    assert "gradleak.attacks.copa" not in provenance.dependencies("gradleak.attacks.rgap")
-    assert "gradleak.attacks.rgap" not in provenance.dependencies("gradleak.attacks.copa")
-    assert "gradleak.operators.band" in provenance.dependencies("gradleak.attacks.copa")
+    assert "gradleak.attacks.closed_form.copa" not in provenance.dependencies(
+        "gradleak.attacks.closed_form.rgap"
+    )
+    assert "gradleak.attacks.closed_form.rgap" not in provenance.dependencies(
+        "gradleak.attacks.closed_form.copa"
+    )
+    assert "gradleak.operators.band" in provenance.dependencies("gradleak.attacks.closed_form.copa")
 
 
 def test_progress_bars_and_sidecars_rerun_nothing(place, tmp_path):
-    hashed = place(tmp_path / "gradleak")
-    shutil.copytree(Path(provenance.__file__).parent, tmp_path / "gradleak")
-    before = hashed("gradleak.attacks.dlg", "gradleak.training.run")
-    for name in ("progress", "sidecars"):
-        path = tmp_path / f"gradleak/{name}.py"
+    hashed = place(tmp_path)
+    shutil.copytree(provenance.ROOT, tmp_path / "gradleak")
+    before = hashed("gradleak.attacks.optimization.dlg", "gradleak.training.run")
+    for name in ("progress", "job_records"):
+        path = tmp_path / f"gradleak/runtime/{name}.py"
         path.write_text(path.read_text() + "\nMORE = 1\n")
-    assert hashed("gradleak.attacks.dlg", "gradleak.training.run") == before
+    assert hashed("gradleak.attacks.optimization.dlg", "gradleak.training.run") == before
 
 
 # A module that others import by name and from, and what it is to be called.
-MOVED, TO = "gradleak.losses", "gradleak.models.objectives"
+MOVED, TO = "gradleak.models.losses", "gradleak.client.objectives"
 
 
 def _reworded(source):
@@ -203,23 +209,25 @@ def _reworded(source):
 
 def test_a_module_moved_and_messages_reworded_change_no_hash(place, tmp_path):
     root = tmp_path / "gradleak"
-    shutil.copytree(Path(provenance.__file__).parent, root)
-    hashed = place(root)
-    modules = ["gradleak.gradients", "gradleak.attacks.rgap", "gradleak.training.run"]
-    modules += ["gradleak.scores", "gradleak.claims", "gradleak.figures.samples"]
+    shutil.copytree(provenance.ROOT, root)
+    shutil.copytree(provenance.TREE / "papers", tmp_path / "papers")
+    hashed = place(tmp_path)
+    modules = [
+        "gradleak.client.capture",
+        "gradleak.attacks.closed_form.rgap",
+        "gradleak.training.run",
+    ]
+    modules += ["gradleak.scoring.scores", "gradleak.claims", "papers.copa.figures.samples"]
     before = [hashed(module) for module in modules]
-    assert MOVED in provenance.dependencies("gradleak.gradients")
-    where = root.joinpath(*TO.split(".")[1:]).with_suffix(".py")
-    (root / "losses.py").rename(where)
-    for path in root.rglob("*.py"):
-        text = re.sub(r"\bgradleak\.losses\b", TO, path.read_text(encoding="utf-8"))
-        text = re.sub(
-            r"from gradleak import losses\b", "from gradleak.models import objectives", text
-        )
+    assert MOVED in provenance.dependencies("gradleak.client.capture")
+    where = tmp_path.joinpath(*TO.split(".")).with_suffix(".py")
+    tmp_path.joinpath(*MOVED.split(".")).with_suffix(".py").rename(where)
+    for path in tmp_path.rglob("*.py"):
+        text = re.sub(rf"\b{re.escape(MOVED)}\b", TO, path.read_text(encoding="utf-8"))
         path.write_text(_reworded(text), encoding="utf-8")
-    assert TO not in provenance.dependencies("gradleak.gradients")
+    assert TO not in provenance.dependencies("gradleak.client.capture")
     after = [hashed(module) for module in modules]
-    assert TO in provenance.dependencies("gradleak.gradients")
+    assert TO in provenance.dependencies("gradleak.client.capture")
     assert after == before
     where.write_text(where.read_text(encoding="utf-8") + "\nMORE = 1\n", encoding="utf-8")
     changed = [hashed(module) for module in modules]

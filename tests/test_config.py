@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from gradleak import config, config_file
+from gradleak.config import loader, yaml_checks
 from gradleak.errors import ConfigError
-from gradleak.models.family import draw
-from gradleak.wording import nearest
+from gradleak.models.random_networks import draw
+from gradleak.settings.validation_messages import nearest
 from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -235,7 +235,7 @@ def changed(path, value):
 )
 def test_bad_values_are_refused_in_one_sentence(path, value, words):
     with pytest.raises(ConfigError) as caught:
-        config.load(changed(path, value))
+        loader.load(changed(path, value))
     message = str(caught.value)
     assert "\n" not in message
     for word in words:
@@ -244,7 +244,7 @@ def test_bad_values_are_refused_in_one_sentence(path, value, words):
 
 def test_a_projection_can_be_locked():
     lock = {"layers": ["conv1", "conv9_skip"]}
-    known = config.load(changed("models.fedkl_resnet20_cifar10.lock", lock))
+    known = loader.load(changed("models.fedkl_resnet20_cifar10.lock", lock))
     locked = known.chain("fedkl_resnet20_cifar10").locked
     assert [layer.name for layer in locked] == ["conv1", "conv9_skip"]
 
@@ -252,15 +252,15 @@ def test_a_projection_can_be_locked():
 def test_own_images_beside_those_under_attack_are_taken():
     raw = changed("targets.rgap_own.split", "test")
     raw["targets"]["rgap_own"]["first"] = 100
-    assert config.load(raw).targets["rgap_own"].first == 100
+    assert loader.load(raw).targets["rgap_own"].first == 100
     raw["targets"]["rgap_own"] |= {"first": 0, "count": None, "indices": [100, 0]}
     with pytest.raises(ConfigError, match=r"image 0 of cifar10-test .* \(1 such\)"):
-        config.load(raw)
+        loader.load(raw)
 
 
 @pytest.mark.parametrize("attack", ["dlg_unknown", "rgap_balanced"])
 def test_attacks_that_find_the_label_take_recovered_ones(attack):
-    loaded = config.load(changed("experiments.rgap_draws.attacks", [attack]))
+    loaded = loader.load(changed("experiments.rgap_draws.attacks", [attack]))
     assert loaded.experiments["rgap_draws"].attacks == [attack]
 
 
@@ -271,28 +271,28 @@ def test_no_suggestion_is_the_word_itself():
 
 def test_what_takes_long_to_import_is_imported_by_jobs_alone():
     slow = "{'scipy', 'skimage', 'torch'}"
-    code = f"import sys, gradleak.config; sys.exit(str(sorted({slow} & set(sys.modules))))"
+    code = f"import sys, gradleak.config.loader; sys.exit(str(sorted({slow} & set(sys.modules))))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == "[]"
 
 
 def test_other_wrong_keys_are_counted_once_each():
     with pytest.raises(ConfigError) as caught:
-        config.load(changed("experiments.copa_pair.seeds", -3))
+        loader.load(changed("experiments.copa_pair.seeds", -3))
     assert "more key" not in str(caught.value)
     raw = changed("scale", "huge")
     raw["device"] = "tpu"
     with pytest.raises(ConfigError, match=r"\(1 more key is wrong\)"):
-        config.load(raw)
+        loader.load(raw)
 
 
 def test_the_keys_of_a_list_are_one_key():
     raw = changed("targets.copa_pair.indices", [-1, -2])
     with pytest.raises(ConfigError, match=r"indices\.0: -1 is not allowed: [^(]*$"):
-        config.load(raw)
+        loader.load(raw)
     raw |= {"device": "tpu", "scale": "huge"}
     with pytest.raises(ConfigError, match=r"\(2 more keys are wrong\)"):
-        config.load(raw)
+        loader.load(raw)
 
 
 @pytest.mark.parametrize(
@@ -302,19 +302,19 @@ def test_the_keys_of_a_list_are_one_key():
 def test_an_id_that_no_path_can_hold_is_refused(name, words):
     raw = changed(f"models.{name}", RAW["models"]["cnn3_v1_tanh"])
     with pytest.raises(ConfigError, match=words) as caught:
-        config.load(raw)
+        loader.load(raw)
     assert f"models.{name}: " in str(caught.value) and "[key]" not in str(caught.value)
 
 
 def test_long_ids_that_a_path_can_hold_are_taken():
     name = "".join(chr(97 + k * k % 26) for k in range(100))
-    assert name in config.load(changed(f"models.{name}", RAW["models"]["cnn3_v1_tanh"])).models
+    assert name in loader.load(changed(f"models.{name}", RAW["models"]["cnn3_v1_tanh"])).models
 
 
 def test_amounts_are_compared_without_being_written_out():
     raw = changed("scales.fedkl_generator_images.laptop", 10**7)
     tracemalloc.start()
-    config.load({**raw, "scale": "laptop"})
+    loader.load({**raw, "scale": "laptop"})
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     # Ten million numbers in a set are 300 MB at least.
@@ -326,30 +326,30 @@ def test_the_data_root_has_to_be_a_folder_or_to_become_one(tmp_path, given, made
     (tmp_path / "file").write_text("")
     root = tmp_path / given
     if made:
-        config.check_root(str(root))
-        config.check_root(str(tmp_path))
+        loader.check_root(str(root))
+        loader.check_root(str(tmp_path))
     else:
         with pytest.raises(ConfigError, match=r"data\.root: .*--config 'data=\{root: FOLDER\}'"):
-            config.check_root(str(root))
+            loader.check_root(str(root))
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="it is Linux's")
 def test_a_data_root_where_no_folder_can_be_made_is_refused():
     with pytest.raises(ConfigError, match=r"data\.root: /proc/x cannot be made a folder"):
-        config.check_root("/proc/x")
+        loader.check_root("/proc/x")
 
 
 def test_missing_key_is_named():
     raw = copy.deepcopy(RAW)
     del raw["scale"]
     with pytest.raises(ConfigError, match="key 'scale' is missing; add it"):
-        config.load(raw)
+        loader.load(raw)
 
 
 def test_a_name_cannot_be_model_and_family():
     with pytest.raises(ConfigError, match="both a model and a family"):
-        config.load(changed("families.cnn3_v1_tanh", RAW["families"]["index_three"]))
+        loader.load(changed("families.cnn3_v1_tanh", RAW["families"]["index_three"]))
 
 
 def test_the_schema_takes_the_files_that_are_shipped_and_no_unknown_key():
@@ -357,12 +357,12 @@ def test_the_schema_takes_the_files_that_are_shipped_and_no_unknown_key():
         [sys.executable, "-m", "gradleak.config"], capture_output=True, text=True, check=True
     )
     schema = json.loads(done.stdout)
-    assert schema == config.schema()
+    assert schema == loader.schema()
     Draft202012Validator.check_schema(schema)
     takes = Draft202012Validator(schema)
-    top = config_file.read(ROOT / "config.yaml")
+    top = yaml_checks.read(ROOT / "config.yaml")
     for path in ["config.yaml", *top["include"]]:
-        assert not list(takes.iter_errors(config_file.read(ROOT / path))), path
+        assert not list(takes.iter_errors(yaml_checks.read(ROOT / path))), path
     for wrong in ({"scle": "smoke"}, {"attacks": {"copa": {"method": "copa", "strat": "rgap"}}}):
         assert not takes.is_valid(wrong)
 
@@ -371,7 +371,7 @@ def test_amounts_are_numbers_at_the_scale():
     by_scale = {"smoke": 4, "laptop": 40, "paper": 400}
     raw = changed("targets.rgap_cifar.count", by_scale)
     raw["models"]["mkor_fc"]["layers"] = [{"fc": by_scale, "inputs": 3072}]
-    loaded = config.load({**raw, "scale": "smoke"})
+    loaded = loader.load({**raw, "scale": "smoke"})
     for scale, number in by_scale.items():
         at = loaded.at(scale)
         assert at.scale == scale and at.at(scale) is at
@@ -384,8 +384,8 @@ def test_amounts_are_numbers_at_the_scale():
 
 @pytest.mark.parametrize("scale", ["smoke", "laptop", "paper"])
 def test_what_a_config_resolves_to_is_a_config(scale):
-    loaded = config.load({**RAW, "scale": scale})
-    again = config.load(loaded.model_dump(mode="json", exclude_unset=True))
+    loaded = loader.load({**RAW, "scale": scale})
+    again = loader.load(loaded.model_dump(mode="json", exclude_unset=True))
     assert again.model_dump() == loaded.model_dump()
     assert all(again.chain(name) == loaded.chain(name) for name in loaded.models)
     assert {type(number) for number in loaded.scales.values()} == {int}
@@ -397,11 +397,11 @@ def test_few_seeds_are_seeds():
         raw = changed("experiments.copa_pair.seeds", seeds)
         raw["experiments"]["copa_pair"].pop("few_seeds")
         raw["experiments"]["copa_pair"] |= own
-        assert config.load(raw).experiments["copa_pair"].few == number
+        assert loader.load(raw).experiments["copa_pair"].few == number
 
 
 def test_cnn3_variants_have_the_sizes_of_table_1():
-    loaded = config.load(RAW)
+    loaded = loader.load(RAW)
     sizes = {
         name: [c.shape.unknowns for c in loaded.chain(name).convolutions]
         for name in loaded.models
@@ -416,7 +416,7 @@ def test_cnn3_variants_have_the_sizes_of_table_1():
 
 
 def test_index_has_at_least_forty_networks_at_laptop_scale():
-    loaded = config.load({**RAW, "scale": "laptop"})
+    loaded = loader.load({**RAW, "scale": "laptop"})
     counts = [loaded.amount(family.networks) for family in loaded.families.values()]
     assert sum(counts) >= 40
     depths = {family.convolutions for family in loaded.families.values()}
@@ -424,7 +424,7 @@ def test_index_has_at_least_forty_networks_at_laptop_scale():
 
 
 def test_families_are_reproducible_and_grow():
-    settings = config.load(RAW).families["index_three"].model_dump()
+    settings = loader.load(RAW).families["index_three"].model_dump()
     few, many = draw("f", settings, 3), draw("f", settings, 8)
     assert [c.describe() for c in few] == [c.describe() for c in many[:3]]
     impossible = {**settings, "kernels": [40], "paddings": [0]}
@@ -433,18 +433,18 @@ def test_families_are_reproducible_and_grow():
 
 
 def test_a_chain_survives_its_description():
-    loaded = config.load(RAW)
+    loaded = loader.load(RAW)
     for name in loaded.models:
         chain = loaded.chain(name)
         assert type(chain).from_description(json.loads(json.dumps(chain.describe()))) == chain
 
 
 def test_networks_can_share_a_list_of_layers():
-    chains = config.load(RAW).chain
+    chains = loader.load(RAW).chain
     one, other = (chains(f"mkor_vgg16_{kind}") for kind in ("100", "100_searched"))
     assert len(one.layers) == len(other.layers) == 16
     assert RAW["models"]["mkor_vgg16_100"]["layers"][0] is RAW["models"][other.name]["layers"][0]
     raw = copy.deepcopy(RAW)
     raw["models"]["mkor_fc"]["layers"] = [[{"fc": 9, "inputs": 3072, "bais": True}]]
     with pytest.raises(ConfigError, match=r"models\.mkor_fc.*bais.*bias"):
-        config.load(raw)
+        loader.load(raw)

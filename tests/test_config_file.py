@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from gradleak import config, config_file
+from gradleak.config import loader, yaml_checks
 from gradleak.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
 WHOLE = (ROOT / "papers/fedkl/paper.yaml").read_text(encoding="utf-8")
-SHIPPED = config_file.read(ROOT / "config.yaml")
+SHIPPED = yaml_checks.read(ROOT / "config.yaml")
 
 
 def refused(path):
     with pytest.raises(ConfigError) as caught:
-        config_file.check(path)
+        yaml_checks.check(path)
     message = str(caught.value)
     assert "\n" not in message and message.endswith(".") and str(path) in message, message
     return message.replace(str(path), "FILE")
@@ -74,11 +74,11 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path, text, words):
 def test_good_files_pass(tmp_path, text):
     path = tmp_path / "config.yaml"
     path.write_bytes(text.encode())
-    config_file.check(path)
+    yaml_checks.check(path)
 
 
 def test_what_is_no_file_is_refused_and_a_missing_one_left_to_snakemake(tmp_path):
-    config_file.check(tmp_path / "none.yaml")
+    yaml_checks.check(tmp_path / "none.yaml")
     assert "is no regular file" in refused(tmp_path)
     os.mkfifo(tmp_path / "pipe")
     assert "is no regular file" in refused(tmp_path / "pipe")
@@ -125,7 +125,7 @@ def test_what_is_wrong_in_an_included_file_is_said_with_its_name(
 ):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        config.load(include(tmp_path, mine=text))
+        loader.load(include(tmp_path, mine=text))
     assert str(caught.value).startswith(words) and "\n" not in str(caught.value)
 
 
@@ -139,19 +139,19 @@ def test_own_keys_replace_those_of_included_files_one_by_one(tmp_path, monkeypat
         "b": {"method": "rgap"},
         "copa": {"iterations": 7},
     }
-    loaded = config.load(raw)
+    loaded = loader.load(raw)
     assert loaded.attacks["a"].iterations == 9 and loaded.at("paper").attacks["a"].iterations == 3
     assert loaded.attacks["copa"].iterations == 7 and loaded.attacks["copa"].start == "random"
     assert loaded.attacks["b"].method == "rgap" and loaded.include == raw["include"]
     # What a person changes is theirs, whoever wrote the entry.
     raw["attacks"]["copa"]["iterations"] = -7
     with pytest.raises(ConfigError, match=r"^config.yaml: attacks.copa.iterations: -7"):
-        config.load(raw)
+        loader.load(raw)
 
 
 def test_a_paper_can_be_left_out(tmp_path):
     raw = {**SHIPPED, "include": [n for n in SHIPPED["include"] if "fedkl" not in n]}
-    assert {e.paper for e in config.load(raw).experiments.values()} == {"copa", "rgap", "mkor"}
+    assert {e.paper for e in loader.load(raw).experiments.values()} == {"copa", "rgap", "mkor"}
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_paper_can_be_left_out(tmp_path):
 )
 def test_only_files_below_the_folder_are_included(include, words):
     with pytest.raises(ConfigError, match=f"^config.yaml: {words}"):
-        config.load({**SHIPPED, "include": include})
+        loader.load({**SHIPPED, "include": include})
 
 
 @pytest.fixture
@@ -196,6 +196,6 @@ def test_the_pipeline_refuses_folders_that_are_none_and_missing_claims(tree, sai
     (tree / "results").symlink_to("nowhere")
     assert "results is no folder that you may write to" in said()
     (tree / "results").unlink()
-    (tree / "workflow/claims/copa.yaml").unlink()
+    (tree / "papers/copa/claims.yaml").unlink()
     words = said("results/claims.csv")
-    assert "workflow/claims/copa.yaml is missing, which holds a paper's claims" in words
+    assert "papers/copa/claims.yaml is missing, which holds a paper's claims" in words

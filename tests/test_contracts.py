@@ -10,12 +10,12 @@ import mkor_cases
 import test_locked_attacks as locked
 import test_unlock
 from chains import chain, conv, fully_connected, image, view
-from gradleak import registry
 from gradleak.attacks.base import ManyAttack, Reconstruction
-from gradleak.attacks.run import _record, build
+from gradleak.attacks.runner import _record, build
 from gradleak.errors import NumericsError
-from gradleak.generators import conditional_vae, files
 from gradleak.servers.class_fishing import ClassFishingServer
+from gradleak.settings import registry
+from gradleak.training.generators import conditional_vae, files
 
 KINDS = {method: registry.class_of("attacks", method) for method in registry.modules("attacks")}
 ATTACKS = {method: kind for method, kind in KINDS.items() if not kind.postprocesses}

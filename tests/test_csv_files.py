@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from artifact_files import NET, target_set
 from chains import fully_connected
-from gradleak import csv_text
-from gradleak.artifacts import read_csv, write_csv, write_rows
+from gradleak.analysis.copa_index import COLUMNS as SECURITY
+from gradleak.analysis.copa_index import index_table
 from gradleak.claims import Evidence
 from gradleak.errors import ArtifactError
 from gradleak.models.files import ModelFile
 from gradleak.models.initial import family_weights
-from gradleak.security import COLUMNS as SECURITY
-from gradleak.security import index_table
+from gradleak.runtime import csv_text
+from gradleak.runtime.artifacts import read_csv, write_csv, write_rows
 
 ROWS = [{"model": "a, b", "seed": 0, "value": 1.5}, {"model": "c", "seed": 1, "value": np.nan}]
 COLUMNS = ["model", "seed", "value"]

@@ -14,9 +14,9 @@ from safetensors.numpy import save_file
 
 from artifact_files import KIND, LOCKED, READERS, make, same
 from chains import chain, conv
-from gradleak.artifacts import METADATA_KEY, read_tensors, write_tensors
 from gradleak.errors import GradleakError
 from gradleak.models.initial import initial_weights, parameter_shapes
+from gradleak.runtime.artifacts import METADATA_KEY, read_tensors, write_tensors
 
 NORMED = chain(conv(2, 3, padding=1, bias=True, norm="batch"), conv(2, 3, padding=1, skip=1))
 TENSORS = [name for name in READERS if name != "scores"]

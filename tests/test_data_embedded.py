@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from gradleak.artifacts import read_tensors
 from gradleak.data import arrays, catalogue, embedded
 from gradleak.errors import ConfigError, DataError
+from gradleak.runtime.artifacts import read_tensors
 
 SIZES = {
     ("digits", "train"): 1437,

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from torchvision import datasets
 
-from gradleak import progress
-from gradleak.artifacts import read_tensors
 from gradleak.data import arrays, download, official
 from gradleak.errors import ArtifactError, ConfigError, DataError
+from gradleak.runtime import progress
+from gradleak.runtime.artifacts import read_tensors
 
 
 def md5(content):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from gradleak.artifacts import read_tensors
 from gradleak.data import arrays, own_folder
 from gradleak.errors import DataError
+from gradleak.runtime.artifacts import read_tensors
 
 COLOURS = {"n01": (200, 30, 30), "n02": (30, 200, 30), "n03": (30, 30, 200)}
 

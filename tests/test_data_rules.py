@@ -1,7 +1,6 @@
 """The rules for data sets, in a small workflow of their own."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +10,7 @@ import pytest
 import yaml
 from safetensors.numpy import save_file
 
+from conftest import copy_tree
 from gradleak.data import arrays, catalogue
 from settings_files import whole
 
@@ -28,8 +28,7 @@ rule use:
 
 
 def run(folder, *targets, mirrors=None, imagenet=None):
-    ignored = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "workflow", folder / "workflow", dirs_exist_ok=True, ignore=ignored)
+    copy_tree(folder, ("src", "workflow"))
     (folder / "envs").mkdir(exist_ok=True)
     (folder / "envs" / "gradleak.yaml").write_text("dependencies: []\n")
     (folder / "Snakefile").write_text(SNAKEFILE)

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from chains import chain, conv, image, view
-from gradleak import registry
-from gradleak.defences.base import Client, build
-from gradleak.defences.soteria import scores
+from gradleak.client.defences.base import Client, build
+from gradleak.client.defences.soteria import scores
 from gradleak.models.build import load
 from gradleak.models.initial import initial_weights
+from gradleak.settings import registry
 
 NETWORK = chain(conv(4, 3, bias=True), conv(6, 3))
 BATCH = np.stack([image(NETWORK, seed) for seed in range(3)])

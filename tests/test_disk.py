@@ -7,10 +7,11 @@ from collections import Counter
 import pytest
 
 import faults
+from benchmarks import disk
 from conftest import ROOT, copy_tree
-from gradleak import config as gradleak_config
-from gradleak import disk, resources
-from gradleak.resources import SCALES
+from gradleak.config import loader as gradleak_config
+from gradleak.pipeline import resources
+from gradleak.pipeline.resources import SCALES
 from settings_files import whole
 
 RAW = whole()

@@ -13,12 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from gradleak import clients
-from gradleak.artifacts import write_csv
-from gradleak.clients import ClientFile
+from gradleak.client import client_keys
+from gradleak.client.client_keys import ClientFile
 from gradleak.data import arrays
 from gradleak.data.arrays import Dataset
-from gradleak.distributions import COARSE, FINE, REACH, SPAN, Spread, first_norm, table
 from gradleak.errors import ArtifactError, ConfigError
 from gradleak.models import files
 from gradleak.models.activations import Activation
@@ -27,7 +25,9 @@ from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import draw_key, initial_weights
 from gradleak.models.locking import with_lock
 from gradleak.models.locks import Lock, private, public
+from gradleak.runtime.artifacts import write_csv
 from gradleak.training.data import Images, divide
+from papers.fedkl.distributions import COARSE, FINE, REACH, SPAN, Spread, first_norm, table
 
 RELU = Activation("relu")
 SPECS = (
@@ -236,7 +236,7 @@ def test_equal_files_give_equal_bytes(tmp_path: Path) -> None:
 
 def test_a_client_that_lost_its_key_is_one_sentence(tmp_path: Path) -> None:
     made = case(tmp_path)
-    kept = {k: v for k, v in clients.read(made["client"]).weights.items() if "key" not in k}
+    kept = {k: v for k, v in client_keys.read(made["client"]).weights.items() if "key" not in k}
     ClientFile(0, ("locked",), kept, made["client"]).save({})
     with pytest.raises(ArtifactError, match="client 0 has no key for conv1 of locked; delete it"):
         table([made], "embedded", "smoke")

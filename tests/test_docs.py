@@ -15,12 +15,13 @@ from gradleak.claims.forms import Query
 from gradleak.claims.load import ClaimsFile
 from gradleak.claims.model import Claim
 from gradleak.claims.statement import Rule
+from gradleak.config.schema import Config
 from gradleak.models.chain import ConvSpec, LinearSpec
-from gradleak.results.schema import Paper
-from gradleak.sections import Config
+from gradleak.pipeline.results.schema import Paper
 from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
+CODE = ("src", "papers", "benchmarks", "workflow")
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "envs/README.md"]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
@@ -157,8 +158,7 @@ def test_settings_that_a_page_names_exist(page):
 def test_settings_and_targets_of_the_papers_have_not_been_renamed():
     """Ids such as `rgap_float32`: of config.yaml, of a target, of a claim or of the code."""
     sources = [
-        *(ROOT / "papers").rglob("*.yaml"),
-        *(ROOT / "workflow").rglob("*.*"),
+        *(path for folder in CODE for path in (ROOT / folder).rglob("*.*")),
         *(ROOT / "tests").glob("*.py"),
     ]
     text = "\n".join(p.read_text() for p in sources if p.suffix in (".yaml", ".smk", ".py", ".csv"))

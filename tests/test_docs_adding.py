@@ -81,7 +81,7 @@ def followed(tmp_path_factory):
         shutil.copytree(ROOT / ".mypy_cache", folder / ".mypy_cache")
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": f"{folder}/workflow{os.pathsep}{folder}/tests",
+        "PYTHONPATH": f"{folder}/src{os.pathsep}{folder}{os.pathsep}{folder}/tests",
     }
 
     def run(command):
@@ -112,7 +112,7 @@ def followed(tmp_path_factory):
 def test_a_method_is_one_file_and_one_entry(heading, file):
     section = PAGE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
     touched = [words[0] for how, words, _ in steps() if words and words[-1] in section]
-    assert sorted(touched) == ["papers/shared.yaml", f"workflow/gradleak/{file}"]
+    assert sorted(touched) == ["papers/shared.yaml", f"src/gradleak/{file}"]
     assert section.count("\n") < 60
 
 

@@ -19,7 +19,7 @@ def test_every_command_shows_what_the_page_says(tmp_path):
     folder = copy_tree(tmp_path / "clone")
     environment = os.environ | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": str(folder / "workflow"),
+        "PYTHONPATH": f"{folder}/src{os.pathsep}{folder}",
     }
 
     def run(block):

@@ -5,9 +5,9 @@ import pytest
 import torch
 from skimage.transform import resize
 
-from gradleak import targets
+from gradleak.data import targets
 from gradleak.data.arrays import Dataset
-from gradleak.enlarging import bilinear, fit
+from gradleak.data.resize import bilinear, fit
 from gradleak.errors import DataError
 from gradleak.training import data as training
 from gradleak.training.data import divide

@@ -9,7 +9,7 @@ import pytest
 import golden
 import kernels
 from conftest import ROOT
-from gradleak.results.schema import load
+from gradleak.pipeline.results.schema import load
 from html_tree import parse
 from pipeline_trees import SMOKE, assert_same_bytes, copied, made, need_room, results_of, scheduled
 from test_figures_style import assert_print
@@ -99,7 +99,7 @@ def test_a_second_run_does_nothing(built, snakemake):
 
 
 def test_an_edited_explanation_or_caption_reruns_claims_and_the_report_alone(copy, snakemake):
-    path = copy / "workflow/claims/explanations/copa.yaml"
+    path = copy / "papers/copa/explanations.yaml"
     path.write_text(path.read_text() + "\n# touched\n")
     targets = ("--", "all", "results/report.html")
     rules = {rule for rule, _ in scheduled(snakemake, copy, *SMOKE, *targets)}
@@ -107,7 +107,7 @@ def test_an_edited_explanation_or_caption_reruns_claims_and_the_report_alone(cop
 
 
 def test_a_changed_claim_reruns_tables_and_claims_alone(copy, snakemake):
-    path = copy / "workflow/claims/copa.yaml"
+    path = copy / "papers/copa/claims.yaml"
     path.write_text(path.read_text() + "\n# touched\n")
     rules = {rule for rule, _ in scheduled(snakemake, copy, *SMOKE, "--", "all")}
     assert "claims_table" in rules

@@ -108,7 +108,7 @@ def test_a_config_of_the_working_folder_wins_and_claims_are_found(tmp_path):
     arguments = ("-n", "--verbose", "--snakefile", source / "Snakefile", "--", target)
     done = faults.run(work, *arguments)
     assert done.returncode == 0, done.stdout
-    assert f"input: {source}/workflow/claims/copa.yaml" in done.stdout
+    assert f"input: {source}/papers/copa/claims.yaml" in done.stdout
     assert "results/security/embedded-laptop/" in done.stdout
     text = (source / "config.yaml").read_text()
     (work / "config.yaml").write_text(text.replace("\nscale: laptop", "\nscale: smoke"))

@@ -11,9 +11,9 @@ import psutil
 import pytest
 
 import faults_job
-from conftest import ROOT
-from gradleak import artifacts, memory, sidecars
-from gradleak.artifacts import atomic, write_json
+from conftest import PACKAGES, ROOT
+from gradleak.runtime import artifacts, job_records, malloc
+from gradleak.runtime.artifacts import atomic, write_json
 
 
 def names(folder):
@@ -198,13 +198,13 @@ def test_a_shortage_of_memory_is_one_sentence(tmp_path, what):
     ],
 )
 def test_which_errors_tell_of_memory(error, short):
-    assert memory.is_shortage(error) is short
+    assert malloc.is_shortage(error) is short
 
 
 def test_torchs_own_error_of_cuda_tells_of_memory():
     import torch
 
-    assert memory.is_shortage(torch.OutOfMemoryError("CUDA out of memory."))
+    assert malloc.is_shortage(torch.OutOfMemoryError("CUDA out of memory."))
 
 
 def test_another_error_keeps_its_traceback(tmp_path):
@@ -239,9 +239,9 @@ def test_a_sidecar_that_cannot_be_written_fails_the_job(tmp_path):
 
 
 def test_seconds_do_not_follow_the_clock(monkeypatch):
-    before = sidecars.age()
+    before = job_records.age()
     monkeypatch.setattr(time, "time", lambda: 0.0)
-    after = sidecars.age()
+    after = job_records.age()
     assert 0 < before <= after < before + 60
 
 
@@ -250,7 +250,7 @@ def test_seconds_are_those_since_the_process_began():
     script = "import time; time.sleep(0.5); from gradleak import sidecars; print(sidecars.age())"
     done = subprocess.run(
         [sys.executable, "-c", script],
-        env={"PYTHONPATH": str(ROOT / "workflow")},
+        env={"PYTHONPATH": os.pathsep.join(PACKAGES)},
         capture_output=True,
         text=True,
         check=True,

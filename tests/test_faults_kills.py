@@ -11,7 +11,7 @@ import pytest
 
 import faults
 from conftest import copy_tree
-from gradleak import sidecars
+from gradleak.runtime import job_records
 
 SEED = 20_240_607
 
@@ -39,7 +39,7 @@ def undisturbed(folder, targets):
     finally:
         running.stop()
     longest = {}
-    for job in sidecars.jobs(folder / sidecars.FOLDER):
+    for job in job_records.jobs(folder / job_records.FOLDER):
         script = job["script"]
         longest[script] = max(longest.get(script, 0), job["seconds"])
     return faults.artifacts(folder), longest

@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 import torch
 
-from gradleak import clients as client_files
-from gradleak.artifacts import read_tensors
+from conftest import PACKAGES
+from gradleak.client import client_keys as client_files
 from gradleak.errors import ArtifactError, ConfigError, NumericsError
 from gradleak.models import files
 from gradleak.models.activations import Activation
@@ -23,13 +23,14 @@ from gradleak.models.build import load
 from gradleak.models.chain import Chain
 from gradleak.models.initial import draw_key, family_weights, initial_weights
 from gradleak.models.locks import Lock, is_private, private, public
+from gradleak.runtime.artifacts import read_tensors
 from gradleak.training import run, run_federated
-from gradleak.training.aggregate import Aggregate
+from gradleak.training.client_sampling import Federated
 from gradleak.training.data import Split
+from gradleak.training.fedavg import Aggregate
 from gradleak.training.federated import Federation
-from gradleak.training.participation import Federated
+from gradleak.training.partition import split as split_between
 from gradleak.training.recipe import Recipe
-from gradleak.training.splits import split as split_between
 from test_training import COUNTS, CPU, SETTINGS, SMALL, dataset, equal, split
 from test_training import trainer as alone
 
@@ -409,7 +410,7 @@ def test_a_killed_federation_goes_on_between_rounds(tmp_path):
     """SIGKILL in the middle: nothing half-written, and the end is the same in every byte."""
     path, other = tmp_path / "checkpoint.safetensors", tmp_path / "other.safetensors"
     here = Path(__file__).parent
-    code = KILLED.format(paths=[str(here), str(here.parents[0] / "workflow")])
+    code = KILLED.format(paths=[str(here), *PACKAGES])
     process = subprocess.Popen([sys.executable, "-c", code, str(path)])
     deadline = time.monotonic() + 120
     while not path.exists() and time.monotonic() < deadline:

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from gradleak import clients
+from gradleak.client import client_keys
 from gradleak.models import files
 from gradleak.models.locks import is_private
 
@@ -59,8 +59,8 @@ def test_a_federation_from_nothing(ours, snakemake):
     assert list(summary["model"]) == ["mine_kl"] * 3 + ["mine_too_kl"] * 3
     server = files.read(str(ours / FOLDER / "together" / "ours_kl.safetensors"))
     for client in range(2):
-        given = clients.read(str(ours / f"results/clients/laptop/ours_kl/{client}.safetensors"))
-        found = clients.read(
+        given = client_keys.read(str(ours / f"results/clients/laptop/ours_kl/{client}.safetensors"))
+        found = client_keys.read(
             str(ours / FOLDER / "together" / "ours_kl.clients" / f"{client}.safetensors")
         )
         assert (given.client, found.client) == (client, client)

@@ -9,8 +9,8 @@ import numpy as np
 
 from fedkl_files import REASON, Panels, originals
 from figure_words import flat, texts
-from gradleak.figures import fedkl_adaptive
-from gradleak.tables.fedkl_adaptive import runs, table
+from papers.fedkl.figures import adaptive
+from papers.fedkl.tables.adaptive import runs, table
 
 CASES = {"no lock": "no\nlock", "guess": "guess", "fit": "fit", "both": "both"}
 NOISE: dict[str, list[float | None]] = {
@@ -46,7 +46,7 @@ def frames(figure: Any) -> dict[tuple[int, int], Any]:
 
 def test_points_and_medians_are_those_of_the_scores(tmp_path: Path) -> None:
     files, words = build(tmp_path)
-    figure = fedkl_adaptive.make(files, words, "smoke")
+    figure = adaptive.make(files, words, "smoke")
     drawn = frames(figure)
     assert len(drawn) == 4
     found = table(words["panels"], files["scores"], "no lock", "embedded", "smoke")
@@ -55,7 +55,7 @@ def test_points_and_medians_are_those_of_the_scores(tmp_path: Path) -> None:
         # GRNN, which does not fit, has no place for that.
         there = [c for c in CASES if c != "fit" or panel["method"] == "DLG"]
         axes, x = drawn[place], there.index(panel["case"])
-        values = runs(path, "net")["psnr"].dropna().clip(*fedkl_adaptive.SPAN)
+        values = runs(path, "net")["psnr"].dropna().clip(*adaptive.SPAN)
         points = [line for line in axes.lines if line.get_linestyle() == "None"]
         points = [line for line in points if len(line.get_xdata())]
         here = [line for line in points if round(float(np.mean(line.get_xdata()))) == x]
@@ -78,7 +78,7 @@ def test_failed_runs_and_missing_cases_are_marked(tmp_path: Path) -> None:
     last = len(words["panels"]) - 1
     words["panels"] = words["panels"][:last]
     files = {name: some[:last] if len(some) > last else some for name, some in files.items()}
-    figure = fedkl_adaptive.make(files, words, "smoke")
+    figure = adaptive.make(files, words, "smoke")
     drawn = frames(figure)
     assert [text.get_text() for text in drawn[1, 1].texts].count("–") == 1
     dlg, grnn = ([text.get_text() for text in drawn[0, k].texts] for k in (0, 1))
@@ -94,7 +94,7 @@ def test_failed_runs_and_missing_cases_are_marked(tmp_path: Path) -> None:
 
 
 def test_pictures_are_of_the_attack_with_most_cases(tmp_path: Path) -> None:
-    figure = fedkl_adaptive.make(*build(tmp_path), "smoke")
+    figure = adaptive.make(*build(tmp_path), "smoke")
     shown = [axes for axes in figure.axes if axes.get_aspect() == 1.0 or axes.images]
     images = [np.asarray(axes.images[0].get_array()).reshape(16, 16) for axes in shown]
     original = TARGETS["MNIST"].images[0, 0, 0] / 255.0
@@ -113,6 +113,4 @@ def test_of_attacks_with_as_many_cases_the_one_that_works_is_pictured(tmp_path: 
             words = {"network": "LeNet", "dataset": "MNIST", "method": method, "case": case}
             made.add(target, noise, model="net", attack=method, **words)
     words = {"title": "Adaptive", "cases": CASES, "panels": made.words}
-    assert "Example:\nIG on\nLeNet,\nMNIST" in texts(
-        fedkl_adaptive.make(made.files, words, "smoke")
-    )
+    assert "Example:\nIG on\nLeNet,\nMNIST" in texts(adaptive.make(made.files, words, "smoke"))

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 
 from fedkl_files import Panels, originals
-from gradleak.artifacts import write_csv
 from gradleak.errors import ArtifactError
-from gradleak.tables.fedkl_adaptive import COLUMNS, runs, table
+from gradleak.runtime.artifacts import write_csv
+from papers.fedkl.tables.adaptive import COLUMNS, runs, table
 
 TARGETS = originals(batches=4)
 # Noise on each of four images by case; None is a failed run.

@@ -11,10 +11,11 @@ import pytest
 
 from fedkl_files import training
 from figure_words import flat, texts
-from gradleak.artifacts import write_csv
 from gradleak.errors import ArtifactError
-from gradleak.figures import curves, fedkl_curves
-from gradleak.figures.style import BLUE, RED
+from gradleak.plotting import curves
+from gradleak.plotting.style import BLUE, RED
+from gradleak.runtime.artifacts import write_csv
+from papers.fedkl.figures import curves as fedkl_curves
 
 NETWORKS = ["ResNet-20", "ResNet-32", "VGG-16"]
 # Accuracy of each network on each data set without and with a key-lock; None was not trained.

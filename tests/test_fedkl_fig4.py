@@ -12,10 +12,11 @@ from matplotlib.patches import StepPatch
 
 from fedkl_files import training
 from figure_words import flat, outside, texts
-from gradleak.artifacts import write_csv
 from gradleak.errors import ArtifactError
-from gradleak.figures import fedkl_fig4, style
-from gradleak.figures.style import BLUE, GREEN, ORANGE, RED
+from gradleak.plotting import style
+from gradleak.plotting.style import BLUE, GREEN, ORANGE, RED
+from gradleak.runtime.artifacts import write_csv
+from papers.fedkl.figures import fig4
 
 ROWS = ["ResNet-20, CIFAR-10", "ResNet-20, CIFAR-100", "ResNet-18, CIFAR-10"]
 # Mean and standard deviation of each distribution; the last is too narrow for the axis.
@@ -61,7 +62,7 @@ def frames(figure: Any) -> list[tuple[Any, Any]]:
 
 
 def test_each_panel_has_its_distributions_and_accuracies(tmp_path: Path) -> None:
-    figure = fedkl_fig4.make(*build(tmp_path), "smoke")
+    figure = fig4.make(*build(tmp_path), "smoke")
     drawn = frames(figure)
     assert len(drawn) == len(ROWS)
     for place, (below, above) in enumerate(drawn):
@@ -82,7 +83,7 @@ def test_each_panel_has_its_distributions_and_accuracies(tmp_path: Path) -> None
 
 
 def test_numbers_stand_below_each_panel(tmp_path: Path) -> None:
-    found = texts(fedkl_fig4.make(*build(tmp_path), "smoke"))
+    found = texts(fig4.make(*build(tmp_path), "smoke"))
     assert found.count("0.50") == 2 * len(ROWS) and found.count("−0.30") == len(ROWS)
     assert found.count("25%") == 2 * len(ROWS) and found.count("highest") == len(ROWS)
     assert [word for word in found if word in ROWS] == ROWS
@@ -90,16 +91,16 @@ def test_numbers_stand_below_each_panel(tmp_path: Path) -> None:
 
 def test_values_beyond_the_bins_are_said(tmp_path: Path) -> None:
     files, words = build(tmp_path)
-    found = flat(fedkl_fig4.make(files, words, "smoke"))
+    found = flat(fig4.make(files, words, "smoke"))
     assert "bins of 0.25" in found and "images (70)" in found and "beyond" not in found
     row = {"row": ROWS[0], "column": "w/ KL", "metric": "outside", "ours": 0.034, "n": 70}
     write_csv(files["table"], pd.concat([table(ROWS), pd.DataFrame([row])]))
-    found = flat(fedkl_fig4.make(files, words, "smoke"))
+    found = flat(fig4.make(files, words, "smoke"))
     assert "Up to 3.4% of the values lie beyond ±8." in found
 
 
 def test_one_panel_alone(tmp_path: Path) -> None:
-    figure = fedkl_fig4.make(*build(tmp_path, ROWS[:1]), "smoke")
+    figure = fig4.make(*build(tmp_path, ROWS[:1]), "smoke")
     assert len(frames(figure)) == 1 and outside(figure) == []
 
 
@@ -108,4 +109,4 @@ def test_what_is_missing_is_one_sentence(tmp_path: Path) -> None:
     full = table(ROWS)
     write_csv(files["table"], full[full["column"] != "w/ KL"])
     with pytest.raises(ArtifactError, match="holds no 'w/ KL' of ResNet-20, CIFAR-10; delete it"):
-        fedkl_fig4.make(files, words, "smoke")
+        fig4.make(files, words, "smoke")

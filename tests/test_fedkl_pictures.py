@@ -11,7 +11,7 @@ import pytest
 from fedkl_files import REASON, Panels, originals
 from figure_words import flat, pictures, texts
 from gradleak.errors import ArtifactError
-from gradleak.figures import fedkl_pictures
+from papers.fedkl.figures import pictures as fedkl_pictures
 
 ROWS = [
     {"name": "True", "group": "DLG", "original": True},

@@ -18,10 +18,11 @@ from gradleak.models.build import ChainModule
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.locking import with_lock
 from gradleak.models.locks import Lock, is_private
-from gradleak.tables import fedkl_accuracy, fedkl_parameters
 from gradleak.training.outputs import CURVE, SUMMARY
+from papers.fedkl.tables import accuracy as fedkl_accuracy
+from papers.fedkl.tables import parameters as fedkl_parameters
 
-CLAIMS = Path(__file__).parents[1] / "workflow" / "claims" / "fedkl.yaml"
+CLAIMS = Path(__file__).parents[1] / "papers/fedkl/claims.yaml"
 RELU = Activation("relu")
 
 

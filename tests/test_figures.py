@@ -11,15 +11,16 @@ import pytest
 from scipy import stats
 
 from figure_words import texts
-from gradleak import targets
-from gradleak.artifacts import write_csv, write_tensors
 from gradleak.claims import Evidence, evaluate
 from gradleak.claims import load as load_claims
+from gradleak.data import targets
 from gradleak.errors import ArtifactError
-from gradleak.figures import network_index as index_figure
-from gradleak.figures import samples, style, wording
-from gradleak.tables import many_images, network_index
-from gradleak.tidy import TABLES as TABLE_COLUMNS
+from gradleak.plotting import style, wording
+from gradleak.runtime.artifacts import write_csv, write_tensors
+from gradleak.runtime.tidy import TABLES as TABLE_COLUMNS
+from papers.copa.figures import network_index as index_figure
+from papers.copa.figures import samples
+from papers.copa.tables import many_images, network_index
 
 MODELS = ["cnn3_v1_tanh", "cnn3_v3_tanh"]
 ATTACKS = {"copa": "COPA", "copa_tv": "COPA denoised", "rgap": "R-GAP"}
@@ -255,7 +256,7 @@ def test_claims_and_index_table_give_one_interval(
 ) -> None:
     write_csv(tmp_path / "index.csv", index_table)
     evidence = Evidence.read(index=[tmp_path / "index.csv"])
-    claims = load_claims(Path(__file__).parents[1] / "workflow" / "claims" / "copa.yaml")
+    claims = load_claims(Path(__file__).parents[1] / "papers/copa/claims.yaml")
     judged = evaluate(claims, evidence, "real", "laptop").set_index("id")
     summary = index_table[index_table["metric"] == "spearman"].set_index(["row", "column"])
     for attack in ("copa", "rgap"):

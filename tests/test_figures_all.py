@@ -16,17 +16,13 @@ import test_fedkl_fig4
 import test_figures
 import test_mkor_figures as mkor
 import test_rgap_figures as rgap
+from conftest import ROOT
 from figure_words import flat, outside
 from gradleak.errors import ArtifactError
-from gradleak.figures import (
-    fedkl_adaptive,
-    fedkl_curves,
-    fedkl_fig4,
-    fedkl_pictures,
-    rgap_fig1,
-    samples,
-    style,
-)
+from gradleak.plotting import style
+from papers.copa.figures import samples
+from papers.fedkl.figures import adaptive, curves, fig4, pictures
+from papers.rgap.figures import fig1
 from test_fedkl_pictures import table4, table5
 
 Drawn = tuple[Any, dict[str, Any], dict[str, Any]]  # module, files, words
@@ -65,11 +61,11 @@ FIGURES: dict[str, tuple[Callable[[Path], Drawn], Sequence[str]]] = {
     "copa": (copa, ("scale smoke", "float32", "embedded", "failed")),
     **{build.__name__: (of_rgap(build), PHOTOS) for build in rgap.ALL},
     **{build.__name__: (of_mkor(build), BATCHES) for build in mkor.ALL},
-    "table4": (of_fedkl(fedkl_pictures, table4), GRIDS),
-    "table5": (of_fedkl(fedkl_pictures, table5), GRIDS),
-    "adaptive": (of_fedkl(fedkl_adaptive, test_fedkl_adaptive.build), (*GRIDS, "(here digits)")),
-    "curves": (of_fedkl(fedkl_curves, test_fedkl_curves.build), SIZES),
-    "fig4": (of_fedkl(fedkl_fig4, test_fedkl_fig4.build), SIZES),
+    "table4": (of_fedkl(pictures, table4), GRIDS),
+    "table5": (of_fedkl(pictures, table5), GRIDS),
+    "adaptive": (of_fedkl(adaptive, test_fedkl_adaptive.build), (*GRIDS, "(here digits)")),
+    "curves": (of_fedkl(curves, test_fedkl_curves.build), SIZES),
+    "fig4": (of_fedkl(fig4, test_fedkl_fig4.build), SIZES),
 }
 EVERY = pytest.mark.parametrize("name", FIGURES)
 
@@ -124,11 +120,14 @@ def test_what_is_missing_is_one_sentence(name: str, tmp_path: Path) -> None:
 
 
 def test_losses_need_no_files(tmp_path: Path) -> None:
-    assert outside(rgap_fig1.make({}, {}, "smoke")) == []
+    assert outside(fig1.make({}, {}, "smoke")) == []
 
 
 def test_no_figure_needs_torch() -> None:
-    folder = Path(style.__file__).parent
-    names = ", ".join(f"gradleak.figures.{path.stem}" for path in folder.glob("[!_]*.py"))
+    shared = Path(style.__file__).parent.glob("[!_]*.py")
+    own = (ROOT / "papers").glob("*/figures/[!_]*.py")
+    modules = [f"gradleak.plotting.{path.stem}" for path in shared]
+    modules += [f"papers.{path.parts[-3]}.figures.{path.stem}" for path in own]
+    names = ", ".join(modules)
     script = f"import {names}, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
-from gradleak.figures import missing, style
-from gradleak.figures.layout import Cell, drawing
+from gradleak.plotting import placeholders, style
+from gradleak.plotting.layout import Cell, drawing
 
 FISHED = "No image of class {}, which the server fishes for, is in the batch; choose another."
 LEFT = "The image leaves the range of inputs by {} of its width in root mean square."
@@ -62,7 +62,7 @@ def test_the_mark_is_grey_with_a_cross(data):
     boxes = [(-0.5, -0.5, 3.5, 3.5), (4.5, -0.5, 8.5, 3.5)] if data else [(0, 0, 1, 1)]
     with page() as one:
         axes = one.picture(0.1, 0.1, 0.8)
-        missing.mark(axes, boxes, data)
+        placeholders.mark(axes, boxes, data)
     colours = [to_hex(box.get_facecolor()).upper() for box in axes.patches]
     assert colours == [style.GRID] * len(boxes)
     strokes = axes.collections[0].get_segments()

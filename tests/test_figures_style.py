@@ -8,10 +8,15 @@ import numpy as np
 import pytest
 from skimage.color import rgb2lab
 
-from gradleak.figures import rgap_fig1, style
+from conftest import ROOT
+from gradleak.plotting import style
+from papers.rgap.figures import fig1
 
 FOLDER = Path(style.__file__).parent
-MODULES = sorted(path for path in FOLDER.glob("*.py") if path.name != "style.py")
+MODULES = [
+    *sorted(path for path in FOLDER.glob("*.py") if path.name != "style.py"),
+    *sorted((ROOT / "papers").glob("*/figures/*.py")),
+]
 INCH, MM = 72, 25.4
 # Viénot, Brettel and Mollon (1999): what colours look like without the cones for red, or green, as
 # matrices on linear RGB; Machado, Oliveira and Fernandes (2009) without those for blue.
@@ -46,7 +51,7 @@ def test_red_and_green_of_equal_lightness_would_fail():
     assert np.linalg.norm(near) < 15 < np.linalg.norm(apart)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: "-".join(path.parts[-3:]))
 def test_colours_and_sizes_of_words_come_from_the_style(path):
     text = path.read_text(encoding="utf-8")
     assert not re.findall(r"\"#[0-9A-Fa-f]{3,8}\"", text), "name the colour in style.py"
@@ -59,7 +64,7 @@ def test_colours_and_sizes_of_words_come_from_the_style(path):
 
 
 def test_a_figure_holds_its_words_as_text_in_truetype_fonts(tmp_path):
-    figure = rgap_fig1.make(None, {}, "smoke")
+    figure = fig1.make(None, {}, "smoke")
     style.save(figure, tmp_path / "figure.pdf")
     assert_print(tmp_path / "figure.pdf")
 

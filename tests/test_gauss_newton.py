@@ -7,16 +7,21 @@ import pytest
 import torch
 
 from chains import chain, conv, image, view
-from gradleak.attacks.gauss_newton import GaussNewton
-from gradleak.attacks.known_layers import known_deltas
-from gradleak.attacks.layerwise import ConvolutionCache
-from gradleak.attacks.rgap import RGap
+from gradleak.attacks.closed_form.known_layers import known_deltas
+from gradleak.attacks.closed_form.layerwise import ConvolutionCache
+from gradleak.attacks.closed_form.rgap import RGap
+from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
+from gradleak.attacks.optimization.engine.gauss_newton_solver import (
+    Damped,
+    Problem,
+    conjugate_gradients,
+    square,
+)
+from gradleak.attacks.optimization.engine.jacobian import Linearised
+from gradleak.attacks.optimization.engine.preconditioner import Preconditioner, depth, normal_matrix
+from gradleak.attacks.optimization.gauss_newton import GaussNewton
+from gradleak.client.capture import signs
 from gradleak.errors import NumericsError
-from gradleak.gradients import signs
-from gradleak.matching.chain_gradients import ChainGradients
-from gradleak.matching.damped import Damped, Problem, conjugate_gradients, square
-from gradleak.matching.linearised import Linearised
-from gradleak.matching.preconditioner import Preconditioner, depth, normal_matrix
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
@@ -247,7 +252,7 @@ def test_the_image_is_searched_after_the_known_layers(target, stages, monkeypatc
         begun.append(problem)
         return Damped(problem, **more)
 
-    monkeypatch.setattr("gradleak.matching.damped.Damped", note)
+    monkeypatch.setattr("gradleak.attacks.optimization.engine.gauss_newton_solver.Damped", note)
     GaussNewton(iterations=12, target=target).run_many([shared], [0])
     assert len(begun) == stages
 

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from gradleak import config
-from gradleak.artifacts import read_tensors, write_tensors
+from gradleak.config import loader
+from gradleak.config.generators import ConditionalVaeConfig
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ArtifactError, ConfigError, DataError, NumericsError
-from gradleak.generator_sections import ConditionalVaeConfig
-from gradleak.generators import conditional_vae, files, make, train
-from gradleak.generators.conditional_vae import Autoencoder, Decoder, Sizes
+from gradleak.runtime.artifacts import read_tensors, write_tensors
+from gradleak.training.generators import conditional_vae, files, make, train
+from gradleak.training.generators.conditional_vae import Autoencoder, Decoder, Sizes
 from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -257,7 +257,7 @@ def raw():
 
 
 def test_a_generator_of_other_images_is_taken(raw):
-    loaded = config.load(raw)
+    loaded = loader.load(raw)
     assert loaded.generators["small"].latent == 64
     assert loaded.attacks["searching"].population == 50
 
@@ -277,7 +277,7 @@ def refused(raw, path, value):
         place = place[part]
     place[last] = value
     with pytest.raises(ConfigError) as caught:
-        config.load(raw)
+        loader.load(raw)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -315,7 +315,7 @@ def test_config_refuses_in_one_sentence(raw, path, value, words):
 
 def test_images_of_the_same_split_are_held_apart(raw):
     raw["generators"]["small"] |= {"split": "test", "first": 10}
-    assert config.load(raw).generators["small"].first == 10
+    assert loader.load(raw).generators["small"].first == 10
     raw["targets"]["drawn"] = {
         "dataset": "cifar10",
         "split": "test",

@@ -4,7 +4,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from gradleak.artifacts import read_tensors
+from gradleak.runtime.artifacts import read_tensors
 from settings_files import whole
 
 SMOKE = ("--cores", "2", "--config", "scale=smoke", "--")

@@ -10,10 +10,10 @@ from pydantic import ValidationError
 
 from chains import chain, conv, view
 from gradleak.attacks.base import ManyAttack
-from gradleak.attacks.ggl import Ggl, divergence, indistinct
+from gradleak.attacks.optimization.engine.candidate_distances import Population
+from gradleak.attacks.optimization.ggl import Ggl, divergence, indistinct
 from gradleak.errors import NumericsError
-from gradleak.generators import conditional_vae, files
-from gradleak.matching.population import Population
+from gradleak.training.generators import conditional_vae, files
 
 SIZES = conditional_vae.Sizes((1, 8, 8), 3, latent=4, width=8)
 SMOOTH = {"bias": True, "activation": "sigmoid"}
@@ -125,7 +125,9 @@ def test_a_population_in_parts_is_as_one_by_one(path, network, monkeypatch):
     found = whole.distances(images)
     single = torch.cat([Population(members, 1).distances(image[None]) for image in images])
     np.testing.assert_allclose(found, single, rtol=1e-12)
-    monkeypatch.setattr("gradleak.matching.population._at_once", lambda member, size: 4)
+    monkeypatch.setattr(
+        "gradleak.attacks.optimization.engine.candidate_distances._at_once", lambda member, size: 4
+    )
     parts = Population(members, 11)
     assert parts._size == 4
     np.testing.assert_allclose(parts.distances(images), single, rtol=1e-12)

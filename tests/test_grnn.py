@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.grnn import PlainGenerator, plain
 from chains import chain, conv, image, view
 from gradleak.attacks.base import ManyAttack
-from gradleak.attacks.grnn import STREAM, Grnn
-from gradleak.attacks.run import build
-from gradleak.benchmarks.grnn import PlainGenerator, plain
+from gradleak.attacks.optimization.engine import generators
+from gradleak.attacks.optimization.engine.distances import Regressed, Squared
+from gradleak.attacks.optimization.engine.generators import Generators, Layout, at_once, draw, makes
+from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
+from gradleak.attacks.optimization.grnn import STREAM, Grnn
+from gradleak.attacks.runner import build
 from gradleak.errors import NumericsError
-from gradleak.matching import generators
-from gradleak.matching.branches import BranchGradients
-from gradleak.matching.distances import Regressed, Squared
-from gradleak.matching.generators import Generators, Layout, at_once, draw, makes
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from test_locked_attacks import view as locked_view
 
@@ -178,7 +178,7 @@ def test_no_member_sees_another(monkeypatch):
         np.testing.assert_array_equal(alone.images, again.images)
         (other,) = attack.run_many([views[number]], [number + 10])
         assert not np.array_equal(other.images, found.images)
-    monkeypatch.setattr("gradleak.matching.generators.at_once", lambda *_: 2)
+    monkeypatch.setattr("gradleak.attacks.optimization.engine.generators.at_once", lambda *_: 2)
     for one, part in zip(whole, attack.run_many(views, [0, 1, 2]), strict=True):
         np.testing.assert_allclose(one.images, part.images, atol=1e-9)
 

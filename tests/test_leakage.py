@@ -9,16 +9,17 @@ import pandas as pd
 import pytest
 import torch
 
-from gradleak import leakage, targets
-from gradleak.artifacts import write_csv
+from gradleak.client.capture import capture
+from gradleak.data import targets
+from gradleak.data.targets import TargetSet
 from gradleak.errors import ArtifactError, ConfigError
-from gradleak.figures import mkor_leakage
-from gradleak.gradients import capture
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.files import ModelFile
 from gradleak.models.initial import family_weights
-from gradleak.targets import TargetSet
+from gradleak.runtime.artifacts import write_csv
+from papers.mkor import leakage
+from papers.mkor.figures import leakage as mkor_leakage
 
 CLASSES = 10
 

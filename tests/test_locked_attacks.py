@@ -6,25 +6,25 @@ import numpy as np
 import pytest
 import torch
 
-from gradleak.artifacts import write_tensors
 from gradleak.attacks.base import AttackerView
-from gradleak.attacks.dlg import Dlg
-from gradleak.attacks.grnn import Grnn
-from gradleak.attacks.inverting import InvertingGradients
-from gradleak.attacks.locks import key_of, open_lock
-from gradleak.attacks.run import Views
-from gradleak.defences.apply import defend_all
-from gradleak.defences.gaussian_noise import GaussianNoise
+from gradleak.attacks.keylock import key_of, open_lock
+from gradleak.attacks.optimization.dlg import Dlg
+from gradleak.attacks.optimization.grnn import Grnn
+from gradleak.attacks.optimization.inverting import InvertingGradients
+from gradleak.attacks.runner import Views
+from gradleak.client.capture import capture, capture_all
+from gradleak.client.defences.apply import defend_all
+from gradleak.client.defences.gaussian_noise import GaussianNoise
+from gradleak.client.shared_parameters import LOCK
+from gradleak.data.targets import TargetSet
 from gradleak.errors import ConfigError
-from gradleak.gradients import capture, capture_all
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.files import ModelFile, save
 from gradleak.models.initial import draw_key, family_weights, initial_weights
 from gradleak.models.locking import with_lock
 from gradleak.models.locks import Lock, is_key, is_private, private
-from gradleak.sharing import LOCK
-from gradleak.targets import TargetSet
+from gradleak.runtime.artifacts import write_tensors
 
 CLASSES, SIZE, LENGTH = 4, (3, 8, 8), 11
 SIGMOID = Activation("sigmoid")

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gradleak.client.capture import mean_loss
 from gradleak.errors import ConfigError, NumericsError
-from gradleak.gradients import mean_loss
-from gradleak.losses import BINARY, MarginLoss, output_gradient
+from gradleak.models.losses import BINARY, MarginLoss, output_gradient
 
 
 @pytest.mark.parametrize("name", BINARY)

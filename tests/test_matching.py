@@ -6,14 +6,14 @@ import torch
 from torch import nn
 
 from chains import conv
+from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients, stack
+from gradleak.attacks.optimization.engine.double_backward import Descent
 from gradleak.errors import ConfigError
-from gradleak.losses import LOSSES, OF_CLASSES
-from gradleak.matching.chain_gradients import ChainGradients, stack
-from gradleak.matching.descent import Descent
 from gradleak.models.activations import Activation
 from gradleak.models.build import load
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
+from gradleak.models.losses import LOSSES, OF_CLASSES
 
 MEMBERS, BATCH = 3, 2
 

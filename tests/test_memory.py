@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from gradleak import script
+from gradleak.runtime import job
 
 # Page faults of a loop that takes and frees 16 MiB and one block of 64, as searches do.
 LOOP = """
 import resource, sys
 import numpy as np
-from gradleak.memory import keep_freed_memory
+from gradleak.runtime.malloc import keep_freed_memory
 taken = keep_freed_memory() if sys.argv[1] == "keep" else True
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(50):
@@ -45,8 +45,8 @@ def test_other_systems_go_without():
 
 def test_every_job_keeps_it(monkeypatch):
     called = []
-    monkeypatch.setattr(script, "keep_freed_memory", lambda: called.append(True))
-    monkeypatch.setattr(script.sidecars, "write", lambda given: None)
-    monkeypatch.setattr(script, "_limit_threads", lambda threads: None)  # those of this process
-    with script.job(SimpleNamespace(input=[], log=[], threads=1)):
+    monkeypatch.setattr(job, "keep_freed_memory", lambda: called.append(True))
+    monkeypatch.setattr(job.sidecars, "write", lambda given: None)
+    monkeypatch.setattr(job, "_limit_threads", lambda threads: None)  # those of this process
+    with job.job(SimpleNamespace(input=[], log=[], threads=1)):
         assert called

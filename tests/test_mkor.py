@@ -9,14 +9,14 @@ import torch
 
 from chains import conv
 from gradleak.attacks.base import AttackerView
-from gradleak.attacks.class_fishing import ClassFishing
-from gradleak.attacks.mkor import Mkor
+from gradleak.attacks.mkor.attack import Mkor
+from gradleak.attacks.mkor.free_direction import settle
+from gradleak.attacks.mkor.head import Head
+from gradleak.attacks.mkor.recount import is_needed, whole
+from gradleak.attacks.optimization.class_fishing import ClassFishing
+from gradleak.client.capture import capture
 from gradleak.data import embedded
 from gradleak.errors import NumericsError
-from gradleak.gradients import capture
-from gradleak.inversion.free_direction import settle
-from gradleak.inversion.head import Head
-from gradleak.inversion.recount import is_needed, whole
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.files import fingerprint
 from gradleak.models.initial import initial_weights

@@ -13,17 +13,13 @@ import pytest
 
 from figure_files import Files, rows, run, target_set
 from figure_words import flat, texts
-from gradleak.figures import (
-    layout,
-    mkor_blocks,
-    mkor_singles,
-    mkor_sweep,
-    reader,
-    wording,
-)
-from gradleak.metrics.image import psnr, ssim_gauss
-from gradleak.scores_by_class import ByClass
-from gradleak.targets import TargetSet
+from gradleak.data.targets import TargetSet
+from gradleak.plotting import layout, reader, wording
+from gradleak.scoring.metrics.image import psnr, ssim_gauss
+from gradleak.scoring.scores_by_class import ByClass
+from papers.mkor.figures import blocks as mkor_blocks
+from papers.mkor.figures import singles as mkor_singles
+from papers.mkor.figures import sweep as mkor_sweep
 
 CLASSES = 10
 WORDS = {"title": "A batch", "note": "A note.", "drawn": "drawn at random", "batch": 0}

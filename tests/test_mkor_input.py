@@ -8,9 +8,9 @@ import torch
 
 from chains import conv
 from gradleak.attacks.base import AttackerView
-from gradleak.attacks.mkor import Mkor
+from gradleak.attacks.mkor.attack import Mkor
+from gradleak.client.capture import capture
 from gradleak.errors import ConfigError, NumericsError
-from gradleak.gradients import capture
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.files import fingerprint
 from gradleak.models.initial import initial_weights

@@ -4,21 +4,22 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from gradleak import inconspicuous, low_pass, targets, unique_samples
-from gradleak.artifacts import write_tensors
-from gradleak.benchmarks import mkor as speed_of_mkor
-from gradleak.benchmarks import speed
-from gradleak.inversion.pixels import Layout, Regions, estimate
+from benchmarks import mkor as speed_of_mkor
+from benchmarks import speed
+from gradleak.attacks.mkor.pixels import Layout, Regions, estimate
+from gradleak.data import targets
 from gradleak.models import files
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.files import ModelFile
 from gradleak.models.initial import family_weights
-from gradleak.scores_by_class import ByClass
+from gradleak.runtime.artifacts import write_tensors
+from gradleak.scoring.scores_by_class import ByClass
 from gradleak.servers import base
 from gradleak.servers.plan import plan
 from gradleak.servers.secret import Secrets
-from gradleak.tables import mkor_losses, mkor_pruned
 from mkor_cases import network
+from papers.mkor import inconspicuous, low_pass, unique_samples
+from papers.mkor.tables import losses, pruned
 from rgap_files import target_set
 
 MKOR = {"method": "mkor", "beta": 0.1, "spare": "silent"}
@@ -210,7 +211,7 @@ def test_losses_are_listed_with_what_a_client_could_notice(sent, tmp_path):
         "loss": "cross_entropy",
         "output_bias": 5.0,
     }
-    (row,) = mkor_losses.table([case]).to_dict("records")
+    (row,) = losses.table([case]).to_dict("records")
     assert (row["n"], row["n_ok"], row["psnr_min"], row["psnr_max"]) == (3, 2, 0.0, 30.0)
     assert row["psnr_mean"] == pytest.approx(50.0 / 3)
     assert row["psnr_scaled_mean"] == pytest.approx(100.0 / 3)
@@ -258,7 +259,7 @@ def test_what_soteria_takes_is_counted_among_columns_that_were_not_empty(tmp_pat
     for path, value in zip(files_, (plain, defended), strict=True):
         write_tensors(path, {"net/fc1.weight": value, "net/fc1.bias": value[..., 0]}, FACTS)
     case = {"result": "x", "before": files_[0], "after": files_[1]}
-    (row,) = mkor_pruned.table([case]).to_dict("records")
+    (row,) = pruned.table([case]).to_dict("records")
     assert (row["model"], row["features"], row["empty"], row["pruned"]) == ("net", 8, 4, 1)
     assert row["pruned_share"] == 0.25
 

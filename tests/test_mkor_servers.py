@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from chains import conv
-from gradleak.attacks.mkor import Mkor
-from gradleak.inversion.features import describers
-from gradleak.inversion.pixels import Layout, estimate
+from gradleak.attacks.mkor.attack import Mkor
+from gradleak.attacks.mkor.features import describers
+from gradleak.attacks.mkor.pixels import Layout, estimate
 from gradleak.models.build import load
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.initial import initial_weights

@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from chains import chain, conv, image, view
-from gradleak.gradients import capture
+from gradleak.client.capture import capture
 from gradleak.models.build import ChainModule, load
 from gradleak.models.initial import family_weights, initial_weights, parameter_shapes
-from gradleak.models.passes import deltas, fc_input
+from gradleak.models.numpy_autodiff import deltas, fc_input
 
 NETWORKS = {
     "tanh": chain(conv(4, 3), conv(3, 4, stride=2, padding=1), side=11),

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from gradleak.errors import NotebookError
-from gradleak.figures.side_by_side import NAMES as LEFT
-from gradleak.figures.side_by_side import Row, draw
-from gradleak.notebooks import page, source
+from gradleak.plotting.side_by_side import NAMES as LEFT
+from gradleak.plotting.side_by_side import Row, draw
+from gradleak.reporting.notebooks import page, source
 from html_tree import parse
 from notebook_cases import notebook, store
 

@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from browser import axe_missing
-from conftest import ROOT, copy_tree
+from conftest import PACKAGES, ROOT, copy_tree
 from gradleak.errors import ArtifactError, NotebookError
-from gradleak.notebooks import clean, execute, page, source
-from gradleak.notebooks.source import DEFAULTS, INJECTED
-from gradleak.provenance import code_hash, dependencies
+from gradleak.reporting.notebooks import clean, execute, page, source
+from gradleak.reporting.notebooks.source import DEFAULTS, INJECTED
+from gradleak.runtime.provenance import code_hash, dependencies
 from html_tree import parse
 from notebook_cases import notebook, store
 
@@ -47,7 +47,7 @@ def test_there_is_one_for_each_paper_and_one_on_audits():
 @each
 def test_it_is_stored_without_what_a_run_or_a_machine_leaves(path):
     assert path.read_text() == clean.text(source.read(path)), (
-        f"run python -m gradleak.notebooks.clean notebooks/{path.name}"
+        f"run python -m gradleak.reporting.notebooks.clean notebooks/{path.name}"
     )
     stored = json.loads(path.read_text())
     assert set(stored["metadata"]) == {"kernelspec", "language_info"}
@@ -85,22 +85,22 @@ def test_it_is_short_and_says_what_the_pipeline_sets(path):
 
 @ours
 def test_its_code_hash_has_every_module_that_it_runs(path):
-    by_name = {"gradleak.audit": ("gradleak.auditing.api",)}
+    by_name = {"gradleak.audit": ("gradleak_audit.api",)}
     found = source.modules(path, by_name)
-    assert "gradleak.figures.side_by_side" in found
+    assert "gradleak.plotting.side_by_side" in found
     reached = {name for module in found for name in dependencies(module)}
-    wanted = {"audit": "gradleak.auditing.run", "mkor": "gradleak.servers.plan"}
-    assert wanted.get(path.stem, "gradleak.gradients") in reached
-    assert code_hash(*found) != code_hash("gradleak.figures.side_by_side")
+    wanted = {"audit": "gradleak_audit.run", "mkor": "gradleak.servers.plan"}
+    assert wanted.get(path.stem, "gradleak.client.capture") in reached
+    assert code_hash(*found) != code_hash("gradleak.plotting.side_by_side")
 
 
 def test_names_that_the_package_looks_up_count(tmp_path):
     path = store(
         tmp_path / "a.ipynb", "%matplotlib inline\nfrom gradleak import audit", "import os"
     )
-    assert source.modules(path, {"gradleak.audit": ("gradleak.auditing.api",)}) == [
+    assert source.modules(path, {"gradleak.audit": ("gradleak_audit.api",)}) == [
         "gradleak",
-        "gradleak.auditing.api",
+        "gradleak_audit.api",
     ]
     path.write_text("{")
     assert source.modules(path, {}) == []
@@ -194,7 +194,7 @@ def test_the_kernel_is_this_python_with_this_package_and_leaves_nothing(monkeypa
     home = tmp_path / "home"
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
-    libraries = [str(Path(execute.__file__).parents[2]), *filter(None, map(str, sys.path))]
+    libraries = [*PACKAGES, *filter(None, map(str, sys.path))]
     monkeypatch.setattr(execute, "PACKAGE_ROOT", os.pathsep.join(libraries))
     printed = run(
         "import os, sys, gradleak",
@@ -202,7 +202,7 @@ def test_the_kernel_is_this_python_with_this_package_and_leaves_nothing(monkeypa
     )
     python, package, folder, kernel = printed.split()
     assert Path(python).resolve() == Path(sys.executable).resolve()
-    assert Path(package) == ROOT / "workflow" / "gradleak" / "__init__.py"
+    assert Path(package) == ROOT / "src/gradleak/__init__.py"
     # With the process its sockets are gone too.
     assert not Path(folder).exists() and not psutil.pid_exists(int(kernel))
     assert not list(home.iterdir())
@@ -287,7 +287,7 @@ def test_a_notebook_runs_to_the_same_bytes_and_again_only_after_a_change(built):
     digest = hashlib.sha256(file.read_bytes()).hexdigest()
     again = make(tree, "--", "results/notebooks/fedkl.html")
     assert "Nothing to be done" in again.stdout + again.stderr
-    code = tree / "workflow" / "gradleak" / "attacks" / "unlock.py"
+    code = tree / "src/gradleak/attacks/closed_form/keylock_inversion.py"
     code.write_text(code.read_text().replace("CONDITION =", "UNUSED = 1\nCONDITION =", 1))
     assert "UNUSED" in code.read_text()
     again = make(tree, "--", "results/notebooks/fedkl.html")
@@ -305,7 +305,7 @@ def test_a_signal_ends_the_kernel_too(tmp_path):
         "time.sleep(600)",
     )
     code = (
-        "from gradleak import lifetime\nfrom gradleak.notebooks import execute, source\n"
+        "from gradleak import lifetime\nfrom gradleak.reporting.notebooks import execute, source\n"
         "with lifetime.clean_up_on_signals():\n"
         f"    execute.run(source.read({str(path)!r}), 'a')"
     )

@@ -7,21 +7,21 @@ import pytest
 import torch
 from scipy.optimize import minimize as scipy_minimize
 
+from benchmarks import dlg as benchmark
+from benchmarks.searches import Network
 from chains import chain, conv, image
 from gradleak.attacks.base import AttackerView, ManyAttack
-from gradleak.attacks.dlg import Dlg, slack_of
-from gradleak.attacks.gauss_newton import GaussNewton
-from gradleak.attacks.inverting import InvertingGradients
-from gradleak.attacks.search import known_labels
-from gradleak.benchmarks import dlg as benchmark
-from gradleak.benchmarks.searches import Network
+from gradleak.attacks.optimization.dlg import Dlg, slack_of
+from gradleak.attacks.optimization.engine import lbfgs
+from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
+from gradleak.attacks.optimization.engine.lbfgs import Settings, minimise
+from gradleak.attacks.optimization.gauss_newton import GaussNewton
+from gradleak.attacks.optimization.inverting import InvertingGradients
+from gradleak.attacks.optimization.optimization_attack import known_labels
+from gradleak.client.capture import capture
 from gradleak.errors import NumericsError
-from gradleak.gradients import capture
-from gradleak.matching import lbfgs
-from gradleak.matching.adam import adam_step
-from gradleak.matching.chain_gradients import ChainGradients
-from gradleak.matching.lbfgs import Settings, minimise
 from gradleak.models.initial import initial_weights
+from gradleak.training.adam import adam_step
 
 SMALL = chain(
     conv(4, 3, 1, 1, bias=True, activation="sigmoid"),

@@ -14,9 +14,9 @@ from backbone_files import untrained, write
 from conftest import REAL_DATA
 from gradleak.data import arrays, backbones
 from gradleak.errors import DataError
-from gradleak.metrics import perceptual
-from gradleak.metrics.image import overflowed, psnr, psnr_rmse, rmse_255, ssim, ssim_255
-from gradleak.metrics.perceptual import Lpips, as_stored, standard
+from gradleak.scoring.metrics import perceptual
+from gradleak.scoring.metrics.image import overflowed, psnr, psnr_rmse, rmse_255, ssim, ssim_255
+from gradleak.scoring.metrics.perceptual import Lpips, as_stored, standard
 
 NETWORKS = tuple(backbones.BACKBONES)
 

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from conftest import ROOT
-from gradleak.artifacts import read_tensors
+from gradleak.runtime.artifacts import read_tensors
 from pipeline_trees import SMOKE, assert_same_bytes, copied, made, scheduled
 from settings_files import whole
 
@@ -49,7 +49,7 @@ def reruns(snakemake, folder):
 
 
 def test_an_edited_attack_reruns_its_descendants_alone(copy, snakemake):
-    path = copy / "workflow/gradleak/attacks/copa.py"
+    path = copy / "src/gradleak/attacks/closed_form/copa.py"
     path.write_text(path.read_text() + "\n\nEDITED = True\n")
     jobs = reruns(snakemake, copy)
     assert {rule for rule, _ in jobs} >= {
@@ -67,9 +67,9 @@ def test_an_edited_attack_reruns_its_descendants_alone(copy, snakemake):
 
 def test_comments_and_messages_rerun_nothing(copy, snakemake):
     for name in ("attacks/copa.py", "operators/system.py", "scores.py", "gradients.py"):
-        path = copy / "workflow/gradleak" / name
+        path = copy / "src/gradleak" / name
         path.write_text("# A comment.\n" + path.read_text() + "\n# Another one.\n")
-    errors = copy / "workflow/gradleak/errors.py"
+    errors = copy / "src/gradleak/errors.py"
     errors.write_text(errors.read_text() + "\n\nclass Another(GradleakError):\n    pass\n")
     script = copy / "workflow/scripts/attack.py"
     script.write_text(
@@ -86,7 +86,7 @@ def test_an_edited_script_reruns_its_jobs(copy, snakemake):
 
 
 def test_an_edited_defence_reruns_its_gradients_alone(copy, snakemake):
-    path = copy / "workflow/gradleak/defences/gaussian_noise.py"
+    path = copy / "src/gradleak/client/defences/gaussian_noise.py"
     path.write_text(path.read_text() + "\n\nEDITED = True\n")
     jobs = reruns(snakemake, copy)
     noisy = {w for rule, w in jobs if rule == "defended_gradient"}

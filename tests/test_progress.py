@@ -14,11 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
-from gradleak import progress as told
-from gradleak.progress import in_words, progress
-
-WORKFLOW = str(ROOT / "workflow")
+from conftest import PACKAGES
+from gradleak.runtime import progress as told
+from gradleak.runtime.progress import in_words, progress
 
 
 @pytest.fixture
@@ -45,7 +43,7 @@ def job():
 
 @pytest.fixture
 def log(caplog):
-    caplog.set_level(logging.INFO, "gradleak.progress")
+    caplog.set_level(logging.INFO, "gradleak.runtime.progress")
     return lambda: [record.getMessage() for record in caplog.records]
 
 
@@ -163,7 +161,7 @@ class Terminal:
 
     def run(self, code, *arguments, **options):
         environment = dict(os.environ)
-        paths = filter(None, [WORKFLOW, os.getenv("PYTHONPATH")])
+        paths = filter(None, [*PACKAGES, os.getenv("PYTHONPATH")])
         environment["PYTHONPATH"] = os.pathsep.join(paths)
         return subprocess.Popen(
             [sys.executable, *(("-c", textwrap.dedent(code)) if code else ()), *arguments],
@@ -278,11 +276,11 @@ rule make:
 """
 SCRIPT = """
 import sys
-sys.path.insert(0, {workflow!r})
+sys.path[:0] = {packages!r}
 import time
 from pathlib import Path
 from gradleak import progress
-from gradleak.script import job
+from gradleak.runtime.job import job
 progress.BAR = progress.LINES = 0.0
 with job(snakemake):
     for _ in progress.progress(range(30), "steps"):
@@ -295,7 +293,7 @@ with job(snakemake):
 def test_jobs_of_snakemake_side_by_side(terminal, tmp_path, where):
     """Its jobs inherit its standard error: on a terminal each bar is whole, on a pipe each line."""
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
-    (tmp_path / "make.py").write_text(SCRIPT.format(workflow=WORKFLOW))
+    (tmp_path / "make.py").write_text(SCRIPT.format(packages=list(PACKAGES)))
     command = ["-m", "snakemake", "--cores", "2", "--directory", str(tmp_path)]
     command += ["--snakefile", str(tmp_path / "Snakefile"), "--nocolor"]
     if where == "terminal":

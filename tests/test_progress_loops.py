@@ -9,14 +9,16 @@ import torch
 
 from chains import chain as small
 from chains import conv
-from gradleak import gradients, inconspicuous, security
-from gradleak import progress as told
-from gradleak.defences.apply import defend_all
-from gradleak.defences.soteria import Soteria
+from gradleak.analysis import copa_index
+from gradleak.client import capture
+from gradleak.client.defences.apply import defend_all
+from gradleak.client.defences.soteria import Soteria
 from gradleak.models import build
 from gradleak.models.files import ModelFile
 from gradleak.models.initial import family_weights
+from gradleak.runtime import progress as told
 from mkor_cases import network
+from papers.mkor import inconspicuous
 from rgap_files import target_set
 
 KNOWN = {"seeds": 1, "precision": "float64", "granted": True, "device": "cpu"}
@@ -34,7 +36,7 @@ def lines(monkeypatch, caplog):
             return self.now
 
     def run(function, *arguments, **options):
-        caplog.set_level(logging.INFO, "gradleak.progress")
+        caplog.set_level(logging.INFO, "gradleak.runtime.progress")
         caplog.clear()
         monkeypatch.setattr(told, "time", Clock())
         told.begin_job("mine")
@@ -57,19 +59,19 @@ def case():
 
 def in_parts(monkeypatch, count=2):
     """Let batches pass `count` images at a time."""
-    monkeypatch.setattr(gradients, "images_at_once", lambda chain: count)
+    monkeypatch.setattr(capture, "images_at_once", lambda chain: count)
 
 
 @pytest.mark.parametrize("kept", ["all", "classifier"])
 def test_taking_gradients_tells_of_gradients_and_of_parts_of_large_batches(
     case, lines, monkeypatch, kept
 ):
-    assert lines(gradients.capture_all, *case, **KNOWN, kept=kept) == [
+    assert lines(capture.capture_all, *case, **KNOWN, kept=kept) == [
         "1 of 2 gradients",
         "2 of 2 gradients",
     ]
     in_parts(monkeypatch)
-    found = lines(gradients.capture_all, *case, **KNOWN, kept=kept)
+    found = lines(capture.capture_all, *case, **KNOWN, kept=kept)
     assert found == [
         "0 of 2 gradients, 1 of 2 parts of a batch",
         "0 of 2 gradients, 2 of 2 parts of a batch",
@@ -81,7 +83,7 @@ def test_taking_gradients_tells_of_gradients_and_of_parts_of_large_batches(
 
 
 def test_soteria_tells_of_gradients_and_of_channels(case, lines):
-    tensors, metadata = gradients.capture_all(*case, **KNOWN)
+    tensors, metadata = capture.capture_all(*case, **KNOWN)
     found = lines(defend_all, *case, tensors, metadata, Soteria(prune=0.3))
     filters = case[0].chains[0].convolutions[-1].shape.filters
     each = [f"{k} of {filters} channels" for k in range(1, filters + 1)]
@@ -94,7 +96,7 @@ def test_soteria_tells_of_gradients_and_of_channels(case, lines):
 def test_ranks_tell_of_networks_and_of_layers(lines):
     chains = [small(conv(6, 3), conv(2, 4, stride=2), side=14, name=name) for name in "ab"]
     models = ModelFile(tuple(chains), family_weights(chains, 1))
-    assert lines(security.index_table, models, target_set(1, 1, (2, 14, 14)), seeds=1) == [
+    assert lines(copa_index.index_table, models, target_set(1, 1, (2, 14, 14)), seeds=1) == [
         "0 of 2 networks, 1 of 2 layers",
         "0 of 2 networks, 2 of 2 layers",
         "1 of 2 networks",
@@ -127,9 +129,9 @@ def test_parts_of_a_batch_add_up_to_its_gradient(case, monkeypatch):
     models, images = case
     chain, weights = models.chains[0], models.of(models.chains[0], 0)
     options = {"precision": "float64", "device": torch.device("cpu")}
-    whole = gradients.capture(chain, weights, images.inputs(0), images.labels[0], **options)
+    whole = capture.capture(chain, weights, images.inputs(0), images.labels[0], **options)
     module = build.load(chain, weights, torch.float64)
-    value = gradients.mean_loss(
+    value = capture.mean_loss(
         "cross_entropy",
         module(torch.from_numpy(images.inputs(0)).double()),
         torch.from_numpy(images.labels[0]),
@@ -138,6 +140,6 @@ def test_parts_of_a_batch_add_up_to_its_gradient(case, monkeypatch):
     for name, expected in zip(whole, plain, strict=True):
         np.testing.assert_array_equal(whole[name], expected.numpy())
     in_parts(monkeypatch)
-    parts = gradients.capture(chain, weights, images.inputs(0), images.labels[0], **options)
+    parts = capture.capture(chain, weights, images.inputs(0), images.labels[0], **options)
     for name, expected in whole.items():
         np.testing.assert_allclose(parts[name], expected, rtol=1e-12, atol=1e-15)

@@ -9,12 +9,12 @@ from gradleak.data.arrays import Dataset
 from gradleak.errors import ConfigError
 from gradleak.models.chain import Chain
 from gradleak.models.locks import public
-from gradleak.propositions import measures, networks, table
-from gradleak.propositions.inference import head, regression, through_convolution
-from gradleak.propositions.measures import Run, relative
-from gradleak.propositions.networks import CONV, HEAD, Inside, Net
-from gradleak.propositions.normalised import Affine, Normalised, through_norm
-from gradleak.tidy import TABLES
+from gradleak.runtime.tidy import TABLES
+from papers.fedkl.proofs import measures, networks, table
+from papers.fedkl.proofs.inference import head, regression, through_convolution
+from papers.fedkl.proofs.measures import Run, relative
+from papers.fedkl.proofs.networks import CONV, HEAD, Inside, Net
+from papers.fedkl.proofs.normalised import Affine, Normalised, through_norm
 
 SIZE = (3, 8, 8)
 PLAIN = Net("plain", "relu", 16)

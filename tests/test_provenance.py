@@ -8,9 +8,10 @@ import jsonschema
 import pytest
 
 from conftest import ROOT
-from gradleak import provenance_chain, provenance_record, sidecars
 from gradleak.data import catalogue, terms
 from gradleak.errors import ArtifactError
+from gradleak.reporting import provenance_chain, provenance_record
+from gradleak.runtime import job_records
 from provenance_files import LAYOUT, SOURCES, by_hand, lay_out, made, settings
 
 SCHEMA = json.loads((ROOT / "workflow/schemas/provenance.schema.json").read_text())
@@ -131,8 +132,8 @@ def test_files_that_are_gone_or_large_are_not_read_again(results, monkeypatch):
 
 def test_files_without_a_sidecar_are_named(results):
     gradient = "results/gradients/real-smoke/mnist.safetensors"
-    sidecars.path_of(gradient).unlink()
-    sidecars.path_of("figures/mnist_chart.png").unlink()
+    job_records.path_of(gradient).unlink()
+    job_records.path_of("figures/mnist_chart.png").unlink()
     told = record(results)
     found = of(told, "figures/mnist_pictures.pdf")
     assert found["unrecorded"] == [gradient]
@@ -151,8 +152,8 @@ def test_files_without_a_sidecar_are_named(results):
 
 
 def test_sources_are_read_for_their_checksum(results):
-    entry = record(results)["artifacts"]["workflow/claims/copa.yaml"]
-    content = (ROOT / "workflow/claims/copa.yaml").read_bytes()
+    entry = record(results)["artifacts"]["papers/copa/claims.yaml"]
+    content = (ROOT / "papers/copa/claims.yaml").read_bytes()
     assert entry["sha256"] == hashlib.sha256(content).hexdigest()
     assert entry["made"] is False
 
@@ -170,7 +171,7 @@ def test_a_chart_shows_numbers_and_pictures_show_images(results):
 
 
 def test_a_damaged_sidecar_is_named(results):
-    sidecars.path_of("results/tables/mnist.csv").write_text("{")
+    job_records.path_of("results/tables/mnist.csv").write_text("{")
     with pytest.raises(ArtifactError) as error:
         record(results)
     text = str(error.value)
@@ -179,8 +180,8 @@ def test_a_damaged_sidecar_is_named(results):
 
 
 def test_the_sidecar_of_another_folder_s_file_is_not_taken(results):
-    path = sidecars.path_of("data/mnist-test.safetensors")
-    assert path == sidecars.path_of("/elsewhere/data/mnist-test.safetensors")
+    path = job_records.path_of("data/mnist-test.safetensors")
+    assert path == job_records.path_of("/elsewhere/data/mnist-test.safetensors")
     made_there = {"artifact": "/elsewhere/data/mnist-test.safetensors", "input": []}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(made_there))

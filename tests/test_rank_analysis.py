@@ -9,19 +9,19 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from chains import chain, conv, image
+from gradleak.analysis.copa_index import index_table, layer_system
+from gradleak.analysis.rank_analysis import analyse, critical, largest_alone, network_index
+from gradleak.analysis.rank_table import COLUMNS, gradient_rank, label_for, measured, table
+from gradleak.data.targets import TargetSet
 from gradleak.errors import ConfigError, NotApplicable
 from gradleak.models.build import load
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.files import ModelFile
 from gradleak.models.initial import family_weights, initial_weights
-from gradleak.models.passes import deltas, fc_input, forward, margin_label, weight_gradients
+from gradleak.models.numpy_autodiff import deltas, fc_input, forward, margin_label, weight_gradients
 from gradleak.models.resnet import specs
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.rank_analysis import analyse, critical, largest_alone, network_index
-from gradleak.rank_table import COLUMNS, gradient_rank, label_for, measured, table
-from gradleak.security import index_table, layer_system
-from gradleak.targets import TargetSet
 
 
 def skip(layers, *args, **kwargs):

@@ -10,20 +10,26 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from chains import chain, conv, conv_shapes, image
-from gradleak import config
+from gradleak.analysis.copa_index import (
+    behind,
+    discount,
+    index_from_ranks,
+    layer_system,
+    structural_index,
+)
+from gradleak.analysis.rank_analysis import analyse, network_index
+from gradleak.config import loader
 from gradleak.models.initial import initial_weights
-from gradleak.models.passes import deltas
+from gradleak.models.numpy_autodiff import deltas
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.structure import structural_rank
 from gradleak.operators.system import LayerSystem
-from gradleak.rank_analysis import analyse, network_index
-from gradleak.security import behind, discount, index_from_ranks, layer_system, structural_index
 from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/rank_identity.md").read_text()
-CONFIG = config.load(whole())
+CONFIG = loader.load(whole())
 ROWS = [
     [cell.strip() for cell in line.strip("| \n").split("|")]
     for line in PAGE.splitlines()

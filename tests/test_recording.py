@@ -7,10 +7,12 @@ import pandas as pd
 import pytest
 
 from conftest import ROOT
-from gradleak import claims, provenance_record, recording, sidecars
-from gradleak.artifacts import write_json
+from gradleak import claims
 from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError
+from gradleak.reporting import provenance_record, recording
+from gradleak.runtime import job_records
+from gradleak.runtime.artifacts import write_json
 from provenance_files import LAYOUT, SOURCES, lay_out, made, settings
 
 CLAIMS = "id,paper,verdict\na.1,mnist,reproduced\na.2,mnist,differs\nb.1,imagenet,not judged\n"
@@ -58,7 +60,7 @@ def test_artifacts_have_their_checksum_code_and_time(results):
     folder = record(results)
     rows = pd.read_csv(folder / "mnist/artifacts.csv").set_index("artifact")
     score = rows.loc["results/scores/real-smoke/mnist.csv"]
-    assert score.sha256 == sidecars.checksum("results/scores/real-smoke/mnist.csv")
+    assert score.sha256 == job_records.checksum("results/scores/real-smoke/mnist.csv")
     assert (score.rule, score.seconds, score.cpu_seconds) == ("score", 1.5, 1.0)
     assert pd.isna(score.gpu)
     # Put there by hand, so no job made them, and what it is of the other data set is not here.
@@ -96,7 +98,7 @@ def test_what_nobody_could_make_again_is_not_recorded(results, case):
     if case == "edited":
         Path(path).write_text("better")
     else:
-        sidecars.path_of(path).unlink()
+        job_records.path_of(path).unlink()
     with pytest.raises(ArtifactError, match=r"real-smoke/mnist\.csv .*ask Snakemake for it again"):
         record(results)
     assert not Path("record").exists()
@@ -104,7 +106,7 @@ def test_what_nobody_could_make_again_is_not_recorded(results, case):
 
 def test_what_is_recorded_is_of_todays_claims():
     """A claim that was added or taken out since makes the recorded run one of other claims."""
-    for path in sorted((ROOT / "workflow/claims").glob("*.yaml")):
+    for path in sorted((ROOT / "papers").glob("*/claims.yaml")):
         recorded = pd.read_csv(ROOT / "docs/results" / path.stem / "claims.csv")
         today = [claim.id for claim in claims.load(path).numbers()]
         assert list(recorded.id) == today

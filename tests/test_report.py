@@ -15,8 +15,8 @@ from PIL import Image
 
 from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError, ConfigError
+from gradleak.pipeline.results.schema import load
 from gradleak.reporting import captions, content, page, pictures
-from gradleak.results.schema import load
 from html_tree import assert_policy, parse
 from report_samples import CLOSE, DRAWN, EXACT, EXPLAINED, ODD, OPEN, ROOT, sources, write
 

@@ -9,7 +9,7 @@ from gradleak.claims.forms.base import EXTREMES
 from gradleak.claims.metrics import label
 
 ROOT = Path(__file__).resolve().parents[1]
-FILES = sorted((ROOT / "workflow/claims").glob("*.yaml"))
+FILES = sorted((ROOT / "papers").glob("*/claims.yaml"))
 CLAIMS = {
     claim.id: (claim, found.tolerances[claim.tolerance])
     for found in map(load, FILES)

@@ -6,7 +6,7 @@ import torch
 import torchvision
 from torch import nn
 
-from gradleak.config import load as load_config
+from gradleak.config.loader import load as load_config
 from gradleak.errors import ConfigError
 from gradleak.models import vgg16
 from gradleak.models.build import load

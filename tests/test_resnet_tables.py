@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from gradleak.tables.resnets import table, wilson
-from gradleak.tidy import TABLES
+from gradleak.runtime.tidy import TABLES
+from papers.rgap.tables.resnets import table, wilson
 
 NETWORKS = {"net": "Net", "net_cut": "Variant"}
 COLUMNS = {"trained": "Trained, evaluation mode"}

@@ -7,10 +7,10 @@ import pytest
 import yaml
 
 from conftest import ROOT
-from gradleak import config as gradleak_config
-from gradleak import resources
+from gradleak.config import loader as gradleak_config
 from gradleak.errors import ArtifactError
-from gradleak.resources import Measured, Resources
+from gradleak.pipeline import resources
+from gradleak.pipeline.resources import Measured, Resources
 from settings_files import whole
 
 RAW = whole()
@@ -147,7 +147,7 @@ def test_every_script_that_a_rule_names_was_measured():
     assert len(named) > 15
     measured = {row.script for row in resources.read() if row.scale == "smoke"}
     assert named <= measured, (
-        "run `snakemake --config scale=smoke` and the module gradleak.resources"
+        "run `snakemake --config scale=smoke` and the module gradleak.pipeline.resources"
     )
 
 

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from gradleak import config
+from gradleak.config import loader
 from gradleak.errors import ConfigError
 from gradleak.pipeline.paths import Paths
-from gradleak.results import __main__ as page
-from gradleak.results.expand import Results
-from gradleak.results.fill import combinations, fill, lookups
-from gradleak.results.rules import Asked, read
-from gradleak.results.schema import load
+from gradleak.pipeline.results import __main__ as page
+from gradleak.pipeline.results.expand import Results
+from gradleak.pipeline.results.fill import combinations, fill, lookups
+from gradleak.pipeline.results.rules import Asked, read
+from gradleak.pipeline.results.schema import load
 from settings_files import whole
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -28,13 +28,13 @@ figures:
   toy_fig1:
     title: "TOY Figure 1"
     caption: What to see.
-    make: gradleak.figures.rgap_fig1
+    make: papers.rgap.figures.fig1
 """
 
 
 def results(changes: dict[str, Any] | None = None, folder: Path = ROOT / "papers") -> Results:
     """All results under config.yaml, of which `changes` replaces keys."""
-    paths = Paths(config.load({**RAW, "scale": "smoke", **(changes or {})}))
+    paths = Paths(loader.load({**RAW, "scale": "smoke", **(changes or {})}))
     return read(folder, paths, lambda paper: f"{paper}.yaml")
 
 
@@ -62,7 +62,7 @@ def test_an_entry_that_is_switched_off_is_no_result(tmp_path: Path) -> None:
 
 WRONG = {
     "caption: What": "captoin: x\n    caption: What",
-    "gradleak.figures.rgap_fig1": "gradleak.figures.rgap_fig10",
+    "papers.rgap.figures.fig1": "papers.rgap.figures.fig10",
     "toy_fig1": "copa_fig1",
     "An invented paper.": '""',
     "title: TOY\n": "title: [TOY\n",
@@ -70,7 +70,7 @@ WRONG = {
 }
 SAID = (
     "unknown key 'figures.toy_fig1.captoin' (did you mean 'caption'?)",
-    "figures.toy_fig1.make: there is no module gradleak.figures.rgap_fig10",
+    "figures.toy_fig1.make: there is no module gradleak.plotting.rgap_fig10",
     "results of toy have names that begin with toy_; rename it",
     "caption: '' is not allowed",
     "is no YAML",
@@ -104,7 +104,7 @@ def test_a_missing_file_is_refused(tmp_path: Path) -> None:
 def test_the_page_on_targets_lists_every_result(all_results: Results) -> None:
     text = page.PAGE.read_text(encoding="utf-8")
     assert page.with_table(text, all_results.papers.values()) == text, (
-        "run python -m gradleak.results"
+        "run python -m gradleak.pipeline.results"
     )
     for path in (*all_results.figures, *all_results.tables):
         assert f"| `{path}` |" in text
@@ -117,11 +117,11 @@ def test_names_are_filled_and_whole_ones_keep_their_type() -> None:
     names = {"a": "x", "n": 3, "off": False}
     assert fill("{a}_{n}", names, {}) == "x_3"
     assert fill({"k": ["{n}", "{off}", 1.5, None]}, names, {}) == {"k": [3, False, 1.5, None]}
-    known = lookups(config.load({**RAW, "scale": "smoke"}))
+    known = lookups(loader.load({**RAW, "scale": "smoke"}))
     assert fill("${attacks[{a}].method}!", {"a": "dlg"}, known) == "dlg!"
     assert fill("${models[rgap_cnn6].input[1]}×", {}, known) == "32×"
     assert fill("CIFAR-10 ${stand_in[cifar10]}", {}, known) == "CIFAR-10 (here photos10)"
-    real = lookups(config.load({**RAW, "images": "real"}))
+    real = lookups(loader.load({**RAW, "images": "real"}))
     assert fill("CIFAR-10 ${stand_in[cifar10]}", {}, real) == "CIFAR-10"
 
 
@@ -129,14 +129,14 @@ def test_amounts_are_those_of_the_scale() -> None:
     entry = RAW["targets"]["mkor_photos"]
     assert isinstance(entry["batch"], str)
     for scale, photos in (("smoke", "4"), ("laptop", "1,000")):
-        known = lookups(config.load({**RAW, "scale": scale}))
+        known = lookups(loader.load({**RAW, "scale": scale}))
         assert fill("${targets[mkor_photos].batch:,}", {}, known) == photos
 
 
 @pytest.mark.parametrize("text", ["{b}", "{a}{b}", "${attacks[none].method}", "${attacks[dlg].x}"])
 def test_unknown_names_are_told(text: str) -> None:
     with pytest.raises(LookupError) as raised:
-        fill([text], {"a": 1}, lookups(config.load(RAW)))
+        fill([text], {"a": 1}, lookups(loader.load(RAW)))
     assert raised.value.args == (text,)
 
 
@@ -340,7 +340,8 @@ def test_rules_get_captions_titles_and_code(all_results: Results) -> None:
     own = SimpleNamespace(result="copa_index")
     assert asked.labels(own) == {"result": "Is c(M) an indicator?"}
     assert (
-        asked.code(job) != asked.code(own) and asked.make(job, None) == "gradleak.figures.samples"
+        asked.code(job) != asked.code(own)
+        and asked.make(job, None) == "papers.copa.figures.samples"
     )
     assert asked.words(job)["models"] == [f"cnn3_v{n}_tanh" for n in (1, 2, 3, 4)]
     assert set(asked.files(job)) == {"targets", "reconstructions", "scores", "security"}

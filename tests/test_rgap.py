@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import dense
 from chains import chain, conv, convolutional, fully_connected, image, seen, view
-from gradleak.attacks.fully_connected import last_layer
-from gradleak.attacks.last_layer import beginnings, disagreements
-from gradleak.attacks.layerwise import ConvolutionCache, walk
-from gradleak.attacks.phong import Phong
-from gradleak.attacks.rgap import RGap, minimum_norm
-from gradleak.benchmarks import dense
+from gradleak.attacks.closed_form.fully_connected import last_layer
+from gradleak.attacks.closed_form.last_layer import beginnings, disagreements
+from gradleak.attacks.closed_form.layerwise import ConvolutionCache, walk
+from gradleak.attacks.closed_form.phong import Phong
+from gradleak.attacks.closed_form.rgap import RGap, minimum_norm
 from gradleak.errors import NumericsError
 from gradleak.models.activations import Activation
 from gradleak.models.build import load

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from chains import chain, conv, convolutional, fully_connected, image, seen, view
-from gradleak.artifacts import write_tensors
-from gradleak.attacks.rgap import RGap
-from gradleak.attacks.run import attack_all
-from gradleak.defences.gaussian_noise import GaussianNoise
+from gradleak.attacks.closed_form.rgap import RGap
+from gradleak.attacks.runner import attack_all
+from gradleak.client.defences.gaussian_noise import GaussianNoise
 from gradleak.errors import NumericsError
 from gradleak.models import files
 from gradleak.models.initial import initial_weights
+from gradleak.runtime.artifacts import write_tensors
 
 
 def rows_of(network, tmp_path, gain=1.0, change=None, settings=None, level=0.0, labels=None):

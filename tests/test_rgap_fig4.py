@@ -11,14 +11,14 @@ import pytest
 from matplotlib.patches import FancyArrowPatch, Rectangle
 
 from figure_words import flat, texts
-from gradleak.artifacts import write_csv
+from gradleak.analysis.rank_analysis import analyse, critical, largest_alone
 from gradleak.errors import ArtifactError
-from gradleak.figures import residual_diagrams as diagrams
-from gradleak.figures import rgap_fig4
-from gradleak.figures.diagrams import signed
-from gradleak.figures.style import RED, number
 from gradleak.models.chain import Chain, LinearSpec
-from gradleak.rank_analysis import analyse, critical, largest_alone
+from gradleak.plotting.style import RED, number
+from gradleak.runtime.artifacts import write_csv
+from papers.rgap.figures import fig4
+from papers.rgap.figures import residual_diagrams as diagrams
+from papers.rgap.figures.diagrams import signed
 from rgap_files import noisy
 from rgap_resnet_files import CHAINS, NETWORKS, TESTED, build, network, usual
 
@@ -203,11 +203,11 @@ def test_a_setting_may_be_missing_and_one_image_has_no_deviation(tmp_path: Path)
 def test_what_is_missing_is_one_sentence(tmp_path: Path) -> None:
     _, made, words = build(tmp_path)
     with pytest.raises(ArtifactError, match="No cut8 to draw; name it in the models"):
-        rgap_fig4.make(made.files, {**words, "chains": words["chains"][:2]}, "smoke")
+        fig4.make(made.files, {**words, "chains": words["chains"][:2]}, "smoke")
     table = pd.read_csv(made.files["table"])
     write_csv(made.files["table"], table[table["metric"] != "accuracy"])
     with pytest.raises(ArtifactError, match="holds no accuracy of base under 'Trained'; delete it"):
-        rgap_fig4.make(made.files, words, "smoke")
+        fig4.make(made.files, words, "smoke")
 
 
 def test_words_do_not_meet(tmp_path: Path) -> None:

@@ -11,25 +11,21 @@ import pandas as pd
 import pytest
 
 from figure_words import flat, texts
-from gradleak import targets
-from gradleak.artifacts import write_csv
+from gradleak.data import targets
 from gradleak.errors import ArtifactError
-from gradleak.figures import (
-    diagrams,
-    reader,
-    rgap_batches,
-    rgap_fig1,
-    rgap_fig2,
-    rgap_fig3,
-    rgap_fig5,
-    rgap_fig6,
-    rgap_fig9,
-    wording,
-)
-from gradleak.figures.content import Content
-from gradleak.metrics.image import AT_TWIN, INVISIBLE, assignment
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from gradleak.plotting import reader, wording
+from gradleak.plotting.content import Content
+from gradleak.runtime.artifacts import write_csv
+from gradleak.scoring.metrics.image import AT_TWIN, INVISIBLE, assignment
+from papers.rgap.figures import batches as rgap_batches
+from papers.rgap.figures import diagrams, fig1
+from papers.rgap.figures import fig2 as rgap_fig2
+from papers.rgap.figures import fig3 as rgap_fig3
+from papers.rgap.figures import fig5 as rgap_fig5
+from papers.rgap.figures import fig6 as rgap_fig6
+from papers.rgap.figures import fig9 as rgap_fig9
 from rgap_files import Factory, Maker, noisy, target_set
 from rgap_resnet_files import build as fig4
 
@@ -182,7 +178,7 @@ def test_empty_scores_are_one_sentence(tmp_path: Path) -> None:
 
 
 def test_losses_and_their_turns() -> None:
-    figure = rgap_fig1.make({}, {}, "smoke")
+    figure = fig1.make({}, {}, "smoke")
     found = flat(figure)
     for words in ("logistic: least −0.278 at μ = 1.278", "exponential: least −0.368 at μ = 1"):
         assert words in found

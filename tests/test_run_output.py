@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from conftest import ROOT
-from gradleak.config import with_data_root
-from gradleak.progress import SHOWN
-from gradleak.run_output import failures, hints
-from gradleak.run_output.display import last_line
+from conftest import PACKAGES, ROOT
+from gradleak.config.loader import with_data_root
+from gradleak.pipeline.run_output import failures, hints
+from gradleak.pipeline.run_output.display import last_line
+from gradleak.runtime.progress import SHOWN
 from test_progress import Terminal
 
 ESCAPES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
@@ -22,9 +22,9 @@ TOY = """
 import sys
 from pathlib import Path
 
-sys.path.insert(0, {workflow!r})
-from gradleak.run_output import ending
-from gradleak.run_output.handler import take_over
+sys.path[:0] = {packages!r}
+from gradleak.pipeline.run_output import ending
+from gradleak.pipeline.run_output.handler import take_over
 
 OUTPUT = take_over(workflow)
 FIGURES, TABLES = [], []
@@ -52,11 +52,11 @@ if OUTPUT is not None:
 """
 SCRIPT = """
 import os, signal, sys, time
-sys.path.insert(0, {workflow!r})
+sys.path[:0] = {packages!r}
 from pathlib import Path
 from gradleak import progress
 from gradleak.errors import DataError
-from gradleak.script import job
+from gradleak.runtime.job import job
 progress.BAR = progress.LINES = 0.0
 with job(snakemake):
     name = snakemake.wildcards.name
@@ -76,9 +76,9 @@ class Toy:
     """A workflow of a few small jobs that prints as ours."""
 
     def __init__(self, folder, slow=False):
-        self.folder, workflow = folder, str(ROOT / "workflow")
-        (folder / "Snakefile").write_text(TOY.format(workflow=workflow))
-        (folder / "make.py").write_text(SCRIPT.format(workflow=workflow, slow=slow))
+        self.folder, packages = folder, list(PACKAGES)
+        (folder / "Snakefile").write_text(TOY.format(packages=packages))
+        (folder / "make.py").write_text(SCRIPT.format(packages=packages, slow=slow))
 
     def command(self, *arguments):
         return ["-m", "snakemake", "--cores", "2", "--scheduler", "greedy", *arguments]

@@ -12,15 +12,15 @@ import yaml
 
 from backbone_files import write
 from chains import chain, conv
-from gradleak import scores, scores_fedkl
-from gradleak.artifacts import write_rows, write_tensors
 from gradleak.claims import Evidence, evaluate, load
+from gradleak.data.targets import TargetSet
 from gradleak.errors import DataError
-from gradleak.metrics.image import psnr_rmse, rmse_255, ssim_255
-from gradleak.metrics.perceptual import Lpips, as_stored, standard
 from gradleak.models import files
 from gradleak.models.initial import family_weights
-from gradleak.targets import TargetSet
+from gradleak.runtime.artifacts import write_rows, write_tensors
+from gradleak.scoring import scores, scores_fedkl
+from gradleak.scoring.metrics.image import psnr_rmse, rmse_255, ssim_255
+from gradleak.scoring.metrics.perceptual import Lpips, as_stored, standard
 
 SIDE = 12
 NETWORK = chain(conv(4, 3), conv(6, 3), channels=3, side=SIDE, classes=3)

@@ -14,19 +14,25 @@ import pytest
 import torch
 from torchvision import datasets
 
-from gradleak import config, registry, sidecars
-from gradleak.artifacts import atomic, read_tensors, write_json
+from gradleak.config import loader
+from gradleak.config.schema import Config
 from gradleak.data import arrays, backbones, download, official, own_folder, pickles
 from gradleak.errors import ArtifactError, ConfigError, DataError, GradleakError
-from gradleak.generators import biggan_weights
-from gradleak.section import ID_PATTERN
-from gradleak.sections import Config
+from gradleak.runtime import job_records
+from gradleak.runtime.artifacts import atomic, read_tensors, write_json
+from gradleak.settings import registry
+from gradleak.settings.fields import ID_PATTERN
+from gradleak.training.generators import biggan_weights
 from settings_files import whole
 from test_data_official import cifar, install, md5, tarred
 
 ROOT = Path(__file__).resolve().parents[1]
 RAW = whole()
-CODE = sorted((ROOT / "workflow").rglob("*.py"))
+CODE = sorted(
+    path
+    for name in ("src", "papers", "benchmarks", "workflow")
+    for path in (ROOT / name).rglob("*.py")
+)
 
 
 class Harm:
@@ -134,7 +140,7 @@ def test_no_id_leads_elsewhere(section, word):
     entries = raw.setdefault(section, {})
     entries[word] = next(iter(entries.values()))
     with pytest.raises(ConfigError) as error:
-        config.load(raw)
+        loader.load(raw)
     text = str(error.value)
     assert text.startswith(f"config.yaml: {section}: {word!r} is no id; use") and "\n" not in text
 
@@ -151,7 +157,7 @@ def test_no_reference_leads_elsewhere(key, word):
     entry = raw["experiments"]["copa_pair"]
     entry[key] = [word] if isinstance(entry.get(key), list) else word
     with pytest.raises(ConfigError, match="is no id") as error:
-        config.load(raw)
+        loader.load(raw)
     assert "\n" not in str(error.value)
 
 
@@ -181,21 +187,21 @@ def test_folders_and_addresses_of_config(key, value, words):
     raw = copy.deepcopy(RAW)
     raw["data"][key] = value
     with pytest.raises(ConfigError, match=re.escape(words)) as error:
-        config.load(raw)
+        loader.load(raw)
     assert str(error.value).startswith(f"config.yaml: data.{key}")
     raw["data"] = {
         "root": "../my data",
         "imagenet": "/far/away",
         "mirrors": {"mnist": "http://x/y"},
     }
-    assert config.load(raw).data.root == "../my data"
+    assert loader.load(raw).data.root == "../my data"
 
 
 @pytest.mark.parametrize("root", ["..", "../..", "../x/..", "/", "/tmp/../etc", "."])
 def test_no_sidecar_lies_outside_its_folder(root, tmp_path, monkeypatch):
     (tmp_path / "a/b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a/b")
-    place = sidecars.path_of(f"{root}/cifar10-test.safetensors")
+    place = job_records.path_of(f"{root}/cifar10-test.safetensors")
     assert os.path.normpath(place).startswith("results/provenance/")
 
 

@@ -2,14 +2,15 @@
 
 import hashlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from conftest import ROOT
-from gradleak import sidecars
+from conftest import PACKAGES, ROOT
+from gradleak.runtime import job_records
 
 KEYS = {
     "artifact",
@@ -38,7 +39,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from snakemake.iocontainers import Namedlist
-from gradleak.script import job
+from gradleak.runtime.job import job
 from gradleak.errors import DataError
 
 fails = sys.argv[1] == "fails"
@@ -62,7 +63,7 @@ def run(folder, how, code=JOB):
     return subprocess.run(
         [sys.executable, "-c", code, how],
         cwd=folder,
-        env={"PYTHONPATH": str(ROOT / "workflow"), "PATH": "/usr/bin:/bin"},
+        env={"PYTHONPATH": os.pathsep.join(PACKAGES), "PATH": "/usr/bin:/bin"},
         capture_output=True,
         text=True,
         check=False,
@@ -104,7 +105,7 @@ def test_a_failed_job_leaves_no_sidecar(tmp_path):
     ],
 )
 def test_sidecars_mirror_the_tree(artifact, place):
-    assert sidecars.path_of(artifact) == Path("results/provenance") / place
+    assert job_records.path_of(artifact) == Path("results/provenance") / place
 
 
 def test_the_checksum_of_a_folder_is_of_names_and_contents(tmp_path):
@@ -113,16 +114,16 @@ def test_the_checksum_of_a_folder_is_of_names_and_contents(tmp_path):
         folder.mkdir()
         for name in order:
             (folder / name).write_text(name)
-    assert sidecars.checksum(one) == sidecars.checksum(two)
+    assert job_records.checksum(one) == job_records.checksum(two)
     # As Snakemake does once the sidecar is written.
     (one / ".snakemake_timestamp").touch()
-    assert sidecars.checksum(one) == sidecars.checksum(two)
+    assert job_records.checksum(one) == job_records.checksum(two)
     (two / "b").rename(two / "c")
-    assert sidecars.checksum(one) != sidecars.checksum(two)
+    assert job_records.checksum(one) != job_records.checksum(two)
 
 
 def test_the_commit_is_told_where_git_knows_it():
-    found = sidecars.commit()
+    found = job_records.commit()
     if (ROOT / ".git").exists():
         assert len(found["commit"]) == 40
         assert found["changed"] in (True, False)
@@ -134,7 +135,7 @@ READ = """
 import sys
 from types import SimpleNamespace
 from snakemake.iocontainers import Namedlist
-from gradleak.script import job
+from gradleak.runtime.job import job
 
 given = SimpleNamespace(
     rule="reader", log=Namedlist(), wildcards=Namedlist(), output=Namedlist(), config={},

@@ -7,11 +7,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chains import chain, conv
-from gradleak import gradients
-from gradleak.gradients import capture, features_of
+from gradleak.client import capture as gradients
+from gradleak.client.capture import capture, features_of
 from gradleak.models.build import load
+from gradleak.models.dead_channels import live_channels
 from gradleak.models.initial import initial_weights
-from gradleak.models.silent import live_channels
 from gradleak.servers.mkor import MkorServer
 from mkor_cases import NAIVE, OURS, network
 

@@ -5,23 +5,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gradleak import config
-from gradleak.attacks.least_squares import OPTIMISERS, LayerProblem
-from gradleak.benchmarks import case, copa_settings, dense
-from gradleak.benchmarks.rgap import measured
-from gradleak.metrics.image import mse
+from benchmarks import case, copa_settings, dense
+from benchmarks.rgap import measured
+from gradleak.analysis.copa_index import layer_system
+from gradleak.attacks.closed_form.least_squares import OPTIMISERS, LayerProblem
+from gradleak.config import loader
 from gradleak.models.initial import initial_weights
-from gradleak.models.passes import deltas as true_deltas
-from gradleak.models.passes import margin_label
+from gradleak.models.numpy_autodiff import deltas as true_deltas
+from gradleak.models.numpy_autodiff import margin_label
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.structure import structural_rank
-from gradleak.security import layer_system
+from gradleak.scoring.metrics.image import mse
 from settings_files import whole
 
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).resolve().parents[1]
-CONFIG = config.load(whole())
+CONFIG = loader.load(whole())
 VARIANTS = [CONFIG.chain(f"cnn3_v{number}_tanh") for number in (1, 2, 3, 4)]
 # Variants 1 and 3 begin with layers of the same sizes.
 LAYERS = {layer.shape: (chain, layer) for chain in VARIANTS for layer in chain.convolutions}

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradleak.errors import DataError
-from gradleak.training.participation import Federated, chosen_number
-from gradleak.training.splits import split
+from gradleak.training.client_sampling import Federated, chosen_number
+from gradleak.training.partition import split
 
 LABELS = np.arange(900) % 3
 

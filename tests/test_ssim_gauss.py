@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.ndimage import correlate1d
 
-from gradleak.metrics.image import METRICS, of_paper, ssim, ssim_gauss
+from gradleak.scoring.metrics.image import METRICS, of_paper, ssim, ssim_gauss
 
 SIGMA, SIDE = 1.5, 11
 C1, C2 = 0.01**2, 0.03**2

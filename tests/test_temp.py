@@ -12,7 +12,7 @@ LINE = "MEDIUM, LARGE = 1_000_000, 30_000_000"
 @pytest.fixture
 def large(tree):
     """A tree in which COPA's networks count as large."""
-    path = tree / "workflow/gradleak/resources.py"
+    path = tree / "src/gradleak/pipeline/resources.py"
     text = path.read_text()
     assert text.count(LINE) == 1
     path.write_text(text.replace(LINE, "MEDIUM, LARGE = 100, 1_000"))

@@ -10,7 +10,7 @@ from faults_job import run
 LOADED = "import numpy, scipy.linalg, torch\n"
 BODY = """
 import json, threadpoolctl, torch
-from gradleak.artifacts import atomic
+from gradleak.runtime.artifacts import atomic
 with atomic("results/toy.csv") as temporary:
     pools = threadpoolctl.threadpool_info()
     temporary.write_text(json.dumps([torch.get_num_threads(), *(p["num_threads"] for p in pools)]))

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gradleak.artifacts import read_tensors
+from conftest import PACKAGES
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ArtifactError, ConfigError, DataError, NumericsError
 from gradleak.models import files, resnet
@@ -23,6 +23,7 @@ from gradleak.models.activations import Activation
 from gradleak.models.build import fast_layout, load, with_statistics
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
+from gradleak.runtime.artifacts import read_tensors
 from gradleak.training import learner, memory
 from gradleak.training.data import Images, divide
 from gradleak.training.engine import Trainer
@@ -222,7 +223,7 @@ def test_killed_training_goes_on_at_its_checkpoint(tmp_path):
     """SIGKILL in the middle: nothing half-written, and the end is the same."""
     path = tmp_path / "checkpoint.safetensors"
     here = Path(__file__).parent
-    code = KILLED.format(paths=[str(here), str(here.parents[0] / "workflow")])
+    code = KILLED.format(paths=[str(here), *PACKAGES])
     process = subprocess.Popen([sys.executable, "-c", code, str(path)])
     deadline = time.monotonic() + 120
     while not path.exists() and time.monotonic() < deadline:
@@ -259,7 +260,7 @@ t.trainer(chain=t.NARROW, parts=t.split(side=16), **t.PLAIN).run()
 
 def test_networks_train_on_a_cpu_without_avx512():
     here = Path(__file__).parent
-    code = TRAINED.format(paths=[str(here), str(here.parent / "workflow")])
+    code = TRAINED.format(paths=[str(here), *PACKAGES])
     environment = os.environ | {"ONEDNN_MAX_CPU_ISA": "AVX2"}
     done = subprocess.run(
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False

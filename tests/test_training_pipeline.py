@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from gradleak.artifacts import read_tensors
+from gradleak.runtime.artifacts import read_tensors
 
 SMOKE = ("--cores", "2", "--config", "scale=smoke", "--")
 FOLDER = "results/training/embedded-smoke/rgap_resnet18"

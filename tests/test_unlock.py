@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from gradleak.attacks.unlock import Unlock, tail_of
+from gradleak.attacks.closed_form.keylock_inversion import Unlock, tail_of
 from gradleak.errors import NumericsError
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec

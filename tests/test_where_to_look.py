@@ -4,14 +4,14 @@ import os
 
 import pytest
 
-from conftest import ROOT
+from conftest import PACKAGES
 
 TOY = f"""
 import sys
 from pathlib import Path
 
-sys.path.insert(0, {str(ROOT / "workflow")!r})
-from gradleak.run_output import ending
+sys.path[:0] = {list(PACKAGES)!r}
+from gradleak.pipeline.run_output import ending
 
 FIGURES = ["figures/one.pdf", "figures/two.pdf"]
 TABLES = ["results/tables/one.csv"]

@@ -37,7 +37,7 @@ rule gradient:
     params:
         experiment=ASK.experiment_settings,
         device=CONFIG.device,
-        code=code("gradleak.gradients"),
+        code=code("gradleak.client.capture"),
     message:
         "Compute the gradient of {wildcards.model}"
         " ({wildcards.experiment}, defence {wildcards.defence})"
@@ -188,7 +188,7 @@ rule security:
         **needs("security"),
     params:
         seeds=ASK.security_seeds,
-        code=code("gradleak.security"),
+        code=code("gradleak.analysis.copa_index"),
         software=SOFTWARE,
     message:
         "Compute c(M) of {wildcards.model} ({wildcards.experiment})"
@@ -212,7 +212,7 @@ rule rank_analysis:
     params:
         task=ASK.score_task,
         amounts=ASK.rank_amounts,
-        code=code("gradleak.rank_table"),
+        code=code("gradleak.analysis.rank_table"),
         software=SOFTWARE,
     message:
         "Analyse the rank of {wildcards.model} ({wildcards.experiment})"

@@ -1,5 +1,5 @@
 # Audits of users' networks: results/audit/{audit}/report.html for each entry of `audit`.
-from gradleak.auditing import rules as audit_rules
+from gradleak_audit import rules as audit_rules
 
 AUDITED = audit_rules.Audits(PATHS)
 AUDIT = "results/audit/{audit}/"
@@ -33,7 +33,7 @@ rule audit:
         scale=CONFIG.scale,
         device=CONFIG.device,
         listing=AUDITED.listing,
-        code=code("gradleak.auditing.entry", *audit_rules.METHODS),
+        code=code("gradleak_audit.from_config", *audit_rules.METHODS),
     message:
         "Audit {wildcards.audit}"
     script:
@@ -58,7 +58,7 @@ rule audit_report:
     resources:
         **needs.doubling(2000, 10),
     params:
-        code=code("gradleak.auditing.page"),
+        code=code("gradleak_audit.report.page"),
     message:
         "Write the page of the audit {wildcards.audit}"
     script:
@@ -85,7 +85,7 @@ rule audit_gate:
     params:
         limit=AUDITED.limit,
         baseline=AUDITED.baseline,
-        code=code("gradleak.auditing.gate"),
+        code=code("gradleak_audit.report.ci_gate"),
     message:
         "Hold the audit {wildcards.audit} against its limit"
     script:

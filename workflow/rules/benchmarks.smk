@@ -1,7 +1,7 @@
 # Measurements: speed against plain references, COPA's settings against each other. They take all
 # cores, so that nothing runs beside them, and are no part of `all`. How many there are is asked only
 # when one runs, for profiles that submit jobs set no number.
-from gradleak.benchmarks.rules import Benchmarks
+from benchmarks.rules import Benchmarks
 
 TIMED = Benchmarks(PATHS)
 SPEED_MODEL = "cnn3_v3_tanh"
@@ -99,7 +99,7 @@ rule speed:
         amounts=MEASURED,
         images=CONFIG.images,
         device=CONFIG.device,
-        code=code("gradleak.benchmarks.speed"),
+        code=code("benchmarks.speed"),
     message:
         "Measure speed and memory"
     script:
@@ -120,7 +120,7 @@ rule speed_pipeline:
     params:
         target=SPEED_TARGET,
         overrides={"images": "embedded", "scale": "smoke", "device": CONFIG.device},
-        code=code("gradleak.benchmarks.pipeline"),
+        code=code("benchmarks.pipeline"),
     message:
         "Measure a whole run"
     script:
@@ -140,7 +140,7 @@ rule threads:
     params:
         artifacts=THREADED,
         overrides=TIMED.few_overrides,
-        code=code("gradleak.benchmarks.threads"),
+        code=code("benchmarks.threads"),
     message:
         "Measure what a second thread gains"
     script:
@@ -169,7 +169,7 @@ rule copa_settings:
         seeds=TIMED.pair_seeds,
         default=TIMED.copa_default,
         images=CONFIG.images,
-        code=code("gradleak.benchmarks.copa_settings"),
+        code=code("benchmarks.copa_settings"),
     message:
         "Compare COPA's {wildcards.compared}"
     script:

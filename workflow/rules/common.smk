@@ -5,15 +5,16 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
+sys.path[:0] = [str(Path(workflow.basedir, "src")), str(workflow.basedir)]
 
-from gradleak import config as gradleak_config
-from gradleak import cleanup, registry, resources, shared_cache
+from gradleak.config import loader as gradleak_config
+from gradleak.pipeline import cleanup, resources, shared_cache
+from gradleak.settings import registry
 from gradleak.errors import GradleakError
 from gradleak.pipeline.inputs import Inputs, Needs
 from gradleak.pipeline.paths import Paths
-from gradleak.provenance import code_hash as code
-from gradleak.provenance import software
+from gradleak.runtime.provenance import code_hash as code
+from gradleak.runtime.provenance import software
 
 # Costly rules use Snakemake's shared cache, `cache: SHARED`, where --cache asks for it; without it
 # Snakemake would warn about each of them. A storage provider brings a cache of its own.
@@ -82,7 +83,7 @@ def beside_snakefile(path):
 
 def claims_of(paper):
     """Claims file of a paper."""
-    return beside_snakefile(f"workflow/claims/{paper}.yaml")
+    return beside_snakefile(f"papers/{paper}/claims.yaml")
 
 
 def beside(path, kind, suffix):

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
-sys.path.insert(0, str(Path(workflow.basedir) / "workflow"))
+sys.path[:0] = [str(Path(workflow.basedir, "src")), str(workflow.basedir)]
 
-from gradleak import config_file, lifetime
+from gradleak.config import yaml_checks
+from gradleak.runtime import signals
 from gradleak.errors import GradleakError
-from gradleak.run_output.handler import take_over
+from gradleak.pipeline.run_output.handler import take_over
 
-lifetime.interrupt_on_hangup()
+signals.interrupt_on_hangup()
 # Prints in Snakemake's place; None where Snakemake prints itself.
 OUTPUT = take_over(workflow)
 
@@ -22,6 +23,6 @@ CONFIG_FILE = "config.yaml" if Path("config.yaml").exists() else f"{workflow.bas
 if workflow.is_main_process:
     try:
         for path in [*workflow.configfiles, CONFIG_FILE]:
-            config_file.check(path)
+            yaml_checks.check(path)
     except GradleakError as error:
         raise WorkflowError(str(error)) from None

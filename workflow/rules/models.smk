@@ -19,7 +19,7 @@ rule targets:
         number=ASK.target_count,
         size=ASK.target_batch,
         images=CONFIG.images,
-        code=code("gradleak.targets"),
+        code=code("gradleak.data.targets"),
     message:
         "Choose the images {wildcards.targets}"
     script:
@@ -63,7 +63,7 @@ rule client:
     resources:
         **needs("client"),
     params:
-        code=code("gradleak.clients"),
+        code=code("gradleak.client.client_keys"),
     message:
         "Draw the key of client {wildcards.client} ({wildcards.model})"
     script:

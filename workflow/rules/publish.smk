@@ -1,12 +1,12 @@
 # What is made of all results: claims, the report, provenance, a supplement, a record; notebooks; and
 # what goes.
-from gradleak import config_file
-from gradleak.notebooks import rules as notebook_rules
-from gradleak.run_output import ending
+from gradleak.config import yaml_checks
+from gradleak.reporting.notebooks import rules as notebook_rules
+from gradleak.pipeline.run_output import ending
 
 CLAIMED = "results/claims.csv"
 # Settings files beside config.yaml.
-INCLUDED = [str(config_file.place(name)) for name in CONFIG.include]
+INCLUDED = [str(yaml_checks.place(name)) for name in CONFIG.include]
 PICTURES = [path.replace(".pdf", ".png") for path in FIGURES]
 CLAIMS = sorted(claims_of(paper) for paper in gradleak_config.PAPERS)
 for path in CLAIMS:
@@ -18,7 +18,7 @@ for path in CLAIMS:
 EXPLANATIONS = [
     str(path)
     for claims in map(Path, CLAIMS)
-    if (path := claims.parent / "explanations" / claims.name).exists()
+    if (path := claims.with_name("explanations.yaml")).exists()
 ]
 # Parts of pages, in workflow/report/.
 REPORT_PARTS = ("report.html.j2", "base.css", "report.css", "report.js")
@@ -121,7 +121,7 @@ rule provenance:
         made=["results/", "figures/"],
         pictured=PATHS.pictured,
         resolved=CONFIG.model_dump_json(exclude_unset=True),
-        code=code("gradleak.provenance_record"),
+        code=code("gradleak.reporting.provenance_record"),
     message:
         "Collect the provenance of all results: {output}"
     script:
@@ -148,7 +148,7 @@ rule archive:
         runtime=10,
     params:
         included=CONFIG.include,
-        code=code("gradleak.archive"),
+        code=code("gradleak.reporting.archive"),
     message:
         "Pack {output}"
     script:
@@ -172,7 +172,7 @@ rule record:
         mem_mb=1000,
         runtime=10,
     params:
-        code=code("gradleak.recording"),
+        code=code("gradleak.reporting.recording"),
     message:
         "Record this run: {output}"
     script:

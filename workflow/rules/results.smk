@@ -1,5 +1,5 @@
 # Figures and tables: the entries of papers/*/results.yaml.
-from gradleak.results import rules as result_rules
+from gradleak.pipeline.results import rules as result_rules
 
 try:
     RESULTS = result_rules.read(Path(workflow.basedir, "papers"), PATHS, claims_of)
@@ -94,7 +94,7 @@ rule inconspicuous:
     params:
         servers=RESULTS.compared_servers,
         samples=RESULTS.compared_samples,
-        code=code("gradleak.inconspicuous"),
+        code=code("papers.mkor.inconspicuous"),
         software=SOFTWARE,
     message:
         "Measure how far {wildcards.model} sent by servers differs from an honest one"

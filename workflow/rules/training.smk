@@ -104,7 +104,7 @@ rule generator:
         # Not outputs: a curve that BigGAN does not have, and what a killed job leaves to go on from.
         curve=PATHS.generator.replace(".safetensors", ".curve.csv"),
         checkpoints=PATHS.generator.replace(".safetensors", ".checkpoints"),
-        code=code("gradleak.generators.make"),
+        code=code("gradleak.training.generators.make"),
         software=SOFTWARE,
     message:
         "Train the generator {wildcards.generator}"

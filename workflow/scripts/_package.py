@@ -1,4 +1,4 @@
-"""Puts workflow/ first on the path, so that `import gradleak` finds this checkout's package.
+"""Puts src/ and the source tree first on the path, so that imports find this checkout's packages.
 
 Snakemake puts a script's own folder on the path wherever the script runs: in the environment, in
 a conda or container job, on a cluster node. Importing this file is thus the one way that works in
@@ -9,8 +9,9 @@ every script, so that a signal during the others, which take seconds, ends the j
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "src"), str(ROOT)]
 
-from gradleak import lifetime
+from gradleak.runtime import signals  # noqa: E402
 
-lifetime.end_on_signals()
+signals.end_on_signals()

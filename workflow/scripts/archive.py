@@ -4,12 +4,12 @@ import _package  # isort: split
 
 from pathlib import Path
 
-from gradleak import archive
-from gradleak.script import job
+from gradleak.reporting import archive
+from gradleak.runtime.job import job
 
 with job(snakemake, altered=True):
     given = snakemake.input
     sources = {"config.yaml": given.config, "requirements.lock": given.lock}
     sources |= dict(zip(snakemake.params.included, given.included, strict=True))
-    sources |= {f"workflow/claims/{Path(path).name}": path for path in given.claims}
+    sources |= {f"papers/{Path(path).parent.name}/claims.yaml": path for path in given.claims}
     archive.write(snakemake.output[0], given.provenance, given.results, sources)

@@ -1,10 +1,10 @@
 """Writes the reconstructions of one attack on one gradient file."""
 
 import _package
-from gradleak import targets
-from gradleak.attacks import starts
-from gradleak.attacks.run import attack_all
-from gradleak.script import job
+from gradleak.attacks.optimization import initialization
+from gradleak.attacks.runner import attack_all
+from gradleak.data import targets
+from gradleak.runtime.job import job
 from gradleak.servers.secret import Secrets
 
 with job(snakemake) as log:
@@ -13,9 +13,9 @@ with job(snakemake) as log:
     secret, generator = snakemake.input.get("secret"), snakemake.input.get("generator")
     begin = None
     if first:
-        begin = starts.FromReconstruction(first[0], settings.get("answer", "answer"))
+        begin = initialization.FromReconstruction(first[0], settings.get("answer", "answer"))
     if own_images:
-        begin = starts.OfOneClass(targets.read(own_images[0]))
+        begin = initialization.OfOneClass(targets.read(own_images[0]))
     results = attack_all(
         snakemake.input.model,
         snakemake.input.gradient,

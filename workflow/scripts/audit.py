@@ -1,12 +1,13 @@
 """Writes what an audit of one network found, its pictures, and what varies from run to run."""
 
 import _package
-from gradleak.auditing import entry, files
-from gradleak.script import job
+from gradleak.runtime.job import job
+from gradleak_audit import from_config
+from gradleak_audit.report import files
 
 with job(snakemake) as log:
     params = snakemake.params
-    found = entry.audit(
+    found = from_config.audit(
         params.name,
         params.settings,
         dataset=next(iter(snakemake.input.get("dataset", [])), None),

@@ -1,13 +1,13 @@
 """Ends with an error if a network leaks more than it may."""
 
 import _package
-from gradleak.artifacts import atomic
-from gradleak.auditing import files, gate
-from gradleak.script import job
+from gradleak.runtime.artifacts import atomic
+from gradleak.runtime.job import job
+from gradleak_audit.report import ci_gate, files
 
 with job(snakemake) as log:
     baseline = snakemake.params.baseline
-    told = gate.check(
+    told = ci_gate.check(
         files.read(snakemake.input.result),
         snakemake.params.limit,
         files.read(baseline) if baseline else None,

@@ -4,9 +4,9 @@ import _package  # isort: split
 
 import pandas as pd
 
-from gradleak.artifacts import write_csv
 from gradleak.claims import Evidence, evaluate, load_all
-from gradleak.script import job
+from gradleak.runtime.artifacts import write_csv
+from gradleak.runtime.job import job
 
 with job(snakemake):
     files = snakemake.input

@@ -1,8 +1,8 @@
 """Removes intermediate files of the current images and scale."""
 
 import _package
-from gradleak import cleanup
-from gradleak.script import job
+from gradleak.pipeline import cleanup
+from gradleak.runtime.job import job
 
 with job(snakemake) as log:
     said = cleanup.words(cleanup.remove(snakemake.params.folders))

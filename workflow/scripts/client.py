@@ -1,12 +1,12 @@
 """Writes what a client keeps of a locked model: its key, and the lock it starts with."""
 
 import _package
-from gradleak import clients
+from gradleak.client import client_keys
 from gradleak.models import files
-from gradleak.script import job
+from gradleak.runtime.job import job
 
 with job(snakemake):
-    clients.create(
+    client_keys.create(
         snakemake.output[0],
         int(snakemake.wildcards.client),
         files.read(snakemake.input[0]),

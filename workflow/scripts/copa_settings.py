@@ -4,11 +4,11 @@ import _package  # isort: split
 
 import pandas as pd
 
-from gradleak import targets
-from gradleak.artifacts import write_csv
-from gradleak.attacks.run import Views
-from gradleak.benchmarks import copa_settings as settings
-from gradleak.script import job
+from benchmarks import copa_settings as settings
+from gradleak.attacks.runner import Views
+from gradleak.data import targets
+from gradleak.runtime.artifacts import write_csv
+from gradleak.runtime.job import job
 
 with job(snakemake):
     params, given = snakemake.params, snakemake.input

@@ -1,12 +1,13 @@
 """Writes what clients share after a defence."""
 
 import _package
-from gradleak import clients, gradient_files, targets
-from gradleak.artifacts import write_tensors
-from gradleak.defences import apply
-from gradleak.defences import base as defences
+from gradleak.client import client_keys, gradient_files
+from gradleak.client.defences import apply
+from gradleak.client.defences import base as defences
+from gradleak.data import targets
 from gradleak.models import files
-from gradleak.script import job
+from gradleak.runtime.artifacts import write_tensors
+from gradleak.runtime.job import job
 
 with job(snakemake):
     params = snakemake.params
@@ -18,7 +19,7 @@ with job(snakemake):
         tensors,
         metadata,
         defences.build(params.defence),
-        clients.sharing(snakemake.input.get("client")),
+        client_keys.sharing(snakemake.input.get("client")),
     )
     settings = metadata["provenance"]["settings"] | {"defence": params.defence}
     metadata["provenance"] = {"settings": settings}

@@ -2,7 +2,7 @@
 
 import _package
 from gradleak.data import official
-from gradleak.script import job
+from gradleak.runtime.job import job
 
 with job(snakemake):
     official.download(snakemake.output.marker, snakemake.wildcards.dataset, snakemake.params.mirror)

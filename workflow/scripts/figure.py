@@ -4,8 +4,8 @@ import _package  # isort: split
 
 from importlib import import_module
 
-from gradleak.figures import style
-from gradleak.script import job
+from gradleak.plotting import style
+from gradleak.runtime.job import job
 
 with job(snakemake):
     params = snakemake.params

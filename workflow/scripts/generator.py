@@ -2,8 +2,8 @@
 
 import _package
 from gradleak.data import arrays, catalogue
-from gradleak.generators.make import convert_biggan, train_vae
-from gradleak.script import job
+from gradleak.runtime.job import job
+from gradleak.training.generators.make import convert_biggan, train_vae
 
 with job(snakemake) as log:
     params, output, settings = snakemake.params, snakemake.output, snakemake.params.settings

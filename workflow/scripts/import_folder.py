@@ -2,7 +2,7 @@
 
 import _package
 from gradleak.data import own_folder
-from gradleak.script import job
+from gradleak.runtime.job import job
 
 with job(snakemake):
     own_folder.write(

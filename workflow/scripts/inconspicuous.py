@@ -1,10 +1,11 @@
 """Writes what a client sees of the weights that servers send."""
 
 import _package
-from gradleak import inconspicuous, targets
-from gradleak.artifacts import write_rows
+from gradleak.data import targets
 from gradleak.models import files
-from gradleak.script import job
+from gradleak.runtime.artifacts import write_rows
+from gradleak.runtime.job import job
+from papers.mkor import inconspicuous
 
 with job(snakemake):
     rows = inconspicuous.table(

@@ -2,7 +2,7 @@
 
 import _package
 from gradleak.models.create import create
-from gradleak.script import job
+from gradleak.runtime.job import job
 
 with job(snakemake):
     params = snakemake.params

@@ -1,8 +1,8 @@
 """Writes reconstructions that are made from others: denoised, or chosen among attacks."""
 
 import _package
-from gradleak import registry
-from gradleak.script import job
+from gradleak.runtime.job import job
+from gradleak.settings import registry
 
 with job(snakemake) as log:
     settings = snakemake.params.settings

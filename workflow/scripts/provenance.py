@@ -1,11 +1,11 @@
 """Writes what all results were made from."""
 
 import _package
-from gradleak.artifacts import write_json
-from gradleak.provenance_chain import Layout
-from gradleak.provenance_record import make
-from gradleak.script import job
-from gradleak.sections import Config
+from gradleak.config.schema import Config
+from gradleak.reporting.provenance_chain import Layout
+from gradleak.reporting.provenance_record import make
+from gradleak.runtime.artifacts import write_json
+from gradleak.runtime.job import job
 
 with job(snakemake, altered=True):
     params = snakemake.params

@@ -1,10 +1,11 @@
 """Writes the rank analysis of one model, group or family, layer by layer."""
 
 import _package
-from gradleak import rank_table, targets
-from gradleak.artifacts import write_csv
+from gradleak.analysis import rank_table
+from gradleak.data import targets
 from gradleak.models import files
-from gradleak.script import job
+from gradleak.runtime.artifacts import write_csv
+from gradleak.runtime.job import job
 
 with job(snakemake):
     table = rank_table.table(

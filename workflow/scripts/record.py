@@ -1,8 +1,8 @@
 """Writes what docs/results keeps of a run."""
 
 import _package
-from gradleak import recording
-from gradleak.script import job
+from gradleak.reporting import recording
+from gradleak.runtime.job import job
 
 with job(snakemake, altered=True):
     given = snakemake.input

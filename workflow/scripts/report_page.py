@@ -5,7 +5,7 @@ import _package  # isort: split
 from pathlib import Path
 
 from gradleak.reporting import page
-from gradleak.script import job
+from gradleak.runtime.job import job
 
 with job(snakemake):
     files = snakemake.input

@@ -4,8 +4,8 @@ A script named notebook.py would be what nbconvert imports as the package of tha
 """
 
 import _package
-from gradleak.notebooks import execute, page, source
-from gradleak.script import job
+from gradleak.reporting.notebooks import execute, page, source
+from gradleak.runtime.job import job
 
 with job(snakemake):
     path = snakemake.input.notebook

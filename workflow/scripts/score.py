@@ -1,10 +1,11 @@
 """Writes the scores of one reconstruction file."""
 
 import _package
-from gradleak import scores, scores_fedkl, targets
-from gradleak.artifacts import write_rows
+from gradleak.data import targets
 from gradleak.models import files
-from gradleak.script import job
+from gradleak.runtime.artifacts import write_rows
+from gradleak.runtime.job import job
+from gradleak.scoring import scores, scores_fedkl
 
 with job(snakemake):
     given = (

@@ -1,13 +1,14 @@
 """Writes ranks and c(M) of one model or family, layer by layer."""
 
 import _package
-from gradleak import security, targets
-from gradleak.artifacts import write_csv
+from gradleak.analysis import copa_index
+from gradleak.data import targets
 from gradleak.models import files
-from gradleak.script import job
+from gradleak.runtime.artifacts import write_csv
+from gradleak.runtime.job import job
 
 with job(snakemake):
-    table = security.index_table(
+    table = copa_index.index_table(
         files.read(snakemake.input.model),
         targets.read(snakemake.input.targets),
         seeds=snakemake.params.seeds,

@@ -2,7 +2,7 @@
 
 import _package
 from gradleak.models import files
-from gradleak.script import job
+from gradleak.runtime.job import job
 from gradleak.servers.base import create
 
 with job(snakemake):

@@ -2,9 +2,9 @@
 
 import _package  # isort: split
 
-from gradleak.artifacts import read_csv, write_csv
-from gradleak.benchmarks import speed
-from gradleak.script import job
+from benchmarks import speed
+from gradleak.runtime.artifacts import read_csv, write_csv
+from gradleak.runtime.job import job
 
 with job(snakemake) as log:
     rows = []

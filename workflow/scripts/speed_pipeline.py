@@ -4,9 +4,9 @@ import _package  # isort: split
 
 import pandas as pd
 
-from gradleak.artifacts import write_csv
-from gradleak.benchmarks import pipeline
-from gradleak.script import job
+from benchmarks import pipeline
+from gradleak.runtime.artifacts import write_csv
+from gradleak.runtime.job import job
 
 with job(snakemake):
     rows = pipeline.overhead_rows(snakemake.params.target, snakemake.params.overrides)

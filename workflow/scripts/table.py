@@ -4,8 +4,8 @@ import _package  # isort: split
 
 from importlib import import_module
 
-from gradleak.artifacts import write_csv
-from gradleak.script import job
+from gradleak.runtime.artifacts import write_csv
+from gradleak.runtime.job import job
 
 with job(snakemake):
     params = snakemake.params

@@ -1,9 +1,8 @@
 """Writes a target set: the images under attack."""
 
 import _package
-from gradleak import targets
-from gradleak.data import arrays, catalogue
-from gradleak.script import job
+from gradleak.data import arrays, catalogue, targets
+from gradleak.runtime.job import job
 
 with job(snakemake):
     params = snakemake.params

@@ -1,9 +1,9 @@
 """Writes what a second thread gains jobs of each kind."""
 
 import _package
-from gradleak.artifacts import write_rows
-from gradleak.benchmarks import threads
-from gradleak.script import job
+from benchmarks import threads
+from gradleak.runtime.artifacts import write_rows
+from gradleak.runtime.job import job
 
 with job(snakemake):
     rows = threads.compare(snakemake.params.overrides, snakemake.params.artifacts)

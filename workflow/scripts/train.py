@@ -4,10 +4,10 @@ import _package  # isort: split
 
 from pathlib import Path
 
-from gradleak import clients
+from gradleak.client import client_keys
 from gradleak.data import arrays, catalogue
 from gradleak.models import files
-from gradleak.script import job
+from gradleak.runtime.job import job
 from gradleak.training import run, run_federated
 
 with job(snakemake) as log:
@@ -31,6 +31,6 @@ with job(snakemake) as log:
         images=params.images,
         provenance={"settings": settings, "seeds": params.seeds},
         code=params.code,
-        clients=[clients.read(path) for path in snakemake.input.get("clients", [])],
+        clients=[client_keys.read(path) for path in snakemake.input.get("clients", [])],
     )
     log.info("%s", Path(output.summary).read_text(encoding="utf-8"))

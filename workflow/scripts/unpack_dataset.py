@@ -5,7 +5,7 @@ import _package  # isort: split
 from pathlib import Path
 
 from gradleak.data import official
-from gradleak.script import job
+from gradleak.runtime.job import job
 
 with job(snakemake):
     official.unpack(

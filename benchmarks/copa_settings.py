@@ -1,0 +1,137 @@
+"""COPA's optimisers, initializations and pull-backs, compared on the same gradients."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gradleak.attacks.base import AttackerView
+from gradleak.attacks.closed_form.copa import Copa
+from gradleak.attacks.runner import run_seed
+from gradleak.claims import load
+from gradleak.claims.paper import printed_runs
+from gradleak.data.targets import TargetSet
+from gradleak.errors import NumericsError
+from gradleak.runtime.progress import progress
+from gradleak.scoring.metrics.image import mse
+
+Settings = dict[str, Any]
+# Limits that let each converge if it can. Adam never does: it gets the 8,000 steps of the
+# authors' later work; a step of Levenberg-Marquardt takes up to 150 products with U and U^T.
+LIMITS = {"lbfgs": 500, "levenberg_marquardt": 100, "adam": 8000}
+# A `hidden_spread` of NaN marks an unused one.
+STARTS = [
+    {"start": start, "hidden_spread": spread, "pull_back": pull_back}
+    for start, spread, pull_back in (
+        ("random", 0.05, "appendix_b"),
+        ("random", 0.2, "appendix_b"),
+        ("random", 0.5, "appendix_b"),
+        ("rgap", np.nan, "appendix_b"),
+        ("random", 0.05, "algorithm_1"),
+        ("rgap", np.nan, "algorithm_1"),
+    )
+]
+OPTIMISERS = [{"optimiser": name, "iterations": limit} for name, limit in LIMITS.items()]
+
+
+def attempts(
+    todo: Collection[tuple[AttackerView, int, int]],
+    originals: TargetSet,
+    default: Settings,
+    changes: Sequence[Settings],
+) -> pd.DataFrame:
+    """Run COPA with each of `changes` on each gradient of one image.
+
+    Parameters
+    ----------
+    todo
+        View, seed and batch of each gradient, as in `gradleak.attacks.runner.Views`.
+    default
+        Settings of `Copa`, the entry ``copa`` of ``attacks`` without its method.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A row for each run with its change; NaN in `residual`, `mse` and `steps` if it failed.
+        `residual` is the largest ||U a(Y) − V|| / ||V|| of the layers behind another convolution
+        (eq. 5 or 7, its penalty included), 0 for a network with one convolution; `steps` is the
+        sum of their iterations.
+    """
+    rows = []
+    for number, change in enumerate(changes):
+        attack = Copa(**default | {key: value for key, value in change.items() if value == value})
+        for view, seed, batch in progress(todo, f"images, {' '.join(map(str, change.values()))}"):
+            row = {"change": number, **change, "name": originals.names[batch]}
+            begin = time.perf_counter()
+            try:
+                found = attack.run(view, run_seed(seed, batch))
+            except NumericsError:
+                row |= dict.fromkeys(("residual", "mse", "steps"), np.nan)
+                found = None
+            row["seconds"] = time.perf_counter() - begin
+            if found is not None:
+                hidden = [facts for facts in found.layers if facts.equation in ("5", "7")]
+                row["residual"] = max((facts.residual for facts in hidden), default=0.0)
+                row["mse"] = mse(originals.inputs(batch)[0], found.image)
+                row["steps"] = float(sum(facts.iterations for facts in hidden))
+            rows.append(row)
+    return pd.DataFrame(rows).replace([np.inf, -np.inf], np.nan)
+
+
+def geometric_mean(values: pd.Series) -> float:
+    """exp(mean(log(values))), ignoring missing values; NaN if there are no others."""
+    return float(np.exp(np.log(values.clip(lower=np.finfo(float).tiny)).mean()))
+
+
+def _missing(values: pd.Series) -> int:
+    return int(values.isna().sum())
+
+
+def optimisers(model: str, default: Settings, found: pd.DataFrame) -> pd.DataFrame:
+    """Row for each optimiser from `attempts`, with the columns of docs/speed.md."""
+    rows = found.groupby("change").agg(
+        optimiser=("optimiser", "first"),
+        default=("optimiser", "first"),
+        limit=("iterations", "first"),
+        runs=("name", "size"),
+        failed=("mse", _missing),
+        relative_residual=("residual", "median"),
+        mse=("mse", geometric_mean),
+        steps=("steps", "median"),
+        seconds=("seconds", "median"),
+    )
+    rows.insert(0, "model", model)
+    return rows.assign(default=rows["optimiser"] == default["optimiser"])
+
+
+def starts(
+    model: str, default: Settings, found: pd.DataFrame, printed: pd.DataFrame
+) -> pd.DataFrame:
+    """Row for each initialization and image from `attempts`; `printed` is from `paper_values`."""
+    keys = list(STARTS[0])
+    groups = found.groupby(["change", "name"], sort=False)
+    rows = groups[keys].first().assign(default=False)
+    rows["default"] = (rows[keys] == [default[key] for key in keys]).all(axis=1)
+    rows = rows.join(
+        groups["mse"].agg(
+            runs="size", failed=_missing, mse=geometric_mean, lowest="min", highest="max"
+        )
+    ).reset_index("name")
+    rows.insert(0, "model", model)
+    return rows.assign(paper_mse=[paper_value(printed, model, name) for name in rows["name"]])
+
+
+def paper_value(printed: pd.DataFrame, model: str, name: str) -> float:
+    """Return Table 2's MSE of COPA without denoising for one model and image, or NaN."""
+    same = printed[["attack", "model", "name"]].eq(["copa", model, name]).all(axis=1)
+    return float(printed.loc[same, "value"].iloc[0]) if same.any() else np.nan
+
+
+def paper_values(claims_path: str) -> pd.DataFrame:
+    """MSEs that the paper prints, from its claims file."""
+    printed = printed_runs(load(claims_path))
+    return printed[printed["metric"] == "mse"]

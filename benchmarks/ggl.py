@@ -1,0 +1,107 @@
+"""Speed of GGL's population in batches against one candidate after the other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from benchmarks.runner import Facts, in_turns, row
+from benchmarks.searches import PASSES, SEEN, PlainClient, Settings, stored
+from gradleak.attacks.base import AttackerView
+from gradleak.attacks.optimization.engine.candidate_distances import Population
+from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
+from gradleak.attacks.optimization.engine.search_batch import Members
+from gradleak.client.capture import pick_device
+
+# Distances of a population of candidates (P, 1, C, H, W), (P,).
+Distances = Callable[[torch.Tensor], torch.Tensor]
+
+
+def batched(view: AttackerView, size: int, device: torch.device) -> Distances:
+    """Evaluate `size` candidates together, as the attack does."""
+    return Population(_member(view, device), size).distances
+
+
+def single(view: AttackerView, device: torch.device) -> Distances:
+    """Evaluate one candidate at a time with the same code."""
+    population = Population(_member(view, device), 1)
+
+    def distances(images: torch.Tensor) -> torch.Tensor:
+        return torch.cat([population.distances(image[None]) for image in images])
+
+    return distances
+
+
+def reference(view: AttackerView, device: torch.device) -> Distances:
+    """Evaluate one candidate at a time by automatic differentiation, the straightforward way."""
+    client, label = PlainClient(view, device=device), torch.tensor(view.labels, device=device)
+    norm = torch.stack([target.square().sum() for target in client.shared]).sum()
+
+    def distance(image: torch.Tensor) -> torch.Tensor:
+        return client.distance(client.gradient(image, label, graph=False)) / norm
+
+    return lambda images: torch.stack([distance(image) for image in images])
+
+
+def _member(view: AttackerView, device: torch.device) -> Members:
+    """Optimisation for the image of a view, in evaluation mode."""
+    network = BranchGradients(view.chain, view.weights, view.loss, mode="evaluation", device=device)
+    squares = [np.sum(value.astype(np.float64) ** 2) for value in view.gradients.values()]
+    scale = 1.0 / np.sqrt(sum(squares))
+    scaled = {name: scale * value for name, value in view.gradients.items()}
+    start = network.tensor(np.zeros((1, 1, *view.chain.input)))
+    return Members(
+        network,
+        network.targets([scaled]),
+        network.tensor(np.array([scale])),
+        torch.tensor([view.labels], device=device),
+        start,
+        network.tensor(np.zeros((1, 1, view.chain.classes))),
+        torch.zeros((1, 2), dtype=torch.long, device=device),
+    )
+
+
+def population_row(given: Settings, *, population: int, rounds: int = 2, device: str) -> Facts:
+    """Seconds for the gradient distance of a candidate, in batches and one at a time.
+
+    Errors are the mean distance; the note has the largest relative difference of a candidate's two.
+    """
+    options: Settings = {"given": given, "population": population, "device": device}
+    sides = ("ours", "single", "reference")
+    mine, alone, theirs = in_turns("ggl:timed", sides, rounds=rounds, **options)
+    ours, plain = np.array(mine["distances"]), np.array(theirs["distances"])
+    difference = np.max(np.abs(ours - plain) / plain)
+    note = (
+        f"a candidate of {population}, float32 on {mine['device']}, one thread each, best of "
+        f"{rounds}; together against torch.autograd.grad one after the other; one after the other "
+        f"by the same code {alone['seconds']:.2g} s; initial weights with running statistics, "
+        f"evaluation mode; largest relative difference {float(difference):.1e}"
+    )
+    return row(f"GGL {mine['chain']}, a candidate", mine, theirs, note)
+
+
+def timed(side: str, given: Settings, population: int, device: str) -> Facts:
+    """One side in this process; candidates are images, evaluated on another image's gradient."""
+    found, chosen = stored(**given, count=max(PASSES * SEEN, population + 1)), pick_device(device)
+    view = found.case(1).views[0]
+    sides: dict[str, Callable[[], Distances]] = {
+        "ours": lambda: batched(view, population, chosen),
+        "single": lambda: single(view, chosen),
+        "reference": lambda: reference(view, chosen),
+    }
+    distances = sides[side]()
+    candidates = torch.from_numpy(found.inputs[1 : population + 1, None]).to(chosen)
+    # Warm up: kernels are chosen in the first pass.
+    distances(candidates)
+    begin = time.perf_counter()
+    values = distances(candidates).cpu().double().numpy()
+    return {
+        "seconds": (time.perf_counter() - begin) / len(candidates),
+        "error": float(values.mean()),
+        "distances": values,
+        "chain": view.chain.name,
+        "device": chosen.type,
+    }

@@ -1,0 +1,205 @@
+"""Speed of MKOR: inversion against the gradient's own time and a loop, memory of large batches."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+
+from benchmarks.runner import Facts, measure, row
+from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.attacks.mkor.attack import Mkor
+from gradleak.attacks.mkor.features import describers, grid
+from gradleak.attacks.mkor.pixels import Layout
+from gradleak.client.capture import capture
+from gradleak.client.defences.base import Client
+from gradleak.client.defences.soteria import Soteria
+from gradleak.data.targets import Images, TargetSet, read
+from gradleak.models import files
+from gradleak.models.chain import Chain
+from gradleak.servers.plan import Plan, plan
+from gradleak.servers.secret import Secrets
+
+REPEATS = 3
+# Labels that the plain loop processes; its time is extrapolated.
+LOOPED = 2
+
+
+@dataclass(frozen=True)
+class Sent:
+    """First seed of a model file, and the first images of a target set's first batch."""
+
+    chain: Chain
+    weights: dict[str, np.ndarray]
+    targets: TargetSet
+
+    def gradient(self, inputs: Images, **options: Any) -> dict[str, np.ndarray]:
+        """Gradient of the batch in float32 on the CPU."""
+        options |= {"precision": "float32", "device": torch.device("cpu")}
+        return capture(self.chain, self.weights, inputs, self.targets.labels[0], **options)
+
+
+def sent(model: str, targets: str, images: int | None = None) -> Sent:
+    """Read a model file and a target set, of which at most `images` are taken."""
+    models, chosen = files.read(model), read(targets)
+    first = replace(chosen, images=chosen.images[:1, :images], labels=chosen.labels[:1, :images])
+    return Sent(models.chains[0], models.of(models.chains[0], 0), first)
+
+
+def rows(
+    model: str, secret: str, targets: str, *, loss: str, images: int, threads: int
+) -> list[Facts]:
+    """Time the gradient of one batch, its inversion as published, and a plain loop for the same.
+
+    `model`, `secret` and `targets` are files: weights sent and kept by an MKOR server, and the
+    batch. All parts use `threads`, since PyTorch and NumPy benefit alike.
+    """
+    view, gradient_s = _seen(model, secret, targets, loss, images, threads)
+    first, found = _inversion(Mkor(), view, gradient_s, "", threads)
+    chain, kept = view.chain, view.secret
+    assert kept is not None
+    paths = plan(chain, kept.settings.get("shifts"))
+    # Recompute one class's features from its image, as input of the loop.
+    features = kept.values["references"][:2]
+    values = describers(chain, view.weights, paths, kept, features)
+    _, loop_s = _timed(lambda: loop(chain, paths, values[:LOOPED]))
+    loop_s *= len(found.classes) / min(LOOPED, len(values))
+    note = (
+        f"{_words(view, threads)}; a loop over labels and pixels for eq. (17) to (19) alone, timed "
+        f"on {LOOPED} labels and multiplied"
+    )
+    ours, plain = {"seconds": first["ours_s"]}, {"seconds": loop_s}
+    return [first, row(f"MKOR {chain.name} against a loop", ours, plain, note)]
+
+
+def cross_entropy_row(model: str, secret: str, targets: str, *, images: int, threads: int) -> Facts:
+    """Time ours: all rows of the first layer under cross-entropy. Parameters as of `rows`."""
+    seen = _seen(model, secret, targets, "cross_entropy", images, threads)
+    return _inversion(Mkor(rows="all"), *seen, ", cross-entropy, rows: all", threads)[0]
+
+
+def _seen(
+    model: str, secret: str, targets: str, loss: str, images: int, threads: int
+) -> tuple[AttackerView, float]:
+    """View of a malicious server on a batch, and the seconds that the gradient took."""
+    torch.set_num_threads(threads)
+    given = sent(model, targets, images)
+    inputs = given.targets.inputs(0)
+    shared, seconds = _timed(lambda: given.gradient(inputs, loss=loss))
+    view = AttackerView(
+        given.chain,
+        given.weights,
+        shared,
+        None,
+        0.0,
+        1.0,
+        loss,
+        given.targets.size,
+        secret=Secrets.read(secret).of(given.chain.name, 0),
+        fingerprint=files.fingerprint(given.weights),
+    )
+    return view, seconds
+
+
+def _inversion(
+    attack: Mkor, view: AttackerView, gradient_s: float, kind: str, threads: int
+) -> tuple[Facts, Reconstruction]:
+    """Row of an inversion beside its gradient, and the reconstruction."""
+    found, seconds = _timed(lambda: attack.run(view, 0), REPEATS)
+    share = 100 * seconds / gradient_s
+    return row(
+        f"MKOR {view.chain.name}{kind} against its gradient",
+        {"seconds": seconds},
+        {"seconds": gradient_s},
+        f"{_words(view, threads)}; inversion takes {share:.2g} % of the gradient's time",
+    ), found
+
+
+def _words(view: AttackerView, threads: int) -> str:
+    height, width = view.chain.input[1:]
+    return f"{view.batch} images of {height}x{width}, {threads} threads"
+
+
+def soteria_row(model: str, targets: str, *, threads: int) -> Facts:
+    """Time Soteria's pruning of one batch against the gradient that it defends."""
+    torch.set_num_threads(threads)
+    given = sent(model, targets)
+    inputs, labels = given.targets.inputs(0), given.targets.labels[0]
+    shared, gradient_s = _timed(lambda: given.gradient(inputs), REPEATS)
+    client = Client(given.chain, given.weights, inputs, labels)
+    _, soteria_s = _timed(lambda: Soteria().apply(client, shared, 0))
+    return row(
+        f"gradient of {given.chain.name} against Soteria",
+        {"seconds": gradient_s},
+        {"seconds": soteria_s},
+        f"{len(inputs)} images, {threads} threads; Soteria takes {soteria_s / gradient_s:.3g} "
+        "times the gradient's own time",
+    )
+
+
+def memory_row(model: str, targets: str, *, images: int, threads: int) -> Facts:
+    """Peak memory of the gradient of a large batch, which is processed in parts.
+
+    `reference_mib` is the size of the activations of the whole batch at once, by their number.
+    """
+    options = {"model": model, "targets": targets, "images": images}
+    found = measure("mkor:timed", threads=threads, **options)
+    return row(
+        f"gradient of {found['images']} images, {found['chain']}",
+        {"seconds": found["seconds"], "mib": found["peak_mib"]},
+        {"seconds": math.nan, "mib": found["at_once_mib"]},
+        f"classifier's gradient, in parts, {threads} threads; peak of the whole process "
+        f"{found['peak_mib'] / 1024:.2g} GiB",
+    )
+
+
+def timed(model: str, targets: str, images: int) -> Facts:
+    """Capture the classifier's gradient of a batch in this process, which never holds all of it."""
+    given = sent(model, targets, images)
+    batch = given.targets.batch(0)
+    _, seconds = _timed(lambda: given.gradient(batch, kept="classifier"))
+    layers, count = given.chain.convolutions, len(batch)
+    values = sum(layer.shape.filters * layer.shape.positions for layer in layers)
+    return {
+        "chain": given.chain.name,
+        "images": count,
+        "seconds": seconds,
+        "at_once_mib": 4 * values * count / 2**20,
+    }
+
+
+def _timed(what: Callable[[], Any], repeats: int = 1) -> tuple[Any, float]:
+    """Return value, and the best time of several repeats."""
+    best = math.inf
+    for _ in range(repeats):
+        begin = time.perf_counter()
+        out = what()
+        best = min(best, time.perf_counter() - begin)
+    return out, best
+
+
+def loop(chain: Chain, paths: Plan, values: np.ndarray) -> np.ndarray:
+    """Eq. (17) to (19) implemented literally, label after label and pixel after pixel.
+
+    `paths` are MKOR's in the network, `values` describers (B, channels, H, W).
+    """
+    regions = Layout(paths, grid(chain), chain.input[0]).regions(values)
+    height, width = chain.input[1:]
+    out = np.empty((len(values), chain.input[0], height, width))
+    for label in range(len(values)):
+        for y in range(height):
+            rows_ = (regions.starts[0] <= y) & (y < regions.starts[0] + regions.side)
+            for x in range(width):
+                columns = (regions.starts[1] <= x) & (x < regions.starts[1] + regions.side)
+                if not rows_.any() or not columns.any():
+                    out[label, :, y, x] = np.nan
+                    continue
+                upper = regions.upper[label][:, rows_][:, :, columns].min(axis=(1, 2))
+                lower = regions.lower[label][:, rows_][:, :, columns].max(axis=(1, 2))
+                out[label, :, y, x] = 0.5 * (upper + lower)
+    return out

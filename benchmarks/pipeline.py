@@ -1,0 +1,130 @@
+"""Wall time of the pipeline from empty results, against the CPU time of its processes."""
+
+from __future__ import annotations
+
+import os
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from benchmarks.runner import Facts, last_line, row
+from gradleak.errors import ArtifactError
+from gradleak.runtime import job_records
+from gradleak.runtime.job import THREADS
+from gradleak.runtime.provenance import TREE
+
+COPIED = (
+    "Snakefile",
+    "config.yaml",
+    "papers",
+    "src",
+    "benchmarks",
+    "workflow",
+    "profiles",
+    "envs",
+    "examples",
+)
+# Folder of the Snakefile.
+
+
+def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run Snakemake in a copy of the tree; output and errors as text."""
+    # The copy uses its own package, and sets threads itself.
+    mine = ("PYTHONPATH", *THREADS)
+    return subprocess.run(
+        [sys.executable, "-m", "snakemake", *arguments],
+        cwd=folder,
+        env={key: value for key, value in os.environ.items() if key not in mine},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def make(folder: Path, *arguments: str) -> None:
+    """Make a target, the last argument, in a copy of the tree; `ArtifactError` if that fails."""
+    done = snakemake(folder, *arguments)
+    if done.returncode:
+        raise ArtifactError(
+            f"Snakemake could not make {arguments[-1]} in an empty copy "
+            f"({last_line(done.stderr)}); make it here first to see why."
+        )
+
+
+def copy_tree(root: Path, folder: Path, overrides: dict[str, Any]) -> None:
+    """Copy the pipeline without its results, with top-level keys of config.yaml replaced."""
+    skipped = shutil.ignore_patterns("__pycache__", ".snakemake")
+    for name in COPIED:
+        source = root / name
+        if source.is_dir():
+            shutil.copytree(source, folder / name, ignore=skipped)
+        elif source.is_file():
+            shutil.copy2(source, folder / name)
+    path = folder / "config.yaml"
+    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
+    settings.update(overrides)
+    path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Run:
+    """Cost of a run of the pipeline from empty results."""
+
+    wall: float  # seconds from the start of Snakemake to its end
+    all_cpu: float  # user and system seconds of Snakemake and of all its jobs
+    jobs_cpu: float  # the same of the jobs alone, imports included
+    jobs: int
+
+
+def run(target: str, overrides: dict[str, Any], cores: int, root: Path = TREE) -> Run:
+    """Make a file or rule in a copy of the tree without results, under config `overrides`."""
+    with tempfile.TemporaryDirectory(prefix="gradleak-pipeline-") as name:
+        folder = Path(name)
+        copy_tree(root, folder, overrides)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        begin = time.perf_counter()
+        make(folder, "--cores", str(cores), target)
+        wall = time.perf_counter() - begin
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        jobs = job_records.jobs(folder / job_records.FOLDER)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return Run(wall, cpu, sum(job["cpu_seconds"] for job in jobs), len(jobs))
+
+
+def wall_time(target: str, overrides: dict[str, Any], cores: int, root: Path = TREE) -> Facts:
+    """Wall time of `run` against all its CPU time; `ratio` is the number of cores kept busy."""
+    took = run(target, overrides, cores, root)
+    note = f"from empty results on {cores} cores: wall time against CPU time of all processes"
+    return _row(f"pipeline {target}", took.wall, took.all_cpu, note)
+
+
+def overhead_rows(target: str, overrides: dict[str, Any], root: Path = TREE) -> list[Facts]:
+    """Overhead of Snakemake on two cores, and the gain of the second core.
+
+    In the first row `reference_s` is the jobs' CPU time divided by two, their time without gaps
+    between them; in the second, the wall time on one core.
+    """
+    two, one = (run(target, overrides, cores, root) for cores in (2, 1))
+    least, name = two.jobs_cpu / 2, f"pipeline {target}, {overrides['scale']}"
+    overhead = (
+        f"{two.jobs} jobs from empty results on 2 cores: wall time against half of the jobs' CPU "
+        f"time, imports included; {two.wall / least:.2f} times as long; Snakemake itself took "
+        f"{two.all_cpu - two.jobs_cpu:.0f} s of CPU time"
+    )
+    cores = f"{one.jobs} jobs from empty results: wall time on 2 cores against that on 1"
+    return [
+        _row(name, two.wall, least, overhead),
+        _row(f"{name}, cores", two.wall, one.wall, cores),
+    ]
+
+
+def _row(what: str, ours: float, reference: float, note: str) -> Facts:
+    return row(what, {"seconds": ours}, {"seconds": reference}, note)

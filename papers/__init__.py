@@ -1,0 +1,1 @@
+"""What only one paper computes or draws: a folder for each."""

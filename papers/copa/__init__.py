@@ -1,0 +1,1 @@
+"""COPA (Chen & Campbell)."""

@@ -1,0 +1,1 @@
+"""COPA's figures."""

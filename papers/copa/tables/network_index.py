@@ -1,0 +1,135 @@
+"""Index of networks: c(M) against reconstruction error, and their rank correlation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gradleak.claims.statistics import prediction_interval, spearman
+from gradleak.errors import ArtifactError
+from gradleak.runtime.tidy import TABLES as TABLE_COLUMNS
+from gradleak.runtime.tidy import Row, cell, finite, frame, read_all
+
+DETAILS = ["family", "convolutions", "image", "c", "exact", "layers"]
+COLUMNS = [*TABLE_COLUMNS, *DETAILS]
+LEVEL = 0.95
+# Numbers of layers, the last fully connected.
+WORDS = {1: "two", 2: "three", 3: "four", 4: "five", 5: "six"}
+ALL = "all networks"
+
+
+def networks(security: pd.DataFrame) -> pd.DataFrame:
+    """One row per network: c(M) (eq. 8), whether all its ranks are structural, and its sizes.
+
+    `security` has rank facts of each layer, as written by ``gradleak.analysis.copa_index``. The
+    index is the network; ``c`` is the mean over seeds, ``expansion`` the number of outputs of the
+    first layer per input, ``layers`` the sizes as text.
+    """
+    rows = {}
+    for name, layers in security.groupby("model", sort=True):
+        one = layers[layers["seed"] == layers["seed"].min()]
+        outputs = [*one["unknowns"][1:], one["fc_inputs"].iloc[0]]
+        rows[str(name)] = {
+            "family": str(name).rpartition("_")[0],
+            "convolutions": len(one),
+            "c": layers.groupby("seed")["contribution"].sum().mean(),
+            "exact": bool((layers["rank_method"] == "structural").all()),
+            "expansion": outputs[0] / one["unknowns"].iloc[0],
+            "layers": _sizes(one),
+        }
+    return pd.DataFrame.from_dict(rows, orient="index").rename_axis("network")
+
+
+def _sizes(layers: pd.DataFrame) -> str:
+    parts = [
+        f"{row.channels} k{row.kernel} s{row.stride} p{row.padding}" for row in layers.itertuples()
+    ]
+    last = layers.iloc[-1]
+    return "; ".join([*parts, f"fc {last['fc_inputs']} to {last['fc_outputs']}"])
+
+
+def errors(scores: pd.DataFrame) -> pd.DataFrame:
+    """MSE of each run: ``network, attack, seed, index, value``.
+
+    The value of a failed run is infinite, so it takes the last rank.
+    """
+    found = scores[scores["metric"] == "mse"].rename(columns={"model": "network"})
+    value = pd.to_numeric(found["value"], errors="coerce").where(found["status"] == "ok", np.inf)
+    return found.assign(value=value.fillna(np.inf))[
+        ["network", "attack", "seed", "index", "value", "reason"]
+    ]
+
+
+def table(scores: pd.DataFrame, security: pd.DataFrame, images: str, scale: str) -> pd.DataFrame:
+    """Tidy table: rows of each network, then the rank correlations.
+
+    A network has a row for c(M), one for its expansion (the first layer's outputs per input) and
+    one for each attack, whose ``ours`` is the median MSE over images and seeds with failed runs as
+    infinite (empty if the median is), ``low`` and ``high`` the 95 % prediction interval over
+    successful runs. A summary has Spearman's correlation of c(M) with that median, or with the
+    median over seeds for one image, and its bootstrap interval (as in the claims); its ``n`` is the
+    number of networks and ``n_ok`` that of networks with a finite error.
+
+    Raises `ArtifactError` if scores and security do not have the same networks.
+    """
+    sizes, runs = networks(security), errors(scores)
+    if set(sizes.index) != set(runs["network"]):
+        odd = sorted(set(sizes.index) ^ set(runs["network"]))[0]
+        raise ArtifactError(
+            f"Scores and security files disagree on network '{odd}'; delete both and ask Snakemake "
+            f"for them again."
+        )
+    rows = [*_network_rows(sizes, runs), *_summary_rows(sizes, runs)]
+    return frame(rows, COLUMNS, images, scale).astype({"convolutions": "Int64"})
+
+
+def _network_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
+    attacks = list(dict.fromkeys(runs["attack"]))
+    for name, network in sizes.iterrows():
+        same: Row = {"row": name, **{key: network[key] for key in DETAILS if key in network}}
+        note = "all ranks structural" if network["exact"] else "rank of a layer numerical"
+        yield cell({**same, "column": "c"}, "c", network["c"], note)
+        yield cell({**same, "column": "expansion"}, "expansion", network["expansion"])
+        for attack in attacks:
+            found = runs[(runs["network"] == name) & (runs["attack"] == attack)]
+            good = found["value"][np.isfinite(found["value"])]
+            reasons = "; ".join(sorted(set(found["reason"]) - {""}))
+            yield cell(
+                {**same, "column": attack},
+                "mse",
+                finite(found["value"].median()),
+                f"failed: {reasons}" if reasons else "",
+                prediction_interval(good, log=True, level=LEVEL),
+                (len(found), len(good)),
+            )
+
+
+def _summary_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
+    depths = sorted(set(sizes["convolutions"]))
+    groups = {ALL: sizes} | {
+        f"{WORDS.get(depth, str(depth + 1))}-layer networks": sizes[sizes["convolutions"] == depth]
+        for depth in depths
+    }
+    note = "c(M) with MSE over networks; bootstrap interval; a failed network counts as worst"
+    for attack in dict.fromkeys(runs["attack"]):
+        of_attack = runs[runs["attack"] == attack]
+        for words, group in groups.items():
+            for index in [None, *sorted(set(of_attack["index"]))]:
+                chosen = of_attack if index is None else of_attack[of_attack["index"] == index]
+                value = chosen.groupby("network")["value"].median().reindex(group.index)
+                rho, *interval = spearman(group["c"].to_numpy(), value.to_numpy(), LEVEL)
+                head = {"row": words, "column": attack, "image": "all"}
+                if index is not None:
+                    head |= {"row": f"{words}, image {index}", "image": str(index)}
+                counts = len(group), int(np.isfinite(value).sum())
+                yield cell(head, "spearman", rho, note, (interval[0], interval[1]), counts)
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Make the table from files: ``scores`` and ``security``."""
+    return table(read_all(files["scores"]), read_all(files["security"]), **case)

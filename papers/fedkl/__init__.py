@@ -1,0 +1,1 @@
+"""FedKL (Ren, Deng & Xie)."""

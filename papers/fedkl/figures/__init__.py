@@ -1,0 +1,1 @@
+"""FedKL's figures."""

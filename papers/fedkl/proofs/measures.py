@@ -1,0 +1,294 @@
+"""Errors of an attacker's computations against the truth, claim by claim (FedKL III-A, III-B)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gradleak.attacks.closed_form.fully_connected import from_delta
+from gradleak.models.activations import Activation
+from gradleak.models.chain import Chain
+from gradleak.models.locks import names_of, public
+from gradleak.operators.convolution import Convolution
+from gradleak.operators.gradient import GradientConstraint
+from papers.fedkl.proofs import networks
+from papers.fedkl.proofs.inference import Arrays, Head, head, regression, through_convolution
+from papers.fedkl.proofs.networks import CONV, HEAD, Inside, Net
+from papers.fedkl.proofs.normalised import EPSILON, Affine, Normalised, through_norm
+
+Measures = dict[str, float]
+SAMPLES = 8
+NOT_GIVEN = float("nan")
+
+
+@dataclass(frozen=True)
+class Run:
+    """One image (C, H, W) in [0, 1], its label, and the seed of the weights."""
+
+    image: np.ndarray
+    label: int
+    seed: int
+
+
+def relative(found: np.ndarray, true: np.ndarray) -> float:
+    """||found − true|| / ||true||."""
+    return float(np.linalg.norm(found - true) / np.linalg.norm(true))
+
+
+def regressions(run: Run) -> dict[str, Measures]:
+    """Claim 1, eq. (3): one sample from the gradient of a linear regression."""
+    generator = np.random.default_rng((run.seed, networks.OTHERS))
+    x = run.image.ravel().astype(np.float64)
+    theta = generator.standard_normal(x.size) / np.sqrt(x.size)
+    bias, target = generator.standard_normal(2)
+    others = generator.random((SAMPLES - 1, x.size))
+    inputs, targets = np.vstack([x, others]), generator.standard_normal(SAMPLES)
+    many, _ = networks.regression_gradient(theta, 0.0, inputs, targets)
+    summed = 2 / SAMPLES * inputs.T @ (inputs @ theta - targets)
+    one, _ = networks.regression_gradient(theta, 0.0, x[None], np.array([target]))
+    biased, d_bias = networks.regression_gradient(theta, bias, x[None], np.array([target]))
+    plain = regression(theta, one).input
+    known = regression(theta, one, output=float(theta @ x))
+    with_bias = regression(theta, biased, bias=bias, bias_gradient=d_bias)
+    return {
+        f"{SAMPLES} samples": {
+            "eq3": relative(summed, many),
+            "free": SAMPLES * (x.size + 1) - x.size,
+        },
+        "1 sample": {
+            "eq3": relative(2 * x * (theta @ x - target), one),
+            "free": 1,
+            "input_error_scaled": relative(plain * (plain @ x) / (plain @ plain), x),
+        },
+        "1 sample, bias": {
+            "free": 0,
+            "input_error": relative(with_bias.input, x),
+            "target_error": abs(with_bias.target - target),
+        },
+        "1 sample, output known": {
+            "free": 0,
+            "input_error": relative(known.input, x),
+            "target_error": abs(known.target - target),
+        },
+    }
+
+
+def _head(found: Head, label: int, probabilities: np.ndarray) -> Measures:
+    return {
+        "label_wrong": float(found.label != label),
+        "negative": found.negative,
+        "probabilities_error": relative(found.probabilities, probabilities),
+    }
+
+
+def _softmax(z: np.ndarray) -> np.ndarray:
+    shifted = np.exp(z - z.max())
+    return shifted / shifted.sum()
+
+
+def _double(arrays: Arrays) -> dict[str, np.ndarray]:
+    return {name: value.astype(np.float64) for name, value in arrays.items()}
+
+
+def two_layers(run: Run) -> Measures:
+    """Claim 2, eq. (4) to (17): label, probabilities, hidden values and input."""
+    chain = networks.two_layers(run.image.shape)
+    weights = networks.weights_of(chain, run.seed)
+    gradients = networks.shared(chain, weights, run.image, run.label, "float64")
+    w, x = _double(weights), run.image.ravel().astype(np.float64)
+    u = w["fc1.weight"] @ x + w["fc1.bias"]
+    a = np.maximum(u, 0.0)
+    residual = _softmax(w["fc2.weight"] @ a + w["fc2.bias"])
+    found = head(weights, gradients, "fc2")
+    out = _head(found, run.label, residual)
+    residual[run.label] -= 1.0
+    delta = (w["fc2.weight"].T @ residual) * (u > 0)
+    return out | {
+        "eq7": relative(np.outer(residual, a), gradients["fc2.weight"]),
+        "eq8": relative(residual, gradients["fc2.bias"]),
+        "eq12": relative(np.outer(delta, x), gradients["fc1.weight"]),
+        "eq15": relative(delta, gradients["fc1.bias"]),
+        "features_error": relative(found.features, a),
+        "input_error": relative(from_delta(gradients["fc1.weight"], gradients["fc1.bias"]), x),
+    }
+
+
+def convolution(net: Net, run: Run) -> Measures:
+    """Claim 3, eq. (18) to (23): label, features, ∂L/∂u and input of a convolution."""
+    chain = net.chain(run.image.shape, norm=False)
+    weights = networks.weights_of(chain, run.seed)
+    gradients = networks.shared(chain, weights, run.image, run.label, net.precision)
+    layer = chain.convolutions[0]
+    w, x = _double(weights), run.image.ravel().astype(np.float64)
+    u = _convolved(chain, w, x) + w[f"{CONV}.bias"][:, None]
+    a = layer.activation.forward(u).ravel()
+    probabilities = _softmax(w[f"{HEAD}.weight"] @ a + w[f"{HEAD}.bias"])
+    found = head(weights, gradients, HEAD)
+    residual = probabilities.copy()
+    residual[run.label] -= 1.0
+    delta = (w[f"{HEAD}.weight"].T @ residual).reshape(u.shape) * layer.activation.derivative(u)
+    shaped = delta.reshape(layer.shape.filters, *layer.shape.output)
+    summed = GradientConstraint(shaped, layer.shape).apply(x)
+    solved = through_convolution(layer, weights, gradients, found)
+    return _head(found, run.label, probabilities) | {
+        "eq21": relative(summed, gradients[f"{CONV}.weight"].ravel()),
+        "eq23": relative(delta.sum(axis=1), gradients[f"{CONV}.bias"]),
+        "features_error": relative(found.features, a),
+        "delta_error": relative(solved.delta, delta),
+        "free": solved.free,
+        "input_error": NOT_GIVEN if solved.x is None else relative(solved.x, x),
+    }
+
+
+def _convolved(chain: Chain, weights: Arrays, x: np.ndarray) -> np.ndarray:
+    """W x (O, P)."""
+    layer = chain.convolutions[0]
+    found = Convolution(weights[f"{CONV}.weight"], layer.shape).apply(x)
+    return found.reshape(layer.shape.filters, -1)
+
+
+def normalised(net: Net, run: Run) -> Measures:
+    """Claim 4, eq. (24) to (33): the same behind a batch norm."""
+    chain = net.chain(run.image.shape, norm=True)
+    weights = networks.weights_of(chain, run.seed)
+    gradients = networks.shared(chain, weights, run.image, run.label, net.precision)
+    true = networks.inside(chain, weights, run.image, run.label)
+    found = head(weights, gradients, HEAD)
+    affine = Affine(true.scale, true.shift)
+    solved = through_norm(chain.convolutions[0], weights, gradients, found, affine)
+    out = {
+        "label_wrong": float(found.label != run.label),
+        "negative": float(found.negative),
+        "eq28": relative((true.d_s * true.u_hat).sum(axis=1), gradients[f"{CONV}_norm.weight"]),
+        "eq29": relative(true.d_s.sum(axis=1), gradients[f"{CONV}_norm.bias"]),
+        **backwards(true),
+    }
+    return out | _input(chain, solved, true, run.image)
+
+
+def backwards(true: Inside) -> Measures:
+    """Eq. (30) to (33) against autograd, with sums over positions; (33) as printed, too."""
+    deviation = np.sqrt(true.variance + EPSILON)[:, None]
+    spread = true.u - true.mean[:, None]
+    positions = true.u.shape[1]
+    d_u_hat = true.d_s * true.scale[:, None]
+    each = -0.5 * d_u_hat * spread * deviation**-3
+    d_variance = each.sum(axis=1)
+    d_mean = -(d_u_hat / deviation).sum(axis=1) + d_variance * (-2 * spread).mean(axis=1)
+    d_u = d_u_hat / deviation + (2 * spread * d_variance[:, None] + d_mean[:, None]) / positions
+    # As printed: without sums, each position on its own.
+    printed = -d_u_hat / deviation + each * -2 * spread / positions
+    printed = d_u_hat / deviation + (each * 2 * spread + printed) / positions
+    return {
+        "eq30": relative(d_u_hat, true.d_u_hat),
+        "eq31": relative(d_variance, true.d_variance),
+        "eq32": relative(d_mean, true.d_mean),
+        "eq33": relative(d_u, true.d_u),
+        "eq33_printed": relative(printed, true.d_u),
+    }
+
+
+def _input(chain: Chain, solved: Normalised, true: Inside, image: np.ndarray) -> Measures:
+    """Errors of the inferred norm and input, and the number of free unknowns."""
+    names = ("delta_error", "normalised_error", "input_error", "contrast_error")
+    if solved.free:
+        return {"free": solved.free, **dict.fromkeys(names, NOT_GIVEN)}
+    x = image.reshape(len(image), -1).astype(np.float64)
+    if chain.convolutions[0].shape.padding == (0, 0):
+        x = x - x.mean(axis=1, keepdims=True)
+    length = float(solved.x @ x.ravel())
+    channels = solved.channels
+    sign = np.sign((solved.normalised * true.u_hat[channels]).sum(axis=1, keepdims=True))
+    return {
+        "free": 0,
+        "delta_error": relative(solved.back, true.d_s[channels]),
+        "normalised_error": relative(sign * solved.normalised, true.u_hat[channels]),
+        "input_error": relative(length * solved.x, x.ravel()),
+        "contrast_error": abs(solved.factor / abs(length) - 1.0),
+    }
+
+
+def locked(net: Net, run: Run) -> Measures:
+    """Proposition 2, eq. (34) to (36): inference with the lock's gradient, and without."""
+    chain = net.chain(run.image.shape, norm=True)
+    weights = networks.weights_of(chain, run.seed)
+    gradients = networks.shared(chain, weights, run.image, run.label, net.precision)
+    true = networks.inside(chain, weights, run.image, run.label)
+    layer, outside = chain.convolutions[0], public(gradients)
+    found = head(weights, gradients, HEAD)
+    solved = through_norm(layer, public(weights), outside, found, None)
+    out = {
+        "label_wrong": float(found.label != run.label),
+        "features_error": relative(found.features, _features(chain, true)),
+        **_lock_gradient(net, weights, gradients, true),
+        **_input(chain, solved, true, run.image),
+        "eq36": relative(true.d_s * true.scale[:, None], true.d_u_hat),
+        "scale_error": NOT_GIVEN,
+        "shift_error": NOT_GIVEN,
+    }
+    if not solved.free:
+        channels = solved.channels
+        out["scale_error"] = relative(solved.affine.scale, np.abs(true.scale[channels]))
+        out["shift_error"] = relative(solved.affine.shift, true.shift[channels])
+    return out
+
+
+def _features(chain: Chain, true: Inside) -> np.ndarray:
+    s = true.scale[:, None] * true.u_hat + true.shift[:, None]
+    return chain.convolutions[0].activation.forward(s).ravel()
+
+
+def _lock_gradient(net: Net, weights: Arrays, gradients: Arrays, true: Inside) -> Measures:
+    """Eq. (34) and (35), the key from the lock's gradient, and the lock's gradient from the key."""
+    key = weights[f"{CONV}_key"].astype(np.float64)
+    scale, shift = (names_of(CONV)[part] for part in ("weight", "bias"))
+    slopes = _lock_slopes(net, weights, key)
+    d_scale, d_shift = (true.d_s * true.u_hat).sum(axis=1), true.d_s.sum(axis=1)
+    whole = gradients[f"{scale}.weight"].astype(np.float64)
+    found = from_delta(whole, gradients[f"{scale}.bias"].astype(np.float64))
+    values, right = np.linalg.svd(whole, full_matrices=False)[1:]
+    direction = right[0] * np.sign(right[0].sum())
+    return {
+        "eq34": relative(np.outer(slopes[0] * d_scale, key), whole),
+        "eq35": relative(np.outer(slopes[1] * d_shift, key), gradients[f"{shift}.weight"]),
+        "rank_one": float(values[1] / values[0]),
+        "key_error": float(np.abs(found - key).max()),
+        "key_error_scaled": float(np.abs(direction / direction.max() - key).max()),
+    }
+
+
+def _lock_slopes(net: Net, weights: Arrays, key: np.ndarray) -> list[np.ndarray]:
+    """Slopes (O,) of the lock's activation at the outputs of its two layers."""
+    assert net.lock is not None
+    activation = Activation(net.lock)
+    return [
+        activation.derivative(
+            weights[f"{name}.weight"].astype(np.float64) @ key + weights[f"{name}.bias"]
+        )
+        for name in names_of(CONV).values()
+    ]
+
+
+def lock_gradient_from_key(net: Net, run: Run) -> Measures:
+    """Eq. (34) and (35) by an attacker who has the key and the lock's weights, not its gradient."""
+    chain = net.chain(run.image.shape, norm=True)
+    weights = networks.weights_of(chain, run.seed)
+    gradients = networks.shared(chain, weights, run.image, run.label, net.precision)
+    assert net.lock is not None
+    key, activation = weights[f"{CONV}_key"].astype(np.float64), Activation(net.lock)
+    scale, shift = (
+        activation.forward(
+            weights[f"{name}.weight"].astype(np.float64) @ key + weights[f"{name}.bias"]
+        )
+        for name in names_of(CONV).values()
+    )
+    found = head(weights, gradients, HEAD)
+    layer = chain.convolutions[0]
+    solved = through_norm(layer, public(weights), public(gradients), found, Affine(scale, shift))
+    if solved.free:
+        return {"lock_gradient_error": NOT_GIVEN}
+    slopes = _lock_slopes(net, weights, key)[0][solved.channels]
+    inferred = np.outer(slopes * (solved.back * solved.normalised).sum(axis=1), key)
+    whole = gradients[f"{names_of(CONV)['weight']}.weight"][solved.channels]
+    return {"lock_gradient_error": relative(inferred, whole)}

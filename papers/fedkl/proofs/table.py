@@ -1,0 +1,183 @@
+"""FedKL's claims and propositions in numbers: one tidy table over images and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gradleak.data import arrays
+from gradleak.data.arrays import Dataset
+from gradleak.errors import ConfigError
+from gradleak.runtime.tidy import TABLES
+from papers.fedkl.proofs import measures
+from papers.fedkl.proofs.measures import Measures, Run
+from papers.fedkl.proofs.networks import Net
+
+IMAGES, SEEDS, SIDE = 5, 3, 8
+# ResNet's stem has 16 filters with padding. Three are too few behind ReLU.
+NETS = (
+    Net("ReLU, 16 filters", "relu", 16),
+    Net("ReLU, 16 filters, padding", "relu", 16, padding=1),
+    Net("LeakyReLU, 16 filters, padding", "leaky_relu", 16, padding=1),
+    Net("ReLU, 3 filters, padding", "relu", 3, padding=1),
+    Net("LeakyReLU, 3 filters, padding", "leaky_relu", 3, padding=1),
+    Net("ReLU, 16 filters, padding, float32", "relu", 16, padding=1, precision="float32"),
+)
+LOCKED = (
+    Net("ReLU, 16 filters", "relu", 16, lock="identity"),
+    Net("ReLU, 16 filters, padding", "relu", 16, padding=1, lock="identity"),
+    Net("LeakyReLU, 16 filters, padding", "leaky_relu", 16, padding=1, lock="identity"),
+    Net("ReLU, 3 filters, padding", "relu", 3, padding=1, lock="identity"),
+    Net("LeakyReLU, 3 filters, padding", "leaky_relu", 3, padding=1, lock="identity"),
+    Net("ReLU, 16 filters, padding, ReLU in the lock", "relu", 16, padding=1, lock="relu"),
+    Net("ReLU, 16 filters, padding, Sigmoid in the lock", "relu", 16, padding=1, lock="sigmoid"),
+    Net(
+        "ReLU, 16 filters, padding, float32",
+        "relu",
+        16,
+        padding=1,
+        lock="identity",
+        precision="float32",
+    ),
+)
+REGRESSION, LAYERS, CONVOLUTION, NORM, LOCK = (
+    "Claim 1",
+    "Claim 2",
+    "Claim 3",
+    "Claim 4",
+    "Proposition 2",
+)
+ERROR = "relative error of what is computed from weights and the gradient alone"
+NOTES = {
+    "label_wrong": "1 where the least entry of the last bias's gradient is not the label's",
+    "negative": "negative entries of the last bias's gradient",
+    "probabilities_error": f"of the network's probabilities: {ERROR}",
+    "features_error": f"of the last layer's input a': {ERROR}",
+    "delta_error": f"of the gradient with respect to the layer's linear output: {ERROR}",
+    "normalised_error": f"of the normalised output, eq. (26): {ERROR}",
+    "input_error": f"of the input: {ERROR}",
+    "input_error_scaled": "of the input after the best factor: relative error of the gradient",
+    "target_error": "of the target: absolute error of what is computed from weights and gradient",
+    "contrast_error": "of the input's length, from the norm's epsilon: relative error",
+    "scale_error": f"of the lock's scale, without its sign: {ERROR}",
+    "shift_error": f"of the lock's shift: {ERROR}",
+    "free": "unknowns that gradient and weights leave free",
+    "rank_one": "second singular value of the lock's gradient over the first",
+    "key_error": "largest error of a value of the key, from the lock's gradient alone",
+    "key_error_scaled": "the same without the bias's gradient, the largest value taken for 1",
+    "lock_gradient_error": "of the lock's gradient: relative error of what key and lock give",
+    "eq33_printed": "eq. (33) as printed, without sums, against autograd: relative error",
+}
+# In Claim 4 and Proposition 2.
+NORMED = (
+    "of the input after the best factor, without padding of its difference from each channel's "
+    f"mean: {ERROR}"
+)
+FREE_NORMED = "unknowns that are left free beyond brightness (without padding) and contrast"
+
+
+def table(data: Dataset, images: str, scale: str) -> pd.DataFrame:
+    """Tidy table: rows are the paper's claims, columns networks, metrics the measures.
+
+    Parameters
+    ----------
+    data
+        Colour images, of which the first `IMAGES` are taken, averaged to `SIDE` x `SIDE`.
+    images, scale
+        Values of the columns of these names.
+
+    Returns
+    -------
+    pandas.DataFrame
+        ``ours`` is the median over images and `SEEDS` seeds, ``low`` and ``high`` the extremes,
+        ``n`` runs of which ``n_ok`` gave a number: an input has no error if the system leaves
+        unknowns free.
+
+    Raises
+    ------
+    ConfigError
+        If the images do not divide into `SIDE` x `SIDE` blocks or are too few.
+    """
+    runs = list(_runs(data))
+    rows = [
+        {"row": row, "column": column, "metric": metric, "note": _note(row, metric), **values}
+        for (row, column), found in _measured(runs).items()
+        for metric, values in _summaries(found).items()
+    ]
+    frame = pd.DataFrame(rows).assign(images=images, scale=scale)
+    return frame.reindex(columns=TABLES).astype({"n": "Int64", "n_ok": "Int64"})
+
+
+def _runs(data: Dataset) -> Iterator[Run]:
+    """Small images in [0, 1], under each seed."""
+    count, channels, height, width = data.images.shape
+    if count < IMAGES or height % SIDE or width % SIDE:
+        raise ConfigError(
+            f"{data.dataset} has {count} images of {height}x{width}, but the propositions need "
+            f"{IMAGES} whose sides {SIDE} divides; choose another data set."
+        )
+    blocks = data.images[:IMAGES].reshape(
+        IMAGES, channels, SIDE, height // SIDE, SIDE, width // SIDE
+    )
+    small = blocks.astype(np.float64).mean(axis=(3, 5)) / 255.0
+    for seed in range(SEEDS):
+        for image, label in zip(small, data.labels, strict=False):
+            yield Run(image, int(label), seed)
+
+
+def _measured(runs: list[Run]) -> dict[tuple[str, str], list[Measures]]:
+    """Measures of each run, by row and column."""
+    out: dict[tuple[str, str], list[Measures]] = {}
+    for run in runs:
+        for column, found in measures.regressions(run).items():
+            out.setdefault((REGRESSION, column), []).append(found)
+    out[LAYERS, "ReLU, 32 hidden values"] = [measures.two_layers(run) for run in runs]
+    for net in NETS:
+        if net.precision == "float64":
+            out[CONVOLUTION, net.words] = [measures.convolution(net, run) for run in runs]
+    for net in NETS:
+        out[NORM, net.words] = [measures.normalised(net, run) for run in runs]
+    for net in LOCKED:
+        out[LOCK, net.words] = [
+            measures.locked(net, run) | measures.lock_gradient_from_key(net, run) for run in runs
+        ]
+    return out
+
+
+def _summaries(found: list[Measures]) -> dict[str, dict[str, Any]]:
+    """Median, extremes and counts of each measure."""
+    out = {}
+    for metric in found[0]:
+        values = np.array([one[metric] for one in found], dtype=float)
+        good = values[np.isfinite(values)]
+        ends = (good.min(), np.median(good), good.max()) if good.size else (np.nan,) * 3
+        out[metric] = {
+            "low": ends[0],
+            "ours": ends[1],
+            "high": ends[2],
+            "n": values.size,
+            "n_ok": good.size,
+        }
+    return out
+
+
+def _note(row: str, metric: str) -> str:
+    if row in (NORM, LOCK):
+        if metric == "input_error":
+            return NORMED
+        if metric == "free":
+            return FREE_NORMED
+    if metric in NOTES:
+        return NOTES[metric]
+    number = metric.removeprefix("eq")
+    return f"eq. ({number}), with its sums, against autograd: relative error"
+
+
+def make(
+    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
+) -> pd.DataFrame:
+    """Table from files: ``dataset``, test images of the data set that `words` names."""
+    return table(arrays.load(files["dataset"], words["dataset"], "test"), **case)

@@ -1,0 +1,1 @@
+"""MKOR (Wang, Velipasalar & Gursoy)."""

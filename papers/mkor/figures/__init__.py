@@ -1,0 +1,1 @@
+"""MKOR's figures."""

@@ -1,0 +1,151 @@
+"""MKOR Figures 3, 4, 6 to 9, 11 to 15: batches as blocks of small images, one per attack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gradleak.data.targets import TargetSet
+from gradleak.plotting import placeholders, reader, wording
+from gradleak.plotting.layout import drawing, frame, shrunk, under
+from gradleak.plotting.reader import Panel
+from gradleak.plotting.style import DPI, PAGE
+from gradleak.plotting.wording import decibel, similarity
+
+MOST = 100  # images in a block
+MARGIN, GAP, HEAD, UNDER = 0.06, 0.14, 0.34, 0.36  # inches
+MOST_PIXELS = 40  # of a tile's side in a block of 100: keeps files below 3 MB
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """Layout of a block: tiles of `side` pixels, with one pixel between them.
+
+    Each pixel of a block is one pixel of the PNG, so that no tile is distorted.
+    """
+
+    count: int
+    columns: int
+    side: int
+
+    @staticmethod
+    def fitting(count: int, width: float) -> Tiles:
+        """Lay out `count` tiles in `width` inches."""
+        columns = int(np.ceil(np.sqrt(count)))
+        side = (int(width * DPI) - 1) // columns - 1
+        return Tiles(count, columns, min(side, MOST_PIXELS * 10 // columns))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Pixels (height, width) of a block."""
+        rows, step = -(-self.count // self.columns), self.side + 1
+        return rows * step + 1, self.columns * step + 1
+
+    def draw(self, axes: Axes, images: Sequence[np.ndarray | None]) -> None:
+        """Draw images at their positions; missing ones as a marked tile."""
+        canvas = np.ones((*self.shape, 3))
+        lacking: list[placeholders.Box] = []
+        for place, image in enumerate(images):
+            top, left = (1 + k * (self.side + 1) for k in divmod(place, self.columns))
+            if image is None:
+                low, first = top - 0.5, left - 0.5
+                lacking.append((first, low, first + self.side, low + self.side))
+            else:
+                pixels = np.clip(shrunk(image, self.side), 0.0, 1.0)
+                # One channel is broadcast to three.
+                box = (slice(top, top + self.side), slice(left, left + self.side))
+                canvas[box] = np.moveaxis(pixels, 0, -1)
+        axes.imshow(canvas, interpolation="none", aspect="auto")
+        placeholders.mark(axes, lacking, data=True)
+        axes.set_axis_off()
+
+
+def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+    """Draw the figure of the ``batch`` in `words`."""
+    panels = reader.read(files, words)
+    originals = panels[0].targets
+    wanted, batch = words["batch"], min(words["batch"], len(originals.images) - 1)
+    shown = reader.evenly(originals.size, MOST)
+    across = 3 if len(panels) <= 5 else 4
+    width = (PAGE - 2 * MARGIN - (across - 1) * GAP) / across
+    tiles = Tiles.fitting(len(shown), width)
+    height = tiles.shape[0] / DPI
+    title = words["title"]
+    if wanted != batch:
+        title += f": batch {batch} in place of {wanted}, which this scale lacks"
+    depth = -(-(len(panels) + 1) // across) * (HEAD + height + UNDER)
+    with drawing(title, _footer(words, panels, batch, len(shown), scale), depth) as page:
+        for place, panel in enumerate([None, *panels]):
+            row, column = divmod(place, across)
+            left, top = MARGIN + column * (width + GAP), HEAD + row * (HEAD + height + UNDER)
+            heading = panel.title if panel else "Originals" if originals.size > 1 else "Original"
+            page.text(left, top - 0.04, heading, va="bottom", weight="bold", fontsize=6.5)
+            axes = page.axes(left, top, tiles.shape[1] / DPI, height)
+            if panel is None:
+                tiles.draw(axes, [originals.images[batch, k] / 255.0 for k in shown])
+                under(axes, *_batch_words(originals, batch))
+            elif reason := panel.reason(batch):
+                frame(axes)
+                page.lack(axes, reason)
+            else:
+                tiles.draw(axes, panel.images(batch, shown))
+                under(axes, *_score_words(panel, batch))
+    return page.figure
+
+
+def _batch_words(originals: TargetSet, batch: int) -> tuple[str, str]:
+    """Classes of a batch, and the number of images that are alone in their class."""
+    labels, counts = np.unique(originals.labels[batch], return_counts=True)
+    alone = int((counts == 1).sum())
+    classes = f"{len(labels):,} class" + ("" if len(labels) == 1 else "es")
+    return f"{classes}, {originals.size:,} images", f"{alone:,} alone in their class"
+
+
+def _score_words(panel: Panel, batch: int) -> list[str]:
+    """Means and bests over reconstructed images, and the number of missing ones."""
+    values = panel.values(batch)
+    there = values["psnr"].notna()
+    count, total = int(there.sum()), len(values)
+    if not count:
+        return ["no image found"]
+    psnr, ssim = values.loc[there, "psnr"], values.loc[there, "ssim_gauss"]
+    said = [
+        f"PSNR {decibel(psnr.mean())}, best {decibel(psnr.max())}",
+        f"SSIM {similarity(ssim.mean())}, best {similarity(ssim.max())}",
+    ]
+    if panel.says("partial", batch):
+        said.append(f"one class: {count:,} of {total:,} images")
+    elif count < total:
+        said.append(f"{total - count:,} of {total:,} images missed")
+    return said
+
+
+def _footer(
+    words: Mapping[str, Any], panels: Sequence[Panel], batch: int, shown: int, scale: str
+) -> str:
+    size = panels[0].targets.size
+    there = [panel for panel in panels if not panel.reason(batch)]
+    by_class = [panel.says("classes", batch) for panel in there]
+    said = ["Each image of the batch has its place in all blocks."]
+    if any(by_class):
+        said.append(
+            "Attacks that go by class show the image of its class there, the mean of all images "
+            "of that class."
+        )
+    if not all(by_class):
+        said.append("Images of other attacks are matched so that the sum of MSEs is least.")
+    if any(panel.values(batch)["psnr"].isna().any() for panel in there):
+        said.append("Grey with a cross: the attack gives no image of that class.")
+    if shown < size:
+        said.append(f"{shown} of {size:,} images are shown, spread evenly over the batch.")
+    said.append(
+        "Below each block mean and best over all images of the batch that it gives; values are "
+        "clipped to [0, 1] for display and for SSIM."
+    )
+    images = wording.counted(panels[0].targets, batch, words.get("drawn", ""))
+    return wording.footer(words, panels, images, scale, " ".join(said))

@@ -1,0 +1,1 @@
+"""R-GAP (Zhu & Blaschko)."""

@@ -1,0 +1,109 @@
+"""R-GAP Figures 7 and 8: reconstructions from the gradient of a batch by R-GAP and DLG."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from gradleak.plotting.content import Content
+from gradleak.plotting.layout import Cell, Grid, drawing
+from gradleak.plotting.reader import Answer, Panel
+from gradleak.plotting.style import PAGE, number
+from gradleak.plotting.wording import caption, signed
+from gradleak.scoring.metrics.image import assignment
+
+# Inches: gaps between pictures and between groups, headings, text under a picture.
+GAP, GROUP, HEAD, UNDER = 0.04, 0.16, 0.36, 0.3
+MOST = 3  # number of batches
+
+
+def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+    """Draw the figure of one ``model``.
+
+    `words` has two attacks: one that gives one image for a batch, and one that gives an image for
+    each of its images.
+    """
+    content, model = Content.read(files, words), words["model"]
+    size = content.originals.size
+    attacks = list(content.attacks)[:2]
+    closed, search = (content.panel(model, attack) for attack in attacks)
+    names = [content.attacks[attack] for attack in attacks]
+    under = [UNDER] * min(MOST, content.shared())
+    right = PAGE - 0.06 + GAP
+    grid = Grid.fit(0.06, HEAD, right, [size, 2, size], under, GAP, GROUP - GAP)
+    headings = {
+        0: f"Batch of {size}: originals",
+        size: f"{names[0]}'s one\nimage, and the fit",
+        size + 2: f"{names[1]}'s {size} images",
+    }
+    footer = _footer(closed, content.describe(scale))
+    with drawing(words["title"], footer, grid.bottom) as page:
+        for column, heading in headings.items():
+            left = grid.lefts[column]
+            page.text(left, HEAD - 0.06, heading, va="bottom", weight="bold", fontsize=6.5)
+        for row in range(len(under)):
+            one, many = closed.answer(row), search.answer(row)
+            cells = [*_originals(content, row, one), *_mixture(content, row, one)]
+            cells += _found(content, row, many)
+            there = {(row, k): cell for k, cell in enumerate(cells) if cell is not None}
+            grid.draw(page, there)
+    return page.figure
+
+
+def _originals(content: Content, batch: int, one: Answer | None) -> Iterator[Cell]:
+    """Originals, each with its weight in R-GAP's image."""
+    mixed = one is not None and one.ok and "coefficient" in one.scores
+    for place, image in enumerate(content.originals.images[batch] / 255.0):
+        weight = one.scores["coefficient"].iloc[place] if one is not None and mixed else 0.0
+        yield Cell(image, [f"w = {signed(weight, '.2f')}"] * mixed)
+
+
+def _mixture(content: Content, batch: int, one: Answer | None) -> list[Cell | None]:
+    """R-GAP's image, and the closest linear combination of the originals."""
+    if one is None or not one.ok or "coefficient" not in one.scores:
+        return [content.cell(one, caption(one)), None]
+    image = one.images[0]
+    fit = np.tensordot(one.scores["coefficient"], content.originals.inputs(batch), axes=1)
+    low, high = float(image.min()), float(image.max())
+    found, fitted = ((each - low) / max(high - low, 1e-12) for each in (image, fit))
+    span = f"{signed(low, '.1f')} \N{HORIZONTAL ELLIPSIS} {signed(high, '.1f')}"
+    return [
+        Cell(found, ("found", span)),
+        Cell(fitted, ("fit", f"R² {_r_squared(one.value('r2'))}")),
+    ]
+
+
+def _found(content: Content, batch: int, many: Answer | None) -> list[Cell]:
+    """DLG's images, in the order of the originals that they are matched with."""
+    if many is None or not many.ok:
+        return [content.cell(many, caption(many))] * content.originals.size
+    order = assignment(content.originals.inputs(batch), many.images)
+    return [
+        content.cell(many, number(float(value)), image=int(place))
+        for place, value in zip(order, many.scores["mse"], strict=True)
+    ]
+
+
+def _r_squared(value: float) -> str:
+    """Format R² with all its nines, up to six."""
+    if value > 0.9999995:
+        return ">\N{THIN SPACE}0.999999"
+    return f"{value:.6f}".rstrip("0").rstrip(".") if value > 0.99 else f"{value:.3f}"
+
+
+def _footer(closed: Panel, runs: str) -> str:
+    rows, said = closed.chosen, ""
+    if "r2" in rows and rows["r2"].notna().any():
+        middle, least = (_r_squared(float(v)) for v in (rows["r2"].median(), rows["r2"].min()))
+        said = f" R² over all batches: median {middle}, least {least}."
+    return (
+        "The gradient of a batch is the mean over its images. R-GAP takes it for that of one "
+        "image; the fit is the linear combination Σ wᵢ·xᵢ of the originals that is nearest to what "
+        "it returns, with the weights w under the originals and the share R² of the variance that "
+        f"it explains; both are stretched by R-GAP's least and largest value.{said} Images of "
+        "the search are matched to the originals so that the sum of MSEs is least; under each "
+        f"its MSE. {runs}"
+    )

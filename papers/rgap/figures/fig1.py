@@ -1,0 +1,78 @@
+"""R-GAP Figure 1: margin μ and gradient for three losses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gradleak.models.losses import BINARY, MarginLoss
+from gradleak.plotting.layout import drawing
+from gradleak.plotting.style import BLUE, COLUMN, GREEN, GREY, ORANGE
+
+COLOURS = dict(zip(BINARY, (BLUE, ORANGE, GREEN), strict=True))
+LABELS = dict(zip(BINARY, (-0.48, -0.66, -0.84), strict=True))
+LEFT, RIGHT, LOW, HIGH = -1.5, 6.5, -1.15, 1.5
+EXAMPLE = 0.5  # a μ whose other root is in the picture
+FOOTER = (
+    "∂ℓ/∂μ·μ is what the gradient gives away: the dot product of a layer's weights and gradient "
+    "(R-GAP eq. 9 to 11). Left of μ = 0 it names one μ. To the right, every value between the "
+    "least one (dots) and 0 is taken twice by the logistic and the exponential loss: once by "
+    "the image, once by its twin. The hinge loss jumps to 0 at μ = 1, where its gradient "
+    "vanishes. No data, exact formulas, float64."
+)
+
+
+def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
+    """Draw the losses; the figure needs no files."""
+    with drawing("How μ follows from a gradient (R-GAP Figure 1)", FOOTER, 2.45, COLUMN) as page:
+        axes = page.axes(0.5, 0.07, COLUMN - 0.56, 2.0)
+        axes.axhline(0, color=GREY, linewidth=0.6)
+        axes.axvline(0, color=GREY, linewidth=0.6)
+        for name in BINARY:
+            _curve(axes, name)
+        _roots(axes, MarginLoss("logistic"))
+        axes.set(xlim=(LEFT, RIGHT), ylim=(LOW, HIGH), xlabel="margin μ = y·f(x)")
+        axes.set_ylabel("∂ℓ/∂μ·μ")
+    return page.figure
+
+
+def _curve(axes: Axes, name: str) -> None:
+    """Draw the curve of one loss, with its turning point."""
+    loss, colour = MarginLoss(name), COLOURS[name]
+    left = np.linspace(LEFT, loss.turn, 200, endpoint=name != "hinge")
+    right = np.linspace(loss.turn, RIGHT, 300)
+    for part in (left, right):
+        axes.plot(part, loss.product(part), color=colour)
+    turn, least = loss.turn, float(loss.product(np.nextafter(loss.turn, 0.0)))
+    if name == "hinge":
+        axes.plot((turn, turn), (least, 0.0), color=colour, linestyle=":")
+        axes.plot(turn, 0.0, "o", color=colour)
+    face = "white" if name == "hinge" else colour
+    axes.plot(turn, least, "o", color=colour, markerfacecolor=face)
+    words = f"{name}: least {least:.3f} at μ = {turn:.4g}".replace("-", "\N{MINUS SIGN}")
+    axes.text(2.1, LABELS[name], words, color=colour, fontsize=6, va="center")
+
+
+def _roots(axes: Axes, loss: MarginLoss) -> None:
+    """Draw two margins with the same value, and a line that joins them."""
+    level = float(loss.product(EXAMPLE))
+    small, large = loss.margins(level)
+    axes.plot((LEFT, large), (level, level), color="black", linewidth=0.7, linestyle=(0, (4, 2)))
+    axes.plot((small, large), (level, level), "D", color="black", markersize=3.5)
+    words = f"∂ℓ/∂μ·μ = {level:.3f} has two roots:\n".replace("-", "\N{MINUS SIGN}")
+    axes.annotate(
+        f"{words}μ = {large:.3f}, say the image, and\nμ̃ = {small:.3f}, its twin, which is\n"
+        f"the image times {small / large:.3f}",
+        (large, level),
+        (2.1, 1.0),
+        fontsize=6,
+        va="center",
+        arrowprops={"arrowstyle": "-", "linewidth": 0.5, "shrinkB": 3},
+    )
+    axes.annotate(
+        "", (small, level), (2.1, 0.66), arrowprops={"arrowstyle": "-", "lw": 0.5, "shrinkB": 3}
+    )

@@ -1,0 +1,1 @@
+"""Rank analysis and the security index c(M)."""

@@ -1,0 +1,1 @@
+"""Attacks that solve a network layer by layer."""

@@ -1,0 +1,1 @@
+"""Attacks that optimize images until their gradients match."""

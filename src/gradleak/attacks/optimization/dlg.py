@@ -1,0 +1,230 @@
+"""Deep leakage from gradients, DLG and iDLG, by a batched L-BFGS (R-GAP eq. 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from pydantic import PositiveFloat
+
+from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.attacks.optimization.optimization_attack import Lock, Search, Share, Start, moments
+from gradleak.models.chain import Chain
+from gradleak.runtime.progress import progress
+from gradleak.settings.fields import AmountOrName, Hidden, Identifier, Precision
+
+if TYPE_CHECKING:
+    import torch
+
+    from gradleak.attacks.optimization.engine.lbfgs import Minimum, Settings
+    from gradleak.attacks.optimization.engine.search_batch import Members
+
+# Where a dummy's own gradient vanishes, its distance to a gradient of norm 1 is 1: the output
+# is saturated, and no step leads away.
+DEAD = 1e-6
+# Fraction of the evaluations before γ and β of a lock start to move.
+LEAD = 0.25
+
+
+class Judged(Search):
+    """An optimisation-based attack that judges failure by gradient distance and image range."""
+
+    # Relative gradient distance from which a run has failed; a gradient of zero has 1.
+    failure_loss: PositiveFloat = 0.5
+    # Largest distance of its image from the input range: root mean square, as a fraction of it.
+    failure_range: PositiveFloat = 1.0
+
+    def contradiction(self) -> str | None:
+        """See `gradleak.attacks.base.Entry`."""
+        if (self.start == "reconstruction") != bool(self.made_from):
+            return "start: reconstruction needs of: ATTACK, and nothing else takes it"
+        return None
+
+    def failure(self, loss: float, images: np.ndarray, view: AttackerView) -> str:
+        """Return why a run that ended at `loss` with `images` failed; empty if it did not."""
+        if not np.isfinite(loss):
+            return "The distance of gradients is not finite at the start."
+        if loss >= self.failure_loss:
+            return (
+                f"The search ended at a relative distance of gradients of {loss:.2g}, not below "
+                f"failure_loss: {self.failure_loss:g}; it diverged or stuck at a saturated output."
+            )
+        outside = images - np.clip(images, view.low, view.high)
+        excess = float(np.sqrt(np.mean(outside**2))) / (view.high - view.low)
+        if excess > self.failure_range:
+            return (
+                f"The image leaves the range of inputs by {excess:.2g} of its width in root mean "
+                f"square, above failure_range: {self.failure_range:g}; the search diverged."
+            )
+        return ""
+
+
+class Dlg(Judged):
+    """Minimise Σ_l ||∇W_l' − ∇W_l||² over the image, and over the label where it is unknown.
+
+    γ and β of a lock, if they are fitted, join the image after the first `LEAD` of the
+    evaluations: optimised from the start, they run away to a saturated lock.
+
+    The distance is relative: both gradients are divided by the norm of the shared one.
+    """
+
+    history: ClassVar[int] = 100  # pairs that L-BFGS remembers
+    # Stop when `window` steps lowered the distance by no more than this fraction.
+    change: ClassVar[float] = 0.01
+    window: ClassVar[int] = 200
+
+    method: Literal["dlg"] = "dlg"
+    # Granted or recovered from the gradient (iDLG), or optimised with the image.
+    label: Literal["from_view", "unknown"] = "from_view"
+    start: Start = "normal"
+    of: Identifier | None = None  # attack whose reconstruction is the initial image
+    answer: Literal["answer", "twin"] = "answer"  # which of its reconstructions
+    # Target set whose images of the same class are initial images.
+    own_images: Identifier | None = None
+    start_noise: Share = 0.0
+    precision: Precision = "float64"
+    iterations: AmountOrName = 1000  # most evaluations of value and gradient per restart
+    lock: Lock = "guess"
+    target: Hidden[float] = 1e-15  # relative distance to stop at: about float32's rounding
+
+    @property
+    def label_unknown(self) -> bool:
+        """See `Search`."""
+        return self.label == "unknown"
+
+    def contradiction(self) -> str | None:
+        """See `gradleak.attacks.base.Entry`."""
+        if (why := super().contradiction()) is not None:
+            return why
+        if (self.start == "class") != (self.own_images is not None):
+            return "start: class needs own_images: TARGETS, and nothing else takes it"
+        if self.of is None and "answer" in self.model_fields_set:
+            return (
+                f"answer: {self.answer} chooses among the answers of another attack; add start: "
+                "reconstruction and of: ATTACK, or take answer out"
+            )
+        if self.start in ("normal", "uniform") and "start_noise" in self.model_fields_set:
+            return (
+                f"start_noise is added to given starts, and start: {self.start} is noise already; "
+                "take start_noise out, or choose start: reconstruction or class"
+            )
+        return None
+
+    def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
+        """See `Search.search`."""
+        from gradleak.attacks.optimization.engine.lbfgs import Settings
+        from gradleak.attacks.optimization.engine.output import told
+
+        chain, shape = members.network.chain, members.starts.shape
+        settings = Settings(
+            evaluations=self.iterations,
+            history=self.history,
+            target=self.target,
+            change=self.change,
+            window=self.window,
+            slack=slack_of(chain),
+        )
+        found = _searched(members, settings)
+        pixels = shape[1:].numel()
+        images = found.x[:, :pixels].reshape(shape).double().cpu().numpy()
+        labels = members.labels
+        if labels is None:
+            end = pixels + members.logits.shape[1:].numel()
+            labels = told(found.x[:, pixels:end].reshape(members.logits.shape), views[0].loss)
+        return [
+            Reconstruction(
+                images[m],
+                stop=found.stop[m],
+                label=int(labels[m, 0]) if shape[1] == 1 else None,
+                failure=self.failure(float(found.value[m]), images[m], view),
+                loss=float(found.value[m]),
+                evaluations=int(found.evaluations[m]),
+                trace=moments(found.trace[m, : found.evaluations[m]]),
+            )
+            for m, view in enumerate(views)
+        ]
+
+
+def slack_of(chain: Chain) -> float:
+    """Return the fraction by which a step may raise the largest distance of the last 10.
+
+    It is 0 with smooth activations and 1 with kinks (ReLU, LeakyReLU), where the distance jumps as
+    z changes sign: an optimiser that must always descend stops at the first such jump.
+    """
+    return float(chain.is_kinked)
+
+
+def _searched(members: Members, settings: Settings) -> Minimum:
+    """Minimise over images (M, ·), labels if unknown, and γ and β of a lock if they are fitted."""
+    import torch
+
+    from gradleak.attacks.optimization.engine.lbfgs import minimise
+
+    start, distance = members.starts.flatten(1), _Distance(members)
+    if members.labels is None:
+        start = torch.cat((start, members.logits.flatten(1)), 1)
+    if members.scaling is None:
+        return minimise(distance, start, settings)
+    count = max(1, int(LEAD * settings.evaluations))
+    left = max(1, settings.evaluations - count)
+    with progress(count + left, "gradients") as bar:
+        with bar.doing(count):
+            lead = minimise(distance, start, replace(settings, evaluations=count))
+        start = torch.cat((lead.x, members.scaling), 1)
+        with bar.doing(left):
+            return lead.then(minimise(distance, start, replace(settings, evaluations=left)))
+
+
+class _Distance:
+    """Relative gradient distance and its derivative, as `minimise` expects them."""
+
+    def __init__(self, members: Members) -> None:
+        self._all, self._active = members, members
+
+    def __call__(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return distances (A,) and gradients (A, n) at x (A, n) of members `ids`."""
+        import torch
+
+        # Members only ever leave, so equal numbers mean equal members.
+        if len(ids) != len(self._active):
+            self._active = self._all.select(ids)
+        found = [self._part(x[part], self._active.select(part)) for part in self._active.parts()]
+        values, gradients = zip(*found, strict=True)
+        return torch.cat(values), torch.cat(gradients)
+
+    @staticmethod
+    def _part(x: torch.Tensor, members: Members) -> tuple[torch.Tensor, torch.Tensor]:
+        import torch
+
+        from gradleak.attacks.optimization.engine.distances import Squared
+        from gradleak.attacks.optimization.engine.double_backward import Descent
+        from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
+
+        size, outputs = members.starts.shape, members.logits.shape
+        pixels, labels = size[1:].numel(), members.labels
+        told = 0 if labels is not None else outputs[1:].numel()
+        images, logits, scaling = x.split((pixels, told, x.shape[1] - pixels - told), 1)
+        if labels is None:
+            labels = logits.reshape(outputs)
+        images = images.reshape(size)
+        network = members.network
+        if isinstance(network, BranchGradients):
+            fits = scaling.shape[1] > 0
+            if members.scaling is not None:
+                network = network.with_scaling(scaling if fits else members.scaling)
+            value, down, in_logits, in_scaling = network.descend_scaling(
+                images, labels, Squared(members.targets), members.scale
+            )
+        else:
+            descent = Descent(network, members.targets, members.scale)
+            value, down, in_logits = descent(images, labels)
+            fits, in_scaling = False, scaling
+        parts = [down.flatten(1)]
+        if in_logits is not None:
+            parts.append(in_logits.flatten(1))
+        if fits:
+            parts.append(in_scaling)
+        dead = (value - 1.0).abs() <= DEAD
+        return torch.where(dead, torch.inf, value), torch.cat(parts, 1)

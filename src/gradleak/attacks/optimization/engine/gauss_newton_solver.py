@@ -1,0 +1,227 @@
+"""Levenberg-Marquardt with preconditioned conjugate gradients on gradients of a network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+
+from gradleak.attacks.optimization.engine.jacobian import Linearised
+from gradleak.attacks.optimization.engine.preconditioner import Preconditioner, depth, normal_matrix
+from gradleak.attacks.optimization.engine.search_batch import Members
+from gradleak.runtime.progress import Progress, progress
+
+TARGET = "target reached"
+CHANGE = "change small"
+BUDGET = "steps spent"
+NO_DECREASE = "no decrease along the step"
+
+# Number of conjugate-gradient steps after which an old H is recomputed.
+STALE = 10
+# A step is halved down to this fraction of itself.
+LEAST_STEP = 2.0**-6
+# Factors of λ: after a full step that kept its promise, a shortened step, a rejected one.
+LOWER, RAISE, REFUSED = 0.5, 4.0, 16.0
+# Rejected steps in a row, and accepted ones that together lower the distance by at most CALM.
+REFUSALS, WINDOW, CALM = 3, 3, 0.5
+
+Vector = Callable[[torch.Tensor], torch.Tensor]
+
+
+class Problem:
+    """Weighted residuals of one member's (restart's) gradients.
+
+    `weights` multiply the residual of each parameter, 1 by default; for `known` see `Linearised`.
+    `precondition` is true if `normal_matrix` applies (it takes one image and no skips).
+    """
+
+    def __init__(
+        self,
+        member: Members,
+        weights: Sequence[float] | None = None,
+        known: Mapping[str, torch.Tensor] | None = None,
+        *,
+        precondition: bool = True,
+    ) -> None:
+        assert member.labels is not None
+        self._member, self._known = member, known or {}
+        self._labels = member.labels
+        self.network = member.gradients
+        self.weights = list(weights) if weights is not None else [1.0] * len(member.targets)
+        self._targets = [t.flatten(2) if t.ndim > 2 else t for t in member.targets]
+        one = member.starts.shape[1] == 1 and self.network.chain.is_sequential
+        self.precondition = precondition and one
+
+    def linearise(self, x: torch.Tensor) -> Linearised:
+        """Linearise the network around images x (1, K, C, H, W)."""
+        return Linearised(self.network, x, self._labels, self._member.scale, self._known)
+
+    def residual(self, at: Linearised) -> list[torch.Tensor]:
+        """Return the weighted r(x)."""
+        return [
+            w * (g - t) for w, g, t in zip(self.weights, at.gradients(), self._targets, strict=True)
+        ]
+
+    def forward(self, at: Linearised, v: torch.Tensor) -> list[torch.Tensor]:
+        """Return the weighted J v."""
+        return [w * g for w, g in zip(self.weights, at.forward(v), strict=True)]
+
+    def adjoint(self, at: Linearised, u: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Return Jᵀ u of the weighted residual."""
+        return at.adjoint([w * g for w, g in zip(self.weights, u, strict=True)])
+
+    def distance(self, x: torch.Tensor) -> float:
+        """Return ||r||² with nothing known and all weights 1: DLG's distance."""
+        at = Linearised(self.network, x, self._labels, self._member.scale)
+        return square([g - t for g, t in zip(at.gradients(), self._targets, strict=True)])
+
+
+class Damped:
+    """One minimisation of ||r||²; each step minimises ||r + J d||² + λ ||d||².
+
+    λ = c ||r||² / (n σ²) falls with the residual, as local quadratic convergence requires
+    (Yamashita and Fukushima 2001), and c, initially `damping`, follows how well the last step kept
+    its promise. σ² is `spread`, see `GaussNewton`; `inner` and `tolerance` are those of conjugate
+    gradients. Stops one step after ||r||² reaches `target`. After a run, `steps` counts steps
+    tried, `passes` network passes and products with J and Jᵀ; `trace` is ||r||² after each step
+    and `stop` the stopping reason.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        spread: float,
+        damping: float,
+        inner: int,
+        tolerance: float,
+        target: float,
+    ) -> None:
+        self._problem, self._spread, self._c = problem, spread, damping
+        self._inner, self._tolerance, self._target = inner, tolerance, target
+        self._matrix: torch.Tensor | None = None
+        self._last_inner = 0
+        self.steps, self.passes = 0, 0
+        self.trace: list[float] = []
+        self.stop = ""
+
+    def minimise(self, x: torch.Tensor, steps: int) -> torch.Tensor:
+        """Return the lowest point found from images x (1, K, C, H, W) in at most `steps` steps."""
+        with progress(steps, "steps", self.steps) as bar:
+            return self._minimise(x, steps, bar)
+
+    def _minimise(self, x: torch.Tensor, steps: int, bar: Progress) -> torch.Tensor:
+        """Run `minimise`, step by step."""
+        problem = self._problem
+        at = problem.linearise(x)
+        residual = problem.residual(at)
+        value, refused = square(residual), 0
+        self.passes += 1
+        self.trace.append(value)
+        reached = False
+        while True:
+            if reached:
+                self.stop = TARGET
+            elif self.steps >= steps:
+                self.stop = BUDGET
+            elif refused >= REFUSALS:
+                self.stop = NO_DECREASE
+            elif len(self.trace) > WINDOW and value > (1.0 - CALM) * self.trace[-1 - WINDOW]:
+                self.stop = CHANGE
+            if self.stop:
+                return x
+            reached = value <= self._target
+            damping = self._c * value / (x.numel() * self._spread)
+            direction, promised = self._step(at, residual, damping, fresh=not refused)
+            self.steps += 1
+            bar.update()
+            found = self._along(x, direction, value)
+            if found is None:
+                self._c *= REFUSED
+                refused += 1
+                continue
+            share, x, at, residual = found
+            fell, value = value - square(residual), square(residual)
+            if share < 0.5:
+                self._c *= RAISE
+            elif share == 1.0 and fell > 0.5 * promised:
+                self._c *= LOWER
+            refused = 0
+            self.trace.append(value)
+
+    def _step(
+        self, at: Linearised, residual: Sequence[torch.Tensor], damping: float, *, fresh: bool
+    ) -> tuple[torch.Tensor, float]:
+        """Return step d of the damped linear problem, and the decrease of ||r||² it promises."""
+        problem = self._problem
+        precondition: Vector = _same
+        if problem.precondition:
+            chain = problem.network.chain
+            old = self._matrix is None or chain.is_kinked or self._last_inner > STALE
+            if old and (fresh or self._matrix is None):
+                layers = depth(chain)
+                self._matrix = normal_matrix(at, problem.weights, layers)
+            assert self._matrix is not None
+            precondition = Preconditioner(self._matrix, damping)
+        shape = at.images.shape
+
+        def product(v: torch.Tensor) -> torch.Tensor:
+            self.passes += 1
+            moved = problem.forward(at, v.view(shape))
+            return problem.adjoint(at, moved).flatten() + damping * v
+
+        down = -problem.adjoint(at, residual).flatten()
+        d, self._last_inner = conjugate_gradients(
+            product, precondition, down, self._inner, self._tolerance
+        )
+        direction = d.view(shape)
+        ahead = [r + j for r, j in zip(residual, problem.forward(at, direction), strict=True)]
+        self.passes += 1
+        return direction, square(residual) - square(ahead)
+
+    def _along(
+        self, x: torch.Tensor, direction: torch.Tensor, value: float
+    ) -> tuple[float, torch.Tensor, Linearised, list[torch.Tensor]] | None:
+        """Try 1, 1/2, 1/4 ... of the step until ||r||² falls; None if it never does."""
+        share = 1.0
+        while share >= LEAST_STEP:
+            trial = x + share * direction
+            at = self._problem.linearise(trial)
+            residual = self._problem.residual(at)
+            self.passes += 1
+            if square(residual) < value:
+                return share, trial, at, residual
+            share *= 0.5
+        return None
+
+
+def conjugate_gradients(
+    product: Vector, precondition: Vector, right: torch.Tensor, most: int, tolerance: float
+) -> tuple[torch.Tensor, int]:
+    """Solve A x = `right` (n,) to `tolerance` in the preconditioner's norm; return x and steps."""
+    x, residual = torch.zeros_like(right), right
+    z = precondition(residual)
+    search, size = z, torch.dot(residual, z)
+    enough = tolerance**2 * float(size)
+    for steps in range(1, most + 1):
+        image = product(search)
+        length = size / torch.dot(search, image)
+        if not bool(torch.isfinite(length)) or float(length) <= 0.0:
+            return x, steps
+        x = x + length * search
+        residual = residual - length * image
+        z = precondition(residual)
+        before, size = size, torch.dot(residual, z)
+        if float(size) <= enough:
+            return x, steps
+        search = z + (size / before) * search
+    return x, most
+
+
+def square(parts: Sequence[torch.Tensor]) -> float:
+    """Sum of the squares of all entries."""
+    return float(sum(float(part.square().sum()) for part in parts))
+
+
+def _same(v: torch.Tensor) -> torch.Tensor:
+    return v

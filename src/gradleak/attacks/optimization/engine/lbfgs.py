@@ -1,0 +1,261 @@
+"""L-BFGS for many problems at once, each with its own curvature, line search and end.
+
+Every round evaluates the objective once for all unfinished problems, each at its own trial point:
+one may take its first step while another is in the middle of a line search. No problem waits for
+another, and none sees another's numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from gradleak.attacks.optimization.engine.lbfgs_history import Curvature
+from gradleak.attacks.optimization.engine.line_search import LineSearch
+from gradleak.runtime.progress import progress
+
+Objective = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+
+TARGET = "target reached"
+GRADIENT = "gradient small"
+CHANGE = "change small"
+BUDGET = "evaluations spent"
+NO_DECREASE = "no decrease along the gradient"
+NOT_FINITE = "not finite at the start"
+STOPS = (TARGET, GRADIENT, CHANGE, BUDGET, NO_DECREASE, NOT_FINITE)
+
+# Length of the first step, relative to max(|x|, 1).
+FIRST_STEP = 1e-2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Stopping criteria and memory."""
+
+    # Maximum number of evaluations (value and gradient) of each problem, at least 1.
+    evaluations: int = 1000
+    history: int = 20  # pairs of steps and gradient changes that are kept
+    target: float = -np.inf  # stop at this value or below
+    gradient: float = 0.0  # stop when the largest entry of the gradient is this or below
+    # Stop when `window` steps lowered the value by no more than this fraction of it.
+    change: float = 0.0
+    window: int = 20  # steps that `change` looks back
+    # ``None``: steps obey the weak Wolfe conditions. A number: a step is accepted once it ends
+    # below (1 + slack) times the largest of the last `recent` values, for functions that jump; the
+    # lowest point seen is returned.
+    slack: float | None = None
+    recent: int = 10  # see `slack`
+
+
+@dataclass(frozen=True)
+class Minimum:
+    """Results of M problems of n variables."""
+
+    # (M, n), the lowest point reached; the start where the function is not finite there.
+    x: torch.Tensor
+    value: np.ndarray  # (M,) float64
+    evaluations: np.ndarray  # (M,) number of evaluations
+    stop: list[str]  # stopping reason of each, one of `STOPS`
+    # (M, most evaluations) float64, the value reached after each evaluation, NaN after the end.
+    trace: np.ndarray
+
+    def then(self, later: Minimum) -> Minimum:
+        """Join a continued run: its end point, after the evaluations of both."""
+        evaluations = self.evaluations + later.evaluations
+        trace = np.full((len(evaluations), evaluations.max()), np.nan)
+        for m, (one, other) in enumerate(zip(self.evaluations, later.evaluations, strict=True)):
+            trace[m, :one] = self.trace[m, :one]
+            trace[m, one : one + other] = later.trace[m, :other]
+        return Minimum(later.x, later.value, evaluations, later.stop, trace)
+
+
+def minimise(objective: Objective, start: torch.Tensor, settings: Settings) -> Minimum:
+    """Minimise M functions of n variables at once, from `start` (M, n).
+
+    ``objective(x (A, n), members (A,))`` gives values (A,) and gradients (A, n) of the unfinished
+    problems `members`. A value or gradient that is not finite shortens the step.
+    """
+    members = start.shape[0]
+    out = Minimum(
+        start.clone(),
+        np.full(members, np.nan),
+        np.zeros(members, dtype=int),
+        [""] * members,
+        np.full((members, settings.evaluations), np.nan),
+    )
+    value, gradient = objective(start, torch.arange(members, device=start.device))
+    run = _Run(start, value.double(), gradient, settings)
+    run.collect(out)
+    with progress(settings.evaluations, "gradients", 1) as bar:
+        while run.ids.numel():
+            trial = run.trial()
+            value, gradient = objective(trial, run.ids)
+            run.advance(trial, value.double(), gradient)
+            run.collect(out)
+            bar.update()
+    return out
+
+
+class _Run:
+    """Unfinished problems, one in each row of every tensor."""
+
+    def __init__(
+        self, x: torch.Tensor, value: torch.Tensor, gradient: torch.Tensor, settings: Settings
+    ) -> None:
+        count, device = len(x), x.device
+        everyone = torch.ones(count, dtype=torch.bool, device=device)
+        self.settings = settings
+        self.curvature = Curvature(
+            count, settings.history, x.shape[1], dtype=x.dtype, device=device
+        )
+        self.search = LineSearch(count, device, strict=settings.slack is None)
+        self.ids = torch.arange(count, device=device)
+        self.x, self.value, self.gradient = x, value, gradient
+        self.best, self.best_value = x, value
+        self.recent = value.unsqueeze(1).expand(-1, settings.recent).clone()
+        self.low_gradient = gradient
+        self.direction = torch.zeros_like(x)
+        # Length of the last step, the initial length of a step along the gradient.
+        self.length = FIRST_STEP * _norm(x).clamp(min=1.0)
+        self.evaluations = torch.ones_like(self.ids)
+        self.steps = torch.zeros_like(self.ids)
+        self.past = torch.full((count, settings.window), torch.inf, device=device).double()
+        finite = torch.isfinite(value) & torch.isfinite(gradient).all(1)
+        self.reason = torch.where(finite, -1, STOPS.index(NOT_FINITE))
+        nothing = torch.zeros_like(x)
+        self._judge(finite, ~everyone)
+        self._aim(~everyone, everyone, nothing, nothing)
+
+    def trial(self) -> torch.Tensor:
+        """Points (A, n) to evaluate next."""
+        return self._at(self.search.t)
+
+    def _at(self, t: torch.Tensor) -> torch.Tensor:
+        return self.x + t.to(self.x.dtype).unsqueeze(1) * self.direction
+
+    def advance(self, trial: torch.Tensor, value: torch.Tensor, gradient: torch.Tensor) -> None:
+        """Process values and gradients at `trial`, and set the next trial points."""
+        self.evaluations = self.evaluations + 1
+        accepted, lowered, ended = self.search.tell(value, _dot(gradient, self.direction))
+        self.low_gradient = _choose(lowered, gradient, self.low_gradient)
+        # A line search that ends without an accepted step may still have lowered the value.
+        fallback = ended & (self.search.low > 0)
+        moved, stuck = accepted | fallback, ended & ~fallback
+        step, change = torch.zeros_like(self.x), torch.zeros_like(self.x)
+        if bool(moved.any()):
+            step, change = self._move(moved, accepted, trial, value, gradient)
+        # A step lost to rounding does not count.
+        least = torch.finfo(self.x.dtype).eps * _norm(self.x)
+        stuck = stuck | (moved & (_norm(step) <= least))
+        hopeless = stuck & (self.curvature.stored == 0)
+        self.curvature.clear(stuck)
+        self._judge(moved, hopeless)
+        if bool((moved | stuck).any()):
+            self._aim(moved, stuck, step, change)
+
+    def _move(
+        self,
+        moved: torch.Tensor,
+        accepted: torch.Tensor,
+        trial: torch.Tensor,
+        value: torch.Tensor,
+        gradient: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Go to the trial point where it is accepted, else to the lower end of the bracket.
+
+        Returns the steps and the changes of the gradient.
+        """
+        if bool((moved & ~accepted).any()):
+            trial = _choose(accepted, trial, self._at(self.search.low))
+            value = torch.where(accepted, value, self.search.low_value)
+            gradient = _choose(accepted, gradient, self.low_gradient)
+        step, change = trial - self.x, gradient - self.gradient
+        self.length = torch.where(moved, _norm(step), self.length)
+        self.x = _choose(moved, trial, self.x)
+        self.gradient = _choose(moved, gradient, self.gradient)
+        self.value = torch.where(moved, value, self.value)
+        better = self.value < self.best_value
+        self.best = _choose(better, self.x, self.best)
+        self.best_value = torch.minimum(self.value, self.best_value)
+        self.recent = _choose(
+            moved, torch.cat((self.recent[:, 1:], self.value[:, None]), 1), self.recent
+        )
+        return step, change
+
+    def _judge(self, moved: torch.Tensor, hopeless: torch.Tensor) -> None:
+        """Set the stopping reason of each problem that should stop."""
+        settings = self.settings
+        slot = (self.steps % settings.window).unsqueeze(1)
+        before = self.past.gather(1, slot).squeeze(1)
+        self.past.scatter_(1, slot, torch.where(moved, self.best_value, before).unsqueeze(1))
+        self.steps = self.steps + moved.long()
+        small = torch.isfinite(before) & (
+            before - self.best_value <= settings.change * before.abs()
+        )
+        flat = self.gradient.abs().amax(1) <= settings.gradient
+        for mask, why in (
+            (moved & (self.best_value <= settings.target), TARGET),
+            (moved & flat, GRADIENT),
+            (moved & small, CHANGE),
+            (hopeless, NO_DECREASE),
+            (self.evaluations >= settings.evaluations, BUDGET),
+        ):
+            new = mask & (self.reason < 0)
+            self.reason = torch.where(new, STOPS.index(why), self.reason)
+
+    def _aim(
+        self, moved: torch.Tensor, stuck: torch.Tensor, step: torch.Tensor, change: torch.Tensor
+    ) -> None:
+        """Learn from those that `moved`, and start line searches for them and those `stuck`."""
+        direction = -self.curvature.learn(moved, step, change, self.gradient)
+        slope = _dot(self.gradient, direction)
+        # Rounding can spoil a direction; the negative gradient always descends.
+        spoilt = moved & ~(torch.isfinite(slope) & (slope < 0))
+        self.curvature.clear(spoilt)
+        plain = self.curvature.stored == 0
+        direction = _choose(plain, -self.gradient, direction)
+        norm = _norm(self.gradient)
+        slope = torch.where(plain, -norm.square(), slope)
+        first = self.length / norm.clamp(min=torch.finfo(torch.float64).tiny)
+        rows = moved | stuck
+        self.direction = _choose(rows, direction, self.direction)
+        slack, highest = self.settings.slack, self.recent.amax(1)
+        ceiling = self.value if slack is None else highest + slack * highest.abs()
+        self.search.begin(rows, self.value, slope, torch.where(plain, first, 1.0), ceiling)
+
+    def collect(self, out: Minimum) -> None:
+        """Record the lowest values, and remove problems that have a reason to stop."""
+        ids, count = self.ids.cpu().numpy(), self.evaluations.cpu().numpy()
+        value, reason = self.best_value.cpu().numpy(), self.reason.cpu().numpy()
+        out.trace[ids, count - 1] = value
+        ended = reason >= 0
+        if not ended.any():
+            return
+        out.value[ids[ended]], out.evaluations[ids[ended]] = value[ended], count[ended]
+        for member, why in zip(ids[ended], reason[ended], strict=True):
+            out.stop[member] = STOPS[why]
+        rows = self.reason >= 0
+        out.x[self.ids[rows]] = self.best[rows]
+        self.curvature.keep(~rows)
+        self.search.keep(~rows)
+        for name, tensor in vars(self).items():
+            if isinstance(tensor, torch.Tensor):
+                setattr(self, name, tensor[~rows])
+
+
+def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Inner products of rows, float64."""
+    return (a * b).sum(1).double()
+
+
+def _norm(a: torch.Tensor) -> torch.Tensor:
+    """Norms of rows, float64."""
+    return torch.linalg.vector_norm(a, dim=1).double()
+
+
+def _choose(rows: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Rows of `a` where the mask `rows` is set, of `b` elsewhere."""
+    return torch.where(rows.unsqueeze(1), a, b)

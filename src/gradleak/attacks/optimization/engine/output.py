@@ -1,0 +1,75 @@
+"""Derivatives of a loss in a network's outputs, for many members at once."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from gradleak.models.losses import OF_CLASSES, RAW
+
+
+def output_gradient(
+    loss: str, output: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Return dℓ/d(output) (M, K, m), divided by K for the mean over the batch, times `scale` (M,).
+
+    `output` (M, K, m) is that of the last activation; `labels` are integers (M, K) or dummy logits
+    (M, K, m); `loss` is one of `gradleak.models.losses.LOSSES`.
+    """
+    found = _output_gradient(loss, output, labels)
+    return found if scale is None else found * scale[:, None, None]
+
+
+def _output_gradient(loss: str, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    batch = output.shape[1]
+    dummy = labels.is_floating_point()
+    if loss in OF_CLASSES:
+        truth = (
+            torch.softmax(labels, 2)
+            if dummy
+            else functional.one_hot(labels.long(), output.shape[2]).to(output.dtype)
+        )
+        guess = torch.softmax(output, 2) if loss != RAW else torch.zeros_like(output)
+        return (guess - truth) / batch
+    if not dummy:
+        sign = labels.to(output.dtype).unsqueeze(2)
+        return sign * _margin_derivative(loss, sign * output) / batch
+    one = torch.sigmoid(labels) * _margin_derivative(loss, output)
+    other = torch.sigmoid(-labels) * _margin_derivative(loss, -output)
+    return (one - other) / batch
+
+
+def output_bend(
+    loss: str,
+    output: torch.Tensor,
+    labels: torch.Tensor,
+    scale: torch.Tensor | None,
+    moved: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Differentiate <dℓ/d(output), `moved`> in the output and in dummy logits, if any."""
+    dummy = labels.is_floating_point()
+    with torch.enable_grad():
+        variables = [output.detach().requires_grad_()]
+        if dummy:
+            variables.append(labels.detach().requires_grad_())
+        gradient = output_gradient(loss, variables[0], variables[1] if dummy else labels, scale)
+        # The hinge loss has no curvature, and so no graph.
+        inner = (gradient * moved).sum() + 0.0 * sum(v.sum() for v in variables)
+        found = torch.autograd.grad(inner, variables)
+    return found[0], found[1] if dummy else None
+
+
+def told(logits: torch.Tensor, loss: str) -> torch.Tensor:
+    """Convert dummy logits (M, K, m) to labels (M, K): classes, or −1 and 1."""
+    if loss in OF_CLASSES:
+        return logits.argmax(2)
+    return torch.where(logits[:, :, 0] > 0, 1, -1)
+
+
+def _margin_derivative(loss: str, mu: torch.Tensor) -> torch.Tensor:
+    """Return dℓ/dμ, as `gradleak.models.losses.MarginLoss.derivative` in PyTorch."""
+    if loss == "logistic":
+        return -torch.sigmoid(-mu)
+    if loss == "exponential":
+        return -torch.exp(-mu)
+    return -(mu < 1.0).to(mu.dtype)

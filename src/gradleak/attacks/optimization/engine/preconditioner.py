@@ -1,0 +1,145 @@
+"""An approximate inverse of JᵀJ from R-GAP's layer equations.
+
+R-GAP solves K x = ∂ℓ/∂W and W x = z one layer after the other. To first order, and with δ held
+fixed, the same two give the dependence of all layers' residuals on the image: those of layer l are
+K_l times its input. So JᵀJ ≈ H_0 with H_l = K_lᵀ K_l + (A'_l W_l)ᵀ H_{l+1} (A'_l W_l), which
+needs no network pass for any of its columns. For LeakyReLU it is exact up to the curvature of the
+loss; for smooth activations it omits the change of δ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gradleak.attacks.optimization.engine.jacobian import Linearised
+from gradleak.models.chain import Chain, ConvLayer, Layer
+from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.shape import ConvShape
+
+# Least damping relative to the largest diagonal entry, for rounding in float32.
+LEAST = 1e-7
+# Number of tenfold increases where rounding still leaves no Cholesky factor.
+RAISES = 4
+# A layer's K has few equations if it has at most 1 / FEW as many rows as columns.
+FEW = 4
+
+
+def depth(chain: Chain) -> int:
+    """Return the number of layers needed: up to the first whose K₀ has as many rows as columns.
+
+    Later layers add equations, but no rank.
+    """
+    for number, layer in enumerate(chain.layers):
+        if not isinstance(layer, ConvLayer):
+            return number + 1
+        shape = layer.shape
+        if shape.filters * shape.kernel[0] * shape.kernel[1] >= shape.size[0] * shape.size[1]:
+            return number + 1
+    raise AssertionError("a chain ends with a fully connected layer")
+
+
+def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> torch.Tensor:
+    """Return H_0 (n, n) in float32, of one member with one image, linearised as `at`.
+
+    `weights` multiply the residuals of each parameter, in order; `layers` is the number of layers
+    to use, see `depth`. Few equations are passed on to the layer before as rows of J, many as their
+    products: H_l is `gram` + `rows` `rows`ᵀ.
+    """
+    network = at.network
+    by_name = dict(zip(network.names, weights, strict=True))
+    gram = rows = None
+    for number in reversed(range(layers)):
+        layer = network.chain.layers[number]
+        weight = network.weight(layer)[0].float()
+        slope, left = at.derivatives[number], at.left[number][0]
+        if rows is not None:
+            rows = _transposed(layer, weight, _scaled(slope, rows))
+        if gram is not None:
+            half = _transposed(layer, weight, _scaled(slope, gram))
+            gram = _transposed(layer, weight, _scaled(slope, half.T.contiguous()))
+        size = by_name[f"{layer.name}.weight"]
+        if not isinstance(layer, ConvLayer):
+            norm = size * float(torch.linalg.vector_norm(left))
+            own = norm * torch.eye(layer.inputs, dtype=weight.dtype, device=weight.device)
+            rows = own if rows is None else torch.cat((rows, own), 1)
+            continue
+        shape = layer.shape
+        block = size * _block(shape, left).to(weight)
+        # K = I_C ⊗ K₀: the same block for every channel.
+        if gram is None and number and FEW * shape.channels * len(block) <= shape.unknowns:
+            own = torch.block_diag(*[block.T] * shape.channels)
+            rows = own if rows is None else torch.cat((rows, own), 1)
+            continue
+        if gram is None:
+            gram = weight.new_zeros(shape.unknowns, shape.unknowns)
+        view = gram.view(shape.channels, block.shape[1], shape.channels, block.shape[1])
+        view.diagonal(dim1=0, dim2=2).add_((block.T @ block).unsqueeze(2))
+    if rows is None:
+        assert gram is not None
+        return gram
+    return rows @ rows.T if gram is None else gram.addmm_(rows, rows.T)
+
+
+def _block(shape: ConvShape, left: torch.Tensor) -> torch.Tensor:
+    """Return K₀ (O·k², pixels) from δ (O, P)."""
+    delta = left.double().cpu().numpy().reshape(shape.filters, *shape.output)
+    return torch.from_numpy(GradientConstraint(delta, shape).block).flatten(0, 1)
+
+
+def _scaled(slope: torch.Tensor | None, columns: torch.Tensor) -> torch.Tensor:
+    """Return A'(z) times `columns` (outputs, B), where None stands for 1."""
+    return columns if slope is None else slope.flatten().to(columns.dtype)[:, None] * columns
+
+
+def _transposed(layer: Layer, weight: torch.Tensor, columns: torch.Tensor) -> torch.Tensor:
+    """Return Wᵀ times `columns` (outputs, B): (inputs, B)."""
+    if not isinstance(layer, ConvLayer):
+        return weight.T @ columns
+    shape = layer.shape
+    (down, across), (rise, run) = shape.padding, shape.stride
+    height, width = shape.size
+    out_h, out_w = shape.output
+    taps = weight.view(shape.filters, shape.channels, *shape.kernel)
+    values = columns.reshape(shape.filters, -1)
+    size = (shape.channels, height + 2 * down, width + 2 * across, columns.shape[1])
+    out = weight.new_zeros(size)
+    for i in range(shape.kernel[0]):
+        for j in range(shape.kernel[1]):
+            part = out[:, i : i + rise * out_h : rise, j : j + run * out_w : run]
+            part[:, :out_h, :out_w] += (taps[:, :, i, j].T @ values).view(
+                shape.channels, out_h, out_w, -1
+            )
+    inner = out[:, down : down + height, across : across + width]
+    return inner.reshape(shape.unknowns, -1)
+
+
+class Preconditioner:
+    """v -> (H + λ)⁻¹ v by a Cholesky factor in float32, H (n, n) being `matrix`.
+
+    λ is `damping`, raised to `LEAST` of the largest diagonal entry, and further if H + λ has no
+    factor.
+    """
+
+    def __init__(self, matrix: torch.Tensor, damping: float) -> None:
+        diagonal = matrix.diagonal()
+        largest = float(diagonal.max())
+        raised = max(damping, LEAST * largest)
+        for _ in range(RAISES):
+            damped = matrix.clone()
+            damped.diagonal().add_(raised)
+            self._factor, info = torch.linalg.cholesky_ex(damped)
+            if not int(info):
+                return
+            raised *= 10.0
+        # Last resort: the diagonal, which always has a factor.
+        self._factor = torch.diag((diagonal.clamp(min=0.0) + raised).sqrt())
+
+    def __call__(self, vector: torch.Tensor) -> torch.Tensor:
+        """Return (H + λ)⁻¹ v (n,) in the precision of v."""
+        column = vector.to(self._factor.dtype).unsqueeze(1)
+        # Two triangular solves: 20 times as fast as cholesky_solve for one column, measured.
+        half = torch.linalg.solve_triangular(self._factor, column, upper=False)
+        found = torch.linalg.solve_triangular(self._factor.mT, half, upper=True)
+        return found.squeeze(1).to(vector.dtype)

@@ -1,0 +1,380 @@
+"""Gradients of many members under residual networks, and of distances between them, by hand.
+
+As `gradleak.attacks.optimization.engine.double_backward` for plain chains: with the derivative r of
+a distance in the gradients held fixed, ∇_x <∇_W ℓ(x; W), r> = ∇_x d/dε ℓ(x; W + εr), which takes a
+forward and a backward pass for the gradients, and another pair with tangents. No graph is kept.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping
+
+import numpy as np
+import torch
+
+from gradleak.attacks.optimization.engine import branch_locks
+from gradleak.attacks.optimization.engine.branch_layers import EPSILON, Pooled
+from gradleak.attacks.optimization.engine.branch_steps import Step, Waiting, branches_of
+from gradleak.attacks.optimization.engine.device_mixin import Placed
+from gradleak.attacks.optimization.engine.distances import Distance
+from gradleak.attacks.optimization.engine.double_backward import rows_times, times
+from gradleak.attacks.optimization.engine.output import output_bend, output_gradient
+from gradleak.errors import ConfigError
+from gradleak.models.build import ChainModule
+from gradleak.models.chain import Chain, LinearLayer
+from gradleak.models.locks import is_private
+from gradleak.models.losses import LOSSES
+
+MODES = ("training", "evaluation")
+# Limit in bytes of members' gradients and activations for images computed at once on a CPU.
+# Measured on one thread: from 8 images on, ResNet-18 takes 0.55 of its time with one image, and
+# ResNet-101 gains up to 16 images.
+IMAGES, MEMORY = 16, 2**30
+
+
+class BranchGradients(Placed):
+    """Gradients of a chain's loss with respect to all parameters, for M members at once.
+
+    Unlike `ChainGradients`, it supports batch norms, projections and all pools, but no replicated
+    padding.
+
+    Parameters
+    ----------
+    chain
+        Architecture.
+    weights
+        ``{parameter: array}`` of the parameter's shape if members share it, else (M, ...), with
+        running statistics, if any. For a locked layer, its lock weights and key, or γ and β
+        (`gradleak.attacks.optimization.engine.branch_locks`).
+    loss
+        One of `gradleak.models.losses.LOSSES`.
+    mode
+        ``training``: batch norms use the statistics of each member's images. ``evaluation``: they
+        use the running ones, or mean 0 and variance 1 where there are none.
+    device, dtype
+        Device and precision of all computations.
+    shared
+        Parameters whose gradients are computed; all by default.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        weights: Mapping[str, np.ndarray | torch.Tensor],
+        loss: str,
+        *,
+        mode: str = "training",
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        shared: Collection[str] | None = None,
+    ) -> None:
+        for what, value, known in (("loss", loss, LOSSES), ("mode", mode, MODES)):
+            if value not in known:
+                raise ConfigError(
+                    f"{what}: '{value}' is not known; choose one of {', '.join(known)}."
+                )
+        if not follows(chain):
+            raise ConfigError(f"{chain.name} has replicated padding; take it out.")
+        self.chain, self.loss, self.mode = chain, loss, mode
+        self.device, self.dtype = torch.device(device), dtype
+        with torch.device("meta"):
+            module = ChainModule(chain)
+        self.shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
+        self.names = tuple(name for name in self.shapes if shared is None or name in shared)
+        self._branches = [
+            branches_of(layer, training=mode == "training") for layer in chain.convolutions
+        ]
+        self._weights = {
+            name: self._parameter(name, self.tensor(weights[name]))
+            for name in self.shapes
+            if not is_private(name)
+        }
+        for layer in chain.locked:
+            held = branch_locks.held_by(layer)
+            own = {name: self.tensor(weights[name]) for name in held if name in weights}
+            self._weights |= branch_locks.opened(layer, own)
+        for branch in (branch for several in self._branches for branch in several):
+            if branch.normed and not branch.training:
+                self._statistics(branch.norm, weights)
+
+    def _parameter(self, name: str, value: torch.Tensor) -> torch.Tensor:
+        """Reshape a parameter (...) or (M, ...) for use; channels become (M or 1, C, 1, 1)."""
+        shape = self.shapes[name]
+        if len(shape) == 4:
+            return value.contiguous()
+        rows = value.reshape(-1, *shape)
+        if len(shape) == 2:
+            return rows
+        return rows.unsqueeze(1) if name.startswith("fc") else rows[..., None, None]
+
+    def _statistics(self, norm: str, weights: Mapping[str, np.ndarray | torch.Tensor]) -> None:
+        """Store mean and 1/σ for evaluation beside the weights."""
+        like = self._weights[f"{norm}.weight"][:1]
+        mean, variance = torch.zeros_like(like), torch.ones_like(like)
+        if f"{norm}.running_mean" in weights:
+            mean, variance = (
+                branch_locks.spread(self.tensor(weights[f"{norm}.{kind}"]))
+                for kind in ("running_mean", "running_var")
+            )
+        self._weights[f"{norm}.mean"] = mean
+        self._weights[f"{norm}.inverse"] = torch.rsqrt(variance + EPSILON)
+
+    def select(self, index: torch.Tensor | slice) -> BranchGradients:
+        """Select members `index`; a slice copies nothing."""
+        out = object.__new__(BranchGradients)
+        out.__dict__.update(self.__dict__)
+        out._weights = {
+            name: value[index] if self._is_own(name, value) else value
+            for name, value in self._weights.items()
+        }
+        return out
+
+    def _is_own(self, name: str, value: torch.Tensor) -> bool:
+        """True if members have individual values of a parameter or statistic."""
+        if len(self.shapes.get(name, ())) == 4:
+            return value.ndim == 5
+        return value.shape[0] > 1
+
+    def at_once(self, batch: int) -> int:
+        """Number of members of `batch` images to compute at once; all on an accelerator."""
+        if self.device.type != "cpu":
+            return sys.maxsize
+        # Gradients, their targets and the layers' outputs.
+        numbers = 2 * self.chain.parameters
+        for several in self._branches:
+            for branch in several:
+                shape = branch.convolution.shape
+                numbers += 4 * batch * shape.filters * shape.positions
+        fitting = MEMORY // (numbers * self.dtype.itemsize)
+        return max(1, min(-(-IMAGES // batch), fitting))
+
+    @torch.no_grad()
+    def __call__(
+        self, images: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
+    ) -> list[torch.Tensor]:
+        """Return gradients (M, ...) of every parameter in the order of `names`, mean over K.
+
+        Arguments are those of `ChainGradients`; not differentiable.
+        """
+        steps = self._forward(images)
+        return self._listed(self._backward(steps, labels, scale))
+
+    @torch.no_grad()
+    def descend(
+        self,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        distance: Distance,
+        scale: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Return distances (M,), gradients in images (M, K, C, H, W) and in dummy logits, if any.
+
+        `images`, `labels` and `scale` are as in `ChainGradients`; see
+        `gradleak.attacks.optimization.engine.distances` for `distance`.
+        """
+        return self.descend_scaling(images, labels, distance, scale)[:3]
+
+    @torch.no_grad()
+    def descend_scaling(
+        self,
+        images: torch.Tensor,
+        labels: torch.Tensor,
+        distance: Distance,
+        scale: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """As `descend`, with the gradients (M, 2 Σ O) in γ and β of locked layers."""
+        steps = self._forward(images)
+        found = self._backward(steps, labels, scale)
+        value, residuals, factor = distance(self._listed(found))
+        moves = self._moves(dict(zip(self.names, residuals, strict=True)))
+        moved = self._along(steps, moves)
+        bend, in_logits = output_bend(self.loss, steps[-1].output, labels, scale, moved)
+        down = self._down(steps, moves, bend).transpose(0, 1)
+        if in_logits is not None:
+            in_logits = in_logits * factor[:, None, None]
+        scaling = [passed.scaling for step in steps for passed in step.branches]
+        parts = [part for part in scaling if part is not None]
+        in_scaling = torch.cat(parts, 1) if parts else factor.new_zeros((len(factor), 0))
+        down = down * factor[:, None, None, None, None]
+        return value, down, in_logits, in_scaling * factor[:, None]
+
+    @property
+    def scaling(self) -> torch.Tensor:
+        """γ and β of locked layers, concatenated (M or 1, 2 Σ O)."""
+        parts = [self._weights[name].flatten(1) for name in self._scaled]
+        most = max(len(part) for part in parts)
+        return torch.cat([part.expand(most, -1) for part in parts], 1)
+
+    def with_scaling(self, scaling: torch.Tensor) -> BranchGradients:
+        """Replace γ and β by each member's own (M, 2 Σ O), independent of the key."""
+        out = object.__new__(BranchGradients)
+        out.__dict__.update(self.__dict__)
+        sizes = [self._weights[name].shape[1] for name in self._scaled]
+        parts = zip(self._scaled, scaling.split(sizes, 1), strict=True)
+        out._weights = self._weights | {name: branch_locks.spread(part) for name, part in parts}
+        return out
+
+    @property
+    def _scaled(self) -> list[str]:
+        """Names of γ and β of locked layers."""
+        return [
+            branch_locks.norm_part(layer.name, kind)
+            for layer in self.chain.locked
+            for kind in ("weight", "bias")
+        ]
+
+    def _moves(self, residuals: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Tangents of weights along residuals; weights that are not compared stay."""
+        out = {
+            name: self._parameter(name, residuals[name])
+            if name in residuals
+            else torch.zeros_like(self._weights[name])
+            for name in self.shapes
+            if not is_private(name)
+        }
+        for layer in self.chain.locked:
+            out |= branch_locks.moves(layer, residuals, self._weights)
+        return out
+
+    def _listed(self, found: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+        known = dict(found)
+        for layer in self.chain.locked:
+            if any(name in self.names for name in branch_locks.parameters_of(layer)):
+                known |= branch_locks.gradients(layer, found, self._weights)
+        return [known[name] for name in self.names]
+
+    def _forward(self, images: torch.Tensor) -> list[Step]:
+        """Forward pass of images (M, K, C, H, W)."""
+        steps: list[Step] = []
+        x = images.transpose(0, 1).contiguous()
+        entered: list[torch.Tensor] = []
+        for layer, several in zip(self.chain.convolutions, self._branches, strict=True):
+            entered.append(x)
+            passed, z = [], None
+            for branch in several:
+                one, out = branch.enter(entered[-branch.back], self._weights)
+                passed.append(one)
+                z = out if z is None else z.add_(out)
+            assert z is not None
+            if layer.skip and layer.projection is None:
+                z = z.add_(entered[-layer.skip])
+            step = Step.of(layer, z)
+            step.branches, step.pooled = passed, Pooled.of(step.output, layer.pool)
+            x = step.pooled.values
+            steps.append(step)
+        x = x.flatten(2).transpose(0, 1)
+        for fc in self._linear:
+            z = rows_times(x, self._weights[f"{fc.name}.weight"].mT)
+            if fc.bias:
+                z = z + self._weights[f"{fc.name}.bias"]
+            step = Step.of(fc, z)
+            step.x = x
+            x = step.output
+            steps.append(step)
+        return steps
+
+    @property
+    def _linear(self) -> list[LinearLayer]:
+        return [layer for layer in self.chain.layers if isinstance(layer, LinearLayer)]
+
+    def _backward(
+        self, steps: list[Step], labels: torch.Tensor, scale: torch.Tensor | None
+    ) -> dict[str, torch.Tensor]:
+        """Backward pass: gradients (M, ...) by name."""
+        out: dict[str, torch.Tensor] = {}
+        back = output_gradient(self.loss, steps[-1].output, labels, scale)
+        depth = len(self.chain.convolutions)
+        for fc, step in reversed(list(zip(self._linear, steps[depth:], strict=True))):
+            step.back, step.delta = back, times(step.derivative, back)
+            assert step.x is not None
+            out[f"{fc.name}.weight"] = step.delta.mT @ step.x
+            if fc.bias:
+                out[f"{fc.name}.bias"] = step.delta.sum(1)
+            back = rows_times(step.delta, self._weights[f"{fc.name}.weight"])
+        waiting = Waiting(depth, self._imaged(back))
+        for number in reversed(range(depth)):
+            layer, step = self.chain.convolutions[number], steps[number]
+            assert step.pooled is not None
+            step.back = step.pooled.adjoint(waiting.pop(number + 1))
+            step.delta = times(step.derivative, step.back)
+            for branch, passed in zip(self._branches[number], step.branches, strict=True):
+                left = branch.leave(passed, step.delta, self._weights, out)
+                start = number + 1 - branch.back
+                if start:
+                    weight = self._weights[f"{branch.name}.weight"]
+                    waiting.add(start, branch.convolution.adjoint(left, weight))
+            if layer.skip and layer.projection is None:
+                waiting.add(number + 1 - layer.skip, step.delta, shared=True)
+        return out
+
+    def _imaged(self, back: torch.Tensor) -> torch.Tensor:
+        """Reshape the first fully connected layer's input gradient (M, K, n) to (K, M, C, H, W)."""
+        before = self.chain.convolutions
+        size = (before[-1].shape.filters, *before[-1].grid) if before else self.chain.input
+        return back.transpose(0, 1).unflatten(2, size)
+
+    def _along(self, steps: list[Step], moves: Mapping[str, torch.Tensor]) -> torch.Tensor:
+        """Tangent (M, K, m) of the outputs for tangents `moves` of the weights."""
+        depth = len(self.chain.convolutions)
+        entered: list[torch.Tensor | None] = []
+        x: torch.Tensor | None = None  # images do not move
+        for number, layer in enumerate(self.chain.convolutions):
+            entered.append(x)
+            step, z = steps[number], None
+            for branch, passed in zip(self._branches[number], step.branches, strict=True):
+                out = branch.move(passed, entered[-branch.back], self._weights, moves)
+                z = out if z is None else z.add_(out)
+            assert z is not None and step.pooled is not None
+            start = entered[-layer.skip] if layer.skip and layer.projection is None else None
+            if start is not None:
+                z = z.add_(start)
+            step.tangent = z
+            x = step.pooled.along(times(step.derivative, z))
+        flat = None if x is None else x.flatten(2).transpose(0, 1)
+        for fc, step in zip(self._linear, steps[depth:], strict=True):
+            assert step.x is not None
+            tangent = step.x @ moves[f"{fc.name}.weight"].mT
+            if fc.bias:
+                tangent = tangent + moves[f"{fc.name}.bias"]
+            if flat is not None:
+                tangent = tangent + rows_times(flat, self._weights[f"{fc.name}.weight"].mT)
+            step.tangent = tangent
+            flat = times(step.derivative, tangent)
+        assert flat is not None
+        return flat
+
+    def _down(
+        self, steps: list[Step], moves: Mapping[str, torch.Tensor], back: torch.Tensor
+    ) -> torch.Tensor:
+        """Gradient (K, M, C, H, W) in the images of <the outputs' tangent, dℓ/d(outputs)>."""
+        depth = len(self.chain.convolutions)
+        for fc, step in reversed(list(zip(self._linear, steps[depth:], strict=True))):
+            delta = step.bent(fc, back)
+            assert step.delta is not None
+            back = rows_times(delta, self._weights[f"{fc.name}.weight"])
+            back = back + step.delta @ moves[f"{fc.name}.weight"]
+        waiting = Waiting(depth, self._imaged(back))
+        for number in reversed(range(depth)):
+            layer, step = self.chain.convolutions[number], steps[number]
+            assert step.pooled is not None and step.delta is not None
+            delta = step.bent(layer, step.pooled.adjoint(waiting.pop(number + 1)))
+            for branch, passed in zip(self._branches[number], step.branches, strict=True):
+                found = branch.go_back(passed, step.delta, delta, self._weights, moves)
+                waiting.add(number + 1 - branch.back, found)
+            if layer.skip and layer.projection is None:
+                waiting.add(number + 1 - layer.skip, delta, shared=True)
+        return waiting.pop(0)
+
+
+def is_branched(chain: Chain) -> bool:
+    """True if `ChainGradients` does not support `chain`: batch norm, projection, other pools."""
+    return any(
+        layer.normed or layer.projection is not None or layer.pool in ("global", "max3")
+        for layer in chain.convolutions
+    )
+
+
+def follows(chain: Chain) -> bool:
+    """True if `BranchGradients` supports all of `chain`."""
+    return all(layer.padding_mode == "zeros" for layer in chain.convolutions)

@@ -1,0 +1,336 @@
+"""Base of optimisation-based attacks: many images, many restarts."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from gradleak.attacks.base import AttackerView, ManyAttack, Reconstruction
+from gradleak.attacks.label_inference import class_of, contradiction
+from gradleak.client.gradient_checks import check_gradient
+from gradleak.errors import NumericsError
+from gradleak.models.chain import Chain
+from gradleak.models.losses import BINARY
+from gradleak.runtime.progress import progress
+from gradleak.settings.fields import AmountOrName, Draws, Hidden, Precision
+
+if TYPE_CHECKING:
+    import torch
+
+    from gradleak.attacks.keylock import Opening
+    from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
+    from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
+    from gradleak.attacks.optimization.engine.search_batch import Members
+
+Start = Literal["normal", "uniform", "reconstruction", "class"]
+Lock = Literal["guess", "fit"]
+Share = Annotated[float, Field(ge=0)]
+# Number of objective values kept for each run.
+MOMENTS = 100
+
+
+class Search(ManyAttack):
+    """Settings and bookkeeping of an optimisation over many images and restarts at once.
+
+    An attack exposes hidden settings in config.yaml by declaring them again.
+    """
+
+    searches = True
+    # True to compute with `BranchGradients` under every network.
+    only_branches: ClassVar[bool] = False
+
+    starts: Draws = 1  # restarts per gradient; no more than are given without noise
+    images: AmountOrName | None = None  # attack only this many images of a gradient file
+    precision: Precision = "float32"
+    # N(0, 1), uniform over the input range, or given with the view: another attack's reconstruction
+    # or images of the same class. Restart i then uses given image i, cyclically.
+    start: Hidden[Start] = "normal"
+    # Deviation of normal noise added to given starts, relative to the root mean square of the
+    # start, since twins may be dark.
+    start_noise: Hidden[Share] = 0.0
+    lock: Hidden[Lock] = "guess"  # handling of an unknown key-lock; see `gradleak.attacks.keylock`
+    device: Hidden[str] = "cpu"  # or auto, cuda; mps has no float64, so there it is the CPU
+    chunk: Hidden[int] = 32  # restarts at a time, to bound memory
+
+    @property
+    def label_unknown(self) -> bool:
+        """True if labels are optimised with the image, neither granted nor recovered (iDLG)."""
+        return False
+
+    @property
+    def needs_labels(self) -> bool:
+        """See `gradleak.attacks.base.Entry`."""
+        return not self.label_unknown
+
+    def applies(self, chain: Chain, mode: str = "training") -> str | None:
+        """See `gradleak.attacks.base.ManyAttack`."""
+        from gradleak.attacks.optimization.engine.residual_gradients import follows, is_branched
+
+        if chain.has_dropout and mode == "training":
+            return (
+                f"{chain.name} has dropout, which is at work in training and which a search does "
+                "not follow; take it out, or use mkor."
+            )
+        if is_branched(chain) and not follows(chain):
+            return (
+                f"{chain.name} has replicated padding beside a norm, a projection, or a global or "
+                "max3 pool, which no search follows; set padding_mode: zeros."
+            )
+        if self.lock == "fit" and not chain.locked:
+            return f"{chain.name} has no lock to fit; set lock: guess, or lock it."
+        return None
+
+    @abstractmethod
+    def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
+        """Optimise each member; `views` holds the view of each."""
+
+    def run_many(
+        self, views: Sequence[AttackerView], seeds: Sequence[int]
+    ) -> list[Reconstruction | NumericsError]:
+        """Attack each view; its best restart that did not fail comes first."""
+        out: dict[int, Reconstruction | NumericsError] = {}
+        for group in _alike(views, together=self.starts == 1):
+            ready = {}
+            for i in group:
+                try:
+                    ready[i] = self._prepare(views[i], seeds[i])
+                except NumericsError as error:
+                    out[i] = error
+            with progress(len(ready), "gradients searched") as bar:
+                for some in self._chunks(ready):
+                    members = self._members([views[i] for i in some], [ready[i] for i in some])
+                    owners = [i for i in some for _ in ready[i].images]
+                    with bar.doing(len(some)):
+                        found = self.search(members, [views[i] for i in owners])
+                    for i in some:
+                        own = [a for a, owner in zip(found, owners, strict=True) if owner == i]
+                        out[i] = _choose(own)
+        return [out[i] for i in range(len(views))]
+
+    def _chunks(self, ready: Mapping[int, Ready]) -> list[list[int]]:
+        """Group views into chunks of at most `chunk` restarts, but at least one view.
+
+        Either all or none of a group fit a lock's γ and β.
+        """
+        out: list[list[int]] = []
+        count, fitting = 0, False
+        for i, prepared in ready.items():
+            count += len(prepared.images)
+            fits = prepared.opening.scaling is not None
+            if not out or count > self.chunk or fits != fitting:
+                out.append([])
+                count, fitting = len(prepared.images), fits
+            out[-1].append(i)
+        return out
+
+    def _prepare(self, view: AttackerView, seed: int) -> Ready:
+        """Determine labels and starting points of one view.
+
+        Raises
+        ------
+        NumericsError
+            If the gradient is zero or not finite, the label is neither granted nor recoverable, or
+            the given starts are not finite or do not have the batch's size.
+        """
+        from gradleak.attacks.keylock import open_lock
+
+        check_gradient(view.chain, view.gradients)
+        labels = None if self.label_unknown else known_labels(view)
+        size = (view.batch, *view.chain.input)
+        count, given = self.starts, view.starts
+        if self.start not in ("normal", "uniform"):
+            if given is None or not len(given):
+                raise NumericsError(
+                    f"start: {self.start}, but no start was given; choose another start."
+                )
+            if given.shape[1:] != size:
+                raise NumericsError(
+                    f"The given starts have the shape {given.shape[1:]}, but the batch has {size}; "
+                    "start from normal or uniform noise."
+                )
+            if not np.isfinite(given).all():
+                raise NumericsError("The attack that it starts from gave no image here.")
+            count = count if self.start_noise else min(count, len(given))
+        images, logits = np.empty((count, *size)), np.empty((count, view.batch, view.chain.classes))
+        for i in range(count):
+            draw = np.random.default_rng((seed, i))
+            if self.start == "uniform":
+                images[i] = draw.uniform(view.low, view.high, size)
+            else:
+                images[i] = draw.standard_normal(size)
+            if given is not None and self.start not in ("normal", "uniform"):
+                begin = given[i % len(given)]
+                size_of_start = float(np.sqrt(np.mean(begin**2)))
+                images[i] = begin + self.start_noise * size_of_start * images[i]
+            logits[i] = draw.standard_normal(logits.shape[1:])
+        seeds = [(seed, i) for i in range(count)]
+        return Ready(labels, images, logits, seeds, open_lock(view, self.lock, seed, count))
+
+    def _members(self, views: Sequence[AttackerView], ready: Sequence[Ready]) -> Members:
+        """Concatenate the restarts of several views."""
+        import torch
+
+        from gradleak.attacks.optimization.engine.search_batch import Members
+        from gradleak.client.capture import DTYPES, pick_device
+
+        device = pick_device(self.device)
+        if device.type == "mps":
+            device = torch.device("cpu")
+        dtype = DTYPES[self.precision]
+        counts = torch.tensor([len(prepared.images) for prepared in ready])
+        owner = torch.repeat_interleave(torch.arange(len(views)), counts).to(device)
+        opened = [prepared.opening for prepared in ready]
+        network = _network(views[0], opened, device, dtype, branches=self.only_branches)
+        network = network.select(owner)
+        scales = [1.0 / _norm(opening.shared) for opening in opened]
+        scaled = [
+            {name: scale * value.astype(np.float64) for name, value in opening.shared.items()}
+            for opening, scale in zip(opened, scales, strict=True)
+        ]
+        labels = [prepared.labels for prepared in ready if prepared.labels is not None]
+        starts = [opening.scaling for opening in opened if opening.scaling is not None]
+        fitted = np.concatenate(starts) if starts else None
+        return Members(
+            network,
+            [target[owner] for target in network.targets(scaled)],
+            network.tensor(np.array(scales))[owner],
+            torch.tensor(labels, device=device)[owner] if labels else None,
+            network.tensor(np.concatenate([prepared.images for prepared in ready])),
+            network.tensor(np.concatenate([prepared.logits for prepared in ready])),
+            torch.tensor([pair for prepared in ready for pair in prepared.seeds], device=device),
+            None if fitted is None else network.tensor(fitted),
+        )
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Labels (K,), starts (S, K, C, H, W), dummy logits (S, K, outputs) and lock of one view.
+
+    `seeds` holds the view's seed and the restart's number, for each restart.
+    """
+
+    labels: tuple[int, ...] | None
+    images: np.ndarray
+    logits: np.ndarray
+    seeds: Sequence[tuple[int, int]]
+    opening: Opening
+
+
+def known_labels(view: AttackerView) -> tuple[int, ...]:
+    """Return labels that were granted, or that a single image's gradient gives away.
+
+    Raises
+    ------
+    NumericsError
+        If they are neither, are not −1 or 1 under a margin loss, or the last layer's bias
+        contradicts that of a single image.
+    """
+    if view.loss == "cross_entropy" and view.batch == 1:
+        label = class_of(view)
+        assert label is not None  # only a batch can be without a label
+        return (label,)
+    if view.labels is None:
+        raise NumericsError(
+            "The labels were not granted and a search cannot tell them from the gradient here; "
+            "set label: granted, or the attack's label: unknown."
+        )
+    if view.loss in BINARY:
+        _check_signs(view, view.labels)
+    return view.labels
+
+
+def _check_signs(view: AttackerView, labels: tuple[int, ...]) -> None:
+    """Raise for labels other than −1 and 1, and for one that db = y·ℓ'(μ), ℓ' < 0, contradicts."""
+    wrong = [label for label in labels if label not in (-1, 1)]
+    if wrong:
+        raise NumericsError(
+            f"The granted label {wrong[0]} is no label of the {view.loss} loss, which takes −1 or "
+            "1; grant one of them, or choose loss: cross_entropy."
+        )
+    bias = view.gradients.get(f"{view.chain.layers[-1].name}.bias")
+    if view.batch == 1 and bias is not None and labels[0] * bias[0] > 0:
+        raise contradiction(labels[0])
+
+
+def moments(trace: np.ndarray) -> tuple[float, ...]:
+    """Return about `MOMENTS` evenly spaced values of `trace` (n,), including first and last."""
+    places = np.unique(np.linspace(0, len(trace) - 1, MOMENTS).round().astype(int))
+    return tuple(float(value) for value in trace[places])
+
+
+def _norm(gradients: Mapping[str, np.ndarray]) -> float:
+    return float(np.sqrt(sum(np.sum(v.astype(np.float64) ** 2) for v in gradients.values())))
+
+
+def _network(
+    view: AttackerView,
+    opened: Sequence[Opening],
+    device: torch.device,
+    dtype: torch.dtype,
+    *,
+    branches: bool,
+) -> ChainGradients | BranchGradients:
+    """Gradients of views like `view`, a member per opening; `branches`: by `BranchGradients`."""
+    from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients, stack
+    from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients, is_branched
+
+    chain, weights = view.chain, stack([opening.weights for opening in opened])
+    if branches or is_branched(chain):
+        return BranchGradients(
+            chain,
+            weights,
+            view.loss,
+            mode=view.mode,
+            device=device,
+            dtype=dtype,
+            shared=opened[0].shared,
+        )
+    return ChainGradients(chain, weights, view.loss, device=device, dtype=dtype)
+
+
+def _alike(views: Sequence[AttackerView], *, together: bool) -> list[list[int]]:
+    """Group indices of views that can be optimised together: same chain, loss, batch and mode.
+
+    Networks that only `BranchGradients` supports are fastest under weights shared by all members,
+    so they are grouped by weights; views with unique weights form one group if `together`.
+    """
+    from gradleak.attacks.optimization.engine.residual_gradients import is_branched
+    from gradleak.models.files import fingerprint
+
+    out: dict[tuple[Chain, str, int, str], list[int]] = {}
+    for i, view in enumerate(views):
+        out.setdefault((view.chain, view.loss, view.batch, view.mode), []).append(i)
+    groups = []
+    for (chain, *_), group in out.items():
+        if not is_branched(chain):
+            groups.append(group)
+            continue
+        shared: dict[str, list[int]] = {}
+        for i in group:
+            shared.setdefault(fingerprint(views[i].weights), []).append(i)
+        alone = [i for same in shared.values() if len(same) == 1 for i in same]
+        groups += [same for same in shared.values() if len(same) > 1 or not together]
+        if alone and together:
+            groups.append(alone)
+    return groups
+
+
+def _choose(answers: Sequence[Reconstruction]) -> Reconstruction:
+    """Choose the reconstruction of lowest loss that did not fail; the others follow by number."""
+
+    def rank(number: int) -> tuple[bool, float]:
+        loss = answers[number].loss
+        return bool(answers[number].failure), loss if np.isfinite(loss) else np.inf
+
+    best = min(range(len(answers)), key=rank)
+    others = tuple(
+        replace(answer, kind=f"start {number + 1}")
+        for number, answer in enumerate(answers)
+        if number != best
+    )
+    return replace(answers[best], others=others)

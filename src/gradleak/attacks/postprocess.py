@@ -1,0 +1,118 @@
+"""Reconstructions made from other reconstructions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field, PositiveFloat
+
+from gradleak.attacks.base import Postprocess
+from gradleak.settings.fields import Identifier, Identifiers
+
+if TYPE_CHECKING:
+    from gradleak.attacks.runner import Results
+
+# Fields copied from the reconstruction that a new one is made from.
+KEPT = ("model", "seed", "batch", "status", "reason", "stop")
+
+
+class TotalVariation(Postprocess):
+    """Denoising of another attack's reconstruction."""
+
+    method: Literal["total_variation"] = "total_variation"
+    of: Identifier
+    weight: PositiveFloat
+
+    def make(self, paths: Sequence[str]) -> Results:
+        """Denoise every reconstruction of a file; those without an image keep their reason."""
+        from gradleak.attacks import reconstructions, runner
+
+        images, records = reconstructions.read(paths[0])
+        found = {k: np.full_like(v, np.nan) for k, v in images.items() if k.endswith("/images")}
+        out = runner.Results(found, [], [])
+        for record in records:
+            key = f"{record['model']}/images"
+            place = (record["seed"], record["batch"], record["answer"])
+            begin = time.perf_counter()
+            if record["status"] == "ok":
+                for number, image in enumerate(images[key][place]):
+                    found[key][(*place, number)] = total_variation(image, self.weight)
+            out.seconds.append(time.perf_counter() - begin)
+            out.runs.append(_kept(record, record["answer"], record["kind"]))
+        return out
+
+
+class HybridGap(Postprocess):
+    """H-GAP: for each image the reconstruction with the least noise."""
+
+    method: Literal["h_gap"] = "h_gap"
+    of: Annotated[Identifiers, Field(min_length=2)]
+
+    def make(self, paths: Sequence[str]) -> Results:
+        """Choose for each run the attack whose reconstruction has the least salt-and-pepper noise.
+
+        The noise is ||x − m(x)|| with m the 3x3 average (R-GAP section 5). Failed attacks are
+        ignored; where all failed, the run failed. Runs missing from one of `paths`, reconstruction
+        files of the same gradients, are left out.
+        """
+        from gradleak.attacks import reconstructions, runner
+
+        files = [reconstructions.read(path) for path in paths]
+        choices = [
+            {(r["model"], r["seed"], r["batch"]): r for r in records if r["answer"] == 0}
+            for _, records in files
+        ]
+        shared = [place for place in choices[0] if all(place in other for other in choices[1:])]
+        out = runner.Results({}, [], [])
+        for model, seed, batch in shared:
+            begin = time.perf_counter()
+            key = f"{model}/images"
+            if key not in out.images:
+                sizes = [images[key].shape for images, _ in files]
+                most = max(size[3] for size in sizes)
+                out.images[key] = np.full((*sizes[0][:2], 1, most, *sizes[0][4:]), np.nan)
+            found = []
+            for number, (images, _) in enumerate(files):
+                record = choices[number][model, seed, batch]
+                if record["status"] == "ok":
+                    image = images[key][seed, batch, 0]
+                    image = image[np.isfinite(image).all(axis=(1, 2, 3))]
+                    found.append((salt_and_pepper(image), number, image, record))
+            if found:
+                _, _, image, record = min(found, key=lambda entry: entry[:2])
+                out.images[key][seed, batch, 0, : len(image)] = image
+            else:
+                record = choices[0][model, seed, batch]
+            out.seconds.append(time.perf_counter() - begin)
+            out.runs.append(_kept(record, 0, "answer"))
+        return out
+
+
+def _kept(record: dict[str, Any], answer: int, kind: str) -> dict[str, Any]:
+    kept = {key: record[key] for key in KEPT if key in record}
+    return {**kept, "answer": answer, "kind": kind, "label": None, "evaluations": 0, "loss": None}
+
+
+def total_variation(image: np.ndarray, weight: float) -> np.ndarray:
+    """Denoise an image (C, H, W) by total variation, channel by channel (Chambolle, scikit-image).
+
+    `weight` is the strength, on the scale of the image's values; the paper takes 0.15.
+    """
+    from skimage.restoration import denoise_tv_chambolle
+
+    return denoise_tv_chambolle(image, weight=weight, channel_axis=0)
+
+
+def salt_and_pepper(images: np.ndarray) -> float:
+    """Return ||x − m(x)|| of images (K, C, H, W), m the 3x3 average (R-GAP section 5).
+
+    It distinguishes noisy from smooth reconstructions without the original. The average repeats
+    edges and is taken per channel.
+    """
+    from scipy.ndimage import uniform_filter
+
+    smooth = uniform_filter(images, size=(1, 1, 3, 3), mode="nearest")
+    return float(np.linalg.norm(images - smooth))

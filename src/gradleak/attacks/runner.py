@@ -1,0 +1,291 @@
+"""Run one attack on every gradient of a gradient file."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from gradleak.attacks.base import Attack, AttackerView, ManyAttack, Reconstruction
+from gradleak.attacks.optimization.initialization import Starts
+from gradleak.client import gradient_files
+from gradleak.errors import NumericsError
+from gradleak.models import files
+from gradleak.models.locks import is_key
+from gradleak.runtime.artifacts import write_json, write_tensors
+from gradleak.runtime.progress import progress
+from gradleak.servers.secret import Secrets
+from gradleak.settings import registry
+
+
+def build(
+    settings: Mapping[str, Any], device: str = "cpu", generator: str | None = None
+) -> Attack | ManyAttack:
+    """Build the attack of an entry of ``attacks``, with its device and generator file if used."""
+    kind: Any = registry.class_of("attacks", settings["method"])
+    places = {"device": device, "generator_file": generator}
+    known = {key: place for key, place in places.items() if place and key in kind.model_fields}
+    attack: Attack | ManyAttack = kind.model_validate({**settings, **known})
+    return attack
+
+
+class Views:
+    """Attacker's views of every run in a gradient file, as (view, seed, target) in file order.
+
+    `model_path` and `gradient_path` are files of one experiment and model, of which at most
+    `most_seeds` initializations and `most_images` images are used. `starts` are initial images and
+    `secrets` the server's secrets. ``broken`` holds, by (chain, seed, target), why a run cannot be
+    attacked at all: its gradient is not usable, or its start is not available. It is complete for
+    the runs passed so far.
+    """
+
+    def __init__(
+        self,
+        model_path: str,
+        gradient_path: str,
+        most_seeds: int | None = None,
+        most_images: int | None = None,
+        starts: Starts | None = None,
+        secrets: Secrets | None = None,
+    ) -> None:
+        self._secrets = secrets
+        self._models = files.read(model_path)
+        self._gradients, self._shared = gradient_files.read(gradient_path, self._models.chains)
+        self._starts = starts
+        self.broken: dict[tuple[str, int, int], str] = {
+            (entry["chain"], entry["seed"], entry["batch"]): entry["reason"]
+            for entry in self._shared.get("unusable", ())
+        }
+        self.images = min(int(self._shared["images"]), most_images or sys.maxsize)
+        self.seeds = min(int(self._shared["seeds"]), most_seeds or sys.maxsize)
+        self._runs = list(files.runs(self._models.chains, self.seeds, self.images))
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __iter__(self) -> Iterator[tuple[AttackerView, int, int]]:
+        shared = self._shared
+        marks, modes = shared.get("fingerprints", {}), shared.get("mode", {})
+        for chain, seed, batch in self._runs:
+            gradients = files.select(self._gradients, chain.name, seed, batch)
+            labels = gradients.pop("label", None)
+            classes = gradients.pop("class", None)
+            keys = {name: gradients.pop(name) for name in list(gradients) if is_key(name)}
+            view = AttackerView(
+                chain,
+                self._models.of(chain, seed),
+                gradients,
+                None if labels is None else tuple(int(label) for label in labels),
+                shared["low"],
+                shared["high"],
+                shared["loss"],
+                int(shared["batch"]),
+                self._begin((chain.name, seed, batch), classes),
+                None if self._secrets is None else self._secrets.of(chain.name, seed),
+                marks[chain.name][seed] if chain.name in marks else "",
+                modes.get(chain.name, "training"),
+                keys,
+            )
+            yield view, seed, batch
+
+    def _begin(self, run: tuple[str, int, int], classes: np.ndarray | None) -> np.ndarray | None:
+        """Images that a run starts from, None where there are none or they are not available."""
+        if self._starts is None:
+            return None
+        try:
+            return self._starts.of(*run, classes)
+        except NumericsError as error:
+            self.broken.setdefault(run, str(error))
+            return None
+
+
+def attack_all(
+    model_path: str,
+    gradient_path: str,
+    settings: dict[str, Any],
+    *,
+    device: str = "cpu",
+    starts: Starts | None = None,
+    secrets: Secrets | None = None,
+    generator: str | None = None,
+) -> Results:
+    """Attack every chain, seed and target.
+
+    A run that the attack cannot do stays in the results, as ``failed`` with its reason or as
+    ``not_applicable``, with an image of NaN.
+    """
+    todo = Views(model_path, gradient_path, None, settings.get("images"), starts, secrets)
+    attack = build(settings, device, generator)
+    out = Results({}, [], [])
+    with progress(len(todo), "images") as bar:
+        # The networks of one chain have equal shapes, so an attack that can takes them at once.
+        for _, group in groupby(todo, key=lambda run: run[0].chain.name):
+            runs = list(group)
+            sizes = (todo.seeds, todo.images)
+            broken = [todo.broken.get((v.chain.name, seed, batch), "") for v, seed, batch in runs]
+            if isinstance(attack, ManyAttack):
+                begin = time.perf_counter()
+                with bar.doing(len(runs)):
+                    found = _run_many(attack, [view for view, _, _ in runs], _seeds(runs), broken)
+                seconds = (time.perf_counter() - begin) / len(runs)
+                for run, answer in zip(runs, found, strict=True):
+                    out.add(run, answer, sizes, seconds)
+                continue
+            for run, why in zip(runs, broken, strict=True):
+                begin = time.perf_counter()
+                with bar.doing():
+                    answer = _run_one(attack, run[0], run_seed(*run[1:]), why)
+                out.add(run, answer, sizes, time.perf_counter() - begin)
+    return out
+
+
+def run_seed(seed: int, batch: int) -> int:
+    """Seed of the attack's own randomness, distinct for each initialization and batch."""
+    return 100_003 * seed + batch
+
+
+def _seeds(runs: Sequence[tuple[AttackerView, int, int]]) -> list[int]:
+    return [run_seed(seed, batch) for _, seed, batch in runs]
+
+
+class NotAttacked(Exception):
+    """A run without a reconstruction: its status and the reason."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+Answer = Reconstruction | NotAttacked
+
+
+def _run_one(attack: Attack, view: AttackerView, seed: int, broken: str) -> Answer:
+    reason = attack.applies(view.chain)
+    if reason is not None:
+        return NotAttacked("not_applicable", reason)
+    if broken:
+        return NotAttacked("failed", broken)
+    try:
+        return attack.run(view, seed)
+    except NumericsError as error:
+        return NotAttacked("failed", str(error))
+    except np.linalg.LinAlgError as error:
+        return NotAttacked("failed", f"Linear algebra gave up: {error}.")
+
+
+def _run_many(
+    attack: ManyAttack,
+    views: Sequence[AttackerView],
+    seeds: Sequence[int],
+    broken: Sequence[str],
+) -> list[Answer]:
+    reason = attack.applies(views[0].chain, views[0].mode)
+    if reason is not None:
+        return [NotAttacked("not_applicable", reason) for _ in views]
+    kept = [i for i, why in enumerate(broken) if not why]
+    out: list[Answer] = [NotAttacked("failed", why) for why in broken]
+    found = attack.run_many([views[i] for i in kept], [seeds[i] for i in kept]) if kept else []
+    for i, answer in zip(kept, found, strict=True):
+        out[i] = NotAttacked("failed", str(answer)) if isinstance(answer, NumericsError) else answer
+    return out
+
+
+class Results:
+    """Images ``{chain}/images`` (seeds, targets, answers, K', C, H, W) and their records.
+
+    A reconstruction that does not exist or failed is NaN. Index 0 is the attack's own choice,
+    further ones are twins or other starts. Where an attack finds it, ``{chain}/fc_input`` (seeds,
+    targets, n) stands beside the images.
+    """
+
+    def __init__(
+        self, images: dict[str, np.ndarray], runs: list[dict[str, Any]], seconds: list[float]
+    ) -> None:
+        self.images = images
+        self.runs = runs
+        self.seconds = seconds
+
+    def add(
+        self,
+        run: tuple[AttackerView, int, int],
+        answer: Answer,
+        sizes: tuple[int, int],
+        seconds: float,
+    ) -> None:
+        """Add one run's result; `sizes` are the numbers of seeds and images in the file."""
+        view, seed, batch = run
+        place, key = (seed, batch), f"{view.chain.name}/images"
+        which = {"model": view.chain.name, "seed": seed, "batch": batch}
+        self.seconds.append(seconds)
+        if key not in self.images:
+            kind = np.float64 if isinstance(answer, NotAttacked) else answer.images.dtype
+            self.images[key] = np.full((*sizes, 1, 1, *view.chain.input), np.nan, kind)
+        if isinstance(answer, NotAttacked):
+            record = {"status": answer.status, "reason": str(answer)}
+            self.runs.append({**which, "answer": 0, "kind": "answer", **record})
+            return
+        answers = (answer, *answer.others)
+        shape = (len(answers), *answer.images.shape)
+        grown = np.maximum(self.images[key].shape[2:], shape)
+        if tuple(grown) != self.images[key].shape[2:]:
+            self.images[key] = _grow(self.images[key], (*sizes, *grown))
+        for number, one in enumerate(answers):
+            record = _record(one)
+            if record["status"] == "ok":
+                self.images[key][(*place, number, slice(0, len(one.images)))] = one.images
+            self.runs.append({**which, "answer": number, **record})
+        if answer.fc_input is not None:
+            self._keep(f"{view.chain.name}/fc_input", sizes, place, answer.fc_input)
+
+    def _keep(
+        self, key: str, runs: tuple[int, int], place: tuple[int, int], value: np.ndarray
+    ) -> None:
+        """Store one run's value in a tensor over all runs, NaN where there is none."""
+        if key not in self.images:
+            self.images[key] = np.full((*runs, *value.shape), np.nan)
+        self.images[key][place] = value
+
+    def summary(self) -> str:
+        """Summarise the results in a line for the log: counts by status, and seconds."""
+        counts = Counter(run["status"] for run in self.runs)
+        parts = [f"{number} {status}" for status, number in sorted(counts.items())]
+        return f"{', '.join(parts)}; {sum(self.seconds):.1f} s in {len(self.seconds)} runs"
+
+    def save(self, path: str, timing: str, provenance: dict[str, Any]) -> None:
+        """Write the reconstruction file and, separately, the data that vary from run to run."""
+        write_tensors(path, self.images, {"runs": self.runs, "provenance": provenance})
+        write_json(timing, {"seconds": self.seconds})
+
+
+def _grow(images: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    out = np.full(shape, np.nan, images.dtype)
+    out[tuple(slice(0, n) for n in images.shape)] = images
+    return out
+
+
+def _record(found: Reconstruction) -> dict[str, Any]:
+    status, reason = "ok", ""
+    if found.failure:
+        status, reason = "failed", found.failure
+    elif not np.all(np.isfinite(found.images)):
+        status, reason = "failed", "The reconstruction holds NaN or infinity."
+    return {
+        "kind": found.kind,
+        "status": status,
+        "reason": reason,
+        "stop": found.stop,
+        "label": found.label,
+        "classes": list(found.classes),
+        "counts": list(found.counts),
+        "partial": found.partial,
+        "loss": found.loss if np.isfinite(found.loss) else None,
+        "evaluations": found.evaluations,
+        "trace": [float(value) for value in found.trace],
+        "layers": [dataclasses.asdict(layer) for layer in found.layers],
+    }

@@ -1,0 +1,292 @@
+"""Evidence: tables of our scores, security, ranks and index, and how queries select from them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gradleak.claims.metrics import OF_CLASSES, OF_IMAGES, PEAKS
+from gradleak.claims.outcome import NotJudged
+from gradleak.claims.statement import LAYERED, Answers, Side, Where, describe, items
+from gradleak.claims.statistics import MSE_FLOOR
+from gradleak.errors import ArtifactError
+from gradleak.runtime import tidy
+from gradleak.runtime.artifacts import read_csv
+
+LAYER_COLUMNS = {
+    "security": ["model", "layer", "contribution"],
+    "rank": ["model", "layer", "unknowns", "weights", "outputs"],
+}
+# Columns of the rank table that depend on the image; of all others the first image's count.
+PER_IMAGE = ("condition", "condition_padding")
+# Statuses in rows of `OF_CLASSES` for classes that were not missed: absent from the batch and not
+# reconstructed, or reconstructed without need.
+NOT_THERE = ("absent", "phantom")
+MISSED = "missed"
+# A metric that could not be computed for an existing reconstruction; the run did not fail.
+NOT_AVAILABLE = "not_available"
+# Columns that score files of attacks with one reconstruction may leave out.
+ONE_ANSWER = {"answer": "0", "kind": "answer"}
+STATUSES = ("ok", "failed", "not_applicable", NOT_AVAILABLE, MISSED, *NOT_THERE)
+AGAIN = "delete the file and ask Snakemake for it again"
+Paths = Iterable[str | os.PathLike[str]]
+
+
+def _read(path: str | os.PathLike[str], columns: list[str]) -> pd.DataFrame:
+    return read_csv(path, columns, dtype=str, keep_default_na=False)
+
+
+def _numbers(frame: pd.DataFrame, column: str, source: object) -> pd.Series:
+    """Read a column as floats, NaN where empty; raise an error for text that is not a number."""
+    numbers = pd.to_numeric(frame[column], errors="coerce")
+    text = frame[column].str.strip().str.lower()
+    wrong = np.flatnonzero(numbers.isna() & ~text.isin(["", "nan"]))
+    if wrong.size:
+        raise ArtifactError(
+            f"{source}, line {wrong[0] + 2}, column '{column}': {frame[column].iloc[wrong[0]]!r} "
+            f"is no number; {AGAIN}."
+        )
+    return numbers.astype(float)
+
+
+def _read_scores(path: str | os.PathLike[str]) -> pd.DataFrame:
+    frame = _read(path, tidy.SCORES)
+    frame = frame.assign(**{key: v for key, v in ONE_ANSWER.items() if key not in frame})
+    frame["value"] = _numbers(frame, "value", path)
+    unknown = ~frame["status"].isin(STATUSES)
+    empty = (frame["status"] == "ok") & frame["value"].isna()
+    for wrong, words in (
+        (unknown, f"status is not one of {', '.join(STATUSES)}"),
+        (empty, "status is ok but there is no value"),
+    ):
+        if wrong.any():
+            raise ArtifactError(f"{path}, line {np.flatnonzero(wrong)[0] + 2}: {words}; {AGAIN}.")
+    return frame
+
+
+def _read_layers(path: str | os.PathLike[str], table: str) -> pd.DataFrame:
+    """Read one row per (model, seed, index, layer), with the layer's position in its model.
+
+    ``result`` is the experiment, after which the file's folder is named.
+    """
+    frame = _read(path, LAYER_COLUMNS[table])
+    frame["result"] = Path(path).parent.name
+    places = frame.groupby(_layer_keys(frame), sort=False).cumcount() + 1
+    frame["position"] = places.astype(str)
+    if table == "rank":
+        unknowns, *known = (_numbers(frame, key, path) for key in LAYER_COLUMNS[table][2:])
+        frame["local"] = (unknowns - known[0] - known[1]).astype(str)
+    return frame
+
+
+def _layer_keys(frame: pd.DataFrame) -> list[str]:
+    return [key for key in ("result", "model", "seed", "index") if key in frame]
+
+
+def _read_index(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """Read one row per network; a tidy table (row, column, metric, ours) is pivoted."""
+    frame = _read(path, [])
+    if "network" in frame:
+        return frame[frame["network"] != ""]
+    if not {"row", "column", "metric", "ours"} <= set(frame):
+        raise ArtifactError(
+            f"{path} has no column 'network'; delete it and ask Snakemake for it again."
+        )
+    names = frame["metric"] + "_" + frame["column"].str.lower()
+    frame["name"] = names.where(frame["metric"] != frame["column"], frame["metric"])
+    wide = frame.pivot_table(index="row", columns="name", values="ours", aggfunc="first")
+    return wide.rename_axis(index="network", columns=None).reset_index().fillna("")
+
+
+def _joined(parts: Iterable[pd.DataFrame]) -> pd.DataFrame:
+    found = list(parts)
+    return pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """Tidy tables of our results; all columns but ``value`` are text."""
+
+    scores: pd.DataFrame = field(default_factory=pd.DataFrame)  # one row per run and metric
+    # By file name. Tables of layers (security, rank) have a row per (result, model, seed, index,
+    # layer), with ``position`` = the layer's position from 1; rank also ``local`` = |x| − |W| −
+    # |z|.
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    # One row per network: ``network``, ``c``, ``mse_copa``, ``mse_rgap``, …
+    index: pd.DataFrame = field(default_factory=pd.DataFrame)
+    images: str = ""  # image source of the runs: embedded or real
+    # Cache of selections, since many claims share them.
+    selections: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def read(
+        cls,
+        scores: Paths = (),
+        security: Paths = (),
+        index: Paths = (),
+        rank: Paths = (),
+        tables: Paths = (),
+    ) -> Evidence:
+        """Read lists of CSV files; an empty list is missing evidence.
+
+        Raises `ArtifactError` if a file is missing or not a table, lacks a column or has text for a
+        number.
+        """
+        return cls(
+            scores=_joined(_read_scores(path) for path in scores),
+            tables={Path(path).stem: _read(path, []) for path in tables}
+            | {
+                name: _joined(_read_layers(path, name) for path in paths)
+                for name, paths in (("security", security), ("rank", rank))
+            },
+            index=_joined(_read_index(path) for path in index),
+        )
+
+    def on(self, images: str) -> Evidence:
+        """Restrict to runs on ``embedded`` or ``real`` images."""
+        return replace(self, images=images)
+
+    def runs(self, where: Where, metric: str, answers: Answers = "own") -> pd.DataFrame:
+        """Select runs: ``model``, ``seed``, ``batch``, ``index``, ``answer``, ``value``, ``ok``.
+
+        Failed or inapplicable runs have the value NaN, also for metrics that failed runs have no
+        row for. So do images that the attack did not find, marked in ``missed``. PSNR is capped at
+        the value for an MSE of 1e-30, which keeps exact reconstructions finite.
+
+        Without ``answer`` or ``kind`` in `where`, `answers` applies: ``own`` is the attack's
+        choice, ``all`` includes its other restarts and twins.
+
+        Raises `NotJudged` if there are no runs, a listed model, attack or result has none, or the
+        metric needs network weights that are missing, and `ArtifactError` if a run is duplicated.
+        """
+        frame = self.scores
+        if frame.empty:
+            raise NotJudged("data: there are no scores")
+        if answers == "own" and not {"answer", "kind"} & where.keys():
+            where = {**where, "answer": "0"}
+        kept = (frame["images"] == self.images) & ~frame["status"].isin(NOT_THERE)
+        found = _with_failures(frame[_mask(frame, where) & kept], metric, "attack" in where)
+        for key, wanted in where.items():
+            for item in items(wanted):
+                if not (found[key] == item).any():
+                    lacking = describe({**where, key: item})
+                    raise NotJudged(f"data: no {metric} on {self.images} images for {lacking}")
+        if found.empty:
+            raise NotJudged(f"data: no {metric} on {self.images} images")
+        reasons = found.loc[found["status"] == NOT_AVAILABLE, "reason"]
+        if not reasons.empty:
+            raise NotJudged(f"weights: {str(reasons.iloc[0]).rstrip('.')}")
+        _once(found, metric)
+        ok = found["status"] == "ok"
+        value = found["value"].where(ok)
+        if metric in PEAKS:
+            value = value.clip(upper=10 * np.log10(PEAKS[metric] ** 2 / MSE_FLOOR))
+        place = found[["model", "seed", "batch", "index", "answer"]]
+        missed = found["status"] == MISSED
+        return place.assign(value=value, ok=ok, missed=missed).reset_index(drop=True)
+
+    def column(self, side: Side) -> np.ndarray:
+        """Values of a column of a table; summed over a model's layers if ``total``.
+
+        Raises `NotJudged` if the column or the selection is missing, or a value is empty, and
+        `ArtifactError` if a layer is duplicated, or a value is not a number.
+        """
+        layered = side.table in LAYERED
+        frame = self.tables.get(side.table, pd.DataFrame())
+        name = f"{side.table} table" if layered else f"table {side.table}"
+        if frame.empty:
+            raise NotJudged(f"data: there is no {name}")
+        if side.column not in frame:
+            raise NotJudged(f"data: the {name} has no column '{side.column}'")
+        found = frame[_mask(frame, side.where)]
+        if found.empty:
+            raise NotJudged(f"data: the {name} has nothing for {describe(side.where)}")
+        numbers = (
+            _numbers_of_layers(found, side, name) if layered else _numbers(found, side.column, name)
+        )
+        if numbers.isna().any():
+            raise NotJudged(f"data: column '{side.column}' of the {name} is empty in places")
+        return numbers.to_numpy()
+
+    def networks(self, x: str, y: str) -> tuple[np.ndarray, np.ndarray, int]:
+        """Return two columns of the index table and the number of networks that have both.
+
+        Networks without `x` are left out; an empty `y` is a failed attack and counts as infinite.
+        """
+        if self.index.empty:
+            raise NotJudged("data: there is no index table")
+        for column in (x, y):
+            if column not in self.index:
+                raise NotJudged(f"data: the index table has no column '{column}'")
+        first = _numbers(self.index, x, "index table")
+        second = _numbers(self.index, y, "index table")[first.notna()]
+        n_ok = int(second.notna().sum())
+        return first[first.notna()].to_numpy(), second.fillna(np.inf).to_numpy(), n_ok
+
+
+def _mask(frame: pd.DataFrame, where: Where) -> pd.Series:
+    mask = pd.Series(True, index=frame.index)
+    for key, wanted in where.items():
+        if key not in frame:
+            raise NotJudged(f"data: our results have no column '{key}'")
+        mask &= frame[key].isin(items(wanted))
+    return mask
+
+
+def _once(found: pd.DataFrame, metric: str) -> None:
+    if metric == OF_CLASSES:
+        return  # Two classes may have the same name, as ImageNet's cranes.
+    twice = found[found.duplicated([*tidy.RUN, "answer"])]
+    if not twice.empty:
+        row = twice.iloc[0]
+        raise ArtifactError(
+            f"Scores hold two values of {metric} for {row['attack']} on {row['model']}, seed "
+            f"{row['seed']}, index {row['index']}; hand over one file of each, or name the "
+            f"difference (such as precision) in the claim's where."
+        )
+
+
+def _with_failures(frame: pd.DataFrame, metric: str, one_attack: bool) -> pd.DataFrame:
+    """Rows of `metric`, and one for every failed run that has none.
+
+    Without a named attack, only failures of attacks that have this metric elsewhere count. A missed
+    class is not a failure of an image, and a missed image is not one of its batch.
+    """
+    found = frame[frame["metric"] == metric]
+    worked = frame["status"].isin(("ok", NOT_AVAILABLE))
+    failed = frame[~worked & (frame["metric"] != OF_CLASSES)]
+    run = [*tidy.RUN, "answer"]
+    if metric not in OF_IMAGES:
+        failed = failed[failed["status"] != MISSED]
+        run.remove("index")
+    if failed.empty:
+        return found
+    if not one_attack:
+        failed = failed[failed["attack"].isin(found["attack"].unique())]
+    failed = failed.drop_duplicates(run)
+    lacking = ~failed.set_index(run).index.isin(found.set_index(run).index)
+    return pd.concat([found, failed[lacking]])
+
+
+def _numbers_of_layers(found: pd.DataFrame, side: Side, name: str) -> pd.Series:
+    """Return a column of a table of layers, which may contain each layer once."""
+    keys: list[Any] = _layer_keys(found)
+    twice = found[found.duplicated([*keys, "layer"])]
+    if not twice.empty:
+        row = twice.iloc[0]
+        raise ArtifactError(
+            f"The {name} holds layer {row['layer']} of {row['model']} twice; hand over one "
+            f"file of each model."
+        )
+    if side.table == "rank" and side.column not in PER_IMAGE:
+        found = found.drop_duplicates([key for key in [*keys, "layer"] if key != "index"])
+    numbers = _numbers(found, side.column, name)
+    if side.total:
+        numbers = numbers.groupby([found[key] for key in keys]).sum(min_count=1)
+    return numbers

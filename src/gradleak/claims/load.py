@@ -1,0 +1,258 @@
+"""Load claims files: YAML, with grids and loops expanded to one claim each."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, Field, ValidationError
+
+from gradleak.claims.model import Claim, Claims, Needs
+from gradleak.claims.statement import Answers, Closed, Tolerance, Where
+from gradleak.errors import ConfigError
+
+# A printed number, optionally with a value after ±.
+Model = TypeVar("Model", bound=BaseModel)
+PRINTED = re.compile(r"([+-]?\d+(?:\.(\d+))?(?:e([+-]?\d+))?)(?: ± (\d+(?:\.\d+)?(?:e[+-]?\d+)?))?")
+
+
+class GridColumn(Closed):
+    """A column of a table: its metric, tolerance and part of the query.
+
+    With `like` it is ours alone, beside the values of that column. `kind` and `needs` default to
+    the grid's.
+    """
+
+    id: str
+    column: str
+    metric: str
+    tolerance: str
+    decimals: int | None = None
+    query: dict[str, Any]
+    like: str | None = None
+    kind: str | None = None
+    needs: Needs | None = None
+
+
+class GridRow(Closed):
+    """A row of a table: its selection, and the paper's values in the order of the columns.
+
+    A value is a number, or text such as ``1.9e-4 ± 7.0e-5``, which also determines its rounding.
+    With `like` the row is ours alone, beside the values of that row. `columns` names the row's
+    columns (default all), `answers` is added to their queries. `where` overrides a column's,
+    `tolerance` and `needs` replace the columns' own. `elsewhere` is the reason why none of its
+    cells is judged; such a row needs no `where`.
+    """
+
+    id: str
+    row: str
+    where: Where = Field(default_factory=dict)
+    values: list[float | str] | None = None
+    like: str | None = None
+    columns: list[str] | None = None
+    answers: Answers | None = None
+    tolerance: str | None = None
+    needs: Needs | None = None
+    elsewhere: str | None = None
+
+    def of(self, columns: list[GridColumn]) -> list[GridColumn]:
+        """Filter the columns that the row has."""
+        return [c for c in columns if self.columns is None or c.id in self.columns]
+
+
+class Grid(Closed):
+    """A table of the paper: every cell becomes a claim ``grid.row.column``."""
+
+    id: str
+    table: str
+    locator: str
+    kind: str
+    statement: str
+    needs: Needs = Needs()
+    columns: list[GridColumn] = Field(min_length=1)
+    exceptions: dict[str, list[str]] = Field(default_factory=dict)
+    rows: list[GridRow] = Field(min_length=1)
+
+
+class ClaimsFile(Closed):
+    """A claims file as written."""
+
+    paper: str
+    tolerances: dict[str, Tolerance]
+    lists: dict[str, list[Any]] = Field(default_factory=dict)
+    grids: list[Grid] = Field(default_factory=list)
+    claims: list[dict[str, Any]] = Field(default_factory=list)
+
+
+def parsed(path: Path, kind: type[Model], content: Any, claim: str | None = None) -> Model:
+    """Validate the content of a file, or of one of its claims, against its model.
+
+    Raises `ConfigError` for the first invalid key or value, with file, key and remedy.
+    """
+    try:
+        return kind.model_validate(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        found, message = first["input"], first["msg"].removeprefix("Value error, ")
+        if not first["loc"]:
+            raise ConfigError(f"{path}: {message}.") from error
+        keys = ".".join(str(part) for part in first["loc"])
+        remedy = {
+            "extra_forbidden": "remove the key or correct its name",
+            "missing": "add the key",
+        }.get(first["type"], "correct the value")
+        shown = "" if isinstance(found, dict | list) else f" (found {found!r})"
+        where = "" if claim is None else f" claim '{claim}',"
+        words = f"{path}:{where} key '{keys}': {message}{shown}; {remedy}."
+        raise ConfigError(words) from error
+
+
+def _fill(value: Any, names: Mapping[str, Any]) -> Any:
+    if isinstance(value, str):
+        return value.format_map(names)
+    if isinstance(value, list):
+        return [_fill(item, names) for item in value]
+    if isinstance(value, dict):
+        return {key: _fill(item, names) for key, item in value.items()}
+    return value
+
+
+def _loop(path: Path, entry: dict[str, Any], lists: dict[str, list[Any]]) -> Iterator[dict]:
+    """Expand ``foreach``: one claim for each combination, with names in braces filled in."""
+    raw = {key: value for key, value in entry.items() if key != "foreach"}
+    where = f"{path}: claim '{entry.get('id', '(without id)')}'"
+    foreach = {} if entry.get("foreach") is None else entry["foreach"]
+    if not isinstance(foreach, dict):
+        raise ConfigError(f"{where}, key 'foreach': {foreach!r} is no mapping; write name: list.")
+    choices: list[Any] = []
+    for name, values in foreach.items():
+        choices.append(lists.get(values) if isinstance(values, str) else values)
+        if not isinstance(choices[-1], list):
+            raise ConfigError(
+                f"{where}, key 'foreach.{name}': {values!r} is neither a list nor one of "
+                f"{', '.join(lists) or '(no lists)'}; use one of these."
+            )
+    for combination in itertools.product(*choices):
+        try:
+            names = dict(zip(foreach, combination, strict=True))
+            yield _fill(raw, names) if foreach else raw
+        except (KeyError, IndexError, ValueError, TypeError, AttributeError) as error:
+            raise ConfigError(
+                f"{where}, a name in braces is not one of {', '.join(foreach)} ({error}); "
+                f"correct it or add it to foreach."
+            ) from error
+
+
+def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
+    where = f"{path}: grid '{grid.id}'"
+    tolerances = {cell: name for name, cells in grid.exceptions.items() for cell in cells}
+    values = _values(where, grid)
+    for row in grid.rows:
+        for column in row.of(grid.columns):
+            name = f"{row.id}.{column.id}"
+            beside = (row.like or row.id, column.like or column.id)
+            number = _number(f"{where}, cell '{name}'", values.get(beside), column.decimals)
+            cell = {"row": row.row, "column": column.column, "metric": column.metric}
+            statement = grid.statement.format(value=number.pop("text"), **cell)
+            ours = row.like is not None or column.like is not None
+            yield {
+                "id": f"{grid.id}.{name}",
+                "locator": grid.locator,
+                "kind": column.kind or grid.kind,
+                "statement": f"Ours beside the paper's number: {statement}" if ours else statement,
+                **number,
+                "query": _cell_query(row, column),
+                "tolerance": tolerances.pop(name, row.tolerance or column.tolerance),
+                "needs": (row.needs or column.needs or grid.needs).model_dump(),
+                "reading": "ours" if ours else "paper",
+                "cell": {"grid": grid.id, "table": grid.table, **cell},
+            }
+    if tolerances:
+        raise ConfigError(
+            f"{where}, key 'exceptions': '{next(iter(tolerances))}' is no cell; write row.column."
+        )
+
+
+def _cell_query(row: GridRow, column: GridColumn) -> dict[str, Any]:
+    """Query of a cell: the column's, with the row's selection and answers."""
+    if row.elsewhere is not None:
+        return {"form": "elsewhere", "reason": row.elsewhere}
+    query = {**column.query, "where": {**column.query.get("where", {}), **row.where}}
+    return query if row.answers is None else {**query, "answers": row.answers}
+
+
+def _values(where: str, grid: Grid) -> dict[tuple[str, str], float | str]:
+    """Paper's values by row and column, without rows and columns of ours."""
+    out: dict[tuple[str, str], float | str] = {}
+    theirs = [column for column in grid.columns if column.like is None]
+    for row in grid.rows:
+        columns = row.of(theirs)
+        if row.values is None:
+            continue
+        if len(row.values) != len(columns):
+            raise ConfigError(
+                f"{where}, row '{row.id}': {len(row.values)} values for {len(columns)} columns; "
+                f"give one value for each."
+            )
+        out |= {(row.id, c.id): value for c, value in zip(columns, row.values, strict=True)}
+    unknown = {row.like for row in grid.rows if row.like} - {row for row, _ in out}
+    unknown |= {c.like for c in grid.columns if c.like} - {column.id for column in theirs}
+    if unknown:
+        raise ConfigError(
+            f"{where}, key 'like': '{min(unknown)}' is no row or column with values of the "
+            f"paper's; correct it."
+        )
+    return out
+
+
+def _number(where: str, value: float | str | None, decimals: int | None) -> dict[str, Any]:
+    """Keys of a claim for a value, and its text for the statement."""
+    if not isinstance(value, str):
+        text = "" if value is None else f"{value:.{decimals or 0}f}"
+        return {"paper_value": value, "decimals": decimals, "text": text}
+    match = PRINTED.fullmatch(value)
+    if match is None:
+        raise ConfigError(f"{where}: {value!r} is no number; write 1.9e-4 or 1.9e-4 ± 7.0e-5.")
+    number, digits, power, spread = match.groups()
+    return {
+        "paper_value": float(number),
+        "decimals": len(digits or "") - int(power or 0),
+        "spread": float(spread or 0),
+        "printed": value,
+        "text": value,
+    }
+
+
+def read_yaml(source: Path) -> Any:
+    """Return the content of a YAML file; raise `ConfigError` if it cannot be read."""
+    try:
+        return yaml.safe_load(source.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{source}: {error}; give a readable file.") from error
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{source}: no valid YAML ({reason}); correct that line.") from error
+
+
+def load(path: str | os.PathLike[str]) -> Claims:
+    """Load a claims file such as ``papers/copa/claims.yaml``, with grids and loops expanded.
+
+    Returns one claim for each number and each sentence, in the file's order, grids first. Raises
+    `ConfigError` if the file cannot be read, is not YAML, or has an invalid key or value; the
+    message names file, claim, key and remedy.
+    """
+    source = Path(path)
+    file = parsed(source, ClaimsFile, read_yaml(source))
+    raw = [cell for grid in file.grids for cell in _cells(source, grid)]
+    raw += [claim for entry in file.claims for claim in _loop(source, entry, file.lists)]
+    claims = [
+        parsed(source, Claim, {"paper": file.paper, **entry}, str(entry.get("id", "(without id)")))
+        for entry in raw
+    ]
+    head = {"paper": file.paper, "tolerances": file.tolerances}
+    return parsed(source, Claims, {**head, "claims": claims})

@@ -1,0 +1,46 @@
+"""A paper's tables beside our numbers, from its claims and our evidence."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from gradleak.claims.evaluate import OF_OUTCOME, Judge
+from gradleak.claims.evidence import Evidence
+from gradleak.claims.model import Claims
+from gradleak.claims.outcome import joined
+from gradleak.errors import ConfigError
+from gradleak.runtime import tidy
+
+
+def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str) -> pd.DataFrame:
+    """One of the paper's tables: a row per number, with the paper's value and ours.
+
+    Rows that only we have (20 images) have an empty `paper` and `verdict`; those beside a number of
+    the paper's have both, and a note. `name` is that of the table, such as ``copa_table2``; other
+    parameters are as in `evaluate`. Raises `ConfigError` if no grid has that table.
+    """
+    rows, judge = [], Judge(claims, evidence, images, scale)
+    for claim in claims.claims:
+        if claim.cell is None or claim.cell.table != name:
+            continue
+        outcome, paper = judge(claim), claim.paper_value
+        note = "ours, beside the paper's number" if claim.reading == "ours" else ""
+        if not claim.is_number:
+            note = "not in the paper"
+        rows.append(
+            {key: getattr(claim.cell, key) for key in ("row", "column", "metric")}
+            | {"paper": (claim.printed or math.nan) if paper is None else paper}
+            | {key: getattr(outcome, key) for key in OF_OUTCOME}
+            | {"images": images, "scale": scale}
+            | {"verdict": outcome.verdict if claim.is_number else ""}
+            | {"note": joined(note, outcome.reason)}
+        )
+    if not rows:
+        known = sorted({claim.cell.table for claim in claims.claims if claim.cell is not None})
+        raise ConfigError(
+            f"Table '{name}' has no grid in the claims of {claims.paper}; use one of "
+            f"{', '.join(known) or '(none)'} or add a grid."
+        )
+    return pd.DataFrame(rows, columns=tidy.TABLES).astype({"n": "Int64", "n_ok": "Int64"})

@@ -1,0 +1,1 @@
+"""Federated clients: gradients, keys, shared parameters and defences."""

@@ -1,0 +1,80 @@
+"""Gradient files: what clients share, as written by `gradleak.client.capture` and defences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from gradleak.models.chain import Chain
+from gradleak.models.initial import parameter_shapes
+from gradleak.models.locks import KEY
+from gradleak.runtime.artifacts import FLOATS, check_array, read_tensors, whole
+from gradleak.runtime.metadata import Amount, Metadata, Place
+from gradleak.settings.fields import Precision
+
+# Entries beside gradients if labels are granted: labels of the loss and of the data set.
+LABELS = ("label", "class")
+
+
+class _Unusable(Metadata):
+    """A gradient that no attack can use."""
+
+    chain: str
+    seed: Place
+    batch: Place
+    reason: str
+
+
+class _Metadata(Metadata):
+    """Metadata of a gradient file."""
+
+    seeds: Amount
+    images: Amount
+    batch: Amount
+    low: float
+    high: float
+    loss: str
+    precision: Precision | None = None
+    unusable: list[_Unusable] | None = None
+    fingerprints: dict[str, list[str]] | None = None
+    mode: dict[str, str] | None = None
+
+
+def read(path: str, chains: Iterable[Chain] = ()) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read gradients and their metadata; a gradient may be NaN, and ``unusable`` says why.
+
+    The file must hold gradients of `chains`, in the shapes of their parameters. Raises
+    `ArtifactError` if it is missing, damaged, or of another kind.
+    """
+    tensors, metadata = read_tensors(path, _Metadata)
+    with whole(path):
+        runs = (metadata["seeds"], metadata["images"])
+        precision = metadata.get("precision")
+        for key, array in tensors.items():
+            name = key.partition("/")[2]
+            if name in LABELS:
+                check_array(tensors, key, ["int64"], (*runs, metadata["batch"]))
+            elif array.shape[:2] != runs:
+                raise ValueError(f"array '{key}' has no value for each run")
+            elif not name.endswith(KEY):
+                check_array(tensors, key, [precision] if precision else FLOATS, array.shape)
+        for chain in chains:
+            _check(tensors, metadata, chain, runs)
+    return tensors, metadata
+
+
+def _check(
+    tensors: dict[str, np.ndarray], metadata: dict[str, Any], chain: Chain, runs: tuple[int, int]
+) -> None:
+    """Refuse gradients that do not match a chain."""
+    shapes = parameter_shapes(chain)
+    found = [name for name in shapes if f"{chain.name}/{name}" in tensors]
+    if not found:
+        raise ValueError(f"it has no gradient of {chain.name}")
+    for name in found:
+        check_array(tensors, f"{chain.name}/{name}", FLOATS, (*runs, *shapes[name]))
+    marks = metadata.get("fingerprints", {}).get(chain.name)
+    if marks is not None and len(marks) < runs[0]:
+        raise ValueError(f"fingerprints.{chain.name} lacks a draw of weights")

@@ -1,0 +1,1 @@
+"""Settings of config files, checked and resolved when loaded."""

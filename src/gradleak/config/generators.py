@@ -1,0 +1,64 @@
+"""Sections of config.yaml: generators, in whose latent space attacks optimise."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, model_validator
+
+from gradleak.settings.fields import (
+    AmountOrName,
+    Count,
+    DatasetName,
+    OwnPath,
+    Section,
+    Seed,
+    Whole,
+    known_split,
+)
+
+
+class ConditionalVaeConfig(Section):
+    """A class-conditional variational autoencoder, trained on images that are not under attack.
+
+    Training takes `images` of `split` from image `first` on, or as many as there are, cropped or
+    enlarged to `size` like targets. `latent` is the latent dimension, `width` the channels at full
+    resolution. Defaults are those of `gradleak.training.generators.train.Recipe` and
+    `gradleak.training.generators.conditional_vae.Sizes`.
+    """
+
+    kind: Literal["conditional_vae"]
+    dataset: DatasetName
+    split: Literal["train", "test", "val"] = "train"
+    images: AmountOrName
+    first: Whole = 0
+    size: AmountOrName | None = None
+    resize: Literal["repeat", "bilinear"] = "repeat"
+    epochs: AmountOrName
+    batch: AmountOrName = 64
+    latent: Count = 64
+    width: Count = 32
+    rate: PositiveFloat = 1e-3
+    seed: Seed = 0
+    checkpoint: Count = 5
+
+    @model_validator(mode="after")
+    def _known_split(self) -> ConditionalVaeConfig:
+        known_split(self.dataset, self.split)
+        return self
+
+
+class BigGanConfig(Section):
+    """BigGAN-deep-256 for ImageNet's classes, from weights that the user provides.
+
+    `weights` is the published file (docs/generators.md says where it is); images are resized to
+    `size`. `truncation` chooses the statistics of the norms.
+    """
+
+    kind: Literal["biggan"]
+    weights: OwnPath
+    size: AmountOrName = 256
+    truncation: Annotated[float, Field(gt=0, le=1)] = 1.0
+
+
+GeneratorConfig = Annotated[ConditionalVaeConfig | BigGanConfig, Field(discriminator="kind")]

@@ -1,0 +1,179 @@
+"""Load config.yaml as a whole; refuse unknown keys, ids and impossible combinations."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import ValidationError
+
+from gradleak.config.experiment_checks import check_experiment, check_targets, check_weights
+from gradleak.config.schema import Config, Experiment
+from gradleak.config.yaml_checks import with_included
+from gradleak.errors import ConfigError
+from gradleak.settings.validation_messages import check_known, sentence
+
+# Papers, each with a claims file of its name.
+PAPERS = get_args(Experiment.model_fields["paper"].annotation)
+# Folder of the data sets; overrides config.yaml and is overridden by the command line.
+ROOT_VARIABLE = "GRADLEAK_DATA_ROOT"
+
+
+def with_data_root(
+    raw: dict[str, Any], given: Mapping[str, Any], root: str | None
+) -> dict[str, Any]:
+    """Take `data: root:` from the environment, unless the command line sets it.
+
+    `raw` is the parsed config.yaml, with the changes of the command line; `given` are settings from
+    `--config` and `--configfile`; `root` is the value of ``GRADLEAK_DATA_ROOT``, None or empty if
+    unset.
+    """
+    theirs, data = given.get("data"), raw.get("data")
+    if not root or (isinstance(theirs, Mapping) and "root" in theirs):
+        return raw
+    if not isinstance(data, Mapping | None):
+        return raw
+    return {**raw, "data": {**(data or {}), "root": root}}
+
+
+def load(raw: Mapping[str, Any]) -> Config:
+    """Validate a parsed config.yaml and the files that it includes; amounts become numbers.
+
+    Raises `ConfigError` naming the file, the first bad key, its value and the remedy; further ones
+    are counted.
+    """
+    whole, files = with_included(raw)
+    try:
+        config = Config.resolve({**whole, "include": raw.get("include", [])})
+        _check_ids(config)
+        for name in config.models:
+            _ = config.chain(name).layers
+        for name, experiment in config.experiments.items():
+            check_experiment(config, name, _run_in(config, experiment))
+    except (ConfigError, ValidationError) as error:
+        words = sentence(error, Config) if isinstance(error, ValidationError) else str(error)
+        words = words.removeprefix("config.yaml: ")
+        entry = re.match(r"(?:unknown )?(?:key ')?(\w+(?:\.\w+)?)", words)
+        file = files.get(entry[1] if entry else "", "config.yaml")
+        raise ConfigError(f"{file}: {words}") from error
+    return config
+
+
+def check_root(root: str) -> None:
+    """Raise `ConfigError` if `data: root:` is not a folder and cannot be made one.
+
+    A missing folder is made for a moment, as permissions say nothing about file systems such as
+    /proc.
+    """
+    place, reason = Path(root), ""
+    if place.is_dir():
+        return
+    if os.path.lexists(place):
+        reason = "is no folder"
+    else:
+        top = [path for path in (place, *place.parents) if not os.path.lexists(path)][-1]
+        try:
+            top.mkdir()
+            top.rmdir()
+        except FileExistsError:
+            return  # Another run is making it.
+        except OSError as error:
+            if not top.is_dir():
+                reason = f"cannot be made a folder ({error.strerror})"
+    if reason:
+        raise ConfigError(
+            f"config.yaml: data.root: {root} {reason}; give a folder, in the file or by "
+            "--config 'data={root: FOLDER}'."
+        )
+
+
+def schema() -> dict[str, Any]:
+    """JSON Schema of config.yaml and of the files that it includes, for editors."""
+    # Each file holds a part of the keys.
+    return {key: value for key, value in Config.model_json_schema().items() if key != "required"}
+
+
+def _check_ids(config: Config) -> None:
+    kinds: dict[str, Mapping[str, Any]] = {
+        "model": config.models,
+        "family": config.families,
+        "group": config.groups,
+    }
+    for one, other in combinations(kinds, 2):
+        for name in sorted(set(kinds[one]) & set(kinds[other])):
+            raise ConfigError(f"{name} is both a {one} and a {other}; rename one.")
+    networks = [*config.models, *config.families, *config.groups]
+    for name, members in config.groups.items():
+        check_known(f"groups.{name}", members, config.models)
+    for name, experiment in config.experiments.items():
+        where = f"experiments.{name}"
+        check_known(f"{where}.targets", [experiment.targets], config.targets)
+        check_known(f"{where}.models", experiment.models, networks)
+        check_known(f"{where}.defences", experiment.defences, config.defences)
+        check_known(f"{where}.attacks", experiment.attacks, config.attacks)
+        check_known(f"{where}.server", [experiment.server], config.servers)
+        check_weights(config, name)
+    for name in config.targets:
+        check_targets(config, name)
+    _check_attacks(config)
+
+
+def _check_attacks(config: Config) -> None:
+    """Check ids named by attacks; an attack may be made only from one that needs no other."""
+    for name, entry in config.attacks.items():
+        where = f"attacks.{name}"
+        for key in sorted(entry.model_fields_set):
+            if type(entry).model_fields[key].exclude:
+                raise ConfigError(
+                    f"config.yaml: key '{where}.{key}' does not belong here; remove it."
+                )
+        if (why := entry.contradiction()) is not None:
+            raise ConfigError(f"config.yaml: {where}: {why}.")
+        own_images = getattr(entry, "own_images", None)
+        if own_images is not None:
+            check_known(f"{where}.own_images", [own_images], config.targets)
+            size = config.targets[own_images].batch
+            if size > 1:
+                raise ConfigError(
+                    f"config.yaml: {where}.own_images: {own_images} has batches of "
+                    f"{size}, but a search starts from single images; "
+                    "choose targets without batch."
+                )
+        generator = getattr(entry, "generator", None)
+        if generator is not None:
+            check_known(f"{where}.generator", [generator], config.generators)
+        choices = [
+            other
+            for other, e in config.attacks.items()
+            if not e.postprocesses and (entry.postprocesses or not e.made_from)
+        ]
+        for made in entry.made_from:
+            if made in config.attacks and made not in choices:
+                raise ConfigError(
+                    f"config.yaml: {where}.of: {made} is itself made from another attack; choose "
+                    f"one that is not: {', '.join(choices)}."
+                )
+        check_known(f"{where}.of", entry.made_from, choices)
+        if getattr(entry, "answer", "answer") == "twin":
+            _check_twin(config, name)
+
+
+def _check_twin(config: Config, name: str) -> None:
+    """Refuse a start from the twin of an attack that gives none."""
+    giving = [other for other, entry in config.attacks.items() if entry.gives_twins]
+    for of in config.attacks[name].made_from:
+        if of not in giving:
+            raise ConfigError(
+                f"config.yaml: attacks.{name}.answer: twin, but {of} gives no twin data; choose "
+                f"of: {' or '.join(giving) or 'an attack of method: rgap'}, or take answer out."
+            )
+
+
+def _run_in(config: Config, experiment: Experiment) -> list[str]:
+    """Attacks of an experiment and those that they are made from, each once."""
+    listed = [[name, *config.attacks[name].made_from] for name in experiment.attacks]
+    return list(dict.fromkeys(name for names in listed for name in names))

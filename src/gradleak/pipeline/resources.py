@@ -1,0 +1,275 @@
+"""Memory and minutes that a job requests from a scheduler, from measured jobs.
+
+`workflow/resources.csv` holds the maximum over jobs of each script, by kind of job and scale. It is
+made from the sidecars of a run (`python -m gradleak.pipeline.resources`). For a scale without
+measurements, the next smaller one is multiplied by the ratio of work in config.yaml. Memory and
+time double with each attempt, so that a job that was killed for lack of either succeeds when it is
+resubmitted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import astuple, dataclass, fields
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from gradleak.config import loader as gradleak_config
+from gradleak.config import yaml_checks
+from gradleak.config.schema import Config
+from gradleak.errors import ArtifactError, GradleakError
+from gradleak.runtime import job_records
+from gradleak.runtime.artifacts import write_rows
+from gradleak.runtime.provenance import TREE
+
+TABLE = TREE / "workflow/resources.csv"
+SCALES = ("smoke", "laptop", "paper")
+# Networks with more parameters: R-GAP's ResNets and VGG-16 in part; VGG-16 with all its nodes.
+MEDIUM, LARGE = 1_000_000, 30_000_000
+# MiB on top (some schedulers count Snakemake too, twice 190 MiB), share, times seconds: other
+# machines and other loads take more.
+MARGIN_MIB, MARGIN, PATIENCE = 500, 1.25, 3
+LEAST_MINUTES = 5
+# MiB and seconds of a script without measurements.
+UNMEASURED = 2000.0, 600.0
+# Cost of importing PyTorch, independent of the work: MiB and seconds.
+IMPORTS_MIB, IMPORTS_SECONDS = 350, 1.5
+# Limits of a first attempt: a large node, two days. At paper scale many CPU jobs exceed them and
+# need a GPU; training runs resume.
+MOST_MIB, MOST_MINUTES = 128_000, 2_880
+# Amounts of an entry of `attacks` that lengthen a job.
+STEPS = ("starts", "iterations", "generations", "images")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Maximum cost of jobs of one kind."""
+
+    script: str  # script of `workflow/scripts/` that they run
+    # method of an attack and size of its network, where a script has jobs of several kinds
+    key: str
+    scale: str  # scale at which they ran
+    jobs: int  # number of jobs measured
+    mib: float  # highest peak of resident memory, MiB
+    # most CPU time, imports included; unlike wall time independent of other load on the machine
+    cpu_seconds: float
+
+
+def parameters(config: Config, model: str) -> int:
+    """Parameters of all networks in a model's file, for one seed; 0 for families."""
+    if model not in {**config.models, **config.families, **config.groups}:
+        raise KeyError(model)
+    members = [name for name in config.members(model) if name in config.models]
+    return sum(config.chain(member).parameters for member in members)
+
+
+def size_of(count: int) -> str:
+    """Size of a network in words: ``small``, ``medium`` or ``large``."""
+    return "large" if count > LARGE else "medium" if count > MEDIUM else "small"
+
+
+def key_of(config: Config, wildcards: Mapping[str, str]) -> str:
+    """Kind of a job: the method of its attack and the size of its network, if it has them."""
+    parts = []
+    if "attack" in wildcards:
+        parts.append(str(config.attacks[wildcards["attack"]].method))
+    if "model" in wildcards:
+        parts.append(size_of(parameters(config, wildcards["model"])))
+    return " ".join(parts)
+
+
+def _product(entry: Any, names: Iterable[str]) -> int:
+    values = (getattr(entry, name, None) for name in names)
+    return math.prod(value for value in values if value is not None)
+
+
+def work(config: Config, script: str, wildcards: Mapping[str, str]) -> tuple[int, int]:
+    """Time and memory of a job, in units that are meaningful only as ratios.
+
+    Time grows with images, seeds, steps, epochs, pixels and parameters; memory with parameters, or
+    with activations: images that share a gradient, pixels, and the width, about the root of the
+    parameters. `config` is at the scale requested; only attack scripts take an attack's steps.
+    """
+    time = batch = pixels = weights = 1
+    if "experiment" in wildcards:
+        experiment = config.experiments[wildcards["experiment"]]
+        chosen = config.targets[experiment.targets]
+        time *= _product(chosen, ["count"]) * experiment.seeds
+        batch = chosen.batch
+    if "targets" in wildcards:
+        batch = _product(config.targets[wildcards["targets"]], ["count", "batch"])
+        pixels = _product(config.targets[wildcards["targets"]], ["size"]) ** 2
+    if script == "attack" and "attack" in wildcards:
+        time *= _product(config.attacks[wildcards["attack"]], STEPS)
+    if "training" in wildcards:
+        time *= _product(config.trainings[wildcards["training"]], ["train", "epochs"])
+    if "generator" in wildcards:
+        time *= _product(config.generators[wildcards["generator"]], ["images", "epochs"])
+    if "model" in wildcards:
+        members = [m for m in config.members(wildcards["model"]) if m in config.models]
+        pixels = max(1, sum(math.prod(config.chain(member).input) for member in members))
+        weights = max(1, parameters(config, wildcards["model"]))
+    return time * batch * pixels * weights, max(weights, batch * pixels * math.isqrt(weights))
+
+
+class Resources:
+    """Memory and minutes of jobs, from measured ones `rows` (default `workflow/resources.csv`)."""
+
+    def __init__(self, config: Config, rows: Iterable[Measured] | None = None) -> None:
+        self.config = config
+        self.rows = list(read() if rows is None else rows)
+        self.known: dict[Any, tuple[float, float]] = {}
+
+    def _measured(self, script: str, key: str | None, scale: str) -> list[Measured]:
+        return [
+            row
+            for row in self.rows
+            if (row.script, row.scale) == (script, scale) and key in (None, row.key)
+        ]
+
+    def _found(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
+        """Expected MiB and seconds of a job."""
+        job = script, tuple(sorted(wildcards.items()))
+        if job not in self.known:
+            self.known[job] = self._find(script, wildcards)
+        return self.known[job]
+
+    def _find(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
+        """Jobs of this kind at the nearest scale, scaled by work; else the most of the script."""
+        scales = list(reversed(SCALES[: SCALES.index(self.config.scale) + 1]))
+        for scale in scales:
+            there = self.config.at(scale)
+            rows = self._measured(script, key_of(there, wildcards), scale)
+            if rows:
+                now, then = (work(at, script, wildcards) for at in (self.config, there))
+                longer, larger = (max(1, one / other) for one, other in zip(now, then, strict=True))
+                mib, seconds = max(r.mib for r in rows), max(r.cpu_seconds for r in rows)
+                return (
+                    mib + max(0, mib - IMPORTS_MIB) * (larger - 1),
+                    seconds + max(0, seconds - IMPORTS_SECONDS) * (longer - 1),
+                )
+        for scale in scales:
+            rows = self._measured(script, None, scale)
+            if rows:
+                return max(r.mib for r in rows), max(r.cpu_seconds for r in rows)
+        return UNMEASURED
+
+    def memory(self, script: str, wildcards: Mapping[str, str], attempt: int = 1) -> int:
+        """MiB that a job requests, doubled at each further attempt."""
+        mib = min(MOST_MIB, MARGIN_MIB + MARGIN * self._found(script, wildcards)[0])
+        return math.ceil(mib / 100) * 100 * 2 ** (attempt - 1)
+
+    def minutes(self, script: str, wildcards: Mapping[str, str], attempt: int = 1) -> int:
+        """Minutes that a job requests, doubled at each further attempt."""
+        minutes = math.ceil(PATIENCE * self._found(script, wildcards)[1] / 60)
+        return min(MOST_MINUTES, max(LEAST_MINUTES, minutes)) * int(2 ** (attempt - 1))
+
+
+@cache
+def read(path: Path = TABLE) -> tuple[Measured, ...]:
+    """Read a table of measured jobs; `ArtifactError` for missing columns or an unknown scale."""
+    kinds = [field.name for field in fields(Measured)]
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    found = []
+    for number, row in enumerate(rows, start=2):
+        try:
+            amounts = int(row["jobs"]), float(row["mib"]), float(row["cpu_seconds"])
+            ok = list(row) == kinds and row["scale"] in SCALES and min(amounts) > 0
+        except (KeyError, TypeError, ValueError):
+            ok = False
+        if not ok:
+            raise ArtifactError(
+                f"{path}, line {number}: expected {', '.join(kinds)} with numbers above 0; write "
+                "the table with `python -m gradleak.pipeline.resources`."
+            )
+        found.append(Measured(row["script"], row["key"], row["scale"], *amounts))
+    return tuple(found)
+
+
+def measured(config: Config, folder: Path) -> list[Measured]:
+    """Maximum cost of each kind of job, from the sidecars in a folder."""
+    taken: dict[tuple[str, str, str], list[tuple[float, float]]] = {}
+    for job in job_records.jobs(folder):
+        at = config.at(job["scale"])
+        try:
+            key = key_of(at, job["wildcards"])
+        except KeyError:
+            continue  # id removed from config.yaml
+        took = job["peak_mib"], job["cpu_seconds"]
+        taken.setdefault((job["script"], key, job["scale"]), []).append(took)
+    found = []
+    for kind, jobs in taken.items():
+        mib, seconds = zip(*jobs, strict=True)
+        found.append(Measured(*kind, len(jobs), max(mib), max(seconds)))
+    return found
+
+
+def update(table: Path, config: Config, folder: Path, *, replace: bool = False) -> int:
+    """Merge the costs of a run into a table; return the number of rows that come from this run.
+
+    Rows of kinds and scales that did not run stay. A kind that the table has keeps the larger
+    figures, since a run may have had few jobs of it, or have resumed one at its checkpoint;
+    `replace` takes those of the run.
+    """
+    new = measured(config, folder)
+    kinds = {(row.script, row.key, row.scale) for row in new}
+    kept = read(table) if table.exists() else ()
+    before = {(row.script, row.key, row.scale): row for row in kept}
+    if not replace:
+        new = [_larger(row, before.get((row.script, row.key, row.scale), row)) for row in new]
+    rows = [row for kind, row in before.items() if kind not in kinds] + new
+    rows.sort(key=lambda row: (row.script, row.key, SCALES.index(row.scale)))
+    names = [field.name for field in fields(Measured)]
+    write_rows(table, names, [dict(zip(names, astuple(row), strict=True)) for row in rows])
+    return len(new)
+
+
+def _larger(one: Measured, other: Measured) -> Measured:
+    jobs, mib = max(one.jobs, other.jobs), max(one.mib, other.mib)
+    seconds = max(one.cpu_seconds, other.cpu_seconds)
+    return Measured(one.script, one.key, one.scale, jobs, mib, seconds)
+
+
+def main() -> None:
+    """Update `workflow/resources.csv` from the sidecars in the working folder."""
+    parser = argparse.ArgumentParser(
+        prog="python -m gradleak.pipeline.resources", description=main.__doc__
+    )
+    parser.add_argument(
+        "--replace", action="store_true", help="also where the table has larger figures"
+    )
+    arguments = parser.parse_args()
+    for needed in (job_records.FOLDER, Path("config.yaml")):
+        if not needed.exists():
+            sys.exit(f"{needed} is missing; run `snakemake all` and this in the same folder.")
+    try:
+        config = gradleak_config.load(yaml_checks.read("config.yaml"))
+        number = update(TABLE, config, job_records.FOLDER, replace=arguments.replace)
+    except GradleakError as error:
+        sys.exit(f"gradleak: {error}")
+    print(f"{number} kinds of jobs measured, written to {TABLE}")
+
+
+if __name__ == "__main__":
+    main()
+
+
+def passing_gradients(config: Config) -> list[str]:
+    """Experiments whose gradients are deleted once all attacks have read them.
+
+    These are gradients of large networks (0.5 GB each for VGG-16). Making one again outdates
+    everything made from it, so only closed-form attacks, which take seconds, qualify; results of
+    optimisation-based attacks take hours, so their gradients stay.
+    """
+    return [
+        name
+        for name, entry in config.experiments.items()
+        if any(parameters(config, model) > LARGE for model in entry.models)
+        and not any(config.attacks[attack].searches for attack in entry.attacks)
+    ]

@@ -1,0 +1,375 @@
+"""Expand entries of results.yaml into a job's input files and settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, TypeVar
+
+from gradleak.errors import ConfigError
+from gradleak.pipeline.paths import Paths
+from gradleak.pipeline.results.fill import combinations, fill, lookups
+from gradleak.pipeline.results.schema import NAME, Compared, Entry, Loop, Paper
+
+# Keys of a row or column that the figure reads; others are names for its panels.
+SHOWN = ("name", "group", "below", "original")
+KINDS = ("figures", "tables")
+
+Files = dict[str, Any]
+Words = dict[str, Any]
+Part = TypeVar("Part", bound=Loop)
+
+
+def table_path(name: str) -> str:
+    """Return the path of a table."""
+    return f"results/tables/{name}.csv"
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Inputs of a figure's or table's job."""
+
+    files: Files  # input files by name
+    words: Words  # settings passed to the module
+
+
+class Results:
+    """Figures and tables of all papers.
+
+    Parameters
+    ----------
+    papers
+        Contents of each paper's results.yaml, in order of papers.
+    paths
+        File paths of the pipeline, with the config.
+    claims
+        Returns the claims file of a paper.
+    sources
+        The papers' results.yaml files.
+    """
+
+    def __init__(
+        self,
+        papers: Mapping[str, Paper],
+        paths: Paths,
+        claims: Callable[[str], str],
+        sources: Sequence[str] = (),
+    ) -> None:
+        self.sources = list(sources)
+        self.papers, self.claims = dict(papers), claims
+        self.paths, self.config = paths, paths.config
+        self.known = lookups(paths.config)
+        self.entries = {
+            kind: {n: e for paper in papers.values() for n, e in paper.entries(kind).items()}
+            for kind in KINDS
+        }
+        self.needs = cache(self._needs)
+
+    @property
+    def figures(self) -> list[str]:
+        """Paths of all figures."""
+        return [f"figures/{name}.pdf" for name in self.entries["figures"]]
+
+    @property
+    def tables(self) -> list[str]:
+        """Paths of all tables."""
+        return [table_path(name) for name in self.entries["tables"]]
+
+    def evidence(self, kind: str) -> list[str]:
+        """Tables used by claims: `table`, or `index` for tables of networks."""
+        tables = self.entries["tables"].items()
+        return [table_path(name) for name, entry in tables if entry.evidence == kind]
+
+    @property
+    def compared(self) -> dict[str, Compared]:
+        """Servers whose weights are compared with a model's initial weights, by model."""
+        tables = self.entries["tables"].values()
+        return {model: one for entry in tables for model, one in entry.compared.items()}
+
+    def compared_files(self, wildcards: Any) -> Files:
+        """Initial weights of a model, weights sent by servers, and images for gradients."""
+        one, model, paths = self.compared[wildcards.model], wildcards.model, self.paths
+        return {
+            "honest": paths.model.format(model=model),
+            "sent": [paths.sent.format(server=name, model=model) for name in one.servers],
+            "targets": paths.targets.format(targets=one.targets),
+        }
+
+    def compared_servers(self, wildcards: Any) -> list[str]:
+        """Servers whose weights are compared."""
+        return self.compared[wildcards.model].servers
+
+    def compared_samples(self, wildcards: Any) -> int:
+        """Number of single-image gradients that a client samples."""
+        tables = self.entries["tables"].values()
+        (samples,) = [entry.samples for entry in tables if wildcards.model in entry.compared]
+        return int(getattr(samples, self.config.scale))
+
+    def title(self, kind: str, name: str) -> str:
+        """Title of a result, without the paper's title that it begins with."""
+        label = self.entries[kind][name].title.removeprefix(self.paper(name).title).lstrip(": ")
+        return label[0].upper() + label[1:] if label.partition(" ")[0].isalpha() else label
+
+    def paper(self, name: str) -> Paper:
+        """Return the paper whose id the result's name begins with."""
+        return self.papers[name.partition("_")[0]]
+
+    def _needs(self, kind: str, name: str) -> Needs:
+        """Files and settings of one result; raise `ConfigError` for names missing in config."""
+        return Writer(self, kind, name).needs()
+
+
+class Writer:
+    """Expands one entry."""
+
+    def __init__(self, results: Results, kind: str, name: str) -> None:
+        self.results, self.paths, self.config = results, results.paths, results.config
+        self.kind, self.name = kind, name
+        self.place = f"papers/{name.partition('_')[0]}/{NAME}: {kind}.{name}"
+        self.entry: Entry = results.entries[kind][name]
+
+    def needs(self) -> Needs:
+        """Return files and settings."""
+        # A slow import that few jobs need.
+        from gradleak.pipeline.results.special import SPECIAL
+
+        self._check()
+        files, words = self._files(), self._words()
+        special = SPECIAL.get(self.entry.make)
+        if special is not None:
+            files, words = special(self, files, words)
+        return Needs(files, words)
+
+    def missing(self, what: str) -> ConfigError:
+        """Return the error for something missing in config."""
+        return ConfigError(
+            f"{self.place} needs {what}, which the config does not have; put "
+            "it back, or set enabled: false there."
+        )
+
+    def fill(self, value: Any, names: Mapping[str, Any] | None = None) -> Any:
+        """Replace names in braces."""
+        try:
+            return fill(value, names or {}, self.results.known)
+        except LookupError as error:
+            raise ConfigError(
+                f"{self.place}: {error.args[0]!r} has a name in braces that neither foreach nor "
+                "the config has; correct it, put what it names back, or set enabled: false there."
+            ) from error
+
+    def _check(self) -> None:
+        entry, config = self.entry, self.config
+        shown = [entry.experiment] if entry.experiment else []
+        for key in ("scores", "points", "security", "rank", "trained", "experiments"):
+            shown += getattr(entry, key)
+        for name in shown:
+            if name not in config.experiments:
+                raise self.missing(f"experiments.{name}")
+        if entry.experiment:
+            for attack in [*(entry.attacks or ()), *entry.unseen]:
+                if attack not in config.experiments[entry.experiment].attacks:
+                    raise self.missing(f"attacks: {attack} in experiments.{entry.experiment}")
+        models = {*config.models, *config.groups, *config.families}
+        wanted = [*entry.initial, *entry.compared, *(entry.names or ())]
+        for name in wanted:
+            if name not in models:
+                raise self.missing(f"models.{name}")
+        if entry.targets is not None and entry.targets not in config.targets:
+            raise self.missing(f"targets.{entry.targets}")
+        for name in [*entry.tables, *([entry.table] if entry.table else [])]:
+            if name not in self.results.entries["tables"]:
+                raise self.missing(f"the table {name}")
+
+    def _files(self) -> Files:
+        entry, paths = self.entry, self.paths
+        files: Files = {}
+        if entry.panels:
+            files |= self._panel_files()
+        if entry.curves:
+            files["curves"] = [self.trained(one, ".curve.csv") for one in self.curves]
+            files["summaries"] = [self.trained(one, ".csv") for one in self.curves]
+        if entry.experiment:
+            files["targets"] = paths.targets_of(entry.experiment)
+            files["scores"] = self._shown(entry.experiment)
+            files["reconstructions"] = [_reconstruction(path) for path in files["scores"]]
+        if entry.targets:
+            files["targets"] = paths.targets.format(targets=entry.targets)
+        if entry.scores:
+            attacks = entry.attacks
+            files["scores"] = paths.scores(*entry.scores, attacks=attacks, models=entry.models)
+        if entry.points:
+            files["points"] = paths.scores(*entry.points)
+        for key in ("security", "rank"):
+            if getattr(entry, key):
+                pattern = getattr(paths, key)
+                files[key] = paths.by_model(pattern, *getattr(entry, key), models=entry.models)
+        if entry.trained:
+            files["trained"] = paths.summaries(*entry.trained)
+        if entry.initial:
+            files["models"] = [paths.model.format(model=name) for name in entry.initial]
+        if entry.dataset:
+            files["dataset"] = paths.dataset(entry.dataset, entry.split)
+        if entry.table:
+            files["table"] = table_path(entry.table)
+        if entry.tables:
+            files["tables"] = [table_path(name) for name in entry.tables]
+        return files
+
+    def _words(self) -> Words:
+        entry = self.entry
+        words: Words = self.fill(entry.words)
+        if entry.heading is not None:
+            words["title"] = self.fill(entry.heading)
+        if entry.note is not None:
+            note = self.fill(entry.note)
+            words["note"] = note if isinstance(note, str) else " ".join(note)
+        if isinstance(entry.attacks, dict):
+            words["attacks"] = entry.attacks
+        if entry.names is not None and entry.experiment:
+            experiment = self.config.experiments[entry.experiment]
+            members = [one for model in experiment.models for one in self.config.members(model)]
+            words["chains"] = [self.config.chain(member).describe() for member in members]
+            words["names"] = entry.names
+            words["defences"] = {
+                name: noise(self.config.defences[name]) for name in experiment.defences
+            }
+        elif entry.models is not None and entry.experiment:
+            words["models"] = self.paths.models(entry.experiment, entry.models)
+        for key in ("rows", "columns"):
+            if getattr(entry, key):
+                words[key] = [
+                    {part: self.fill(line[part]) for part in SHOWN if part in line}
+                    for line in getattr(entry, key)
+                ]
+        if entry.panels:
+            words["panels"] = self.panels
+        if entry.curves:
+            words["curves"] = self.curves
+        return words
+
+    def _looped(self, loops: Sequence[Part]) -> Iterator[tuple[Part, dict[str, Any]]]:
+        """Yield each combination of row, column and `foreach`, with its names and positions."""
+        for loop in loops:
+            for row, across in _lines(self.entry.rows, "row"):
+                for column, down in _lines(self.entry.columns, "column"):
+                    for names in combinations(loop.foreach):
+                        found = {**row, **column, **names}
+                        # Names may refer to others.
+                        found = {key: self.fill(value, found) for key, value in found.items()}
+                        if not any(_fits(found, skipped) for skipped in loop.skip):
+                            yield loop, {**found, "_place": {**across, **down}}
+
+    @property
+    def panels(self) -> list[dict[str, Any]]:
+        """Panels of the figure, one attack on one network each."""
+        found = []
+        for loop, names in self._looped(self.entry.panels):
+            experiment = self.fill(loop.experiment, names)
+            found.append(
+                {
+                    "title": self.fill(loop.title, names),
+                    "experiment": experiment,
+                    "attack": self._attack(experiment, self.fill(loop.attack, names)),
+                    "model": self.fill(loop.model, names),
+                    "defence": self.fill(loop.defence, names),
+                    **self.fill(loop.more, names),
+                    **names["_place"],
+                }
+            )
+        return found
+
+    def _attack(self, experiment: str, attacks: str | list[str]) -> str:
+        entry = self.config.experiments.get(experiment)
+        if entry is None:
+            raise self.missing(f"experiments.{experiment}")
+        choices = [attacks] if isinstance(attacks, str) else attacks
+        found = [name for name in choices if name in entry.attacks]
+        if not found:
+            raise self.missing(f"attacks: {choices[-1]} in experiments.{experiment}")
+        return found[0]
+
+    @property
+    def curves(self) -> list[dict[str, Any]]:
+        """Training curves, one network each."""
+        found = []
+        for loop, names in self._looped(self.entry.curves):
+            training, model = self.fill(loop.training, names), self.fill(loop.model, names)
+            if training not in self.config.trainings:
+                raise self.missing(f"trainings.{training}")
+            if model not in self.config.models:
+                raise self.missing(f"models.{model}")
+            more = self.fill(loop.more, names)
+            found.append({"training": training, "model": model, **more, **names["_place"]})
+        return found
+
+    def trained(self, curve: Mapping[str, Any], end: str = ".safetensors") -> str:
+        """Return a file of a training: weights, or another file with the same stem."""
+        model = trained_with(self.config.groups, curve["model"])
+        path = self.paths.trained.format(training=curve["training"], model=model)
+        return path.removesuffix(".safetensors") + end
+
+    def _shown(self, name: str) -> list[str]:
+        """Score files of an experiment's runs, attacks in the figure's order."""
+        experiment = self.config.experiments[name]
+        return [
+            self.paths.score.format(experiment=name, model=model, defence=defence, attack=attack)
+            for model in self.paths.models(name, self.entry.models)
+            for defence in experiment.defences
+            for attack in [*(self.entry.attacks or experiment.attacks), *self.entry.unseen]
+        ]
+
+    def _panel_files(self) -> Files:
+        files: Files = {"targets": [], "reconstructions": [], "scores": []}
+        for panel in self.panels:
+            entry = self.config.experiments[panel["experiment"]]
+            models = [m for m in entry.models if panel["model"] in self.config.members(m)]
+            if not models:
+                raise self.missing(f"models: {panel['model']} in experiments.{panel['experiment']}")
+            if panel["defence"] not in entry.defences:
+                raise self.missing(
+                    f"defences: {panel['defence']} in experiments.{panel['experiment']}"
+                )
+            cell = {key: panel[key] for key in ("experiment", "defence", "attack")}
+            score = self.paths.score.format(model=models[0], **cell)
+            files["targets"].append(self.paths.targets.format(targets=entry.targets))
+            files["reconstructions"].append(_reconstruction(score))
+            files["scores"].append(score)
+        return files
+
+
+def _lines(lines: Sequence[Mapping[str, Any]], key: str) -> Iterator[tuple[dict, dict]]:
+    """Rows or columns that show attacks, with positions; a single one without position if none."""
+    if not lines:
+        yield {}, {}
+    for place, line in enumerate(lines):
+        if not line.get("original"):
+            yield dict(line), {key: place}
+
+
+def _fits(names: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
+    """True if each name has the wanted value, or one of the wanted values."""
+    return all(
+        names.get(key) in (value if isinstance(value, list) else [value])
+        for key, value in wanted.items()
+    )
+
+
+def _reconstruction(score: str) -> str:
+    """Reconstructions that a score file belongs to."""
+    return score.replace("scores", "reconstructions", 1).removesuffix("csv") + "safetensors"
+
+
+def trained_with(groups: Mapping[str, Sequence[str]], model: str) -> str:
+    """Return the group that a network is trained in, or its own id."""
+    paper = model.partition("_")[0]
+    found = [group for group, members in groups.items() if model in members]
+    return next((group for group in found if group.startswith(f"{paper}_")), model)
+
+
+def noise(defence: Any) -> str:
+    """Describe the amount of noise that a defence adds."""
+    level = getattr(defence, "level", None)
+    if not level:
+        return "no noise"
+    return f"noise {100 * level:g} %" if defence.relative else f"noise {level:g}"

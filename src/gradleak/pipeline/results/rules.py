@@ -1,0 +1,73 @@
+"""Inputs and parameters of the rules for figures and tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from snakemake.exceptions import WorkflowError
+
+from gradleak.config.loader import PAPERS
+from gradleak.errors import ConfigError
+from gradleak.pipeline.paths import Paths
+from gradleak.pipeline.results.expand import Results
+from gradleak.pipeline.results.schema import NAME, Entry, load
+from gradleak.runtime.provenance import code_hash
+
+
+class Asked:
+    """Results of one `kind`, ``figures`` or ``tables``.
+
+    Each method takes a job's wildcards, one of which is `result`.
+    """
+
+    def __init__(self, results: Results, kind: str) -> None:
+        self.results, self.kind = results, kind
+
+    def _entry(self, wildcards: Any) -> Entry:
+        return self.results.entries[self.kind][wildcards.result]
+
+    def files(self, wildcards: Any) -> dict[str, Any]:
+        """Input files by name."""
+        try:
+            return self.results.needs(self.kind, wildcards.result).files
+        except ConfigError as error:
+            # Snakemake then shows only the message, without a traceback.
+            raise WorkflowError(str(error)) from None
+
+    def words(self, wildcards: Any) -> dict[str, Any]:
+        """Settings passed to the module."""
+        return self.results.needs(self.kind, wildcards.result).words
+
+    def make(self, wildcards: Any, output: Any) -> str:
+        """Module that draws or computes the result.
+
+        Snakemake does not compare parameters that depend on the output, such as this and the
+        caption: `code` tells whether the module has changed.
+        """
+        return self._entry(wildcards).make
+
+    def code(self, wildcards: Any) -> str:
+        """Hash of the code of this result alone."""
+        return code_hash(self._entry(wildcards).make)
+
+    def caption(self, wildcards: Any, output: Any) -> str:
+        """Caption of the result; see `make`."""
+        entry = self._entry(wildcards)
+        return f"{entry.title}\n{'=' * len(entry.title)}\n\n{entry.caption}"
+
+    def category(self, wildcards: Any) -> str:
+        """Category in Snakemake's report: the paper."""
+        return self.results.paper(wildcards.result).title
+
+    def labels(self, wildcards: Any) -> dict[str, str]:
+        """Labels in Snakemake's report."""
+        return {"result": self.results.title(self.kind, wildcards.result)}
+
+
+def read(folder: Path, paths: Paths, claims: Any) -> Results:
+    """Read the results of all papers in a folder; raise `ConfigError` for invalid files."""
+    files = {paper: folder / paper / NAME for paper in PAPERS}
+    files = {paper: path for paper, path in files.items() if path.exists()}
+    papers = {paper: load(path) for paper, path in files.items()}
+    return Results(papers, paths, claims, list(map(str, files.values())))

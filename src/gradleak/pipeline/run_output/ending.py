@@ -1,0 +1,54 @@
+"""Last lines of a run: where to find the results."""
+
+from __future__ import annotations
+
+import atexit
+import sys
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+from gradleak.pipeline.run_output import hints
+
+PAGE, CLAIMS = "results/report.html", "results/claims.csv"
+# Targets followed by one summary line, like the default one; others by their paths.
+LOOKED_AT = {"all", "figures", "tables", "claims", PAGE}
+
+
+def where_to_look(targets: Collection[str], figures: Sequence[str], tables: Sequence[str]) -> str:
+    """One line on the results to look at; empty if something else was requested."""
+    if targets and not set(targets) <= LOOKED_AT:
+        return ""
+    page = PAGE in targets or _is_current([*figures, *tables, CLAIMS])
+    there = [PAGE] if page else []
+    there += [CLAIMS] if Path(CLAIMS).exists() else []
+    made = [path for path in figures if Path(path).exists()]
+    if made:
+        there.append(f"figures/ ({len(made)} of {len(figures)} figures)")
+    if not there:
+        return ""
+    more = "" if page else f" `snakemake {PAGE}` puts them on one page."
+    return f"Look at {', '.join(there)}.{more}"
+
+
+def _is_current(results: Sequence[str]) -> bool:
+    """Return whether the page is newer than its contents: `all` does not rebuild it."""
+    if not Path(PAGE).exists():
+        return False
+    made = Path(PAGE).stat().st_mtime_ns
+    there = [Path(path) for path in results if Path(path).exists()]
+    return all(path.stat().st_mtime_ns <= made for path in there)
+
+
+def last_lines(workflow: Any, figures: Sequence[str], tables: Sequence[str]) -> list[str]:
+    """Locations of the requested results."""
+    targets = workflow.dag_settings.targets
+    line = where_to_look(targets, figures, tables)
+    return [line] if line else hints.shortened(hints.asked_for(workflow.dag.targetjobs, targets))
+
+
+def tell_at_the_end(workflow: Any, figures: Sequence[str], tables: Sequence[str]) -> None:
+    """Print the last lines when Snakemake has printed its own."""
+    atexit.register(
+        lambda: print(*last_lines(workflow, figures, tables), sep="\n", file=sys.stderr)
+    )

@@ -1,0 +1,46 @@
+"""Reasons of failures as one sentence, without Snakemake's framing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+# Snakemake's message that a job's process ended.
+STATUS = re.compile(r"returned non-zero exit status -?\d+|died with <Signals\.\w+: \d+>")
+# A job's final error in its log (`gradleak.runtime.job`), up to the log's end.
+LAST_WORD = re.compile(r"^[\d-]+ [\d:,]+ (gradleak: .*)", re.MULTILINE | re.DOTALL)
+# Location in a Snakefile of a raised message.
+HEAD = re.compile(r'^(?:WorkflowError|RuleException)(?: in .*?file "([^"]*)", line \d+)?:\n')
+FRAME = re.compile(r'^  File ".*", line \d+, in .*\n?', re.MULTILINE)
+# File times may be coarse.
+SECONDS = 2.0
+
+
+def last_word(log: Path, since: float) -> str:
+    """Sentence, or sentence and traceback, with which a job ended; empty without one.
+
+    `log` is the job's log, ignored if older than `since`, when the job began.
+    """
+    try:
+        if log.stat().st_mtime < since - SECONDS:
+            return ""
+        text = log.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    found = list(LAST_WORD.finditer(text))
+    return found[-1][1].rstrip() if found else ""
+
+
+def without_frame(text: str, ours: Path) -> str:
+    """Message of Snakemake; an error raised by the pipeline's own rules in `ours` stands alone."""
+    head = HEAD.match(text)
+    if head is None or head[1] is None or not Path(head[1]).is_relative_to(ours):
+        return text.rstrip()
+    return f"gradleak: {FRAME.sub('', text[head.end() :]).rstrip()}"
+
+
+def silent(words: str, status: str, logs: list[str]) -> str:
+    """Sentence on a job whose log has none: it was killed, or could not write there."""
+    how = f" ({status})" if status else ""
+    where = f", and {' and '.join(logs)} does not say why" if logs else ""
+    return f"gradleak: '{words}' failed{how}{where}."

@@ -1,0 +1,131 @@
+"""Text of figures: numbers, classes, and descriptions of images and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gradleak.data.targets import TargetSet
+from gradleak.plotting.reader import Answer, Panel, precision
+from gradleak.plotting.style import number
+
+MINUS = "\N{MINUS SIGN}"
+FAILED = " \N{MULTIPLICATION SIGN}: the run failed, as far as the attacker can tell."
+ABSENT = " \N{EN DASH}: not among the experiments."
+# Data set that an embedded one replaces.
+IN_PLACE_OF = {
+    "digits": "MNIST",
+    "photos10": "CIFAR-10",
+    "photos100": "CIFAR-100",
+    "photos224": "ImageNet",
+}
+SPLITS = {"train": "training", "val": "validation", "test": "test"}
+NAMES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "mnist": "MNIST", "imagenet": "ImageNet"}
+
+
+def signed(value: float, form: str = "") -> str:
+    """Format a number with a true minus sign."""
+    return f"{value:{form}}".replace("-", MINUS)
+
+
+def typical(median: float) -> str:
+    """Format a median in which failed runs count as infinite."""
+    return f"median {number(median)}" if np.isfinite(median) else "median failed"
+
+
+def caption(answer: Answer | None, metric: str = "mse") -> str:
+    """Format a metric of an answer: its value, ``failed``, or nothing if it was not run."""
+    if answer is None:
+        return ""
+    return number(answer.value(metric)) if answer.ok else answer.status.replace("_", " ")
+
+
+def decibel(value: float) -> str:
+    """Format a PSNR; exact images have 300 by convention."""
+    return f"{signed(round(value, 1) + 0.0, '.1f')} dB"
+
+
+def similarity(value: float) -> str:
+    """Format an SSIM, keeping values below 1 distinct from 1."""
+    text = f"{value:.2f}" if value >= 1 or value < 0.995 else f"{value:.4f}"
+    if value < 1 and text == "1.0000":
+        text = ">\N{THIN SPACE}0.9999"
+    return text.replace("-", MINUS)
+
+
+def shortened(name: str, most: int = 18) -> str:
+    """Class name, truncated to `most` characters."""
+    name = name.replace("_", " ")
+    return name if len(name) <= most else f"{name[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def is_embedded(originals: TargetSet) -> bool:
+    """True if the images are those that ship with the libraries."""
+    return originals.source["origin"].startswith("embedded")
+
+
+def _source(originals: TargetSet) -> str:
+    """Data set and split, in words."""
+    dataset = originals.source["dataset"]
+    return f"{NAMES.get(dataset, dataset)} {SPLITS.get(originals.source['split'], 'test')}"
+
+
+def _origin(originals: TargetSet) -> str:
+    """Origin of embedded images, and the data set they replace."""
+    dataset = originals.source["dataset"]
+    photos = "crops of photos that ship with scikit-image and scikit-learn"
+    what = "digits that ship with scikit-learn" if dataset == "digits" else photos
+    return f"embedded {what}, in place of {IN_PLACE_OF.get(dataset, 'photos')}"
+
+
+def _enlarged(originals: TargetSet) -> str:
+    times = originals.enlarged
+    return f", each pixel repeated {times} times along both sides" if times > 1 else ""
+
+
+def listed(originals: TargetSet, batches: Sequence[int] | None = None) -> str:
+    """List the images of all or some batches by their numbers in the data set."""
+    batches = range(len(originals.indices)) if batches is None else batches
+    indices = [int(i) for batch in batches for i in originals.indices[batch]]
+    if len(indices) > 2 and indices == list(range(indices[0], indices[-1] + 1)):
+        numbers = f"{indices[0]} to {indices[-1]}"
+    else:
+        *first, last = map(str, indices)
+        numbers = " and ".join(filter(None, [", ".join(first), last]))
+    plural = "s" * (len(indices) > 1)
+    return f"{_source(originals)} image{plural} {numbers}{_enlarged(originals)}"
+
+
+def described(originals: TargetSet, batches: Sequence[int] | None = None) -> str:
+    """Describe the images and, for embedded ones, the data set they replace."""
+    said = listed(originals, batches)
+    return f"{said}, {_origin(originals)}" if is_embedded(originals) else said
+
+
+def each(sets: Iterable[TargetSet], batches: Sequence[int] | None = None) -> str:
+    """List the images of several sets, without repetition."""
+    found = {}
+    for one in sets:
+        dataset = one.source["dataset"]
+        wanted = f" (for {IN_PLACE_OF[dataset]})" if dataset in IN_PLACE_OF else ""
+        found[f"{listed(one, batches)}{wanted}"] = one
+    origin = "embedded, in place of the paper's: " if any(map(is_embedded, found.values())) else ""
+    return f"{origin}{'; '.join(found)}"
+
+
+def counted(originals: TargetSet, batch: int | None, drawn: str) -> str:
+    """State the number and kind of images in a batch (None: each), and how they were `drawn`."""
+    said = f"{originals.size:,} {_source(originals)} images"
+    said += " a batch" if batch is None else f" (batch {batch})"
+    said += _enlarged(originals) + (f", {drawn}" if drawn else "")
+    return f"{said}; {_origin(originals)}" if is_embedded(originals) else said
+
+
+def footer(
+    words: Mapping[str, Any], panels: Sequence[Panel], images: str, scale: str, first: str
+) -> str:
+    """Describe the runs of a figure, after its own sentences `first`."""
+    said = f"{first} {words.get('note', '')} Images: {images}."
+    return f"{said} Scale {scale}; gradients in {precision(panel.table for panel in panels)}."

@@ -1,0 +1,197 @@
+"""results/archive.zip: settings, results and their provenance, as supplementary material.
+
+Equal contents give equal bytes: names are sorted; times and permissions are fixed.
+Figures that may show pictures that must not be redistributed are left out, and listed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from gradleak.data import terms
+from gradleak.errors import ArtifactError
+from gradleak.runtime.artifacts import atomic
+
+TOP = "gradleak"
+# Earliest time stamp of a zip file.
+TIME = (1980, 1, 1, 0, 0, 0)
+README = """\
+# Results of gradleak
+
+Figures, tables and claims of four papers on gradient leakage, replicated by one pipeline.
+
+- Commit: {commit}
+- Images: {images}; scale: {scale}; device: {device}
+- Made: {made}
+
+| file | holds |
+| --- | --- |
+| `figures/`, `results/tables/` | figures and tables, the papers' values beside ours |
+| `results/claims.csv` | a verdict for every number and sentence of the papers |
+| `results/provenance.json` | what each was made from: files, rules, code, versions, seeds, host |
+| `config.yaml`, `papers/`, `examples/` | settings as they were written, and the papers' numbers |
+| `config.resolved.json` | settings as they were used |
+| `requirements.lock` | exact versions of all libraries, with hashes |
+| `manifest.json` | SHA-256 of every file here, and what was left out |
+
+## To make it again
+
+Check the commit out, put these settings in their places, and ask for the same file:
+
+```
+make setup
+.venv/bin/snakemake --config images={images} scale={scale} device={device} -- results/archive.zip
+```
+
+Its `docs/` say what comes out the same, bit by bit or nearly so. Times and hosts differ.
+
+## Images
+
+{terms}
+
+## Left out
+
+{left_out}
+{warnings}"""
+
+
+def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str, str]) -> None:
+    """Write the archive to the zip file `path`.
+
+    `provenance` is results/provenance.json; `files` are results by their paths in the working
+    folder; `sources` maps names in the archive to files of the source tree, which may lie
+    elsewhere. Raises `ArtifactError` if a file cannot be read, lies outside the working folder, or
+    `path` cannot be written.
+    """
+    told = _read(provenance)
+    reasons = left_out(told)
+    places = {name: name for name in {provenance, *files} - set(reasons)} | dict(sources)
+    members = {name: _bytes(name, place) for name, place in places.items()}
+    resolved = json.dumps(told["config"], indent=2, sort_keys=True) + "\n"
+    members["config.resolved.json"] = resolved.encode()
+    members["README.md"] = readme(told, reasons).encode()
+    members["manifest.json"] = manifest(told, members, reasons).encode()
+    with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+        for name in sorted(members):
+            entry = zipfile.ZipInfo(f"{TOP}/{name}", TIME)
+            entry.create_system = 3  # Unix, on any system
+            entry.external_attr = 0o100644 << 16
+            entry.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(entry, members[name], compresslevel=9)
+
+
+def _read(provenance: str) -> dict[str, Any]:
+    try:
+        found: dict[str, Any] = json.loads(_bytes(provenance, provenance))
+    except ValueError as error:
+        raise ArtifactError(
+            f"{provenance} is damaged ({error}); delete it and ask Snakemake for it again."
+        ) from error
+    return found
+
+
+def _bytes(name: str, path: str) -> bytes:
+    """Contents of a file whose name stays below the archive's folder when unpacked."""
+    member = PurePosixPath(name)
+    if member.is_absolute() or ".." in member.parts:
+        raise ArtifactError(
+            f"{name} lies outside the working folder, so an archive cannot hold it; copy it in."
+        )
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise ArtifactError(
+            f"{path} cannot be read ({reason}); ask Snakemake for it again."
+        ) from error
+
+
+def left_out(provenance: Mapping[str, Any]) -> dict[str, str]:
+    """Figures that may show images that must not be redistributed, each with the reason.
+
+    A figure with an incomplete chain is left out unless images are embedded: no target set then
+    uses another data set.
+    """
+    found = {}
+    for result in provenance["results"]:
+        shown = result["pictures_of"]
+        if not _is_figure(result["path"]):
+            continue
+        if shown is None and provenance["images"] != "embedded":
+            found[result["path"]] = _untold(result)
+        kept = [name for name in shown or () if not terms.of(name).shareable]
+        if kept:
+            found[result["path"]] = "; ".join(
+                f"may show images of {name}: {terms.of(name).reason}" for name in kept
+            )
+    return found
+
+
+def _untold(result: Mapping[str, Any]) -> str:
+    """Reason why the images that a figure shows are unknown."""
+    words = "it cannot be told which images it shows"
+    if result["altered"] is None:
+        missing = result["path"]
+    elif result["unrecorded"]:
+        missing = ", ".join(result["unrecorded"][:3])
+    else:
+        return f"{words}: they come from no data set of the catalogue"
+    return f"{words}, as {missing} has no sidecar; delete that and ask Snakemake for it again"
+
+
+def _is_figure(path: str) -> bool:
+    return PurePosixPath(path).suffix in (".pdf", ".png")
+
+
+def readme(provenance: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
+    """Text that tells a reader what the archive contains."""
+    used: dict[str, set[str]] = {}
+    for entry in provenance["datasets"]:
+        mark = " (put there by hand)" if entry["by_hand"] else ""
+        used.setdefault(entry["terms"], set()).add(f"{entry['dataset']}{mark}")
+    said = sorted(f"- {', '.join(sorted(names))}: {text}" for text, names in used.items())
+    return README.format(
+        commit=_commit(provenance),
+        terms="\n".join(said) or "None is recorded.",
+        left_out="\n".join(f"- `{name}`: {reason}" for name, reason in sorted(reasons.items()))
+        or "Nothing.",
+        warnings=_warnings(provenance),
+        **{key: provenance[key] for key in ("images", "scale", "device", "made")},
+    )
+
+
+def _commit(provenance: Mapping[str, Any]) -> str:
+    if provenance["commit"] is None:
+        return "unknown (no git where this was made)"
+    return f"{provenance['commit']}{', with changes' if provenance['changed'] else ''}"
+
+
+def _warnings(provenance: Mapping[str, Any]) -> str:
+    """Warnings to read before trusting the files."""
+    altered = sorted(entry["path"] for entry in provenance["results"] if entry["altered"])
+    altered += sorted(k for k, v in provenance["artifacts"].items() if v.get("altered"))
+    others = set(provenance["commits"]) - {str(provenance["commit"])}
+    said = []
+    if altered:
+        names = ", ".join(f"`{name}`" for name in dict.fromkeys(altered))
+        said.append(f"Changed after the pipeline wrote them: {names}.")
+    if others:
+        said.append(f"Some files were made at other commits: {', '.join(sorted(others))}.")
+    return "\n## Mind\n\n" + "\n".join(f"- {line}" for line in said) + "\n" if said else ""
+
+
+def manifest(
+    provenance: Mapping[str, Any], members: Mapping[str, bytes], reasons: Mapping[str, str]
+) -> str:
+    """Checksums of the members and the files left out, as JSON."""
+    content = {
+        "commit": provenance["commit"],
+        "files": {name: hashlib.sha256(text).hexdigest() for name, text in members.items()},
+        "left_out": [{"path": path, "reason": reason} for path, reason in reasons.items()],
+    }
+    return json.dumps(content, indent=2, sort_keys=True) + "\n"

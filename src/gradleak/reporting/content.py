@@ -1,0 +1,346 @@
+"""Content of the report: papers with their figures, tables and claims."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+from gradleak.claims import COLUMNS, Claims, Explanations
+from gradleak.claims.explanations import Explanation
+from gradleak.claims.forms.base import EXTREMES
+from gradleak.claims.metrics import label
+from gradleak.claims.model import Claim
+from gradleak.claims.outcome import DIFFERS, EXCEEDS, REFUTED, VERDICTS
+from gradleak.errors import ArtifactError
+from gradleak.reporting import page_text
+from gradleak.reporting.captions import Caption, Captions
+from gradleak.reporting.pictures import Embedded
+from gradleak.runtime import tidy
+from gradleak.runtime.artifacts import again, read_csv
+
+# Tables without verdicts are cut above this number of rows, to this many.
+LONG, SHOWN = 300, 100
+# Intervals in tables whose rows answer no claim.
+OF_TABLES = {
+    "copa_images": "95 %: one further run",
+    "copa_index": "95 %",
+    "fedkl_accuracy": "95 %",
+    "fedkl_adaptive": "95 %: the mean",
+    "fedkl_propositions": EXTREMES,
+    "rgap_fig4": "95 %",
+    "rgap_resnet101": "95 %",
+}
+# A hyphen used as minus sign, of a number or an exponent.
+HYPHEN = re.compile(r"(?<!\w)-(?=[\d.])|(?<=\de)-(?=\d)")
+
+
+@dataclass(frozen=True)
+class Ours:
+    """Our number, its interval and the interval's meaning (`Form.interval`), and counts of runs."""
+
+    ours: float | None
+    low: float | None
+    high: float | None
+    n: int | None
+    n_ok: int | None
+    span: str
+
+
+@dataclass(frozen=True)
+class Judged(Ours):
+    """A claim as in claims.csv, with the explanation if it failed.
+
+    `what` describes our number; `why` is the explanation for this run, `elsewhere` one written for
+    another run, and `evidence` supports either.
+    """
+
+    id: str
+    locator: str
+    statement: str
+    what: str
+    paper: str
+    verdict: str
+    reason: str
+    why: str
+    elsewhere: str
+    evidence: tuple[str, ...]
+
+    @property
+    def learnt(self) -> str:
+        """Run that explains a failed claim: this "run", "another" only, or "nowhere"."""
+        if self.verdict != DIFFERS:
+            return ""
+        return "run" if self.why else "another" if self.elsewhere else "nowhere"
+
+
+@dataclass(frozen=True)
+class Row(Ours):
+    """A row of one of our tables, with the claim that it answers, if any."""
+
+    row: str
+    column: str
+    metric: str
+    label: str
+    paper: str
+    verdict: str
+    note: str
+    claim: Judged | None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of results.
+
+    A tidy table has `rows`; any other has `header` and `cells`, and `numeric` marks number columns.
+    `total` counts the file's rows, of which the page may show only the first.
+    """
+
+    name: str
+    path: Path
+    caption: Caption
+    total: int
+    rows: tuple[Row, ...] = ()
+    header: tuple[str, ...] = ()
+    numeric: tuple[bool, ...] = ()
+    cells: tuple[tuple[object, ...], ...] = ()
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """Number of claims by verdict."""
+        return counted(row.verdict for row in self.rows)
+
+    @property
+    def shown(self) -> int:
+        """Number of rows on the page."""
+        return len(self.rows) + len(self.cells)
+
+    @property
+    def has(self) -> dict[str, bool]:
+        """Flags of optional columns that are not empty."""
+        return {
+            "metric": any(row.metric for row in self.rows),
+            "paper": any(row.paper for row in self.rows),
+            "interval": any(row.low is not None for row in self.rows),
+            "verdict": any(row.verdict for row in self.rows),
+            "note": any(row.note or row.claim for row in self.rows),
+        }
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure with its picture."""
+
+    name: str
+    pdf: Path
+    caption: Caption
+    picture: Embedded
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper with its results and claims."""
+
+    id: str
+    caption: Caption
+    figures: tuple[Figure, ...]
+    tables: tuple[Table, ...]
+    claims: tuple[Judged, ...]
+    # Claims without a table cell.
+    sentences: tuple[Judged, ...] = field(default=())
+
+    @property
+    def verdicts(self) -> dict[str, int]:
+        """Number of claims by verdict."""
+        return counted(claim.verdict for claim in self.claims)
+
+    @property
+    def sentences_verdicts(self) -> dict[str, int]:
+        """Number of claims without a table cell, by verdict."""
+        return counted(claim.verdict for claim in self.sentences)
+
+    @property
+    def learnt(self) -> Counter[str]:
+        """Number of failed claims by `Judged.learnt`."""
+        return Counter(claim.learnt for claim in self.claims if claim.learnt)
+
+
+def counted(verdicts: Iterable[str]) -> dict[str, int]:
+    """Count verdicts, in their fixed order; absent ones are left out."""
+    found = Counter(verdicts)
+    return {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
+
+
+def read_claims(path: Path) -> pd.DataFrame:
+    """Read claims.csv.
+
+    Raises `ArtifactError` if it is unreadable, lacks columns, or has unknown verdicts.
+    """
+    frame = _csv(path)
+    missing = [name for name in COLUMNS if name not in frame]
+    if missing:
+        raise ArtifactError(f"{path} has no column '{missing[0]}'; {again(path)}.")
+    unknown = sorted(set(frame["verdict"].dropna()) - set(VERDICTS))
+    if unknown or frame["verdict"].isna().any() or frame.empty:
+        found = repr(unknown[0]) if unknown else "nothing"
+        raise ArtifactError(f"{path}: {found} is no verdict; {again(path)}.")
+    return frame
+
+
+def judged(frame: pd.DataFrame, claims: Claims, why: Explanations | None) -> list[Judged]:
+    """Return claims of one paper, in the order of claims.csv."""
+    by_id = {claim.id: claim for claim in claims.claims}
+    known = why.by_id if why else {}
+    return [
+        _judged(row, claims, by_id.get(str(row["id"])), known.get(str(row["id"])))
+        for row in frame[frame["paper"] == claims.paper].to_dict("records")
+    ]
+
+
+def _judged(
+    row: Mapping[Hashable, object], claims: Claims, claim: Claim | None, why: Explanation | None
+) -> Judged:
+    own = _text(row["explanation"])
+    failed = row["verdict"] in (DIFFERS, EXCEEDS, REFUTED)
+    printed = claim.printed if claim else ""
+    return Judged(
+        id=str(row["id"]),
+        locator=_text(row["locator"]),
+        statement=_text(row["statement"]),
+        what=claim.query.ours(claims.tolerances[claim.tolerance]) if claim else "",
+        paper=_stated(printed or row["paper_value"]),
+        **_ours(row),
+        span=_span(claims, claim),
+        verdict=str(row["verdict"]),
+        reason=_text(row["reason"]),
+        why=own,
+        elsewhere=why.text if why and failed and not own else "",
+        evidence=tuple(why.evidence) if why and failed else (),
+    )
+
+
+def _span(claims: Claims, claim: Claim | None, otherwise: str = "") -> str:
+    return claim.query.interval(claims.tolerances[claim.tolerance]) if claim else otherwise
+
+
+def table(path: Path, caption: Caption, claims: Claims, found: Mapping[str, Judged]) -> Table:
+    """Read one of our tables, its rows beside the claims that they answer.
+
+    Raises `ArtifactError` if the file cannot be read.
+    """
+    frame = _csv(path)
+    if not set(tidy.TABLES) <= set(frame):
+        return _plain(path, caption, frame)
+    # Several rows with one name match claims in order: the paper's numbers have a verdict.
+    places: dict[tuple[str, str, str, bool], list[Claim]] = {}
+    for claim in claims.claims:
+        if claim.cell and claim.cell.table == path.stem:
+            at = (claim.cell.row, claim.cell.column, claim.cell.metric, claim.is_number)
+            places.setdefault(at, []).append(claim)
+    judges = frame["verdict"].notna().any()
+    kept = frame if judges or len(frame) <= LONG else frame.head(SHOWN)
+    otherwise = OF_TABLES.get(path.stem, "")
+    rows = []
+    for row in kept.to_dict("records"):
+        name = (_text(row["row"]), _text(row["column"]), _text(row["metric"]))
+        waiting = places.get((*name, _text(row["verdict"]) != ""))
+        asked = waiting.pop(0) if waiting else None
+        judge = found.get(asked.id) if asked else None
+        rows.append(_row(row, judge, _span(claims, asked, otherwise)))
+    return Table(path.stem, path, caption, len(frame), rows=tuple(rows))
+
+
+def _plain(path: Path, caption: Caption, frame: pd.DataFrame) -> Table:
+    kept = frame.head(SHOWN) if len(frame) > LONG else frame
+    return Table(
+        path.stem,
+        path,
+        caption,
+        len(frame),
+        header=tuple(map(str, frame)),
+        numeric=tuple(is_numeric_dtype(kind) and not is_bool_dtype(kind) for kind in frame.dtypes),
+        cells=tuple(tuple(_cell(v) for v in row) for row in kept.itertuples(index=False)),
+    )
+
+
+def _row(row: Mapping[Hashable, object], claim: Judged | None, span: str) -> Row:
+    return Row(
+        row=_text(row["row"]),
+        column=_text(row["column"]),
+        metric=_text(row["metric"]),
+        label=label(_text(row["metric"])),
+        paper=claim.paper if claim else _stated(row["paper"]),
+        **_ours(row),
+        span=span,
+        verdict=_text(row["verdict"]),
+        note=_text(row["note"]),
+        claim=claim,
+    )
+
+
+def paper(
+    claims: Claims,
+    found: Sequence[Judged],
+    figures: Mapping[Path, Embedded],
+    tables: Sequence[Path],
+    captions: Captions,
+) -> Paper:
+    """Return the content for one paper, figures and tables in the given order."""
+    by_id = {claim.id: claim for claim in found}
+    made = tuple(table(path, captions.of("tables", path.stem), claims, by_id) for path in tables)
+    placed = {row.claim.id for part in made for row in part.rows if row.claim}
+    return Paper(
+        id=claims.paper,
+        caption=captions.of("papers", claims.paper),
+        figures=tuple(
+            Figure(path.stem, path.with_suffix(".pdf"), captions.of("figures", path.stem), picture)
+            for path, picture in figures.items()
+        ),
+        tables=made,
+        claims=tuple(found),
+        sentences=tuple(claim for claim in found if claim.id not in placed),
+    )
+
+
+def _csv(path: Path) -> pd.DataFrame:
+    return read_csv(path)
+
+
+def _ours(row: Mapping[Hashable, object]) -> dict[str, Any]:
+    return {
+        **{name: _float(row[name]) for name in ("ours", "low", "high")},
+        **{name: _int(row[name]) for name in ("n", "n_ok")},
+    }
+
+
+def _text(value: object) -> str:
+    return "" if pd.isna(value) else str(value)  # type: ignore[call-overload]
+
+
+def _float(value: object) -> float | None:
+    return None if pd.isna(value) else float(value)  # type: ignore[call-overload, arg-type]
+
+
+def _int(value: object) -> int | None:
+    return None if pd.isna(value) else int(value)  # type: ignore[call-overload]
+
+
+def _stated(value: object) -> str:
+    """Paper's value with its own number of digits."""
+    number = None if isinstance(value, str) else _float(value)
+    text = value if isinstance(value, str) else "" if number is None else f"{number:.10g}"
+    return HYPHEN.sub(page_text.MINUS, text)
+
+
+def _cell(value: object) -> object:
+    """Cell of a table that is not tidy: number, text or None."""
+    if isinstance(value, bool | str):
+        return str(value)
+    number = _float(value)
+    return int(number) if number is not None and number.is_integer() else number

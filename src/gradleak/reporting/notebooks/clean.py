@@ -1,0 +1,56 @@
+"""Clean notebooks for storage: no traces of a run or a machine.
+
+``python -m gradleak.reporting.notebooks.clean notebooks/*.ipynb`` cleans files in place.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import nbformat
+from nbformat import NotebookNode
+
+from gradleak.errors import GradleakError
+from gradleak.reporting.notebooks.source import read
+from gradleak.runtime.artifacts import atomic
+
+KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
+
+
+def cleaned(notebook: NotebookNode) -> NotebookNode:
+    """Remove outputs, execution counts, empty cells, and all metadata except cell tags."""
+    cells = []
+    for cell in notebook.cells:
+        if not cell.source.strip():
+            continue
+        kept = {"tags": cell.metadata.tags} if cell.metadata.get("tags") else {}
+        new = {"id": cell.id, "metadata": kept, "source": cell.source}
+        cells.append(
+            nbformat.v4.new_code_cell(**new)
+            if cell.cell_type == "code"
+            else nbformat.v4.new_markdown_cell(**new)
+        )
+    metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
+    return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+
+
+def text(notebook: NotebookNode) -> str:
+    """Return the text of a notebook file."""
+    return nbformat.writes(cleaned(notebook)) + "\n"
+
+
+def clean(path: str | os.PathLike[str]) -> None:
+    """Clean a stored notebook in place."""
+    content = text(read(path))
+    with atomic(path) as temporary:
+        temporary.write_text(content, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        for name in sys.argv[1:]:
+            clean(Path(name))
+    except GradleakError as error:
+        sys.exit(f"gradleak: {error}")

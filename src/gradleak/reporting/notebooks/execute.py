@@ -1,0 +1,137 @@
+"""Run notebooks in fresh kernels that leave no files behind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jupyter_client.kernelspec import KernelSpec
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError, DeadKernelError
+from nbformat import NotebookNode
+
+from gradleak.errors import NotebookError
+from gradleak.reporting.notebooks.source import INJECTED, code_cells
+from gradleak.runtime.progress import progress
+from gradleak.runtime.provenance import PYTHON_PATH
+
+# Variables for the folders of Jupyter and IPython, by default in the home directory.
+STATE = (
+    "IPYTHONDIR",
+    "JUPYTER_CONFIG_DIR",
+    "JUPYTER_DATA_DIR",
+    "JUPYTER_RUNTIME_DIR",
+)
+# Socket paths have at most 107 characters; those of a kernel end in "-ipc-" and a number.
+LONGEST = 100
+STARTUP = 120  # seconds
+
+
+class Kernel(AsyncKernelManager):
+    """A kernel of the running Python, independent of installed kernels."""
+
+    @property
+    def kernel_spec(self) -> KernelSpec:
+        """Command that starts the kernel."""
+        argv = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+        return KernelSpec(argv=argv, display_name="Python 3", language="python")
+
+
+def run(notebook: NotebookNode, path: str | os.PathLike[str]) -> NotebookNode:
+    """Run all cells from top to bottom in a new kernel.
+
+    The kernel runs in an empty folder. It communicates through sockets there, or through ports if
+    the folder's path is too long. `notebook` receives the outputs; `path` is used in messages.
+
+    Raises `NotebookError` if a cell fails or ends the kernel.
+    """
+    with tempfile.TemporaryDirectory(prefix="gradleak-") as folder, _private_state(folder):
+        client = NotebookClient(
+            notebook,
+            km=_kernel(Path(folder)),
+            timeout=None,
+            startup_timeout=STARTUP,
+            record_timing=False,
+            coalesce_streams=True,
+            resources={"metadata": {"path": folder}},
+        )
+        begun: list[NotebookNode] = []
+        client.on_cell_execute = lambda cell, **_: begun.append(cell)
+        try:
+            _executed(client)
+        except CellExecutionError as error:
+            said = f"{error.ename}: {error.evalue}".split("\n", 1)[0]
+            raise _failure(notebook, begun, path, f"fails with {said}") from error
+        except DeadKernelError as error:
+            raise _failure(notebook, begun, path, "ended its kernel") from error
+    return notebook
+
+
+def _kernel(folder: Path) -> Kernel:
+    file = folder / "kernel.json"
+    short = len(str(file)) <= LONGEST
+    return Kernel(connection_file=str(file), transport="ipc" if short else "tcp")
+
+
+def _executed(client: NotebookClient) -> None:
+    """Run a client's notebook, and stop the kernel however the run ends.
+
+    Uses a thread, since nbclient would replace the main thread's signal handlers.
+    """
+    given: dict[str, Any] = {"env": _environment(), "cleanup_kc": True}
+    with ThreadPoolExecutor(1) as pool, progress(len(code_cells(client.nb)), "cells") as bar:
+        client.on_cell_executed = lambda **_: bar.update()
+        try:
+            # In an event loop that is closed afterwards.
+            pool.submit(lambda: asyncio.run(client.async_execute(**given))).result()
+        except BaseException:
+            provisioner = getattr(client.km, "provisioner", None)
+            process = getattr(provisioner, "process", None)
+            if process is not None:
+                process.kill()
+            raise
+
+
+def _environment() -> dict[str, str]:
+    """Environment of the kernel: this project's packages first, plots without a display."""
+    before = os.environ.get("PYTHONPATH")
+    paths = os.pathsep.join([*PYTHON_PATH, *([before] if before else [])])
+    return {**os.environ, "PYTHONPATH": paths, "MPLBACKEND": "agg"}
+
+
+@contextmanager
+def _private_state(folder: str) -> Iterator[None]:
+    """Redirect the files of Jupyter and IPython to `folder`."""
+    before = {name: os.environ.get(name) for name in STATE}
+    os.environ.update({name: str(Path(folder) / name.lower()) for name in STATE})
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
+
+
+def _failure(
+    notebook: NotebookNode,
+    begun: list[NotebookNode],
+    path: str | os.PathLike[str],
+    how: str,
+) -> NotebookError:
+    """Describe the failure of the cell that started last, numbered as in the stored notebook."""
+    cells = [cell for cell in code_cells(notebook) if cell.get("id") != INJECTED]
+    failed = next((n for n, cell in enumerate(cells, 1) if begun and cell is begun[-1]), 1)
+    return NotebookError(
+        f"{path}: code cell {failed} {how}; open the notebook in Jupyter, mend the cell, and run "
+        "all cells."
+    )

@@ -1,0 +1,41 @@
+"""Inputs of the rules for notebooks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gradleak.runtime.provenance import code_hash
+from gradleak.settings import registry
+
+
+class Notebooks:
+    """Notebooks of a folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+        self.names = sorted(path.stem for path in Path(folder).glob("*.ipynb"))
+        # Loaded by name, so that they do not appear in the import statements of an audit.
+        folders = ("attacks", "defences", "servers")
+        named = sorted(module for kind in folders for module in registry.modules(kind).values())
+        self._by_name = {"gradleak.audit": ("gradleak_audit.api", *named)}
+
+    def file(self, wildcards: Any) -> str:
+        """Path of the stored notebook."""
+        return str(Path(self.folder) / f"{wildcards.notebook}.ipynb")
+
+    def images(self, wildcards: Any) -> list[str]:
+        """Image files that its text shows and its page embeds."""
+        # Imported here, since it would slow down the start of every job.
+        from gradleak.reporting.notebooks import source
+
+        return source.images(self.file(wildcards))
+
+    def code(self, wildcards: Any) -> str:
+        """Hash of the code that a notebook, its execution and its page depend on."""
+        from gradleak.reporting.notebooks import source
+
+        imported = source.modules(self.file(wildcards), self._by_name)
+        return code_hash(
+            "gradleak.reporting.notebooks.execute", "gradleak.reporting.notebooks.page", *imported
+        )

@@ -1,0 +1,174 @@
+"""A stored notebook: format, parameters, and modules imported by its cells."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import nbformat
+from nbformat import NotebookNode
+
+from gradleak.errors import ArtifactError, NotebookError
+from gradleak.runtime.provenance import module_path
+
+# Papermill's convention: one tag for the cell with defaults, the other for the injected cell.
+DEFAULTS, INJECTED = "parameters", "injected-parameters"
+# Image formats that a page can embed, with MIME types.
+IMAGES = {
+    ".gif": "image/gif",
+    ".jpeg": "image/jpeg",
+    ".jpg": "image/jpeg",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+    ".webp": "image/webp",
+}
+# Lines for the shell or the kernel, valid in IPython but not in Python.
+NOT_PYTHON = ("%", "!")
+# Images of a Markdown cell: ![text](file), <img src="file">, [name]: file.
+SHOWN = re.compile(
+    r"!\[[^\]]*\]\(\s*<?([^)>\s]+)"
+    r"|<img\b[^>]*?\bsrc\s*=\s*[\"']([^\"']+)"
+    r"|^ {0,3}\[[^\]]+\]:\s*<?([^>\s]+)",
+    re.IGNORECASE | re.MULTILINE,
+)
+
+
+def read(path: str | os.PathLike[str]) -> NotebookNode:
+    """Read a notebook; raise `ArtifactError` if it is missing or invalid."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+        found: NotebookNode = nbformat.reads(text, as_version=4)
+        nbformat.validate(found)
+    except OSError as error:
+        raise ArtifactError(f"Cannot read {path}: {error.strerror}; restore the file.") from error
+    except Exception as error:
+        # nbformat raises its own errors, json's and AttributeError.
+        reason = str(error).split("\n", 1)[0]
+        raise ArtifactError(
+            f"{path} is no notebook of format 4 ({reason}); restore it, or save it again in "
+            "Jupyter."
+        ) from error
+    return found
+
+
+def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
+    """Return the code cells in order."""
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def with_parameters(
+    notebook: NotebookNode, values: Mapping[str, Any], path: str | os.PathLike[str]
+) -> NotebookNode:
+    """Insert a cell that sets `values` behind the cell of defaults.
+
+    Raises `ArtifactError` if no code cell is tagged for defaults, or it does not set one of
+    `values`, and `NotebookError` if that cell is not valid Python.
+    """
+    places = [
+        number
+        for number, cell in enumerate(notebook.cells)
+        if cell.cell_type == "code" and DEFAULTS in cell.metadata.get("tags", [])
+    ]
+    if not places:
+        raise ArtifactError(
+            f"{path} has no code cell tagged '{DEFAULTS}', which holds {', '.join(values)}; add "
+            "the tag to the cell that sets it."
+        )
+    try:
+        known = _assigned(notebook.cells[places[0]].source)
+    except SyntaxError as error:
+        count = sum(cell.cell_type == "code" for cell in notebook.cells[: places[0] + 1])
+        raise NotebookError(
+            f"{path}: code cell {count}, tagged '{DEFAULTS}', is no Python at line {error.lineno} "
+            f"({error.msg}); open the notebook in Jupyter and mend the cell."
+        ) from error
+    for name in values:
+        if name not in known:
+            raise ArtifactError(
+                f"{path}: the cell tagged '{DEFAULTS}' does not set {name}; add a line {name} = …."
+            )
+    lines = [f"{name} = {value!r}" for name, value in values.items()]
+    cell = nbformat.v4.new_code_cell("\n".join(["# Set by the pipeline.", *lines]), id=INJECTED)
+    cell.metadata["tags"] = [INJECTED]
+    changed = NotebookNode(notebook)
+    changed.cells = [
+        *notebook.cells[: places[0] + 1],
+        cell,
+        *notebook.cells[places[0] + 1 :],
+    ]
+    return changed
+
+
+def _assigned(code: str) -> set[str]:
+    """Names that a cell assigns, with or without annotation."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(_python(code))):
+        targets: list[ast.expr] = []
+        if isinstance(node, ast.Assign):
+            targets = node.targets
+        elif isinstance(node, ast.AnnAssign) and node.value is not None:
+            targets = [node.target]
+        names.update(target.id for target in targets if isinstance(target, ast.Name))
+    return names
+
+
+def _python(code: str) -> str:
+    """Code of a cell without lines specific to IPython."""
+    lines = code.split("\n")
+    return "\n".join("" if line.lstrip().startswith(NOT_PYTHON) else line for line in lines)
+
+
+def imports(notebook: NotebookNode) -> tuple[str, ...]:
+    """Dotted names imported by the code cells.
+
+    ``from a import b`` gives ``a`` and ``a.b``; so does ``import a`` with ``a.b`` used.
+    """
+    names: set[str] = set()
+    for cell in code_cells(notebook):
+        for node in ast.walk(ast.parse(_python(cell.source))):
+            if isinstance(node, ast.Import):
+                names.update(alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                names.add(node.module)
+                names.update(f"{node.module}.{alias.name}" for alias in node.names)
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                names.add(f"{node.value.id}.{node.attr}")
+    return tuple(sorted(names))
+
+
+def images(path: str | os.PathLike[str]) -> list[str]:
+    """Existing files beside a notebook that its Markdown cells show.
+
+    Missing ones are reported by the job that writes the page.
+    """
+    try:
+        cells = read(path).cells
+    except ArtifactError:
+        return []
+    text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    folder = Path(path).parent
+    named = {unquote(found) for match in SHOWN.findall(text) for found in match if found}
+    return sorted(str(folder / name) for name in named if _is_image(folder / name))
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() in IMAGES and path.is_file()
+
+
+def modules(path: str | os.PathLike[str], by_name: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Modules of this package that a notebook runs, for its code hash.
+
+    `by_name` gives the modules behind names that the package looks up lazily, such as
+    ``gradleak.audit``. An unreadable notebook has none: the job that runs it reports the error.
+    """
+    try:
+        found = imports(read(path))
+    except (ArtifactError, SyntaxError):
+        return []
+    named = [module for name in found for module in by_name.get(name, (name,))]
+    return sorted({name for name in named if module_path(name) is not None})

@@ -1,0 +1,135 @@
+"""report.html: all figures, tables and claims on one self-contained page."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gradleak.claims import load_all
+from gradleak.claims.forms.base import EXTREMES
+from gradleak.claims.outcome import DIFFERS, EXCEEDS, VERDICTS
+from gradleak.reporting import content, page_text, pages, pictures
+from gradleak.reporting.captions import Captions
+from gradleak.runtime.artifacts import atomic
+from gradleak.runtime.provenance import software
+from gradleak.runtime.version import __version__
+
+# Number of a figure or table in the paper, from a result's name.
+NUMBERED = re.compile(r"(fig|table)(\d+)")
+# Above this value floats cannot represent all integers, so it is not a count.
+WHOLE = 2.0**53
+# Plural forms of verdicts, if different.
+SEVERAL = {EXCEEDS: "exceed", DIFFERS: "differ"}
+# The template includes the page's other parts.
+TEMPLATE = "report.html.j2"
+IMAGES = {
+    "embedded": "photos and digits that ship with scikit-image and scikit-learn",
+    "real": "the data sets that the papers name",
+}
+
+
+@dataclass(frozen=True)
+class Sources:
+    """Inputs of the report; figures by their PNGs, with the PDFs beside them."""
+
+    figures: Sequence[Path]
+    tables: Sequence[Path]
+    claimed: Path
+    claims: Sequence[Path]
+    explanations: Sequence[Path]
+    captions: Sequence[Path]
+
+
+def write(path: str | os.PathLike[str], sources: Sources, budget: int = pictures.BUDGET) -> None:
+    """Write the page.
+
+    Parameters
+    ----------
+    path
+        Output file; links to PDFs and CSV files are relative to its folder.
+    sources
+        Inputs.
+    budget
+        Total bytes of pictures.
+
+    Raises
+    ------
+    ArtifactError
+        If a figure, a table or the claims cannot be read, or the page cannot be written.
+    ConfigError
+        If a claims file, an explanation or a caption is malformed.
+    """
+    target = Path(path)
+    text = pages.template(TEMPLATE).render(_context(target.parent, sources, budget))
+    with atomic(target) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def papers(sources: Sources, budget: int = pictures.BUDGET) -> list[content.Paper]:
+    """Return the page's content by paper.
+
+    A figure or table belongs to the paper that its name begins with, as in ``copa_fig1``.
+    """
+    frame = content.read_claims(sources.claimed)
+    captions = Captions(list(sources.captions))
+    shown = pictures.embed(sources.figures, budget)
+    order = list(dict.fromkeys(_paper(path) for path in (*sources.figures, *sources.tables)))
+    found = []
+    for claims, why in load_all(sources.claims, sources.explanations):
+        judged = content.judged(frame, claims, why)
+        mine = {path: shown[path] for path in _of(sources.figures, claims.paper)}
+        tables = _of(sources.tables, claims.paper)
+        if judged or mine or tables:
+            found.append(content.paper(claims, judged, mine, tables, captions))
+    return sorted(found, key=lambda part: order.index(part.id) if part.id in order else len(order))
+
+
+def _paper(path: Path) -> str:
+    return path.stem.partition("_")[0]
+
+
+def _of(paths: Sequence[Path], paper: str) -> list[Path]:
+    """Results of a paper: those numbered in the paper in its order, then ours."""
+    return sorted((path for path in paths if _paper(path) == paper), key=_place)
+
+
+def _place(path: Path) -> tuple[bool, str, int, str]:
+    numbered = NUMBERED.fullmatch(path.stem.partition("_")[2])
+    return (False, numbered[1], int(numbered[2]), "") if numbered else (True, "", 0, path.stem)
+
+
+def _context(folder: Path, sources: Sources, budget: int) -> dict[str, Any]:
+    found = papers(sources, budget)
+    frame = content.read_claims(sources.claimed)
+    images, scale = str(frame["images"].iloc[0]), str(frame["scale"].iloc[0])
+    return {
+        "papers": found,
+        "verdicts": VERDICTS,
+        "totals": content.counted(claim.verdict for part in found for claim in part.claims),
+        "claims": sum(len(part.claims) for part in found),
+        "claimed": _link(folder, sources.claimed),
+        "images": images,
+        "pictured": IMAGES.get(images, images),
+        "scale": scale,
+        "link": lambda path: _link(folder, path),
+        "short": short,
+        "several": SEVERAL,
+        "extremes": EXTREMES,
+        "versions": {"gradleak": __version__, **software()},
+        "command": f"snakemake --config images={images} scale={scale} -- results/report.html",
+    }
+
+
+def _link(folder: Path, path: Path) -> str:
+    return Path(os.path.relpath(path, folder)).as_posix()
+
+
+def short(value: float | None, why: str = "no number") -> str:
+    """Format a number with four significant digits; whole numbers, such as counts, in full."""
+    if value is not None and float(value).is_integer() and abs(value) < WHOLE:
+        return page_text.whole(int(value))
+    return page_text.number(value, why, digits=4)

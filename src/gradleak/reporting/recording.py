@@ -1,0 +1,107 @@
+"""results/record: the part of a run that is kept in `docs/results`, by paper.
+
+Tables and claims as they came out, origin and cost of each of their files, and one row a paper for
+the README. No pictures: those of restricted data sets must not be redistributed.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from gradleak.claims.outcome import VERDICTS
+from gradleak.errors import ArtifactError
+from gradleak.reporting.provenance_chain import behind
+from gradleak.runtime.artifacts import read_csv, write_csv, write_json
+
+# Keys of results/provenance.json about the whole run.
+RUN = (
+    "images", "scale", "device", "machine", "commits", "code", "workflow", "files", "amounts",
+    "seeds", "versions", "datasets",
+)  # fmt: skip
+ARTIFACT = ["artifact", "rule", "code", "commit", "sha256"]
+TOOK = ["threads", "seconds", "cpu_seconds", "peak_mib", "gpu"]
+
+
+def paper_of(path: str) -> str:
+    """Paper of a figure or table: `figures/copa_fig1.pdf` is one of `copa`."""
+    return Path(path).stem.partition("_")[0]
+
+
+def artifacts(tops: Iterable[str], files: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """One row for each recorded file behind the figures and tables `tops`: code, checksum and cost.
+
+    `files` are the `artifacts` of results/provenance.json. Columns: `artifact`, `rule`, `code`,
+    `commit`, `sha256`, `threads`, `seconds` (wall time, imports included), `cpu_seconds`,
+    `peak_mib` (MiB), `gpu` (the card's name, empty without). Files that one job wrote share its
+    time.
+    """
+    paths = sorted(set().union(*(behind(top, files) for top in tops)))
+    rows = [{"artifact": path, **files[path]} for path in paths if files[path]["recorded"]]
+    return pd.DataFrame(rows, columns=[*ARTIFACT, *TOOK])
+
+
+def jobs(made: pd.DataFrame) -> pd.DataFrame:
+    """Rows of `artifacts`, one for each job: outputs of one job have identical costs."""
+    return made.drop_duplicates(["rule", *TOOK])
+
+
+def summary(
+    results: Iterable[str], claims: pd.DataFrame, made: Mapping[str, pd.DataFrame]
+) -> pd.DataFrame:
+    """One row a paper: results, claims by verdict, jobs and their CPU time in minutes."""
+    tops = list(results)
+    rows = []
+    for paper, own in claims.groupby("paper", sort=False):
+        mine = [path for path in tops if paper_of(path) == paper]
+        ran = jobs(made[str(paper)])
+        rows.append(
+            {
+                "paper": paper,
+                "figures": sum(path.endswith(".pdf") for path in mine),
+                "tables": sum(path.endswith(".csv") for path in mine),
+                "claims": len(own),
+                **{verdict: int((own.verdict == verdict).sum()) for verdict in VERDICTS},
+                "jobs": len(ran),
+                "cpu_minutes": round(ran.cpu_seconds.sum() / 60, 1),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def write(folder: str, provenance: str, claims: str, tables: Iterable[str]) -> None:
+    """Write the record of a run to `folder`.
+
+    It has `run.json`, `summary.csv`, and for each paper `claims.csv`, `artifacts.csv` and its
+    tables. `provenance` is results/provenance.json; `claims` and `tables` are results/claims.csv
+    and the tables of all papers. Raises `ArtifactError` if a file was made by hand or changed
+    since, so that the record is not reproducible.
+    """
+    told = json.loads(Path(provenance).read_text(encoding="utf-8"))
+    files = told["artifacts"]
+    changed = sorted(path for path, own in files.items() if own.get("altered"))
+    missing = sorted({path for own in told["results"] for path in own["unrecorded"]})
+    for paths, what in ((changed, "was changed after it was made"), (missing, "has no sidecar")):
+        if paths:
+            raise ArtifactError(
+                f"{paths[0]} {what} ({len(paths)} such files); delete it and ask Snakemake for it "
+                "again before you record this run."
+            )
+    rows = read_csv(claims, dtype=str, keep_default_na=False)
+    results = [own["path"] for own in told["results"]]
+    made = {}
+    for paper in rows.paper.unique():
+        place = Path(folder, paper)
+        place.mkdir(parents=True, exist_ok=True)
+        made[paper] = artifacts((path for path in results if paper_of(path) == paper), files)
+        write_csv(place / "claims.csv", rows[rows.paper == paper])
+        write_csv(place / "artifacts.csv", made[paper])
+    for table in tables:
+        shutil.copyfile(table, Path(folder, paper_of(table), Path(table).name))
+    write_csv(Path(folder, "summary.csv"), summary(results, rows, made))
+    write_json(Path(folder, "run.json"), {key: told[key] for key in RUN})

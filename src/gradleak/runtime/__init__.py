@@ -1,0 +1,1 @@
+"""Files, jobs and provenance: what every stage uses."""

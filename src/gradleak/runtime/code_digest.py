@@ -1,0 +1,176 @@
+"""Digests of source code that ignore comments, wording and the location of modules.
+
+A digest is taken over a module's syntax tree. Left out are docstrings, code only for type checkers,
+import statements and text for people: arguments of raised exceptions and of log calls, messages of
+assertions, and labels of progress bars. Names imported from this package are identified by the code
+they come from, not by its location or their alias, so moving or renaming a module changes no
+digest.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+# Packages whose modules may move.
+PACKAGES = ("gradleak", "gradleak_audit", "papers", "benchmarks")
+LOGGERS = ("LOG", "log", "logger")
+LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
+# Placeholder of a dotted module name in a string, as in registries.
+MODULE = "<module>"
+
+
+@dataclass(frozen=True)
+class Imported:
+    """One name that an import statement binds."""
+
+    local: str  # name in this module
+    module: str  # dotted name of the module after `from`, or of the module itself
+    name: str  # imported name; empty for the module itself
+
+
+@dataclass(frozen=True)
+class Source:
+    """Digest of one module, apart from what it imports from this package."""
+
+    digest: str  # SHA-256 (hex) of the syntax tree
+    imports: tuple[Imported, ...]  # of this package: those used, in order; those exported, sorted
+
+    def as_json(self) -> list[Any]:
+        """Plain lists, to keep."""
+        return [self.digest, [[e.local, e.module, e.name] for e in self.imports]]
+
+    @classmethod
+    def from_json(cls, kept: list[Any]) -> Source:
+        """Undo `as_json`."""
+        return cls(kept[0], tuple(Imported(*entry) for entry in kept[1]))
+
+
+def digest(source: str) -> Source:
+    """Digest the text of a module."""
+    tree = ast.parse(source)
+    _leave_out_unread(tree)
+    own, foreign = _imports(tree)
+    exported = _exported(tree)
+    words = _Words({entry.local for entry in own})
+    text = f"{ast.dump(words.visit(tree))}{sorted(foreign)}"
+    place = {name: number for number, name in enumerate(words.order)}
+    kept = [entry for entry in own if entry.local in place or entry.local in exported]
+    kept.sort(key=lambda e: (place.get(e.local, len(place)), e.local, e.name, e.module))
+    return Source(hashlib.sha256(text.encode()).hexdigest(), tuple(kept))
+
+
+def _leave_out_unread(tree: ast.Module) -> None:
+    """Remove docstrings and code that only type checkers read."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = [ast.Pass()]
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        first = node.body[0] if node.body else None
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+            node.body = node.body[1:]
+
+
+def _imports(tree: ast.Module) -> tuple[list[Imported], set[str]]:
+    """Names bound by imports of this package, each once, and all other imports as text."""
+    own: dict[Imported, None] = {}
+    foreign: set[str] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Import | ast.ImportFrom):
+            continue
+        for entry in _bound(node):
+            if entry.module.partition(".")[0] in PACKAGES:
+                own[entry] = None
+            else:
+                foreign.add(f"{entry.module}:{entry.name}:{entry.local}")
+    return list(own), foreign
+
+
+def _exported(tree: ast.Module) -> set[str]:
+    """Names that a module re-exports: `import x as x`, and those in ``__all__``."""
+    found: set[str] = set()
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom):
+            found |= {alias.name for alias in node.names if alias.asname == alias.name}
+        elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            found |= set(ast.literal_eval(node.value))
+    return found
+
+
+def _bound(node: ast.Import | ast.ImportFrom) -> Iterator[Imported]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield Imported(alias.asname or alias.name.partition(".")[0], alias.name, "")
+    else:
+        module = "." * node.level + (node.module or "")
+        for alias in node.names:
+            yield Imported(alias.asname or alias.name, module, alias.name)
+
+
+class _Words(ast.NodeTransformer):
+    """Remove imports and text, and replace imported names by numbers.
+
+    `names` are imported from this package; `order` lists those used, in order of first use.
+    """
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+        self.order: list[str] = []
+
+    def generic_visit(self, node: ast.AST) -> ast.AST:
+        """Visit children; a block that is left empty becomes `pass`."""
+        super().generic_visit(node)
+        if getattr(node, "body", None) == []:
+            node.body = [ast.Pass()]  # type: ignore[attr-defined]
+        return node
+
+    def visit_Import(self, node: ast.Import) -> None:
+        """Leave out; imported names are handled apart."""
+
+    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
+        """Leave out; imported names are handled apart."""
+
+    def visit_Raise(self, node: ast.Raise) -> ast.AST:
+        """Keep the exception's type, without its arguments."""
+        if isinstance(node.exc, ast.Call):
+            node.exc = node.exc.func
+        return self.generic_visit(node)
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        """Keep the condition, without the message."""
+        node.msg = None
+        return self.generic_visit(node)
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        """Keep only the iterable of progress calls, and only the presence of log calls."""
+        function = node.func
+        if isinstance(function, ast.Name) and function.id in ("progress", "Progress"):
+            return self.visit(node.args[0]) if node.args else ast.Constant(None)
+        if (
+            isinstance(function, ast.Attribute)
+            and isinstance(function.value, ast.Name)
+            and function.value.id in LOGGERS
+            and function.attr in LEVELS
+        ):
+            return ast.Constant(None)
+        return self.generic_visit(node)
+
+    def visit_Name(self, node: ast.Name) -> ast.AST:
+        """Number the names that are imported from this package."""
+        if node.id in self._names:
+            if node.id not in self.order:
+                self.order.append(node.id)
+            node.id = f"<{self.order.index(node.id)}>"
+        return node
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        """Leave out modules named in strings: registries name classes by module and class."""
+        if isinstance(node.value, str) and node.value.startswith(tuple(f"{p}." for p in PACKAGES)):
+            module, colon, name = node.value.partition(":")
+            if all(part.isidentifier() for part in module.split(".")):
+                node.value = f"{MODULE}{colon}{name}"
+        return node

@@ -1,0 +1,202 @@
+"""Sidecars: origin and cost of an artifact.
+
+Artifacts depend on config and code alone, so that equal inputs give equal bytes. Facts that differ
+from run to run (commit, host, time, seconds, memory) are in a sidecar: `results/provenance/`
+mirrors the tree and has `{artifact}.json` for every file that a job wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import resource
+import socket
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from gradleak.errors import ArtifactError
+from gradleak.runtime.artifacts import again, write_json
+from gradleak.runtime.provenance import TREE, versions
+
+# Code of a run, of which new files count although git does not know them.
+SOURCES = ("Snakefile", "benchmarks", "papers", "src", "workflow")
+FOLDER = Path("results/provenance")
+# Snakemake puts it into an output folder once the job is done.
+TIMESTAMP = ".snakemake_timestamp"
+
+
+def path_of(artifact: str | os.PathLike[str]) -> Path:
+    """Path of the sidecar of an artifact.
+
+    `results/scores/a.csv` has `results/provenance/scores/a.csv.json`; files outside `results/`
+    keep their own path, and files outside the working folder its last two parts.
+    """
+    path = Path(os.path.relpath(artifact))
+    if path.parts[0] == os.pardir:
+        path = Path(*Path(os.path.normpath(Path(artifact).absolute())).parts[1:][-2:])
+    elif path.parts[0] == "results":
+        path = Path(*path.parts[1:])
+    return FOLDER / path.with_name(f"{path.name}.json")
+
+
+def checksum(path: str | os.PathLike[str]) -> str:
+    """SHA-256 (hex) of a file, or of the names and contents of all files of a folder."""
+    source = Path(path)
+    if source.is_dir():
+        digest = hashlib.sha256()
+        for file in sorted(source.rglob("*")):
+            if file.is_file() and file.name != TIMESTAMP:
+                digest.update(f"{file.relative_to(source)}:{checksum(file)};".encode())
+        return digest.hexdigest()
+    with source.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(TREE), *arguments], capture_output=True, text=True, check=False
+        )
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+@cache
+def commit() -> dict[str, Any]:
+    """Commit of the code (None without git), and whether tracked files or new code files differ."""
+    top, found = _git("rev-parse", "--show-toplevel"), _git("rev-parse", "HEAD")
+    if top is None or found is None or Path(top).resolve() != TREE:
+        return {"commit": None, "changed": None}
+    changed = _git("status", "--porcelain", "-uno")
+    unknown = _git("-C", top, "status", "--porcelain", "--", *SOURCES)
+    return {"commit": found, "changed": bool(changed or unknown)}
+
+
+def peak_mib() -> float:
+    """Highest resident memory of this process so far, in MiB."""
+    try:
+        status = Path("/proc/self/status").read_text(encoding="ascii")
+    except OSError:
+        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return most / (2**20 if sys.platform == "darwin" else 2**10)
+    found = re.search(r"VmHWM:\s+(\d+)", status)
+    return int(found[1]) / 2**10 if found else float("nan")
+
+
+def age() -> float:
+    """Seconds since this process started, by a monotonic clock."""
+    try:
+        stat = Path("/proc/self/stat").read_text(encoding="utf-8")
+        # After the name, which may have spaces: `starttime` is the 22nd field, in ticks since boot.
+        ticks = int(stat.rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, AttributeError):
+        return max(0.0, time.time() - psutil.Process().create_time())
+
+
+def measured() -> dict[str, float | int]:
+    """Resources used by this process since its start, imports and child processes included."""
+    times = os.times()
+    torch = sys.modules.get("torch")
+    return {
+        "seconds": round(age(), 3),
+        "cpu_seconds": round(
+            times.user + times.system + times.children_user + times.children_system, 3
+        ),
+        "peak_mib": round(peak_mib(), 1),
+        "torch_threads": torch.get_num_threads() if torch else 0,
+    }
+
+
+def gpu() -> str | None:
+    """Name of the card that this process computed on, if any."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return str(torch.cuda.get_device_name())
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a sidecar."""
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def check(path: str | os.PathLike[str]) -> None:
+    """Raise `ArtifactError` if a file differs from the checksum in its sidecar, or became a folder.
+
+    A file without a sidecar, or of the shared cache, is not compared: another checkout may have
+    made it.
+    """
+    place = path_of(path)
+    if Path(path).is_symlink() or not Path(path).exists() or not place.is_file():
+        return
+    try:
+        made = read(place)
+        artifact, wanted = made["artifact"], made["sha256"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return  # results/provenance.json reports it.
+    if artifact == os.fspath(path) and checksum(path) != wanted:
+        raise ArtifactError(
+            f"{path} was changed after it was made, by its SHA-256 in {place}; {again(path)}."
+        )
+
+
+def jobs(folder: Path) -> list[dict[str, Any]]:
+    """One sidecar per job in a folder: that of the output written last."""
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for path in sorted(folder.rglob("*.json")):
+        entry = read(path)
+        job = (
+            entry["rule"],
+            entry["images"],
+            entry["scale"],
+            tuple(sorted(entry["wildcards"].items())),
+        )
+        if job not in found or entry["ended"] >= found[job]["ended"]:
+            found[job] = entry
+    return list(found.values())
+
+
+def _plain(value: Any) -> Any:
+    """Convert a parameter of a rule to a JSON value."""
+    if isinstance(value, dict):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(entry) for entry in value]
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def write(snakemake: Any) -> None:
+    """Write the sidecar of each output of a job that has just succeeded."""
+    sums = {str(path): checksum(path) for path in snakemake.output}
+    shared = {
+        "rule": snakemake.rule,
+        # Snakemake runs a copy named tmp….attack.py.
+        "script": Path(sys.argv[0]).stem.rpartition(".")[2],
+        "images": snakemake.config.get("images"),
+        "scale": snakemake.config.get("scale"),
+        "wildcards": dict(snakemake.wildcards.items()),
+        "input": sorted(str(path) for path in snakemake.input),
+        "params": {key: _plain(value) for key, value in snakemake.params.items()},
+        "threads": snakemake.threads,
+        "versions": {"python": platform.python_version(), **versions()},
+        **commit(),
+        "host": socket.gethostname(),
+        "gpu": gpu(),
+        "ended": datetime.now(UTC).isoformat(timespec="seconds"),
+        **measured(),
+    }
+    for path, digest in sums.items():
+        write_json(path_of(path), {"artifact": path, "sha256": digest, **shared})

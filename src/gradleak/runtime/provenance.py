@@ -1,0 +1,209 @@
+"""Code hashes and versions that an artifact depends on.
+
+Snakemake detects a change of a rule's script by its date, and no change of the package that the
+script imports. Each rule therefore carries a hash of its script and of the modules it runs
+(`gradleak.runtime.code_digest`): a change of code reruns the rule and its descendants, while a
+comment, a reworded message, or a module that is moved or renamed reruns nothing.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import json
+import os
+import platform
+import sys
+from contextlib import suppress
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from gradleak.runtime import code_digest
+from gradleak.runtime.code_digest import Imported, Source
+
+PACKAGE = "gradleak"
+ROOT = Path(__file__).resolve().parents[1]
+# Root of the source tree, which a wheel does not have.
+TREE = ROOT.parents[1]
+# Where Python finds the packages of this project.
+FOLDERS = {
+    "gradleak": ROOT.parent,
+    "gradleak_audit": ROOT.parent,
+    "papers": TREE,
+    "benchmarks": TREE,
+}
+# Modules for messages, start and end of jobs, and their cost; no number depends on them. The
+# package itself only re-exports.
+TELLING = frozenset(
+    f"{PACKAGE}.{name}"
+    for name in (
+        "errors",
+        "runtime.signals",
+        "runtime.progress",
+        "runtime.provenance",
+        "runtime.job",
+        "runtime.job_records",
+    )
+)
+# Entries of PYTHONPATH for processes that are to import the same packages.
+PYTHON_PATH = (str(ROOT.parent), str(TREE))
+# Digest of a module without code.
+EMPTY = code_digest.digest("").digest
+LIBRARIES = (
+    "numpy",
+    "scipy",
+    "pillow",
+    "scikit-image",
+    "scikit-learn",
+    "safetensors",
+    "torch",
+)
+# Other libraries whose versions can change the output of costly rules.
+MORE = ("cma", "pandas", "torchvision")
+# Number of sources, older ones included, above which the cache starts anew.
+MOST_KEPT = 5000
+
+
+@cache
+def module_path(module: str) -> Path | None:
+    """Path of a module of this project; None for any other module."""
+    parts = module.split(".")
+    if parts[0] not in FOLDERS:
+        return None
+    base = FOLDERS[parts[0]].joinpath(*parts)
+    for candidate in (base / "__init__.py", base.with_suffix(".py")):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+class _Sources:
+    """Digests of sources by content, cached where Python keeps compiled files.
+
+    Parsing all modules takes longer than all else that Snakemake does before its first job, and
+    each job on a cluster would do it again.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        version = ".".join(map(str, sys.version_info[:3]))
+        self._file = folder / f"provenance-{version}.json"
+        # Another digest algorithm gives other keys.
+        self._way = Path(code_digest.__file__).read_bytes()
+        self._known: dict[str, list[Any]] | None = None
+
+    def read(self, path: Path) -> Source:
+        """Digest of a module, and the names of this package that it uses."""
+        if self._known is None:
+            self._known = self._load()
+        content = path.read_bytes()
+        key = hashlib.sha256(self._way + content).hexdigest()
+        if key not in self._known:
+            self._known[key] = code_digest.digest(content.decode("utf-8")).as_json()
+            atexit.unregister(self._keep)
+            atexit.register(self._keep)
+        return Source.from_json(self._known[key])
+
+    def _load(self) -> dict[str, list[Any]]:
+        try:
+            found: dict[str, list[Any]] = json.loads(self._file.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        return found if len(found) < MOST_KEPT else {}
+
+    def _keep(self) -> None:
+        """Write the cache; if that fails, the next start takes longer."""
+        temporary = self._file.with_suffix(f".{os.getpid()}")
+        try:
+            self._file.parent.mkdir(exist_ok=True)
+            temporary.write_text(json.dumps(self._known), encoding="utf-8")
+            temporary.replace(self._file)
+        except OSError:
+            with suppress(OSError):
+                temporary.unlink()
+
+
+_SOURCES = _Sources(ROOT / "__pycache__")
+
+
+@cache
+def _source(path: Path) -> Source:
+    return _SOURCES.read(path)
+
+
+def _module_of(entry: Imported) -> tuple[str, str]:
+    """Module and original name of an imported name; the module itself if it is one."""
+    inner = f"{entry.module}.{entry.name}"
+    return (inner, "") if entry.name and module_path(inner) else (entry.module, entry.name)
+
+
+@cache
+def _digest(path: Path) -> str:
+    """Digest of one file: its own code, and the module behind each imported name."""
+    source = _source(path)
+    parts = [source.digest]
+    for entry in source.imports:
+        module, name = _module_of(entry)
+        place = module_path(module)
+        # Modules that only print messages may be reworded.
+        told = place is None or module in TELLING
+        parts.append(f"{name}:{'' if told or place is None else _source(place).digest}")
+    return hashlib.sha256(";".join(parts).encode()).hexdigest()
+
+
+@cache
+def dependencies(module: str) -> tuple[str, ...]:
+    """All modules of this project that `module` runs, itself and indirect ones included.
+
+    Imports within functions count, and a module's parent packages, since Python runs them. A module
+    that is only imported, or used in messages alone, does not count.
+    """
+    seen: set[str] = set()
+    todo = [module]
+    while todo:
+        name = todo.pop()
+        path = module_path(name)
+        if name in seen or path is None:
+            continue
+        seen.add(name)
+        todo.append(name.rpartition(".")[0])
+        todo.extend(_module_of(entry)[0] for entry in _source(path).imports)
+    return tuple(sorted(seen))
+
+
+@cache
+def code_hash(*modules: str, script: Path | None = None) -> str:
+    """Hash (16 hex digits) of code, ignoring messages and the names and places of modules.
+
+    It is taken over the sorted digests of everything that runs: `modules` of this project
+    (ValueError for any other) with their dependencies, and a `script` without them.
+    """
+    names: set[str] = set()
+    for module in modules:
+        if module_path(module) is None:
+            raise ValueError(f"{module} is not a module of this project.")
+        names.update(dependencies(module))
+    paths = [path for name in names - TELLING - {PACKAGE} if (path := module_path(name))]
+    if script is not None:
+        paths.append(script)
+    digests = sorted(_digest(path) for path in paths if _source(path).digest != EMPTY)
+    return hashlib.sha256(";".join(digests).encode()).hexdigest()[:16]
+
+
+def versions() -> dict[str, str]:
+    """Versions of the libraries that numbers depend on."""
+    return {library: _version(library) for library in LIBRARIES}
+
+
+def software() -> dict[str, str]:
+    """Versions under which equal bytes are promised: Python (major, minor) and the libraries."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"python": python, **versions(), **{library: _version(library) for library in MORE}}
+
+
+def _version(library: str) -> str:
+    try:
+        return version(library)
+    except PackageNotFoundError:
+        return "absent"

@@ -1,0 +1,85 @@
+"""Tidy tables: their columns, the same everywhere so that one reader serves all, and rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from gradleak.errors import ArtifactError
+from gradleak.runtime.artifacts import read_csv
+
+# Keys of a run; together with `metric` they identify one value.
+RUN = [
+    "paper",
+    "result",
+    "attack",
+    "model",
+    "defence",
+    "images",
+    "targets",
+    "seed",
+    "batch",
+    "index",
+]
+SCORES = [*RUN, "label", "metric", "value", "status", "reason"]
+TABLES = [
+    "row",
+    "column",
+    "metric",
+    "paper",
+    "ours",
+    "low",
+    "high",
+    "n",
+    "n_ok",
+    "images",
+    "scale",
+    "verdict",
+    "note",
+]
+
+Row = dict[str, Any]
+NOTHING = (np.nan, np.nan)
+
+
+def cell(
+    head: Row,
+    metric: str,
+    ours: float,
+    note: str = "",
+    interval: tuple[float, float] = NOTHING,
+    counts: Sequence[int] = (),
+) -> Row:
+    """Return a row: `head` identifies the value, `counts` are of all and of successful runs."""
+    low, high = interval
+    row = {"metric": metric, "ours": ours, "low": low, "high": high, "note": note}
+    return {**head, **row, **dict(zip(("n", "n_ok"), counts, strict=False))}
+
+
+def frame(rows: Iterable[Row], columns: Sequence[str], images: str, scale: str) -> pd.DataFrame:
+    """Make a table of rows, with columns for images and scale of the run."""
+    found = (
+        pd.DataFrame(list(rows)).assign(images=images, scale=scale).reindex(columns=list(columns))
+    )
+    return found.astype({"n": "Int64", "n_ok": "Int64"})
+
+
+def finite(value: float) -> float:
+    """Replace an infinite number by NaN."""
+    return float(value) if np.isfinite(value) else np.nan
+
+
+def read_all(paths: Iterable[str]) -> pd.DataFrame:
+    """Concatenate tables of one kind; empty text stays empty.
+
+    Raises `ArtifactError` if there is no file.
+    """
+    frames = [read_csv(path, keep_default_na=False) for path in paths]
+    if not frames:
+        raise ArtifactError(
+            "No results to tabulate; name models and attacks in the experiments of config.yaml."
+        )
+    return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,1 @@
+"""Scores of reconstructions against the original images."""

@@ -1,0 +1,1 @@
+"""Base class of settings, field types and their error messages."""

@@ -1,0 +1,222 @@
+"""Base classes and types of the sections of config.yaml."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    WrapValidator,
+)
+from pydantic.json_schema import SkipJsonSchema
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from gradleak.data.catalogue import info
+from gradleak.settings.validation_messages import ID_PATTERN, SENTENCE, undefined
+
+ActivationName = Literal["identity", "tanh", "sigmoid", "leaky_relu", "relu"]
+DatasetName = Literal["mnist", "cifar10", "cifar100", "imagenet"]
+# Keys of `data.mirrors`: data sets, and the networks of LPIPS.
+MirrorName = Literal[DatasetName, "lpips"]
+Precision = Literal["float32", "float64"]
+WEB = r"^https?://[^\s{}]+$"
+# File names have at most 255 bytes, and an id is a part of one.
+LONGEST_ID = 100
+# Largest number of a config, far beyond what any machine here could do; and seed, of 32 bits.
+MOST, MOST_SEED = 10**7, 2**32 - 1
+# Limits of offset and divisor of inputs, whose pixels are in [0, 1].
+MOST_OFFSET, LEAST_STD = 1000.0, 1e-4
+# Largest number of seeds, restarts or networks, each with its own array.
+MOST_DRAWS = 10_000
+Count = Annotated[int, Field(gt=0, le=MOST)]
+Whole = Annotated[int, Field(ge=0, le=MOST)]
+Seed = Annotated[int, Field(ge=0, le=MOST_SEED)]
+Offset = Annotated[float, Field(ge=-MOST_OFFSET, le=MOST_OFFSET)]
+Std = Annotated[float, Field(ge=LEAST_STD, le=1 / LEAST_STD)]
+
+
+def _no_period(value: str) -> str:
+    if re.search(r"(.+?)\1{19}$", value):
+        raise ValueError("an end that repeats 20 times is an endless path to Snakemake; cut it")
+    return value
+
+
+Identifier = Annotated[
+    str, Field(pattern=ID_PATTERN, max_length=LONGEST_ID), AfterValidator(_no_period)
+]
+Value = TypeVar("Value")
+# A field that only Python code may set, not config.yaml.
+Hidden = Annotated[Value, Field(exclude=True), SkipJsonSchema()]
+
+
+class Section(BaseModel):
+    """Base of all sections: closed, strict (no "3" for 3) and immutable."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class ByScale(Section):
+    """An amount at each scale."""
+
+    smoke: Count
+    laptop: Count
+    paper: Count
+
+
+def at_scale(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """Validation context of a parsed config.yaml: its scale and named amounts.
+
+    Invalid values here are reported by their own field, and replaced by valid ones.
+    """
+    scale = raw.get("scale")
+    scale = scale if isinstance(scale, str) and scale in ByScale.model_fields else "laptop"
+    named, amounts = raw.get("scales"), {}
+    for name, value in named.items() if isinstance(named, Mapping) else ():
+        number = value.get(scale) if isinstance(value, Mapping) else value
+        amounts[name] = number if type(number) is int and 0 < number <= MOST else 1
+    return {"scale": scale, "scales": amounts}
+
+
+def _form(value: Any) -> str:
+    """Form of an amount: a number, one for each scale, or a name in `scales`."""
+    if isinstance(value, dict | ByScale):
+        return "amount-by-scale"
+    return "amount-name" if isinstance(value, str) and value[:1].isalpha() else "amount-number"
+
+
+Written = Annotated[
+    Annotated[Count, Tag("amount-number")]
+    | Annotated[ByScale, Tag("amount-by-scale")]
+    | Annotated[Identifier, Tag("amount-name")],
+    Discriminator(_form),
+]
+
+
+@dataclass(frozen=True)
+class _AtScale:
+    """Marker of an amount in any form; validation gives a plain number."""
+
+    most: int = MOST
+
+    def __get_pydantic_core_schema__(self, _: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        written = handler.generate_schema(Written)
+        return core_schema.with_info_after_validator_function(self._number, written)
+
+    def _number(self, value: int | str | ByScale, info: ValidationInfo) -> int:
+        context = info.context or {"scale": None, "scales": {}}
+        if isinstance(value, ByScale):
+            if context["scale"] is None:
+                raise ValueError("only config files have scales; give a number")
+            value = int(getattr(value, context["scale"]))
+        elif isinstance(value, str) and value not in context["scales"]:
+            raise _complaint(undefined(value, context["scales"]))
+        number = context["scales"][value] if isinstance(value, str) else value
+        if number > self.most:
+            named = f"{value} = " if isinstance(value, str) else ""
+            raise _complaint(
+                f"{named}{number} is more than the {self.most} that a run can keep; lower it"
+            )
+        return int(number)
+
+
+def _complaint(words: str) -> PydanticCustomError:
+    """Error about a value that does not repeat the value."""
+    return PydanticCustomError(SENTENCE, "{words}", {"words": words})
+
+
+# An amount: a number, one for each scale, or the name of one in `scales`.
+AmountOrName = Annotated[int, _AtScale()]
+# The same for seeds, restarts or networks.
+Draws = Annotated[int, _AtScale(MOST_DRAWS)]
+InputSize = Annotated[tuple[Count, Count, Count], Field(strict=False)]
+# The same, with names of `scales` allowed for sides.
+ScaledInputSize = Annotated[tuple[Count, AmountOrName, AmountOrName], Field(strict=False)]
+
+
+def _pair(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
+    """Two numbers, or one that stands for both and that errors then refer to."""
+    if not isinstance(value, int):
+        return validated(value)
+    try:
+        return validated((value, value))
+    except ValidationError as error:
+        raise ValueError(error.errors()[0]["msg"]) from None
+
+
+def known_split(dataset: str, split: str) -> None:
+    """Raise ValueError, naming the valid splits, for a split that a data set does not have."""
+    splits = info(dataset).splits
+    if split not in splits:
+        raise ValueError(f"split: {dataset} has {' and '.join(splits)}, not {split}")
+
+
+def _once(values: list[Any]) -> list[Any]:
+    value, times = Counter(values).most_common(1)[0] if values else (None, 0)
+    if times > 1:
+        raise ValueError(f"{value!r} is listed twice; take one of them out")
+    return values
+
+
+def _plain_path(value: str) -> str:
+    if any(letter in "{}" or ord(letter) < 32 for letter in value):
+        raise ValueError("braces are wildcards to Snakemake; use a path without { } and line ends")
+    return value
+
+
+def _web_address(value: str) -> str:
+    if not re.fullmatch(WEB, value):
+        raise ValueError("downloads come from the web; give an address with http:// or https://")
+    return value
+
+
+# A user's own file or folder, anywhere.
+OwnPath = Annotated[str, Field(min_length=1), AfterValidator(_plain_path)]
+# Another address of downloads; checksums remain the official ones.
+WebAddress = Annotated[str, Field(json_schema_extra={"pattern": WEB}), AfterValidator(_web_address)]
+Sides = Annotated[
+    tuple[Count, Count],
+    WrapValidator(_pair, json_schema_input_type=Count | tuple[Count, Count]),
+]
+Margins = Annotated[
+    tuple[Whole, Whole],
+    WrapValidator(_pair, json_schema_input_type=Whole | tuple[Whole, Whole]),
+]
+# One or more different ids.
+Identifiers = Annotated[
+    list[Identifier],
+    Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_once),
+]
+# Different positions of images in a split.
+Indices = Annotated[
+    list[Whole],
+    Field(min_length=1, json_schema_extra={"uniqueItems": True}),
+    AfterValidator(_once),
+]
+
+
+def _described(schema: dict[str, Any]) -> None:
+    """Keep only the first sentence of the docstring, and require the method."""
+    schema["description"] = schema["description"].partition("\n\n")[0].replace("\n", " ")
+    schema["required"] = ["method", *schema.get("required", ())]
+
+
+class Method(Section):
+    """An attack, a defence or a server with its settings: found by its `method`, see `registry`."""
+
+    model_config = ConfigDict(json_schema_extra=_described)
+
+    method: str

@@ -1,0 +1,204 @@
+"""Training images, kept on the device as bytes; shifted and enlarged there in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from gradleak.data.arrays import Dataset
+from gradleak.data.resize import AS_IT_IS, Fit, fit, taps
+from gradleak.errors import DataError
+
+# Images enlarged at a time.
+ENLARGED = 16
+
+
+@dataclass(frozen=True)
+class Images:
+    """Some images of a data set on a device."""
+
+    # uint8 (N, H, W, C): colours last, as convolutions with channels last read them
+    pixels: torch.Tensor
+    labels: torch.Tensor  # int64 (N,)
+    offset: float = 0.0  # inputs are (pixels / 255 + offset) / std
+    std: float = 1.0
+    size: Fit = AS_IT_IS  # enlargement of a batch of pixels; their margins are already cropped
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the images."""
+        return self.labels.device
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, S, S) of an input."""
+        height, width, channels = self.pixels.shape[1:]
+        if self.size.side is not None:
+            return channels, self.size.side, self.size.side
+        return channels, self.size.repeat * height, self.size.repeat * width
+
+    def part(self, chosen: np.ndarray) -> Images:
+        """Images at positions `chosen` (n,)."""
+        places = torch.from_numpy(chosen).to(self.device)
+        return replace(self, pixels=self.pixels[places], labels=self.labels[places])
+
+    def inputs(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Convert pixels (B, H, W, C) to inputs (B, C, S, S), channels last in memory."""
+        scaled = self._sized(pixels).to(torch.float32).div_(255.0).add_(self.offset).div_(self.std)
+        return scaled.permute(0, 3, 1, 2)
+
+    def _sized(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Pixels (B, H, W, C) enlarged to the network's size (B, S, S, C), uint8."""
+        if self.size.side is not None:
+            return bilinear(pixels, self.size.side)
+        if self.size.repeat > 1:
+            tall = pixels.repeat_interleave(self.size.repeat, 1)
+            return tall.repeat_interleave(self.size.repeat, 2)
+        return pixels
+
+    def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Inputs and labels in order, without augmentation."""
+        for first in range(0, len(self), size):
+            part = slice(first, first + size)
+            yield self.inputs(self.pixels[part]), self.labels[part]
+
+    def augmented(
+        self, size: int, crop: int, flip: bool, generator: torch.Generator
+    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Inputs and labels in random order, cropped from a margin of zeros and mirrored.
+
+        Each image has its own shift, uniform in −crop … crop along both axes, and is mirrored
+        with probability 1/2. A last batch of fewer than `size` images is left out, unless it is the
+        first.
+        """
+        order = torch.randperm(len(self), generator=generator, device=self.device)
+        for first in range(0, max(len(self) - size, 0) + 1, size):
+            chosen = order[first : first + size]
+            pixels = self.pixels[chosen]
+            if crop or flip:
+                pixels = _moved(pixels, crop, flip, generator)
+            yield self.inputs(pixels), self.labels[chosen]
+
+    def steps(self, size: int) -> int:
+        """Number of batches of an epoch."""
+        return max(len(self) // size, 1)
+
+
+def _moved(pixels: torch.Tensor, crop: int, flip: bool, generator: torch.Generator) -> torch.Tensor:
+    """Shift and mirror each image (B, H, W, C) by one look-up of pixels."""
+    batch, height, width = pixels.shape[:3]
+
+    def draw(most: int) -> torch.Tensor:
+        return torch.randint(most + 1, (batch, 1, 1), generator=generator, device=pixels.device)
+
+    padded = functional.pad(pixels, (0, 0, crop, crop, crop, crop))
+    rows = draw(2 * crop) + torch.arange(height, device=pixels.device)[None, :, None]
+    columns = torch.arange(width, device=pixels.device)[None, None, :]
+    if flip:
+        columns = torch.where(draw(1) > 0, width - 1 - columns, columns)
+    columns = draw(2 * crop) + columns
+    images = torch.arange(batch, device=pixels.device)[:, None, None]
+    return padded[images, rows, columns]
+
+
+def bilinear(pixels: torch.Tensor, size: int) -> torch.Tensor:
+    """Pixels (B, H, H, C), uint8, enlarged to (B, S, S, C) by `gradleak.data.resize.bilinear`.
+
+    Products and sums are those of that function, one by one, so that the bytes are the same.
+    """
+    out = pixels.new_empty((len(pixels), size, size, pixels.shape[3]))
+    first, second, share = (
+        torch.from_numpy(x).to(pixels.device) for x in taps(len(pixels[0]), size)
+    )
+    rest = 1.0 - share
+    for start in range(0, len(pixels), ENLARGED):
+        part = slice(start, start + ENLARGED)
+        above = pixels[part, first] * rest[:, None, None]
+        below = pixels[part, second] * share[:, None, None]
+        total = above[:, :, first].mul_(rest[:, None])
+        total += above[:, :, second].mul_(share[:, None])
+        total += below[:, :, first].mul_(rest[:, None])
+        total += below[:, :, second].mul_(share[:, None])
+        out[part] = total.round_()
+    return out
+
+
+@dataclass(frozen=True)
+class Split:
+    """Disjoint images for training, for choosing the best epoch, and for reporting."""
+
+    train: Images
+    validation: Images
+    test: Images
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of images in each part."""
+        return {
+            "train": len(self.train),
+            "validation": len(self.validation),
+            "test": len(self.test),
+        }
+
+
+def divide(
+    data: Dataset,
+    counts: dict[str, int],
+    *,
+    seed: int,
+    offset: float,
+    std: float,
+    device: torch.device,
+    size: int | None = None,
+    resize: str = "repeat",
+) -> Split:
+    """Split the data set `data` at random into the parts of `Split`.
+
+    Parameters
+    ----------
+    counts
+        Images for ``train``, ``validation`` and ``test``. If the data set has fewer in all, parts
+        shrink in proportion.
+    seed
+        Seed of the shuffle.
+    offset, std, device
+        See `Images`.
+    size, resize
+        See `gradleak.data.resize.fit`.
+
+    Raises
+    ------
+    DataError
+        If a part would be empty, or images cannot be brought to `size`.
+    """
+    height, width = data.images.shape[2:]
+    plan = fit((height, width), size, resize, "trainings")
+    there, wanted = len(data.labels), sum(counts.values())
+    share = min(1.0, there / wanted)
+    order = np.random.default_rng(seed).permutation(there)
+    parts, first = {}, 0
+    for name, count in counts.items():
+        taken = int(share * count)
+        if not taken:
+            raise DataError(
+                f"{data.dataset}-{data.split} has {there} images, too few for {count} of {wanted} "
+                f"to {name}; lower the other numbers, or take a larger data set."
+            )
+        chosen = np.sort(order[first : first + taken])
+        first += taken
+        pixels = data.images[chosen][:, :, plan.rows, plan.columns]
+        parts[name] = Images(
+            torch.from_numpy(pixels).permute(0, 2, 3, 1).contiguous().to(device),
+            torch.from_numpy(data.labels[chosen]).to(device),
+            offset,
+            std,
+            plan,
+        )
+    return Split(**parts)

@@ -1,0 +1,191 @@
+"""Training loop: one network, one split, one recipe."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from gradleak.errors import NumericsError
+from gradleak.models.chain import Chain
+from gradleak.runtime.progress import Progress, progress
+from gradleak.training import checkpoint
+from gradleak.training.checkpoint import Arrays, State
+from gradleak.training.data import Split
+from gradleak.training.learner import Learner
+from gradleak.training.recipe import Recipe
+
+LOG = logging.getLogger("gradleak")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Result of a training run."""
+
+    # parameters and running statistics after the epoch of the best validation accuracy
+    weights: Arrays
+    last: Arrays  # the same after the last epoch
+    epoch: int  # best epoch, from 1; the first of equally good ones
+    accuracy: float  # of `weights` on the test images, which chose nothing
+    # per epoch: epoch, rate, train_loss, train_accuracy, validation_loss, validation_accuracy
+    rows: list[dict[str, Any]]
+
+
+class Trainer(Learner):
+    """Train one network; a run that was killed resumes at its last checkpoint.
+
+    The order of images and their augmentation follow from (seed, epoch) alone, so on a CPU with
+    the same number of threads the same seed gives the same weights, interrupted or not.
+
+    Parameters
+    ----------
+    chain, weights
+        The network and its initial weights.
+    split, recipe
+        Images, on the training device, and settings.
+    seed
+        Seed of order and augmentation.
+    source
+        Identity of the images in the checkpoint: data set, split, checksum and sizes.
+    code
+        Hash of the code: a checkpoint of other code may not end with the same weights.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        weights: Mapping[str, np.ndarray],
+        split: Split,
+        recipe: Recipe,
+        seed: int,
+        source: Mapping[str, Any] | None = None,
+        code: str = "",
+    ) -> None:
+        super().__init__(chain, weights, recipe, seed, split.train.device)
+        self.split = split
+        data = {**(source or {}), **split.sizes}
+        self.identity = self._identity(weights, data, code=code)
+
+    def run(
+        self,
+        path: Path | None = None,
+        on_epoch: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
+    ) -> Trained:
+        """Train to the end.
+
+        `path` is the checkpoint, if any; `on_epoch` is called with the curve so far after each
+        epoch.
+
+        Raises
+        ------
+        NumericsError
+            If the loss or a weight is no longer finite; the last checkpoint stays.
+        ConfigError
+            If a batch does not fit in memory.
+        ArtifactError
+            If the checkpoint is damaged or of another training run.
+        """
+        state = State() if path is None else checkpoint.load(path, self.identity)
+        if state.epoch:
+            self._restore(state)
+            LOG.info("%s goes on after epoch %d, from %s", self.chain.name, state.epoch, path)
+        with self.within_memory(self.split.train):
+            return self._run(state, path, on_epoch)
+
+    def _run(
+        self,
+        state: State,
+        path: Path | None,
+        on_epoch: Callable[[list[dict[str, Any]]], None],
+    ) -> Trained:
+        """Run the remaining epochs."""
+        epochs, steps = self.recipe.epochs, self.split.train.steps(self.recipe.batch)
+        what = f"steps of {self.chain.name}, seed {self.seed}"
+        with progress(epochs * steps, what, state.epoch * steps) as bar:
+            for epoch in range(state.epoch, epochs):
+                row = self._epoch(epoch, bar, path, state)
+                if row["validation_accuracy"] > self._best(state.rows):
+                    state.best = self.weights()
+                state.rows.append(row)
+                state.epoch = epoch + 1
+                on_epoch(state.rows)
+                if path is not None and (
+                    state.epoch % self.recipe.checkpoint == 0 or state.epoch == epochs
+                ):
+                    state.weights, state.momentum = self.weights(), self._momentum()
+                    checkpoint.save(path, self.identity, state)
+        return self._finished(state)
+
+    @staticmethod
+    def _best(rows: list[dict[str, Any]]) -> float:
+        return max((row["validation_accuracy"] for row in rows), default=-1.0)
+
+    def _finished(self, state: State) -> Trained:
+        """Evaluate the best weights on the test images."""
+        last = self.weights()
+        best = next(
+            row["epoch"]
+            for row in state.rows
+            if row["validation_accuracy"] == self._best(state.rows)
+        )
+        self._put(state.best)
+        _, accuracy = self.evaluate(self.split.test)
+        return Trained(state.best, last, best, accuracy, state.rows)
+
+    def _epoch(self, epoch: int, bar: Progress, path: Path | None, state: State) -> dict[str, Any]:
+        """One pass over the training images, then the validation images."""
+        recipe, images = self.recipe, self.split.train
+        steps = images.steps(recipe.batch)
+
+        def rate(step: int) -> float:
+            return recipe.rate_at(epoch * steps + step, recipe.epochs * steps)
+
+        passed = self.one_pass(images, epoch, rate, bar)
+        validation_loss, validation = self.evaluate(self.split.validation)
+        self._check_finite(epoch, (passed.loss, validation_loss), path, state)
+        return {
+            "epoch": epoch + 1,
+            "rate": passed.rate,
+            "train_loss": passed.loss,
+            "train_accuracy": passed.accuracy,
+            "validation_loss": validation_loss,
+            "validation_accuracy": validation,
+        }
+
+    def _momentum(self) -> Arrays:
+        held = self.optimiser.buffers
+        return {
+            name: held[parameter].contiguous().cpu().numpy().copy()
+            for name, parameter in self.module.named_parameters()
+            if parameter in held
+        }
+
+    def _restore(self, state: State) -> None:
+        self._put(state.weights)
+        parameters = dict(self.module.named_parameters())
+        for name, value in state.momentum.items():
+            like = parameters[name]
+            buffer = torch.empty_like(like).copy_(torch.from_numpy(value))
+            self.optimiser.buffers[like] = buffer
+
+    def _check_finite(
+        self, epoch: int, losses: tuple[float, float], path: Path | None, state: State
+    ) -> None:
+        """Refuse losses, weights and running statistics that are not finite."""
+        if np.isfinite(losses).all() and self.is_finite():
+            return
+        kept = state.epoch - state.epoch % self.recipe.checkpoint
+        left = (
+            f"the checkpoint of epoch {kept} is kept in {path}, to be moved away before a new start"
+            if path is not None and kept
+            else "no checkpoint had been written"
+        )
+        raise NumericsError(
+            f"{self.chain.name}: training diverged in epoch {epoch + 1} (loss {losses[0]:g}, on "
+            f"validation {losses[1]:g}); {left}; lower rate: {self.recipe.rate:g}."
+        )

@@ -1,0 +1,294 @@
+"""Federated training: FedAvg, and FedKL where layers are locked by clients' keys."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gradleak.errors import ConfigError, NumericsError
+from gradleak.models.build import with_statistics
+from gradleak.models.chain import Chain
+from gradleak.models.initial import draw_key
+from gradleak.models.locks import private, public
+from gradleak.runtime.progress import Progress, progress
+from gradleak.training import checkpoint
+from gradleak.training.checkpoint import Arrays
+from gradleak.training.client_sampling import Federated, chosen_number
+from gradleak.training.data import Images, Split
+from gradleak.training.fedavg import Aggregate
+from gradleak.training.learner import Learner, Passed
+from gradleak.training.recipe import Recipe
+
+LOG = logging.getLogger("gradleak")
+# Owners of accuracies other than numbered clients.
+SERVER, RANDOM = "server", "random"
+# Client number for the random key; no client has it.
+NOBODY = 2**31
+
+
+@dataclass
+class Best:
+    """Round of the best validation accuracy of one client, from 1; the first of equals."""
+
+    round: int = 0
+    validation_accuracy: float = -1.0
+    test_accuracy: float = float("nan")
+
+
+@dataclass
+class Rounds:
+    """State of a federation after some rounds: everything that the next one depends on."""
+
+    public: Arrays  # the server's weights
+    private: list[Arrays]  # key and lock weights of each client; empty without a lock
+    kept: Arrays  # `public` after the round of the best mean validation accuracy
+    kept_private: list[Arrays]  # `private` after that round
+    done: int = 0  # rounds done
+    mean: float = -1.0  # best mean validation accuracy
+    best: dict[str, Best] = field(default_factory=dict)  # by client, or ``server`` and ``random``
+    # rounds in which each client was chosen and did not respond
+    dropped: list[int] = field(default_factory=list)
+    answers: int = 0  # number of clients' weights averaged so far
+    rows: list[dict[str, Any]] = field(default_factory=list)  # rows of the curve's CSV
+
+    def groups(self) -> dict[str, Arrays]:
+        """Arrays as stored in a checkpoint."""
+        named = {"public": self.public, "kept": self.kept}
+        for client, (own, kept) in enumerate(zip(self.private, self.kept_private, strict=True)):
+            named |= {f"private{client}": own, f"kept{client}": kept}
+        return named
+
+    def record(self) -> dict[str, Any]:
+        """Other fields as JSON values."""
+        best = {who: asdict(one) for who, one in self.best.items()}
+        keys = ("done", "mean", "dropped", "answers", "rows")
+        return {"best": best, **{key: getattr(self, key) for key in keys}}
+
+    @staticmethod
+    def unpack(groups: Mapping[str, Arrays], record: Mapping[str, Any]) -> Rounds:
+        """Invert `groups` and `record`."""
+        clients = range(len(record["dropped"]))
+        return Rounds(
+            groups["public"],
+            [groups[f"private{client}"] for client in clients],
+            groups["kept"],
+            [groups[f"kept{client}"] for client in clients],
+            int(record["done"]),
+            float(record["mean"]),
+            {who: Best(**one) for who, one in record["best"].items()},
+            list(record["dropped"]),
+            int(record["answers"]),
+            record["rows"],
+        )
+
+
+class Federation(Learner):
+    """Clients that train one network together; a run that was killed resumes between rounds.
+
+    In each round the server sends its weights; each chosen client adds its own key and lock, passes
+    its images `local_epochs` times with momentum that starts at 0, and sends its weights back,
+    running statistics of norms included, but neither key nor lock. The server averages those
+    received. The learning rate of a round is that of the schedule at this round.
+
+    A client that does not respond, or whose weights are not finite, is left out of the round and
+    continues from its previous lock. Random choices of a round follow from (seed, round) alone.
+
+    Parameters
+    ----------
+    chain, weights
+        The network, and the server's weights; those of locks initialise every client's lock.
+    clients
+        Key and lock weights of each client; empty dictionaries without a lock.
+    parts
+        Each client's images, on the training device.
+    split
+        Validation and test images for all clients.
+    recipe
+        Settings; epochs are rounds.
+    federated
+        Participation settings.
+    seed
+        Seed of order, augmentation, choices of clients and responses.
+    source, code
+        See `gradleak.training.engine.Trainer`.
+    """
+
+    def __init__(
+        self,
+        chain: Chain,
+        weights: Mapping[str, np.ndarray],
+        clients: Sequence[Mapping[str, np.ndarray]],
+        parts: Sequence[Images],
+        split: Split,
+        recipe: Recipe,
+        federated: Federated,
+        seed: int,
+        source: Mapping[str, Any] | None = None,
+        code: str = "",
+    ) -> None:
+        counts = {len(clients), len(parts), federated.clients}
+        if len(counts) > 1:
+            raise ConfigError(
+                f"{chain.name}: {federated.clients} clients are to train it, but {len(clients)} "
+                f"have a private part and {len(parts)} have images; give each client both."
+            )
+        super().__init__(chain, {**weights, **clients[0]}, recipe, seed, split.train.device)
+        self.split, self.parts, self.federated = split, parts, federated
+        self._weights, self._private = with_statistics(chain, weights), clients
+        self._random: Arrays | None = None
+        if chain.locked:
+            self._random = draw_key(chain, NOBODY, seed) | private(self._weights)
+        everything = {
+            f"{client}/{k}": v for client, own in enumerate(clients) for k, v in own.items()
+        }
+        data = {**(source or {}), **split.sizes, "clients": [len(part) for part in parts]}
+        settings = {f"federated.{key}": value for key, value in asdict(federated).items()}
+        self.identity = self._identity({**weights, **everything}, data, code=code, **settings)
+
+    def run(
+        self,
+        path: Path | None = None,
+        on_round: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
+    ) -> Rounds:
+        """Train to the end.
+
+        `path` is the checkpoint, if any; `on_round` is called with the curve so far after each
+        round.
+
+        Raises
+        ------
+        NumericsError
+            If no client responded in any round.
+        ConfigError
+            If a batch does not fit in memory.
+        ArtifactError
+            If the checkpoint is damaged or of another training run.
+        """
+        state = None if path is None else checkpoint.read(path, self.identity, Rounds.unpack)
+        if state is None:
+            state = self._begin()
+        else:
+            LOG.info("%s goes on after round %d, from %s", self.chain.name, state.done, path)
+        rounds = self.recipe.epochs
+        with self.within_memory(max(self.parts, key=len)), self._bar(state) as bar:
+            for number in range(state.done, rounds):
+                passed = self._round(number, state, bar)
+                self._judge(number, state, passed)
+                state.done = number + 1
+                on_round(state.rows)
+                last = state.done == rounds
+                if path is not None and (state.done % self.recipe.checkpoint == 0 or last):
+                    checkpoint.write(path, self.identity, state.groups(), state.record())
+        if not state.answers:
+            raise NumericsError(
+                f"{self.chain.name}: no client answered in any of {rounds} rounds, so nothing was "
+                f"trained; lower rate: {self.recipe.rate:g}, or raise federated.answering."
+            )
+        return state
+
+    def _begin(self) -> Rounds:
+        """State before the first round."""
+        clients = [dict(own) for own in self._private]
+        start = Rounds(public(self._weights), clients, {}, [{} for _ in clients])
+        start.dropped = [0] * len(clients)
+        return start
+
+    def _bar(self, state: Rounds) -> Progress:
+        """Progress of the run, including the passes of clients."""
+        settings = self.federated
+        part = chosen_number(settings.share, settings.clients) / settings.clients
+        steps = sum(images.steps(self.recipe.batch) for images in self.parts)
+        each = round(settings.local_epochs * part * steps)
+        what = f"steps of {self.chain.name}, seed {self.seed}"
+        return progress(self.recipe.epochs * each, what, state.done * each)
+
+    def _round(self, number: int, state: Rounds, bar: Progress) -> dict[int, Passed]:
+        """Train the clients of a round and average their weights; return the responders' passes."""
+        silent = self.federated.silent(self.seed, number)
+        total, passed = Aggregate(state.public), dict[int, Passed]()
+        for client in self.federated.chosen(self.seed, number):
+            found = None
+            if client in silent:
+                self._drop(number, client, state, "did not answer")
+            else:
+                found = self._locally(number, client, state, bar)
+            if found is None:
+                continue
+            weights, passed[client] = found
+            state.private[client] = private(weights)
+            total.add(client, public(weights), len(self.parts[client]))
+        state.answers += len(passed)
+        if not passed:
+            LOG.warning(
+                "%s, round %d: no client answered; the server's weights stay as they were",
+                self.chain.name,
+                number + 1,
+            )
+        state.public = total.mean()
+        return passed
+
+    def _drop(self, number: int, client: int, state: Rounds, why: str) -> None:
+        state.dropped[client] += 1
+        LOG.warning(
+            "%s, round %d: client %d %s; the round goes on without it",
+            self.chain.name,
+            number + 1,
+            client,
+            why,
+        )
+
+    def _locally(
+        self, number: int, client: int, state: Rounds, bar: Progress
+    ) -> tuple[Arrays, Passed] | None:
+        """Weights of a client after its passes, and its last pass; None if not finite."""
+        self._put({**state.public, **state.private[client]})
+        self.optimiser = self.recipe.optimiser(self.module)
+        rate = self.recipe.rate_at(number, self.recipe.epochs)
+        epochs = self.federated.local_epochs
+        for epoch in range(number * epochs, (number + 1) * epochs):
+            passed = self.one_pass(self.parts[client], epoch, lambda step: rate, bar, client)
+        if not np.isfinite(passed.loss) or not self.is_finite():
+            self._drop(number, client, state, f"diverged (loss {passed.loss:g})")
+            return None
+        return self.weights(), passed
+
+    def _judge(self, number: int, state: Rounds, passed: Mapping[int, Passed]) -> None:
+        """Evaluate the server's new weights: update the best rounds, append rows to the curve."""
+        views: dict[str, Arrays] = {SERVER: {}}
+        if self._random is not None:
+            views = {str(client): own for client, own in enumerate(state.private)}
+            views[RANDOM] = self._random
+        found = {}
+        for who, own in views.items():
+            self._put({**state.public, **own})
+            loss, accuracy = self.evaluate(self.split.validation)
+            best = state.best.setdefault(who, Best())
+            if accuracy > best.validation_accuracy:
+                # Immediately, so that no copy of each client's weights has to be kept.
+                tested = self.evaluate(self.split.test)[1]
+                state.best[who] = Best(number + 1, accuracy, tested)
+            found[who] = accuracy
+            row = {"client": who, "epoch": number + 1}
+            row["rate"] = self.recipe.rate_at(number, self.recipe.epochs)
+            row |= self._trained(who, passed)
+            state.rows.append(row | {"validation_loss": loss, "validation_accuracy": accuracy})
+        mean = float(np.mean([value for who, value in found.items() if who != RANDOM]))
+        if mean > state.mean:
+            state.mean, state.kept = mean, state.public
+            state.kept_private = list(state.private)
+
+    def _trained(self, who: str, passed: Mapping[int, Passed]) -> dict[str, float | None]:
+        """Loss and accuracy of a client's last pass; for the server the mean over images."""
+        own = {c: one for c, one in passed.items() if who in (SERVER, str(c))}
+        images = sum(len(self.parts[client]) for client in own)
+
+        def mean(name: str) -> float | None:
+            sums = (len(self.parts[c]) * getattr(one, name) for c, one in own.items())
+            return sum(sums) / images if images else None
+
+        return {"train_loss": mean("loss"), "train_accuracy": mean("accuracy")}

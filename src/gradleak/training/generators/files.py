@@ -1,0 +1,59 @@
+"""Generator files: weights and everything needed to generate images from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gradleak.runtime.artifacts import read_tensors, whole, write_tensors
+from gradleak.training.generators import biggan, conditional_vae
+from gradleak.training.generators.base import Generator
+
+KINDS = ("conditional_vae", "biggan")
+
+
+def save(
+    path: str,
+    kind: str,
+    sizes: conditional_vae.Sizes | biggan.Sizes,
+    weights: Mapping[str, np.ndarray],
+    facts: Mapping[str, Any],
+) -> None:
+    """Write a generator of a kind of `KINDS` to a safetensors file; `facts` describe its origin."""
+    write_tensors(path, weights, {"kind": kind, "sizes": asdict(sizes), **facts})
+
+
+def read(path: str) -> Generator:
+    """Read a generator on the CPU; `ArtifactError` if it is missing, damaged or of another kind."""
+    tensors, metadata = read_tensors(path)
+    with whole(path):
+        if metadata.get("kind") not in KINDS:
+            raise ValueError(f"it holds no generator (kind: {metadata.get('kind')})")
+        for name, array in tensors.items():
+            if array.dtype.kind == "f" and array.dtype != np.float32:
+                raise ValueError(f"array '{name}' is of type {array.dtype}")
+        return _built(metadata["kind"], metadata["sizes"], tensors)
+
+
+def _built(
+    kind: str, sizes: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
+) -> conditional_vae.Decoder | biggan.BigGan:
+    """Generator with these weights."""
+    module: conditional_vae.Decoder | biggan.BigGan
+    if kind == "biggan":
+        with torch.device("meta"):
+            module = biggan.BigGan(biggan.Sizes.of(sizes))
+    else:
+        shape = tuple(sizes["shape"])
+        # Small, and an embedding on "meta" imports torch.compile, which takes longer.
+        with torch.random.fork_rng(devices=[]):
+            module = conditional_vae.Decoder(conditional_vae.Sizes(**{**sizes, "shape": shape}))
+    state = {name: torch.from_numpy(value) for name, value in tensors.items()}
+    nn.Module.load_state_dict(module, state, assign=True)
+    module.eval()
+    return module.requires_grad_(False)

@@ -1,0 +1,152 @@
+"""`gradleak.audit`: run an audit from Python."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gradleak.errors import ConfigError
+from gradleak_audit.attack import samples
+from gradleak_audit.attack.samples import Samples
+from gradleak_audit.read.model_checks import check_network, same_parameters
+from gradleak_audit.report import ci_gate, files, page
+from gradleak_audit.report.page_pictures import Pictures
+from gradleak_audit.result import Audit
+from gradleak_audit.run import Origin, Settings, audit_network
+from gradleak_audit.settings import whole
+
+Images = str | os.PathLike[str] | np.ndarray | torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class Report:
+    """Findings of an audit."""
+
+    result: Audit  # everything, as written to the JSON file
+    pictures: Pictures  # images under attack and the best reconstructions
+
+    @property
+    def verdict(self) -> str:
+        """Return the verdict in one sentence."""
+        return self.result.verdict.sentence
+
+    @property
+    def leak(self) -> float | None:
+        """Share of gradients that an honest server's attack reconstructed readably, 0 to 1.
+
+        None if every attack failed.
+        """
+        return ci_gate.leak(self.result)
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write ``report.html`` and ``audit.json`` into a folder; return the page's path."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        files.save(place / "audit.json", self.result)
+        page.write(place / "report.html", self.result, self.pictures, "gradleak.audit(…).save(…)")
+        return place / "report.html"
+
+
+def audit(
+    model: nn.Module,
+    input_shape: Sequence[int],
+    *,
+    images: Images = None,
+    labels: Sequence[int] | None = None,
+    name: str = "network",
+    loss: str = "cross_entropy",
+    mode: str = "auto",
+    count: int | None = None,
+    seeds: int | None = None,
+    batches: Sequence[int] = (1, 4),
+    offset: float = 0.0,
+    std: float = 1.0,
+    scale: str = "laptop",
+    device: str = "cpu",
+    redraw: Callable[[int], nn.Module] | None = None,
+) -> Report:
+    """Audit a network for what its shared gradients reveal about the training images.
+
+    Parameters
+    ----------
+    model
+        The network; it is not modified.
+    input_shape
+        (C, H, W) of one image.
+    images
+        Folder of images, or uint8 pixels (N, C, H, W) as an array or tensor; by default embedded
+        photos or digits.
+    labels
+        (N,), classes of `images` given as pixels.
+    name
+        Title on the page.
+    loss, mode, count, seeds, batches, offset, std, scale, device
+        As in an entry of ``audit`` in config.yaml; see docs/audit.md.
+    redraw
+        Returns the network initialized with another seed. By default only the weights of `model`
+        are audited.
+
+    Raises
+    ------
+    GradleakError
+        If the arguments do not fit together; the message is one sentence.
+    """
+    check_network(model, "model")
+    wanted = "(C, H, W) of one image, three whole numbers above 0"
+    sides = whole("input_shape", input_shape, wanted)
+    if len(sides) != 3:
+        raise ConfigError(f"input_shape: give {wanted}, not {sides}.")
+    channels, height, width = sides
+    if redraw is not None:
+        _check_redraw(model, redraw)
+    settings = Settings(loss, mode, count, seeds, batches, offset, std, scale, device)  # type: ignore[arg-type]
+    weights = "as given" if redraw is None else "as given, then drawn by redraw"
+    origin = Origin(name, f"{type(model).__module__}.{type(model).__qualname__}", weights)
+    size, source = (channels, height, width), _source(images, labels)
+    found = audit_network(model, size, source, settings, origin, redraw=redraw)
+    return Report(found.timed, found.pictures)
+
+
+def _check_redraw(model: nn.Module, redraw: Any) -> None:
+    """Refuse a `redraw` that does not return newly initialized copies of the same network."""
+    if not callable(redraw):
+        raise ConfigError(
+            f"redraw: give a function of a seed that returns a network, not {redraw!r}."
+        )
+    other = redraw(1)
+    check_network(other, "redraw: what it returns")
+    if len(same_parameters(model, other, "redraw")) == len(list(model.parameters())):
+        raise ConfigError(
+            "redraw: it gives the weights of model again; draw others by its seed, or leave it out."
+        )
+
+
+def _source(
+    images: Images, labels: Sequence[int] | None
+) -> Callable[[tuple[int, int, int], int], Samples]:
+    """Return a function that provides images for an input size and a number of classes."""
+    # `from_pixels` would not get to report types that NumPy does not know.
+    if isinstance(images, torch.Tensor) and images.dtype == torch.uint8:
+        images = images.detach().cpu().numpy()
+    if isinstance(images, np.ndarray):
+        pixels = images
+        return lambda size, classes: samples.from_pixels(pixels, labels, size, classes)
+    if images is not None and not isinstance(images, str | os.PathLike):
+        what = f"{images.dtype} tensor" if isinstance(images, torch.Tensor) else repr(images)
+        raise ConfigError(f"images: give a folder, or pixels uint8 (N, C, H, W), not {what}.")
+    if labels is not None:
+        raise ConfigError(
+            "labels: they are of images given as pixels; take them out, or sort the folder's "
+            "images into sub-folders."
+        )
+    if images is None:
+        return samples.from_embedded
+    folder = os.fspath(images)
+    return lambda size, classes: samples.from_folder(folder, size, classes)

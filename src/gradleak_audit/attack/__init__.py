@@ -1,0 +1,1 @@
+"""Attack a network, with and without mitigations."""

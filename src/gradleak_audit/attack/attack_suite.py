@@ -1,0 +1,197 @@
+"""Attacks of an audit with their settings by scale and their requirements on networks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gradleak.attacks.base import Attack, ManyAttack
+from gradleak.attacks.runner import build
+from gradleak.errors import ConfigError
+from gradleak.models.chain import Chain
+from gradleak_audit.result import AttackPart, Chapter
+
+HONEST: Chapter = "honest server"
+MALICIOUS: Chapter = "malicious server"
+SEARCH = "inverting_gradients"
+CLOSED, SECOND, MKOR = "rgap", "gauss_newton", "mkor"
+# Attacks against one kind of change, which apply to no other.
+UNLOCK, MASKED = "unlock", "masked"
+# Attacks that are run against one kind of change.
+AGAINST = {"lock": UNLOCK, "soteria": MASKED}
+# Multiply-adds of a gradient, and of the gradient of a distance between gradients, in forward
+# passes (each takes about two forward and backward passes); parameters are read and written as
+# often.
+PASSES = 4
+# Lower bound on steps in large networks.
+LEAST = 10
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """Computational budget of the attacks at one scale."""
+
+    steps: int  # upper bound for Inverting Gradients
+    work: float  # multiply-adds of one such run, which bounds its steps in large networks
+    copa: int  # optimiser steps of COPA per layer
+    second: int  # steps of the second-order attack
+    precondition: bool  # whether to precondition it: fewer but more expensive steps
+    soteria: float  # multiply-adds of its passes for one gradient, beyond which it is skipped
+
+
+SCALES = {
+    "smoke": Amounts(30, 2e9, 50, 4, False, 1e11),
+    "laptop": Amounts(400, 4e10, 500, 30, False, 2e12),
+    "paper": Amounts(24_000, 2e13, 2000, 60, True, 1e16),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One attack; fields as in `gradleak_audit.result.AttackPart`."""
+
+    id: str
+    title: str
+    chapter: Chapter
+    settings: str
+    options: Mapping[str, Any]  # as in an entry of ``attacks`` in config.yaml
+
+    def attack(self, chain: Chain | None, device: str) -> Attack | ManyAttack:
+        """Build the attack; against a lock, Inverting Gradients also fits the key's effect."""
+        options = dict(self.options)
+        if self.id == SEARCH and chain is not None and chain.locked:
+            options["lock"] = "fit"
+        return build(options, device)
+
+    def reason(self, chain: Chain, mode: str) -> str:
+        """Reason why it does not apply to a chain; empty if it does."""
+        if self.id == MKOR:
+            return _unplanned(chain) or mkor(self, chain).applies(chain) or ""
+        attack = self.attack(chain, "cpu")
+        if isinstance(attack, ManyAttack):
+            return attack.applies(chain, mode) or ""
+        return attack.applies(chain) or ""
+
+    def part(self, reason: str) -> AttackPart:
+        """Convert to the result's format."""
+        own = {key: getattr(self, key) for key in ("id", "title", "chapter", "settings")}
+        return AttackPart(**own, reason=reason)
+
+
+def menu(scale: str, multiply_adds: int, parameters: int) -> tuple[Entry, ...]:
+    """Return all attacks at one scale, those of an honest server first.
+
+    `multiply_adds` counts one image's forward pass; steps of optimisation-based attacks are reduced
+    to stay within `Amounts.work`.
+    """
+    amounts = SCALES[scale]
+    steps = search_steps(amounts, multiply_adds, parameters)
+    cut = f" (of {amounts.steps}: the network is large)" if steps < amounts.steps else ""
+    kind = "preconditioned" if amounts.precondition else "plain"
+    search = {"method": SEARCH, "iterations": steps, "tv": 1e-4, "rate": 0.1}
+    return (
+        Entry(
+            CLOSED,
+            "R-GAP, a closed form",
+            HONEST,
+            "each layer solved for its input, rows of the system weighted by their errors",
+            {"method": CLOSED, "rows": "balanced"},
+        ),
+        Entry(
+            "copa",
+            "COPA, a closed form with constraints between layers",
+            HONEST,
+            f"at most {amounts.copa} steps of L-BFGS for each layer, from noise",
+            {"method": "copa", "iterations": amounts.copa},
+        ),
+        Entry(
+            SECOND,
+            "Gauss-Newton, second order (ours)",
+            HONEST,
+            f"from R-GAP's answer, at most {amounts.second} steps, {kind} conjugate gradients",
+            {
+                "method": SECOND,
+                "iterations": amounts.second,
+                "precondition": amounts.precondition,
+                # Shared gradients are float32; nothing below its precision is reliable.
+                "target": 1e-6,
+            },
+        ),
+        Entry(
+            UNLOCK,
+            "Unlock, a closed form against the key-lock (ours)",
+            HONEST,
+            "scale and shift of the lock from moments of what the layers behind it give away",
+            {"method": UNLOCK},
+        ),
+        Entry(
+            SEARCH,
+            "Inverting Gradients, a search",
+            HONEST,
+            f"{steps} steps{cut} of Adam on signs from noise, total variation 0.0001",
+            search,
+        ),
+        Entry(
+            MASKED,
+            "Inverting Gradients without what Soteria withholds",
+            HONEST,
+            f"{steps} steps{cut}; columns of zeros are not compared",
+            search,
+        ),
+        Entry(
+            MKOR,
+            "MKOR, weights that a malicious server sends",
+            MALICIOUS,
+            "paths for pixels written into the convolutions, fully connected layers as they are",
+            {"method": MKOR, "rows": "all"},
+        ),
+    )
+
+
+def search_steps(amounts: Amounts, multiply_adds: int, parameters: int) -> int:
+    """Number of steps of an optimisation-based attack within its budget."""
+    each = PASSES * (multiply_adds + parameters)
+    return max(LEAST, min(amounts.steps, int(amounts.work / each)))
+
+
+def cut_short(scale: str, multiply_adds: int, parameters: int) -> str:
+    """Note on an attack shortened because of the network's size; empty if it was not."""
+    most = SCALES[scale].steps
+    steps = search_steps(SCALES[scale], multiply_adds, parameters)
+    if steps == most:
+        return ""
+    return (
+        f"The network is large, so searches had {steps} of the {most} steps of scale {scale}; "
+        "more might find more."
+    )
+
+
+def named(entries: tuple[Entry, ...], name: str) -> Entry:
+    """Return the entry with that id."""
+    return next(entry for entry in entries if entry.id == name)
+
+
+def mkor(entry: Entry, chain: Chain) -> Attack:
+    """Build MKOR for a chain: the reconstruction of a region depends on the pools."""
+    average = any(layer.pool == "average" for layer in chain.convolutions)
+    attack = build({**entry.options, "estimate": "average" if average else "bounds"})
+    assert not isinstance(attack, ManyAttack)
+    return attack
+
+
+def _unplanned(chain: Chain) -> str:
+    """Reason why MKOR cannot lay paths through a chain; empty if it can."""
+    from gradleak.servers.plan import plan
+
+    for layer in chain.convolutions:
+        if layer.pool in ("global", "max3"):
+            return (
+                f"{chain.name}: {layer.name} has a pool of another kind than 2x2, through which "
+                "MKOR lays no path."
+            )
+    try:
+        plan(chain)
+    except ConfigError as error:
+        return str(error)
+    return ""

@@ -1,0 +1,132 @@
+"""Malicious server: MKOR's weights are sent, and one gradient per batch comes back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.attacks.runner import run_seed
+from gradleak.client.defences.apply import noise_seed
+from gradleak.data.targets import TargetSet
+from gradleak.errors import ConfigError, NumericsError
+from gradleak.models.chain import Chain
+from gradleak.models.files import fingerprint
+from gradleak.servers.base import SEED
+from gradleak.servers.base import build as build_server
+from gradleak.servers.secret import Secret
+from gradleak_audit.attack.attack_suite import Entry, mkor
+from gradleak_audit.attack.networks import Arrays, ChainNetwork, Network, Shared
+from gradleak_audit.attack.scoring import Judge
+from gradleak_audit.attack.trials import Bench, Best, case, record
+from gradleak_audit.result import Case
+
+# Batch size, if the network has as many classes.
+MOST = 8
+
+
+@dataclass(frozen=True)
+class Chapter:
+    """Outcome of the malicious server's attack."""
+
+    reason: str = ""  # why it does not apply
+    case: Case | None = None  # one run for each image of the batch and seed
+    best: Best = field(default_factory=Best)
+
+
+def chapter(entry: Entry, network: Network, change: str, bench: Bench) -> Chapter:
+    """Run MKOR on the unchanged network, whose id among the changes is `change`.
+
+    The first images of each class share one gradient per seed.
+    """
+    reason = _inapplicable(entry, network, bench)
+    if reason:
+        return Chapter(reason)
+    assert isinstance(network, ChainNetwork)
+    attack = mkor(entry, network.chain)
+    size = max(1, min(MOST, network.chain.classes, len(bench.samples)))
+    targets = bench.samples.targets(np.arange(size)[None], bench.offset, bench.std)
+    judge, runs, best = Judge(bench.pool()), [], Best()
+    for draw in range(bench.seeds):
+        try:
+            sent = _sent(network, draw)
+        except ConfigError as error:
+            return Chapter(network.told(str(error)))
+        found: Reconstruction | str
+        try:
+            found = attack.run(_received(network, sent, draw, targets), run_seed(draw, 0))
+        except NumericsError as error:
+            found = network.told(str(error))
+        for number, label in zip(targets.indices[0].tolist(), targets.labels[0], strict=True):
+            pixels = _answer(found, label, targets)
+            if isinstance(pixels, str):
+                runs.append(record(number, draw, pixels))
+                continue
+            score = judge.score(pixels[None], np.array([number]))
+            best.offer(entry.id, number, draw, score)
+            runs.append(record(number, draw, score))
+    return Chapter("", case(change, entry.id, size, runs), best)
+
+
+def _inapplicable(entry: Entry, network: Network, bench: Bench) -> str:
+    if (reason := network.reason(entry)) or not isinstance(network, ChainNetwork):
+        return reason
+    if (bench.offset, bench.std) != (0.0, 1.0):
+        return (
+            "MKOR's paths carry values from 0 to 1, but the network's inputs are "
+            f"(pixel + {bench.offset:g}) / {bench.std:g}; fold both into its first layer to try it."
+        )
+    if network.before is not None:
+        return (
+            "MKOR's paths carry values from 0 to 1, but the network scales or shifts its image; "
+            "fold that into its first layer to try it."
+        )
+    if bench.margin:
+        return "MKOR tells images apart by their classes, which a loss of one output does not have."
+    return ""
+
+
+def server_options(chain: Chain) -> dict[str, Any]:
+    """Server settings for a chain: spare channels are silent where ReLU allows it."""
+    quiet = all(
+        layer.activation.name == "relu" and (layer.bias or layer.normed)
+        for layer in chain.convolutions
+    )
+    spare = (
+        {"beta": 0.5, "noise": 1e-4, "spare": "silent"}
+        if quiet
+        else {"beta": 1.0, "noise": 1e-3, "spare": "noise"}
+    )
+    return {"method": "mkor", "classifier": "untouched", **spare}
+
+
+Sent = tuple[Arrays, Secret]
+
+
+def _sent(network: ChainNetwork, draw: int) -> Sent:
+    """Return the weights that the server sends, and what it retains."""
+    options = server_options(network.chain)
+    server, weights = build_server(options), network.weights(draw)
+    sent, values = server.corrupt(network.chain, weights, SEED + draw)
+    return sent, Secret("mkor", fingerprint(sent), options, values)
+
+
+def _received(network: ChainNetwork, given: Sent, draw: int, targets: TargetSet) -> AttackerView:
+    """Return the attacker's view of one batch's gradient, without labels."""
+    (sent, secret), labels = given, targets.labels[0]
+    gradient = network.gradient(sent, targets.inputs(0), labels, noise_seed(draw, 0))
+    view = network.view(draw, Shared(gradient, labels, run_seed(draw, 0)))
+    mark = secret.fingerprint
+    return replace(view, weights=sent, labels=None, secret=secret, fingerprint=mark)
+
+
+def _answer(found: Reconstruction | str, label: int, targets: TargetSet) -> np.ndarray | str:
+    """Pixels (C, H, W) reconstructed for a class, or the reason why there are none."""
+    if isinstance(found, str):
+        return found
+    if label not in found.classes:
+        return "The attack found no image of its class."
+    pixels = np.clip(targets.pixels(found.images[found.classes.index(label)]), 0.0, 1.0)
+    return pixels if np.isfinite(pixels).all() else "The answer for its class is not finite."

@@ -1,0 +1,1 @@
+"""Effect and cost of mitigations."""

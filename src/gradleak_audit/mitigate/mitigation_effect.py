@@ -1,0 +1,170 @@
+"""Effect of a change on the leak, paired by gradient with the unchanged network."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scipy.stats import binom
+
+from gradleak.errors import NumericsError
+from gradleak_audit.attack.mitigations import Variant
+from gradleak_audit.attack.trials import Bench
+from gradleak_audit.result import NONE, Case, Change, Effect, Price, Run
+
+# Significance level for a difference.
+SHOWN = 0.01
+# Differences of SSIM, and of PSNR in dB, too small to be visible.
+SEEN_SSIM, SEEN_PSNR = 0.05, 1.0
+# Number of a batch's first image, and seed number.
+Pair = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Leak:
+    """Readable reconstructions by honest servers' attacks under one change."""
+
+    # Share of gradients that any attack reconstructed readably under any seed; None if all failed.
+    leak: float | None
+    read: int  # its numerator
+    gradients: int  # its denominator
+    # The most successful attack; among equals the one with the closest reconstructions.
+    attack: str
+
+
+def summary(variant: Variant, cases: Sequence[Case], price: Price | None, note: str) -> Change:
+    """Summarise a change from the cases of all changes under an honest server.
+
+    `price` is its cost, `note` its effect on the gradient.
+    """
+    own = [case for case in cases if case.change == variant.id and case.attempted]
+    found, reason = leak(own), variant.reason
+    if not reason and not own:
+        reason = "No attack of the menu applies to it, so it tells nothing."
+    elif own and found.leak is None:
+        failures = Counter(run.reason for case in own for run in case.runs)
+        reason = f"No attack gave an answer: {failures.most_common(1)[0][0]}"
+    done: Effect = ""
+    p: float | None = None
+    if found.leak is not None and variant.id != NONE:
+        done, p = effect([case for case in cases if case.change == NONE], own)
+    return Change(
+        id=variant.id,
+        title=variant.title,
+        kind=variant.kind,
+        reason=reason,
+        **vars(found),
+        ssim=max((case.ssim.mean for case in own if case.ssim is not None), default=None),
+        effect=done,
+        p=p,
+        note=note,
+        price=price,
+    )
+
+
+def withheld(variant: Variant, bench: Bench) -> str:
+    """Describe how much of a gradient Soteria altered: values it prunes may be 0 already."""
+    if variant.kind != "soteria" or variant.network is None:
+        return ""
+    given = 0, *bench.batch(variant.batch)
+    try:
+        plain = variant.network.share(*given, None, 0)
+        shared = variant.network.share(*given, variant.defence, 0)
+    except NumericsError:
+        return ""
+    altered = sum(int((shared[name] != value).sum()) for name, value in plain.items())
+    numbers = sum(value.size for value in plain.values())
+    return (
+        f"It altered {altered:,} of the {numbers:,} numbers of the first gradient; what else it "
+        "withholds was zero already."
+    )
+
+
+def leak(cases: Sequence[Case]) -> Leak:
+    """Compute the leak of one change from its cases under an honest server.
+
+    Failed runs count as unreadable, but if all fail the leak is unknown.
+    """
+    tried = [case for case in cases if case.attempted]
+    runs = [run for case in tried for run in case.runs]
+    images = {run.image for run in runs}
+    read = {run.image for run in runs if run.readable}
+    worst = max(tried, key=_reads, default=None)
+    share = len(read) / len(images) if any(case.ok for case in tried) else None
+    return Leak(share, len(read), len(images), worst.attack if worst else "")
+
+
+def _reads(case: Case) -> tuple[int, float, float]:
+    images = {run.image for run in case.runs if run.readable}
+    near = -1.0 if case.ssim is None else case.ssim.mean
+    return len(images), near, -1.0 if case.psnr is None else case.psnr.mean
+
+
+def effect(before: Sequence[Case], after: Sequence[Case]) -> tuple[Effect, float | None]:
+    """Return whether a change helps, and the p-value of the difference.
+
+    Exact one-sided sign tests over pairs of gradient and seed: one on readability, one on the
+    quality of the best reconstruction (SSIM, or PSNR for images smaller than SSIM's window), where
+    invisible differences are ties. Twice the smaller p must be below `SHOWN`. The change is
+    inconclusive if the attack that was closest before failed in at least half of the pairs and no
+    other came as close: a failed computation says little about the gradient. Cases are those of
+    honest servers, on the unchanged network and under the change.
+    """
+    old, new = _best(before), _best(after)
+    pairs = sorted(old.keys() & new.keys())
+    if not pairs:
+        return "inconclusive", None
+    runs = [(case.attack, run) for case in after for run in case.runs]
+    broken = {(name, run.image, run.seed) for name, run in runs if run.status == "failed"}
+    lost = [
+        pair
+        for pair in old
+        if (old[pair][0], *pair) in broken
+        and (pair not in new or _rank(new[pair][1]) < _rank(old[pair][1]))
+    ]
+    if 2 * len(lost) >= len(old):
+        return "inconclusive", None
+    reads = [(old[pair][1].readable, new[pair][1].readable) for pair in pairs]
+    near = [_nearer(old[pair][1], new[pair][1]) for pair in pairs]
+    fewer, more = (sum(a > b for a, b in reads), sum(a < b for a, b in reads))
+    less, closer = near.count(-1), near.count(1)
+    helps = 2 * min(_by_chance(fewer, more), _by_chance(less, closer))
+    harms = 2 * min(_by_chance(more, fewer), _by_chance(closer, less))
+    if fewer >= more and helps < SHOWN:
+        return "helps", helps
+    if more >= fewer and harms < SHOWN:
+        return "worse", harms
+    return "no difference shown", min(1.0, helps, harms)
+
+
+def _by_chance(wins: int, losses: int) -> float:
+    """P(X ≥ wins), X ~ Bin(wins + losses, 1/2)."""
+    return float(binom.sf(wins - 1, wins + losses, 0.5))
+
+
+def _best(cases: Sequence[Case]) -> dict[Pair, tuple[str, Run]]:
+    """Return the closest reconstruction of each gradient and seed by any attack."""
+    out: dict[Pair, tuple[str, Run]] = {}
+    for case in cases:
+        for run in case.runs:
+            pair = run.image, run.seed
+            if run.status == "ok" and (pair not in out or _rank(run) > _rank(out[pair][1])):
+                out[pair] = case.attack, run
+    return out
+
+
+def _nearer(before: Run, after: Run) -> int:
+    """Sign of the change in quality; 0 if it is invisible."""
+    least = SEEN_PSNR if before.ssim is None else SEEN_SSIM
+    change = _nearness(after) - _nearness(before)
+    return 0 if abs(change) < least else 1 if change > 0 else -1
+
+
+def _nearness(run: Run) -> float:
+    assert run.psnr is not None
+    return run.psnr if run.ssim is None else run.ssim
+
+
+def _rank(run: Run) -> tuple[bool, float]:
+    return run.readable, _nearness(run)

@@ -1,0 +1,1 @@
+"""Read a network: layers, weights, preprocessing, structure."""

@@ -1,0 +1,347 @@
+"""Convert a traced network into a `Chain`, which closed-form attacks need."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from gradleak.attacks.optimization.engine.branch_layers import EPSILON
+from gradleak.errors import ConfigError, NotApplicable
+from gradleak.models.activations import Activation
+from gradleak.models.build import load
+from gradleak.models.chain import IDENTITY, Chain, ConvSpec, LinearLayer, LinearSpec
+from gradleak.models.parts import SKIP, PaddingMode
+from gradleak_audit.read.client import passing
+from gradleak_audit.read.fx_graph import Layer, Reading
+from gradleak_audit.read.layer_names import told
+from gradleak_audit.read.op_types import ACTIVATIONS, ADDITIONS, DIVISIONS
+from gradleak_audit.read.pools import pool_kind
+from gradleak_audit.read.preprocessing import Preprocessing, is_given, preprocessing
+
+# Largest difference of outputs, relative to their size, between a network and its chain.
+TOLERANCE = 1e-4
+PARAMETERS = ("weight", "bias")
+STATISTICS = ("running_mean", "running_var")
+# Defaults of a convolution without norm, skip and pool.
+BARE = ("none", 0, "none")
+
+
+@dataclass(frozen=True)
+class Converted:
+    """A chain equivalent to a module."""
+
+    chain: Chain
+    names: Mapping[str, str]  # parameter name in the module for each array of the chain
+    layers: tuple[str, ...]  # module path of each layer of the chain, in order
+    before: Preprocessing | None = None  # preprocessing of the image ahead of the chain
+
+    def weights(self, module: nn.Module) -> dict[str, np.ndarray]:
+        """Return the module's weights as float32 arrays of the chain.
+
+        Filters of a convolution that became a fully connected layer are its rows.
+        """
+        state = module.state_dict()
+        rows = {f"{x.name}.weight" for x in self.chain.layers if isinstance(x, LinearLayer)}
+        out = {own: state[name].detach().cpu().float().numpy() for own, name in self.names.items()}
+        return {own: v.reshape(len(v), -1) if own in rows else v for own, v in out.items()}
+
+
+def convert(
+    reading: Reading, module: nn.Module, name: str, loss: str = "cross_entropy"
+) -> Converted:
+    """Convert a network into a chain.
+
+    Under cross-entropy a final log-softmax is dropped: the loss of log-probabilities equals that of
+    the logits.
+
+    Raises `NotApplicable`, naming the layer and the reason, if the network is not a chain of
+    convolutions and fully connected layers.
+    """
+    walk = _Walk(reading, loss)
+    for layer in reading.layers:
+        walk.take(layer)
+    specs = walk.finish()
+    chain = Chain(name, reading.input, specs)
+    own_names = tuple(parts[""] for parts in walk.modules)
+    try:
+        layers = chain.layers
+    except ConfigError as error:
+        raise NotApplicable(told(str(error), chain, own_names)) from error
+    names: dict[str, str] = {}
+    for own, parts in zip(layers, walk.modules, strict=True):
+        for part, path in parts.items():
+            state = module.get_submodule(path).state_dict()
+            kinds = [kind for kind in (*PARAMETERS, *STATISTICS) if kind in state]
+            names |= {f"{own.name}{part}.{kind}": f"{path}.{kind}" for kind in kinds}
+    found = Converted(chain, names, own_names, walk.before)
+    _check_same(found, module, reading.layers[-1].kind == "log_softmax")
+    return found
+
+
+def _check_same(found: Converted, module: nn.Module, logarithms: bool) -> None:
+    """Refuse a chain whose outputs differ from the module's, log-softmax left out."""
+    weights = found.weights(module)
+    images = np.random.default_rng(0).random((2, *found.chain.input), dtype=np.float32)
+    taken = images if found.before is None else found.before(images)
+    with torch.no_grad(), passing(module, "evaluation"):
+        ours = load(found.chain, weights, torch.float32)(torch.from_numpy(taken).float())
+        theirs = module(torch.from_numpy(images).to(next(module.parameters()))).float().cpu()
+    if logarithms:
+        ours = functional.log_softmax(ours, 1)
+    if not torch.allclose(ours, theirs, rtol=TOLERANCE, atol=TOLERANCE * float(theirs.abs().max())):
+        raise NotApplicable(
+            "The network gives other outputs than the chain that was read from it, so one of its "
+            "layers does more than its type says."
+        )
+
+
+@dataclass
+class _Pending:
+    """A convolution or fully connected layer whose activation has not been reached yet."""
+
+    source: int  # number of the layer whose output is its input
+    spec: ConvSpec | LinearSpec
+    modules: dict[str, str]  # module paths of its parts
+
+
+@dataclass
+class _Walk:
+    """Visits layers in order; each one gives the output of a finished layer, or a pending layer."""
+
+    reading: Reading
+    loss: str
+    specs: list[ConvSpec | LinearSpec] = field(default_factory=list)
+    modules: list[dict[str, str]] = field(default_factory=list)
+    # By layer of the reading: the number of the finished layer whose output it gives (0 is the
+    # image), or a pending layer.
+    given: dict[str, int | _Pending] = field(default_factory=lambda: {"input": 0})
+    before: Preprocessing | None = None
+
+    def take(self, layer: Layer) -> None:
+        """Process one layer."""
+        if layer.unreadable:
+            raise NotApplicable(layer.unreadable)
+        if layer.groups > 1:
+            raise NotApplicable(f"{layer.name} is a convolution in {layer.groups} groups.")
+        step = getattr(self, f"_{layer.kind}", None)
+        if step is None:
+            raise NotApplicable(f"{layer} is no step of a chain.")
+        self.given[layer.name] = step(layer)
+
+    def finish(self) -> tuple[ConvSpec | LinearSpec, ...]:
+        """Return all layers; the last must be fully connected, or an equivalent convolution."""
+        self._finished(self.reading.layers[-1].name)
+        for place in reversed(range(len(self.specs))):
+            spec = self.specs[place]
+            if not isinstance(spec, ConvSpec) or not self._covers(place, spec):
+                break
+            self.specs[place] = LinearSpec(spec.filters, spec.bias, spec.activation)
+        if self.specs and not isinstance(self.specs[-1], LinearSpec):
+            last = self.modules[-1][""]
+            how = "its pool follows it" if self.specs[-1].pool != "none" else "it is none"
+            raise NotApplicable(
+                f"{last} is the last layer with weights, where a chain has a fully connected one, "
+                f"or a convolution whose kernel covers its whole input: {how}."
+            )
+        return tuple(self.specs)
+
+    def _covers(self, place: int, spec: ConvSpec) -> bool:
+        """True if a convolution is a matrix: one window that holds each value once."""
+        shape = self.reading.named(self.modules[place][""]).shape
+        assert shape is not None
+        whole = shape.kernel == shape.size and shape.padding == (0, 0)
+        return whole and (spec.norm, spec.skip, spec.pool) == BARE
+
+    def _finished(self, name: str, activation: Activation = IDENTITY) -> int:
+        """Return the number of the layer whose output is `name`, finishing it if pending."""
+        value = self.given[name]
+        if isinstance(value, int):
+            return value
+        if value.source != len(self.specs):
+            raise NotApplicable(
+                f"{name} is on a branch of its own: its input is not the output of the layer "
+                "before it."
+            )
+        self.specs.append(replace(value.spec, activation=activation))
+        self.modules.append(value.modules)
+        number = len(self.specs)
+        for key, other in self.given.items():
+            if other is value:
+                self.given[key] = number
+        return number
+
+    def _pending(self, layer: Layer) -> _Pending:
+        """Return the pending layer that `layer` alone continues."""
+        before = layer.inputs[0]
+        value = self.given[before]
+        if not isinstance(value, _Pending):
+            raise NotApplicable(
+                f"{layer} does not follow a convolution or a fully connected layer directly."
+            )
+        self._check_sole(before)
+        return value
+
+    def _check_sole(self, before: str) -> None:
+        if len(takers := self._takers(before)) > 1:
+            raise NotApplicable(
+                f"{before} is taken by {takers[0]} and by {takers[1]}, before its activation."
+            )
+
+    def _takers(self, name: str) -> list[str]:
+        """Layers that use the output of `name`."""
+        return [layer.name for layer in self.reading.layers if name in layer.inputs]
+
+    def _conv(self, layer: Layer) -> _Pending:
+        own, shape = layer.module, layer.shape
+        assert isinstance(own, nn.Conv2d) and shape is not None
+        padding: PaddingMode = "replicate" if own.padding_mode == "replicate" else "zeros"
+        sizes = shape.filters, shape.kernel, shape.stride, shape.padding
+        spec = ConvSpec(*sizes, bias=own.bias is not None, padding_mode=padding)
+        return _Pending(self._finished(layer.inputs[0]), spec, {"": layer.name})
+
+    def _linear(self, layer: Layer) -> _Pending:
+        own = layer.module
+        assert isinstance(own, nn.Linear)
+        if layer.shape is not None:
+            raise NotApplicable(
+                f"{layer.name} is fully connected at {layer.shape.size[0]} places of an image."
+            )
+        spec = LinearSpec(own.out_features, bias=own.bias is not None)
+        return _Pending(self._finished(layer.inputs[0]), spec, {"": layer.name})
+
+    def _norm(self, layer: Layer) -> _Pending:
+        own, value = layer.module, self._pending(layer)
+        if not isinstance(own, nn.BatchNorm2d) or not own.affine or own.eps != EPSILON:
+            raise NotApplicable(
+                f"{layer} is another norm than nn.BatchNorm2d with eps "
+                f"{EPSILON:g} and weights of its own."
+            )
+        spec = value.spec
+        if not isinstance(spec, ConvSpec) or (spec.norm, spec.skip, spec.pool) != BARE:
+            raise NotApplicable(f"{layer.name} does not follow a convolution directly.")
+        modules = {**value.modules, "_norm": layer.name}
+        return _Pending(value.source, replace(spec, norm="batch"), modules)
+
+    def _add(self, layer: Layer) -> _Pending:
+        if len(layer.inputs) != 2:
+            raise NotApplicable(f"{layer.name} adds {len(layer.inputs)} values, not two.")
+        if layer.what not in ADDITIONS:
+            raise NotApplicable(f"{layer.name} subtracts a value; skips of a chain are added.")
+        values = [self.given[name] for name in layer.inputs]
+        here, ends = len(self.specs), []
+        for name, value in zip(layer.inputs, values, strict=True):
+            if not isinstance(value, _Pending):
+                continue
+            self._check_sole(name)
+            end = value.spec
+            if (
+                isinstance(end, ConvSpec)
+                and value.source == here
+                and (end.skip, end.pool) == BARE[1:]
+            ):
+                ends.append((end.kernel, value, end))
+        if not ends:
+            raise NotApplicable(f"{layer.name} adds something else than a skip to a convolution.")
+        # Where both branches are convolutions of the same input, the 1x1 one is the projection.
+        _, main, spec = max(ends, key=lambda end: end[0])
+        (other,) = [value for value in values if value is not main]
+        if not isinstance(other, _Pending):
+            return _Pending(here, replace(spec, skip=here + 1 - other), dict(main.modules))
+        side = other.spec
+        narrow = isinstance(side, ConvSpec) and (side.kernel, side.padding) == ((1, 1), (0, 0))
+        if not isinstance(side, ConvSpec) or not narrow or side.bias or side.norm != spec.norm:
+            raise NotApplicable(
+                f"{layer.name} adds a branch that is no 1x1 convolution without bias, with a norm "
+                "where the main branch has one."
+            )
+        parts = {f"{SKIP}{part}": path for part, path in other.modules.items()}
+        spec = replace(spec, skip=here + 1 - other.source, projection=True)
+        return _Pending(here, spec, main.modules | parts)
+
+    def _activation(self, layer: Layer) -> int:
+        name = ACTIVATIONS.get(layer.what)
+        if name is None:
+            raise NotApplicable(f"{layer} is an activation that no closed form opens.")
+        slope = layer.option("negative_slope", 1, 0.01) if name == "leaky_relu" else 0.01
+        self._pending(layer)
+        return self._finished(layer.inputs[0], Activation(name, float(slope)))
+
+    def _pool(self, layer: Layer) -> int | _Pending:
+        before, kind = layer.inputs[0], pool_kind(layer)
+        value = self.given[before]
+        if kind is None:
+            return self._finished(before)
+        if isinstance(value, _Pending) and kind.startswith("max"):
+            # The maximum commutes with an activation, which may follow.
+            spec = self._pooled(layer, self._pending(layer).spec, kind)
+            return _Pending(value.source, spec, value.modules)
+        number = self._finished(before)
+        if number != len(self.specs) or not number:
+            raise NotApplicable(f"{layer.name} pools something else than a convolution's output.")
+        self._check_sole(before)
+        self.specs[number - 1] = self._pooled(layer, self.specs[number - 1], kind)
+        return number
+
+    def _pooled(self, layer: Layer, spec: ConvSpec | LinearSpec, kind: str) -> ConvSpec:
+        if not isinstance(spec, ConvSpec) or spec.pool != "none":
+            raise NotApplicable(f"{layer.name} pools what is pooled already.")
+        return replace(spec, pool=kind)
+
+    def _affine(self, layer: Layer) -> int:
+        """Process a·x + b, which a chain allows only ahead of its first layer."""
+        before = layer.inputs[0]
+        alone = self.given[before] == 0 and len(self._takers(before)) == 1
+        if alone and layer.output_shape == self.reading.input:
+            if not is_given(self.reading.module, layer.node):
+                raise NotApplicable(f"{layer} changes the image by weights.")
+            self.before = preprocessing(self.reading.module, layer.node, self.reading.input)
+            if self.before is not None:
+                return 0
+        raise NotApplicable(
+            f"{layer} scales or shifts values, which is linear but which "
+            "this reader follows on the whole image alone, before the first layer."
+        )
+
+    _offset = _affine
+
+    def _log_softmax(self, layer: Layer) -> int:
+        if self.loss != "cross_entropy":
+            raise NotApplicable(
+                f"{layer.name} is a log-softmax at the end, which is a part of the loss "
+                "cross_entropy alone; with loss cross_entropy the gradient is that of nll_loss."
+            )
+        return self._finished(layer.inputs[0])
+
+    def _reshape(self, layer: Layer) -> int:
+        if layer.kind == "part" or layer.what in DIVISIONS:
+            part = layer.kind == "part"
+            does = "takes a part of the values" if part else "divides values into parts"
+            raise NotApplicable(
+                f"{layer} {does}, which is linear but which a chain of whole layers does not do."
+            )
+        moves = layer.what in (torch.permute, torch.transpose, "permute", "transpose")
+        if sum(side != 1 for side in layer.output_shape) > 1 or moves:
+            raise NotApplicable(f"{layer} does more than flatten an image.")
+        return self._finished(layer.inputs[0])
+
+    _part = _reshape
+
+    def _dropout(self, layer: Layer) -> int:
+        rate = layer.option("p", 1, 0.5)
+        if layer.module is None and not layer.option("training", 2, True):
+            rate = 0  # in either mode
+        number = self._finished(layer.inputs[0])
+        if rate == 0:
+            return number
+        spec = self.specs[number - 1] if number else None
+        if not isinstance(spec, LinearSpec) or number != len(self.specs):
+            raise NotApplicable(
+                f"{layer.name} drops values of something else than a fully connected layer."
+            )
+        self.specs[number - 1] = replace(spec, dropout=float(rate))
+        return number

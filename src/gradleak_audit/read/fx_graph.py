@@ -1,0 +1,340 @@
+"""Read a PyTorch network as a graph of layers with torch.fx."""
+
+from __future__ import annotations
+
+import operator
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import fx, nn
+
+from gradleak.errors import ConfigError
+from gradleak.operators.shape import ConvShape
+from gradleak_audit.read import op_types
+from gradleak_audit.read.client import PASSED, passing
+from gradleak_audit.read.model_checks import first_line, times
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One operation of a network's forward pass; its string has name and description."""
+
+    node: fx.Node  # of torch.fx's graph
+    module: nn.Module | None  # None for a function or method
+    name: str  # module path (``layer1.0.conv1``), or torch.fx's name of the operation
+    # conv, linear, add, offset, affine, concat, log_softmax, one of
+    # `gradleak_audit.read.op_types.KINDS`, or other.
+    kind: str
+    detail: str  # as printed by PyTorch
+    inputs: tuple[str, ...]  # names of layers it takes as inputs; ``input`` is the image
+    input_shape: Shape  # of the first input, for one image
+    output_shape: Shape
+    weights: int = 0  # |W|: size of its weight, without biases
+    parameters: int = 0
+    # For convolutions with one group, and for fully connected layers applied at several positions,
+    # which are 1x1 convolutions over them.
+    shape: ConvShape | None = None
+    groups: int = 1
+    unreadable: str = ""  # why no linear system describes it, one sentence
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.detail})"
+
+    @property
+    def what(self) -> Any:
+        """Module class, function, or name of the method."""
+        return self.node.target if self.module is None else type(self.module)
+
+    def option(self, name: str, place: int, default: Any) -> Any:
+        """Setting of its module, or argument of its call by name or place."""
+        if self.module is not None:
+            return getattr(self.module, name, default)
+        args, named = self.node.args, self.node.kwargs
+        return args[place] if len(args) > place else named.get(name, default)
+
+    @property
+    def is_linear(self) -> bool:
+        """True if it has unknowns and constraints: a readable layer with weights."""
+        return self.kind in ("conv", "linear") and not self.unreadable
+
+
+@dataclass(frozen=True)
+class Reading:
+    """Layers of a network in running order."""
+
+    input: tuple[int, int, int]  # (C, H, W) of one image
+    classes: int
+    layers: tuple[Layer, ...]
+    module: fx.GraphModule  # the traced network
+
+    @property
+    def unreadable(self) -> tuple[Layer, ...]:
+        """Layers that no linear system describes."""
+        return tuple(layer for layer in self.layers if layer.unreadable)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds of convolutions and fully connected layers in one image's forward pass."""
+        return sum(
+            layer.weights * (1 if layer.shape is None else layer.shape.positions)
+            for layer in self.layers
+            if layer.is_linear
+        )
+
+    def named(self, name: str) -> Layer:
+        """Return the layer with that name."""
+        return next(layer for layer in self.layers if layer.name == name)
+
+
+def read(model: nn.Module, size: tuple[int, int, int]) -> Reading:
+    """Trace a network and describe its layers; the network is not modified.
+
+    Raises `ConfigError`, naming module and reason, if an image of this size (C, H, W) does not
+    pass, the output is not one row of numbers per image, or the forward pass cannot be traced.
+    """
+    classes = outputs(model, size)
+    images = _images(model, size)
+    # A function that receives `self.training`, as dropout does, keeps the value of tracing.
+    traced = _graph(model, "training")
+    try:
+        out, shapes = _shapes(traced, images)
+    except Exception:
+        # Auxiliary outputs may need larger images.
+        out = None
+    if not isinstance(out, torch.Tensor) or out.shape != (PASSED, classes):
+        traced = _graph(model, "evaluation")
+        _, shapes = _shapes(traced, images)
+    return Reading(size, classes, _layers(traced, shapes), traced)
+
+
+def outputs(model: nn.Module, size: tuple[int, int, int]) -> int:
+    """Number of outputs for one image (C, H, W) in evaluation mode.
+
+    Raises `ConfigError` if the image does not pass, or the output is not one row per image.
+    """
+    name = type(model).__name__
+    if next(model.parameters(), None) is None:
+        raise ConfigError(
+            f"{name} has no parameters, so it has no gradient to share; give another network."
+        )
+    images = _images(model, size)
+    try:
+        with torch.no_grad(), passing(model, "evaluation"):
+            found = model(images)
+    except (Exception, SystemExit) as error:
+        raise ConfigError(
+            f"{name} does not take an image of {times(size)} ({first_line(error)}); correct input: "
+            "[C, H, W]."
+        ) from error
+    if not isinstance(found, torch.Tensor) or found.shape[:1] != (PASSED,) or found.ndim != 2:
+        given = times(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        raise ConfigError(
+            f"{name} gives {given} for {PASSED} images, not {PASSED} rows of class scores; wrap it "
+            "in a module that returns those alone."
+        )
+    return int(found.shape[1])
+
+
+def run_graph(
+    traced: fx.GraphModule, images: torch.Tensor, show: Callable[[fx.Node, Any], None]
+) -> Any:
+    """Return a graph's output in evaluation mode, calling `show` with each node and its value."""
+
+    class Shown(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            out = super().run_node(n)
+            show(n, out)
+            return out
+
+    # Dropout may consume random numbers, and a functional norm may update its statistics.
+    with torch.no_grad(), passing(traced, "evaluation"), torch.random.fork_rng(devices=[]):
+        return Shown(traced).run(images)
+
+
+def _graph(model: nn.Module, mode: str) -> fx.GraphModule:
+    try:
+        with passing(model, mode):
+            return fx.symbolic_trace(model)
+    except Exception as error:
+        raise ConfigError(
+            f"{type(model).__name__}.forward cannot be read as a graph ({_where(error)}"
+            f"{first_line(error)}); take branches on values out of it, or put them into a "
+            "module of their own."
+        ) from error
+
+
+def _images(model: nn.Module, size: tuple[int, int, int]) -> torch.Tensor:
+    return torch.rand(PASSED, *size).to(next(model.parameters()))
+
+
+def _shapes(traced: fx.GraphModule, images: torch.Tensor) -> tuple[Any, dict[fx.Node, Shape]]:
+    """Return a graph's output for images, and the shape of each node for one image.
+
+    The shape is that of the first of several tensors, or of the whole for pieces. `ShapeProp` of
+    torch.fx handles neither, and prints where a pass fails.
+    """
+    shapes: dict[fx.Node, Shape] = {}
+
+    def keep(node: fx.Node, out: Any) -> None:
+        first = out[0] if isinstance(out, tuple) and out else out
+        if node.target in op_types.DIVISIONS and node.all_input_nodes[0] in shapes:
+            shapes[node] = shapes[node.all_input_nodes[0]]
+        elif isinstance(first, torch.Tensor):
+            shapes[node] = tuple(first.shape[1:])
+
+    return run_graph(traced, images, keep), shapes
+
+
+def _layers(traced: fx.GraphModule, shapes: dict[fx.Node, Shape]) -> tuple[Layer, ...]:
+    uses = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
+    names: dict[fx.Node, str] = {}
+    layers = []
+    for node in traced.graph.nodes:
+        if node.op == "placeholder":
+            names[node] = "input"
+        elif node.op != "output" and (layer := _layer(node, traced, shapes, names, uses)):
+            names[node] = layer.name
+            layers.append(layer)
+        elif inputs := [names[given] for given in node.all_input_nodes if given in names]:
+            # An operation without effect takes the name of its input.
+            names[node] = inputs[0]
+    return tuple(layers)
+
+
+def _layer(
+    node: fx.Node,
+    traced: fx.GraphModule,
+    shapes: dict[fx.Node, Shape],
+    names: dict[fx.Node, str],
+    uses: Mapping[str, int],
+) -> Layer | None:
+    """Return the layer of one node; None if it only forwards values or reads sizes."""
+    inputs = tuple(given for given in node.all_input_nodes if given in names and given in shapes)
+    if node not in shapes or node.op == "get_attr" or not inputs:
+        return None
+    module = traced.get_submodule(str(node.target)) if node.op == "call_module" else None
+    # Selecting positions (a class token) is an operation; selecting one of several results is not.
+    same = node.target is operator.getitem and shapes[node] == shapes[inputs[0]]
+    if same or isinstance(module, nn.Identity) or node.target in op_types.BOOKKEEPING:
+        return None
+    name = str(node.target) if module is not None else node.name
+    repeated = uses.get(name, 0) > 1
+    if repeated:
+        name = f"{name} ({node.name})"
+    own: dict[str, Any] = {
+        "node": node,
+        "module": module,
+        "name": name,
+        "detail": _words(node, module),
+        "inputs": tuple(dict.fromkeys(names[given] for given in inputs)),
+        "input_shape": shapes[inputs[0]],
+        "output_shape": shapes[node],
+        "parameters": sum(p.numel() for p in module.parameters()) if module is not None else 0,
+    }
+    if not isinstance(module, nn.Conv2d | nn.Linear):
+        return _plain(type(module) if module is not None else node.target, node, own, names)
+    if repeated and own["parameters"]:
+        why = f"{node.target} runs more than once, and its gradient is the sum of all its uses."
+        return Layer(kind="other", unreadable=why, **own)
+    if "weight" not in module._parameters:
+        why = f"{name} computes its weight from other parameters, whose gradients are shared."
+        return Layer(kind="other", unreadable=why, **own)
+    own["weights"] = module.weight.numel()
+    return _convolution(module, own) if isinstance(module, nn.Conv2d) else _linear(module, own)
+
+
+def _convolution(module: nn.Conv2d, own: dict[str, Any]) -> Layer:
+    why = ""
+    if any(step != 1 for step in module.dilation):
+        why = f"{own['name']} is dilated, and its taps lie apart; use dilation 1."
+    elif isinstance(module.padding, str):
+        why = f"{own['name']} has padding '{module.padding}'; write the padding as a number."
+    elif module.padding_mode not in ("zeros", "replicate"):
+        why = f"{own['name']} pads by '{module.padding_mode}'; use zeros or replicate."
+    if why:
+        return Layer(kind="conv", unreadable=why, **own)
+    kernel, stride, padding = map(_pair, (module.kernel_size, module.stride, module.padding))
+    filters = module.out_channels // module.groups
+    channels, size = module.in_channels // module.groups, own["input_shape"][1:]
+    shape = ConvShape(channels, filters, kernel, stride, padding, size)
+    return Layer(kind="conv", shape=shape, groups=module.groups, **own)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    first, second = value if isinstance(value, tuple) else (value, value)
+    return int(first), int(second)
+
+
+def _linear(module: nn.Linear, own: dict[str, Any]) -> Layer:
+    places = prod(own["input_shape"][:-1])
+    if places == 1:
+        return Layer(kind="linear", **own)
+    shape = ConvShape(module.in_features, module.out_features, (1, 1), (1, 1), (0, 0), (places, 1))
+    return Layer(kind="linear", shape=shape, **own)
+
+
+def _plain(what: Any, node: fx.Node, own: dict[str, Any], names: Mapping[fx.Node, str]) -> Layer:
+    """Layer that is neither convolutional nor fully connected."""
+    several = len(own["inputs"]) > 1
+    if what in op_types.KINDS:
+        kind = op_types.KINDS[what]
+    elif what in op_types.ADDITIONS:
+        kind = "add" if several else "offset"
+    elif what in op_types.DIFFERENCES and several:
+        kind = "add"
+    elif _is_affine(what, node, names):
+        kind = "affine"
+    elif what in (torch.cat, torch.concat):
+        kind = "concat"
+    elif what in op_types.LOG_SOFTMAX and all(user.op == "output" for user in node.users):
+        kind = "log_softmax"
+    else:
+        return Layer(kind="other", unreadable=_why_unreadable(what, node, own), **own)
+    return Layer(kind=kind, **own)
+
+
+def _is_affine(what: Any, node: fx.Node, names: Mapping[fx.Node, str]) -> bool:
+    """True if a node is a·x + b with a and b independent of the image."""
+    if what in op_types.NEGATIONS:
+        return True
+    divides = what in op_types.QUOTIENTS
+    if not (divides or what in (*op_types.DIFFERENCES, *op_types.PRODUCTS)) or len(node.args) < 2:
+        return False
+    first, second = (isinstance(given, fx.Node) and given in names for given in node.args[:2])
+    return first != second and (first or not divides)
+
+
+def _why_unreadable(what: Any, node: fx.Node, own: dict[str, Any]) -> str:
+    if what is nn.MultiheadAttention:
+        return (
+            f"{own['name']} is attention: it multiplies values made of its input with each other, "
+            "which no linear system describes."
+        )
+    called = f"{own['name']} ({getattr(what, '__name__', what)})"
+    if own["parameters"]:
+        return f"{called} is no convolution of two dimensions and not fully connected."
+    if what in op_types.LOG_SOFTMAX:
+        return f"{called} is not the last step, where it would belong to the loss."
+    step = "layer" if node.op == "call_module" else "step"
+    return f"{called} is a {step} that this reader has no linear system for."
+
+
+def _words(node: fx.Node, module: nn.Module | None) -> str:
+    if module is None:
+        return str(getattr(node.target, "__name__", node.target))
+    first = str(module).splitlines()[0]
+    return first if first.endswith(")") else type(module).__name__
+
+
+def _where(error: Exception) -> str:
+    """File and line in the network's own code that an error came from, if any."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if "/torch/" not in f.filename and "gradleak" not in f.filename]
+    return f"line {own[-1].lineno} of {own[-1].filename.rsplit('/', 1)[-1]}: " if own else ""

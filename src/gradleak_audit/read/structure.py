@@ -1,0 +1,238 @@
+"""Structural analysis of leakage by layer: ranks, counts, c(M)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import prod
+from typing import Any, Literal
+
+import numpy as np
+from scipy import linalg
+from torch import nn
+
+from gradleak.analysis.copa_index import behind, index_from_ranks, is_ordinary
+from gradleak.analysis.rank_analysis import LayerCount, analyse, critical
+from gradleak.models.chain import ConvLayer
+from gradleak.operators.behind import Behind
+from gradleak.operators.convolution import Convolution
+from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.gram import normal_matrix
+from gradleak.operators.shape import ConvShape
+from gradleak.operators.structure import rank_bound, structural_rank
+from gradleak.operators.system import LayerSystem
+from gradleak_audit.read.conversion import Converted
+from gradleak_audit.read.counts import counts
+from gradleak_audit.read.fx_graph import Layer, Reading
+from gradleak_audit.result import LayerRow, StructurePart
+
+# Unknowns up to which condition numbers, and ranks below the bound, are computed: some seconds a
+# layer.
+CONDITIONED, RANKED = 3_100, 1_600
+# Eigenvalues of U^T U below this share of the largest, or below n times eps of it, count as 0.
+ROUNDING = 1e-13
+RankKind = Literal["exact", "measured", "at most", ""]
+# Most reliable first.
+KINDS: tuple[RankKind, ...] = ("exact", "measured", "at most")
+# If the following layers are unknown.
+UNKNOWN = Behind(smooth=False)
+COUNTS = ("unknowns", "weights", "outputs", "carried", "virtual", "index")
+# Rank of U, its kind, condition number, and notes.
+Ranks = tuple[int, RankKind, float | None, str]
+
+
+def structure(
+    reading: Reading,
+    converted: Converted | None,
+    why_no_chain: str,
+    deltas: Mapping[str, np.ndarray],
+) -> StructurePart:
+    """Analyse every layer with parameters, and every unreadable layer.
+
+    `deltas` are dJ/dZ of readable layers for a sample image.
+    """
+    counted = _counted(reading, converted)
+    worst = critical(tuple(counted.values())) if counted else None
+    follows = _behind(converted)
+    layers = []
+    for layer in reading.layers:
+        if layer.parameters or layer.unreadable:
+            delta, after = deltas.get(layer.name), follows.get(layer.name, UNKNOWN)
+            ranks = _ranks(layer, delta, after) if layer.is_linear else None
+            layers.append(_row(layer, counted.get(layer.name), ranks, worst))
+    value, kind, note = security(converted, why_no_chain, layers)
+    return StructurePart(
+        layers=tuple(layers),
+        index=worst.index if worst else None,
+        critical=worst.layer if worst else "",
+        security=value,
+        security_kind=kind,
+        security_note=note,
+        chain=why_no_chain,
+    )
+
+
+def security(
+    converted: Converted | None, why_no_chain: str, layers: Sequence[LayerRow]
+) -> tuple[float | None, str, str]:
+    """Return c(M), how its ranks are known, and why it is undefined if it is (COPA eq. 8)."""
+    if converted is None:
+        return None, "", f"c(M) is of a chain: {why_no_chain}"
+    chain = converted.chain
+    if not chain.convolutions:
+        return None, "", "c(M) is a sum over convolutions, and there are none."
+    if not (chain.is_sequential and chain.is_plain):
+        return None, "", "c(M) is of chains without skips, norms and pools."
+    rows = {row.layer: row for row in layers}
+    found = [rows[name] for name in _behind(converted)]
+    value = index_from_ranks(chain, (row.rank or 0 for row in found))
+    kinds = [KINDS.index(row.rank_kind) for row in found]
+    return value, KINDS[max(kinds)], ""
+
+
+def _behind(converted: Converted | None) -> dict[str, Behind]:
+    """Layers behind each convolution of a chain, by module name."""
+    if converted is None:
+        return {}
+    chain = converted.chain
+    named = zip(converted.layers, chain.layers, strict=True)
+    return {name: behind(chain, layer) for name, layer in named if isinstance(layer, ConvLayer)}
+
+
+def _counted(reading: Reading, converted: Converted | None) -> dict[str, LayerCount]:
+    """Counts by layer name; those of R-GAP's analysis for chains."""
+    if converted is None:
+        return {row.layer: row for row in counts(reading)}
+    rows = zip(converted.layers, analyse(converted.chain), strict=True)
+    return {name: replace(row, layer=name) for name, row in rows}
+
+
+def _row(
+    layer: Layer, count: LayerCount | None, ranks: Ranks | None, worst: LayerCount | None
+) -> LayerRow:
+    own: dict[str, Any] = dict.fromkeys((*COUNTS, "own_unknowns", "rank", "free", "condition"))
+    own |= {"rank_kind": "", "critical": False, "note": layer.unreadable}
+    if ranks is not None:
+        own["rank"], own["rank_kind"], own["condition"], note = ranks
+        more = count.note if count else "counted with the layer that its skip ends at"
+        own["note"] = "; ".join(part for part in (note, more) if part)
+        own["own_unknowns"], own["weights"] = prod(layer.input_shape), layer.weights
+        own["free"] = own["own_unknowns"] - own["rank"]
+        if count is not None:
+            own |= {key: getattr(count, key) for key in COUNTS} | {"critical": count is worst}
+    return LayerRow(
+        layer=layer.name,
+        kind=layer.kind,
+        detail=layer.detail,
+        input=layer.input_shape,
+        output=layer.output_shape,
+        parameters=layer.parameters,
+        readable=not layer.unreadable,
+        **own,
+    )
+
+
+def _ranks(layer: Layer, delta: np.ndarray | None, follows: Behind) -> Ranks:
+    unknowns = prod(layer.input_shape)
+    if layer.shape is None and delta is not None and not delta.any():
+        bound = min(unknowns, layer.weights // unknowns)
+        return bound, "at most", None, "its dJ/dZ is 0: its gradient tells nothing of its input"
+    if layer.shape is None:
+        # dJ/dW = δ xᵀ gives x wherever δ is not 0 (COPA eq. 9, 10).
+        return unknowns, "exact", None, "its gradient gives its input directly"
+    found = structural_rank(layer.shape, follows)
+    kind: RankKind = "exact" if found.exact else "at most"
+    if delta is None or layer.groups > 1:
+        why = f"{layer.groups} groups, each counted" if delta is not None else "dJ/dZ is not known"
+        return layer.groups * found.bound, kind, None, f"{why}; no condition number"
+    return _measured(layer.shape, *_as_convolution(layer, delta, layer.shape), follows)
+
+
+def _measured(shape: ConvShape, weight: np.ndarray, delta: np.ndarray, follows: Behind) -> Ranks:
+    """Ranks for these weights and this dJ/dZ, as far as they are computed.
+
+    The bound is confirmed by its last eigenvalue of U^T U above rounding, or by the rank.
+    """
+    found, gradient = structural_rank(shape, follows), GradientConstraint(delta, shape)
+    rank = min(found.bound, rank_bound(shape, gradient.seen))
+    proved = found.exact and is_ordinary(weight, gradient.delta, follows.seen(shape))
+    kind: RankKind = "exact" if proved else "at most"
+    notes = _zeros(weight, gradient.delta)
+    met = without_gaps(shape)
+    # VGG-16 at 224x224 would take 30 GB.
+    if met.unknowns > CONDITIONED:
+        notes.append(f"no condition number above {CONDITIONED} unknowns")
+        return rank, kind, None, "; ".join(notes)
+    # Without a proof that the bound is likely, another large matrix would rarely confirm it.
+    if met.unknowns > RANKED and found.domain is None:
+        notes.append("no condition number: the rank is only bounded")
+        return rank, kind, None, "; ".join(notes)
+    system = LayerSystem(Convolution(weight, met), GradientConstraint(delta, met))
+    condition = _condition(system, rank)
+    if condition is None and met.unknowns <= RANKED:
+        measured = system.rank
+        if measured < rank or kind != "exact":
+            kind = "measured"
+        if measured < rank:
+            rank, condition = measured, _condition(system, measured)
+    elif condition is not None and kind == "at most":
+        kind = "measured"
+    if condition is None:
+        why = "the smallest singular value is lost in rounding" if rank else "U is 0"
+        why = "the rank is only bounded" if kind == "at most" else why
+        notes.append(f"no condition number: {why}")
+    return rank, kind, condition, "; ".join(notes)
+
+
+def _zeros(weight: np.ndarray, delta: np.ndarray) -> list[str]:
+    """Report filters with zero weight or dJ/dZ, and positions with zero dJ/dZ."""
+    notes = []
+    if not (delta.any(axis=1).all() and weight.any(axis=(1, 2, 3)).all()):
+        notes.append("a filter or its dJ/dZ is 0")
+    unseen = int(np.sum(~delta.any(axis=0)))
+    if 0 < unseen < delta.shape[1]:
+        notes.append(f"dJ/dZ is 0 at {unseen} of {delta.shape[1]} positions")
+    return notes
+
+
+def without_gaps(shape: ConvShape) -> ConvShape:
+    """Crop pixels that no window covers, along axes without padding.
+
+    Their columns of U are 0, so rank and non-zero singular values of U, weight, dJ/dZ and output
+    are unchanged. A 1x1 convolution with stride 2 covers one pixel of four.
+    """
+    strides, sizes = [], []
+    for axis in shape.axes:
+        stride = axis.stride if axis.padding else min(axis.stride, axis.kernel)
+        met = (axis.positions - 1) * stride + axis.kernel
+        strides.append(stride)
+        sizes.append(axis.size if axis.padding else met)
+    return replace(shape, stride=(strides[0], strides[1]), size=(sizes[0], sizes[1]))
+
+
+def _condition(system: LayerSystem, rank: int) -> float | None:
+    """Ratio of the largest to the `rank`-th singular value of U, from U^T U; None within rounding.
+
+    `LayerSystem.condition` is more accurate, but ten times slower.
+    """
+    if not rank:
+        return None
+    values = linalg.eigvalsh(
+        normal_matrix(system.convolution, system.gradient), overwrite_a=True, check_finite=False
+    )
+    least = values[len(values) - rank]
+    rounding = max(ROUNDING, len(values) * np.finfo(float).eps) * values[-1]
+    return float(np.sqrt(values[-1] / least)) if least > rounding else None
+
+
+def _as_convolution(
+    layer: Layer, delta: np.ndarray, shape: ConvShape
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return weight (O, C, kh, kw) and dJ/dZ (O, height, width) of a layer."""
+    own = layer.module
+    assert isinstance(own, nn.Conv2d | nn.Linear)
+    weight = own.weight.detach().double().cpu().numpy()
+    if isinstance(own, nn.Linear):
+        # Positions of a fully connected layer are those of a 1x1 convolution.
+        weight, delta = weight[:, :, None, None], delta.reshape(-1, delta.shape[-1]).T
+    return weight, delta.reshape(shape.filters, *shape.output)

@@ -1,0 +1,1 @@
+"""Verdict, report page and files of an audit."""

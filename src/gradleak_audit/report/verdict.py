@@ -1,0 +1,204 @@
+"""Verdict of an audit: grade, sentences, and ranking of changes.
+
+The sentences are in ``workflow/report/verdict.j2``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from scipy.special import betainc
+
+from gradleak.reporting import pages
+from gradleak_audit.attack import scoring
+from gradleak_audit.attack.attack_suite import AGAINST, HONEST, MASKED, UNLOCK
+from gradleak_audit.attack.trials import Best
+from gradleak_audit.read.layer_names import spoken
+from gradleak_audit.result import (
+    NONE,
+    AttackPart,
+    Case,
+    Change,
+    Grade,
+    Run,
+    Setting,
+    StructurePart,
+    Verdict,
+    Worst,
+)
+
+TEMPLATE = "verdict.j2"
+# Significance level for matches over all attacks.
+SIGNIFICANT = 0.05
+# Architectural changes.
+ALTERED = ("lock", "cut", "fewer", "strided")
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Facts the verdict needs besides cases."""
+
+    setting: Setting
+    structure: StructurePart
+    # Number of images in the pool that a class-consistent reconstruction can show: all of them if
+    # the weights do not encode classes.
+    rivals: int
+    fresh: bool  # whether seeds initialize the weights, rather than the attacks' noise
+    stand_in: bool  # whether the images replace the user's
+    notes: tuple[str, ...] = ()  # further limits, sentences
+
+
+def verdict(
+    cases: Sequence[Case],
+    attacks: Sequence[AttackPart],
+    changes: Sequence[Change],
+    best: Best,
+    facts: Facts,
+) -> Verdict:
+    """Put the result into words.
+
+    `cases` has all changes and both chapters; `best` has the best reconstructions on the unchanged
+    network by an honest server.
+    """
+    parts = {part.id: part for part in attacks}
+    honest = {part.id for part in attacks if part.chapter == HONEST}
+    plain = [
+        case for case in cases if case.change == NONE and case.attack in honest and case.attempted
+    ]
+    chance = [p_value(case, facts) for case in plain]
+    read = {run.image for case in plain for run in case.runs if run.readable}
+    by_luck = min(1.0, len(plain) * min(chance, default=1.0))
+    grade: Grade = "leaks" if read else "partly" if by_luck < SIGNIFICANT else "not shown"
+    order = ranking(changes)
+    first = next((change for change in changes if change.id in order[:1]), None)
+    mkor = [run for case in cases if case.attack not in honest for run in case.runs]
+    words = pages.template(TEMPLATE).make_module(
+        {
+            **vars(facts),
+            **_fallen(cases, plain, attacks, changes),
+            "parts": parts,
+            "plain": plain,
+            "grade": grade,
+            "by_luck": by_luck,
+            "answered": any(case.ok for case in plain),
+            "read": len(read),
+            "readers": sum(case.readable > 0 for case in plain),
+            "matched": len({image for case in plain for image in matched(case.runs)}),
+            "most_matched": len(matched(plain[chance.index(min(chance))].runs)) if plain else 0,
+            "tried": [
+                change for change in changes if change.id != NONE and change.leak is not None
+            ],
+            "unchanged": next((change for change in changes if change.id == NONE), None),
+            "first": first,
+            "lost": first and _lost(first),
+            "mkor": mkor,
+            "mkor_images": len({run.image for run in mkor}),
+            "mkor_read": len({run.image for run in mkor if run.readable}),
+            "refused": next((part for part in attacks if part.id not in honest), None),
+            "runs": sum(case.attempted for case in plain),
+            "lost_runs": sum(case.attempted - case.ok for case in plain),
+            "scoring": scoring,
+            "spoken": spoken,
+        }
+    )
+
+    def lines(name: str) -> tuple[str, ...]:
+        text: str = getattr(words, name)()
+        return tuple(" ".join(line.split()) for line in text.split("\n") if line.strip())
+
+    return Verdict(
+        grade=grade,
+        sentence=" ".join(lines("sentence")),
+        advice=" ".join(lines("advice")),
+        malicious=" ".join(lines("malicious")),
+        rests_on=lines("rests_on"),
+        limits=lines("limits"),
+        worst=_worst(best),
+        ranking=order,
+    )
+
+
+def p_value(case: Case, facts: Facts) -> float:
+    """Probability that chance alone matches as many gradients: P(X ≥ k), X ~ Bin(n, p).
+
+    A gradient is matched if the reconstruction under any seed is, so p = seeds · reconstructions ·
+    K / P (a union bound) with K images in a batch, K reconstructions, and P images to choose from;
+    only those of the same class if the weights may encode classes. All images under attack are
+    among the P, so that a constant reconstruction matches at most one.
+    """
+    n, k, batch = facts.setting.count, len(matched(case.runs)), facts.setting.batches[0]
+    p = min(1.0, facts.setting.seeds * batch * batch / facts.rivals)
+    if k == 0 or p >= 1.0:
+        return 1.0
+    return float(betainc(k, n - k + 1, p))
+
+
+def matched(runs: Sequence[Run]) -> set[int]:
+    """Batches matched under some seed."""
+    return {run.image for run in runs if run.matched}
+
+
+def ranking(changes: Sequence[Change]) -> tuple[str, ...]:
+    """Changes that were shown to help, by remaining leak, then by price; best first."""
+
+    def key(change: Change) -> tuple[float, float, float, float, float]:
+        price = change.price
+        work = 1.0 if price is None else price.multiply_adds
+        size = 1.0 if price is None else price.parameters
+        assert change.leak is not None
+        # Below a tenth of SSIM, prices decide.
+        near = 0.0 if change.ssim is None else round(change.ssim, 1)
+        return change.leak, near, _lost(change) or 0.0, work, size
+
+    helpful = [change for change in changes if change.effect == "helps"]
+    return tuple(change.id for change in sorted(helpful, key=key))
+
+
+def _lost(change: Change) -> float | None:
+    """Accuracy lost through a change; None if it was not measured."""
+    price = change.price
+    if price is None or price.accuracy is None or price.baseline is None:
+        return None
+    return price.baseline - price.accuracy
+
+
+def _fallen(
+    cases: Sequence[Case],
+    plain: Sequence[Case],
+    attacks: Sequence[AttackPart],
+    changes: Sequence[Change],
+) -> dict[str, Any]:
+    """Attacks that were not run: on the unchanged network, and under changes."""
+    short = {part.id: part.title.split(",")[0] for part in attacks}
+    untried: dict[str, list[str]] = {}
+    for part in attacks:
+        if part.reason and part.chapter == HONEST and part.id not in (UNLOCK, MASKED):
+            untried.setdefault(part.reason, []).append(short[part.id])
+    allowed, fewer, unanswered = {case.attack for case in plain}, [], []
+    for change in changes:
+        own = [case for case in cases if case.change == change.id and not case.attempted]
+        gone = {case.attack for case in own} & allowed
+        if gone and change.leak is not None:
+            fewer.append((change.title, [short[part.id] for part in attacks if part.id in gone]))
+        unanswered += [
+            # It targets this change, but does not apply to this network.
+            (change.title, short[case.attack], case.runs[0].reason)
+            for case in own
+            if case.attack == AGAINST.get(change.kind) and case.runs
+        ]
+    altered = any(change.kind in ALTERED and change.leak is not None for change in changes)
+    return {"untried": untried, "fewer": fewer, "unanswered": unanswered, "altered": altered}
+
+
+def _worst(best: Best) -> Worst | None:
+    found = [
+        (score, attack, image, draw)
+        for attack, own in best.answers.items()
+        for image, (score, draw) in own.items()
+    ]
+    if not found:
+        return None
+    score, attack, image, draw = max(found, key=lambda one: one[0].rank)
+    return Worst(attack=attack, image=image, seed=draw, psnr=score.psnr, ssim=score.ssim)

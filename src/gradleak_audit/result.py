@@ -1,0 +1,242 @@
+"""JSON format of an audit's findings, read by the page and by continuous integration."""
+
+from __future__ import annotations
+
+import json
+from math import inf
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+VERSION = 1
+# Id of the unchanged network among the changes.
+NONE = "none"
+Chapter = Literal["honest server", "malicious server"]
+Grade = Literal["leaks", "partly", "not shown"]
+Effect = Literal["", "helps", "worse", "no difference shown", "inconclusive"]
+ChangeKind = Literal["none", "noise", "clip", "soteria", "lock", "cut", "fewer", "strided", "batch"]
+
+
+def doc(text: str) -> Any:
+    """Return a field with this description in the schema."""
+    return Field(description=text)
+
+
+class Part(BaseModel):
+    """Base of all parts: closed and frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Network(Part):
+    """The network under audit."""
+
+    source: str = doc("Where the network comes from, in words.")
+    kind: str = doc("Name of its class.")
+    input: tuple[int, int, int] = doc("(C, H, W) of one image.")
+    classes: int = doc("Outputs for one image.")
+    parameters: int = doc("All its parameters.")
+    multiply_adds: int = doc("Of one image's forward pass through readable layers.")
+    weights: str = doc("Where the weights come from, in words.")
+
+
+class Setting(Part):
+    """Experimental setting: images and their source, seeds, batch sizes, loss, mode, scale."""
+
+    loss: str = doc("The loss whose gradient is shared.")
+    mode: Literal["training", "evaluation"] = doc("How norms and dropout run in the client's pass.")
+    images: str = doc("Where the images under attack come from, in words.")
+    count: int = doc("How many gradients were attacked for each draw and batch size.")
+    gallery: int = doc("Other images that an answer's own must be nearer than to count as matched.")
+    seeds: int = doc("Draws of weights, or of the search where weights are given.")
+    batches: tuple[int, ...] = doc("Batch sizes that were tried.")
+    scale: str = doc("Amounts of the attacks: a scale of config.yaml.")
+
+
+class LayerRow(Part):
+    """A row of the table of layers."""
+
+    layer: str = doc("Path of its module, or the name that torch.fx gave the step.")
+    kind: str = doc("Sort of step, as of `gradleak_audit.read.fx_graph.Layer`.")
+    detail: str = doc("The step as PyTorch prints it.")
+    input: tuple[int, ...] = doc("Shape of its input for one image.")
+    output: tuple[int, ...] = doc("Shape of its output for one image.")
+    parameters: int = doc("All parameters of the layer.")
+    unknowns: int | None = doc("|x| with what is carried past it; null where nothing is counted.")
+    own_unknowns: int | None = doc("|x| of the layer alone: columns of U.")
+    weights: int | None = doc("|W|: numbers in its weight.")
+    outputs: int | None = doc("|z| with what is carried on behind it.")
+    carried: int | None = doc("How many of `unknowns` are carried past the layer.")
+    virtual: int | None = doc("|V|: constraints that earlier layers leave over.")
+    index: int | None = doc("RA-i = |x| − |W| − |z| − |V|.")
+    rank: int | None = doc("rank U, or a bound of it.")
+    rank_kind: str = doc("How it is known: exact, measured, at most; empty where there is none.")
+    free: int | None = doc("Unknowns that U leaves free, at least: own_unknowns − rank.")
+    condition: float | None = doc("Condition number of U; null where it was not computed.")
+    critical: bool = doc("Whether its RA-i is the network's.")
+    readable: bool = doc("Whether a linear system describes it, or none is needed.")
+    note: str = doc("What the row leaves out; of an unreadable layer why it is one.")
+
+
+class StructurePart(Part):
+    """Counts and ranks of layers."""
+
+    layers: tuple[LayerRow, ...] = doc("Layers with parameters, and unreadable ones, as they run.")
+    index: int | None = doc("RA-i, the largest of its layers'; null without a readable layer.")
+    critical: str = doc("Layer of that RA-i; empty without one.")
+    security: float | None = doc("c(M) of COPA, at most 0; null where it is not defined.")
+    security_kind: str = doc("How the least sure of its ranks is known; empty if not defined.")
+    security_note: str = doc("Why c(M) is not defined.")
+    chain: str = doc("Why closed forms cannot walk the network as a chain; empty if they can.")
+
+
+class AttackPart(Part):
+    """An attack, and the reason if it does not apply to the unchanged network."""
+
+    id: str = doc("Its name in `cases` and `changes`.")
+    title: str = doc("Its name in words.")
+    chapter: Chapter = doc("What the server does: sends honest weights, or weights made to leak.")
+    settings: str = doc("Its settings in one line.")
+    reason: str = doc("Why it does not apply to the unchanged network; empty where it does.")
+
+
+class Run(Part):
+    """One reconstruction from one gradient: its images, seed and quality."""
+
+    image: int = doc("Number, from 0, of the batch's first image; of each in MKOR's chapter.")
+    seed: int = doc("Number of the draw, from 0.")
+    status: Literal["ok", "failed", "not_applicable"] = doc("Whether there is an answer.")
+    reason: str = doc("Why there is none.")
+    psnr: float | None = doc("Best over the batch's images, dB; null without an answer.")
+    ssim: float | None = doc("Likewise; null without an answer, or for images below 7x7.")
+    matched: bool = doc("Whether the answer is nearer to an image of its batch than to any other.")
+    readable: bool = doc("Whether it passes the threshold.")
+
+    @property
+    def rank(self) -> tuple[bool, float, float]:
+        """Sort key, larger for closer reconstructions: readable first, then by SSIM and PSNR."""
+        return rank(self.readable, self.ssim, self.psnr)
+
+
+def rank(readable: bool, ssim: float | None, psnr: float | None) -> tuple[bool, float, float]:
+    """Sort key of reconstructions; the closest has the largest."""
+    return readable, -1.0 if ssim is None else ssim, -inf if psnr is None else psnr
+
+
+class Spread(Part):
+    """Mean, minimum and maximum over successful runs."""
+
+    mean: float = doc("Mean.")
+    low: float = doc("Least.")
+    high: float = doc("Most.")
+
+
+class Case(Part):
+    """All runs of one attack under one change; failed runs count as unreadable."""
+
+    change: str = doc("Id of the change; that of kind `none` is the network as it is.")
+    attack: str = doc("Id of the attack.")
+    batch: int = doc("Images that share a gradient.")
+    attempted: int = doc("Runs, failed ones too; 0 where the attack does not apply.")
+    ok: int = doc("Runs that gave an answer.")
+    readable: int = doc("Runs whose answer is readable.")
+    matched: int = doc("Runs whose answer is matched.")
+    psnr: Spread | None = doc("PSNR of the runs that are ok, dB; null where none is.")
+    ssim: Spread | None = doc("SSIM of the runs that are ok; null where none has one.")
+    runs: tuple[Run, ...] = doc("Every run.")
+
+
+class Price(Part):
+    """Costs of a change relative to the unchanged network."""
+
+    parameters: float = doc("Ratio to those of the unchanged network.")
+    multiply_adds: float = doc("Ratio to those of the unchanged network.")
+    seconds: float | None = doc("Ratio of times of a client's step, which vary; null if not taken.")
+    accuracy: float | None = doc("Test accuracy after a short training; null if there was none.")
+    baseline: float | None = doc("The same of the unchanged network.")
+    note: str = doc("What the prices leave out, and why.")
+
+
+class Change(Part):
+    """A defence or architectural change, and its effect."""
+
+    id: str = doc("Its name in `cases` and `ranking`.")
+    title: str = doc("Its name in words.")
+    kind: ChangeKind = doc("`none` is the network as it is.")
+    reason: str = doc("Why it was not tried; empty where it was.")
+    leak: float | None = doc("Share of gradients that an honest server reads; null if unknown.")
+    read: int = doc("Gradients of which any attack read a picture in any draw.")
+    gradients: int = doc("Gradients under attack; 0 if not tried.")
+    ssim: float | None = doc("Highest mean SSIM of an honest server's attack; null without any.")
+    attack: str = doc("Id of the attack that read most gradients; empty if not tried.")
+    effect: Effect = doc("What it did to the leak; empty if not tried, or for no change.")
+    p: float | None = doc("Probability of such a difference by chance, of sign tests.")
+    note: str = doc("What it did to the gradient, where that is not plain from its title.")
+    price: Price | None = doc("What it costs; null where that is not known.")
+
+
+class Worst(Part):
+    """The reconstruction closest to its original, on the unchanged network by an honest server."""
+
+    attack: str = doc("Id of the attack.")
+    image: int = doc("Number of the image, from 0.")
+    seed: int = doc("Number of the draw, from 0.")
+    psnr: float = doc("Of the answer, dB.")
+    ssim: float | None = doc("Of the answer; null for images below 7x7.")
+
+
+class Verdict(Part):
+    """The verdict in words, its basis and its limits."""
+
+    grade: Grade = doc("leaks, partly (none readable, but matched beyond chance) or not shown.")
+    sentence: str = doc("The answer for a person outside the field, on honest servers.")
+    advice: str = doc("Which change helped most, and at what price.")
+    malicious: str = doc("The same on a server that sends weights of its own.")
+    rests_on: tuple[str, ...] = doc("What was tried, and on how much.")
+    limits: tuple[str, ...] = doc("What the answer does not say.")
+    worst: Worst | None = doc("The answer nearest to its original; null where there is none.")
+    ranking: tuple[str, ...] = doc("Ids of changes that were shown to help, the best first.")
+
+
+class Audit(Part):
+    """All findings of an audit."""
+
+    version: Literal[1] = doc("Of this format.")
+    name: str = doc("Name of the entry of `audit:` in config.yaml.")
+    network: Network = doc("What was audited.")
+    setting: Setting = doc("What it was tried on.")
+    structure: StructurePart = doc("What the structure tells, layer by layer.")
+    attacks: tuple[AttackPart, ...] = doc("All attacks, those that do not apply too.")
+    cases: tuple[Case, ...] = doc("What the attacks found.")
+    changes: tuple[Change, ...] = doc("The network as it is, and all changes, tried or not.")
+    verdict: Verdict = doc("The answer in words.")
+
+    @model_validator(mode="after")
+    def _ids_are_known(self) -> Audit:
+        """Check that every id is defined, so that readers need not handle gaps."""
+        attacks = {attack.id for attack in self.attacks}
+        changes = {change.id for change in self.changes}
+        layers = {layer.layer for layer in self.structure.layers}
+        worst = self.verdict.worst
+        named = (
+            ("attack", attacks, [case.attack for case in self.cases]),
+            ("attack", attacks, [change.attack for change in self.changes if change.attack]),
+            ("attack", attacks, [worst.attack] if worst else []),
+            ("change", changes, [case.change for case in self.cases]),
+            ("change", changes, self.verdict.ranking),
+            ("layer", layers, [self.structure.critical] if self.structure.critical else []),
+        )
+        for kind, known, used in named:
+            for name in used:
+                if name not in known:
+                    raise ValueError(f"{kind} {name!r} is named, but not listed")
+        return self
+
+
+def schema() -> dict[str, Any]:
+    """JSON schema of an audit's findings; written by `python -m gradleak_audit.result`."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema"} | Audit.model_json_schema()
+
+
+if __name__ == "__main__":
+    print(json.dumps(schema(), indent=2, ensure_ascii=False))

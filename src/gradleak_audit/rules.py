@@ -1,0 +1,66 @@
+"""Inputs and parameters of the audit's rules, as functions of their wildcards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gradleak.config.audit import DatasetSamples
+from gradleak.pipeline import shared_cache
+from gradleak.pipeline.inputs import Settings, plain
+from gradleak.pipeline.paths import Paths
+from gradleak.settings import registry
+
+# Attacks, defences and servers are found by name, so that no import tells of their code.
+METHODS = sorted(
+    module
+    for folder in ("attacks", "defences", "servers")
+    for module in registry.modules(folder).values()
+)
+
+
+def _there(path: str | None) -> list[str]:
+    """A user's file as an input; where it is missing, the script says what to do."""
+    return [path] if path and Path(path).is_file() else []
+
+
+class Audits:
+    """The entries of `audit`."""
+
+    def __init__(self, paths: Paths) -> None:
+        self.paths, self.entries = paths, paths.config.audit
+        # Those with something to pass.
+        self.gated = [n for n, e in self.entries.items() if e.limit is not None or e.baseline]
+
+    def files(self, wildcards: Any) -> dict[str, list[str]]:
+        """Files that an audit reads: the network's, its weights, its images."""
+        entry = self.entries[wildcards.audit]
+        dataset = []
+        if isinstance(entry.samples, DatasetSamples):
+            dataset = [self.paths.dataset(entry.samples.dataset, entry.samples.split)]
+        return {
+            "network": _there(getattr(entry.network, "file", None)),
+            "weights": _there(entry.weights),
+            "dataset": dataset,
+        }
+
+    def settings(self, wildcards: Any) -> Settings:
+        """Entry of `audit`, less what decides whether it passes."""
+        entry = plain(self.paths.config, "audit", wildcards.audit)
+        return {key: value for key, value in entry.items() if key not in ("limit", "baseline")}
+
+    def listing(self, wildcards: Any) -> str | None:
+        """Stand-in for a folder of the user's own images: Snakemake cannot hash a folder."""
+        return shared_cache.listing(getattr(self.entries[wildcards.audit].samples, "folder", None))
+
+    def baseline_file(self, wildcards: Any) -> list[str]:
+        """Earlier result that an audit is held against."""
+        return _there(self.entries[wildcards.audit].baseline)
+
+    def limit(self, wildcards: Any) -> float | None:
+        """Largest share of readable images that passes."""
+        return self.entries[wildcards.audit].limit
+
+    def baseline(self, wildcards: Any) -> str | None:
+        """Path of the earlier result, which the gate names."""
+        return self.entries[wildcards.audit].baseline

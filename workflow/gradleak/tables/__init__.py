@@ -1,1 +1,0 @@
-"""Tables that need more than a claims file, such as the index of networks."""
