@@ -45,12 +45,12 @@ def expected(config: Config, path: str) -> Expected | None:
         return None
     kind, names = parts[0], parts[2:]
     if kind == "targets":
-        return Expected(_paper(names[0]), kind, _pixels(config, names[0]))
+        return Expected(_paper(config, names[0]), kind, _pixels(config, names[0]))
     if kind in ("models", "servers", "training"):
         draws = 1 if kind == "training" else _draws(config, names[-1])
         # One kind of server may send networks of several papers.
         whose = names[-1] if kind == "servers" else names[0]
-        return Expected(_paper(whose), kind, SINGLE * draws * parameters(config, names[-1]))
+        return Expected(_paper(config, whose), kind, SINGLE * draws * parameters(config, names[-1]))
     if kind not in ("gradients", "reconstructions"):
         return None
     entry = config.experiments[names[0]]
@@ -61,10 +61,10 @@ def expected(config: Config, path: str) -> Expected | None:
     return Expected(entry.paper, kind, _reconstruction(config, entry, names[1], names[3]))
 
 
-def _paper(name: str) -> str:
+def _paper(config: Config, name: str) -> str:
     """Paper from the first word of an id; ids of COPA's networks have no such word."""
     first = name.partition("_")[0]
-    return first if first in ("rgap", "fedkl", "mkor") else "copa"
+    return first if first in config.papers else "copa"
 
 
 def _draws(config: Config, model: str) -> int:

@@ -6,9 +6,9 @@ from gradleak.pipeline.run_output import ending
 
 CLAIMED = "results/claims.csv"
 # Settings files beside config.yaml.
-INCLUDED = [str(yaml_checks.place(name)) for name in CONFIG.include]
+INCLUDED = {name: str(path) for name, path in yaml_checks.included(CONFIG.include).items()}
 PICTURES = [path.replace(".pdf", ".png") for path in FIGURES]
-CLAIMS = sorted(claims_of(paper) for paper in gradleak_config.PAPERS)
+CLAIMS = sorted(claims_of(paper) for paper in CONFIG.papers)
 for path in CLAIMS:
     if not Path(path).is_file():
         raise WorkflowError(
@@ -103,7 +103,7 @@ rule provenance:
     input:
         results=[*FIGURES, *PICTURES, *TABLES, CLAIMED],
         config=beside_snakefile("config.yaml"),
-        included=INCLUDED,
+        included=list(INCLUDED.values()),
         lock=beside_snakefile("requirements.lock"),
     output:
         "results/provenance.json",
@@ -133,7 +133,7 @@ rule archive:
         provenance="results/provenance.json",
         results=[*FIGURES, *PICTURES, *TABLES, CLAIMED],
         config=beside_snakefile("config.yaml"),
-        included=INCLUDED,
+        included=list(INCLUDED.values()),
         lock=beside_snakefile("requirements.lock"),
         claims=[*CLAIMS, *EXPLANATIONS],
     output:
@@ -147,7 +147,7 @@ rule archive:
         mem_mb=1000,
         runtime=10,
     params:
-        included=CONFIG.include,
+        included=list(INCLUDED),
         code=code("gradleak.reporting.archive"),
     message:
         "Pack {output}"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -17,8 +17,6 @@ from gradleak.config.yaml_checks import with_included
 from gradleak.errors import ConfigError
 from gradleak.settings.validation_messages import check_known, sentence
 
-# Papers, each with a claims file of its name.
-PAPERS = get_args(Experiment.model_fields["paper"].annotation)
 # Folder of the data sets; overrides config.yaml and is overridden by the command line.
 ROOT_VARIABLE = "GRADLEAK_DATA_ROOT"
 
@@ -111,6 +109,7 @@ def _check_ids(config: Config) -> None:
         check_known(f"groups.{name}", members, config.models)
     for name, experiment in config.experiments.items():
         where = f"experiments.{name}"
+        check_known(f"{where}.paper", [experiment.paper], config.papers)
         check_known(f"{where}.targets", [experiment.targets], config.targets)
         check_known(f"{where}.models", experiment.models, networks)
         check_known(f"{where}.defences", experiment.defences, config.defences)

@@ -225,13 +225,19 @@ class Family(Section):
     activation: ActivationName
 
 
+class Paper(Section):
+    """A paper; papers are listed by year, then by name."""
+
+    year: Annotated[int, Field(ge=1900, le=2200)]
+
+
 class Experiment(Section):
     """Every listed model, defence and attack on one target set.
 
     Only the first `few_seeds` seeds are used where results hardly depend on the seed.
     """
 
-    paper: Literal["copa", "rgap", "fedkl", "mkor"]
+    paper: Identifier
     targets: Identifier
     models: Identifiers
     seeds: Draws
@@ -274,6 +280,7 @@ class Config(Section):
     device: Literal["auto", "cpu", "cuda", "mps"]
     data: Data
     include: list[OwnPath] = Field(default=[])
+    papers: dict[Identifier, Paper]
     scales: dict[Identifier, AmountOrName] = Field(default={})
     targets: dict[Identifier, Targets]
     models: dict[Identifier, Model]

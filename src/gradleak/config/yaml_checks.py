@@ -90,8 +90,8 @@ def with_included(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str
     merged: dict[str, Any] = {}
     files: dict[str, str] = {}
     rest = {key: value for key, value in raw.items() if key != "include"}
-    for name in _listed(raw.get("include", [])):
-        for section, entries in read(place(name)).items():
+    for name, path in included(raw.get("include", [])).items():
+        for section, entries in read(path).items():
             if section in TOP or not isinstance(entries, dict):
                 raise ConfigError(
                     f"{name}: '{section}' is no section of entries; take it out, or put it into "
@@ -113,12 +113,51 @@ def with_included(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str
     return _merged(merged, rest), {key: name for key, name in files.items() if key not in own}
 
 
-def place(name: str) -> Path:
-    """Path of an included file: below the working folder, or else below the source tree's."""
+def included(names: Any) -> dict[str, Path]:
+    """Included files by name; `names` may be patterns such as ``papers/*/paper.yaml``.
+
+    Files of one pattern are in order of the years of their ``papers``, then of their names.
+    """
+    found: dict[str, Path] = {}
+    for name in _listed(names):
+        found |= _matching(name) if "*" in name else {name: _place(name)}
+    return found
+
+
+def _matching(pattern: str) -> dict[str, Path]:
+    """Files of a pattern below the source tree, and those below the working folder before them."""
+    _refuse_outside(pattern)
+    files = {
+        path.relative_to(folder).as_posix(): path
+        for folder in (TREE, Path())
+        for path in folder.glob(pattern)
+    }
+    if not files:
+        raise ConfigError(
+            f"config.yaml: include: {pattern} matches no file; correct it, or take it out."
+        )
+    years = {name: _year(path) for name, path in files.items()}
+    return {name: files[name] for name in sorted(files, key=lambda name: (years[name], name))}
+
+
+def _year(path: Path) -> int:
+    """First year of the papers of a file; 0 if it has none."""
+    papers = read(path).get("papers")
+    entries = papers.values() if isinstance(papers, dict) else ()
+    years = [entry.get("year") for entry in entries if isinstance(entry, dict)]
+    return min((year for year in years if isinstance(year, int)), default=0)
+
+
+def _refuse_outside(name: str) -> None:
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise ConfigError(
             f"config.yaml: include: {name} lies outside; give a path below the working folder."
         )
+
+
+def _place(name: str) -> Path:
+    """Path of an included file: below the working folder, or else below the source tree's."""
+    _refuse_outside(name)
     found = next((path for path in (Path(name), TREE / name) if path.exists()), None)
     if found is None:
         raise ConfigError(

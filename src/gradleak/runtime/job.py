@@ -148,6 +148,6 @@ def _shortage(snakemake: Any) -> str:
     return (
         f"The job {snakemake.rule}{of} ran out of memory: it held up to "
         f"{job_records.peak_mib():.0f} MiB, and {available_mib():.0f} MiB of the machine's are "
-        f"free now; run fewer jobs at once (--cores 1, or --resources mem_mb=... as much as there is), take a smaller "
-        f"scale, or raise the limit that was set."
+        f"free now; run fewer jobs at once (--cores 1, or --resources mem_mb=... as much as "
+        f"there is), take a smaller scale, or raise the limit that was set."
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gradleak.config.loader import PAPERS
+from gradleak.config import yaml_checks
+from gradleak.config.loader import load as load_config
 from gradleak.pipeline.results.schema import NAME, Paper, load
 from gradleak.runtime.provenance import TREE
 
@@ -36,7 +37,8 @@ def with_table(page: str, papers: Iterable[Paper]) -> str:
 
 def main() -> None:
     """Rewrite the page."""
-    papers = [load(TREE / "papers" / paper / NAME) for paper in PAPERS]
+    config = load_config(yaml_checks.read(TREE / "config.yaml"))
+    papers = [load(TREE / "papers" / paper / NAME) for paper in config.papers]
     PAGE.write_text(with_table(PAGE.read_text(encoding="utf-8"), papers), encoding="utf-8")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from typing import Any, TypeVar
 
 from gradleak.errors import ConfigError
@@ -15,6 +16,8 @@ from gradleak.pipeline.results.schema import NAME, Compared, Entry, Loop, Paper
 # Keys of a row or column that the figure reads; others are names for its panels.
 SHOWN = ("name", "group", "below", "original")
 KINDS = ("figures", "tables")
+# Draws a paper's table beside our numbers, from its claims.
+PAPER_TABLE = "gradleak.claims.paper_table"
 
 Files = dict[str, Any]
 Words = dict[str, Any]
@@ -131,14 +134,14 @@ class Writer:
 
     def needs(self) -> Needs:
         """Return files and settings."""
-        # A slow import that few jobs need.
-        from gradleak.pipeline.results.special import SPECIAL
-
         self._check()
         files, words = self._files(), self._words()
-        special = SPECIAL.get(self.entry.make)
-        if special is not None:
-            files, words = special(self, files, words)
+        if self.entry.make == PAPER_TABLE:
+            files = {"claims": self.results.claims(self.name.partition("_")[0]), **files}
+            words = {**words, "name": self.name}
+        elif self.entry.inputs:
+            module = import_module(self.entry.inputs_module(self.name))
+            files, words = getattr(module, self.entry.inputs)(self, files, words)
         return Needs(files, words)
 
     def missing(self, what: str) -> ConfigError:

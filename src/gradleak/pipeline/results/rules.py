@@ -7,7 +7,6 @@ from typing import Any
 
 from snakemake.exceptions import WorkflowError
 
-from gradleak.config.loader import PAPERS
 from gradleak.errors import ConfigError
 from gradleak.pipeline.paths import Paths
 from gradleak.pipeline.results.expand import Results
@@ -67,7 +66,7 @@ class Asked:
 
 def read(folder: Path, paths: Paths, claims: Any) -> Results:
     """Read the results of all papers in a folder; raise `ConfigError` for invalid files."""
-    files = {paper: folder / paper / NAME for paper in PAPERS}
+    files = {paper: folder / paper / NAME for paper in paths.config.papers}
     files = {paper: path for paper, path in files.items() if path.exists()}
     papers = {paper: load(path) for paper, path in files.items()}
     return Results(papers, paths, claims, list(map(str, files.values())))

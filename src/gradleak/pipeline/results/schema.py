@@ -82,6 +82,8 @@ class Entry(Section):
     time: str = ""  # at laptop scale on 2 cores, if known
     enabled: bool = True
     make: str  # module of the package whose `make` draws or computes it
+    # Function of papers/{paper}/inputs.py for inputs that the keys below cannot express.
+    inputs: Identifier | None = None
     evidence: Literal["table", "index"] | None = None  # whether and how claims read it
 
     heading: str | None = None  # title inside the figure
@@ -111,6 +113,11 @@ class Entry(Section):
     columns: Lines
     panels: Annotated[list[Panel], Field(default_factory=list)]
     curves: Annotated[list[Curve], Field(default_factory=list)]
+
+    @staticmethod
+    def inputs_module(name: str) -> str:
+        """Module with the function `inputs` for the result `name`."""
+        return f"papers.{name.partition('_')[0]}.inputs"
 
 
 Entries = Annotated[dict[Identifier, Entry], Field(default_factory=dict)]
@@ -152,4 +159,15 @@ def load(path: Path) -> Paper:
                     f"{path}: {kind}.{name}: results of {path.parent.name} have names that begin "
                     f"with {path.parent.name}_; rename it."
                 )
+            if entry.inputs and not _defines(entry.inputs_module(name), entry.inputs):
+                raise ConfigError(
+                    f"{path}: {kind}.{name}.inputs: {path.with_name('inputs.py')} has no function "
+                    f"{entry.inputs}; define it, or take the key out."
+                )
     return paper
+
+
+def _defines(module: str, function: str) -> bool:
+    """True if a module of the project defines a function; it is not imported."""
+    place = module_path(module)
+    return place is not None and f"\ndef {function}(" in place.read_text(encoding="utf-8")

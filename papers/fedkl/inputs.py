@@ -1,0 +1,51 @@
+"""Inputs of tables that need more of the config than an entry of results.yaml can express."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gradleak.data.catalogue import resolve
+from gradleak.pipeline.inputs import plain
+from gradleak.pipeline.results.expand import Files, Words, Writer
+
+Made = tuple[Files, Words]
+
+
+def parameters(writer: Writer, files: Files, words: Words) -> Made:
+    """Networks at paper scale, whatever the scale of this run."""
+    paper = writer.config.at("paper")
+    for case in words["cases"]:
+        case["chain"] = paper.chain(case.pop("model")).describe()
+    return files, words
+
+
+def propositions(writer: Writer, files: Files, words: Words) -> Made:
+    """Images for the propositions."""
+    return files, {**words, "dataset": resolve(str(writer.entry.dataset), writer.config.images)}
+
+
+def histograms(writer: Writer, files: Files, words: Words) -> Made:
+    """Data, networks and clients' keys (a folder) of trainings without and with a lock."""
+    paths, config = writer.paths, writer.config
+    pairs: list[list[dict[str, Any]]] = [[], []]
+    for curve in writer.curves:
+        pairs[curve["lock"]].append(curve)
+    unlocked, locked = pairs
+    files = {
+        "data": [paths.dataset_of(one["training"]) for one in unlocked],
+        "plain": [writer.trained(one) for one in unlocked],
+        "locked": [writer.trained(one) for one in locked],
+        "clients": [writer.trained(one, ".clients") for one in locked],
+    }
+    cases = []
+    for one, other in zip(unlocked, locked, strict=True):
+        training = config.trainings[one["training"]]
+        cases.append(
+            {
+                "row": one["row"],
+                "dataset": resolve(training.dataset, config.images),
+                "settings": plain(config, "trainings", one["training"]),
+                "networks": [one["model"], other["model"]],
+            }
+        )
+    return files, {"cases": cases}

@@ -1,0 +1,43 @@
+"""Inputs of tables that need more of the config than an entry of results.yaml can express."""
+
+from __future__ import annotations
+
+from gradleak.pipeline.results.expand import Files, Words, Writer
+
+Made = tuple[Files, Words]
+
+
+def inconspicuous(writer: Writer, files: Files, words: Words) -> Made:
+    """Weights sent by servers, compared in one job per model."""
+    pattern = writer.paths.inconspicuous
+    return {**files, "parts": [pattern.format(model=name) for name in writer.entry.compared]}, words
+
+
+def pruned(writer: Writer, files: Files, words: Words) -> Made:
+    """Gradients of experiments (one network or group each), without and with Soteria."""
+    for key, defence in (("before", "none"), ("after", "soteria")):
+        files[key] = [
+            writer.paths.gradient.format(
+                experiment=name,
+                model=writer.config.experiments[name].models[0],
+                defence=defence,
+            )
+            for name in writer.entry.experiments
+        ]
+    return files, {**words, "results": writer.entry.experiments}
+
+
+def losses(writer: Writer, files: Files, words: Words) -> Made:
+    """Scores of experiments, weights sent by their servers, and each one's loss and output bias."""
+    config, paths = writer.config, writer.paths
+    files |= {"scores": [], "models": []}
+    words["cases"] = []
+    for name in writer.entry.experiments:
+        entry = config.experiments[name]
+        for model in entry.models:
+            for path in paths.scores(name, models=[model]):
+                files["scores"].append(path)
+                files["models"].append(paths.sent.format(server=entry.server, model=model))
+                bias = getattr(config.servers[entry.server], "output_bias", 0.0)
+                words["cases"].append({"loss": entry.loss, "output_bias": bias})
+    return files, words
