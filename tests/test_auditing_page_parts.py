@@ -384,7 +384,7 @@ def test_a_wheel_holds_the_page(tmp_path):
     subprocess.run([*pip, "--wheel-dir", tmp_path, ROOT], check=True, capture_output=True)
     (wheel,) = tmp_path.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    code = "from gradleak import pages; print(*pages.FOLDER.iterdir(), sep='\\n')"
+    code = "from gradleak.reporting import pages; print(*pages.FOLDER.iterdir(), sep='\\n')"
     how = {"env": {"PYTHONPATH": str(tmp_path / "site")}, "cwd": tmp_path, "check": True}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, **how)
     sources = [Path(line) for line in done.stdout.splitlines()]

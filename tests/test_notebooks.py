@@ -195,7 +195,7 @@ def test_the_kernel_is_this_python_with_this_package_and_leaves_nothing(monkeypa
     home.mkdir()
     monkeypatch.setenv("HOME", str(home))
     libraries = [*PACKAGES, *filter(None, map(str, sys.path))]
-    monkeypatch.setattr(execute, "PACKAGE_ROOT", os.pathsep.join(libraries))
+    monkeypatch.setattr(execute, "PYTHON_PATH", libraries)
     printed = run(
         "import os, sys, gradleak",
         "print(sys.executable, gradleak.__file__, os.getcwd(), os.getpid(), sep='\\n')",
@@ -305,8 +305,8 @@ def test_a_signal_ends_the_kernel_too(tmp_path):
         "time.sleep(600)",
     )
     code = (
-        "from gradleak import lifetime\nfrom gradleak.reporting.notebooks import execute, source\n"
-        "with lifetime.clean_up_on_signals():\n"
+        "from gradleak.runtime import signals\nfrom gradleak.reporting.notebooks import execute, source\n"
+        "with signals.clean_up_on_signals():\n"
         f"    execute.run(source.read({str(path)!r}), 'a')"
     )
     (tmp_path / "tmp").mkdir()

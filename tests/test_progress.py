@@ -198,7 +198,7 @@ def terminal():
 
 LOOP = """
     import logging, sys
-    from gradleak import progress
+    from gradleak.runtime import progress
     progress.BAR = progress.LINES = 0.0
     progress.begin_job(sys.argv[1])
     logging.getLogger("gradleak").addHandler(logging.FileHandler(sys.argv[2]))
@@ -279,7 +279,7 @@ import sys
 sys.path[:0] = {packages!r}
 import time
 from pathlib import Path
-from gradleak import progress
+from gradleak.runtime import progress
 from gradleak.runtime.job import job
 progress.BAR = progress.LINES = 0.0
 with job(snakemake):

@@ -70,7 +70,7 @@ WRONG = {
 }
 SAID = (
     "unknown key 'figures.toy_fig1.captoin' (did you mean 'caption'?)",
-    "figures.toy_fig1.make: there is no module gradleak.plotting.rgap_fig10",
+    "figures.toy_fig1.make: there is no module papers.rgap.figures.fig10",
     "results of toy have names that begin with toy_; rename it",
     "caption: '' is not allowed",
     "is no YAML",

@@ -54,7 +54,7 @@ SCRIPT = """
 import os, signal, sys, time
 sys.path[:0] = {packages!r}
 from pathlib import Path
-from gradleak import progress
+from gradleak.runtime import progress
 from gradleak.errors import DataError
 from gradleak.runtime.job import job
 progress.BAR = progress.LINES = 0.0
