@@ -247,7 +247,10 @@ def test_seconds_do_not_follow_the_clock(monkeypatch):
 
 def test_seconds_are_those_since_the_process_began():
     start = time.monotonic()
-    script = "import time; time.sleep(0.5); from gradleak.runtime import job_records; print(job_records.age())"
+    script = (
+        "import time; time.sleep(0.5); "
+        "from gradleak.runtime import job_records; print(job_records.age())"
+    )
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={"PYTHONPATH": os.pathsep.join(PACKAGES)},

@@ -305,7 +305,8 @@ def test_a_signal_ends_the_kernel_too(tmp_path):
         "time.sleep(600)",
     )
     code = (
-        "from gradleak.runtime import signals\nfrom gradleak.reporting.notebooks import execute, source\n"
+        "from gradleak.runtime import signals\n"
+        "from gradleak.reporting.notebooks import execute, source\n"
         "with signals.clean_up_on_signals():\n"
         f"    execute.run(source.read({str(path)!r}), 'a')"
     )
