@@ -14,7 +14,7 @@ from gradleak.claims.evaluate import Judge
 from gradleak.claims.outcome import Outcome
 
 FILE = Path(__file__).parents[1] / "papers/copa/claims.yaml"
-EXPLANATIONS = FILE.parent / "explanations" / FILE.name
+EXPLANATIONS = FILE.with_name("explanations.yaml")
 SEEDS = 10
 IMAGES = {"copa_pair": [("1", "truck"), ("3", "animal")], "copa_padding": [("1", ""), ("3", "")]}
 IMAGES["copa_twenty"] = [(str(index), "") for index in range(6)]

@@ -228,7 +228,7 @@ def test_a_key_that_is_read_is_held_against_one_that_is_shared(
 
 
 def test_a_gain_with_the_lock_is_explained_by_the_authors_networks(claims: Claims) -> None:
-    why = load_explanations(FILE.parent / "explanations" / FILE.name, claims)
+    why = load_explanations(FILE.with_name("explanations.yaml"), claims)
     found = evaluate(claims, Evidence(), "real", "laptop", why).set_index("id")
     assert found.loc["fedkl.capacity", "verdict"] == "refuted"
     assert "lack the max-pool" in found.loc["fedkl.capacity", "explanation"]

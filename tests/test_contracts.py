@@ -168,7 +168,8 @@ def test_settings_that_do_not_exist_are_refused(method, key, value, generator):
 
 def test_a_method_is_declared_once(monkeypatch, tmp_path):
     monkeypatch.setattr(registry, "ROOT", tmp_path)
+    monkeypatch.setitem(registry.FOLDERS, "mine", ".")
     for name in ("one", "other"):
         (tmp_path / f"{name}.py").write_text('class A:\n    method: Literal["mine"] = "mine"\n')
     with pytest.raises(ValueError, match=r"\.one and \w+\.other both declare the method mine"):
-        registry.modules(".")
+        registry.modules("mine")

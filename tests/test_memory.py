@@ -46,7 +46,7 @@ def test_other_systems_go_without():
 def test_every_job_keeps_it(monkeypatch):
     called = []
     monkeypatch.setattr(job, "keep_freed_memory", lambda: called.append(True))
-    monkeypatch.setattr(job.sidecars, "write", lambda given: None)
+    monkeypatch.setattr(job.job_records, "write", lambda given: None)
     monkeypatch.setattr(job, "_limit_threads", lambda threads: None)  # those of this process
     with job.job(SimpleNamespace(input=[], log=[], threads=1)):
         assert called

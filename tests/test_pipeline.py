@@ -66,8 +66,9 @@ def test_an_edited_attack_reruns_its_descendants_alone(copy, snakemake):
 
 
 def test_comments_and_messages_rerun_nothing(copy, snakemake):
-    for name in ("attacks/copa.py", "operators/system.py", "scores.py", "gradients.py"):
-        path = copy / "src/gradleak" / name
+    names = ("attacks/closed_form/copa", "operators/system", "scoring/scores", "client/capture")
+    for name in names:
+        path = copy / f"src/gradleak/{name}.py"
         path.write_text("# A comment.\n" + path.read_text() + "\n# Another one.\n")
     errors = copy / "src/gradleak/errors.py"
     errors.write_text(errors.read_text() + "\n\nclass Another(GradleakError):\n    pass\n")

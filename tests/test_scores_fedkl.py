@@ -12,6 +12,7 @@ import yaml
 
 from backbone_files import write
 from chains import chain, conv
+from gradleak.attacks import reconstructions
 from gradleak.claims import Evidence, evaluate, load
 from gradleak.data.targets import TargetSet
 from gradleak.errors import DataError
@@ -92,7 +93,7 @@ def test_one_row_per_image_and_metric(made, weights, tmp_path):
     assert not found.duplicated(["batch", "metric"]).any()
     near = found[found["batch"] == "0"].set_index("metric")
     original = targets.images[0, 0] / 255.0
-    images, _ = scores.reconstruction_files.read(made[0])
+    images, _ = reconstructions.read(made[0])
     pixels = targets.pixels(images["small/images"][0, 0, 0, 0])
     alex = Lpips("alex", weights[0])
     expected = {
@@ -177,7 +178,7 @@ def judge(folder: Path, evidence: Evidence, metric: str) -> pd.Series:
 def evidence(made, weights, tmp_path):
     """Two answers that worked, one with a label, scored as the pipeline does; no VGG-16."""
     path, targets, models, case = made
-    images, records = scores.reconstruction_files.read(path)
+    images, records = reconstructions.read(path)
     write_tensors(path, images, {"runs": [records[0], {**records[1], "label": 1}]})
     rows = scores.score(path, targets, models, case, TASK)
     rows += scores_fedkl.score(path, targets, models, case, weights)
