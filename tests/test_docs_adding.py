@@ -107,7 +107,7 @@ def followed(tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("heading", "file"),
-    [("An attack", "attacks/mean_colour.py"), ("A defence", "defences/largest.py")],
+    [("An attack", "attacks/mean_colour.py"), ("A defence", "client/defences/largest.py")],
 )
 def test_a_method_is_one_file_and_one_entry(heading, file):
     section = PAGE.read_text().partition(f"## {heading}\n")[2].partition("\n## ")[0]
