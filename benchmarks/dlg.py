@@ -183,7 +183,7 @@ def _plain(view: AttackerView, start: np.ndarray, outer: int) -> Reconstruction:
         if last <= TARGET:
             break
     images = image.detach().double().numpy()
-    failure = Dlg().failure(last, images, view)
+    failure = Dlg().judge(last, images, view)
     return Reconstruction(
         images, stop="all steps", failure=failure, loss=last, evaluations=evaluations
     )

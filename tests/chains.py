@@ -1,32 +1,36 @@
-"""Small networks for tests, and the obvious dense form of a layer system."""
+"""Small networks for tests, what their clients share, and systems of single layers."""
 
 import numpy as np
 import torch
 from hypothesis import strategies as st
 
 from gradleak.attacks.base import AttackerView
-from gradleak.client.capture import capture, signs
+from gradleak.client.capture import capture, capture_all, signs
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
+from gradleak.operators.convolution import Convolution
+from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import ConvShape
+from gradleak.operators.system import LayerSystem
+
+# Settings of a target set.
+TARGETS = {"indices": None, "first": 0, "batch": 1, "names": None, "draw": "consecutive"}
+TARGETS |= {"size": None, "resize": "repeat", "relabel": 0, "offset": 0.0, "std": 1.0}
 
 
 def conv(filters, kernel, stride=1, padding=0, bias=False, activation="tanh", slope=0.01, **more):
-    return ConvSpec(
-        filters,
-        (kernel, kernel),
-        (stride, stride),
-        (padding, padding),
-        bias,
-        Activation(activation, slope),
-        **more,
-    )
+    sides = ((side, side) for side in (kernel, stride, padding))
+    return ConvSpec(filters, *sides, bias, Activation(activation, slope), **more)
 
 
 def chain(*convolutions, side=8, channels=2, classes=4, bias=True, last="tanh", name="small"):
     last_layer = LinearSpec(classes, bias, Activation(last))
     return Chain(name, (channels, side, side), (*convolutions, last_layer))
+
+
+def net(*layers, size, name="net"):
+    return Chain(name, size, layers)
 
 
 def fully_connected(*sizes, side=6, channels=1, activation="leaky_relu", slope=0.2, bias=False):
@@ -49,22 +53,27 @@ def view(
     loss="cross_entropy",
     low=-0.5,
     weights=None,
+    **more,
 ):
     """What an attacker sees of one image (C, H, W) or of a batch (K, C, H, W) with K labels."""
     weights = initial_weights(network, seed) if weights is None else weights
     images = target[None] if target.ndim == 3 else target
     labels = np.atleast_1d(label)
-    shared = capture(
-        network,
-        weights,
-        images,
-        labels,
-        precision=precision,
-        device=torch.device("cpu"),
-        loss=loss,
-    )
+    found = shared(network, weights, images, labels, precision=precision, loss=loss)
     known = tuple(int(one) for one in labels) if granted else None
-    return AttackerView(network, weights, shared, known, low, low + 1.0, loss, len(images))
+    return AttackerView(network, weights, found, known, low, low + 1.0, loss, len(images), **more)
+
+
+def shared(network, weights, images, labels, precision="float64", **more):
+    """Gradients of one batch."""
+    more |= {"precision": precision, "device": torch.device("cpu")}
+    return capture(network, weights, images, np.asarray(labels), **more)
+
+
+def captured(models, targets, seeds=1, precision="float64", granted=True, **more):
+    """Tensors and metadata of a gradient file."""
+    more |= {"precision": precision, "granted": granted, "device": "cpu"}
+    return capture_all(models, targets, seeds=seeds, **more)
 
 
 def convolutional(activation, bias=False, filters=(12, 24), slope=0.2, last_bias=False):
@@ -96,3 +105,18 @@ def conv_shapes(draw, most_filters=5):
     )
     channels, filters = draw(st.integers(1, 4)), draw(st.integers(1, most_filters))
     return ConvShape(channels, filters, kernel, pair(1, 3), padding, size)
+
+
+def parts(shape, seed=0):
+    """Weight and dJ/dZ of a layer, and the generator that drew them."""
+    generator = np.random.default_rng(seed)
+    weight = generator.standard_normal((shape.filters, shape.channels, *shape.kernel))
+    return weight, generator.standard_normal((shape.filters, *shape.output)), generator
+
+
+def system(shape, seed=0, scale=1.0, masked=False, pinned=False):
+    weight, delta, generator = parts(shape, seed)
+    keep = generator.random(shape.filters * shape.positions) < 0.6 if masked else None
+    pins = generator.random(shape.unknowns) < 0.3 if pinned else None
+    constraint = GradientConstraint(scale * delta, shape)
+    return LayerSystem(Convolution(weight, shape), constraint, keep, pins)

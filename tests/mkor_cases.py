@@ -1,11 +1,9 @@
 """Small networks, batches and servers for tests of MKOR."""
 
 import numpy as np
-import torch
 
-from chains import conv
+from chains import conv, shared
 from gradleak.attacks.base import AttackerView
-from gradleak.client.capture import capture
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.files import fingerprint
@@ -44,19 +42,16 @@ def noisy(chain, labels, seed=0):
 def seen(chain, server, images, labels, loss="cross_entropy", precision="float64", method="mkor"):
     """What the malicious server sees of one batch."""
     sent, values = server.corrupt(chain, initial_weights(chain, 0), 5)
-    shared = capture(
-        chain,
-        sent,
-        images,
-        np.asarray(labels),
-        precision=precision,
-        device=torch.device("cpu"),
-        loss=loss,
-    )
+    gradients = shared(chain, sent, images, labels, precision, loss=loss)
+    return received(chain, sent, gradients, values, len(labels), loss, method, server)
+
+
+def received(
+    chain, sent, gradients, values, count, loss="cross_entropy", method="mkor", server=None
+):
     mark = fingerprint(sent)
-    settings = {"shifts": getattr(server, "shifts", None)}
-    secret = Secret(method, mark, settings, values)
-    return AttackerView(chain, sent, shared, None, 0.0, 1.0, loss, len(labels), None, secret, mark)
+    secret = Secret(method, mark, {"shifts": getattr(server, "shifts", None)}, values)
+    return AttackerView(chain, sent, gradients, None, 0.0, 1.0, loss, count, None, secret, mark)
 
 
 NAIVE = MkorServer(convolutions="naive", classifier="naive")

@@ -4,19 +4,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from chains import conv
+from chains import TARGETS, captured, conv, shared
 from gradleak.attacks import reconstructions, runner
 from gradleak.attacks.base import Reconstruction
 from gradleak.attacks.optimization import initialization
 from gradleak.attacks.postprocess import HybridGap, salt_and_pepper
-from gradleak.client import capture
 from gradleak.client.defences import apply
 from gradleak.client.defences.base import build as build_defence
 from gradleak.data import targets
 from gradleak.data.arrays import Dataset
 from gradleak.errors import NumericsError
 from gradleak.models import files
-from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.initial import family_weights
 from gradleak.models.losses import MarginLoss
@@ -25,35 +23,19 @@ from gradleak.runtime.artifacts import read_tensors, write_tensors
 from gradleak.scoring import scores
 from gradleak.scoring.metrics.image import combination
 
-LEAKY = Activation("leaky_relu", 0.2)
-NETWORK = Chain(
-    "net",
-    (1, 8, 8),
-    (conv(4, 3, activation="leaky_relu", slope=0.2), LinearSpec(1, False, gain=40.0)),
-)
+LAYERS = conv(4, 3, activation="leaky_relu", slope=0.2), LinearSpec(1, False, gain=40.0)
+NETWORK = Chain("net", (1, 8, 8), LAYERS)
 CASE = dict.fromkeys(
     ("paper", "result", "attack", "defence", "images", "targets", "precision", "mode", "training"),
     "x",
 )
-SETTINGS = {
-    "indices": None,
-    "first": 0,
-    "batch": 1,
-    "names": None,
-    "draw": "consecutive",
-    "size": None,
-    "resize": "repeat",
-    "relabel": 0,
-    "offset": 0.0,
-    "std": 1.0,
-}
 
 
 def target_set(count, batch=1, first=0):
     pixels = np.random.default_rng(0).integers(0, 256, (12, 1, 8, 8), dtype=np.uint8)
     labels = np.arange(12) % 3
     data = Dataset(pixels, labels, ["ant", "bee", "cow"], "tiny", "train", "by hand", "0" * 64)
-    return targets.build(data, {**SETTINGS, "batch": batch, "first": first}, count, batch)
+    return targets.build(data, {**TARGETS, "batch": batch, "first": first}, count, batch)
 
 
 @pytest.fixture
@@ -63,18 +45,10 @@ def cell(tmp_path):
     def make(chosen, labels="opposite", granted=True, defence=None):
         paths = {name: str(tmp_path / f"{name}.safetensors") for name in ("model", "gradient")}
         files.save(paths["model"], [NETWORK], family_weights([NETWORK], 1), {})
-        tensors, metadata = capture.capture_all(
-            files.read(paths["model"]),
-            chosen,
-            seeds=1,
-            precision="float64",
-            granted=granted,
-            device="cpu",
-            loss="logistic",
-            labels=labels,
-        )
+        models, more = files.read(paths["model"]), {"loss": "logistic", "labels": labels}
+        tensors, metadata = captured(models, chosen, granted=granted, **more)
         if defence is not None:
-            apply.defend_all(files.read(paths["model"]), chosen, tensors, metadata, defence)
+            apply.defend_all(models, chosen, tensors, metadata, defence)
         write_tensors(paths["gradient"], tensors, metadata)
         return paths
 
@@ -93,13 +67,8 @@ def saved(tmp_path, answers, name="r"):
 
 
 def table(path, chosen, cell_paths, labels="opposite"):
-    rows = scores.score(
-        path,
-        chosen,
-        files.read(cell_paths["model"]),
-        CASE,
-        {"loss": "logistic", "labels": labels},
-    )
+    task = {"loss": "logistic", "labels": labels}
+    rows = scores.score(path, chosen, files.read(cell_paths["model"]), CASE, task)
     return pd.DataFrame(rows, columns=scores.COLUMNS)
 
 
@@ -117,9 +86,8 @@ def test_labels_go_with_or_against_the_network(cell, labels):
         assert set(view.gradients) == {"conv1.weight", "fc1.weight"}
         # R-GAP eq. (9) and (11): the last layer gives the product of mu and the loss's derivative.
         product = float(np.sum(view.gradients["fc1.weight"] * view.weights["fc1.weight"]))
-        assert product == pytest.approx(
-            float(MarginLoss("logistic").product(view.label * output)), rel=1e-6
-        )
+        expected = float(MarginLoss("logistic").product(view.label * output))
+        assert product == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_batch_shares_the_mean_gradient(cell):
@@ -195,13 +163,17 @@ def test_one_image_for_a_batch_is_a_combination(cell, tmp_path):
     assert np.abs(weights).max() < 1
 
 
+def twin_of(mu):
+    loss = MarginLoss("logistic")
+    return next(m for m in loss.margins(float(loss.product(mu))) if abs(m - mu) > 1e-6)
+
+
 def test_twins_are_told_from_the_image(cell, tmp_path):
     chosen = target_set(1)
     paths = cell(chosen, "same")
     models, original = files.read(paths["model"]), chosen.inputs(0)
     mu = abs(float(forward(NETWORK, models.of(NETWORK, 0), original[0])[0]))
-    loss = MarginLoss("logistic")
-    twin = next(m for m in loss.margins(float(loss.product(mu))) if abs(m - mu) > 1e-6)
+    twin = twin_of(mu)
     path = saved(tmp_path, [Reconstruction(original * twin / mu, "closed form")])
     found = table(path, chosen, paths, "same").set_index("metric").value
     assert found["mu"] == pytest.approx(mu)
@@ -233,16 +205,11 @@ def test_twin_data_give_the_same_gradient(cell):
     models = files.read(cell(chosen)["model"])
     weights, image = models.of(NETWORK, 0), chosen.inputs(0)[0]
     output = float(forward(NETWORK, weights, image)[0])
-    loss = MarginLoss("logistic")
     mu = abs(output)
-    twin = next(m for m in loss.margins(float(loss.product(mu))) if abs(m - mu) > 1e-6)
     label = np.array([1 if output > 0 else -1])
-    cpu = capture.pick_device("cpu")
     one, other = (
-        capture.capture(
-            NETWORK, weights, x[None], label, precision="float64", device=cpu, loss="logistic"
-        )
-        for x in (image, image * twin / mu)
+        shared(NETWORK, weights, x[None], label, loss="logistic")
+        for x in (image, image * twin_of(mu) / mu)
     )
     for name, value in one.items():
         np.testing.assert_allclose(other[name], value, rtol=1e-8, atol=1e-12 * np.abs(value).max())
@@ -265,25 +232,19 @@ def test_the_hybrid_takes_the_answer_with_less_noise(tmp_path):
     assert [r["status"] for r in found.runs] == ["ok", "ok", "failed"]
     assert found.runs[2]["reason"] == "It broke."
     # A swap of the files changes nothing but a tie.
-    np.testing.assert_array_equal(
-        attack.make([two, one]).images["net/images"][0, :2, 0], images[:2]
-    )
+    swapped = attack.make([two, one]).images["net/images"][0, :2, 0]
+    np.testing.assert_array_equal(swapped, images[:2])
 
 
 def test_starts_from_another_attack(tmp_path):
     chosen = target_set(2)
     twin = Reconstruction(chosen.inputs(0) * 0.1, "closed form", kind="twin")
-    answers = [
-        Reconstruction(chosen.inputs(0), "closed form", others=(twin,)),
-        runner.NotAttacked("failed", "It broke."),
-    ]
-    path = saved(tmp_path, answers)
-    found = initialization.FromReconstruction(path)
-    np.testing.assert_array_equal(found.of("net", 0, 0, None), chosen.inputs(0)[None])
-    assert np.isnan(found.of("net", 0, 1, None)).all()
-    twins = initialization.FromReconstruction(path, "twin")
-    np.testing.assert_array_equal(twins.of("net", 0, 0, None), 0.1 * chosen.inputs(0)[None])
-    assert np.isnan(twins.of("net", 0, 1, None)).all()
+    best = Reconstruction(chosen.inputs(0), "closed form", others=(twin,))
+    path = saved(tmp_path, [best, runner.NotAttacked("failed", "It broke.")])
+    for kind, scale in (("answer", 1.0), ("twin", 0.1)):
+        found = initialization.FromReconstruction(path, kind)
+        np.testing.assert_array_equal(found.of("net", 0, 0, None), scale * chosen.inputs(0)[None])
+        assert np.isnan(found.of("net", 0, 1, None)).all()
 
 
 def test_starts_of_one_class():
@@ -304,49 +265,35 @@ class Half:
         return np.full((1, 1, *NETWORK.input), np.nan if batch == 0 else 0.5)
 
 
+def attacked(paths, method, starts=None, **settings):
+    settings = {"method": method, "iterations": 3, **settings}
+    return runner.attack_all(paths["model"], paths["gradient"], settings, starts=starts)
+
+
 def test_gauss_newton_needs_no_start(cell):
-    paths = cell(target_set(2))
-    settings = {"method": "gauss_newton", "start": "reconstruction", "of": "rgap", "iterations": 3}
-    found = runner.attack_all(paths["model"], paths["gradient"], settings, starts=Half())
+    settings = {"start": "reconstruction", "of": "rgap"}
+    found = attacked(cell(target_set(2)), "gauss_newton", Half(), **settings)
     assert [r["status"] for r in found.runs] == ["ok", "ok"]
 
 
 def test_a_search_without_a_start_is_a_failed_run(cell):
     """A run whose first attack failed stays as a row, and the others are attacked."""
-    paths = cell(target_set(2))
-
-    settings = {
-        "method": "dlg",
-        "start": "reconstruction",
-        "of": "rgap",
-        "answer": "answer",
-        "iterations": 3,
-        "images": None,
-    }
-    found = runner.attack_all(paths["model"], paths["gradient"], settings, starts=Half())
+    settings = {"start": "reconstruction", "of": "rgap", "answer": "answer", "images": None}
+    found = attacked(cell(target_set(2)), "dlg", Half(), **settings)
     assert [r["status"] for r in found.runs] == ["failed", "ok"]
     assert "starts from gave no image" in found.runs[0]["reason"]
 
 
 def test_a_start_that_cannot_be_given_is_a_failed_run(cell):
     """Starts of the class, which was not granted: rows say so, and nothing is raised."""
-    paths = cell(target_set(2), granted=False)
     own = initialization.OfOneClass(target_set(6, first=6))
-    settings = {
-        "method": "dlg",
-        "label": "unknown",
-        "start": "class",
-        "own_images": "own",
-        "iterations": 2,
-    }
-    found = runner.attack_all(paths["model"], paths["gradient"], settings, starts=own)
+    settings = {"label": "unknown", "start": "class", "own_images": "own"}
+    found = attacked(cell(target_set(2), granted=False), "dlg", own, **settings)
     assert [r["status"] for r in found.runs] == ["failed", "failed"]
     assert all("label: granted" in r["reason"] for r in found.runs)
 
 
 def test_an_attack_on_fewer_images_leaves_the_others_out(cell):
-    paths = cell(target_set(3))
-    settings = {"method": "dlg", "iterations": 2, "images": 2}
-    found = runner.attack_all(paths["model"], paths["gradient"], settings)
+    found = attacked(cell(target_set(3)), "dlg", images=2)
     assert {r["batch"] for r in found.runs} == {0, 1}
     assert found.images["net/images"].shape[:2] == (1, 2)

@@ -55,6 +55,12 @@ def drawn(network, seed):
     return weights, deltas(network, weights, image(network, seed), 1)
 
 
+def first_of(network):
+    """The first layer's rank from sizes alone."""
+    layer = network.convolutions[0]
+    return structural_rank(layer.shape, behind(network, layer))
+
+
 def dense_rank(system):
     """Rank of U, rows scaled to length 1, and whether the SVD leaves no doubt of it.
 
@@ -98,9 +104,8 @@ def test_reported_ranks_are_those_of_the_dense_system(network, seed):
     [(SKIPPED, 140, 245, -112.5), (RIM, 73, 80, -86.5), (WIDE, 108, 147, None)],
 )
 def test_positions_that_no_window_behind_meets_lower_the_bound(network, rank, without, index):
-    layer = network.convolutions[0]
-    assert structural_rank(layer.shape).bound == without
-    found = structural_rank(layer.shape, behind(network, layer))
+    assert structural_rank(network.convolutions[0].shape).bound == without
+    found = first_of(network)
     assert (found.bound, found.exact) == (rank, False)
     weights, gradients = drawn(network, 0)
     rows = layer_rows(network, weights, gradients)
@@ -113,11 +118,9 @@ def test_positions_that_no_window_behind_meets_lower_the_bound(network, rank, wi
 def test_a_rim_that_does_not_lower_the_bound_leaves_the_proof_to_a_measurement():
     """Of copa_index: 3072 by chains, whose corner is on the rim, and 3072 in fact."""
     network = chain(conv(8, 3, padding=1), conv(3, 3, 2), channels=3, side=12)
-    layer = network.convolutions[0]
-    found = structural_rank(layer.shape, behind(network, layer))
+    found = first_of(network)
     assert (found.bound, found.domain, found.exact) == (432, CHAINS, False)
-    weights, gradients = drawn(network, 0)
-    row = layer_rows(network, weights, gradients)[0]
+    row = layer_rows(network, *drawn(network, 0))[0]
     assert (row["rank"], row["numerical"], row["exact"]) == (432, 432, True)
 
 
@@ -136,21 +139,16 @@ def test_one_filter_behind_is_enough_for_as_many_units_as_it_has(activation):
     """CNN3's variant 1 in small: solved in chains from two corners, so two filters behind do."""
     exact = {}
     for filters in (1, 2, 6):
-        network = chain(conv(6, 3, activation=activation), conv(filters, 4, 2), side=14)
-        layer = network.convolutions[0]
-        found = structural_rank(layer.shape, behind(network, layer))
+        found = first_of(chain(conv(6, 3, activation=activation), conv(filters, 4, 2), side=14))
         exact[filters] = found.exact
         assert found.domain is not None and found.attained == found.exact
-    assert exact == dict.fromkeys((1, 2, 6), False) | (
-        {} if activation == "relu" else {2: True, 6: True}
-    )
+    smooth = activation != "relu"
+    assert exact == {1: False, 2: smooth, 6: smooth}
 
 
 def test_the_weights_alone_need_no_gradient():
     """More filters than values in a patch, so that a ReLU may take what it likes of dJ/dZ."""
-    network = chain(conv(9, 2, activation="relu"), conv(1, 1, 4), side=6)
-    layer = network.convolutions[0]
-    found = structural_rank(layer.shape, behind(network, layer))
+    found = first_of(chain(conv(9, 2, activation="relu"), conv(1, 1, 4), side=6))
     assert (found.domain, found.exact, found.bound) == (PATCHES, True, 72)
 
 
@@ -158,9 +156,8 @@ def test_an_instance_proves_the_rank_of_a_layer_before_one_that_narrows():
     """CNN3's variant 2 in small: six filters, three behind."""
     network = chain(conv(6, 4, 2), conv(3, 3, 2), channels=3, side=16)
     layer = network.convolutions[0]
-    follows = behind(network, layer)
-    assert follows.filters(layer.shape) == 3 < layer.shape.filters
-    found = structural_rank(layer.shape, follows)
+    assert behind(network, layer).filters(layer.shape) == 3 < layer.shape.filters
+    found = first_of(network)
     assert (found.domain, found.exact) == (ROW_LIMITED, True)
     weights, gradients = drawn(network, 1)
     assert found.bound == layer.shape.rows - 36

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chains import conv
+from chains import conv, net
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.optimization.class_fishing import ClassFishing
 from gradleak.attacks.optimization.dlg import Dlg
@@ -31,7 +31,6 @@ from gradleak.runtime.artifacts import write_tensors
 from test_matching import plain_loss
 
 MEMBERS, CLASSES = 3, 4
-RELU = Activation("relu")
 FC = LinearSpec(CLASSES)
 
 
@@ -45,44 +44,36 @@ def bottleneck():
     def layer(filters, kernel, stride=1, **more):
         return conv(filters, kernel, stride, kernel // 2, norm="batch", **more)
 
-    return Chain(
-        "bottleneck",
-        (3, 8, 8),
-        (
-            layer(4, 3, activation="relu"),
-            layer(2, 1, activation="relu"),
-            layer(2, 3, 2, activation="leaky_relu", slope=0.3),
-            layer(8, 1, activation="relu", skip=3, projection=True),
-            layer(3, 1, bias=True, activation="tanh"),
-            layer(3, 3, bias=True, activation="identity"),
-            layer(8, 1, activation="sigmoid", skip=3, pool="global"),
-            LinearSpec(CLASSES),
-        ),
+    return net(
+        layer(4, 3, activation="relu"),
+        layer(2, 1, activation="relu"),
+        layer(2, 3, 2, activation="leaky_relu", slope=0.3),
+        layer(8, 1, activation="relu", skip=3, projection=True),
+        layer(3, 1, bias=True, activation="tanh"),
+        layer(3, 3, bias=True, activation="identity"),
+        layer(8, 1, activation="sigmoid", skip=3, pool="global"),
+        FC,
+        size=(3, 8, 8),
     )
 
 
 def lenet():
     layers = [
-        conv(4, 5, 2, 2, bias=True, activation="sigmoid"),
-        conv(4, 5, 1, 2, bias=True, activation="sigmoid", pool="average"),
-        conv(4, 3, 1, 1, bias=True, activation="sigmoid", pool="max"),
+        conv(4, kernel, stride, kernel // 2, bias=True, activation="sigmoid", pool=pool)
+        for kernel, stride, pool in ((5, 2, "none"), (5, 1, "average"), (3, 1, "max"))
     ]
     hidden = LinearSpec(6, True, Activation("sigmoid"))
-    return Chain("lenet", (3, 16, 16), (*layers, hidden, LinearSpec(CLASSES)))
+    return net(*layers, hidden, FC, size=(3, 16, 16), name="lenet")
 
 
 def skips(classes=CLASSES):
     """Skips and a projection from the image itself, one of them without a norm."""
-    size = (3, 3), (1, 1), (1, 1)
-    return Chain(
-        "skips",
-        (3, 6, 6),
-        (
-            ConvSpec(3, *size, True, Activation("tanh"), skip=1),
-            ConvSpec(4, *size, False, RELU, skip=2, projection=True),
-            ConvSpec(4, *size, False, Activation("identity"), skip=1, norm="batch", pool="max3"),
-            LinearSpec(classes),
-        ),
+    return net(
+        conv(3, 3, 1, 1, bias=True, skip=1),
+        conv(4, 3, 1, 1, activation="relu", skip=2, projection=True),
+        conv(4, 3, 1, 1, activation="identity", skip=1, norm="batch", pool="max3"),
+        LinearSpec(classes),
+        size=(3, 6, 6),
     )
 
 
@@ -132,6 +123,10 @@ def running(norm, filters, draw):
 def reference(chain, weights, mode, images, labels, loss="cross_entropy"):
     """Gradients of one member with a graph, the usual way."""
     module = load(chain, weights, torch.float64).train(mode == "training")
+    return gradients_of(module, images, labels, loss)
+
+
+def gradients_of(module, images, labels, loss="cross_entropy"):
     value = plain_loss(loss, module(images), labels)
     found = torch.autograd.grad(value, list(module.parameters()), create_graph=True)
     return dict(zip(dict(module.named_parameters()), found, strict=True))
@@ -180,7 +175,8 @@ def test_gradients_and_the_derivative_of_their_cosine_equal_autograd(name, mode,
     theirs = torch.stack(
         [cosine(expected[m], targets, m, network.names, ignored) for m in range(MEMBERS)]
     )
-    value, down, in_logits = network.descend(images, labels, Cosine(targets, compared), scale)
+    matched = Cosine(targets, compared)
+    value, down, in_logits, _ = network.descend_scaling(images, labels, matched, scale)
     assert in_logits is None
     close(value, theirs.detach())
     close(down, torch.autograd.grad(theirs.sum(), images)[0])
@@ -214,9 +210,8 @@ def test_every_loss_and_dummy_labels(loss, granted):
     ]
     found = network(images.detach(), labels.detach())
     targets = [torch.ones_like(value) for value in found]
-    value, down, in_logits = network.descend(
-        images.detach(), labels.detach(), Cosine(targets, [True] * len(targets))
-    )
+    matched = Cosine(targets, [True] * len(targets))
+    value, down, in_logits, _ = network.descend_scaling(images.detach(), labels.detach(), matched)
     theirs = torch.stack(
         [cosine(one, targets, m, network.names, "") for m, one in enumerate(expected)]
     )
@@ -234,16 +229,12 @@ def test_every_loss_and_dummy_labels(loss, granted):
 def test_scale_and_shift_can_be_searched_for_instead_of_a_key(name, mode):
     """With γ and β given, none of the lock is known, and the distance moves with them."""
     chain, _, images, labels, keyed = case(name, mode, 2, own=True)
-    free = Chain(
-        "free",
-        chain.input,
-        tuple(
-            dataclasses.replace(spec, lock=None, skip_lock=None)
-            if isinstance(spec, ConvSpec)
-            else spec
-            for spec in chain.specs
-        ),
-    )
+    bare = {"lock": None, "skip_lock": None}
+    specs = [
+        dataclasses.replace(spec, **bare) if isinstance(spec, ConvSpec) else spec
+        for spec in chain.specs
+    ]
+    free = Chain("free", chain.input, tuple(specs))
     sets = [drawn_weights(free, m, mode == "evaluation") for m in range(MEMBERS)]
     shared = [name for name in keyed.names if not is_private(name)]
     network = BranchGradients(
@@ -251,27 +242,20 @@ def test_scale_and_shift_can_be_searched_for_instead_of_a_key(name, mode):
     )
     assert network.names == tuple(shared)
     draw = torch.Generator().manual_seed(2)
-    targets = [
-        torch.randn(value.shape, dtype=value.dtype, generator=draw)
-        for value in network(images, labels)
-    ]
+    found = network(images, labels)
+    targets = [torch.randn(v.shape, dtype=v.dtype, generator=draw) for v in found]
     images.requires_grad_()
     norms = [f"{layer.name}_norm.{kind}" for layer in chain.locked for kind in ("weight", "bias")]
-    scaling = torch.stack(
-        [torch.cat([torch.from_numpy(own[norm]).double() for norm in norms]) for own in sets]
-    )
+    scaling = np.stack([np.concatenate([own[norm] for norm in norms]) for own in sets])
+    scaling = torch.from_numpy(scaling).double()
     torch.testing.assert_close(network.scaling, scaling)
     theirs, in_scaling = [], []
     for m, own in enumerate(sets):
         module = load(free, own, torch.float64).train(mode == "training")
-        value = plain_loss("cross_entropy", module(images[m]), labels[m])
-        parameters = dict(module.named_parameters())
-        found = torch.autograd.grad(value, list(parameters.values()), create_graph=True)
-        known = dict(zip(parameters, found, strict=True))
+        known = gradients_of(module, images[m], labels[m])
         one = cosine(known, targets, m, network.names, "")
-        in_scaling.append(
-            torch.cat(torch.autograd.grad(one, [parameters[n] for n in norms], retain_graph=True))
-        )
+        scaled = [module.get_parameter(name) for name in norms]
+        in_scaling.append(torch.cat(torch.autograd.grad(one, scaled, retain_graph=True)))
         theirs.append(one)
     whole = torch.stack(theirs)
     matched = Cosine(targets, [True] * len(targets))
@@ -280,8 +264,10 @@ def test_scale_and_shift_can_be_searched_for_instead_of_a_key(name, mode):
     close(down, torch.autograd.grad(whole.sum(), images)[0])
     close(moved, torch.stack(in_scaling))
     again = network.with_scaling(scaling + 0.1)
-    assert (again.descend(images.detach(), labels, matched)[0] - value).abs().min() > 1e-6
-    close(again.with_scaling(scaling).descend(images.detach(), labels, matched)[0], value)
+    other, *_ = again.descend_scaling(images.detach(), labels, matched)
+    assert (other - value).abs().min() > 1e-6
+    again = again.with_scaling(scaling)
+    close(again.descend_scaling(images.detach(), labels, matched)[0], value)
     close(keyed.select(slice(1, 2)).with_scaling(scaling[1:2]).scaling, scaling[1:2])
 
 

@@ -1,6 +1,7 @@
 """Targets, gradient capture, scores and c(M): from images to numbers, on small files."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,7 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from chains import chain, conv, image, view
+from chains import TARGETS, captured, chain, conv, image, shared, view
 from gradleak.analysis import copa_index
 from gradleak.attacks.postprocess import TotalVariation
 from gradleak.attacks.runner import attack_all
@@ -25,30 +26,11 @@ from gradleak.scoring import scores
 from gradleak.scoring.metrics.image import METRICS, mse, psnr, psnr_255, ssim
 
 NETWORK = chain(conv(4, 3), conv(6, 3), channels=3, side=12, classes=3)
-CASE = {
-    "paper": "copa",
-    "result": "test",
-    "attack": "rgap",
-    "defence": "none",
-    "images": "embedded",
-    "targets": "pair",
-    "precision": "float64",
-    "mode": "training",
-    "training": "",
-}
+CASE = {"paper": "copa", "result": "test", "attack": "rgap", "defence": "none"}
+CASE |= {"images": "embedded", "targets": "pair", "precision": "float64"}
+CASE |= {"mode": "training", "training": ""}
 TASK = {"loss": "cross_entropy", "labels": "dataset"}
-SETTINGS = {
-    "indices": [4, 1],
-    "first": 0,
-    "batch": 1,
-    "names": None,
-    "draw": "consecutive",
-    "size": None,
-    "resize": "repeat",
-    "relabel": 0,
-    "offset": -0.5,
-    "std": 1.0,
-}
+SETTINGS = TARGETS | {"indices": [4, 1], "offset": -0.5}
 
 
 @pytest.fixture
@@ -65,14 +47,8 @@ def experiment(data, tmp_path):
     paths = {n: str(tmp_path / f"{n}.safetensors") for n in ("model", "targets", "gradient")}
     targets.save(paths["targets"], chosen, {})
     files.save(paths["model"], [NETWORK], family_weights([NETWORK], 2), {})
-    tensors, metadata = capture.capture_all(
-        files.read(paths["model"]),
-        targets.read(paths["targets"]),
-        seeds=2,
-        precision="float64",
-        granted=False,
-        device="cpu",
-    )
+    models, chosen = files.read(paths["model"]), targets.read(paths["targets"])
+    tensors, metadata = captured(models, chosen, 2, granted=False)
     write_tensors(paths["gradient"], tensors, metadata)
     return paths
 
@@ -114,14 +90,8 @@ def test_gradient_file_holds_what_is_shared_and_no_image(experiment):
 
 
 def test_granted_label_is_in_the_file(experiment):
-    tensors, _ = capture.capture_all(
-        files.read(experiment["model"]),
-        targets.read(experiment["targets"]),
-        seeds=1,
-        precision="float32",
-        granted=True,
-        device="cpu",
-    )
+    models, chosen = files.read(experiment["model"]), targets.read(experiment["targets"])
+    tensors, _ = captured(models, chosen, precision="float32")
     np.testing.assert_array_equal(tensors["small/label"], [[[1], [1]]])
     np.testing.assert_array_equal(tensors["small/class"], [[[1], [1]]])
     assert tensors["small/fc1.weight"].dtype == np.float32
@@ -139,19 +109,15 @@ def test_gradient_is_the_difference_quotient_of_the_loss():
         with torch.no_grad():
             out = module(torch.from_numpy(target)[None])
         values.append(float(torch.nn.functional.cross_entropy(out, torch.tensor([2]))))
-    assert seen.gradients[name][1, 0, 2, 1] == pytest.approx(
-        (values[1] - values[0]) / 2e-6, rel=1e-5
-    )
+    slope = (values[1] - values[0]) / 2e-6
+    assert seen.gradients[name][1, 0, 2, 1] == pytest.approx(slope, rel=1e-5)
 
 
 def test_targets_that_do_not_fit_the_network_are_refused(experiment):
     other = chain(conv(4, 3), channels=1, side=12)
     models = files.ModelFile((other,), family_weights([other], 1))
-    chosen = targets.read(experiment["targets"])
     with pytest.raises(ConfigError, match=r"small takes images of \[1, 12, 12\]"):
-        capture.capture_all(
-            models, chosen, seeds=1, precision="float32", granted=True, device="cpu"
-        )
+        captured(models, targets.read(experiment["targets"]))
 
 
 def hinge_case(data, gains):
@@ -164,17 +130,8 @@ def hinge_case(data, gains):
     models = files.ModelFile((network,), weights)
     chosen = targets.build(data, SETTINGS, None, 1)
 
-    def share(precision="float32"):
-        return capture.capture_all(
-            models,
-            chosen,
-            seeds=len(gains),
-            precision=precision,
-            granted=True,
-            device="cpu",
-            loss="hinge",
-            labels="same",
-        )
+    def share():
+        return captured(models, chosen, len(gains), "float32", loss="hinge", labels="same")
 
     return models, chosen, share
 
@@ -183,10 +140,8 @@ def test_one_gradient_that_cannot_be_used_leaves_the_others(data, tmp_path):
     """The hinge loss is flat where the margin is above 1: seed 0 here."""
     models, chosen, share = hinge_case(data, [1e4, 1.0])
     tensors, metadata = share()
-    assert [(u["chain"], u["seed"], u["batch"]) for u in metadata["unusable"]] == [
-        ("small", 0, 0),
-        ("small", 0, 1),
-    ]
+    places = [(u["chain"], u["seed"], u["batch"]) for u in metadata["unusable"]]
+    assert places == [("small", 0, 0), ("small", 0, 1)]
     assert np.isnan(tensors["small/conv1.weight"][0]).all()
     assert np.isfinite(tensors["small/conv1.weight"][1]).all()
     assert tensors["small/conv1.weight"].dtype == np.float32
@@ -223,16 +178,16 @@ def test_useless_gradients_and_missing_devices_are_refused():
     assert capture.pick_device("auto").type in ("cpu", "cuda", "mps")
 
 
+def rgap_answers(experiment, folder, name="r"):
+    """Path of a file of what R-GAP makes of the experiment's gradients."""
+    found = attack_all(experiment["model"], experiment["gradient"], {"method": "rgap"})
+    found.save(str(folder / f"{name}.safetensors"), str(folder / f"{name}.json"), {})
+    return str(folder / f"{name}.safetensors")
+
+
 def test_attack_and_scores_of_a_whole_file(experiment, tmp_path):
-    path, again = str(tmp_path / "r.safetensors"), str(tmp_path / "r2.safetensors")
-    settings = {"method": "rgap"}
-    attack_all(experiment["model"], experiment["gradient"], settings).save(
-        path, str(tmp_path / "r.json"), {}
-    )
-    attack_all(experiment["model"], experiment["gradient"], settings).save(
-        again, str(tmp_path / "r2.json"), {}
-    )
-    assert (tmp_path / "r.safetensors").read_bytes() == (tmp_path / "r2.safetensors").read_bytes()
+    path, again = (rgap_answers(experiment, tmp_path, name) for name in ("r", "r2"))
+    assert Path(path).read_bytes() == Path(again).read_bytes()
     assert len(json.loads((tmp_path / "r.json").read_text())["seconds"]) == 4
     with safe_open(path, framework="numpy") as file:
         assert set(file.keys()) == {"small/images", "small/fc_input"}
@@ -272,10 +227,7 @@ def test_an_attack_that_does_not_apply_says_why(experiment, tmp_path):
 
 
 def test_denoising_smooths(experiment, tmp_path):
-    path = str(tmp_path / "r.safetensors")
-    attack_all(experiment["model"], experiment["gradient"], {"method": "rgap"}).save(
-        path, str(tmp_path / "r.json"), {}
-    )
+    path = rgap_answers(experiment, tmp_path)
     rough = read_tensors(path)[0]["small/images"]
     smooth = TotalVariation(of="one", weight=0.15).make([path]).images["small/images"]
     assert np.abs(np.diff(smooth)).sum() < 0.8 * np.abs(np.diff(rough)).sum()
@@ -291,14 +243,17 @@ def test_metrics_on_known_pairs():
     assert ssim(grey, grey) == pytest.approx(1.0)
 
 
+def index_of(network, weights, seeds):
+    pixels = np.random.default_rng(1).integers(0, 256, (1, *network.input), dtype=np.uint8)
+    data = Dataset(pixels, np.array([1]), list("abcd"), "tiny", "train", "by hand")
+    chosen = targets.build(data, {**SETTINGS, "indices": [0]}, None, 1)
+    return copa_index.index_table(files.ModelFile((network,), weights), chosen, seeds=seeds)
+
+
 @pytest.mark.parametrize("bias", [True, False])
 def test_security_reports_both_ranks(bias):
     network = chain(conv(6, 3, bias=bias), conv(2, 4, stride=2), side=14, name="net")
-    models = files.ModelFile((network,), family_weights([network], 2))
-    pixels = np.random.default_rng(1).integers(0, 256, (1, 2, 14, 14), dtype=np.uint8)
-    data = Dataset(pixels, np.array([1]), list("abcd"), "tiny", "train", "by hand")
-    chosen = targets.build(data, {**SETTINGS, "indices": [0]}, None, 1)
-    table = copa_index.index_table(models, chosen, seeds=2)
+    table = index_of(network, family_weights([network], 2), 2)
     assert list(table.columns) == copa_index.COLUMNS
     assert (table[table.exact].numerical == table[table.exact]["rank"]).all()
     assert (table.numerical <= table.bound).all()
@@ -314,11 +269,7 @@ def test_a_dead_filter_is_left_to_the_numerical_rank():
     network = chain(conv(4, 3, activation="relu"), conv(2, 4, stride=2), name="net")
     weights = family_weights([network], 1)
     weights["net/conv2.weight"][0, 1] = 0.0
-    models = files.ModelFile((network,), weights)
-    pixels = np.random.default_rng(1).integers(0, 256, (1, 2, 8, 8), dtype=np.uint8)
-    data = Dataset(pixels, np.array([1]), list("abcd"), "tiny", "train", "by hand")
-    chosen = targets.build(data, {**SETTINGS, "indices": [0]}, None, 1)
-    rows = copa_index.index_table(models, chosen, seeds=1)
+    rows = index_of(network, weights, 1)
     dead = rows[rows.layer == "conv2"].iloc[0]
     assert dead.rank_method == "numerical"
     assert dead["rank"] < dead.bound
@@ -346,10 +297,9 @@ def test_batches_of_the_same_images_pass_through_the_convolutions_once(data, mon
         return features_of(*given, **named)
 
     monkeypatch.setattr(capture, "features_of", counted)
-    options = {"seeds": 2, "precision": "float64", "granted": False, "device": "cpu"}
-    found, _ = capture.capture_all(models, chosen, kept="classifier", **options)
+    found, _ = captured(models, chosen, 2, granted=False, kept="classifier")
     assert len(passed) == 2
-    expected, _ = capture.capture_all(models, chosen, **options)
+    expected, _ = captured(models, chosen, 2, granted=False)
     assert set(found) < set(expected)
     for name, value in found.items():
         np.testing.assert_allclose(value, expected[name], rtol=1e-12, atol=1e-15)
@@ -401,15 +351,7 @@ def test_norms_run_in_the_mode_of_the_experiment(mode, trained):
     if not trained:
         weights = without_statistics(weights)
     before = {name: value.copy() for name, value in weights.items()}
-    found = capture.capture(
-        NORMED,
-        weights,
-        images,
-        labels,
-        precision="float64",
-        device=torch.device("cpu"),
-        mode=mode,
-    )
+    found = shared(NORMED, weights, images, labels, mode=mode)
     module = load(NORMED, with_statistics(NORMED, weights), torch.float64)
     module.train(mode == "training")
     loss = torch.nn.functional.cross_entropy(
@@ -429,15 +371,8 @@ def test_mode_and_training_stand_in_every_row(data, tmp_path):
     paths = {n: str(tmp_path / f"{n}.safetensors") for n in ("model", "targets", "gradient")}
     targets.save(paths["targets"], chosen, {})
     files.save(paths["model"], [NORMED], family_weights([NORMED], 1), {})
-    tensors, metadata = capture.capture_all(
-        files.read(paths["model"]),
-        chosen,
-        seeds=1,
-        precision="float32",
-        granted=True,
-        device="cpu",
-        mode="evaluation",
-    )
+    models = files.read(paths["model"])
+    tensors, metadata = captured(models, chosen, precision="float32", mode="evaluation")
     assert metadata["mode"] == {NORMED.name: "evaluation"}
     assert (metadata["low"], metadata["high"]) == (-2.0, 2.0)
     write_tensors(paths["gradient"], tensors, metadata)
@@ -459,26 +394,17 @@ def test_mode_and_training_stand_in_every_row(data, tmp_path):
 
 
 def test_mode_is_empty_where_no_layer_depends_on_it(experiment, tmp_path):
-    found = attack_all(experiment["model"], experiment["gradient"], {"method": "rgap"})
-    path = str(tmp_path / "answer.safetensors")
-    found.save(path, str(tmp_path / "seconds.json"), {})
+    path = rgap_answers(experiment, tmp_path)
     assert set(score_table(experiment, path)["mode"].fillna("")) == {""}
 
 
 def test_a_norm_of_a_single_value_is_refused() -> None:
     """Where a network is too deep for its images: what leaves the norm would be 0."""
-    specs = (
-        ConvSpec(2, (3, 3), (2, 2), (1, 1), norm="batch"),
-        ConvSpec(2, (3, 3), (2, 2), (1, 1), norm="batch"),
-        LinearSpec(3),
-    )
-    deep = Chain("deep", (1, 4, 4), specs)
+    layer = ConvSpec(2, (3, 3), (2, 2), (1, 1), norm="batch")
+    deep = Chain("deep", (1, 4, 4), (layer, layer, LinearSpec(3)))
     weights = initial_weights(deep, 0)
     images = np.random.default_rng(0).random((2, 1, 4, 4)).astype(np.float32)
-    how = {"precision": "float32", "device": torch.device("cpu")}
     with pytest.raises(ConfigError, match="the norm of conv2 has one value a channel"):
-        capture.capture(deep, weights, images[:1], np.zeros(1, dtype=np.int64), **how)
-    capture.capture(deep, weights, images, np.zeros(2, dtype=np.int64), **how)
-    capture.capture(
-        deep, weights, images[:1], np.zeros(1, dtype=np.int64), mode="evaluation", **how
-    )
+        shared(deep, weights, images[:1], [0], "float32")
+    shared(deep, weights, images, [0, 0], "float32")
+    shared(deep, weights, images[:1], [0], "float32", mode="evaluation")

@@ -120,6 +120,8 @@ def test_equal_seeds_give_equal_images_and_nothing_is_changed(method, generator)
         np.testing.assert_array_equal(one.images, other.images)
         assert one.failure or np.isfinite(one.images).all()
         assert one.stop
+        if method in ("dlg", "inverting_gradients", "grnn", "class_fishing"):
+            assert one.evaluations == SHORT["iterations"]
     for value, copied in zip(held, before, strict=True):
         np.testing.assert_array_equal(value, copied)
 

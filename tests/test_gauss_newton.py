@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chains import chain, conv, image, view
+from chains import chain, conv, image, net, view
 from gradleak.attacks.closed_form.known_layers import known_deltas
 from gradleak.attacks.closed_form.layerwise import ConvolutionCache
 from gradleak.attacks.closed_form.rgap import RGap
@@ -23,8 +23,9 @@ from gradleak.attacks.optimization.gauss_newton import GaussNewton
 from gradleak.client.capture import signs
 from gradleak.errors import NumericsError
 from gradleak.models.activations import Activation
-from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from gradleak.models.chain import ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
+from test_matching import matching
 
 
 def tensor(*shape, seed=0):
@@ -65,16 +66,13 @@ def error(found, target):
 
 def network_of(loss, activation, skip):
     act, outputs = Activation(activation, 0.2), 3 if loss == "cross_entropy" else 1
-    return Chain(
-        "net",
-        (2, 6, 5),
-        (
-            ConvSpec(3, (3, 2), (2, 1), (1, 1), True, act),
-            ConvSpec(3, (3, 3), (1, 1), (1, 1), False, act, skip=1 if skip else 0),
-            ConvSpec(3, (1, 3), (1, 1), (0, 1), True, act, skip=2 if skip else 0),
-            LinearSpec(4, True, act),
-            LinearSpec(outputs, False),
-        ),
+    return net(
+        ConvSpec(3, (3, 2), (2, 1), (1, 1), True, act),
+        ConvSpec(3, (3, 3), (1, 1), (1, 1), False, act, skip=1 if skip else 0),
+        ConvSpec(3, (1, 3), (1, 1), (0, 1), True, act, skip=2 if skip else 0),
+        LinearSpec(4, True, act),
+        LinearSpec(outputs, False),
+        size=(2, 6, 5),
     )
 
 
@@ -115,9 +113,8 @@ def test_known_deltas_stay_and_the_rest_follows_from_the_image():
     network = network_of("logistic", "sigmoid", skip=False)
     plain = linearised(network, "logistic")
     true = {"conv2": plain.left[1], "conv3": plain.left[2]}
-    torch.testing.assert_close(
-        linearised(network, "logistic", known=true).gradients(), plain.gradients()
-    )
+    same = linearised(network, "logistic", known=true)
+    torch.testing.assert_close(same.gradients(), plain.gradients())
     known = {name: tensor(*value.shape, seed=3) for name, value in true.items()}
     at = linearised(network, "logistic", known=known)
     direction, step = tensor(*at.images.shape, seed=1), 1e-6
@@ -137,15 +134,12 @@ def test_known_deltas_stay_and_the_rest_follows_from_the_image():
 @pytest.mark.parametrize("filters", [(9, 2), (4, 9)])
 def test_the_normal_matrix_is_exact_where_only_images_move(filters):
     first, second = filters
-    network = Chain(
-        "net",
-        (2, 6, 6),
-        (
-            conv(first, 2, stride=2, padding=1, activation="leaky_relu", slope=0.2),
-            conv(second, 2, activation="leaky_relu", slope=0.2),
-            LinearSpec(3, False, Activation("leaky_relu", 0.2)),
-            LinearSpec(1, False),
-        ),
+    network = net(
+        conv(first, 2, stride=2, padding=1, activation="leaky_relu", slope=0.2),
+        conv(second, 2, activation="leaky_relu", slope=0.2),
+        LinearSpec(3, False, Activation("leaky_relu", 0.2)),
+        LinearSpec(1, False),
+        size=(2, 6, 6),
     )
     # The hinge loss has no curvature, so that no δ moves.
     at = linearised(network, "hinge", members=1, batch=1)
@@ -161,20 +155,14 @@ def test_the_normal_matrix_is_exact_where_only_images_move(filters):
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5 * expected.max())
     solve = Preconditioner(found, damping=1.0)
     vector = tensor(pixels)
-    torch.testing.assert_close(
-        solve(vector),
-        torch.linalg.solve(expected + torch.eye(pixels), vector),
-        rtol=1e-3,
-        atol=1e-4,
-    )
+    solved = torch.linalg.solve(expected + torch.eye(pixels), vector)
+    torch.testing.assert_close(solve(vector), solved, rtol=1e-3, atol=1e-4)
 
 
 def test_a_matrix_without_a_factor_leaves_its_diagonal():
     solve = Preconditioner(torch.tensor([[1.0, 3.0], [3.0, 1.0]]), damping=0.0)
-    found = solve(torch.tensor([1.0, 2.0], dtype=torch.float64))
-    torch.testing.assert_close(
-        found, torch.tensor([1.0, 2.0], dtype=torch.float64), rtol=0.1, atol=0
-    )
+    right = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    torch.testing.assert_close(solve(right), right, rtol=0.1, atol=0)
 
 
 def test_conjugate_gradients_need_one_step_with_the_inverse_at_hand():
@@ -218,9 +206,8 @@ def test_known_layers_solve_what_rgap_cannot_and_the_kinks_forbid(seed):
 def test_known_deltas_are_the_true_ones():
     shared, target = attacked(deficient())
     gradients = ChainGradients(shared.chain, shared.weights, "logistic", dtype=torch.float64)
-    true = gradients.factors(
-        torch.from_numpy(target)[None, None], torch.tensor([list(shared.labels)])
-    )
+    images, labels = torch.from_numpy(target)[None, None], torch.tensor([list(shared.labels)])
+    true = gradients.factors(images, labels)
     for name, delta in known_deltas(shared, ConvolutionCache()).items():
         expected = true[name][0][0].numpy()
         np.testing.assert_allclose(delta, expected, atol=1e-8 * np.abs(expected).max())
@@ -259,9 +246,8 @@ def test_the_image_is_searched_after_the_known_layers(target, stages, monkeypatc
 
 def test_members_do_not_influence_each_other_and_a_run_repeats_itself():
     views = [perturbed(smooth(), seed=seed)[0] for seed in range(2)]
-    bad = replace(
-        views[0], gradients={k: np.full_like(g, np.nan) for k, g in views[0].gradients.items()}
-    )
+    nan = {name: np.full_like(g, np.nan) for name, g in views[0].gradients.items()}
+    bad = replace(views[0], gradients=nan)
     attack = GaussNewton(iterations=3)
     together = attack.run_many([views[0], bad, views[1]], [0, 1, 2])
     assert isinstance(together[1], NumericsError)
@@ -308,15 +294,8 @@ def test_gradients_of_no_image_are_a_failure():
 
 
 def test_a_batch_and_a_skip_go_without_preconditioner():
-    network = Chain(
-        "skip",
-        (2, 6, 6),
-        (
-            conv(2, 3, padding=1, activation="tanh"),
-            ConvSpec(2, (3, 3), (1, 1), (1, 1), False, Activation("tanh"), skip=1),
-            LinearSpec(1, True),
-        ),
-    )
+    layers = conv(2, 3, padding=1), conv(2, 3, padding=1, skip=1), LinearSpec(1, True)
+    network = net(*layers, size=(2, 6, 6))
     shared, target = perturbed(network, noise=0.05)
     skip = GaussNewton().run_many([shared], [0])[0]
     assert error(skip, target) < 1e-6
@@ -343,8 +322,8 @@ def test_the_distance_is_that_of_dlg():
     attack = GaussNewton()
     members = attack._members([shared], [attack._prepare(shared, 0)])
     problem = Problem(members)
-    distance = members.gradients.matching(
-        members.starts, members.labels, members.targets, members.scale
+    distance = matching(
+        members.gradients, members.starts, members.labels, members.targets, members.scale
     )
     assert problem.distance(members.starts) == pytest.approx(float(distance))
     at = problem.linearise(members.starts)

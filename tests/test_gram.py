@@ -6,6 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from chains import conv_shapes
+from chains import system as build
 from gradleak.errors import NumericsError
 from gradleak.operators import convolution as convolution_module
 from gradleak.operators import gram
@@ -29,15 +30,6 @@ def large():
         patch.setattr(system_module, "DENSE_LIMIT", 0)
         patch.setattr(convolution_module, "FACTOR_WORK", -1)
         yield
-
-
-def build(shape, seed=0, scale=1.0, masked=False, pinned=False):
-    generator = np.random.default_rng(seed)
-    weight = generator.standard_normal((shape.filters, shape.channels, *shape.kernel))
-    delta = scale * generator.standard_normal((shape.filters, *shape.output))
-    keep = generator.random(shape.filters * shape.positions) < 0.6 if masked else None
-    pins = generator.random(shape.unknowns) < 0.3 if pinned else None
-    return LayerSystem(Convolution(weight, shape), GradientConstraint(delta, shape), keep, pins)
 
 
 def singular_values(whole):
@@ -98,12 +90,7 @@ def test_solve_is_the_minimum_norm_least_squares_solution(shape, seed, masked, p
     assert_solves(whole, whole.solve(values, start).x - start, step)
 
 
-@given(
-    SHAPES,
-    st.integers(0, 1000),
-    st.booleans(),
-    st.sampled_from([1.0, 1e-4, 1e-8]),
-)
+@given(SHAPES, st.integers(0, 1000), st.booleans(), st.sampled_from([1.0, 1e-4, 1e-8]))
 @settings(max_examples=40, deadline=None)
 def test_a_balanced_solve_keeps_what_small_gradients_tell(shape, seed, masked, scale):
     whole = build(shape, seed, scale, masked)
@@ -162,13 +149,12 @@ def padded_oracle(whole):
     delta = whole.gradient.delta.reshape(shape.filters, *shape.output)
     inside = np.zeros((shape.channels, *size), dtype=bool)
     inside[:, down : down + height, across : across + width] = True
-    return np.concatenate(
-        [
-            Convolution(whole.convolution.weight, wide).dense(),
-            GradientConstraint(delta, wide).dense(),
-            np.eye(inside.size)[~inside.ravel()],
-        ]
+    weights, gradients = (
+        Convolution(whole.convolution.weight, wide),
+        GradientConstraint(delta, wide),
     )
+    units = np.eye(inside.size)[~inside.ravel()]
+    return np.concatenate([weights.dense(), gradients.dense(), units])
 
 
 @pytest.mark.parametrize("shape", [GRAM, BLOCKS, DEFICIENT])

@@ -37,9 +37,8 @@ def pair(layout, batch, members=3):
 def test_generators_and_their_steps_are_those_of_pytorchs_layers(size, batch):
     ours, theirs = pair(Layout(size, 5, 16), batch)
     optimisers = [torch.optim.RMSprop(one.parameters(), lr=1e-3, momentum=0.9) for one in theirs]
-    weights = torch.randn(
-        3, batch, *size, dtype=torch.float64, generator=torch.Generator().manual_seed(0)
-    )
+    draw_ = torch.Generator().manual_seed(0)
+    weights = torch.randn(3, batch, *size, dtype=torch.float64, generator=draw_)
     for _ in range(4):
         pixels, logits = ours()
         expected = [one() for one in theirs]
@@ -255,30 +254,23 @@ def test_failures_are_told_without_the_original():
     settings = {"iterations": 2, "failure_loss": 1e-9, "precision": "float64"}
     (found,) = Grnn(**settings).run_many([seen], [0])
     assert "failure_loss: 1e-09" in found.failure
-    broken = dataclasses.replace(
-        seen, weights={name: np.full_like(w, 1e30) for name, w in seen.weights.items()}
-    )
+    huge = {name: np.full_like(w, 1e30) for name, w in seen.weights.items()}
+    broken = dataclasses.replace(seen, weights=huge)
     good, bad = Grnn(**settings).run_many([seen, broken], [0, 1])
     np.testing.assert_allclose(good.images, found.images, atol=1e-9)
     assert bad.failure
 
 
 def test_what_grnn_refuses_is_said_in_a_sentence():
-    assert [makes((3, *size)) for size in ((32, 32), (8, 8), (4, 4), (28, 28), (32, 64))] == [
-        True,
-        True,
-        False,
-        False,
-        False,
-    ]
+    sizes = {(32, 32): True, (8, 8): True, (4, 4): False, (28, 28): False, (32, 64): False}
+    assert {size: makes((3, *size)) for size in sizes} == sizes
     attack = Grnn()
     assert attack.applies(chain(conv(2, 3), side=28)) == (
         "small takes images of 28x28, but GRNN's generator makes squares whose side is a power of "
         "two from 8 on; resize the images."
     )
-    padded = Chain(
-        "padded", (3, 8, 8), (ConvSpec(2, (3, 3), padding_mode="replicate"), LinearSpec(4))
-    )
+    layers = ConvSpec(2, (3, 3), padding_mode="replicate"), LinearSpec(4)
+    padded = Chain("padded", (3, 8, 8), layers)
     assert "padded has replicated padding" in attack.applies(padded)
     drops = Chain("drops", (3, 8, 8), (LinearSpec(3, dropout=0.5), LinearSpec(4)))
     assert "dropout" in attack.applies(drops)

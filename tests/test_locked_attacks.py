@@ -4,15 +4,14 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 
+import chains as chains_
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.keylock import key_of, open_lock
 from gradleak.attacks.optimization.dlg import Dlg
 from gradleak.attacks.optimization.grnn import Grnn
 from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.attacks.runner import Views
-from gradleak.client.capture import capture, capture_all
 from gradleak.client.defences.apply import defend_all
 from gradleak.client.defences.gaussian_noise import GaussianNoise
 from gradleak.client.shared_parameters import LOCK
@@ -77,16 +76,8 @@ def targets(count=2):
 
 
 def captured(*chains, lock="withheld", client=None, seeds=1, count=1):
-    return capture_all(
-        model(*chains, seeds=seeds),
-        targets(count),
-        seeds=seeds,
-        precision="float64",
-        granted=True,
-        device="cpu",
-        client=client or Client(),
-        lock=lock,
-    )
+    more = {"client": client or Client(), "lock": lock}
+    return chains_.captured(model(*chains, seeds=seeds), targets(count), seeds, **more)
 
 
 def view(lock="withheld", which=None, client=None, seed=0):
@@ -97,26 +88,16 @@ def view(lock="withheld", which=None, client=None, seed=0):
     keys = {name: found.pop(name) for name in list(found) if is_key(name)}
     label = int(found.pop("label")[0])
     found.pop("class")
-    return AttackerView(
-        which,
-        initial_weights(which, seed),
-        found,
-        (label,),
-        0.0,
-        1.0,
-        mode=facts["mode"][which.name],
-        keys=keys,
-    )
+    more = {"mode": facts["mode"][which.name], "keys": keys}
+    return AttackerView(which, initial_weights(which, seed), found, (label,), 0.0, 1.0, **more)
 
 
 @pytest.mark.parametrize("lock", LOCK)
 def test_what_is_withheld_is_not_in_the_file(lock):
     tensors, facts = captured(chain(), lock=lock)
     names = {name.removeprefix("net/") for name in tensors}
-    keys, locks = (
-        {name for name in names if is_key(name)},
-        {name for name in names if is_private(name) and not is_key(name)},
-    )
+    keys = {name for name in names if is_key(name)}
+    locks = {name for name in names if is_private(name)} - keys
     assert bool(keys) == (lock in ("key", "both"))
     assert bool(locks) == (lock in ("gradient", "both"))
     assert names - keys - locks == {
@@ -158,28 +139,14 @@ def test_a_client_computes_with_its_own_lock():
     assert not np.allclose(with_own["net/conv2.weight"], with_first["net/conv2.weight"])
     weights = initial_weights(chain(), 0) | moved.of(chain(), 0)
     images = targets(1)
-    alone = capture(
-        chain(),
-        weights,
-        images.batch(0),
-        images.labels[0],
-        precision="float64",
-        device=torch.device("cpu"),
-    )
+    alone = chains_.shared(chain(), weights, images.batch(0), images.labels[0])
     for name, value in alone.items():
         np.testing.assert_array_equal(with_own[f"net/{name}"][0, 0], value)
 
 
 def test_a_locked_network_needs_a_client_and_a_known_way_of_sharing():
     with pytest.raises(ConfigError, match="net is locked, but no client is given"):
-        capture_all(
-            model(chain()),
-            targets(1),
-            seeds=1,
-            precision="float64",
-            granted=True,
-            device="cpu",
-        )
+        chains_.captured(model(chain()), targets(1))
     with pytest.raises(ConfigError, match="lock: 'open' is not known; choose one of withheld, "):
         captured(chain(), lock="open")
 
@@ -227,10 +194,8 @@ def test_the_gradient_of_a_lock_is_the_key_times_a_vector(which):
 
 
 def test_a_lock_without_a_gradient_tells_no_key():
-    seen = view("gradient")
     dead = {
-        name: np.zeros_like(value) if is_private(name) else value
-        for name, value in seen.gradients.items()
+        name: value * (not is_private(name)) for name, value in view("gradient").gradients.items()
     }
     assert key_of(chain().locked[0], dead) is None
 

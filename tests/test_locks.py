@@ -35,6 +35,12 @@ def client(chain, seed=0):
     return initial_weights(chain, seed) | draw_key(chain, 0, seed)
 
 
+def lock_of(*layers):
+    """Names of the parameters of locks."""
+    kinds = [f"{kind}.{part}" for kind in ("scale", "shift") for part in ("weight", "bias")]
+    return {f"{layer}_lock_{kind}" for layer in layers for kind in kinds}
+
+
 @pytest.mark.parametrize(
     ("specs", "size", "gave_way", "whole"),
     [
@@ -65,30 +71,18 @@ def test_forward_is_equation_37(activation, length, seed):
     images = torch.rand(4, 3, 32, 32, dtype=torch.float64)
     module(images)
 
-    key = weights["conv1_key"].astype(np.float64)
-    act = {
-        "identity": lambda v: v,
-        "relu": lambda v: np.maximum(v, 0),
-        "sigmoid": lambda v: 1 / (1 + np.exp(-v)),
-    }
+    own = {name: torch.from_numpy(np.asarray(w)).double() for name, w in weights.items()}
+    act = {"identity": lambda v: v, "relu": torch.relu, "sigmoid": torch.sigmoid}[activation]
     scale, shift = (
-        act[activation](
-            weights[f"conv1_lock_{kind}.weight"].astype(np.float64) @ key
-            + weights[f"conv1_lock_{kind}.bias"]
-        )
+        act(own[f"conv1_lock_{kind}.weight"] @ own["conv1_key"] + own[f"conv1_lock_{kind}.bias"])
         for kind in ("scale", "shift")
     )
-    convolved = torch.nn.functional.conv2d(
-        images,
-        torch.from_numpy(weights["conv1.weight"]).double(),
-        torch.from_numpy(weights["conv1.bias"]).double(),
-        2,
-        2,
-    )
+    given = (own["conv1.weight"], own["conv1.bias"])
+    convolved = torch.nn.functional.conv2d(images, *given, stride=2, padding=2)
     normed = torch.nn.functional.batch_norm(convolved, None, None, training=True)
-    expected = scale[:, None, None] * normed.numpy() + shift[:, None, None]
+    expected = scale[:, None, None] * normed + shift[:, None, None]
     got = module._linear(chain.parts[0], images)
-    np.testing.assert_allclose(got.detach().numpy(), expected, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(got.detach(), expected, rtol=1e-10, atol=1e-12)
 
 
 def test_any_named_convolution_of_any_model_can_be_locked():
@@ -97,11 +91,8 @@ def test_any_named_convolution_of_any_model_can_be_locked():
     )
     assert [layer.name for layer in chain.locked] == ["conv2", "conv9", "conv14"]
     weights = client(chain)
-    assert {name for name in weights if name.endswith("_key")} == {
-        "conv2_key",
-        "conv9_key",
-        "conv14_key",
-    }
+    keys = {name for name in weights if name.endswith("_key")}
+    assert keys == {"conv2_key", "conv9_key", "conv14_key"}
     out = load(chain, with_statistics(chain, weights), torch.float32)(torch.rand(2, 3, 32, 32))
     assert out.shape == (2, 10)
     # The projection beside conv9 keeps a norm of its own.
@@ -120,12 +111,7 @@ def test_the_lock_changes_no_other_weight_of_a_seed(layers):
     }
     for name, value in same.items():
         np.testing.assert_array_equal(value, plain[name])
-    assert set(with_it) - set(same) == {
-        f"{layer}_lock_{kind}.{part}"
-        for layer in layers
-        for kind in ("scale", "shift")
-        for part in ("weight", "bias")
-    }
+    assert set(with_it) - set(same) == lock_of(*layers)
 
 
 def test_a_locked_projection_is_one_whose_norm_has_what_the_key_makes():
@@ -194,11 +180,8 @@ def test_lock_weights_do_not_follow_the_spread_of_a_chain():
 
 def test_keys_differ_between_clients_and_seeds_and_lie_in_range():
     chain = locked(dlg_lenet())
-    keys = {
-        (number, seed): draw_key(chain, number, seed)["conv1_key"]
-        for number in range(3)
-        for seed in range(2)
-    }
+    runs = [(number, seed) for number in range(3) for seed in range(2)]
+    keys = {run: draw_key(chain, *run)["conv1_key"] for run in runs}
     assert len({key.tobytes() for key in keys.values()}) == 6
     for key in keys.values():
         assert key.dtype == np.float32 and key.shape == (1024,)
@@ -228,13 +211,7 @@ def test_locks_and_keys_share_no_stream_with_searches(seed):
 def test_what_is_private_is_told_by_its_name(specs, layer):
     weights = client(locked(specs, layers=(layer,)))
     kept = private(weights)
-    assert set(kept) == {
-        f"{layer}_key",
-        f"{layer}_lock_scale.weight",
-        f"{layer}_lock_scale.bias",
-        f"{layer}_lock_shift.weight",
-        f"{layer}_lock_shift.bias",
-    }
+    assert set(kept) == {f"{layer}_key"} | lock_of(layer)
     assert not any(is_private(name) for name in public(weights))
     assert {**kept, **public(weights)}.keys() == weights.keys()
 

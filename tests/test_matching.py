@@ -5,52 +5,36 @@ import pytest
 import torch
 from torch import nn
 
-from chains import conv
+from chains import conv, net
 from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients, stack
 from gradleak.attacks.optimization.engine.double_backward import Descent
 from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
 from gradleak.models.build import load
-from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from gradleak.models.chain import ConvSpec, LinearSpec
 from gradleak.models.initial import initial_weights
 from gradleak.models.losses import LOSSES, OF_CLASSES
 
 MEMBERS, BATCH = 3, 2
 
 
-def network(loss="cross_entropy", activation="tanh", bias=True, skip=True, pool="none"):
+def network(loss="cross_entropy", activation="tanh", bias=True, pool="none"):
     act = Activation(activation, 0.2)
     outputs = 4 if loss in OF_CLASSES else 1
     mode = "replicate" if pool == "max" else "zeros"
-    return Chain(
-        "net",
-        (2, 7, 7),
-        (
-            ConvSpec(3, (3, 2), (2, 1), (1, 1), bias, act, padding_mode=mode),
-            ConvSpec(
-                3,
-                (3, 3),
-                (1, 1),
-                (1, 1),
-                bias,
-                act,
-                skip=1 if skip else 0,
-                pool=pool,
-                padding_mode=mode,
-            ),
-            ConvSpec(
-                3, (1, 3), (1, 1), (0, 1), False, act, skip=2 if skip and pool == "none" else 0
-            ),
-            LinearSpec(5, bias, act),
-            LinearSpec(outputs, bias, Activation("identity" if outputs == 1 else activation, 0.2)),
-        ),
+    return net(
+        ConvSpec(3, (3, 2), (2, 1), (1, 1), bias, act, padding_mode=mode),
+        ConvSpec(3, (3, 3), (1, 1), (1, 1), bias, act, skip=1, pool=pool, padding_mode=mode),
+        ConvSpec(3, (1, 3), (1, 1), (0, 1), False, act, skip=2 * (pool == "none")),
+        LinearSpec(5, bias, act),
+        LinearSpec(outputs, bias, Activation("identity" if outputs == 1 else activation, 0.2)),
+        size=(2, 7, 7),
     )
 
 
 def drawn(chain, members=MEMBERS, batch=BATCH):
-    return torch.from_numpy(
-        np.random.default_rng(0).standard_normal((members, batch, *chain.input))
-    )
+    draw = np.random.default_rng(0)
+    return torch.from_numpy(draw.standard_normal((members, batch, *chain.input)))
 
 
 def plain_loss(loss, output, label):
@@ -80,6 +64,12 @@ def reference(chain, weights, loss, images, labels):
     return torch.autograd.grad(
         plain_loss(loss, module(images), labels), list(module.parameters()), create_graph=True
     )
+
+
+def matching(network, images, labels, targets, scale=None):
+    """Return Σ_l ||∂ℓ/∂W_l − target_l||² of each member (M,)."""
+    pairs = zip(network(images, labels, scale), targets, strict=True)
+    return sum((g - t).flatten(1).square().sum(1) for g, t in pairs)
 
 
 def known(loss, members=MEMBERS, batch=BATCH):
@@ -113,9 +103,8 @@ def test_gradients_and_the_derivative_of_their_distance_equal_autograd(
     images = drawn(chain).requires_grad_()
     labels = known(loss)
     if not granted:
-        labels = torch.from_numpy(
-            np.random.default_rng(2).standard_normal((MEMBERS, BATCH, chain.classes))
-        ).requires_grad_()
+        drawn_ = np.random.default_rng(2).standard_normal((MEMBERS, BATCH, chain.classes))
+        labels = torch.from_numpy(drawn_).requires_grad_()
     network_gradients = ChainGradients(chain, weights, loss, dtype=torch.float64)
     found = network_gradients(images, labels)
     expected = [reference(chain, sets[m], loss, images[m], labels[m]) for m in range(MEMBERS)]
@@ -126,22 +115,19 @@ def test_gradients_and_the_derivative_of_their_distance_equal_autograd(
     draw = torch.Generator().manual_seed(2)
     targets = [torch.randn(f.shape, dtype=f.dtype, generator=draw) for f in found]
     variables = [images] if granted else [images, labels]
-    ours = network_gradients.matching(images, labels, targets)
-    theirs = torch.stack(
-        [
-            sum(((a - b[m]) ** 2).sum() for a, b in zip(e, targets, strict=True))
-            for m, e in enumerate(expected)
-        ]
-    )
+    ours = matching(network_gradients, images, labels, targets)
+    each = enumerate(expected)
+    theirs = [
+        sum(((a - b[m]) ** 2).sum() for a, b in zip(e, targets, strict=True)) for m, e in each
+    ]
+    theirs = torch.stack(theirs)
     torch.testing.assert_close(ours, theirs)
-    for a, b in zip(
-        torch.autograd.grad(ours.sum(), variables),
-        torch.autograd.grad(theirs.sum(), variables, allow_unused=True),
-        strict=True,
-    ):
+    found = torch.autograd.grad(ours.sum(), variables)
+    expected = torch.autograd.grad(theirs.sum(), variables, allow_unused=True)
+    for a, b in zip(found, expected, strict=True):
         torch.testing.assert_close(a, torch.zeros_like(a) if b is None else b)
     scale = torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64)
-    scaled = network_gradients.matching(images, labels, targets, scale)
+    scaled = matching(network_gradients, images, labels, targets, scale)
     written = Descent(network_gradients, targets, scale)(images, labels)
     torch.testing.assert_close(written[0], scaled)
     for a, b in zip(written[1:], torch.autograd.grad(scaled.sum(), variables), strict=False):
@@ -179,24 +165,20 @@ def test_a_selection_gives_what_all_members_gave():
     gradients = ChainGradients(chain, stack(sets), "cross_entropy")
     images, labels = drawn(chain).float(), known("cross_entropy")
     index = torch.tensor([2, 0])
-    for part, whole in zip(
-        gradients.select(index)(images[index], labels[index]),
-        gradients(images, labels),
-        strict=True,
-    ):
+    some = gradients.select(index)(images[index], labels[index])
+    for part, whole in zip(some, gradients(images, labels), strict=True):
         torch.testing.assert_close(part, whole[index])
 
 
 def test_an_unknown_loss_is_refused():
-    chain = Chain("net", (1, 4, 4), (conv(1, 2), LinearSpec(2)))
+    chain = net(conv(1, 2), LinearSpec(2), size=(1, 4, 4))
     with pytest.raises(ConfigError, match="loss: 'square' is not known"):
         ChainGradients(chain, initial_weights(chain, 0), "square")
 
 
 def test_a_skip_from_the_image_itself():
-    tanh = Activation("tanh")
-    layers = [ConvSpec(2, (3, 3), (1, 1), (1, 1), True, tanh, skip=s) for s in (1, 2)]
-    chain = Chain("net", (2, 5, 5), (*layers, LinearSpec(3)))
+    layers = [conv(2, 3, 1, 1, bias=True, skip=skip) for skip in (1, 2)]
+    chain = net(*layers, LinearSpec(3), size=(2, 5, 5))
     weights = initial_weights(chain, 0)
     gradients = ChainGradients(chain, weights, "cross_entropy", dtype=torch.float64)
     images, labels = drawn(chain, 1, 1).requires_grad_(), torch.tensor([[1]])
@@ -206,4 +188,4 @@ def test_a_skip_from_the_image_itself():
     found = Descent(gradients, targets, torch.ones(1, dtype=torch.float64))(images, labels)
     torch.testing.assert_close(found[0][0], value)
     torch.testing.assert_close(found[1], torch.autograd.grad(value, images)[0])
-    torch.testing.assert_close(gradients.matching(images, labels, targets)[0], value)
+    torch.testing.assert_close(matching(gradients, images, labels, targets)[0], value)

@@ -5,25 +5,28 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
-from chains import conv
-from gradleak.attacks.base import AttackerView
+from chains import conv, shared
 from gradleak.attacks.mkor.attack import Mkor
 from gradleak.attacks.mkor.free_direction import settle
 from gradleak.attacks.mkor.head import Head
 from gradleak.attacks.mkor.recount import is_needed, whole
 from gradleak.attacks.optimization.class_fishing import ClassFishing
-from gradleak.client.capture import capture
 from gradleak.data import embedded
 from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain, LinearSpec
-from gradleak.models.files import fingerprint
 from gradleak.models.initial import initial_weights
 from gradleak.servers.class_fishing import ClassFishingServer
 from gradleak.servers.mkor import MkorServer
-from gradleak.servers.secret import Secret
-from mkor_cases import CLASSES, NAIVE, OURS, PAIRED, batch, error, network, noisy, seen
+from mkor_cases import CLASSES, NAIVE, OURS, PAIRED, batch, error, network, noisy, received, seen
+
+UNTOUCHED = MkorServer(classifier="untouched")
+FLAT = Chain("fc", (1, 8, 8), (LinearSpec(CLASSES),))
+
+
+def counted(found):
+    return dict(zip(found.classes, found.counts, strict=True))
+
 
 # --- Reconstruction ------------------------------------------------------------------------------
 
@@ -55,7 +58,7 @@ def test_cross_entropy_with_an_absent_class_gives_class_means(server, rows):
     chain, labels = network(), [2, 0, 0, 2, 2, 3]
     images = batch(chain, labels)
     found = Mkor(rows=rows, native=4).run(seen(chain, server, images, labels), 0)
-    assert dict(zip(found.classes, found.counts, strict=True)) == Counter(labels)
+    assert counted(found) == Counter(labels)
     assert max(error(found, images, labels).values()) < 5e-3
 
 
@@ -79,11 +82,10 @@ def test_counts_are_right_where_a_gray_image_is_unlike_the_batch(counts, inverte
     chain = Chain("fc", (1, 8, 8), (LinearSpec(len(counts)),))
     images, labels = dark(chain, counts)
     images = 1.0 - images if inverted else images
-    view = seen(chain, MkorServer(classifier="untouched"), images, labels)
+    view = seen(chain, UNTOUCHED, images, labels)
     gray = Head(chain, view.weights, view.loss).probabilities(np.full((1, 64), 0.5))[0]
     assert np.abs(80 * (gray - view.gradients["fc1.bias"]) - counts).max() > 1
-    found = Mkor(rows="all").run(view, 0)
-    assert dict(zip(found.classes, found.counts, strict=True)) == Counter(labels.tolist())
+    assert counted(Mkor(rows="all").run(view, 0)) == Counter(labels.tolist())
 
 
 def test_counts_of_digits():
@@ -95,10 +97,7 @@ def test_counts_of_digits():
     images, labels = data.images[picked] / 255.0, np.asarray(data.labels)[picked]
     true = np.bincount(labels, minlength=10)
     for bias, most in ((0.0, 4), (5.0, 0)):
-        server = MkorServer(
-            classifier="untouched", beta=1.0, noise=1e-3, spare="noise", output_bias=bias
-        )
-        view = seen(chain, server, images, labels)
+        view = seen(chain, UNTOUCHED.model_copy(update={"output_bias": bias}), images, labels)
         found = Mkor(rows="all", free="range" if bias else "median").run(view, 0)
         off = np.abs(np.bincount(found.classes, found.counts, 10) - true)
         assert off.sum() <= most and sum(found.counts) == 100
@@ -123,9 +122,7 @@ def test_paths_of_an_untouched_classifier_are_refused():
 def test_an_output_bias_gives_all_classes_but_one():
     chain, labels = network(), [0, 1, 2, 3]
     images = batch(chain, labels)
-    server = MkorServer(
-        classifier="untouched", beta=0.05, spare="silent", noise=1e-6, output_bias=10.0
-    )
+    server = OURS.model_copy(update={"output_bias": 10.0})
     found = Mkor(rows="all", native=4).run(seen(chain, server, images, labels), 0)
     errors = error(found, images, labels)
     assert max(errors[label] for label in (1, 2, 3)) < 2e-3
@@ -242,11 +239,9 @@ def test_a_batch_of_one_class_gives_its_mean():
 
 def test_a_single_layer_needs_no_path():
     """Eq. (6): one fully connected layer on the image itself."""
-    chain = Chain("fc", (1, 8, 8), (LinearSpec(CLASSES),))
     labels = [3, 0, 2]
-    images = noisy(chain, labels)
-    view = seen(chain, MkorServer(classifier="untouched"), images, labels, "raw_logits")
-    found = Mkor().run(view, 0)
+    images = noisy(FLAT, labels)
+    found = Mkor().run(seen(FLAT, UNTOUCHED, images, labels, "raw_logits"), 0)
     assert max(error(found, images, labels).values()) < 1e-6
 
 
@@ -255,8 +250,7 @@ def test_without_a_bias_the_scale_is_unknown():
     chain = Chain("fc", (1, 8, 8), (LinearSpec(CLASSES, bias=False),))
     labels = [3, 0, 2]
     images = noisy(chain, labels)
-    view = seen(chain, MkorServer(classifier="untouched"), images, labels, "raw_logits")
-    found = Mkor().run(view, 0)
+    found = Mkor().run(seen(chain, UNTOUCHED, images, labels, "raw_logits"), 0)
     for k, label in enumerate(found.classes):
         true, image = images[labels.index(label)], found.images[k]
         assert np.corrcoef(true.ravel(), image.ravel())[0, 1] > 1 - 1e-9
@@ -300,21 +294,8 @@ def test_parallel_paths_survive_dropout():
         assert values["nodes"].shape == (CLASSES, 2 * paths)
         missing = 0
         for seed in range(8):
-            shared = capture(
-                chain,
-                sent,
-                images,
-                np.array(labels),
-                precision="float64",
-                device=torch.device("cpu"),
-                loss="raw_logits",
-                seed=seed,
-            )
-            mark = fingerprint(sent)
-            secret = Secret("mkor", mark, {"shifts": None}, values)
-            view = AttackerView(
-                chain, sent, shared, None, 0.0, 1.0, "raw_logits", 4, None, secret, mark
-            )
+            gradients = shared(chain, sent, images, labels, loss="raw_logits", seed=seed)
+            view = received(chain, sent, gradients, values, 4, "raw_logits")
             try:
                 found = Mkor(native=4).run(view, 0)
             except NumericsError:
@@ -334,7 +315,7 @@ def test_clipping_is_told_from_absent_classes_under_cross_entropy():
     for value in view.gradients.values():
         value *= 0.3
     found = Mkor(rows="all", native=4).run(view, 0)
-    assert dict(zip(found.classes, found.counts, strict=True)) == Counter(labels)
+    assert counted(found) == Counter(labels)
     assert max(error(found, images, labels).values()) < 5e-3
 
 
@@ -356,45 +337,22 @@ def test_fishing_leaves_the_gradient_of_one_class():
     images = batch(chain, labels)
     view = seen(chain, ClassFishingServer(target=2, bias=20.0), images, labels)
     picked = np.flatnonzero(np.array(labels) == 2)
-    alone = capture(
-        chain,
-        view.weights,
-        images[picked],
-        np.array([2, 2]),
-        precision="float64",
-        device=torch.device("cpu"),
-    )
+    alone = shared(chain, view.weights, images[picked], [2, 2])
     for name in ("conv1.weight", "conv2.weight", "fc1.weight", "fc2.weight"):
         np.testing.assert_allclose(view.gradients[name], alone[name] * 2 / 5, atol=1e-7)
 
 
 def test_fishing_answers_for_its_class_alone():
-    chain, labels = network(), [2, 0, 1, 3]
-    view = seen(
-        chain,
-        ClassFishingServer(target=2),
-        batch(chain, labels),
-        labels,
-        "cross_entropy",
-        "float32",
-        "class_fishing",
-    )
-    (found,) = ClassFishing(iterations=20).run_many([view], [0])
+    chain, how = network(), ("cross_entropy", "float32", "class_fishing")
+
+    def fished(target, labels):
+        images = batch(chain, labels)
+        view = seen(chain, ClassFishingServer(target=target), images, labels, *how)
+        return ClassFishing(iterations=20).run_many([view], [0])[0]
+
+    found = fished(2, [2, 0, 1, 3])
     assert (found.classes, found.counts, found.partial) == ((2,), (1,), True)
     assert len(found.images) == 1
-    (found,) = ClassFishing(iterations=20).run_many(
-        [
-            seen(
-                chain,
-                ClassFishingServer(target=1),
-                batch(chain, [2, 0]),
-                [2, 0],
-                "cross_entropy",
-                "float32",
-                "class_fishing",
-            )
-        ],
-        [0],
-    )
+    found = fished(1, [2, 0])
     assert isinstance(found, NumericsError)
     assert "No image of class 1" in str(found)

@@ -4,22 +4,22 @@ import dataclasses
 
 import numpy as np
 import pytest
-import torch
 
-from chains import conv
-from gradleak.attacks.base import AttackerView
+from chains import conv, shared
 from gradleak.attacks.mkor.attack import Mkor
-from gradleak.client.capture import capture
 from gradleak.errors import ConfigError, NumericsError
 from gradleak.models.chain import Chain, LinearSpec
-from gradleak.models.files import fingerprint
 from gradleak.models.initial import initial_weights
 from gradleak.servers.class_fishing import ClassFishingServer
 from gradleak.servers.mkor import MkorServer
-from gradleak.servers.secret import Secret
-from mkor_cases import CLASSES, NAIVE, OURS, PAIRED, batch, network, noisy, seen
+from mkor_cases import CLASSES, NAIVE, OURS, PAIRED, batch, network, noisy, received, seen
 
-# --- Bad input -----------------------------------------------------------------------------------
+
+def net(*specs, size=(1, 8, 8)):
+    return Chain("net", size, specs)
+
+
+HALVING = {"stride": 2, "padding": 1, "activation": "relu"}
 
 
 @pytest.mark.parametrize(
@@ -32,36 +32,25 @@ from mkor_cases import CLASSES, NAIVE, OURS, PAIRED, batch, network, noisy, seen
         (MkorServer(spare="silent"), network(activation="sigmoid"), ["silent needs relu"]),
         (
             MkorServer(spare="silent"),
-            Chain(
-                "net",
-                (1, 16, 16),
-                (
-                    conv(10, 3, stride=2, padding=1, activation="relu"),
-                    conv(26, 3, stride=2, padding=1, bias=True, activation="relu"),
-                    LinearSpec(60),
-                    LinearSpec(4),
-                ),
+            net(
+                conv(10, 3, **HALVING),
+                conv(26, 3, bias=True, **HALVING),
+                LinearSpec(60),
+                LinearSpec(4),
+                size=(1, 16, 16),
             ),
             ["silent lowers biases", "conv1 of net has none", "bias: true"],
         ),
         (ClassFishingServer(target=9), network(), ["target: 9 is no class", "from 0 to 3"]),
         (
             NAIVE,
-            Chain("net", (3, 8, 8), (conv(2, 3, bias=True, activation="relu"), LinearSpec(4))),
+            net(conv(2, 3, bias=True, activation="relu"), LinearSpec(4), size=(3, 8, 8)),
             ["conv1 has 2 filters", "needs 3", "widen"],
         ),
+        (NAIVE, net(conv(2, 3), LinearSpec(4)), ["conv1 is followed by 'tanh'"]),
         (
             NAIVE,
-            Chain("net", (1, 8, 8), (conv(2, 3, activation="tanh"), LinearSpec(4))),
-            ["conv1 is followed by 'tanh'"],
-        ),
-        (
-            NAIVE,
-            Chain(
-                "net",
-                (1, 8, 8),
-                (conv(2, 3, padding=1, activation="relu", pool="max"), LinearSpec(4)),
-            ),
+            net(conv(2, 3, padding=1, activation="relu", pool="max"), LinearSpec(4)),
             ["conv1 has no bias", "bias: true"],
         ),
     ],
@@ -74,18 +63,18 @@ def test_a_network_without_room_is_refused_by_name(server, chain, words):
 
 
 def test_an_image_that_pools_do_not_divide_is_refused():
-    chain = Chain(
-        "net",
-        (1, 6, 6),
-        (conv(2, 3, padding=1, pool="max"), conv(2, 3, pool="max", padding=1), LinearSpec(2)),
-    )
+    pooled = conv(2, 3, padding=1, pool="max")
     with pytest.raises(ConfigError, match="conv2 gives 3x3, which a pool of 2x2 does not divide"):
-        _ = chain.layers
+        _ = net(pooled, pooled, LinearSpec(2), size=(1, 6, 6)).layers
+
+
+def view_of(server=NAIVE, loss="cross_entropy"):
+    chain, labels = network(), [0, 1, 2, 3]
+    return seen(chain, server, batch(chain, labels), labels, loss)
 
 
 def test_an_update_of_other_weights_is_refused():
-    chain, labels = network(), [0, 1, 2, 3]
-    view = seen(chain, NAIVE, batch(chain, labels), labels)
+    view = view_of()
     stale = dataclasses.replace(view, fingerprint="0" * 64)
     with pytest.raises(NumericsError, match="not of the weights that this server sent"):
         Mkor().run(stale, 0)
@@ -98,51 +87,38 @@ def test_a_classifier_that_lets_nothing_through_is_refused():
     sent, values = OURS.corrupt(chain, initial_weights(chain, 0), 5)
     sent["fc1.bias"][:] = -10.0
     sent["fc3.bias"][0] = 1.0
-    shared = capture(
-        chain,
-        sent,
-        batch(chain, labels),
-        np.array(labels),
-        precision="float64",
-        device=torch.device("cpu"),
-    )
-    secret = Secret("mkor", fingerprint(sent), {"shifts": None}, values)
-    view = AttackerView(
-        chain, sent, shared, None, 0.0, 1.0, batch=3, secret=secret, fingerprint=fingerprint(sent)
-    )
+    gradients = shared(chain, sent, batch(chain, labels), labels)
+    view = received(chain, sent, gradients, values, 3)
     with pytest.raises(NumericsError, match="closes every node"):
         Mkor(rows="all").run(view, 0)
 
 
 def test_features_that_carry_nothing_are_refused():
-    chain, labels = network(), [0, 1, 2, 3]
-    view = seen(chain, NAIVE, batch(chain, labels), labels, "raw_logits")
+    view = view_of(loss="raw_logits")
     view.secret.values["references"][:] = view.secret.values["references"][1]
     with pytest.raises(NumericsError, match="no pixel can be told"):
         Mkor().run(view, 0)
 
 
-def test_raw_logits_whose_bias_gradient_cannot_be_are_refused():
-    chain, labels = network(), [0, 1, 2, 3]
-    view = seen(chain, NAIVE, batch(chain, labels), labels, "raw_logits")
-    view.gradients["fc3.bias"][:] = 0.3
-    with pytest.raises(NumericsError, match=r"fc3\.bias sums to 1\.2"):
-        Mkor().run(view, 0)
-
-
 def test_features_that_saturate_the_softmax_are_refused():
-    chain, labels = network(), [0, 1, 2, 3]
-    view = seen(chain, MkorServer(beta=100.0, spare="keep"), batch(chain, labels), labels)
     with pytest.raises(NumericsError, match=r"gives class \d alone, .* smaller beta"):
-        Mkor().run(view, 0)
+        Mkor().run(view_of(MkorServer(beta=100.0, spare="keep")), 0)
 
 
-def test_a_gradient_of_zero_is_refused():
-    chain, labels = network(), [0, 1, 2, 3]
-    view = seen(chain, NAIVE, batch(chain, labels), labels)
-    for value in view.gradients.values():
-        value[:] = 0.0
-    with pytest.raises(NumericsError, match="zero everywhere"):
+@pytest.mark.parametrize(
+    ("loss", "name", "value", "words"),
+    [
+        ("raw_logits", "fc3.bias", 0.3, r"fc3\.bias sums to 1\.2"),
+        ("cross_entropy", "", 0.0, "zero everywhere"),
+        ("cross_entropy", "fc2.weight", np.nan, r"fc2.weight holds NaN"),
+    ],
+)
+def test_a_gradient_that_cannot_be_is_refused(loss, name, value, words):
+    view = view_of(loss=loss)
+    for parameter in view.gradients:
+        if parameter.startswith(name):
+            view.gradients[parameter][:] = value
+    with pytest.raises(NumericsError, match=words):
         Mkor().run(view, 0)
 
 
@@ -176,11 +152,3 @@ def test_an_estimate_has_to_fit_the_pools():
     assert "has average pools" in Mkor().applies(pooled[1])
     assert "native: 5 does not divide" in Mkor(native=5).applies(network())
     assert Mkor().applies(pooled[0]) is None
-
-
-def test_nan_is_refused_by_name():
-    chain, labels = network(), [0, 1, 2, 3]
-    view = seen(chain, NAIVE, batch(chain, labels), labels)
-    view.gradients["fc2.weight"][0, 0] = np.nan
-    with pytest.raises(NumericsError, match=r"fc2.weight holds NaN"):
-        Mkor().run(view, 0)

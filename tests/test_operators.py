@@ -1,39 +1,27 @@
-"""Every operator: the dot-test, and a dense float64 oracle built by PyTorch's own convolution."""
+"""Every operator: the dot-test, a dense oracle by PyTorch's own convolution, and small parts."""
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
-from chains import conv_shapes
+from chains import conv_shapes, parts, system
 from gradleak.errors import NumericsError
+from gradleak.operators import gram
+from gradleak.operators import system as module
+from gradleak.operators.band import BandCholesky
 from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import ConvShape
-from gradleak.operators.structure import structural_rank
-from gradleak.operators.system import LayerSystem
+from gradleak.operators.structure import _boxes_after, _boxes_before, structural_rank
 
-
-def parts(shape, seed=0):
-    generator = np.random.default_rng(seed)
-    weight = generator.standard_normal((shape.filters, shape.channels, *shape.kernel))
-    delta = generator.standard_normal((shape.filters, *shape.output))
-    return weight, delta
-
-
-def system(shape, seed=0, scale=1.0):
-    weight, delta = parts(shape, seed)
-    return LayerSystem(Convolution(weight, shape), GradientConstraint(scale * delta, shape))
-
-
-def torch_layer(weight, shape, x):
-    return torch.nn.functional.conv2d(
-        x.reshape(1, shape.channels, *shape.size),
-        weight,
-        stride=shape.stride,
-        padding=shape.padding,
-    )
+COLUMN = ConvShape(2, 6, (3, 3), (1, 1), (0, 0), (8, 8))
+ROW = ConvShape(4, 2, (3, 3), (2, 2), (0, 0), (9, 9))
+# A corner output meets one pixel of each of 2 channels, but has 4 filters.
+DENSE = ConvShape(2, 4, (2, 2), (2, 2), (1, 1), (8, 8))
+OUTWEIGHED = ConvShape(6, 16, (3, 3), (2, 1), (2, 2), (15, 7))
 
 
 def dense_by_torch(shape, weight, delta):
@@ -41,7 +29,8 @@ def dense_by_torch(shape, weight, delta):
     columns = []
     for unit in torch.eye(shape.unknowns, dtype=torch.float64):
         w = torch.from_numpy(weight).requires_grad_()
-        out = torch_layer(w, shape, unit)
+        x = unit.reshape(1, shape.channels, *shape.size)
+        out = torch.nn.functional.conv2d(x, w, None, shape.stride, shape.padding)
         (gradient,) = torch.autograd.grad(out, w, torch.from_numpy(delta)[None])
         columns.append(torch.cat([out.detach().ravel(), gradient.ravel()]))
     return torch.stack(columns, dim=1).numpy()
@@ -50,7 +39,7 @@ def dense_by_torch(shape, weight, delta):
 @given(conv_shapes(), st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
 def test_operators_match_autograd_and_their_adjoints(shape, seed):
-    weight, delta = parts(shape, seed)
+    weight, delta, _ = parts(shape, seed)
     whole = system(shape, seed)
     truth = dense_by_torch(shape, weight, delta)
     rows = whole.split
@@ -61,7 +50,6 @@ def test_operators_match_autograd_and_their_adjoints(shape, seed):
     ):
         assert operator.shape == dense.shape
         np.testing.assert_allclose(operator.dense(), dense, atol=1e-12)
-        np.testing.assert_allclose(operator.gram(), dense.T @ dense, atol=1e-10)
         generator = np.random.default_rng(seed)
         u, v = (generator.standard_normal(n) for n in (dense.shape[1], dense.shape[0]))
         np.testing.assert_allclose(operator.apply(u), dense @ u, atol=1e-11)
@@ -109,23 +97,21 @@ def test_rank_matches_singular_values_and_the_structural_rank(shape, seed, scale
         assert whole.rank == found.bound
 
 
-def test_paths_and_condition_numbers():
-    cases = {
-        "column": ConvShape(2, 6, (3, 3), (1, 1), (0, 0), (8, 8)),
-        "row": ConvShape(4, 2, (3, 3), (2, 2), (0, 0), (9, 9)),
-        # A corner output meets one pixel of each of 2 channels, but has 4 filters.
-        "dense": ConvShape(2, 4, (2, 2), (2, 2), (1, 1), (8, 8)),
-    }
-    for path, shape in cases.items():
-        whole = system(shape, 3)
-        assert whole.path == path
-        values = np.linalg.svd(whole.dense(), compute_uv=False)
-        assert whole.condition() == pytest.approx(values[0] / values[whole.rank - 1], rel=1e-2)
+@pytest.mark.parametrize(("path", "shape"), [("column", COLUMN), ("row", ROW), ("dense", DENSE)])
+def test_paths_and_condition_numbers(path, shape):
+    whole = system(shape, 3)
+    assert whole.path == path
+    values = np.linalg.svd(whole.dense(), compute_uv=False)
+    assert whole.condition() == pytest.approx(values[0] / values[whole.rank - 1], rel=1e-2)
+
+
+def test_a_direct_solution_takes_no_steps():
+    whole = system(ROW)
+    found = whole.solve(whole.apply(np.ones(whole.shape[1])))
+    assert (whole.path, found.iterations, found.stop) == ("row", 0, "direct")
 
 
 def test_condition_number_of_a_large_system_by_lanczos(monkeypatch):
-    from gradleak.operators import system as module
-
     whole = system(ConvShape(2, 6, (3, 3), (1, 1), (0, 0), (10, 10)), 5)
     exact = whole.condition()
     monkeypatch.setattr(module, "DENSE_LIMIT", 10)
@@ -135,7 +121,7 @@ def test_condition_number_of_a_large_system_by_lanczos(monkeypatch):
 @pytest.mark.parametrize("scale", [1.0, 10.0, 100.0, 1e4, 1e7])
 def test_condition_number_where_the_gradient_outweighs_the_weights(scale):
     """On path `column`, where conjugate gradients no longer end, too."""
-    whole = system(ConvShape(6, 16, (3, 3), (2, 1), (2, 2), (15, 7)), 0, scale)
+    whole = system(OUTWEIGHED, 0, scale)
     assert whole.path == "column"
     values = np.linalg.svd(whole.dense(), compute_uv=False)
     # Lanczos, and block inverse iteration, end at 1e-3 of each eigenvalue; power steps at 1 %.
@@ -143,9 +129,7 @@ def test_condition_number_where_the_gradient_outweighs_the_weights(scale):
 
 
 def test_a_condition_number_lost_in_rounding_is_refused(monkeypatch):
-    from gradleak.operators import system as module
-
-    whole = system(ConvShape(6, 16, (3, 3), (2, 1), (2, 2), (15, 7)), 0, 1e7)
+    whole = system(OUTWEIGHED, 0, 1e7)
     monkeypatch.setattr(module, "DENSE_CONDITION", 100)
     with pytest.raises(NumericsError, match="outweighs the weights so far"):
         whole.condition()
@@ -162,9 +146,7 @@ def test_a_layer_that_sees_padding_only_has_no_condition_number():
 
 
 def test_projection_is_onto_the_range_of_w():
-    shape = ConvShape(2, 6, (3, 3), (1, 1), (0, 0), (8, 8))
-    weight, _ = parts(shape)
-    convolution = Convolution(weight, shape)
+    convolution = Convolution(parts(COLUMN)[0], COLUMN)
     dense = convolution.dense()
     y = np.random.default_rng(1).standard_normal(dense.shape[0])
     expected = dense @ np.linalg.lstsq(dense, y, rcond=None)[0]
@@ -172,31 +154,25 @@ def test_projection_is_onto_the_range_of_w():
 
 
 def test_projection_is_refused_without_full_column_rank():
-    shape = ConvShape(4, 2, (3, 3), (2, 2), (0, 0), (9, 9))
     with pytest.raises(NumericsError, match="full column rank"):
-        Convolution(parts(shape)[0], shape).project(np.zeros(32))
+        Convolution(parts(ROW)[0], ROW).project(np.zeros(32))
 
 
 def test_bad_weights_and_deltas_are_refused():
     shape = ConvShape(1, 2, (3, 3), (1, 1), (0, 0), (5, 5))
-    weight, delta = parts(shape)
-    with pytest.raises(NumericsError, match="does not fit"):
-        Convolution(weight[:1], shape)
-    with pytest.raises(NumericsError, match="NaN"):
-        Convolution(weight * np.nan, shape)
-    with pytest.raises(NumericsError, match="does not fit"):
-        GradientConstraint(delta[:1], shape)
-    with pytest.raises(NumericsError, match="NaN"):
-        GradientConstraint(delta * np.inf, shape)
+    weight, delta, _ = parts(shape)
+    for kind, value in ((Convolution, weight), (GradientConstraint, delta)):
+        with pytest.raises(NumericsError, match="does not fit"):
+            kind(value[:1], shape)
+        for bad in (np.nan, np.inf):
+            with pytest.raises(NumericsError, match="NaN"):
+                kind(value * bad, shape)
 
 
 def test_a_dense_matrix_beyond_memory_is_refused(monkeypatch):
-    from gradleak.operators import system as module
-
     monkeypatch.setattr(module, "DENSE_BYTES", 1000)
-    whole = system(ConvShape(2, 4, (2, 2), (2, 2), (1, 1), (8, 8)))
     with pytest.raises(NumericsError, match="too large"):
-        _ = whole.rank
+        _ = system(DENSE).rank
 
 
 def test_svd_falls_back_where_divide_and_conquer_gives_up(monkeypatch):
@@ -213,3 +189,37 @@ def test_svd_falls_back_where_divide_and_conquer_gives_up(monkeypatch):
     matrix = np.random.default_rng(0).standard_normal((7, 4))
     left, values, right = module.thin_svd(matrix)
     np.testing.assert_allclose(left * values @ right, matrix, atol=1e-12)
+
+
+def test_the_condition_of_a_tiny_matrix():
+    matrix = sparse.csr_matrix(np.diag([2.0, 10.0]))
+    assert BandCholesky(matrix, np.arange(2)).condition() == pytest.approx(5.0)
+
+
+def test_a_matrix_of_just_so_many_bytes_is_built(monkeypatch):
+    whole = system(ConvShape(1, 2, (2, 2), (1, 1), (0, 0), (4, 4)))
+    monkeypatch.setattr(gram, "MATRIX_BYTES", 8 * 16 * 16)
+    assert gram.normal_matrix(whole.convolution, whole.gradient).shape == (16, 16)
+    monkeypatch.setattr(gram, "MATRIX_BYTES", 8 * 16 * 16 - 1)
+    with pytest.raises(NumericsError, match="needs a matrix of"):
+        gram.normal_matrix(whole.convolution, whole.gradient)
+
+
+def test_phases_are_sorted_by_their_kernels_size():
+    shape = ConvShape(1, 2, (3, 5), (2, 2), (0, 0), (9, 11))
+    assert shape.phase_channels == [(1, 2), (1, 3), (2, 2), (2, 3)]
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_boxes_are_counted(step):
+    """Those of the chains' proof: the fewest of a row, a step apart, that reach the last pixel."""
+    for length in range(1, 12):
+        for side in range(1, 5):
+            ends = [number * step + side for number in range(length + 1)]
+            fewest = next(k for k, end in enumerate(ends, start=1) if end >= length)
+            assert _boxes_after(length, side, step) == fewest
+        starts = [number * step for number in range(length + 1)]
+        fewest = next(k for k, start in enumerate(starts, start=1) if start >= length - 1)
+        assert _boxes_before(length, 1, step) == fewest
+    none = [_boxes_after(0, 2, step), _boxes_before(0, 0, step), _boxes_before(0, 2, step)]
+    assert none == [0, 0, 1]

@@ -9,8 +9,8 @@ from scipy.optimize import minimize as scipy_minimize
 
 from benchmarks import dlg as benchmark
 from benchmarks.searches import Network
-from chains import chain, conv, image
-from gradleak.attacks.base import AttackerView, ManyAttack
+from chains import chain, conv, image, view
+from gradleak.attacks.base import ManyAttack
 from gradleak.attacks.optimization.dlg import Dlg, slack_of
 from gradleak.attacks.optimization.engine import lbfgs
 from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
@@ -18,7 +18,6 @@ from gradleak.attacks.optimization.engine.lbfgs import Settings, minimise
 from gradleak.attacks.optimization.gauss_newton import GaussNewton
 from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.attacks.optimization.optimization_attack import known_labels
-from gradleak.client.capture import capture
 from gradleak.errors import NumericsError
 from gradleak.models.initial import initial_weights
 from gradleak.training.adam import adam_step
@@ -29,6 +28,7 @@ SMALL = chain(
     side=5,
     last="identity",
 )
+SIGNED = chain(*SMALL.specs[:-1], side=5, classes=1, last="identity")
 
 
 def rosenbrock(x, members):
@@ -142,21 +142,9 @@ def test_slack_lets_a_search_climb_a_wall():
     assert loose.stop == [lbfgs.TARGET]
 
 
-def view_of(target, label=1, *, loss="cross_entropy", network=SMALL, granted=True, **more):
-    images = target if target.ndim == 4 else target[None]
-    labels = np.atleast_1d(label)
+def view_of(target, label=1, *, network=SMALL, **more):
     weights = {name: 4.0 * value for name, value in initial_weights(network, 0).items()}
-    shared = capture(
-        network,
-        weights,
-        images,
-        labels,
-        precision="float64",
-        device=torch.device("cpu"),
-        loss=loss,
-    )
-    told = tuple(int(y) for y in labels) if granted else None
-    return AttackerView(network, weights, shared, told, -0.5, 0.5, loss, len(images), **more)
+    return view(network, target, label, weights=weights, **more)
 
 
 def error(answer, target):
@@ -169,9 +157,8 @@ def test_dlg_recovers_images_from_every_start():
     attack = Dlg(starts=2, iterations=800, precision="float64")
     assert isinstance(attack, ManyAttack)
     assert attack.applies(SMALL) is None
-    for label, (found, target) in enumerate(
-        zip(attack.run_many(views, [5, 6, 7]), targets, strict=True)
-    ):
+    every = attack.run_many(views, [5, 6, 7])
+    for label, (found, target) in enumerate(zip(every, targets, strict=True)):
         (other,) = found.others
         assert {found.kind, other.kind} in ({"answer", "start 1"}, {"answer", "start 2"})
         assert found.loss <= other.loss
@@ -186,17 +173,13 @@ def test_dlg_recovers_images_from_every_start():
 
 
 def test_an_unknown_label_is_found_with_the_image():
-    target = image(SMALL, 3)
-    found = Dlg(label="unknown", starts=3, iterations=1500, precision="float64").run_many(
-        [view_of(target, 2, granted=False)], [0]
-    )[0]
+    target, settings = image(SMALL, 3), {"iterations": 1500, "precision": "float64"}
+    attack = Dlg(label="unknown", starts=3, **settings)
+    found = attack.run_many([view_of(target, 2, granted=False)], [0])[0]
     assert found.label == 2
     assert error(found, target) < 1e-6
-    network = chain(*SMALL.specs[:-1], side=5, classes=1, last="identity")
-    view = view_of(target, -1, loss="logistic", network=network, granted=False)
-    found = Dlg(label="unknown", starts=3, iterations=1500, precision="float64").run_many(
-        [view], [0]
-    )[0]
+    seen = view_of(target, -1, loss="logistic", network=SIGNED, granted=False)
+    found = attack.run_many([seen], [0])[0]
     assert found.label == -1
     assert found.loss < 1e-8
 
@@ -227,19 +210,16 @@ def test_given_starts_are_used_with_and_without_noise():
     assert isinstance(lone, NumericsError)
     assert "no start was given" in str(lone)
     wrong = dataclasses.replace(view, starts=np.zeros((1, 2, *SMALL.input)))
-    assert "have the shape (2, 2, 5, 5)" in str(
-        Dlg(start="reconstruction").run_many([wrong], [0])[0]
-    )
+    (refused,) = Dlg(start="reconstruction").run_many([wrong], [0])
+    assert "have the shape (2, 2, 5, 5)" in str(refused)
 
 
 def test_one_view_that_cannot_be_attacked_leaves_the_others_as_they_are():
     target = image(SMALL, 0)
     good = view_of(target)
-    zero = dataclasses.replace(
-        good, gradients={name: 0.0 * value for name, value in good.gradients.items()}
-    )
-    batch = np.stack([target, target])
-    unknown = view_of(batch, np.array([0, 1]), granted=False)
+    nothing = {name: 0.0 * value for name, value in good.gradients.items()}
+    zero = dataclasses.replace(good, gradients=nothing)
+    unknown = view_of(np.stack([target, target]), np.array([0, 1]), granted=False)
     attack = Dlg(starts=2, iterations=30, chunk=3)
     first, second, third, fourth = attack.run_many([good, zero, unknown, good], [0, 1, 2, 0])
     assert "zero everywhere" in str(second)
@@ -253,23 +233,18 @@ def test_a_failed_start_is_told_without_the_original():
     attack = Dlg()
     view = view_of(image(SMALL, 0))
     zeros = np.zeros((1, *SMALL.input))
-    assert attack.failure(1e-3, zeros, view) == ""
-    assert "not finite" in attack.failure(float("nan"), zeros, view)
-    assert "failure_loss: 0.5" in attack.failure(1.0, zeros, view)
-    assert "failure_range: 1" in attack.failure(1e-3, zeros + 3.0, view)
+    assert attack.judge(1e-3, zeros, view) == ""
+    assert "not finite" in attack.judge(float("nan"), zeros, view)
+    assert "failure_loss: 0.5" in attack.judge(1.0, zeros, view)
+    assert "failure_range: 1" in attack.judge(1e-3, zeros + 3.0, view)
     # A saturated start has no gradient of its own, and so a distance of 1.
     far = dataclasses.replace(view, starts=np.full((1, 1, *SMALL.input), 1e6))
     found = Dlg(start="reconstruction", iterations=20).run_many([far], [0])[0]
     assert found.failure
     assert np.all(np.isfinite(found.images))
-
-
-def test_the_thresholds_of_a_failure_are_settings():
-    view = view_of(image(SMALL, 0))
-    zeros = np.zeros((1, *SMALL.input))
     strict = Dlg(failure_loss=1e-4, failure_range=0.1)
-    assert "failure_loss: 0.0001" in strict.failure(1e-3, zeros, view)
-    assert "failure_range: 0.1" in strict.failure(1e-5, zeros + 1.0, view)
+    assert "failure_loss: 0.0001" in strict.judge(1e-3, zeros, view)
+    assert "failure_range: 0.1" in strict.judge(1e-5, zeros + 1.0, view)
     settings = {"failure_loss": 1e-9, "iterations": 3}
     for attack in (InvertingGradients(**settings), GaussNewton(start="normal", **settings)):
         (found,) = attack.run_many([view], [0])
@@ -281,18 +256,17 @@ def test_the_thresholds_of_a_failure_are_settings():
 
 @pytest.mark.parametrize("loss", ["logistic", "exponential"])
 def test_granted_signs_are_held_against_the_gradient(loss):
-    biased = chain(*SMALL.specs[:-1], side=5, classes=1, last="identity")
-    assert biased.layers[-1].bias
-    view = view_of(image(SMALL, 0), -1, loss=loss, network=biased)
-    assert known_labels(view) == (-1,)
-    wrong = dataclasses.replace(view, labels=(1,))
+    assert SIGNED.layers[-1].bias
+    seen = view_of(image(SMALL, 0), -1, loss=loss, network=SIGNED)
+    assert known_labels(seen) == (-1,)
+    wrong = dataclasses.replace(seen, labels=(1,))
     with pytest.raises(NumericsError, match=r"y = 1 contradicts the gradient"):
         known_labels(wrong)
     assert "contradicts" in str(Dlg(iterations=2).run_many([wrong], [0])[0])
     with pytest.raises(NumericsError, match=r"label 0 is no label of the .* takes −1 or 1"):
-        known_labels(dataclasses.replace(view, labels=(0,)))
+        known_labels(dataclasses.replace(seen, labels=(0,)))
     pair = np.stack([image(SMALL, 0), image(SMALL, 1)])
-    both = view_of(pair, np.array([1, -1]), loss=loss, network=biased)
+    both = view_of(pair, np.array([1, -1]), loss=loss, network=SIGNED)
     assert known_labels(both) == (1, -1)
     with pytest.raises(NumericsError, match="label 2 is no label"):
         known_labels(dataclasses.replace(both, labels=(1, 2)))

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from benchmarks import dense
-from chains import chain, conv, convolutional, fully_connected, image, seen, view
+from chains import chain, conv, convolutional, fully_connected, image, net, seen, view
 from gradleak.attacks.closed_form.fully_connected import last_layer
 from gradleak.attacks.closed_form.last_layer import beginnings, disagreements
 from gradleak.attacks.closed_form.layerwise import ConvolutionCache, walk
@@ -16,10 +16,14 @@ from gradleak.attacks.closed_form.rgap import RGap, minimum_norm
 from gradleak.errors import NumericsError
 from gradleak.models.activations import Activation
 from gradleak.models.build import load
-from gradleak.models.chain import ConvSpec, LinearSpec
+from gradleak.models.chain import LinearSpec
 from gradleak.models.initial import initial_weights
 
 LOSSES = ("logistic", "exponential", "hinge")
+
+
+def mse(attack, given, target):
+    return np.mean((attack.run(given, 0).image - target) ** 2)
 
 
 @pytest.mark.parametrize("side", ["opposite", "same"])
@@ -56,10 +60,7 @@ def test_fcn3_is_exact_and_not_scaled():
 def test_balanced_rows_make_up_for_float32_gradients():
     network = convolutional("leaky_relu", filters=(9, 9, 12))
     given, target, _ = seen(network, precision="float32")
-    plain, balanced = (
-        np.mean((RGap(rows=rows).run(given, 0).image - target) ** 2)
-        for rows in ("plain", "balanced")
-    )
+    plain, balanced = (mse(RGap(rows=rows), given, target) for rows in ("plain", "balanced"))
     assert balanced < 1e-11 and 10 * balanced < plain
     exact, target, _ = seen(network)
     np.testing.assert_allclose(RGap(rows="balanced").run(exact, 0).image, target, atol=1e-10)
@@ -73,10 +74,7 @@ def test_single_precision_is_that_of_numpys_least_squares(activation):
     np.testing.assert_array_equal(single, single.astype(np.float32))
     np.testing.assert_allclose(single, dense.rgap_single(given), atol=1e-5)
     exact, target, _ = seen(convolutional(activation))
-    errors = [
-        np.mean((RGap(precision=each).run(exact, 0).image - target) ** 2)
-        for each in ("float32", "float64")
-    ]
+    errors = [mse(RGap(precision=each), exact, target) for each in ("float32", "float64")]
     assert 1e3 * errors[1] < errors[0] < 1e-5
 
 
@@ -215,12 +213,8 @@ def test_close_scales_of_a_last_layer_are_told_apart():
 
 
 def test_a_layer_solved_only_in_part_says_so():
-    network = chain(
-        conv(2, 4, stride=2, activation="leaky_relu"), side=10, channels=3, classes=1, bias=False
-    )
-    network = dataclasses.replace(
-        network, specs=(*network.specs[:-1], LinearSpec(1, False, Activation("identity")))
-    )
+    layer = conv(2, 4, stride=2, activation="leaky_relu")
+    network = net(layer, LinearSpec(1, False), size=(3, 10, 10))
     given, target, _ = seen(network)
     found = RGap().run(given, 0)
     facts = found.layers[-1]
@@ -279,10 +273,7 @@ def test_phong_averages_rows_that_are_not_zero():
         for name, value in given.gradients.items()
     }
     given = dataclasses.replace(given, gradients=noisy)
-    average, weighted = (
-        np.mean((Phong(rows=rows).run(given, 0).image - target) ** 2)
-        for rows in ("average", "weighted")
-    )
+    average, weighted = (mse(Phong(rows=rows), given, target) for rows in ("average", "weighted"))
     assert weighted < average
 
 
@@ -295,18 +286,11 @@ def test_phong_says_what_it_needs():
         Phong().run(dataclasses.replace(given, gradients=zero), 0)
 
 
-def cnn6():
-    sizes = [(12, 4, 2, 2), (36, 3, 2, 1), (36, 3, 1, 1), (36, 3, 1, 1), (64, 3, 2, 1)]
-    layers = [
-        ConvSpec(n, (k, k), (s, s), (p, p), False, Activation("leaky_relu", 0.2))
-        for n, k, s, p in [*sizes, (128, 3, 1, 1)]
-    ]
-    network = chain(*layers, side=32, channels=3, classes=1, bias=False, last="identity")
-    return dataclasses.replace(network, name="cnn6")
-
-
 def test_cnn6_from_float32_gradients():
-    network = cnn6()
+    sizes = [(12, 4, 2, 2), (36, 3, 2, 1), (36, 3, 1, 1), (36, 3, 1, 1), (64, 3, 2, 1)]
+    more = {"activation": "leaky_relu", "slope": 0.2}
+    layers = [conv(*size, **more) for size in [*sizes, (128, 3, 1, 1)]]
+    network = net(*layers, LinearSpec(1, False), size=(3, 32, 32), name="cnn6")
     assert network.layers[-1].inputs == 3200
     given, target, label = seen(network, granted=False, precision="float32")
     found = RGap(rows="balanced").run(given, 0)

@@ -94,18 +94,12 @@ def layer(
 def layers(draw: st.DrawFn) -> ConvShape:
     kernel, stride = ((draw(st.integers(1, most)), draw(st.integers(1, most))) for most in (5, 4))
     padding = (draw(st.integers(0, 2)), draw(st.integers(0, 2)))
-    size = [
+    high, wide = (
         draw(st.integers(max(1, k - 2 * p), max(8, k)))
         for k, p in zip(kernel, padding, strict=True)
-    ]
-    return ConvShape(
-        draw(st.integers(1, 8)),
-        draw(st.integers(1, 8)),
-        kernel,
-        stride,
-        padding,
-        (size[0], size[1]),
     )
+    channels, filters = draw(st.integers(1, 8)), draw(st.integers(1, 8))
+    return ConvShape(channels, filters, kernel, stride, padding, (high, wide))
 
 
 @settings(max_examples=150, deadline=None)
@@ -185,13 +179,7 @@ def test_counts() -> None:
     ],
 )
 def test_sizes_that_cannot_be(change: dict[str, object], words: str) -> None:
-    sizes: dict[str, object] = {
-        "channels": 2,
-        "filters": 3,
-        "kernel": (3, 3),
-        "stride": (1, 1),
-        "padding": (0, 0),
-        "size": (8, 8),
-    }
+    sizes: dict[str, object] = {"channels": 2, "filters": 3, "kernel": (3, 3)}
+    sizes |= {"stride": (1, 1), "padding": (0, 0), "size": (8, 8)}
     with pytest.raises(ConfigError, match=words):
         ConvShape(**{**sizes, **change})  # type: ignore[arg-type]

@@ -18,13 +18,16 @@ if TYPE_CHECKING:
     from gradleak.servers.secret import Secret
 
 
+Arrays = Mapping[str, np.ndarray]  # by parameter
+
+
 @dataclass(frozen=True)
 class AttackerView:
     """Everything an attacker knows, never the image."""
 
     chain: Chain  # architecture
-    weights: Mapping[str, np.ndarray]  # {parameter: array} that the server sent
-    gradients: Mapping[str, np.ndarray]  # {parameter: array} that the client shared
+    weights: Arrays  # that the server sent
+    gradients: Arrays  # that the client shared
     # True classes (−1 or 1 for a margin loss) if they were granted, else None.
     labels: tuple[int, ...] | None
     low: float  # range of the network's input
@@ -36,8 +39,7 @@ class AttackerView:
     secret: Secret | None = None  # what a malicious server kept to itself, else None
     fingerprint: str = ""  # of the weights that the gradient was taken with
     mode: str = "training"  # of the client's batch norms and dropout, or "evaluation"
-    # Granted keys of locked layers, {layer}_key.
-    keys: Mapping[str, np.ndarray] = field(default_factory=dict)
+    keys: Arrays = field(default_factory=dict)  # granted keys of locked layers, {layer}_key
 
     @property
     def label(self) -> int | None:
@@ -94,8 +96,7 @@ class Reconstruction:
 class Entry(Method):
     """An entry of ``attacks`` in config.yaml: settings as fields, needs as class attributes.
 
-    A field of type `gradleak.settings.fields.Hidden` is set in Python code only, not in
-    config.yaml.
+    Fields of type `gradleak.settings.fields.Hidden` are set in Python code only.
     """
 
     # Iterative: runs on `device`, uses a second thread for large batches, can take hours.
@@ -133,14 +134,13 @@ class Attack(Entry, ABC):
 
     @abstractmethod
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
-        """Reconstruct one image.
+        """Reconstruct one image; `NumericsError` if the numbers do not allow it.
 
-        Raises
-        ------
-        NumericsError
-            If the numbers do not allow it (zero or overflowing gradients). The run is then
-            recorded as failed, with this reason.
+        A run with zero or overflowing gradients is then recorded as failed, with this reason.
         """
+
+
+Outcome = Reconstruction | NumericsError
 
 
 class ManyAttack(Entry, ABC):
@@ -151,9 +151,7 @@ class ManyAttack(Entry, ABC):
         """See `Attack.applies`; `mode` is that of `AttackerView`."""
 
     @abstractmethod
-    def run_many(
-        self, views: Sequence[AttackerView], seeds: Sequence[int]
-    ) -> list[Reconstruction | NumericsError]:
+    def run_many(self, views: Sequence[AttackerView], seeds: Sequence[int]) -> list[Outcome]:
         """Attack each view; a failed one gives its error and leaves the others as they are."""
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from gradleak.attacks.base import AttackerView
+from gradleak.attacks.base import Arrays, AttackerView
 from gradleak.models.build import check_keys
 from gradleak.models.chain import Chain
 from gradleak.models.locks import KEY, Locked, names_of, public
@@ -27,24 +26,14 @@ class Opening:
 
 
 def open_lock(view: AttackerView, mode: str, seed: int, starts: int = 1) -> Opening:
-    """Run a locked network without the client's lock.
+    """Run a locked network without the client's lock; a granted key is used.
 
-    Parameters
-    ----------
-    view
-        The attacker's view. A granted key is used.
-    mode
-        ``guess``: without one, draw a random key and use the lock weights that the server sent.
-        ``fit``: compute the key from the lock's gradient where that was shared (see `key_of`);
-        else fit γ and β, starting from those of random keys. The lock's gradient is not compared
-        then: it is the gradient in γ and β times a long key, and drowns the others.
-    seed, starts
-        Seed of the random keys; number of starting points of γ and β.
+    ``guess``: without one, draw a random key and use the lock weights that the server sent.
+    ``fit``: compute the key from the lock's gradient where that was shared (see `key_of`); else fit
+    γ and β from `starts` starting points, those of random keys. The lock's gradient is not compared
+    then: it is the gradient in γ and β times a long key, and drowns the others.
 
-    Raises
-    ------
-    ConfigError
-        If the length of a granted key is not the lock's.
+    Raises `ConfigError` if the length of a granted key is not the lock's.
     """
     chain, shared = view.chain, dict(view.gradients)
     if not chain.locked:
@@ -56,16 +45,14 @@ def open_lock(view: AttackerView, mode: str, seed: int, starts: int = 1) -> Open
             keys = {f"{name}{KEY}": key for name, key in found.items() if key is not None}
         shared = public(shared)
         if len(keys) < len(chain.locked):
-            scaling = np.stack(
-                [_scaling(chain, view.weights, _own(chain, seed, i)) for i in range(starts)]
-            )
-            return Opening(_without_lock(chain, view.weights, scaling[0]), shared, scaling)
+            own = [_scaling(chain, view.weights, _own(chain, seed, i)) for i in range(starts)]
+            return Opening(_without_lock(chain, view.weights, own[0]), shared, np.stack(own))
     weights = {**view.weights, **(keys or _own(chain, seed, 0))}
     check_keys(chain, weights)
     return Opening(weights, shared)
 
 
-def key_of(layer: Locked, shared: Mapping[str, np.ndarray]) -> np.ndarray | None:
+def key_of(layer: Locked, shared: Arrays) -> np.ndarray | None:
     """Return the key of a locked layer from its lock's gradient; None where that was not shared.
 
     ∂ℓ/∂W = ∂ℓ/∂b kᵀ has rank one (FedKL eqs. 34, 35), so k = Σ_o b_o W_o / Σ_o b_o² over the rows
@@ -86,9 +73,7 @@ def _own(chain: Chain, seed: int, start: int) -> dict[str, np.ndarray]:
     return {f"{layer.name}{KEY}": draw.random(layer.lock.key) for layer in chain.locked}
 
 
-def _scaling(
-    chain: Chain, weights: Mapping[str, np.ndarray], keys: Mapping[str, np.ndarray]
-) -> np.ndarray:
+def _scaling(chain: Chain, weights: Arrays, keys: Arrays) -> np.ndarray:
     """Return γ and β of locked layers (2 Σ O) from lock weights and keys."""
     out = []
     for layer in chain.locked:
@@ -98,13 +83,8 @@ def _scaling(
     return np.concatenate(out)
 
 
-def _without_lock(
-    chain: Chain, weights: Mapping[str, np.ndarray], scaling: np.ndarray
-) -> dict[str, np.ndarray]:
-    """Replace lock weights by γ and β."""
-    out = public(weights)
-    parts = np.split(
-        scaling, np.cumsum([n for layer in chain.locked for n in 2 * [layer.filters]])[:-1]
-    )
-    names = [f"{layer.name}_norm.{kind}" for layer in chain.locked for kind in ("weight", "bias")]
-    return out | dict(zip(names, parts, strict=True))
+def _without_lock(chain: Chain, weights: Arrays, scaling: np.ndarray) -> dict[str, np.ndarray]:
+    parts = [(layer, kind) for layer in chain.locked for kind in ("weight", "bias")]
+    values = np.split(scaling, np.cumsum([layer.filters for layer, _ in parts])[:-1])
+    names = [f"{layer.name}_norm.{kind}" for layer, kind in parts]
+    return public(weights) | dict(zip(names, values, strict=True))

@@ -18,10 +18,7 @@ def recover_label(view: AttackerView) -> int:
     k = y only. The bias gradient is dJ/dz itself; without a bias, row k of dJ/dW is
     dJ/dz_k · x, so the true row has a negative inner product with every other row.
 
-    Raises
-    ------
-    NumericsError
-        If not exactly one class stands out.
+    Raises `NumericsError` if not exactly one class stands out.
     """
     candidates = _opposite_rows(view)
     if candidates.size != 1:
@@ -53,11 +50,8 @@ def class_of(view: AttackerView) -> int | None:
     A batch is attacked as if it were one image. Its class is the most frequent granted one (the
     first of several), and None where none was granted and the last layer's bias makes it unneeded.
 
-    Raises
-    ------
-    NumericsError
-        If a granted label is not a class of the network, a single image's label contradicts the
-        signs, or the signs do not determine it.
+    Raises `NumericsError` if a granted label is not a class of the network, a single image's label
+    contradicts the signs, or the signs do not determine it.
     """
     has_bias = view.chain.layers[-1].bias
     _check_labels(view, range(view.chain.classes), f"has classes 0 to {view.chain.classes - 1}")
@@ -78,13 +72,7 @@ def class_of(view: AttackerView) -> int | None:
 
 
 def check_margin_labels(view: AttackerView) -> None:
-    """Check that granted labels of a margin loss are −1 or 1.
-
-    Raises
-    ------
-    NumericsError
-        If one is not.
-    """
+    """Raise `NumericsError` for granted labels of a margin loss other than −1 and 1."""
     _check_labels(view, (-1, 1), f"is attacked through the {view.loss} loss, whose y is -1 or 1")
 
 
@@ -114,10 +102,9 @@ def plausible_sign(view: AttackerView, gradient: np.ndarray) -> int | None:
     values, so the larger side is probably, not certainly, the positive one. Identity and Tanh give
     no information: None.
     """
-    layers = view.chain.layers
-    name = layers[-2].activation.name if len(layers) > 1 else "input"
-    slope = layers[-2].activation.slope if len(layers) > 1 else 1.0
-    if not is_positive(view) and not (name == "leaky_relu" and 0.0 < slope < 1.0):
+    before = [layer.activation for layer in view.chain.layers[-2:-1]]
+    shrinks = any(one.name == "leaky_relu" and 0.0 < one.slope < 1.0 for one in before)
+    if not is_positive(view) and not shrinks:
         return None
     above = float(np.linalg.norm(np.maximum(-gradient, 0.0)))
     below = float(np.linalg.norm(np.maximum(gradient, 0.0)))

@@ -67,25 +67,24 @@ class HybridGap(Postprocess):
         ]
         shared = [place for place in choices[0] if all(place in other for other in choices[1:])]
         out = runner.Results({}, [], [])
-        for model, seed, batch in shared:
+        for place in shared:
             begin = time.perf_counter()
+            model, seed, batch = place
             key = f"{model}/images"
             if key not in out.images:
                 sizes = [images[key].shape for images, _ in files]
                 most = max(size[3] for size in sizes)
                 out.images[key] = np.full((*sizes[0][:2], 1, most, *sizes[0][4:]), np.nan)
-            found = []
-            for number, (images, _) in enumerate(files):
-                record = choices[number][model, seed, batch]
-                if record["status"] == "ok":
-                    image = images[key][seed, batch, 0]
-                    image = image[np.isfinite(image).all(axis=(1, 2, 3))]
-                    found.append((salt_and_pepper(image), number, image, record))
-            if found:
-                _, _, image, record = min(found, key=lambda entry: entry[:2])
-                out.images[key][seed, batch, 0, : len(image)] = image
-            else:
-                record = choices[0][model, seed, batch]
+            record, least = choices[0][place], np.inf
+            for (images, _), records in zip(files, choices, strict=True):
+                if records[place]["status"] != "ok":
+                    continue
+                image = images[key][seed, batch, 0]
+                image = image[np.isfinite(image).all(axis=(1, 2, 3))]
+                if (noise := salt_and_pepper(image)) < least:
+                    record, least = records[place], noise
+                    out.images[key][seed, batch, 0] = np.nan
+                    out.images[key][seed, batch, 0, : len(image)] = image
             out.seconds.append(time.perf_counter() - begin)
             out.runs.append(_kept(record, 0, "answer"))
         return out

@@ -7,13 +7,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from gradleak.attacks.base import Arrays
 from gradleak.runtime.artifacts import FLOATS, check_array, read_metadata, read_tensors, whole
 from gradleak.runtime.metadata import Metadata, Place
 
 
 class _Run(Metadata):
-    """A reconstruction file's record of one reconstruction."""
-
     model: str
     seed: Place
     batch: Place
@@ -30,24 +29,15 @@ class _Run(Metadata):
 
 
 class _Metadata(Metadata):
-    """Metadata of a reconstruction file."""
-
     runs: list[_Run]
 
 
 def read(path: str) -> tuple[dict[str, np.ndarray], list[dict[str, Any]]]:
-    """Return images and run records of a reconstruction file.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is missing, damaged or of another kind, or lacks an image that a record claims.
-    """
+    """Images and run records of a file; `ArtifactError` if missing, damaged or lacking an image."""
     images, metadata = read_tensors(path, _Metadata)
     with whole(path):
         for key in images:
-            rank = 7 if key.endswith("/images") else 3
-            check_array(images, key, FLOATS, [None] * rank)
+            check_array(images, key, FLOATS, [None] * (7 if key.endswith("/images") else 3))
         for run in metadata["runs"]:
             _check(images, run)
     return images, metadata["runs"]
@@ -59,12 +49,12 @@ def read_runs(path: str) -> list[dict[str, Any]]:
     return runs
 
 
-def _check(images: Mapping[str, np.ndarray], run: Mapping[str, Any]) -> None:
+def _check(images: Arrays, run: Mapping[str, Any]) -> None:
     """Raise for a record without a place among the images, or a reconstruction without an image."""
-    place = (run["seed"], run["batch"], run["answer"])
-    said = f"answer {run['answer']} of {run['model']}, seed {run['seed']}, batch {run['batch']}"
     if run["status"] != "ok":
         return
+    place = (run["seed"], run["batch"], run["answer"])
+    said = f"answer {run['answer']} of {run['model']}, seed {run['seed']}, batch {run['batch']}"
     found = images[f"{run['model']}/images"]
     if any(index >= size for index, size in zip(place, found.shape, strict=False)):
         raise ValueError(f"it has no place for {said}")

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any
 
@@ -127,21 +127,13 @@ def attack_all(
         # The networks of one chain have equal shapes, so an attack that can takes them at once.
         for _, group in groupby(todo, key=lambda run: run[0].chain.name):
             runs = list(group)
-            sizes = (todo.seeds, todo.images)
-            broken = [todo.broken.get((v.chain.name, seed, batch), "") for v, seed, batch in runs]
-            if isinstance(attack, ManyAttack):
+            for some in [runs] if isinstance(attack, ManyAttack) else [[run] for run in runs]:
                 begin = time.perf_counter()
-                with bar.doing(len(runs)):
-                    found = _run_many(attack, [view for view, _, _ in runs], _seeds(runs), broken)
-                seconds = (time.perf_counter() - begin) / len(runs)
-                for run, answer in zip(runs, found, strict=True):
-                    out.add(run, answer, sizes, seconds)
-                continue
-            for run, why in zip(runs, broken, strict=True):
-                begin = time.perf_counter()
-                with bar.doing():
-                    answer = _run_one(attack, run[0], run_seed(*run[1:]), why)
-                out.add(run, answer, sizes, time.perf_counter() - begin)
+                with bar.doing(len(some)):
+                    found = _attack(attack, some, todo.broken)
+                seconds = (time.perf_counter() - begin) / len(some)
+                for run, answer in zip(some, found, strict=True):
+                    out.add(run, answer, (todo.seeds, todo.images), seconds)
     return out
 
 
@@ -150,52 +142,50 @@ def run_seed(seed: int, batch: int) -> int:
     return 100_003 * seed + batch
 
 
-def _seeds(runs: Sequence[tuple[AttackerView, int, int]]) -> list[int]:
-    return [run_seed(seed, batch) for _, seed, batch in runs]
-
-
-class NotAttacked(Exception):
+@dataclass(frozen=True)
+class NotAttacked:
     """A run without a reconstruction: its status and the reason."""
 
-    def __init__(self, status: str, reason: str) -> None:
-        super().__init__(reason)
-        self.status = status
+    status: str
+    reason: str
 
 
+Run = tuple[AttackerView, int, int]
 Answer = Reconstruction | NotAttacked
 
 
-def _run_one(attack: Attack, view: AttackerView, seed: int, broken: str) -> Answer:
-    reason = attack.applies(view.chain)
+def _attack(
+    attack: Attack | ManyAttack, runs: Sequence[Run], broken: Mapping[tuple[str, int, int], str]
+) -> list[Answer]:
+    first, many = runs[0][0], isinstance(attack, ManyAttack)
+    reason = attack.applies(first.chain, *[first.mode] if many else [])
     if reason is not None:
-        return NotAttacked("not_applicable", reason)
-    if broken:
-        return NotAttacked("failed", broken)
+        return [NotAttacked("not_applicable", reason) for _ in runs]
+    why = [broken.get((view.chain.name, seed, batch), "") for view, seed, batch in runs]
+    views = [view for (view, _, _), one in zip(runs, why, strict=True) if not one]
+    seeds = [run_seed(*run[1:]) for run, one in zip(runs, why, strict=True) if not one]
+    found: Iterator[Reconstruction | NumericsError]
+    if isinstance(attack, ManyAttack):
+        found = iter(attack.run_many(views, seeds) if views else ())
+    else:
+        found = (_alone(attack, *one) for one in zip(views, seeds, strict=True))
+    answers = (NumericsError(one) if one else next(found) for one in why)
+    return [
+        NotAttacked("failed", str(one)) if isinstance(one, NumericsError) else one
+        for one in answers
+    ]
+
+
+def _alone(attack: Attack, view: AttackerView, seed: int) -> Reconstruction | NumericsError:
     try:
         return attack.run(view, seed)
     except NumericsError as error:
-        return NotAttacked("failed", str(error))
+        return error
     except np.linalg.LinAlgError as error:
-        return NotAttacked("failed", f"Linear algebra gave up: {error}.")
+        return NumericsError(f"Linear algebra gave up: {error}.")
 
 
-def _run_many(
-    attack: ManyAttack,
-    views: Sequence[AttackerView],
-    seeds: Sequence[int],
-    broken: Sequence[str],
-) -> list[Answer]:
-    reason = attack.applies(views[0].chain, views[0].mode)
-    if reason is not None:
-        return [NotAttacked("not_applicable", reason) for _ in views]
-    kept = [i for i, why in enumerate(broken) if not why]
-    out: list[Answer] = [NotAttacked("failed", why) for why in broken]
-    found = attack.run_many([views[i] for i in kept], [seeds[i] for i in kept]) if kept else []
-    for i, answer in zip(kept, found, strict=True):
-        out[i] = NotAttacked("failed", str(answer)) if isinstance(answer, NumericsError) else answer
-    return out
-
-
+@dataclass(frozen=True)
 class Results:
     """Images ``{chain}/images`` (seeds, targets, answers, K', C, H, W) and their records.
 
@@ -204,20 +194,11 @@ class Results:
     targets, n) stands beside the images.
     """
 
-    def __init__(
-        self, images: dict[str, np.ndarray], runs: list[dict[str, Any]], seconds: list[float]
-    ) -> None:
-        self.images = images
-        self.runs = runs
-        self.seconds = seconds
+    images: dict[str, np.ndarray]
+    runs: list[dict[str, Any]]
+    seconds: list[float]
 
-    def add(
-        self,
-        run: tuple[AttackerView, int, int],
-        answer: Answer,
-        sizes: tuple[int, int],
-        seconds: float,
-    ) -> None:
+    def add(self, run: Run, answer: Answer, sizes: tuple[int, int], seconds: float) -> None:
         """Add one run's result; `sizes` are the numbers of seeds and images in the file."""
         view, seed, batch = run
         place, key = (seed, batch), f"{view.chain.name}/images"
@@ -227,29 +208,21 @@ class Results:
             kind = np.float64 if isinstance(answer, NotAttacked) else answer.images.dtype
             self.images[key] = np.full((*sizes, 1, 1, *view.chain.input), np.nan, kind)
         if isinstance(answer, NotAttacked):
-            record = {"status": answer.status, "reason": str(answer)}
-            self.runs.append({**which, "answer": 0, "kind": "answer", **record})
+            self.runs.append({**which, "answer": 0, "kind": "answer", **asdict(answer)})
             return
         answers = (answer, *answer.others)
-        shape = (len(answers), *answer.images.shape)
-        grown = np.maximum(self.images[key].shape[2:], shape)
-        if tuple(grown) != self.images[key].shape[2:]:
-            self.images[key] = _grow(self.images[key], (*sizes, *grown))
+        held, shape = self.images[key].shape, (*sizes, len(answers), *answer.images.shape)
+        more = [(0, max(0, size - old)) for size, old in zip(shape, held, strict=True)]
+        if any(map(any, more)):
+            self.images[key] = np.pad(self.images[key], more, constant_values=np.nan)
         for number, one in enumerate(answers):
             record = _record(one)
             if record["status"] == "ok":
                 self.images[key][(*place, number, slice(0, len(one.images)))] = one.images
             self.runs.append({**which, "answer": number, **record})
         if answer.fc_input is not None:
-            self._keep(f"{view.chain.name}/fc_input", sizes, place, answer.fc_input)
-
-    def _keep(
-        self, key: str, runs: tuple[int, int], place: tuple[int, int], value: np.ndarray
-    ) -> None:
-        """Store one run's value in a tensor over all runs, NaN where there is none."""
-        if key not in self.images:
-            self.images[key] = np.full((*runs, *value.shape), np.nan)
-        self.images[key][place] = value
+            blank = np.full((*sizes, *answer.fc_input.shape), np.nan)
+            self.images.setdefault(f"{view.chain.name}/fc_input", blank)[place] = answer.fc_input
 
     def summary(self) -> str:
         """Summarise the results in a line for the log: counts by status, and seconds."""
@@ -263,21 +236,13 @@ class Results:
         write_json(timing, {"seconds": self.seconds})
 
 
-def _grow(images: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    out = np.full(shape, np.nan, images.dtype)
-    out[tuple(slice(0, n) for n in images.shape)] = images
-    return out
-
-
 def _record(found: Reconstruction) -> dict[str, Any]:
-    status, reason = "ok", ""
-    if found.failure:
-        status, reason = "failed", found.failure
-    elif not np.all(np.isfinite(found.images)):
-        status, reason = "failed", "The reconstruction holds NaN or infinity."
+    reason = found.failure
+    if not reason and not np.all(np.isfinite(found.images)):
+        reason = "The reconstruction holds NaN or infinity."
     return {
         "kind": found.kind,
-        "status": status,
+        "status": "failed" if reason else "ok",
         "reason": reason,
         "stop": found.stop,
         "label": found.label,
@@ -287,5 +252,5 @@ def _record(found: Reconstruction) -> dict[str, Any]:
         "loss": found.loss if np.isfinite(found.loss) else None,
         "evaluations": found.evaluations,
         "trace": [float(value) for value in found.trace],
-        "layers": [dataclasses.asdict(layer) for layer in found.layers],
+        "layers": [asdict(layer) for layer in found.layers],
     }

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gradleak.client.defences.apply import noise_seed
 from gradleak.client.gradient_checks import check_gradient
@@ -37,22 +37,16 @@ LARGE = 64
 
 
 def pick_device(name: str) -> torch.device:
-    """Device for `name` = auto | cpu | cuda | mps; auto takes the first accelerator available.
-
-    Raises `ConfigError` if the device is not on this machine.
-    """
+    """Device `name` = cpu | cuda | mps, or auto, the first accelerator; `ConfigError` if absent."""
     # Convolutions in TF32 keep 10 bits, and autotuned algorithms differ from run to run.
     torch.backends.cuda.matmul.allow_tf32 = False
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.deterministic = True
-    available = {
-        "cuda": torch.cuda.is_available(),
-        "mps": torch.backends.mps.is_available(),
-        "cpu": True,
-    }
+    accelerators = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    available = [key for key, there in accelerators.items() if there] + ["cpu"]
     if name == "auto":
-        return torch.device(next(key for key, there in available.items() if there))
-    if not available.get(name, False):
+        return torch.device(available[0])
+    if name not in available:
         raise ConfigError(
             f"device: {name} is not available on this machine; set device: auto or cpu."
         )
@@ -71,85 +65,54 @@ def capture(
     kept: str = "all",
     seed: int = 0,
     mode: str = "training",
-    features: torch.Tensor | None = None,
+    features: Tensor | None = None,
 ) -> dict[str, np.ndarray]:
-    """Gradient of the mean loss over a batch with respect to every parameter.
+    """Gradient of the mean loss over a batch with respect to every parameter, by its name.
 
     The loss is a function of the last activation's output: cross-entropy of its softmax (COPA
     section 2), −output[label] (`gradleak.models.losses.RAW`), or ℓ(μ) of μ = y·output (R-GAP eq. 4,
     5). Large batches are processed in parts, whose gradients are summed.
 
-    Parameters
-    ----------
-    chain, weights
-        The network; weights as ``{parameter: array}``, stored in float32.
-    images
-        (K, C, H, W) in the network's input range.
-    labels
-        True classes (K,); −1 or 1 for a margin loss.
-    precision
-        ``float32`` as clients compute it, or ``float64``.
-    device
-        Device to compute on.
-    loss
-        One of `gradleak.models.losses.LOSSES`.
-    kept
-        ``all`` parameters, or those of the ``classifier`` alone, which needs no backward pass
-        through the convolutions.
-    seed
-        Seed of dropout.
-    mode
-        ``training``: norms use the batch's statistics, and dropout is active. ``evaluation``:
-        norms use their running statistics (mean 0 and variance 1 if untrained).
-    features
-        Output of `features_of` for these images, if known; for `kept`: ``classifier`` only.
+    `images` (K, C, H, W) are in the network's input range; `labels` (K,) are true classes, −1 or 1
+    for a margin loss. Clients compute in `precision` ``float32``, or in ``float64``. `kept` are
+    ``all`` parameters, or those of the ``classifier`` alone, which needs no backward pass through
+    the convolutions; `features` is then the output of `features_of` for these images, if known. In
+    `mode` ``training`` norms use the batch's statistics, and dropout, drawn by `seed`, is active;
+    in ``evaluation`` norms use their running statistics (mean 0 and variance 1 if untrained).
 
-    Raises
-    ------
-    NumericsError
-        If a gradient holds NaN or infinity, or is zero everywhere.
-    ConfigError
-        If a norm in training mode has a single value in each channel to normalise.
+    Raises `NumericsError` if a gradient holds NaN or infinity, or is zero everywhere, and
+    `ConfigError` if a norm in training mode has a single value in each channel to normalise.
     """
     if mode == "training":
         check_norms(chain, len(images))
+    how: dict[str, Any] = {"precision": precision, "device": device, "mode": mode}
     if kept == "classifier" and features is None:
-        features = features_of(
-            chain, weights, images, precision=precision, device=device, mode=mode
-        )
-    module = _module(chain, weights, precision, device, mode)
-    parameters = {
-        name: value
-        for name, value in module.named_parameters()
-        if kept == "all" or name.startswith("fc")
-    }
+        features = features_of(chain, weights, images, **how)
+    module = _module(chain, weights, **how)
     module.train(chain.has_dropout and mode == "training")
-    truth = torch.from_numpy(labels).to(device)
+    parameters = {name: value for name, value in module.named_parameters() if _is_kept(name, kept)}
+    truth, parts = torch.from_numpy(labels).to(device), _parts(chain, len(images))
 
-    def share(part: slice) -> torch.Tensor:
+    def share(part: slice) -> Tensor:
         """Contribution of some of the images to the mean loss."""
-        known = (
-            module.features(_inputs(chain, images[part], precision, device))
-            if features is None
-            else features[part]
-        )
+        known = _features(module, chain, images[part]) if features is None else features[part]
         value = mean_loss(loss, module.classify(known), truth[part])
         return value if len(known) == len(images) else value * (len(known) / len(images))
 
     # The seed of dropout must not affect other random numbers.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        parts = _parts(chain, len(images))
         # With known features the rest is too fast for a progress report.
-        found = _summed(
-            share, list(parameters.values()), _told(parts) if features is None else parts
-        )
-    out = {
-        name: value.contiguous().cpu().numpy()
-        for name, value in zip(parameters, found, strict=True)
-    }
+        told = _told(parts) if features is None else parts
+        found = _summed(share, list(parameters.values()), told)
+    values = (value.contiguous().cpu().numpy() for value in found)
+    out = dict(zip(parameters, values, strict=True))
     check_gradient(chain, out)
     return out
+
+
+def _is_kept(name: str, kept: str) -> bool:
+    return kept == "all" or name.startswith("fc")
 
 
 def features_of(
@@ -160,7 +123,7 @@ def features_of(
     precision: str,
     device: torch.device,
     mode: str = "training",
-) -> torch.Tensor:
+) -> Tensor:
     """Output of the convolutions for images (K, C, H, W), flat (K, n); parameters as of `capture`.
 
     Large batches are processed in the parts of `capture`. Channels that no image in this range can
@@ -173,21 +136,12 @@ def features_of(
     module = _module(chain, weights, precision, device, mode)
     drop_silent(module, live)
     with torch.no_grad():
-        found = torch.cat(
-            [
-                module.features(_inputs(chain, images[part], precision, device))
-                for part in _told(parts)
-            ]
-        )
+        found = torch.cat([_features(module, chain, images[part]) for part in _told(parts)])
     return with_silent(chain, found, live)
 
 
 def _module(
-    chain: Chain,
-    weights: Mapping[str, np.ndarray],
-    precision: str,
-    device: torch.device,
-    mode: str,
+    chain: Chain, weights: Mapping[str, np.ndarray], precision: str, device: torch.device, mode: str
 ) -> ChainModule:
     if device.type == "mps" and precision == "float64":
         raise ConfigError("precision: float64 does not exist on device: mps; set device: cpu.")
@@ -196,10 +150,9 @@ def _module(
     return module.to(memory_format=_layout(chain))
 
 
-def _inputs(chain: Chain, images: np.ndarray, precision: str, device: torch.device) -> torch.Tensor:
-    return torch.from_numpy(images).to(
-        device=device, dtype=DTYPES[precision], memory_format=_layout(chain)
-    )
+def _features(module: ChainModule, chain: Chain, images: np.ndarray) -> Tensor:
+    x, like = torch.from_numpy(images), next(module.parameters())
+    return module.features(x.to(like.device, like.dtype, memory_format=_layout(chain)))
 
 
 def _layout(chain: Chain) -> torch.memory_format:
@@ -208,19 +161,14 @@ def _layout(chain: Chain) -> torch.memory_format:
 
 
 def _summed(
-    share: Callable[[slice], torch.Tensor],
-    parameters: list[torch.Tensor],
-    parts: Iterable[slice],
-) -> list[torch.Tensor]:
-    """Gradient of the sum of all parts' shares of a loss."""
-    total: list[torch.Tensor] = []
+    share: Callable[[slice], Tensor], parameters: list[Tensor], parts: Iterable[slice]
+) -> list[Tensor]:
+    total: list[Tensor] = []
     for part in parts:
         found = torch.autograd.grad(share(part), parameters)
-        if total:
-            for sum_, more in zip(total, found, strict=True):
-                sum_ += more
-        else:
-            total = list(found)
+        for sum_, more in zip(total, found, strict=False):
+            sum_ += more
+        total = total or list(found)
     return total
 
 
@@ -235,11 +183,8 @@ def _told(parts: list[slice]) -> Iterator[slice]:
     return progress(parts, "parts of a batch") if len(parts) > 1 else iter(parts)
 
 
-def mean_loss(loss: str, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Mean of a loss over outputs (K, m) and labels (K,).
-
-    Raises `ConfigError` if `loss` is not in `gradleak.models.losses.LOSSES`.
-    """
+def mean_loss(loss: str, output: Tensor, labels: Tensor) -> Tensor:
+    """Mean of one of `LOSSES` over outputs (K, m) and labels (K,); `ConfigError` for another."""
     if loss == "cross_entropy":
         return nn.functional.cross_entropy(output, labels)
     if loss == RAW:
@@ -290,71 +235,51 @@ def capture_all(
 
     Raises `NumericsError` if no gradient at all can be used.
     """
-    chosen, batches = pick_device(device), len(targets.images)
     _check_sizes(models, targets)
+    how: dict[str, Any] = {"precision": precision, "device": pick_device(device), "mode": mode}
+    known = _Features(targets, how) if kept == "classifier" else None
     slots: dict[str, np.ndarray] = {}
     unusable: list[dict[str, Any]] = []
-    known = _Features(targets, precision, chosen, mode) if kept == "classifier" else None
-    for chain, seed, batch in progress(list(runs(models.chains, seeds, batches)), "gradients"):
-        weights, true = models.of(chain, seed), targets.labels[batch]
-        own = own_lock(chain, seed, client)
-        weights |= own
+    todo = list(runs(models.chains, seeds, len(targets.images)))
+    for chain, seed, batch in progress(todo, "gradients"):
+        true, own = targets.labels[batch], own_lock(chain, seed, client)
+        weights = models.of(chain, seed) | own
         if loss in BINARY:
             true = signs(chain, weights, targets.inputs(batch), labels)
+        how |= {"loss": loss, "kept": kept, "seed": noise_seed(seed, batch)}
         try:
-            shared = capture(
-                chain,
-                weights,
-                targets.batch(batch),
-                true,
-                precision=precision,
-                device=chosen,
-                loss=loss,
-                kept=kept,
-                seed=noise_seed(seed, batch),
-                mode=mode,
-                features=known.of(chain, seed, weights, batch) if known else None,
-            )
+            features = known.of(chain, seed, weights, batch) if known else None
+            images = targets.batch(batch)
+            shared = capture(chain, weights, images, true, **how, features=features)
         except NumericsError as error:
             shared = _no_gradient(weights, precision, kept)
-            unusable.append(
-                {"chain": chain.name, "seed": seed, "batch": batch, "reason": str(error)}
-            )
+            run = {"chain": chain.name, "seed": seed, "batch": batch}
+            unusable.append({**run, "reason": str(error)})
         shared = of_lock(shared, own, lock)
         if granted:
             shared |= {"label": true, "class": targets.labels[batch]}
         for name, value in shared.items():
             key = f"{chain.name}/{name}"
             if key not in slots:
-                slots[key] = np.empty((seeds, batches, *value.shape), value.dtype)
+                slots[key] = np.empty((seeds, len(targets.images), *value.shape), value.dtype)
             slots[key][seed, batch] = value
-    if unusable and len(unusable) == len(models.chains) * seeds * batches:
+    if unusable and len(unusable) == len(todo):
         raise NumericsError(
             f"None of the {len(unusable)} gradients can be used; the first: {unusable[0]['reason']}"
         )
-    metadata = {
-        **_facts(models, targets, seeds, mode),
-        "unusable": unusable,
-        "loss": loss,
-        "labels": labels,
-        "precision": precision,
-        "lock": lock,
-    }
-    return slots, metadata
+    chosen = {"loss": loss, "labels": labels, "precision": precision, "lock": lock}
+    return slots, {**_facts(models, targets, seeds, mode), "unusable": unusable, **chosen}
 
 
 class _Features:
     """Features of batches, computed once if batches share their images."""
 
-    def __init__(self, targets: TargetSet, precision: str, device: torch.device, mode: str) -> None:
-        self._targets, self._precision, self._device = targets, precision, device
-        self._mode = mode
+    def __init__(self, targets: TargetSet, how: Mapping[str, Any]) -> None:
+        self._targets, self._how = targets, dict(how)
         self._network: tuple[str, int] | None = None
-        self._kept: dict[bytes, torch.Tensor] = {}
+        self._kept: dict[bytes, Tensor] = {}
 
-    def of(
-        self, chain: Chain, seed: int, weights: Mapping[str, np.ndarray], batch: int
-    ) -> torch.Tensor:
+    def of(self, chain: Chain, seed: int, weights: Mapping[str, np.ndarray], batch: int) -> Tensor:
         """Features (K, n) of a batch, by a network with one seed's weights."""
         if self._network != (chain.name, seed):
             self._network, self._kept = (chain.name, seed), {}
@@ -362,21 +287,13 @@ class _Features:
         key = indices[batch].tobytes()
         if key in self._kept:
             return self._kept[key]
-        found = features_of(
-            chain,
-            weights,
-            self._targets.batch(batch),
-            precision=self._precision,
-            device=self._device,
-            mode=self._mode,
-        )
+        found = features_of(chain, weights, self._targets.batch(batch), **self._how)
         if any(np.array_equal(indices[batch], other) for other in indices[batch + 1 :]):
             self._kept[key] = found
         return found
 
 
 def _check_sizes(models: ModelFile, targets: TargetSet) -> None:
-    """Refuse images that do not fit a network."""
     for chain in models.chains:
         if targets.shape != chain.input:
             raise ConfigError(
@@ -388,15 +305,11 @@ def _check_sizes(models: ModelFile, targets: TargetSet) -> None:
 def _facts(models: ModelFile, targets: TargetSet, seeds: int, mode: str) -> dict[str, Any]:
     """Metadata of a gradient file that follow from its models and targets."""
     low, high = targets.bounds
+    marks = {c.name: [fingerprint(models.of(c, s)) for s in range(seeds)] for c in models.chains}
+    modal = {c.name: c.is_normalised or c.has_dropout for c in models.chains}
     return {
-        "fingerprints": {
-            chain.name: [fingerprint(models.of(chain, seed)) for seed in range(seeds)]
-            for chain in models.chains
-        },
-        "mode": {
-            chain.name: mode if chain.is_normalised or chain.has_dropout else "evaluation"
-            for chain in models.chains
-        },
+        "fingerprints": marks,
+        "mode": {name: mode if depends else "evaluation" for name, depends in modal.items()},
         "seeds": seeds,
         "images": len(targets.images),
         "batch": targets.size,
@@ -412,5 +325,5 @@ def _no_gradient(
     return {
         name: np.full(value.shape, np.nan, precision)
         for name, value in without_statistics(weights).items()
-        if not is_key(name) and (kept == "all" or name.startswith("fc"))
+        if not is_key(name) and _is_kept(name, kept)
     }

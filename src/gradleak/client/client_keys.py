@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,48 +43,39 @@ class ClientFile:
                 "its file of that model."
             )
         for layer in chain.locked:
-            self._check(chain, layer, seed)
+            why = self._misfit(chain, layer, seed)
+            if why is not None:
+                raise ArtifactError(f"{self.path}{why}.")
         return private(select(dict(self.weights), chain.name, seed))
 
-    def _check(self, chain: Chain, layer: Locked, seed: int) -> None:
-        """Refuse a private part that does not fit a locked layer."""
+    def _misfit(self, chain: Chain, layer: Locked, seed: int) -> str | None:
+        """Return why the private part does not fit a locked layer, None if it does."""
         size, filters = layer.lock.key, layer.filters
-        key = self.weights.get(f"{chain.name}/{layer.name}{KEY}")
+        key, who = self.weights.get(f"{chain.name}/{layer.name}{KEY}"), f"client {self.client}"
         if key is None:
-            raise ArtifactError(
-                f"{self.path}: client {self.client} has no key for {layer.name} of {chain.name}; "
-                f"{AGAIN}."
-            )
+            return f": {who} has no key for {layer.name} of {chain.name}; {AGAIN}"
         if key.shape[1:] != (size,):
-            raise ArtifactError(
-                f"{self.path}: the key of client {self.client} for {layer.name} of {chain.name} "
-                f"has {key[0].size} values, but the lock takes {size}; {AGAIN}, or set lock.key: "
-                f"{key[0].size}."
+            return (
+                f": the key of {who} for {layer.name} of {chain.name} has {key[0].size} values, "
+                f"but the lock takes {size}; {AGAIN}, or set lock.key: {key[0].size}"
             )
         shapes = {"weight": (filters, size), "bias": (filters,)}
-        for name in names_of(layer.name).values():
-            for part, shape in shapes.items():
-                found = self.weights.get(f"{chain.name}/{name}.{part}")
-                if found is None or found.shape[1:] != shape:
-                    what = "none" if found is None else f"of shape {found.shape[1:]}"
-                    raise ArtifactError(
-                        f"{self.path}: client {self.client} should have {name}.{part} of "
-                        f"{chain.name} of shape {shape}, but it is {what}; {AGAIN}."
-                    )
+        for name, (part, shape) in product(names_of(layer.name).values(), shapes.items()):
+            found = self.weights.get(f"{chain.name}/{name}.{part}")
+            if found is None or found.shape[1:] != shape:
+                what = "none" if found is None else f"of shape {found.shape[1:]}"
+                return (
+                    f": {who} should have {name}.{part} of {chain.name} of shape {shape}, but it "
+                    f"is {what}; {AGAIN}"
+                )
         if seed >= len(key):
-            raise ArtifactError(
-                f"{self.path} has {len(key)} draws of {chain.name}, but draw {seed} is asked for; "
-                f"{AGAIN}."
-            )
+            return f" has {len(key)} draws of {chain.name}, but draw {seed} is asked for; {AGAIN}"
+        return None
 
     def save(self, provenance: dict[str, Any]) -> None:
         """Write the file."""
-        metadata = {
-            "client": self.client,
-            "models": list(self.models),
-            "provenance": provenance,
-        }
-        write_tensors(self.path, self.weights, metadata)
+        of = {"client": self.client, "models": list(self.models)}
+        write_tensors(self.path, self.weights, {**of, "provenance": provenance})
 
 
 class _Metadata(Metadata):

@@ -19,8 +19,6 @@ LABELS = ("label", "class")
 
 
 class _Unusable(Metadata):
-    """A gradient that no attack can use."""
-
     chain: str
     seed: Place
     batch: Place
@@ -28,8 +26,6 @@ class _Unusable(Metadata):
 
 
 class _Metadata(Metadata):
-    """Metadata of a gradient file."""
-
     seeds: Amount
     images: Amount
     batch: Amount
@@ -68,7 +64,6 @@ def read(path: str, chains: Iterable[Chain] = ()) -> tuple[dict[str, np.ndarray]
 def _check(
     tensors: dict[str, np.ndarray], metadata: dict[str, Any], chain: Chain, runs: tuple[int, int]
 ) -> None:
-    """Refuse gradients that do not match a chain."""
     shapes = parameter_shapes(chain)
     found = [name for name in shapes if f"{chain.name}/{name}" in tensors]
     if not found:

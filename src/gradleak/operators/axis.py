@@ -26,14 +26,15 @@ class Axis:
         return (self.size + 2 * self.padding - self.kernel) // self.stride + 1
 
     @cached_property
-    def _pixel(self) -> npt.NDArray[np.intp]:
+    def pixel(self) -> npt.NDArray[np.intp]:
+        """Pixel that offset k meets at position p, or a padded one; (positions, kernel)."""
         starts = np.arange(self.positions) * self.stride - self.padding
         return np.add.outer(starts, np.arange(self.kernel))
 
     @cached_property
     def valid(self) -> npt.NDArray[np.bool_]:
         """True where offset k meets a pixel, not padding, at position p; (positions, kernel)."""
-        return (self._pixel >= 0) & (self._pixel < self.size)
+        return (self.pixel >= 0) & (self.pixel < self.size)
 
     @cached_property
     def windows(self) -> npt.NDArray[np.float64]:
@@ -41,7 +42,7 @@ class Axis:
         # float64: exact for counts, and its products are much faster than those of integers
         found = np.zeros((self.positions, self.size))
         position, offset = np.nonzero(self.valid)
-        found[position, self._pixel[position, offset]] = 1
+        found[position, self.pixel[position, offset]] = 1
         return found
 
     def reached(self, positions: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -16,12 +16,8 @@ class BandCholesky:
     """Solve G x = b for a symmetric positive definite G by LAPACK's banded Cholesky factor.
 
     `gram` is G (n, n), sparse, and `order` a permutation (n,) that brings it into a narrow band.
-    With half-bandwidth b the factor takes n·b² operations and a solve 4·n·b.
-
-    Raises
-    ------
-    NotPositiveDefinite
-        If a pivot is not positive.
+    With half-bandwidth b the factor takes n·b² operations and a solve 4·n·b. Raises
+    `NotPositiveDefinite` if a pivot is not positive.
     """
 
     def __init__(self, gram: sparse.csr_matrix, order: np.ndarray) -> None:
@@ -53,11 +49,7 @@ class BandCholesky:
             values = np.linalg.eigvalsh(self.gram.toarray())
             return float(values[-1] / max(values[0], np.finfo(float).tiny))
         start = np.random.default_rng(0).standard_normal(size)
-        inverse = LinearOperator(
-            (size, size),
-            matvec=self._solve_ordered,
-            dtype=np.float64,
-        )
+        inverse = LinearOperator((size, size), matvec=self._solve_ordered, dtype=np.float64)
         options = {"k": 1, "tol": 1e-2, "v0": start, "return_eigenvectors": False}
         try:
             largest = eigsh(self.gram.tocsr(), which="LM", **options)[0]

@@ -12,7 +12,7 @@ class Operator(ABC):
     """A real linear map A: R^n -> R^m in float64, with its adjoint.
 
     A subclass supplies `shape`, `apply` and `adjoint`; the shared tests check
-    <A x, y> = <x, A^T y> and compare both with `dense`.
+    <A x, y> = <x, A^T y> and compare both with a dense matrix.
     """
 
     shape: tuple[int, int]
@@ -24,22 +24,6 @@ class Operator(ABC):
     @abstractmethod
     def adjoint(self, y: np.ndarray) -> np.ndarray:
         """Adjoint map, (m,) -> (n,)."""
-
-    def dense(self) -> np.ndarray:
-        """The matrix itself (m, n), for tests and for small systems."""
-        columns = self.shape[1]
-        out = np.empty(self.shape)
-        unit = np.zeros(columns)
-        for j in range(columns):
-            unit[j] = 1.0
-            out[:, j] = self.apply(unit)
-            unit[j] = 0.0
-        return out
-
-    def gram(self) -> np.ndarray:
-        """A^T A (n, n), dense."""
-        matrix = self.dense()
-        return matrix.T @ matrix
 
 
 @dataclass(frozen=True)

@@ -74,16 +74,11 @@ class Behind:
         delta = draw.integers(1, PRIME, (last.filters, *last.output))
         for layer in reversed(self.shapes):
             (down, across), (height, width) = layer.padding, layer.size
-            padded = np.zeros(
-                (layer.channels, height + 2 * down, width + 2 * across), dtype=np.int64
-            )
+            size = (layer.channels, height + 2 * down, width + 2 * across)
+            padded = np.zeros(size, dtype=np.int64)
             for i, j in np.ndindex(*layer.kernel):
-                rows, columns = (
-                    slice(first, first + stride * positions, stride)
-                    for first, stride, positions in zip(
-                        (i, j), layer.stride, layer.output, strict=True
-                    )
-                )
+                ends = zip((i, j), layer.stride, layer.output, strict=True)
+                rows, columns = (slice(k, k + step * count, step) for k, step, count in ends)
                 for one in delta:
                     weight = draw.integers(1, PRIME, (layer.channels, 1, 1))
                     padded[:, rows, columns] = (padded[:, rows, columns] + weight * one) % PRIME

@@ -25,17 +25,12 @@ def patch_indices(shape: ConvShape) -> tuple[np.ndarray, np.ndarray]:
     Returns flat indices (kh * kw, P) into the H x W image, 0 where the offset meets padding, and a
     mask (kh * kw, P), False for padding: a known zero, not an unknown.
     """
-    (kh, kw), (sh, sw), (ph, pw) = shape.kernel, shape.stride, shape.padding
-    height, width = shape.size
-    out_h, out_w = shape.output
-    rows = (np.arange(kh)[:, None] + sh * np.arange(out_h)[None, :]) - ph  # (kh, Ph)
-    cols = (np.arange(kw)[:, None] + sw * np.arange(out_w)[None, :]) - pw  # (kw, Pw)
-    row_ok = (rows >= 0) & (rows < height)
-    col_ok = (cols >= 0) & (cols < width)
-    indices = rows[:, None, :, None] * width + cols[None, :, None, :]
-    valid = row_ok[:, None, :, None] & col_ok[None, :, None, :]
-    flat = (kh * kw, out_h * out_w)
-    return np.where(valid, indices, 0).reshape(flat), valid.reshape(flat)
+    height, width = shape.axes
+    rows, cols = height.pixel.T[:, None, :, None], width.pixel.T[None, :, None, :]
+    valid = height.valid.T[:, None, :, None] & width.valid.T[None, :, None, :]
+    flat = (shape.kernel[0] * shape.kernel[1], shape.positions)
+    indices = np.where(valid, rows * width.size + cols, 0)
+    return indices.reshape(flat), valid.reshape(flat)
 
 
 class Convolution(Operator):
@@ -120,10 +115,7 @@ class Convolution(Operator):
     def project(self, y: np.ndarray) -> np.ndarray:
         """Project y (O·P,) orthogonally onto range(W): P = I − R·diag(0, I)·R^T in COPA's eq. (18).
 
-        Raises
-        ------
-        NumericsError
-            If W is not of full column rank, where eq. (17) is not defined.
+        Raises `NumericsError` if W is not of full column rank, where eq. (17) is not defined.
         """
         if not self.is_tall or self.factor is None:
             raise NumericsError("The pull-back constraint needs a W of full column rank.")

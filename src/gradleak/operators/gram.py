@@ -47,13 +47,8 @@ def normal_matrix(
 ) -> np.ndarray:
     """Return U^T U (n, n) in float64, U = [W of the rows `keep`; K; unit rows of `pinned`].
 
-    `keep`, bool (O·P,), marks rows of W that count; None for all. `pinned`, bool (n,), marks
-    unknowns that a unit row sets; None for none.
-
-    Raises
-    ------
-    NumericsError
-        If the matrix would take more than `MATRIX_BYTES`.
+    Both are masks as of `LayerSystem`. Raises `NumericsError` if the matrix would take more than
+    `MATRIX_BYTES`.
     """
     shape = convolution.conv_shape
     n, pixels = shape.unknowns, shape.size[0] * shape.size[1]
@@ -213,9 +208,7 @@ class ChannelBlocks:
     @staticmethod
     def of(gradient: GradientConstraint, weight_norm: float, weight_mean: float) -> ChannelBlocks:
         """Build blocks for ||W|| = `weight_norm` and `weight_mean`, the mean of diag(W^T W)."""
-        block = gradient.block.reshape(
-            -1, gradient.conv_shape.size[0] * gradient.conv_shape.size[1]
-        )
+        block = gradient.block.reshape(-1, gradient.block.shape[2])
         values, vectors = linalg.eigh(block.T @ block)
         least = float(values[0])
         if least <= 1e-12 * float(values[-1]):
@@ -231,10 +224,7 @@ class ChannelBlocks:
 def conjugate_gradients(
     system: Operator, precondition: Map, rhs: np.ndarray, floor: float, limit: int = 500
 ) -> tuple[np.ndarray, int, str]:
-    """Solve U^T U x = rhs; `precondition` is M^-1.
-
-    Stops when the residual r has r^T M^-1 r <= `floor`, or after `limit` steps.
-    """
+    """Solve U^T U x = rhs by M^-1 = `precondition` to r^T M^-1 r <= `floor`, or `limit` steps."""
     x = np.zeros_like(rhs)
     residual = rhs.copy()
     search = z = precondition(residual)

@@ -17,13 +17,7 @@ Seen = tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]
 
 @dataclass(frozen=True)
 class ConvShape:
-    """Sizes of a convolutional layer without dilation or groups.
-
-    Raises
-    ------
-    ConfigError
-        If a size is not a positive whole number or the kernel exceeds the padded input.
-    """
+    """Sizes of a convolution without dilation or groups; `ConfigError` for sizes that cannot be."""
 
     channels: int  # input channels C
     filters: int  # output channels O
@@ -54,10 +48,8 @@ class ConvShape:
     @cached_property
     def axes(self) -> tuple[Axis, Axis]:
         """Height and width."""
-        height, width = (
-            Axis(*sizes)
-            for sizes in zip(self.size, self.kernel, self.stride, self.padding, strict=True)
-        )
+        sides = zip(self.size, self.kernel, self.stride, self.padding, strict=True)
+        height, width = (Axis(*side) for side in sides)
         return height, width
 
     @property

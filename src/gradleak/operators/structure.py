@@ -97,15 +97,9 @@ def exact_domain(
     whatever their scale. It is ``PATCHES``, ``CHAINS``, ``SINGLE_FILTER`` or ``ROW_LIMITED``. None
     says only that no proof covers the layer: the equality often holds.
 
-    Parameters
-    ----------
-    shape
-        Sizes of the layer.
-    seen
-        Positions where delta may be nonzero, None for everywhere.
-    filters
-        Number of rows of delta that can be unit vectors at any positions seen while the others
-        are 0; None for all. With 0 the weights alone must suffice.
+    `seen` are the positions where delta may be nonzero, None for everywhere; `filters` is the
+    number of rows of delta that can be unit vectors at any positions seen while the others are 0,
+    None for all. With 0 the weights alone must suffice.
     """
     height, width = shape.axes
     free = shape.filters if filters is None else filters
@@ -127,13 +121,9 @@ def exact_domain(
 
 
 def _gradients(shape: ConvShape, seen: Seen | None) -> tuple[Gradient, Gradient]:
-    """Return K₀ on both axes."""
     height, width = shape.axes
-    return (
-        (Gradient(height), Gradient(width))
-        if seen is None
-        else (Gradient(height, seen[0]), Gradient(width, seen[1]))
-    )
+    rows, columns = (None, None) if seen is None else seen
+    return Gradient(height, rows), Gradient(width, columns)
 
 
 def _peels(
@@ -233,12 +223,9 @@ def _has_chains(shape: ConvShape, free: int) -> bool:
             for corner, (down, across) in zip(corners, ((0, 1), (1, 0)), strict=True):
                 before = sum(e[down] for e in extra[:i])
                 after = sum(e[across] for e in extra[i:])
-                corner |= set(
-                    product(
-                        range(_boxes_before(before, extra[i][down], step[down])),
-                        range(_boxes_after(after, side[across], step[across])),
-                    )
-                )
+                first = _boxes_before(before, extra[i][down], step[down])
+                last = _boxes_after(after, side[across], step[across])
+                corner |= set(product(range(first), range(last)))
     return len(corners[0]) + len(corners[1]) <= free
 
 

@@ -35,21 +35,11 @@ DENSE_CONDITION = 3000
 class LayerSystem(Operator):
     """U = [W; K] as an operator with rank, condition number and least-squares solve.
 
-    Parameters
-    ----------
-    convolution, gradient
-        W and K.
-    keep
-        bool (O·P,), the rows of W that count, None for all. Behind a ReLU an output of 0 does not
-        determine its linear output, so its row is left out.
-    pinned
-        bool (n,), unknowns known to be 0, each with a unit row below K; None for none.
-
-    Notes
-    -----
-    `weights` are the rows of W that count, sparse, and `split` is their number. Five paths, the
-    first that applies. ``column`` and ``row`` need all rows of W, and a banded factor of W that is
-    cheap:
+    `keep`, bool (O·P,), marks the rows of W that count, None for all: behind a ReLU an output of 0
+    does not determine its linear output, so its row is left out. `pinned`, bool (n,), marks
+    unknowns known to be 0, each with a unit row below K; None for none. `weights` are the rows of W
+    that count, sparse, and `split` is their number. Five paths, the first that applies. ``column``
+    and ``row`` need all rows of W, and a banded factor of W that is cheap:
 
     * K₀ of full column rank and no weaker than W (``blocks``): U has rank n. Conjugate gradients
       preconditioned with K₀^T K₀, one block for all channels.
@@ -101,13 +91,7 @@ class LayerSystem(Operator):
         return out
 
     def dense(self) -> np.ndarray:
-        """Return U (m + |W|, n).
-
-        Raises
-        ------
-        NumericsError
-            If it would take more than `DENSE_BYTES`.
-        """
+        """Return U (m + |W|, n); `NumericsError` if it would take more than `DENSE_BYTES`."""
         if 8 * self.shape[0] * self.shape[1] > DENSE_BYTES:
             raise NumericsError(
                 f"U, {self.shape[0]} x {self.shape[1]}, is too large for a dense matrix; use a "
@@ -141,9 +125,8 @@ class LayerSystem(Operator):
         return gram.ChannelBlocks.of(self.gradient, norm, squares)
 
     def _normal_factor(self) -> gram.NormalFactor:
-        return gram.NormalFactor(
-            gram.normal_matrix(self.convolution, self.gradient, self.keep, self.pinned)
-        )
+        parts = (self.convolution, self.gradient, self.keep, self.pinned)
+        return gram.NormalFactor(gram.normal_matrix(*parts))
 
     @cached_property
     def _factor(self) -> gram.NormalFactor:
@@ -151,10 +134,9 @@ class LayerSystem(Operator):
 
     @cached_property
     def _row_lengths(self) -> np.ndarray:
-        lengths = np.tile(
-            np.linalg.norm(self.gradient.block, axis=2)[:, None, :],
-            (1, self.convolution.conv_shape.channels, 1),
-        ).ravel()
+        channels = self.convolution.conv_shape.channels
+        each = np.linalg.norm(self.gradient.block, axis=2)[:, None, :]
+        lengths = np.tile(each, (1, channels, 1)).ravel()
         return np.where(lengths > 0, lengths, 1.0)
 
     def _filter_factors(self, factor: float) -> np.ndarray:
@@ -224,17 +206,12 @@ class LayerSystem(Operator):
     def condition(self, padding: str = "known") -> float:
         """Return the largest over the smallest non-zero singular value of U, unscaled.
 
-        Parameters
-        ----------
-        padding
-            ``known``: padded pixels are zeros that are left out. ``unknowns``: they are unknowns,
-            each with a row that sets it to 0, as in R-GAP's Table 2.
+        Padded pixels are ``known`` zeros that are left out, or ``unknowns``, each with a row that
+        sets it to 0, as in R-GAP's Table 2.
 
-        Raises
-        ------
-        NumericsError
-            If `padding` is neither, or ``unknowns`` is requested for a system with pinned unknowns;
-            if U is 0; if K outweighs W so far that rounding hides the smallest singular value.
+        Raises `NumericsError` if `padding` is neither, or ``unknowns`` is requested for a system
+        with pinned unknowns; if U is 0; if K outweighs W so far that rounding hides the smallest
+        singular value.
         """
         if padding == "unknowns":
             return self._with_padding().condition()
@@ -263,12 +240,8 @@ class LayerSystem(Operator):
         factor = self.convolution.factor
         assert factor is not None
         size = self.shape[1]
-        options = {
-            "k": 1,
-            "tol": 1e-3,
-            "v0": np.random.default_rng(0).standard_normal(size),
-            "return_eigenvectors": False,
-        }
+        start = np.random.default_rng(0).standard_normal(size)
+        options = {"k": 1, "tol": 1e-3, "v0": start, "return_eigenvectors": False}
         normal = LinearOperator((size, size), lambda v: self.adjoint(self.apply(v)), dtype=float)
 
         def inverse(v: np.ndarray) -> np.ndarray:
@@ -351,14 +324,9 @@ class LayerSystem(Operator):
         return gram.proximal_solve(self, self._factor, values)
 
     def _solve_dense(self, values: np.ndarray) -> np.ndarray:
-        return linalg.lstsq(
-            self.dense(),
-            values,
-            cond=max(self.shape) * np.finfo(float).eps,
-            lapack_driver="gelsy",
-            overwrite_a=True,
-            check_finite=False,
-        )[0]
+        cond = max(self.shape) * np.finfo(float).eps
+        options = {"lapack_driver": "gelsy", "overwrite_a": True, "check_finite": False}
+        return linalg.lstsq(self.dense(), values, cond=cond, **options)[0]
 
 
 class _Unsolved(Exception):

@@ -14,6 +14,8 @@ from gradleak.settings.fields import Method
 
 if TYPE_CHECKING:
     from gradleak.models.files import ModelFile
+
+Arrays = Mapping[str, np.ndarray]
 # Separate from the seeds of initial weights and of defences.
 SEED = 15_485_863
 
@@ -22,9 +24,7 @@ class Server(Method):
     """An entry of ``servers`` in config.yaml: settings as fields."""
 
     @abstractmethod
-    def corrupt(
-        self, chain: Chain, weights: Mapping[str, np.ndarray], seed: int
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def corrupt(self, chain: Chain, weights: Arrays, seed: int) -> tuple[Arrays, Arrays]:
         """Return the parameters sent instead of `weights`, and the values of the secret."""
 
 
@@ -45,7 +45,7 @@ def create(paths: tuple[str, str], models: ModelFile, settings: Mapping[str, Any
 
     server = build(settings)
     sent: dict[str, np.ndarray] = {}
-    secrets: dict[str, list[Secret]] = {}
+    secrets: dict[str, list[Secret]] = {chain.name: [] for chain in models.chains}
     for chain in models.chains:
         seeds = len(models.weights[f"{chain.name}/{chain.layers[-1].name}.weight"])
         for seed in range(seeds):
@@ -55,9 +55,8 @@ def create(paths: tuple[str, str], models: ModelFile, settings: Mapping[str, Any
                 if key not in sent:
                     sent[key] = np.empty((seeds, *value.shape), value.dtype)
                 sent[key][seed] = value
-            secrets.setdefault(chain.name, []).append(
-                Secret(settings["method"], files.fingerprint(changed), settings, values)
-            )
+            mark = files.fingerprint(changed)
+            secrets[chain.name].append(Secret(settings["method"], mark, settings, values))
     provenance = {"settings": dict(settings)}
     files.save(paths[0], list(models.chains), sent, provenance)
     Secrets(secrets).save(paths[1], provenance)

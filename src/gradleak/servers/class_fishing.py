@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
@@ -10,7 +9,7 @@ from pydantic import PositiveFloat
 
 from gradleak.errors import ConfigError
 from gradleak.models.chain import Chain, LinearLayer
-from gradleak.servers.base import Server
+from gradleak.servers.base import Arrays, Server
 from gradleak.settings.fields import Whole
 
 
@@ -26,9 +25,7 @@ class ClassFishingServer(Server):
     target: Whole = 0  # the class
     bias: PositiveFloat = 10.0  # of the other classes, above the fished one's
 
-    def corrupt(
-        self, chain: Chain, weights: Mapping[str, np.ndarray], seed: int
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def corrupt(self, chain: Chain, weights: Arrays, seed: int) -> tuple[Arrays, Arrays]:
         """See `gradleak.servers.base.Server`; `seed` is ignored."""
         last = chain.layers[-1]
         assert isinstance(last, LinearLayer)

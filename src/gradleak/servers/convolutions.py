@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradleak.errors import ConfigError
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.servers.plan import Plan, Step
+
+if TYPE_CHECKING:
+    from gradleak.servers.mkor import MkorServer
 
 # Shifts behind a normalisation that keep ReLU active or inactive: an image's darkest pixel is
 # rarely three deviations below the mean, and no pixel is ten above.
@@ -18,98 +21,81 @@ SHUT = 10.0
 ROUNDING = 1e-5
 
 
-@dataclass(frozen=True)
-class ConvolutionDesign:
-    """Construction of the paths in the filters."""
+def write_convolutions(
+    server: MkorServer,
+    chain: Chain,
+    weights: dict[str, np.ndarray],
+    plan: Plan,
+    generator: np.random.Generator,
+) -> dict[str, np.ndarray]:
+    """Write the paths into `weights`; return ``channel{l}``, the filters of each step."""
+    layers, naive = chain.convolutions, server.convolutions == "naive"
+    beta_ = server.beta if isinstance(server.beta, list) else [server.beta]
+    betas = beta_ * len(layers) if len(beta_) == 1 else beta_
+    if len(betas) != len(layers):
+        raise ConfigError(
+            f"beta has {len(betas)} values, but {chain.name} has {len(layers)} convolutions; "
+            "give one for each, or a single one."
+        )
+    channels = {}
+    before = np.arange(chain.input[0])
+    # The largest signal of a considered channel, and bounds that include its noise.
+    most, ceiling = 1.0, np.ones(len(before))
+    for number, (layer, step, beta) in enumerate(zip(layers, plan.steps, betas, strict=True)):
+        count, filters = len(step.parent), layer.shape.filters
+        chosen = np.arange(count) if naive else generator.permutation(filters)[:count]
+        _write_layer(server, layer, weights, step, (before, chosen), (beta, most), generator)
+        if server.spare == "silent" and not naive:
+            ceiling = _silence(layer, weights, (before, chosen), ceiling)
+        channels[f"channel{number + 1}"] = before = chosen
+        most = 1.0 if layer.activation.name == "sigmoid" else beta * most * (1 + server.noise)
+    return channels
 
-    # Magnitude 1 on the paths, zero elsewhere, channels in order. Else eq. (20): β on the paths,
-    # Gaussian between considered channels that no path joins, shuffled channels.
-    naive: bool
-    beta: tuple[float, ...]  # β of each convolution; one value for all
-    noise: float  # σ of eq. (20) relative to β
-    # Treatment of the channels without a path, which eq. (20) leaves as they are. ``keep``:
-    # literally that; they then leak into the copies. ``noise``: their weights into considered
-    # channels are Gaussian too. ``silent``: their biases are low enough for ReLU to give 0 for
-    # every image with values in [0, 1], and their weights are not changed.
-    spare: str
 
-    def write(
-        self,
-        chain: Chain,
-        weights: dict[str, np.ndarray],
-        plan: Plan,
-        generator: np.random.Generator,
-    ) -> dict[str, np.ndarray]:
-        """Write the paths into `weights`; return ``channel{l}``, the filters of each step."""
-        layers = chain.convolutions
-        betas = self.beta * len(layers) if len(self.beta) == 1 else self.beta
-        if len(betas) != len(layers):
-            raise ConfigError(
-                f"beta has {len(betas)} values, but {chain.name} has {len(layers)} convolutions; "
-                "give one for each, or a single one."
-            )
-        channels = {}
-        before = np.arange(chain.input[0])
-        # The largest signal of a considered channel, and bounds that include its noise.
-        most, ceiling = 1.0, np.ones(len(before))
-        for number, (layer, step, beta) in enumerate(zip(layers, plan.steps, betas, strict=True)):
-            count = len(step.parent)
-            chosen = np.arange(count)
-            if not self.naive:
-                chosen = generator.permutation(layer.shape.filters)[:count]
-            self._write_layer(layer, weights, step, (before, chosen), (beta, most), generator)
-            if self.spare == "silent" and not self.naive:
-                ceiling = _silence(layer, weights, (before, chosen), ceiling)
-            channels[f"channel{number + 1}"] = chosen
-            before = chosen
-            most = 1.0 if layer.activation.name == "sigmoid" else beta * most * (1 + self.noise)
-        return channels
-
-    def _write_layer(
-        self,
-        layer: ConvLayer,
-        weights: dict[str, np.ndarray],
-        step: Step,
-        channels: tuple[np.ndarray, np.ndarray],
-        scale: tuple[float, float],
-        generator: np.random.Generator,
-    ) -> None:
-        """Write a layer's paths from channels[0] to channels[1]; `scale`: β, largest input."""
-        (before, chosen), (beta, most) = channels, scale
-        weight = weights[f"{layer.name}.weight"]
-        bias = weights[f"{layer.name}.bias"] if layer.bias else None
-        if bias is None and (step.sign < 0).any():
-            raise ConfigError(
-                f"{layer.name} has no bias, which 1 − x needs (MKOR's min filter); give it bias: "
-                "true."
-            )
-        if self.naive:
-            weight[:] = 0.0
-            if bias is not None:
-                bias[:] = 0.0
-        else:
-            sources = slice(None) if self.spare == "noise" else before
-            block = weight[chosen][:, sources]
-            noise = self.noise * beta * generator.standard_normal(block.shape)
-            rows = weight[chosen]
-            rows[:, sources] = noise
-            weight[chosen] = rows
-        if layer.normed:
-            # Few normalised values are more than this many deviations from 0.
-            norm = weights[f"{layer.name}_norm.bias"]
-            norm[:] = -SHUT if self.spare == "silent" or self.naive else norm
-            norm[chosen] = OPEN
-        source = before[step.parent]
-        weight[chosen, source, step.tap[:, 0], step.tap[:, 1]] = beta * step.sign
-        if bias is None:
-            return
-        bias[chosen] = np.where(step.sign < 0, beta * most, 0.0)
-        if self.naive:
-            return
-        if layer.activation.name == "sigmoid":
-            # A sigmoid is closest to linear around the middle of its input.
-            bias[chosen] = -0.5 * beta * step.sign
-        bias[chosen] += self.noise * beta * most * np.abs(generator.standard_normal(len(chosen)))
+def _write_layer(
+    server: MkorServer,
+    layer: ConvLayer,
+    weights: dict[str, np.ndarray],
+    step: Step,
+    channels: tuple[np.ndarray, np.ndarray],
+    scale: tuple[float, float],
+    generator: np.random.Generator,
+) -> None:
+    """Write a layer's paths from channels[0] to channels[1]; `scale`: β, largest input."""
+    (before, chosen), (beta, most) = channels, scale
+    naive = server.convolutions == "naive"
+    weight = weights[f"{layer.name}.weight"]
+    bias = weights[f"{layer.name}.bias"] if layer.bias else None
+    if bias is None and (step.sign < 0).any():
+        raise ConfigError(
+            f"{layer.name} has no bias, which 1 − x needs (MKOR's min filter); give it bias: true."
+        )
+    if naive:
+        weight[:] = 0.0
+        if bias is not None:
+            bias[:] = 0.0
+    else:
+        sources = slice(None) if server.spare == "noise" else before
+        rows = weight[chosen]
+        drawn = generator.standard_normal(rows[:, sources].shape)
+        rows[:, sources] = server.noise * beta * drawn
+        weight[chosen] = rows
+    if layer.normed:
+        # Few normalised values are more than this many deviations from 0.
+        norm = weights[f"{layer.name}_norm.bias"]
+        norm[:] = -SHUT if server.spare == "silent" or naive else norm
+        norm[chosen] = OPEN
+    source = before[step.parent]
+    weight[chosen, source, step.tap[:, 0], step.tap[:, 1]] = beta * step.sign
+    if bias is None:
+        return
+    bias[chosen] = np.where(step.sign < 0, beta * most, 0.0)
+    if naive:
+        return
+    if layer.activation.name == "sigmoid":
+        # A sigmoid is closest to linear around the middle of its input.
+        bias[chosen] = -0.5 * beta * step.sign
+    bias[chosen] += server.noise * beta * most * np.abs(generator.standard_normal(len(chosen)))
 
 
 def _silence(

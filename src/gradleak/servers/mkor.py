@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, PositiveFloat
 
 from gradleak.models.chain import Chain, ConvLayer
-from gradleak.servers.base import Server
-from gradleak.servers.classifier import ClassifierDesign
-from gradleak.servers.convolutions import ConvolutionDesign, check_spare
+from gradleak.servers.base import Arrays, Server
+from gradleak.servers.classifier import write_classifier
+from gradleak.servers.convolutions import check_spare, write_convolutions
 from gradleak.servers.plan import plan
 from gradleak.servers.secret import REFERENCES
 from gradleak.settings.fields import Count, Whole
@@ -20,39 +19,47 @@ from gradleak.settings.fields import Count, Whole
 class MkorServer(Server):
     """Writes paths for the image into convolutions, and nodes for each class into the classifier.
 
-    `noise` and `spare` are those of `ConvolutionDesign`; `sigma`, `output_bias` and `paths` those
-    of `ClassifierDesign`.
+    Its secret tells `gradleak.attacks.mkor.attack.Mkor` where they are.
     """
 
     method: Literal["mkor"] = "mkor"
-    convolutions: Literal["inconspicuous", "naive"] = "inconspicuous"  # eq. 20 or section 3.4.1
-    classifier: Literal["paired", "naive", "untouched"] = "paired"  # eq. 10 to 13, section 3.2.2
+    # Eq. 20: β on the paths, Gaussian between considered channels that no path joins, shuffled
+    # channels. Or section 3.4.1: magnitude 1 on the paths, zero elsewhere, channels in order.
+    convolutions: Literal["inconspicuous", "naive"] = "inconspicuous"
+    # Eq. 10 to 13; one node per class and layer, joined by weights of 1, all else zero (section
+    # 3.2.2); or the weights as they are: the attack then solves for what all rows have in common.
+    classifier: Literal["paired", "naive", "untouched"] = "paired"
     shifts: Whole | None = None  # I, four-direction layers; None for as many as fit
     # β of each convolution, or one for all. The paper gives no values; the authors' code has 1.
     beta: PositiveFloat | Annotated[list[PositiveFloat], Field(min_length=1)] = 1.0
-    noise: Annotated[float, Field(ge=0)] = 1e-3
+    noise: Annotated[float, Field(ge=0)] = 1e-3  # σ of eq. 20 relative to β
+    # Channels without a path, which eq. 20 leaves as they are. ``keep``: literally that; they then
+    # leak into the copies. ``noise``: their weights into considered channels are Gaussian too.
+    # ``silent``: their biases are low enough for ReLU to give 0 for every image with values in
+    # [0, 1], and their weights are not changed.
     spare: Literal["noise", "keep", "silent"] = "noise"
+    # σ of eq. 12 relative to the initial limit of the layer, 1/sqrt(inputs).
     sigma: Annotated[float, Field(ge=0)] = 1e-4
+    # B, added to the bias of the first class: its probability is near 1, and those of the other
+    # classes of the order e^−B.
     output_bias: Annotated[float, Field(ge=0)] = 0.0
-    paths: Count = 1
+    paths: Count = (
+        1  # pairs of nodes of each class; dropout has to hit all to lose it (section 3.5)
+    )
 
-    def corrupt(
-        self, chain: Chain, weights: Mapping[str, np.ndarray], seed: int
-    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def corrupt(self, chain: Chain, weights: Arrays, seed: int) -> tuple[Arrays, Arrays]:
         """See `gradleak.servers.base.Server`."""
         generator = np.random.default_rng(seed)
         sent = {name: value.copy() for name, value in weights.items()}
         if self.convolutions != "naive":
             check_spare(chain, self.spare)
-        beta = (self.beta,) if isinstance(self.beta, int | float) else tuple(self.beta)
-        design = ConvolutionDesign(self.convolutions == "naive", beta, self.noise, self.spare)
-        values = design.write(chain, sent, plan(chain, self.shifts), generator)
+        values = write_convolutions(self, chain, sent, plan(chain, self.shifts), generator)
         values["references"] = references(chain, sent)
-        classifier = ClassifierDesign(self.classifier, self.sigma, self.output_bias, self.paths)
-        return sent, values | classifier.write(chain, sent, values["references"], generator)
+        values |= write_classifier(self, chain, sent, values["references"], generator)
+        return sent, values
 
 
-def references(chain: Chain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+def references(chain: Chain, weights: Arrays) -> np.ndarray:
     """Features (3, n) of constant images of the gray levels `REFERENCES`, float64."""
     if all(_keeps_constant(layer) for layer in chain.convolutions):
         return _of_constant_maps(chain, weights)
@@ -73,7 +80,7 @@ def _keeps_constant(layer: ConvLayer) -> bool:
     return not padded and not layer.skip and not layer.normed
 
 
-def _of_constant_maps(chain: Chain, weights: Mapping[str, np.ndarray]) -> np.ndarray:
+def _of_constant_maps(chain: Chain, weights: Arrays) -> np.ndarray:
     """Compute `references` from one number per channel, without a pass or PyTorch's import."""
     values = np.repeat(np.array(REFERENCES)[:, None], chain.input[0], axis=1)
     grid = chain.input[1:]

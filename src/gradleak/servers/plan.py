@@ -49,12 +49,8 @@ def plan(chain: Chain, shifts: int | None = None) -> Plan:
     """Lay MKOR's paths through a chain (section 3.4.1, eq. 14 to 16).
 
     `shifts` is I, the number of four-direction layers: the last ones followed by a pool or a
-    stride of 2. None for as many as the layers have filters for.
-
-    Raises
-    ------
-    ConfigError
-        If a layer lacks what the paths need, by name.
+    stride of 2. None for as many as the layers have filters for. Raises `ConfigError` if a layer
+    lacks what the paths need, by name.
     """
     layers = chain.convolutions
     for layer in layers:
@@ -67,50 +63,35 @@ def plan(chain: Chain, shifts: int | None = None) -> Plan:
     colours = chain.input[0]
     groups = colours * (2 if "max" in pools else 1)
     chosen = _shift_layers(chain, groups, shifts)
-    state = _State(
-        np.arange(colours), np.ones(colours, int), np.zeros((colours, 2), int), stride=1, side=1
-    )
-    steps = []
+    origin = np.zeros((colours, 2), int)
+    out = Plan((), np.arange(colours), np.ones(colours, int), origin, 1, 1, "average" in pools)
     for number, layer in enumerate(layers):
         both = number == 0 and "max" in pools
-        steps.append(state.through(layer, both, number in chosen))
+        out = _through(out, layer, both, number in chosen)
+    return out
+
+
+def _through(plan: Plan, layer: ConvLayer, both: bool, shift: bool) -> Plan:
+    """Follow the channels through a layer; `both` adds 1 − x, `shift` the directions."""
+    count = len(plan.colour)
+    signs = (1, -1) if both else (1,)
+    moves = DIRECTIONS if shift else DIRECTIONS[:1]
+    parent = np.repeat(np.arange(count), len(signs) * len(moves))
+    sign = np.tile(np.repeat(signs, len(moves)), count)
+    tap = _central_tap(layer, shift) + np.tile(moves, (count * len(signs), 1))
+    stride, side = plan.stride * layer.shape.stride[0], plan.side
+    if layer.pool != "none":
+        side += (POOL - 1) * stride
+        stride *= POOL
     return Plan(
-        tuple(steps),
-        state.colour,
-        state.sign,
-        state.first,
-        state.stride,
-        state.side,
-        "average" in pools,
+        (*plan.steps, Step(parent, tap, sign)),
+        plan.colour[parent],
+        plan.sign[parent] * sign,
+        plan.first[parent] + plan.stride * (tap - np.array(layer.shape.padding)),
+        stride,
+        side,
+        plan.average,
     )
-
-
-@dataclass
-class _State:
-    """Content of the considered channels after the layers so far."""
-
-    colour: np.ndarray
-    sign: np.ndarray
-    first: np.ndarray
-    stride: int
-    side: int
-
-    def through(self, layer: ConvLayer, both: bool, shift: bool) -> Step:
-        """Follow the channels through a layer; `both` adds 1 − x, `shift` the directions."""
-        count = len(self.colour)
-        signs = (1, -1) if both else (1,)
-        moves = DIRECTIONS if shift else DIRECTIONS[:1]
-        parent = np.repeat(np.arange(count), len(signs) * len(moves))
-        sign = np.tile(np.repeat(signs, len(moves)), count)
-        move = np.tile(moves, (count * len(signs), 1))
-        tap = _central_tap(layer, shift) + move
-        self.first = self.first[parent] + self.stride * (tap - np.array(layer.shape.padding))
-        self.colour, self.sign = self.colour[parent], self.sign[parent] * sign
-        self.stride *= layer.shape.stride[0]
-        if layer.pool != "none":
-            self.side += (POOL - 1) * self.stride
-            self.stride *= POOL
-        return Step(parent, tap, sign)
 
 
 def _central_tap(layer: ConvLayer, shift: bool) -> np.ndarray:
@@ -129,7 +110,6 @@ def _central_tap(layer: ConvLayer, shift: bool) -> np.ndarray:
 
 
 def _check(chain: Chain, layer: ConvLayer) -> None:
-    """Raise for a layer that no path can pass."""
     if layer.skip:
         raise ConfigError(
             f"{chain.name}: {layer.name} has a skip connection, through which MKOR lays no path; "
@@ -147,34 +127,22 @@ def _check(chain: Chain, layer: ConvLayer) -> None:
         )
 
 
-def _reduces(layer: ConvLayer) -> bool:
-    return layer.pool != "none" or layer.shape.stride[0] > 1
-
-
 def _shift_layers(chain: Chain, groups: int, shifts: int | None) -> set[int]:
-    """Numbers of the four-direction layers.
-
-    Raises
-    ------
-    ConfigError
-        If a layer has too few filters, or not as many layers as `shifts` fit.
-    """
-    layers = chain.convolutions
+    """Numbers of the four-direction layers; a layer can have too few filters for them."""
     able = [
         number
-        for number, layer in enumerate(layers)
-        if _reduces(layer) and all(k >= (k - 1) // 2 + 2 for k in layer.shape.kernel)
+        for number, layer in enumerate(chain.convolutions)
+        if (layer.pool != "none" or layer.shape.stride[0] > 1)
+        and all(k >= (k - 1) // 2 + 2 for k in layer.shape.kernel)
     ]
-    most = 0
-    for wanted in range(len(able) + 1):
-        lacking = _lacks(chain, groups, set(able[len(able) - wanted :]))
-        if lacking is None:
-            most = wanted
-        elif wanted == 0:
-            raise ConfigError(
-                f"{chain.name}: {lacking.name} has {lacking.shape.filters} filters, but MKOR needs "
-                f"{groups} to carry an image of {chain.input[0]} channels; widen it."
-            )
+    lacking = _lacks(chain, groups, set())
+    if lacking is not None:
+        raise ConfigError(
+            f"{chain.name}: {lacking.name} has {lacking.shape.filters} filters, but MKOR needs "
+            f"{groups} to carry an image of {chain.input[0]} channels; widen it."
+        )
+    counts = range(len(able) + 1)
+    most = max(n for n in counts if _lacks(chain, groups, set(able[len(able) - n :])) is None)
     if shifts is not None and shifts > most:
         raise ConfigError(
             f"{chain.name} has room for {most} four-direction layers, not for shifts: {shifts}; "

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gradleak.models.files import select
 from gradleak.runtime.artifacts import FLOATS, check_array, read_tensors, whole, write_tensors
 from gradleak.runtime.metadata import Metadata
 
@@ -21,8 +22,6 @@ NEEDED: Mapping[str, Mapping[str, tuple[tuple[str, ...], tuple[int | None, ...]]
 
 
 class _Metadata(Metadata):
-    """Metadata of a secret file."""
-
     method: str
     settings: dict[str, Any]
     fingerprints: dict[str, list[str]]
@@ -54,58 +53,41 @@ class Secrets:
 
     def save(self, path: str, provenance: dict[str, Any]) -> None:
         """Write a secret file."""
+        entries = self._entries.items()
         tensors = {
             f"{chain}/{name}": np.stack([secret.values[name] for secret in drawn])
-            for chain, drawn in self._entries.items()
+            for chain, drawn in entries
             for name in drawn[0].values
         }
         first = next(iter(self._entries.values()))[0]
         metadata = {
             "method": first.method,
             "settings": dict(first.settings),
-            "fingerprints": {
-                chain: [secret.fingerprint for secret in drawn]
-                for chain, drawn in self._entries.items()
-            },
+            "fingerprints": {chain: [s.fingerprint for s in drawn] for chain, drawn in entries},
             "provenance": provenance,
         }
         write_tensors(path, tensors, metadata)
 
     @staticmethod
     def read(path: str) -> Secrets:
-        """Read a secret file.
-
-        Raises
-        ------
-        ArtifactError
-            If the file is missing, damaged or of another kind.
-        """
+        """Read a secret file; `ArtifactError` if it is missing, damaged or of another kind."""
         tensors, metadata = read_tensors(path, _Metadata)
         with whole(path):
             return Secrets._of(tensors, metadata)
 
     @staticmethod
-    def _of(tensors: Mapping[str, np.ndarray], metadata: Mapping[str, Any]) -> Secrets:
+    def _of(tensors: dict[str, np.ndarray], metadata: Mapping[str, Any]) -> Secrets:
         """Secrets in a file's content, for each seed that has a fingerprint."""
         entries = {}
         for chain, marks in metadata["fingerprints"].items():
-            own = {
-                key.removeprefix(f"{chain}/"): value
-                for key, value in tensors.items()
-                if key.startswith(f"{chain}/")
-            }
+            own = select(tensors, chain)
             for name, (kinds, shape) in NEEDED[metadata["method"]].items():
                 check_array(own, name, kinds, (len(marks), *shape))
             for name, value in own.items():
                 if value.shape[:1] != (len(marks),) or not np.isfinite(value).all():
                     raise ValueError(f"array '{chain}/{name}' has no value for each draw")
             entries[chain] = [
-                Secret(
-                    metadata["method"],
-                    mark,
-                    metadata["settings"],
-                    {name: value[seed] for name, value in own.items()},
-                )
+                Secret(metadata["method"], mark, metadata["settings"], select(tensors, chain, seed))
                 for seed, mark in enumerate(marks)
             ]
         return Secrets(entries)

@@ -89,25 +89,14 @@ class Copa(Attack):
         else:
             size = task.system.shape[1]
             begin = generator.uniform(-self.hidden_spread, self.hidden_spread, size)
-        problem = LayerProblem(
-            task.system,
-            task.values,
-            task.before.activation,
-            (lambda y: y - before.project(y)) if constrained else None,
-            task.before_bias,
-        )
+        given, activation = (task.system, task.values), task.before.activation
+        outside = (lambda y: y - before.project(y)) if constrained else None
+        problem = LayerProblem(*given, activation, outside, task.before_bias)
         found = OPTIMISERS[self.optimiser](problem, begin, self.iterations)
-        scale = float(np.linalg.norm(task.values))
-        facts = LayerFacts(
-            task.layer.name,
-            "7" if constrained else "5",
-            float(np.sqrt(found.trace[-1])) / scale,
-            found.iterations,
-            found.stop,
-            clipped,
-            found.trace,
-        )
-        return LayerAnswer(task.before.activation.forward(found.y), found.y, facts)
+        residual = float(np.sqrt(found.trace[-1])) / float(np.linalg.norm(task.values))
+        equation, how = "7" if constrained else "5", (found.iterations, found.stop)
+        facts = LayerFacts(task.layer.name, equation, residual, *how, clipped, found.trace)
+        return LayerAnswer(activation.forward(found.y), found.y, facts)
 
     def _constrained(self, before: Convolution) -> bool:
         """True if eq. (19) constrains the input of a layer behind the convolution `before`."""

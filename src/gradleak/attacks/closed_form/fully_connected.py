@@ -31,12 +31,8 @@ def from_delta(weight_gradient: np.ndarray, delta: np.ndarray) -> np.ndarray:
     """Input (n,) from dJ/dW (m, n) = delta x^T by least squares: x = dJ/dW^T delta / |delta|².
 
     Eq. (9) and (12) take one row k, x = dJ/dw_k / delta_k. With exact gradients every row gives the
-    same input; with rounded ones the largest rows count most.
-
-    Raises
-    ------
-    NumericsError
-        If delta (m,) is zero or not finite.
+    same input; with rounded ones the largest rows count most. Raises `NumericsError` if delta (m,)
+    is zero or not finite.
     """
     scale = np.abs(delta).max(initial=0.0)
     if not scale > 0 or not np.isfinite(scale):
@@ -64,34 +60,17 @@ def last_layer(
     activation: Activation,
     label: int | None,
 ) -> tuple[LinearSolution, ...]:
-    """Inputs of the last layer under cross-entropy that explain its gradient.
+    """Inputs of the last layer under cross-entropy that explain its gradient, best first.
 
-    With a bias, dJ/dz = dJ/db (eq. 13) and the input is unique. Without one, dJ/dz depends on the
-    unknown probabilities: dJ/dW = delta x^T fixes x up to a scale t, x = t·u, and eq. (10) becomes
-    m equations in t alone, t·dJ/dz(t·W u) = v. Three or more classes almost always leave one t.
-    With two classes the m equations coincide, and t has a twin.
+    They do so within `ROOT_TOLERANCE`, or within its distance from rank one where that is larger
+    (noise, batches). With a bias, dJ/dz = dJ/db (eq. 13) and the input is unique. Without one,
+    dJ/dz depends on the unknown probabilities: dJ/dW = delta x^T fixes x up to a scale t, x = t·u,
+    and eq. (10) becomes m equations in t alone, t·dJ/dz(t·W u) = v. Three or more classes almost
+    always leave one t. With two classes the m equations coincide, and t has a twin.
 
-    Parameters
-    ----------
-    weight, weight_gradient
-        (m, n).
-    bias_gradient
-        (m,), or None for a layer without bias.
-    activation
-        Activation after the layer, before the softmax.
-    label
-        True class; needed only without a bias.
-
-    Returns
-    -------
-    tuple
-        All inputs that explain the gradient within `ROOT_TOLERANCE`, or within its distance
-        from rank one where that is larger (noise, batches), best first.
-
-    Raises
-    ------
-    NumericsError
-        If the gradient is zero, or no scale explains it.
+    `weight` and its gradient are (m, n), `bias_gradient` is (m,) or None, and `label`, the true
+    class, is needed only without a bias. `activation` stands before the softmax. Raises
+    `NumericsError` if the gradient is zero, or no scale explains it.
     """
     if bias_gradient is not None:
         return (LinearSolution(from_delta(weight_gradient, bias_gradient), bias_gradient),)
@@ -162,12 +141,8 @@ def _minima(mismatch: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
 def _valleys(
     mismatch: Callable[[np.ndarray], np.ndarray], grid: np.ndarray
 ) -> list[tuple[float, float]]:
-    """Neighbours of every grid point at which ||mismatch|| has a local minimum."""
     sizes = np.linalg.norm(mismatch(grid), axis=0)
     padded = np.concatenate([[np.inf], sizes, [np.inf]])
     lowest = (padded[1:-1] < padded[:-2]) & (padded[1:-1] <= padded[2:])
-    last = grid.size - 1
-    return [
-        (float(grid[max(int(i) - 1, 0)]), float(grid[min(int(i) + 1, last)]))
-        for i in np.flatnonzero(lowest)
-    ]
+    ends = np.concatenate([grid[:1], grid, grid[-1:]])
+    return [(float(ends[i]), float(ends[i + 2])) for i in np.flatnonzero(lowest)]

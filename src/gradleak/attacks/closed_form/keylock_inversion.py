@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from gradleak.attacks.base import Attack, AttackerView, LayerFacts, Reconstruction
+from gradleak.attacks.base import Arrays, Attack, AttackerView, LayerFacts, Reconstruction
 from gradleak.attacks.closed_form.rgap import RGap
 from gradleak.errors import NumericsError
 from gradleak.models.activations import INSIDE, INVERTIBLE
-from gradleak.models.chain import Chain, ConvLayer, ConvSpec
+from gradleak.models.chain import Chain, ConvLayer
 from gradleak.models.locks import is_private
 
 FIRST = "conv1"
@@ -98,14 +98,10 @@ class Unlock(Attack):
         image, residual, free = self._image(view, normed, pulled, alive)
         facts = LayerFacts(FIRST, "homogeneous", residual, 0, "direct", free=free)
         layers = tuple(replace(one, layer=_renamed(one.layer)) for one in behind.layers)
-        return Reconstruction(
-            image[None],
-            stop="closed form; brightness is free"
-            + (f"; {FIRST} leaves {free} unknowns free" if free else ""),
-            layers=(*layers, facts),
-            label=label,
-            failure=self._failure((*layers, facts)),
-        )
+        layers = (*layers, facts)
+        more = f"; {FIRST} leaves {free} unknowns free" if free else ""
+        stop = f"closed form; brightness is free{more}"
+        return Reconstruction(image[None], stop, layers, label, failure=self._failure(layers))
 
     def _image(
         self, view: AttackerView, normed: np.ndarray, pulled: np.ndarray, alive: np.ndarray
@@ -118,9 +114,8 @@ class Unlock(Attack):
 
         shape = replace(view.chain.convolutions[0].shape, filters=len(alive))
         weight = view.weights[f"{FIRST}.weight"].astype(np.float64)[alive]
-        gradient = (
-            view.gradients[f"{FIRST}.weight"].astype(np.float64)[alive].reshape(shape.filters, -1)
-        )
+        gradient = view.gradients[f"{FIRST}.weight"].astype(np.float64)[alive]
+        gradient = gradient.reshape(shape.filters, -1)
         constraint = GradientConstraint(pulled.reshape(shape.filters, *shape.output), shape)
         top, low = Convolution(weight, shape).dense(), constraint.dense()
         # As in R-GAP's balanced rows, all equations count alike.
@@ -149,7 +144,6 @@ class Unlock(Attack):
         return image, float(off / size), matrix.shape[1] - int(rank)
 
     def _failure(self, layers: tuple[LayerFacts, ...]) -> str:
-        """Return why the reconstruction failed, empty if it did not."""
         worst = max(layers, key=lambda one: one.residual)
         if worst.residual <= self.failure_residual:
             return ""
@@ -175,9 +169,11 @@ def _renamed(layer: str, by: int = 1) -> str:
 def _behind(view: AttackerView) -> AttackerView:
     """The attacker's view of the tail."""
     tail = tail_of(view.chain)
-    low, high = _range(view.chain.specs[0])
+    # The tail's input range is that of the activation; wide where it has no ends.
+    ends = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
+    low, high = ends.get(view.chain.convolutions[0].activation.name, (-np.inf, np.inf))
 
-    def of_tail(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    def of_tail(arrays: Arrays) -> dict[str, np.ndarray]:
         out = {}
         for name, value in arrays.items():
             layer, _, part = name.partition(".")
@@ -185,23 +181,9 @@ def _behind(view: AttackerView) -> AttackerView:
                 out[f"{_renamed(layer, -1)}.{part}"] = value
         return out
 
-    return replace(
-        view,
-        chain=tail,
-        weights=of_tail(dict(view.weights)),
-        gradients=of_tail(dict(view.gradients)),
-        low=low,
-        high=high,
-        keys={},
-        starts=None,
-    )
-
-
-def _range(spec: object) -> tuple[float, float]:
-    """Range of an activation, the tail's input range; wide where it has no ends."""
-    assert isinstance(spec, ConvSpec)
-    ends = {"sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0)}
-    return ends.get(spec.activation.name, (-np.inf, np.inf))
+    weights, gradients = of_tail(view.weights), of_tail(view.gradients)
+    own: dict[str, Any] = {"chain": tail, "weights": weights, "gradients": gradients}
+    return replace(view, **own, low=low, high=high, keys={}, starts=None)
 
 
 def _channels(values: np.ndarray, layer: ConvLayer) -> np.ndarray:
@@ -227,12 +209,5 @@ def _filled(image: np.ndarray, view: AttackerView, *, centre: bool) -> np.ndarra
     middle = (view.low + view.high) / 2.0 if centre else 0.0
     if centre:
         image = image - image.mean((1, 2), keepdims=True)
-    room = [
-        side / end
-        for side, end in (
-            (view.high - middle, float(image.max())),
-            (view.low - middle, float(image.min())),
-        )
-        if side / end > 0
-    ]
-    return middle + image * min(room, default=1.0)
+    room = [(view.high - middle) / float(image.max()), (view.low - middle) / float(image.min())]
+    return middle + image * min((one for one in room if one > 0), default=1.0)

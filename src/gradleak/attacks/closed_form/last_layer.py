@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from gradleak.attacks.base import AttackerView
-from gradleak.attacks.closed_form.fully_connected import LinearSolution, from_delta, last_layer
+from gradleak.attacks.base import Arrays, AttackerView
+from gradleak.attacks.closed_form.fully_connected import from_delta, last_layer
 from gradleak.attacks.label_inference import (
     check_margin_labels,
     class_of,
@@ -20,8 +20,6 @@ from gradleak.errors import NumericsError
 from gradleak.models.activations import INSIDE
 from gradleak.models.chain import Chain, LinearLayer
 from gradleak.models.losses import BINARY, MarginLoss
-
-Arrays = Mapping[str, np.ndarray]
 
 # An input is refuted by a misfit this many times another's, unless it is as small as rounding
 # makes it.
@@ -41,13 +39,9 @@ class Beginning:
 def beginnings(view: AttackerView, weights: Arrays, gradients: Arrays) -> tuple[Beginning, ...]:
     """Return all inputs of the last layer that neither its gradient nor the layer before refutes.
 
-    `weights` and `gradients` are those of `view` in the precision to compute in.
-
-    Raises
-    ------
-    NumericsError
-        If the loss does not fit the network, the gradient is zero, μ cannot be determined, or the
-        granted label contradicts the gradient.
+    `weights` and `gradients` are those of `view` in the precision to compute in. Raises
+    `NumericsError` if the loss does not fit the network, the gradient is zero, μ cannot be
+    determined, or the granted label contradicts the gradient.
     """
     last = view.chain.layers[-1]
     assert isinstance(last, LinearLayer)
@@ -56,20 +50,17 @@ def beginnings(view: AttackerView, weights: Arrays, gradients: Arrays) -> tuple[
     if view.loss not in BINARY:
         label = class_of(view)
         solutions = last_layer(weight, gradient, bias_gradient, last.activation, label)
-        kept = _unrefuted(
-            [Beginning(s.x, s.delta, label) for s in solutions], view, weights, gradients
-        )
-        return tuple(_cast(one, weight.dtype) for one in kept)
-    _check_margin(view, last)
-    check_margin_labels(view)
-    if bias_gradient is not None:
-        bias = weights[f"{last.name}.bias"]
-        return (_margin_with_bias(view, weight[0], bias[0], gradient[0], bias_gradient[0]),)
-    return tuple(_cast(one, weight.dtype) for one in _margin_without_bias(view, weights, gradients))
-
-
-def _cast(one: Beginning, dtype: np.dtype) -> Beginning:
-    return Beginning(one.x.astype(dtype), one.delta.astype(dtype), one.label, one.note)
+        found = [Beginning(s.x, s.delta, label) for s in solutions]
+        kept = _unrefuted(found, view, weights, gradients)
+    else:
+        _check_margin(view, last)
+        check_margin_labels(view)
+        if bias_gradient is not None:
+            bias = weights[f"{last.name}.bias"]
+            return (_margin_with_bias(view, weight[0], bias[0], gradient[0], bias_gradient[0]),)
+        kept = _margin_without_bias(view, weights, gradients)
+    dtype = weight.dtype
+    return tuple(replace(s, x=s.x.astype(dtype), delta=s.delta.astype(dtype)) for s in kept)
 
 
 def _check_margin(view: AttackerView, last: LinearLayer) -> None:
@@ -92,19 +83,16 @@ def _margin_with_bias(
     gradient: np.ndarray,
     bias_gradient: np.floating,
 ) -> Beginning:
-    """Solve db = y·ℓ'(μ), which is k_d itself and, as ℓ' < 0, gives y.
-
-    There is no twin: ℓ' is monotone, so db gives one μ. It is only compared with w·x + b.
-    """
+    """Solve db = y·ℓ'(μ) = k_d: ℓ' < 0 gives y, and, monotone, a single μ, without a twin."""
     delta = np.array([bias_gradient])
-    solution = LinearSolution(from_delta(gradient[None], delta), delta)
+    x = from_delta(gradient[None], delta)
     label = -int(np.sign(bias_gradient))
     if view.batch == 1 and view.label not in (None, label):
         raise contradiction(-label)
-    slope = label * MarginLoss(view.loss).derivative(label * (weight @ solution.x + bias))
+    slope = label * MarginLoss(view.loss).derivative(label * (weight @ x + bias))
     off = abs(float(slope) / float(bias_gradient) - 1.0)
     note = f"μ and the bias gradient differ by {off:.1g}" if off > SMALL else ""
-    return Beginning(solution.x, solution.delta, label, note if view.batch == 1 else "")
+    return Beginning(x, delta, label, note if view.batch == 1 else "")
 
 
 def _margin_without_bias(view: AttackerView, weights: Arrays, gradients: Arrays) -> list[Beginning]:
@@ -133,15 +121,12 @@ def _margin_without_bias(view: AttackerView, weights: Arrays, gradients: Arrays)
         for y in labels
         for slope in slopes
     ]
-    return _of_label(view, _unrefuted(every, view, weights, gradients), sign)
-
-
-def _of_label(view: AttackerView, found: list[Beginning], sign: int | None) -> list[Beginning]:
-    """Candidates with the granted label, else the likely one; all if nothing determines it."""
+    found = _unrefuted(every, view, weights, gradients)
     left = {one.label for one in found}
-    label = view.label if view.label is not None else sign
     if view.label is not None and view.label not in left:
         raise contradiction(view.label)
+    # The granted label, else the likely one; all if nothing determines it.
+    label = view.label if view.label is not None else sign
     return [one for one in found if one.label == label] if label in left else found
 
 

@@ -24,7 +24,6 @@ from gradleak.operators.system import LayerSystem
 class LayerTask:
     """One convolutional layer to solve for its input."""
 
-    index: int  # position in the chain, 0 for the first
     layer: ConvLayer
     system: LayerSystem  # U = [W; K], without the rows of W whose output a ReLU hides
     values: np.ndarray  # V = [A^-1(X of the next layer) − bias; dJ/dW]
@@ -43,13 +42,10 @@ class LayerTask:
 
 @dataclass(frozen=True)
 class LayerAnswer:
-    """Input X (n,) of a layer, the linear output Z of the layer before it, and diagnostics.
+    """Solution of one layer, with diagnostics."""
 
-    Without Z, the walk takes A^-1(X).
-    """
-
-    x: np.ndarray
-    z_before: np.ndarray | None
+    x: np.ndarray  # input X (n,)
+    z_before: np.ndarray | None  # linear output of the layer before; None for A^-1(X)
     facts: LayerFacts
 
 
@@ -64,21 +60,22 @@ MOST_SATURATED = 0.5
 def inapplicable(chain: Chain, hidden: tuple[str, ...] = INVERTIBLE) -> str | None:
     """Return why a walk that inverts activations `hidden` cannot run on `chain`, or None."""
     for layer in chain.layers:
+        name = f"{chain.name}: {layer.name}"
         if isinstance(layer, ConvLayer) and layer.skip:
             return (
-                f"{chain.name}: {layer.name} has a skip connection, which the closed form does not "
-                "walk; use dlg or inverting_gradients."
+                f"{name} has a skip connection, which the closed form does not walk; use dlg or "
+                "inverting_gradients."
             )
         if isinstance(layer, ConvLayer) and not layer.is_plain:
             return (
-                f"{chain.name}: {layer.name} has a pool, a norm or replicated padding, which the "
-                "closed form does not walk; use dlg, inverting_gradients or mkor."
+                f"{name} has a pool, a norm or replicated padding, which the closed form does not "
+                "walk; use dlg, inverting_gradients or mkor."
             )
         allowed = INVERTIBLE if layer is chain.layers[-1] else hidden
         if layer.activation.name not in allowed:
             return (
-                f"{chain.name}: {layer.name} is followed by '{layer.activation.name}', which has "
-                f"no inverse; choose one of {', '.join(allowed)}."
+                f"{name} is followed by '{layer.activation.name}', which has no inverse; choose "
+                f"one of {', '.join(allowed)}."
             )
     return None
 
@@ -107,19 +104,15 @@ class Given:
     cache: ConvolutionCache
     margin: float
 
-    def weight(self, layer: ConvLayer | LinearLayer) -> np.ndarray:
-        """Weight of `layer`."""
-        return self.weights[f"{layer.name}.weight"]
-
-    def gradient(self, layer: ConvLayer | LinearLayer) -> np.ndarray:
-        """Gradient of the weight of `layer`."""
-        return self.gradients[f"{layer.name}.weight"]
-
     def bias(self, layer: ConvLayer) -> np.ndarray | float:
         """Bias of `layer`, one value per output; 0 without one."""
         if not layer.bias:
             return 0.0
         return np.repeat(self.weights[f"{layer.name}.bias"], layer.shape.positions)
+
+    def convolution(self, layer: ConvLayer) -> Convolution:
+        """W of `layer`."""
+        return self.cache.get(layer, self.weights[f"{layer.name}.weight"])
 
 
 def walk(
@@ -132,36 +125,28 @@ def walk(
     linear: bool = False,
     judge: Judge | None = None,
 ) -> Reconstruction:
-    """Reconstruct one image, last layer first.
+    """Reconstruct one image, last layer first, in `precision` (``float64`` or ``float32``).
 
     For each layer: Z = A^-1(X of the next layer) (eq. 2), dJ/dZ = dJ/dX of the next layer ⊙ A'(Z)
     (eq. 3a), X from `solve`, dJ/dX = W^T dJ/dZ (eq. 3b). Where the last layer allows two inputs,
     both are walked, and `gradleak.attacks.closed_form.twins.choose` decides. A batch is treated as
     one image.
 
-    Parameters
-    ----------
-    view, cache, solve
-        The attacker's view, the network's convolutions, and the solver of one layer.
-    precision
-        ``float64`` or ``float32``, for the arithmetic of the walk.
-    margin
-        Distance from the ends of an activation's range to which values beyond are moved; 0 to
-        refuse them. Values of a layer that COPA solves are not affected.
-    linear
-        True if `solve` is linear in the values of a task. A network without biases whose
-        activations are homogeneous then gives the twin as a multiple of the first reconstruction
-        (R-GAP appendix B), and one walk is enough.
-    judge
-        The attack's own rule for failed reconstructions, based on the attacker's view alone.
+    Values beyond the ends of an activation's range are moved to `margin` from them, or refused if
+    it is 0; values of a layer that COPA solves are not affected. If `solve` is `linear` in the
+    values of a task, a network without biases whose activations are homogeneous gives the twin as
+    a multiple of the first reconstruction (R-GAP appendix B), and one walk is enough. `judge` is
+    the attack's own rule for failed reconstructions, based on the attacker's view alone.
 
-    Raises
-    ------
-    NumericsError
-        If a tensor is missing or a gradient is zero or not finite, the gradient contradicts the
-        label, or an inverse activation overflows.
+    Raises `NumericsError` if a tensor is missing or a gradient is zero or not finite, the gradient
+    contradicts the label, or an inverse activation overflows.
     """
-    given = _given(view, cache, np.dtype(precision), margin)
+    _check(view)
+    weights, gradients = (
+        {name: value.astype(precision) for name, value in tensors.items()}
+        for tensors in (view.weights, view.gradients)
+    )
+    given = Given(view.chain.layers, weights, gradients, cache, margin)
     shared = linear and view.chain.is_homogeneous
     found: list[Reconstruction] = []
     first: dict[int | None, tuple[Beginning, Reconstruction]] = {}
@@ -177,23 +162,12 @@ def walk(
     return choose(found, view)
 
 
-def _given(view: AttackerView, cache: ConvolutionCache, dtype: np.dtype, margin: float) -> Given:
-    _check(view)
-    return Given(
-        view.chain.layers,
-        {k: v.astype(dtype) for k, v in view.weights.items()},
-        {k: v.astype(dtype) for k, v in view.gradients.items()},
-        cache,
-        margin,
-    )
-
-
 def _check(view: AttackerView) -> None:
     """Raise for a missing tensor or a gradient that the walk cannot use, naming the first."""
     parameters = [
         f"{layer.name}.{kind}"
         for layer in view.chain.layers
-        for kind in (("weight", "bias") if layer.bias else ("weight",))
+        for kind in ("weight", "bias")[: 1 + layer.bias]
     ]
     for what, tensors in (("set of weights", view.weights), ("gradient", view.gradients)):
         missing = [name for name in parameters if name not in tensors]
@@ -229,14 +203,13 @@ def _walk_from(begin: Beginning, given: Given, chain: Chain, solve: SolveLayer) 
     x, back = _linear_layers(given, begin, facts)
     fc_input = x
     z_known: np.ndarray | None = None
-    for index in range(len(chain.convolutions) - 1, -1, -1):
-        layer = given.layers[index]
-        assert isinstance(layer, ConvLayer)
+    for index, layer in reversed(list(enumerate(chain.convolutions))):
         opened = (
             Opened(z_known) if z_known is not None else _open(layer.activation, x, facts, given)
         )
         delta = back * layer.activation.derivative(opened.z).astype(x.dtype)
-        task = _task(index, given, opened, delta)
+        before = chain.convolutions[index - 1] if index else None
+        task = _task(layer, before, given, opened, delta)
         answer = solve(task)
         facts.append(replace(answer.facts, free=task.free))
         if not np.all(np.isfinite(answer.x)):
@@ -266,27 +239,21 @@ def _open(activation: Activation, x: np.ndarray, facts: list[LayerFacts], given:
     return opened
 
 
-def _task(index: int, given: Given, opened: Opened, delta: np.ndarray) -> LayerTask:
-    layer = given.layers[index]
-    assert isinstance(layer, ConvLayer)
-    before = given.layers[index - 1] if index else None
-    assert before is None or isinstance(before, ConvLayer)
+def _task(
+    layer: ConvLayer, before: ConvLayer | None, given: Given, opened: Opened, delta: np.ndarray
+) -> LayerTask:
     shape = layer.shape
-    system = LayerSystem(
-        given.cache.get(layer, given.weight(layer)),
-        GradientConstraint(delta.reshape(shape.filters, *shape.output), shape),
-        opened.known,
-    )
+    constraint = GradientConstraint(delta.reshape(shape.filters, *shape.output), shape)
+    system = LayerSystem(given.convolution(layer), constraint, opened.known)
     z, shifted = opened.z, opened.z - given.bias(layer)
     if opened.known is not None:
         z, shifted = z[opened.known], shifted[opened.known]
     return LayerTask(
-        index=index,
         layer=layer,
         system=system,
-        values=np.concatenate([shifted, given.gradient(layer).ravel()]),
+        values=np.concatenate([shifted, given.gradients[f"{layer.name}.weight"].ravel()]),
         before=before,
-        before_convolution=given.cache.get(before, given.weight(before)) if before else None,
+        before_convolution=given.convolution(before) if before else None,
         before_bias=given.bias(before) if before else 0.0,
         z=z,
     )
@@ -299,8 +266,7 @@ def _linear_layers(
     x, back = begin.x, np.empty(0)
     linear = [layer for layer in given.layers if isinstance(layer, LinearLayer)]
     for layer in reversed(linear):
-        gradient = given.gradient(layer)
-        delta = begin.delta
+        gradient, delta = given.gradients[f"{layer.name}.weight"], begin.delta
         if layer is not linear[-1]:
             if layer.bias:
                 delta = given.gradients[f"{layer.name}.bias"]
@@ -308,7 +274,7 @@ def _linear_layers(
                 opened = _open(layer.activation, x, facts, given)
                 delta = back * layer.activation.derivative(opened.z).astype(x.dtype)
             x = from_delta(gradient, delta)
-        back = given.weight(layer).T @ delta
+        back = given.weights[f"{layer.name}.weight"].T @ delta
         error = np.linalg.norm(np.outer(delta, x) - gradient) / np.linalg.norm(gradient)
         equation = "9" if layer.bias else "10"
         facts.append(LayerFacts(layer.name, equation, float(error), 0, "closed form"))

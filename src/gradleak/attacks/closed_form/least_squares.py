@@ -43,13 +43,7 @@ class LayerProblem:
         return self.activation.derivative(y) * self.system.adjoint(residuals[0]) + residuals[1]
 
     def start_value(self, y: np.ndarray) -> float:
-        """Return F at the start.
-
-        Raises
-        ------
-        NumericsError
-            If F is not finite there.
-        """
+        """Return F at the start; `NumericsError` if it is not finite there."""
         value = square_sum(self.residuals(y))
         if not np.isfinite(value):
             raise NumericsError(
@@ -81,19 +75,14 @@ def lbfgs(problem: LayerProblem, start: np.ndarray, iterations: int) -> Minimum:
         residuals = problem.residuals(y)
         return square_sum(residuals), 2.0 * problem.gradient(y, residuals)
 
+    options = {"maxiter": iterations, "maxfun": 2 * iterations, "maxcor": 20}
     found = minimize(
         value_and_gradient,
         start,
         jac=True,
         method="L-BFGS-B",
         callback=lambda intermediate_result: trace.append(float(intermediate_result.fun)),
-        options={
-            "maxiter": iterations,
-            "maxfun": 2 * iterations,
-            "maxcor": 20,
-            "ftol": 1e-15,
-            "gtol": 1e-10,
-        },
+        options={**options, "ftol": 1e-15, "gtol": 1e-10},
     )
     stop = {0: "converged", 1: "iteration limit"}.get(found.status, "line search")
     return Minimum(found.x, tuple(trace), int(found.nit), stop)

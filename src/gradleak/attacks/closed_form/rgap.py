@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -99,15 +99,11 @@ class RGap(Attack):
             misfits[task.layer.name] = float(np.linalg.norm(off) / np.linalg.norm(task.values))
             return answer
 
-        return walk(
-            view,
-            self._cache,
-            solve,
-            precision=self.precision,
-            margin=INSIDE,
-            linear=True,
-            judge=lambda found: self.failure(found, view, misfits),
-        )
+        def judge(found: Reconstruction) -> str:
+            return self.failure(found, view, misfits)
+
+        how: dict[str, Any] = {"margin": INSIDE, "linear": True, "judge": judge}
+        return walk(view, self._cache, solve, precision=self.precision, **how)
 
     def failure(
         self, found: Reconstruction, view: AttackerView, misfits: Mapping[str, float]

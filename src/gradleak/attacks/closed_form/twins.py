@@ -36,7 +36,8 @@ def choose(found: Sequence[Reconstruction], view: AttackerView) -> Reconstructio
     ranked = []
     for one, residual in zip(found, worst, strict=True):
         refuted = residual > limit or bool(one.failure)
-        outside = _outside(one.images, view.low, view.high) / span
+        beyond = one.images - np.clip(one.images, view.low, view.high)
+        outside = float(np.sqrt(np.mean(np.square(beyond)))) / span
         inside = outside <= OUTSIDE
         order = (refuted, not inside, -float(one.images.std()) if inside else outside)
         better = f"A twin fits the layers better (residual {residual:.1g})." if refuted else ""
@@ -45,14 +46,5 @@ def choose(found: Sequence[Reconstruction], view: AttackerView) -> Reconstructio
     fitting = sum(not refuted and not outside for (refuted, outside, _), _ in ranked)
     chosen = ranked[0][1]
     verdict = f"{fitting} answers fit" if fitting > 1 else "its twin is less plausible"
-    return replace(
-        chosen,
-        kind="answer",
-        stop=f"{chosen.stop}; {verdict}",
-        others=tuple(one for _, one in ranked[1:]),
-    )
-
-
-def _outside(images: np.ndarray, low: float, high: float) -> float:
-    """Root mean square distance of the values from the range."""
-    return float(np.sqrt(np.mean(np.square(images - np.clip(images, low, high)))))
+    others = tuple(one for _, one in ranked[1:])
+    return replace(chosen, kind="answer", stop=f"{chosen.stop}; {verdict}", others=others)

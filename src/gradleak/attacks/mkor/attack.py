@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import model_validator
 
 from gradleak.attacks.base import Attack, AttackerView, Reconstruction
-from gradleak.attacks.mkor.decoupling import ClassMeans, Decoupling
+from gradleak.attacks.mkor.decoupling import ClassMeans, class_means
 from gradleak.attacks.mkor.features import considered, describers, grid, restored, stretched
 from gradleak.attacks.mkor.free_direction import ENDS, settle
 from gradleak.attacks.mkor.head import Head
@@ -39,8 +39,12 @@ class Mkor(Attack):
     reads_secret = True
 
     method: Literal["mkor"] = "mkor"
-    rows: Literal["path", "all"] = "path"  # see `gradleak.attacks.mkor.decoupling.Decoupling`
-    coupling: Literal["solve", "ignore"] = "solve"
+    # The nodes that the server assigned to each class (eq. 9), or every row of the first layer,
+    # weighted by the gradient that each class sends back to it (ours).
+    rows: Literal["path", "all"] = "path"
+    coupling: Literal["solve", "ignore"] = (
+        "solve"  # ignore: eq. (9) as it stands, whatever the loss
+    )
     # Repetitions of the backward pass at the features found; 0: at those of a gray image.
     refinements: Whole = 1
     # Fixes the direction that cross-entropy leaves open, see
@@ -94,14 +98,7 @@ class Mkor(Attack):
         return None
 
     def run(self, view: AttackerView, seed: int) -> Reconstruction:
-        """See `gradleak.attacks.base.Attack`; deterministic, `seed` is ignored.
-
-        Raises
-        ------
-        NumericsError
-            If the gradient is not finite, is of other weights than this server's, or shows no
-            class.
-        """
+        """See `gradleak.attacks.base.Attack`; deterministic, `seed` is ignored."""
         secret = own_secret(view, "mkor")
         if view.loss not in OF_CLASSES:
             raise NumericsError(
@@ -114,17 +111,13 @@ class Mkor(Attack):
         values = describers(view.chain, view.weights, paths, secret, means.features)
         if view.chain.is_normalised:
             values = stretched(values, paths)
-        layout = Layout(paths, grid(view.chain), view.chain.input[0])
-        size = view.chain.input[1:]
-        images = estimate(layout.regions(values), size, self.estimate, self.native, view.low)
+        regions = Layout(paths, grid(view.chain), view.chain.input[0]).regions(values)
+        images = estimate(regions, view.chain.input[1:], self.estimate, self.native, view.low)
         if self.smooth is not None:
             images = smoothed(images, self.smooth)
-        return Reconstruction(
-            np.clip(images, view.low, view.high),
-            means.note,
-            classes=tuple(int(label) for label in means.classes),
-            counts=tuple(int(count) for count in means.counts),
-        )
+        classes, counts = tuple(means.classes.tolist()), tuple(means.counts.tolist())
+        images = np.clip(images, view.low, view.high)
+        return Reconstruction(images, means.note, classes=classes, counts=counts)
 
     def _class_means(self, view: AttackerView, paths: Plan, secret: Secret) -> ClassMeans:
         """Mean features of each class with the open direction fixed and images counted again."""
@@ -180,34 +173,29 @@ class Mkor(Attack):
         repeats: int = 2,
     ) -> ClassMeans:
         """Class means of `counts`, recomputed `repeats` times at the features found."""
-        decoupling = Decoupling(self.rows, self.coupling)
+        given = (head, view.gradients, view.batch, secret, (self.rows, self.coupling))
         at: np.ndarray | None = None
         for _ in range(1 + repeats):
-            means = decoupling.solve(head, view.gradients, view.batch, secret, at, counts)
+            means = class_means(*given, at, counts)
             if means.direction is not None:
-                means = self._settled(view.chain, paths, secret, means, free or self.free)
+                means = _settled(view.chain, paths, secret, means, free or self.free)
             at = _known(means, secret)
         return means
 
-    def _settled(
-        self, chain: Chain, paths: Plan, secret: Secret, means: ClassMeans, free: str
-    ) -> ClassMeans:
-        """Class means with the open direction fixed, on the grid of regions."""
-        assert means.direction is not None
-        black, _, white = secret.values["references"]
-        span = white - black
-        scaled = np.divide(
-            means.features - black, span, out=np.full(means.features.shape, np.nan), where=span != 0
-        )
-        layout = Layout(paths, grid(chain), chain.input[0])
-        grids = layout.grids(considered(chain, secret, scaled))
-        parts = [settle(values, means.direction, free) for values in grids]
-        moved = restored(chain, secret, layout.channels(parts)) * span
-        return replace(
-            means,
-            features=means.features + means.direction[:, None] * moved,
-            note=f"{means.note}, one direction by the {FREE.get(free, free)}",
-        )
+
+def _settled(chain: Chain, paths: Plan, secret: Secret, means: ClassMeans, free: str) -> ClassMeans:
+    """Class means with the open direction fixed, on the grid of regions."""
+    assert means.direction is not None
+    black, _, white = secret.values["references"]
+    span, unknown = white - black, np.full(means.features.shape, np.nan)
+    scaled = np.divide(means.features - black, span, out=unknown, where=span != 0)
+    layout = Layout(paths, grid(chain), chain.input[0])
+    grids = layout.grids(considered(chain, secret, scaled))
+    parts = [settle(values, means.direction, free) for values in grids]
+    moved = restored(chain, secret, layout.channels(parts)) * span
+    features = means.features + means.direction[:, None] * moved
+    note = f"{means.note}, one direction by the {FREE.get(free, free)}"
+    return replace(means, features=features, note=note)
 
 
 def _known(means: ClassMeans, secret: Secret) -> np.ndarray:
@@ -217,13 +205,7 @@ def _known(means: ClassMeans, secret: Secret) -> np.ndarray:
 
 
 def own_secret(view: AttackerView, method: str) -> Secret:
-    """Return the secret of the server that sent the weights.
-
-    Raises
-    ------
-    NumericsError
-        If there is none, it is another server's, or the gradient belongs to other weights.
-    """
+    """Secret of the server that sent the weights; `NumericsError` if there is no such secret."""
     secret = view.secret
     if secret is None or secret.method != method:
         raise NumericsError(

@@ -11,11 +11,11 @@ nearly all of v on one class.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from gradleak.attacks.base import Arrays
 from gradleak.attacks.mkor.head import Head
 from gradleak.errors import NumericsError
 from gradleak.models.losses import RAW
@@ -56,68 +56,58 @@ class ClassMeans:
     scale: float = 1.0  # factor by which the gradient was scaled (`class_counts`)
 
 
-@dataclass(frozen=True)
-class Decoupling:
-    """Settings of the solution."""
+def class_means(
+    head: Head,
+    gradients: Arrays,
+    batch: int,
+    secret: Secret,
+    how: tuple[str, str],
+    at: np.ndarray | None = None,
+    counts: np.ndarray | None = None,
+) -> ClassMeans:
+    """Return class means of a batch of K = `batch` images; `NumericsError` if it shows none.
 
-    # ``path``: the nodes that the server assigned to each class (eq. 9). ``all``: every row of the
-    # first layer, weighted by the gradient that each class sends back to it (ours).
-    rows: str = "path"
-    coupling: str = "solve"  # ``solve``, or ``ignore``: eq. (9) as it stands, whatever the loss
-
-    def solve(
-        self,
-        head: Head,
-        gradients: Mapping[str, np.ndarray],
-        batch: int,
-        secret: Secret,
-        at: np.ndarray | None = None,
-        counts: np.ndarray | None = None,
-    ) -> ClassMeans:
-        """Return class means of a batch of K = `batch` images.
-
-        δ is computed at features `at` (N', n) of the classes, or of a gray image. `counts` (N,)
-        default to those of `class_counts`.
-
-        Raises
-        ------
-        NumericsError
-            If no class is found.
-        """
-        references = secret.values["references"]
-        at = references[1:2] if at is None else at
-        told, scale = class_counts(head, gradients, batch, references[1:2])
-        counts = told if counts is None else counts
-        classes = np.flatnonzero(counts)
-        if not len(classes):
-            raise NumericsError(
-                "The gradient shows no image of any class; it was changed too much on its way."
-            )
-        gradient = gradients[f"{head.first.name}.weight"]
-        # A feature nonzero in every image has no zero column, unless it was pruned.
-        pruned = ~gradient.any(axis=0) & (references.min(axis=0) > 0)
-        if self.rows == "path" and (self.coupling == "ignore" or head.loss == RAW):
-            features = _divided(head, gradients, secret, classes, scale * counts[classes] / batch)
-            features[:, pruned] = np.nan
-            return _came_through(classes, counts[classes], features)
-        system: _Paths | _AllRows = (_Paths if self.rows == "path" else _AllRows)(
-            head, secret, gradient
+    `how` are rows and coupling of `gradleak.attacks.mkor.attack.Mkor`. δ is computed at features
+    `at` (N', n) of the classes, or of a gray image. `counts` (N,) default to those of
+    `class_counts`.
+    """
+    (rows, coupling), references = how, secret.values["references"]
+    at = references[1:2] if at is None else at
+    told, scale = class_counts(head, gradients, batch, references[1:2])
+    counts = told if counts is None else counts
+    classes = np.flatnonzero(counts)
+    if not len(classes):
+        raise NumericsError(
+            "The gradient shows no image of any class; it was changed too much on its way."
         )
-        matrix = system.matrix(at, classes) * (scale * counts[classes] / batch)
-        open_ = head.loss != RAW and len(classes) == head.classes
-        if self.rows == "all":
-            kept = _agreeing(matrix, system.rows, open_)
-            matrix, equations = matrix[kept], system.rows[kept]
-        else:
-            equations = system.rows
-        features, direction = _solve(matrix, equations, open_)
+    gradient = gradients[f"{head.first.name}.weight"]
+    # A feature nonzero in every image has no zero column, unless it was pruned.
+    pruned = ~gradient.any(axis=0) & (references.min(axis=0) > 0)
+    if rows == "path" and (coupling == "ignore" or head.loss == RAW):
+        features = _divided(head, gradients, secret, classes, scale * counts[classes] / batch)
         features[:, pruned] = np.nan
-        note = f"{matrix.shape[0]} rows for {len(classes)} classes"
-        return ClassMeans(classes, counts[classes], features, direction, note, scale)
+        there = ~np.isnan(features).all(axis=1)
+        if not there.any():
+            raise NumericsError(
+                "No path of any class came through dropout; give the server more paths."
+            )
+        counts = counts[classes][there]
+        return ClassMeans(classes[there], counts, features[there], None, "eq. (9)")
+    open_ = head.loss != RAW and len(classes) == head.classes
+    system = _by_path if rows == "path" else _all_rows
+    equations, matrix = system(head, secret, gradient, at, classes)
+    matrix = matrix * (scale * counts[classes] / batch)
+    if rows == "all":
+        kept = _agreeing(matrix, equations, open_)
+        matrix, equations = matrix[kept], equations[kept]
+    features, direction = _solve(matrix, equations, open_)
+    features[:, pruned] = np.nan
+    note = f"{matrix.shape[0]} rows for {len(classes)} classes"
+    return ClassMeans(classes, counts[classes], features, direction, note, scale)
 
 
 def class_counts(
-    head: Head, gradients: Mapping[str, np.ndarray], batch: int, gray: np.ndarray
+    head: Head, gradients: Arrays, batch: int, gray: np.ndarray
 ) -> tuple[np.ndarray, float]:
     """Return the number of images of each class (N,), and the scale of the gradient.
 
@@ -125,11 +115,8 @@ def class_counts(
     Under cross-entropy it sums to 0 whatever the scale. If a scale of 1 gives no whole numbers, it
     is estimated from the absent classes, whose entries p·scale are the largest.
 
-    Raises
-    ------
-    NumericsError
-        If the last layer has no bias and the loss mixes all classes into its rows, if the softmax
-        saturates, or if the entries cannot be those of raw logits.
+    Raises `NumericsError` if the last layer has no bias and the loss mixes all classes into its
+    rows, if the softmax saturates, or if the entries cannot be those of raw logits.
     """
     last = head.layers[-1].name
     bias = gradients.get(f"{last}.bias")
@@ -174,16 +161,9 @@ def _whole(values: np.ndarray) -> tuple[np.ndarray, float]:
 
 
 def _divided(
-    head: Head,
-    gradients: Mapping[str, np.ndarray],
-    secret: Secret,
-    classes: np.ndarray,
-    shares: np.ndarray,
+    head: Head, gradients: Arrays, secret: Secret, classes: np.ndarray, shares: np.ndarray
 ) -> np.ndarray:
-    """Eq. (9): a class's row of ∂ℓ/∂W over its entry of ∂ℓ/∂b; both rows of a pair together.
-
-    Without a bias only the row is used, so the scale is unknown. A lost class is NaN.
-    """
+    """Eq. (9): a class's row of ∂ℓ/∂W over its ∂ℓ/∂b, or the row alone; NaN for a lost class."""
     nodes, path = _nodes(head, secret)
     nodes, path = nodes[classes], path[classes]
     row = gradients[f"{head.first.name}.weight"]
@@ -197,16 +177,6 @@ def _divided(
     lost = np.abs(below[:, 0]) < LOST * expected
     found: np.ndarray = total / np.where(lost[:, None], np.nan, below)
     return found
-
-
-def _came_through(classes: np.ndarray, counts: np.ndarray, features: np.ndarray) -> ClassMeans:
-    """Keep the classes of eq. (9) with a path left by dropout."""
-    there = ~np.isnan(features).all(axis=1)
-    if not there.any():
-        raise NumericsError(
-            "No path of any class came through dropout; give the server more paths."
-        )
-    return ClassMeans(classes[there], counts[there], features[there], None, "eq. (9)")
 
 
 def _sum_of_paths(rows: np.ndarray, nodes: np.ndarray, path: np.ndarray) -> np.ndarray:
@@ -238,63 +208,48 @@ def _passed(head: Head, secret: Secret) -> np.ndarray:
     return found
 
 
-class _Paths:
-    """Rows of each class, summed to one equation per class."""
-
-    def __init__(self, head: Head, secret: Secret, gradient: np.ndarray) -> None:
-        self._head = head
-        nodes, path = _nodes(head, secret)
-        passed = _passed(head, secret)
-        closed = np.abs(passed) < CLOSED * np.median(np.abs(passed))
-        if closed.any():
-            raise NumericsError(
-                f"The path of class {int(np.argmax(closed))} is closed by an activation "
-                f"({int(closed.sum())} such); set rows: all, or lower the server's beta."
-            )
-        self.rows = _sum_of_paths(gradient, nodes, path) / passed[:, None]
-
-    def matrix(self, features: np.ndarray, classes: np.ndarray) -> np.ndarray:
-        """Return columns p − e of the classes of the batch, (N, N')."""
-        p = self._head.probabilities(features)
-        columns = np.broadcast_to(p, (len(classes), p.shape[1])).T.copy()
-        columns[classes, np.arange(len(classes))] -= 1.0
-        return columns
-
-
-class _AllRows:
-    """All rows whose δ hardly depends on the image."""
-
-    def __init__(self, head: Head, secret: Secret, gradient: np.ndarray) -> None:
-        self._head = head
-        each = np.arange(head.classes)
-        black, gray, white = (
-            head.deltas(secret.values["references"][k : k + 1], each[:1]) for k in range(3)
+def _by_path(
+    head: Head, secret: Secret, gradient: np.ndarray, at: np.ndarray, classes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Sums of each class's rows (N, n), one equation each, and p − e of `classes` (N, N')."""
+    nodes, path = _nodes(head, secret)
+    passed = _passed(head, secret)
+    closed = np.abs(passed) < CLOSED * np.median(np.abs(passed))
+    if closed.any():
+        raise NumericsError(
+            f"The path of class {int(np.argmax(closed))} is closed by an activation "
+            f"({int(closed.sum())} such); set rows: all, or lower the server's beta."
         )
-        size = np.abs(gray[0])
-        change = np.maximum(np.abs(black[0] - gray[0]), np.abs(white[0] - gray[0]))
-        alive = np.flatnonzero(size > 0)
-        if not len(alive):
-            raise NumericsError(
-                "A gray image closes every node of the first fully connected layer, so nothing "
-                "comes back to it; the server has to send other weights."
-            )
-        share = change[alive] / size[alive]
-        # If few rows are steady, the steadiest of them, enough to outweigh noise.
-        limit = max(STEADY, float(np.sort(share)[: FEWEST * head.classes][-1]))
-        self._kept = alive[share <= limit]
-        every = len(self._kept) == gradient.shape[0]
-        self.rows = gradient if every else gradient[self._kept]
+    p = head.probabilities(at)
+    columns = np.broadcast_to(p, (len(classes), p.shape[1])).T.copy()
+    columns[classes, np.arange(len(classes))] -= 1.0
+    return _sum_of_paths(gradient, nodes, path) / passed[:, None], columns
 
-    def matrix(self, features: np.ndarray, classes: np.ndarray) -> np.ndarray:
-        """Return δ of each class of the batch, (R, N')."""
-        return self._head.deltas(features, classes)[:, self._kept].T
+
+def _all_rows(
+    head: Head, secret: Secret, gradient: np.ndarray, at: np.ndarray, classes: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """All rows (R, n) whose δ hardly depends on the image, and δ of `classes` (R, N')."""
+    references = secret.values["references"]
+    black, gray, white = (head.deltas(references[k : k + 1], np.arange(1))[0] for k in range(3))
+    size = np.abs(gray)
+    change = np.maximum(np.abs(black - gray), np.abs(white - gray))
+    alive = np.flatnonzero(size > 0)
+    if not len(alive):
+        raise NumericsError(
+            "A gray image closes every node of the first fully connected layer, so nothing "
+            "comes back to it; the server has to send other weights."
+        )
+    share = change[alive] / size[alive]
+    # If few rows are steady, the steadiest of them, enough to outweigh noise.
+    limit = max(STEADY, float(np.sort(share)[: FEWEST * head.classes][-1]))
+    kept = alive[share <= limit]
+    rows = gradient if len(kept) == gradient.shape[0] else gradient[kept]
+    return rows, head.deltas(at, classes)[:, kept].T
 
 
 def _agreeing(matrix: np.ndarray, rows: np.ndarray, open_: bool) -> np.ndarray:
-    """Indices of equations that agree with a first solution on some of the features.
-
-    A node that is active for some images only sends back a gradient that fits no δ of its class.
-    """
+    """Indices of equations that agree with a first solution; half-active nodes do not."""
     some = rows[:, :: max(1, rows.shape[1] // SAMPLE)].astype(np.float64)
     found, _ = _solve(matrix, some, open_)
     off = np.linalg.norm(some - matrix @ found, axis=1)
@@ -314,9 +269,7 @@ def _solve(
     """
     q, r = np.linalg.qr(matrix)
     u, size, v = np.linalg.svd(r)
-    rank = int((size > size[0] * 1e-12).sum())
-    if open_:
-        rank = min(rank, len(size) - 1)
+    rank = min(int((size > size[0] * 1e-12).sum()), len(size) - int(open_))
     inverse = (v[:rank].T / size[:rank]) @ u[:, :rank].T @ q.T
     out = np.empty((matrix.shape[1], rows.shape[1]))
     for first in range(0, rows.shape[1], COLUMNS):

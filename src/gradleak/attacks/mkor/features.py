@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
+from gradleak.attacks.base import Arrays
 from gradleak.models.chain import Chain, ConvLayer
 from gradleak.servers.plan import Plan
 from gradleak.servers.secret import REFERENCES, Secret
@@ -17,11 +16,7 @@ LEAST_SPAN = 0.05
 
 
 def describers(
-    chain: Chain,
-    weights: Mapping[str, np.ndarray],
-    plan: Plan,
-    secret: Secret,
-    features: np.ndarray,
+    chain: Chain, weights: Arrays, plan: Plan, secret: Secret, features: np.ndarray
 ) -> np.ndarray:
     """Return the value that each considered feature implies for its region, in [0, 1] if exact.
 
@@ -48,21 +43,15 @@ def stretched(values: np.ndarray, plan: Plan) -> np.ndarray:
     all images (section 3.5). Maxima and minima are stretched separately.
     """
     out = values.copy()
-    for colour in np.unique(plan.colour):
-        for sign in (1, -1):
-            group = (plan.colour == colour) & (plan.sign == sign)
-            if group.any():
-                low, high = np.nanmin(values[:, group]), np.nanmax(values[:, group])
-                out[:, group] = (values[:, group] - low) / (high - low)
+    for colour, sign in {*zip(plan.colour.tolist(), plan.sign.tolist(), strict=True)}:
+        group = (plan.colour == colour) & (plan.sign == sign)
+        low, high = np.nanmin(values[:, group]), np.nanmax(values[:, group])
+        out[:, group] = (values[:, group] - low) / (high - low)
     return out
 
 
 def _undone(
-    chain: Chain,
-    weights: Mapping[str, np.ndarray],
-    plan: Plan,
-    secret: Secret,
-    features: np.ndarray,
+    chain: Chain, weights: Arrays, plan: Plan, secret: Secret, features: np.ndarray
 ) -> np.ndarray:
     """Return `describers` before correction by the two references."""
     layers = chain.convolutions
@@ -101,12 +90,10 @@ def considered(chain: Chain, secret: Secret, features: np.ndarray) -> np.ndarray
 
 def restored(chain: Chain, secret: Secret, values: np.ndarray) -> np.ndarray:
     """Return features (n,) of considered channels (channels, H, W), 0 for all others."""
-    layers = len(chain.convolutions)
-    if not layers:
+    if not chain.convolutions:
         return values.ravel()
-    filters = chain.convolutions[-1].shape.filters
-    out = np.zeros((filters, *values.shape[1:]))
-    out[secret.values[f"channel{layers}"]] = np.nan_to_num(values)
+    out = np.zeros((chain.convolutions[-1].shape.filters, *values.shape[1:]))
+    out[secret.values[f"channel{len(chain.convolutions)}"]] = np.nan_to_num(values)
     return out.ravel()
 
 

@@ -21,15 +21,9 @@ LEAST = 1e-5
 def settle(values: np.ndarray, direction: np.ndarray, kind: str) -> np.ndarray:
     """Return s (C, Sy, Sx) such that values + direction·s look like images in [0, 1].
 
-    Parameters
-    ----------
-    values
-        (N', C, Sy, Sx), one channel per colour, on a grid of regions; NaN where unknown.
-    direction
-        v (N',), not negative.
-    kind
-        ``median``; ``range``: the middle of the interval that keeps all classes in the range; or an
-        end of it: ``black`` or ``white``.
+    `values` (N', C, Sy, Sx) have one channel per colour, on a grid of regions, NaN where unknown;
+    `direction` is v (N',), not negative; `kind` is ``median``, ``range``, the middle of the
+    interval that keeps all classes in the range, or an end of it, ``black`` or ``white``.
     """
     # Classes with a tiny entry in the direction have no information on s.
     part = direction > 1e-3 * direction.max()
@@ -47,14 +41,9 @@ def settle(values: np.ndarray, direction: np.ndarray, kind: str) -> np.ndarray:
         _differences(known, v[:, 0, 0, 0], axis, LEAST * np.nanmax(spread)) for axis in (2, 3)
     )
     out = []
-    for channel in range(len(middle)):
-        found = _fitted(
-            (middle[channel], spread[channel]),
-            (down[0][channel], down[1][channel]),
-            (across[0][channel], across[1][channel]),
-        )
-        least = np.nanmax(low[channel] - found)
-        most = np.nanmin(high[channel] - found)
+    for lowest, highest, *given in zip(low, high, middle, spread, *down, *across, strict=True):
+        found = _fitted(*zip(given[::2], given[1::2], strict=True))
+        least, most = np.nanmax(lowest - found), np.nanmin(highest - found)
         # Where every value lies in its range, the extremes of all images fix the constant best.
         out.append(found + (0.5 * (least + most) if least < most else 0.0))
     return np.stack(out)
@@ -73,7 +62,6 @@ def _differences(
 
 
 def _weighted_median(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Weighted median over the first axis (n, ...)."""
     if np.ptp(weights) <= 1e-6 * weights.max():
         return np.asarray(np.nanmedian(values, axis=0))
     order = np.argsort(values, axis=0)
@@ -88,10 +76,7 @@ def _fitted(
     down: tuple[np.ndarray, np.ndarray],
     across: tuple[np.ndarray, np.ndarray],
 ) -> np.ndarray:
-    """Fit an image (Sy, Sx) to values and differences, each with its deviation, by least squares.
-
-    Where something is unknown (NaN), the neighbours decide.
-    """
+    """Fit an image (Sy, Sx) to values and differences with deviations; neighbours fill unknowns."""
     from scipy import sparse
     from scipy.sparse.linalg import splu
 

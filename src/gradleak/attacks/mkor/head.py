@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
+from gradleak.attacks.base import Arrays
 from gradleak.models.chain import Chain, LinearLayer
 from gradleak.models.losses import RAW
 
@@ -19,15 +18,15 @@ class Head:
     `loss` is ``cross_entropy`` or ``raw_logits``.
     """
 
-    def __init__(self, chain: Chain, weights: Mapping[str, np.ndarray], loss: str) -> None:
+    def __init__(self, chain: Chain, weights: Arrays, loss: str) -> None:
         self.layers = [layer for layer in chain.layers if isinstance(layer, LinearLayer)]
         self.loss = loss
         size = sum(layer.inputs * layer.outputs for layer in self.layers)
         self._dtype = np.dtype("float64" if size <= SMALL else "float32")
-        self._weights: list[np.ndarray] = [
+        self._weights = [
             weights[f"{layer.name}.weight"].astype(self._dtype, copy=False) for layer in self.layers
         ]
-        self._biases: list[np.ndarray] = [
+        self._biases = [
             weights.get(f"{layer.name}.bias", np.zeros(layer.outputs)).astype(self._dtype)
             for layer in self.layers
         ]
@@ -53,10 +52,7 @@ class Head:
         return found
 
     def deltas(self, features: np.ndarray, labels: np.ndarray) -> np.ndarray:
-        """Return dℓ/dz (B, R) of the first layer's R outputs, one sample per row, not averaged.
-
-        `features` are (B, n), or (1, n) for the same features in all rows; `labels` (B,).
-        """
+        """Return dℓ/dz (B, R) of the first layer at features (B or 1, n) for labels (B,)."""
         linear = self._linear(features)
         back = np.broadcast_to(self.probabilities(features), (len(labels), self.classes)).copy()
         back[np.arange(len(labels)), labels] -= 1.0

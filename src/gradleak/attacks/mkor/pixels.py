@@ -78,35 +78,18 @@ class Layout:
 
 
 def estimate(
-    found: Regions,
-    size: tuple[int, int],
-    kind: str,
-    native: int | None = None,
-    empty: float = 0.0,
+    found: Regions, size: tuple[int, int], kind: str, native: int | None = None, empty: float = 0.0
 ) -> np.ndarray:
-    """Estimate images (B, C, H, W) from regions.
+    """Estimate images (B, C, H, W) of (H, W) = `size` from regions.
 
-    Parameters
-    ----------
-    found
-        The regions.
-    size
-        (H, W) of an image.
-    kind
-        ``bounds``: the middle of the least maximum and the largest minimum of all regions that
-        contain a pixel (eq. 17 to 19). ``direct``: the mean of the region centred on it, as in
-        section 3.6 and the authors' code. ``average``: the mean of all that contain it (ours).
-        ``least_squares``: the smoothest image whose regions have these means (ours).
-    native
-        Side of the images before they were enlarged by repeating pixels, if the attacker knows
-        it; each such block is then one unknown.
-    empty
-        Value of an unknown pixel, for ``direct``; black in the authors' code.
+    ``bounds``: the middle of the least maximum and the largest minimum of all regions that contain
+    a pixel (eq. 17 to 19). ``direct``: the mean of the region centred on it, as in section 3.6 and
+    the authors' code, or `empty`, black in the authors' code. ``average``: the mean of all that
+    contain it (ours). ``least_squares``: the smoothest image whose regions have these means (ours).
 
-    Raises
-    ------
-    NumericsError
-        If no region has a known value.
+    `native` is the side of the images before they were enlarged by repeating pixels, if the
+    attacker knows it; each such block is then one unknown. Raises `NumericsError` if no region has
+    a known value.
     """
     if np.isnan(found.upper).all() or np.isnan(found.lower).all():
         raise NumericsError(
@@ -191,25 +174,19 @@ class Axis:
 def _reduced(values: np.ndarray, axes: list[Axis], reduce: Callable[..., np.ndarray]) -> np.ndarray:
     """Reduce values (B, C, Sy, Sx) of regions to values (B, C, Y, X) of cells."""
     for axis, line in zip((2, 3), axes, strict=True):
-        shape = list(values.shape)
-        shape[axis] = len(line.entries)
-        out = np.full(shape, np.nan)
+        moved = np.moveaxis(values, axis, 0)
+        out = np.full((len(line.entries), *moved.shape[1:]), np.nan)
         for place, entries in enumerate(line.entries):
-            if not len(entries):
-                continue
-            source, target = [slice(None)] * 4, [slice(None)] * 4
-            source[axis] = slice(entries[0], entries[-1] + 1)
-            target[axis] = slice(place, place + 1)
-            out[tuple(target)] = reduce(values[tuple(source)], axis=axis, keepdims=True)
-        values = out
+            if len(entries):
+                out[place] = reduce(moved[entries[0] : entries[-1] + 1], axis=0)
+        values = np.ascontiguousarray(np.moveaxis(out, 0, axis))
     return values
 
 
-def _mean(values: np.ndarray, axis: int, keepdims: bool) -> np.ndarray:
-    """Mean of the known values."""
+def _mean(values: np.ndarray, axis: int) -> np.ndarray:
     known = ~np.isnan(values)
-    total = np.where(known, values, 0.0).sum(axis=axis, keepdims=keepdims)
-    count = known.sum(axis=axis, keepdims=keepdims)
+    total = np.where(known, values, 0.0).sum(axis=axis)
+    count = known.sum(axis=axis)
     return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
 
 

@@ -11,10 +11,11 @@ If all classes are present, z̄ and thus p̄ depend on the choice of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
+from gradleak.attacks.base import Arrays
 from gradleak.attacks.mkor.decoupling import COLUMNS, UNEVEN
 from gradleak.attacks.mkor.head import Head
 
@@ -66,12 +67,9 @@ def whole(values: np.ndarray, total: int) -> np.ndarray:
 
 
 def constants(
-    head: Head, gradients: Mapping[str, np.ndarray], references: np.ndarray
+    head: Head, gradients: Arrays, references: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return indices and values of the features that are equal in all images.
-
-    `references` (3, n) are the features of a black, a gray and a white image.
-    """
+    """Return indices and values of the features equal in all images; `references` are (3, n)."""
     bias = gradients.get(f"{head.first.name}.bias")
     if bias is None or not bias.any():
         return np.empty(0, int), np.empty(0)

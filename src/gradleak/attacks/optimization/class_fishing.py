@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.attacks.base import AttackerView, Outcome, Reconstruction
 from gradleak.attacks.mkor.attack import own_secret
 from gradleak.attacks.optimization.inverting import CosineSearch
 from gradleak.client.gradient_checks import check_gradient
@@ -20,8 +20,7 @@ class ClassFishing(CosineSearch):
     """Inverting Gradients under a class fishing server's weights.
 
     All layers but the last carry the gradient of the fished class alone. One image is optimised
-    however many images of that class the batch has. The last layer's gradient, which mixes all
-    images, is not compared.
+    however many images of that class the batch has. The last layer's gradient is not compared.
     """
 
     reads_secret = True
@@ -49,33 +48,22 @@ class ClassFishing(CosineSearch):
             )
         return super().applies(chain, mode)
 
-    def run_many(
-        self, views: Sequence[AttackerView], seeds: Sequence[int]
-    ) -> list[Reconstruction | NumericsError]:
+    def run_many(self, views: Sequence[AttackerView], seeds: Sequence[int]) -> list[Outcome]:
         """See `gradleak.attacks.base.ManyAttack`."""
-        out: list[Reconstruction | NumericsError] = []
-        for view, seed in zip(views, seeds, strict=True):
-            try:
-                target, count, own = self._fished(view)
-            except NumericsError as error:
-                out.append(error)
-                continue
-            (found,) = super().run_many([own], [seed])
-            if isinstance(found, Reconstruction):
-                found = replace(found, classes=(target,), counts=(count,), partial=True)
-            out.append(found)
-        return out
+        return [self._fish(view, seed) for view, seed in zip(views, seeds, strict=True)]
 
-    @staticmethod
-    def _fished(view: AttackerView) -> tuple[int, int, AttackerView]:
-        """The fished class, its number of images in the batch, and a view of these images alone."""
-        target = int(own_secret(view, "class_fishing").values["target"])
-        check_gradient(view.chain, view.gradients)
+    def _fish(self, view: AttackerView, seed: int) -> Outcome:
+        """Optimise one image, in a view of the fished class alone."""
+        try:
+            target = int(own_secret(view, "class_fishing").values["target"])
+            check_gradient(view.chain, view.gradients)
+        except NumericsError as error:
+            return error
         last = view.chain.layers[-1].name
         # The class's probability is near 0, so the gradient in its bias is −count/K.
         count = round(-view.batch * float(view.gradients[f"{last}.bias"][target]))
         if count < 1:
-            raise NumericsError(
+            return NumericsError(
                 f"No image of class {target}, which the server fishes for, is in the batch; choose "
                 "another target."
             )
@@ -83,4 +71,8 @@ class ClassFishing(CosineSearch):
             name: np.zeros_like(value) if name.startswith(f"{last}.") else value
             for name, value in view.gradients.items()
         }
-        return target, count, replace(view, gradients=gradients, labels=(target,), batch=1)
+        own = replace(view, gradients=gradients, labels=(target,), batch=1)
+        (found,) = super().run_many([own], [seed])
+        if isinstance(found, Reconstruction):
+            found = replace(found, classes=(target,), counts=(count,), partial=True)
+        return found

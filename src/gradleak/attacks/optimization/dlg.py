@@ -10,13 +10,20 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.optimization.optimization_attack import Lock, Search, Share, Start, moments
+from gradleak.attacks.optimization.optimization_attack import (
+    Lock,
+    Search,
+    Share,
+    Start,
+    moments,
+    reconstructions,
+)
 from gradleak.models.chain import Chain
 from gradleak.runtime.progress import progress
 from gradleak.settings.fields import AmountOrName, Hidden, Identifier, Precision
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
     from gradleak.attacks.optimization.engine.lbfgs import Minimum, Settings
     from gradleak.attacks.optimization.engine.search_batch import Members
@@ -42,7 +49,7 @@ class Judged(Search):
             return "start: reconstruction needs of: ATTACK, and nothing else takes it"
         return None
 
-    def failure(self, loss: float, images: np.ndarray, view: AttackerView) -> str:
+    def judge(self, loss: float, images: np.ndarray, view: AttackerView) -> str:
         """Return why a run that ended at `loss` with `images` failed; empty if it did not."""
         if not np.isfinite(loss):
             return "The distance of gradients is not finite at the start."
@@ -89,11 +96,6 @@ class Dlg(Judged):
     lock: Lock = "guess"
     target: Hidden[float] = 1e-15  # relative distance to stop at: about float32's rounding
 
-    @property
-    def label_unknown(self) -> bool:
-        """See `Search`."""
-        return self.label == "unknown"
-
     def contradiction(self) -> str | None:
         """See `gradleak.attacks.base.Entry`."""
         if (why := super().contradiction()) is not None:
@@ -115,35 +117,33 @@ class Dlg(Judged):
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`."""
         from gradleak.attacks.optimization.engine.lbfgs import Settings
-        from gradleak.attacks.optimization.engine.output import told
 
-        chain, shape = members.network.chain, members.starts.shape
+        shape = members.starts.shape
         settings = Settings(
             evaluations=self.iterations,
             history=self.history,
             target=self.target,
             change=self.change,
             window=self.window,
-            slack=slack_of(chain),
+            slack=slack_of(members.network.chain),
         )
         found = _searched(members, settings)
-        pixels = shape[1:].numel()
-        images = found.x[:, :pixels].reshape(shape).double().cpu().numpy()
-        labels = members.labels
-        if labels is None:
-            end = pixels + members.logits.shape[1:].numel()
-            labels = told(found.x[:, pixels:end].reshape(members.logits.shape), views[0].loss)
+        pixels, outputs = shape[1:].numel(), members.logits.shape
+        logits = members.logits
+        if members.labels is None:
+            logits = found.x[:, pixels : pixels + outputs[1:].numel()].reshape(outputs)
+        answers = reconstructions(
+            members,
+            found.x[:, :pixels].reshape(shape),
+            logits,
+            stop=found.stop,
+            loss=found.value.tolist(),
+            evaluations=found.evaluations.tolist(),
+            trace=[moments(found.trace[m, :n]) for m, n in enumerate(found.evaluations)],
+        )
         return [
-            Reconstruction(
-                images[m],
-                stop=found.stop[m],
-                label=int(labels[m, 0]) if shape[1] == 1 else None,
-                failure=self.failure(float(found.value[m]), images[m], view),
-                loss=float(found.value[m]),
-                evaluations=int(found.evaluations[m]),
-                trace=moments(found.trace[m, : found.evaluations[m]]),
-            )
-            for m, view in enumerate(views)
+            replace(one, failure=self.judge(one.loss, one.images, view))
+            for one, view in zip(answers, views, strict=True)
         ]
 
 
@@ -183,7 +183,7 @@ class _Distance:
     def __init__(self, members: Members) -> None:
         self._all, self._active = members, members
 
-    def __call__(self, x: torch.Tensor, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Return distances (A,) and gradients (A, n) at x (A, n) of members `ids`."""
         import torch
 
@@ -195,7 +195,7 @@ class _Distance:
         return torch.cat(values), torch.cat(gradients)
 
     @staticmethod
-    def _part(x: torch.Tensor, members: Members) -> tuple[torch.Tensor, torch.Tensor]:
+    def _part(x: Tensor, members: Members) -> tuple[Tensor, Tensor]:
         import torch
 
         from gradleak.attacks.optimization.engine.distances import Squared

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 
-from gradleak.attacks.base import AttackerView, Reconstruction
+from gradleak.attacks.base import Arrays, AttackerView, Reconstruction
 from gradleak.attacks.optimization.dlg import Judged
-from gradleak.attacks.optimization.optimization_attack import Ready, moments
+from gradleak.attacks.optimization.optimization_attack import Ready, moments, reconstructions
 from gradleak.models.chain import Chain
 from gradleak.runtime.progress import progress
 from gradleak.settings.fields import AmountOrName, Hidden, Identifier, Precision
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
     from gradleak.attacks.closed_form.layerwise import ConvolutionCache
     from gradleak.attacks.optimization.engine.gauss_newton_solver import Problem
@@ -82,30 +83,25 @@ class GaussNewton(Judged):
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`; one member at a time, since each has its own factors."""
-        known: dict[int, Mapping[str, np.ndarray]] = {}
+        known: dict[int, Arrays] = {}
         out = []
         for number in progress(range(len(views)), "searches"):
-            view = views[number]
             member = members.select(slice(number, number + 1))
-            run = self._run(member, view, known)
-            images = run.best[0].double().cpu().numpy()
-            assert member.labels is not None
-            out.append(
-                Reconstruction(
-                    images,
-                    stop=run.stop,
-                    label=int(member.labels[0, 0]) if view.batch == 1 else None,
-                    failure=self.failure(run.distance, images, view),
-                    loss=run.distance,
-                    evaluations=run.passes,
-                    trace=moments(np.array(run.trace)),
-                )
+            run = self._run(member, views[number], known)
+            (found,) = reconstructions(
+                member,
+                run.best,
+                member.logits,
+                stop=[run.stop],
+                loss=[run.distance],
+                evaluations=[run.passes],
+                trace=[moments(np.array(run.trace))],
             )
+            why = self.judge(run.distance, found.images, views[number])
+            out.append(replace(found, failure=why))
         return out
 
-    def _run(
-        self, member: Members, view: AttackerView, known: dict[int, Mapping[str, np.ndarray]]
-    ) -> _Run:
+    def _run(self, member: Members, view: AttackerView, known: dict[int, Arrays]) -> _Run:
         """Run both stages for one member; `known` holds the known δ of each view's layers."""
         from gradleak.attacks.closed_form.known_layers import known_deltas
         from gradleak.attacks.optimization.engine.gauss_newton_solver import Damped, Problem
@@ -142,32 +138,29 @@ class GaussNewton(Judged):
                 break
         return run
 
-    def _first_stage(self, member: Members, known: Mapping[str, np.ndarray]) -> Problem:
+    def _first_stage(self, member: Members, known: Arrays) -> Problem:
         """Problem of the first stage: residuals with known δ, layer by layer."""
         import torch
 
         from gradleak.attacks.optimization.engine.gauss_newton_solver import Problem
 
-        network, chain = member.gradients, member.gradients.chain
-        smooth = not chain.is_kinked
+        network = member.gradients
         weights = []
         for name, target in zip(network.names, member.targets, strict=True):
             layer = name.split(".")[0]
-            norm = float(torch.linalg.vector_norm(target))
+            weight = 0.0 if network.chain.is_kinked else 1.0
             if layer in known or layer.startswith("fc"):
-                weights.append(1.0 / norm if norm else 0.0)
-            else:
-                weights.append(1.0 if smooth else 0.0)
-        deltas = {
-            name: network.tensor(value)[None] * member.scale[0] for name, value in known.items()
-        }
+                norm = float(torch.linalg.vector_norm(target))
+                weight = 1.0 / norm if norm else 0.0
+            weights.append(weight)
+        deltas = {key: network.tensor(one)[None] * member.scale[0] for key, one in known.items()}
         return Problem(member, weights, deltas, precondition=self.precondition)
 
 
 class _Run:
     """The best images (1, K, C, H, W) of one run by DLG's distance, and their cost."""
 
-    def __init__(self, start: torch.Tensor, plain: Problem) -> None:
+    def __init__(self, start: Tensor, plain: Problem) -> None:
         from gradleak.attacks.optimization.engine.gauss_newton_solver import TARGET
 
         self._plain = plain
@@ -175,7 +168,7 @@ class _Run:
         self.passes, self.stop = 1, TARGET if np.isfinite(self.distance) else NOT_FINITE
         self.trace = [self.distance]
 
-    def offer(self, images: torch.Tensor) -> None:
+    def offer(self, images: Tensor) -> None:
         """Keep `images` if their distance is lower."""
         distance = self._plain.distance(images)
         self.passes += 1

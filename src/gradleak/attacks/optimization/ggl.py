@@ -17,7 +17,7 @@ from gradleak.runtime.progress import progress
 from gradleak.settings.fields import AmountOrName, Count, Hidden, Identifier
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
     from gradleak.attacks.optimization.engine.search_batch import Members
     from gradleak.training.generators.base import Generator
@@ -41,12 +41,12 @@ class Ggl(Search):
 
     CMA-ES starts at z = 0, where the generator's prior is densest, and the best z seen is kept. A
     run fails if its distance never becomes finite or stays at `failure_loss` or above; 2 is the
-    distance of an unrelated gradient of the same norm.
-
-    It also fails, after its first generation, if ||∇W' − ∇W|| / ||∇W|| differs by no more than
-    `ROUNDING` between all candidates: by the triangle inequality, rounding alone can explain such
-    differences. The gradient is then uninformative, and CMA-ES would minimise the prior.
+    distance of an unrelated gradient of the same norm. It also fails, after its first generation,
+    if ||∇W' − ∇W|| / ||∇W|| differs by no more than `ROUNDING` between all candidates: rounding
+    alone can explain that, and CMA-ES would minimise the prior.
     """
+
+    distance = "relative squared distance of gradients"
 
     method: Literal["ggl"] = "ggl"
     generator: Identifier  # entry of `generators` in config.yaml
@@ -97,12 +97,20 @@ class Ggl(Search):
         ]
 
     def _run(self, member: Members, view: AttackerView) -> Reconstruction:
-        """Run one member."""
+        import torch
+
         from gradleak.attacks.optimization.engine.candidate_distances import Population
 
         assert member.labels is not None
-        label = int(member.labels[0, 0])
-        images = _Images(self._generator, label, view, member.scale.device)
+        device, label = member.scale.device, int(member.labels[0, 0])
+        generator = self._generator.placed(device)
+
+        def images(latents: np.ndarray) -> Tensor:
+            """Images (P, 1, C, H, W), in the range of the input, of latent vectors (P, n)."""
+            z = torch.from_numpy(latents).to(device, torch.float32)
+            drawn = generator.images(z, torch.full((len(latents),), label, device=device))
+            return (view.low + (view.high - view.low) * drawn).unsqueeze(1)
+
         population = Population(member, self.population)
         strategy = self._strategy(member)
         best, least, reached = np.zeros(self._generator.latent), np.inf, np.inf
@@ -111,7 +119,7 @@ class Ggl(Search):
         with progress(self.generations, "generations") as bar:
             while not blank and not strategy.stop():
                 drawn = np.array(strategy.ask())
-                distances = population.distances(images.of(drawn)).double().cpu().numpy()
+                distances = population.distances(images(drawn)).double().cpu().numpy()
                 values = distances + self.prior * divergence(drawn)
                 if np.nanmin(values, initial=np.inf) < least:
                     first = int(np.nanargmin(values))
@@ -121,9 +129,11 @@ class Ggl(Search):
                 blank = "" if trace else indistinct(distances)
                 trace.append(least)
                 bar.update()
+        ended = strategy.stop()
+        reason = SPENT if "maxiter" in ended else f"cma: {', '.join(sorted(ended))}"
         return Reconstruction(
-            images.of(best[None])[0].double().cpu().numpy(),
-            stop=BLANK if blank else _reason(strategy.stop()),
+            images(best[None])[0].double().cpu().numpy(),
+            stop=BLANK if blank else reason,
             label=label,
             failure=blank or self.failure(reached),
             loss=least,
@@ -143,41 +153,9 @@ class Ggl(Search):
             "bounds": [-self.bound, self.bound],
             "randn": lambda *shape: draw.standard_normal(shape),
             "seed": np.nan,  # else PyCMA seeds NumPy's own generator
-            "verbose": -9,
-            "verb_log": 0,
-            "signals_filename": "",
         }
+        options |= {"verbose": -9, "verb_log": 0, "signals_filename": ""}
         return CMAEvolutionStrategy(np.zeros(self._generator.latent), self.sigma, options)
-
-    def failure(self, distance: float) -> str:
-        """Return why a run whose best image has this distance failed; empty if it did not."""
-        if not np.isfinite(distance):
-            return "The distance of gradients was never finite."
-        if distance >= self.failure_loss:
-            return (
-                f"The search ended at a relative squared distance of gradients of {distance:.2g}, "
-                f"not below failure_loss: {self.failure_loss:g}."
-            )
-        return ""
-
-
-class _Images:
-    """Images of a class, in the range of a network's input."""
-
-    def __init__(
-        self, generator: Generator, label: int, view: AttackerView, device: torch.device
-    ) -> None:
-        self._generator, self._label, self._device = generator.placed(device), label, device
-        self._low, self._high = view.low, view.high
-
-    def of(self, latents: np.ndarray) -> torch.Tensor:
-        """Images (P, 1, C, H, W) of latent vectors (P, n)."""
-        import torch
-
-        z = torch.from_numpy(latents).to(self._device, torch.float32)
-        labels = torch.full((len(latents),), self._label, device=self._device)
-        drawn = self._generator.images(z, labels)
-        return (self._low + (self._high - self._low) * drawn).unsqueeze(1)
 
 
 def divergence(latents: np.ndarray) -> np.ndarray:
@@ -205,8 +183,3 @@ def _ranked(values: np.ndarray) -> np.ndarray:
     finite = np.isfinite(values)
     worst = values[finite].max() if finite.any() else 0.0
     return np.where(finite, values, worst + abs(worst) + 1.0)
-
-
-def _reason(stop: dict[str, Any]) -> str:
-    """CMA-ES's stopping reason."""
-    return SPENT if "maxiter" in stop else f"cma: {', '.join(sorted(stop))}"

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import Field, PositiveFloat
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.optimization.optimization_attack import Lock, Search, Share, moments
+from gradleak.attacks.optimization.optimization_attack import FirstOrder, Lock, Share
 from gradleak.models.chain import Chain
 from gradleak.runtime.progress import progress
 from gradleak.settings.fields import AmountOrName, Count, Hidden
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
     from gradleak.attacks.optimization.engine.generators import Layout
     from gradleak.attacks.optimization.engine.search_batch import Members
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 STREAM = 1
 
 
-class Grnn(Search):
+class Grnn(FirstOrder):
     """Minimise d² + norm · d + wasserstein · Σ_p W1(g_p, t_p) + tv · TV(x), d = ||∇W' − ∇W||.
 
     The image x and, where it is unknown, the label's logits come from a generator with random
@@ -59,11 +60,6 @@ class Grnn(Search):
     lock: Lock = "guess"
     start: Hidden[Literal["normal"]] = "normal"  # the image comes from a generator
 
-    @property
-    def label_unknown(self) -> bool:
-        """See `Search`."""
-        return self.label == "unknown"
-
     def applies(self, chain: Chain, mode: str = "training") -> str | None:
         """See `gradleak.attacks.base.ManyAttack`."""
         from gradleak.attacks.optimization.engine.generators import makes
@@ -89,41 +85,34 @@ class Grnn(Search):
         size = len(members)
         if members.network.device.type == "cpu":
             size = at_once(layout, members.network.dtype)
-        out: list[Reconstruction] = []
-        with progress(len(members), "searches") as bar:
-            for part in members.parts():
-                for first in range(part.start, part.stop, size):
-                    some = slice(first, min(first + size, part.stop))
-                    with bar.doing(some.stop - some.start):
-                        out += self._part(layout, members.select(some), views[some])
-        return out
+        parts = [
+            slice(first, min(first + size, part.stop))
+            for part in members.parts()
+            for first in range(part.start, part.stop, size)
+        ]
+        return self.searched(members, views, parts, partial(self._part, layout))
 
     def _part(
         self, layout: Layout, members: Members, views: Sequence[AttackerView]
     ) -> list[Reconstruction]:
-        """Run members that are computed at once."""
         import torch
 
-        from gradleak.attacks.optimization.engine.generators import (
-            Generators,
-            State,
-            draw,
-            rmsprop_step,
-        )
-        from gradleak.attacks.optimization.engine.output import told
+        from gradleak.attacks.optimization.engine import generators as engine
+        from gradleak.attacks.optimization.engine.search_batch import Best
 
         network, batch = members.network, members.starts.shape[1]
-        drawn = (draw(layout, batch, (*pair, STREAM)) for pair in members.seeds.tolist())
-        generators = Generators(layout, drawn, device=network.device, dtype=network.dtype)
+        drawn = (engine.draw(layout, batch, (*pair, STREAM)) for pair in members.seeds.tolist())
+        generators = engine.Generators(layout, drawn, device=network.device, dtype=network.dtype)
         objective = _Objective(self, members, views)
-        best = _Best(members)
+        nothing = torch.full_like(members.starts, torch.nan)
+        best = Best(members.scale, nothing, torch.zeros_like(members.logits))
         scaling = None if members.scaling is None else members.scaling.clone()
-        state = None if scaling is None else State.of(scaling)
+        state = None if scaling is None else engine.State.of(scaling)
         trace = []
         for _ in progress(range(self.iterations), "steps"):
             pixels, logits = generators()
             found = objective(pixels, logits.detach(), scaling)
-            best.offer(found, pixels.detach(), logits.detach())
+            best.offer(found.value, found.distance, pixels.detach(), logits.detach())
             trace.append(found.value)
             outputs = [pixels, found.rough]
             slopes = [found.in_pixels, torch.ones_like(found.rough)]
@@ -133,49 +122,22 @@ class Grnn(Search):
             torch.autograd.backward(outputs, slopes)
             generators.step(self.rate, self.momentum)
             if scaling is not None and state is not None:
-                rmsprop_step(scaling, found.in_scaling, state, self.rate, self.momentum)
-        values = torch.stack(trace).double().cpu().numpy()
-        images = objective.images(best.pixels).double().cpu().numpy()
-        labels = members.labels
-        if labels is None:
-            labels = told(best.logits, network.loss)
-        return [
-            Reconstruction(
-                images[m],
-                stop="iterations done",
-                label=int(labels[m, 0]) if batch == 1 else None,
-                failure=self.failure(float(best.distance[m])),
-                loss=float(best.value[m]),
-                evaluations=self.iterations,
-                trace=moments(values[:, m]),
-            )
-            for m in range(len(members))
-        ]
-
-    def failure(self, distance: float) -> str:
-        """Return why a run with this relative distance at best failed; empty if it did not."""
-        if not np.isfinite(distance):
-            return "The distance of gradients was never finite."
-        if distance >= self.failure_loss:
-            return (
-                f"The search ended at a relative distance of gradients of {distance:.2g}, not "
-                f"below failure_loss: {self.failure_loss:g}."
-            )
-        return ""
+                engine.rmsprop_step(scaling, found.in_scaling, state, self.rate, self.momentum)
+        return self.answers(members, best, objective.images(best.images), trace, "iterations done")
 
 
 @dataclass(frozen=True)
 class _Point:
     """Value and gradients of the objective."""
 
-    value: torch.Tensor  # (M,), relative to the squared norm of the shared gradient
-    distance: torch.Tensor  # relative gradient distance (M,) at the same point
-    rough: torch.Tensor  # tv · TV (M,), with a graph; not relative
+    value: Tensor  # (M,), relative to the squared norm of the shared gradient
+    distance: Tensor  # relative gradient distance (M,) at the same point
+    rough: Tensor  # tv · TV (M,), with a graph; not relative
     # Gradients of the rest in pixels, in unknown labels' logits, and in γ and β of locked layers
     # (M, 2 Σ O); not relative.
-    in_pixels: torch.Tensor
-    in_logits: torch.Tensor | None
-    in_scaling: torch.Tensor
+    in_pixels: Tensor
+    in_logits: Tensor | None
+    in_scaling: Tensor
 
 
 class _Objective:
@@ -187,27 +149,21 @@ class _Objective:
 
         assert isinstance(members.network, BranchGradients)
         self._network, self._members, self._tv = members.network, members, attack.tv
-        bounds = np.array([(view.low, view.high) for view in views])
+        low, high = np.array([(view.low, view.high) for view in views]).T
         self._low, self._width = (
-            self._network.tensor(side)[:, None, None, None, None]
-            for side in (bounds[:, 0], bounds[:, 1] - bounds[:, 0])
+            self._network.tensor(side)[:, None, None, None, None] for side in (low, high - low)
         )
         # The network scales gradients by s: it computes s g against s t, and so s² d².
         scale = members.scale
         self._square = scale.square()
         self._distance = Regressed(members.targets, attack.norm * scale, attack.wasserstein * scale)
 
-    def images(self, pixels: torch.Tensor) -> torch.Tensor:
+    def images(self, pixels: Tensor) -> Tensor:
         """Map pixels in 0..1 to the network's input."""
         return self._low + self._width * pixels
 
-    def __call__(
-        self, pixels: torch.Tensor, logits: torch.Tensor, scaling: torch.Tensor | None
-    ) -> _Point:
-        """Evaluate pixels (M, K, C, H, W) in 0..1, with a graph, and logits (M, K, outputs).
-
-        `scaling` holds γ and β of locked layers where they are fitted.
-        """
+    def __call__(self, pixels: Tensor, logits: Tensor, scaling: Tensor | None) -> _Point:
+        """Evaluate pixels (M, K, C, H, W) in 0..1, logits, and γ and β that are fitted."""
         labels = logits if self._members.labels is None else self._members.labels
         network = self._network if scaling is None else self._network.with_scaling(scaling)
         value, down, in_logits, in_scaling = network.descend_scaling(
@@ -226,29 +182,7 @@ class _Objective:
         )
 
 
-class _Best:
-    """Each member's best point so far."""
-
-    def __init__(self, members: Members) -> None:
-        import torch
-
-        self.pixels = torch.full_like(members.starts, torch.nan)
-        self.logits = torch.zeros_like(members.logits)
-        self.value = torch.full_like(members.scale, torch.inf)
-        self.distance = self.value.clone()
-
-    def offer(self, found: _Point, pixels: torch.Tensor, logits: torch.Tensor) -> None:
-        """Keep the members that improved."""
-        import torch
-
-        better = found.value < self.value
-        self.value = torch.where(better, found.value, self.value)
-        self.distance = torch.where(better, found.distance, self.distance)
-        self.pixels = torch.where(better[:, None, None, None, None], pixels, self.pixels)
-        self.logits = torch.where(better[:, None, None], logits, self.logits)
-
-
-def _variation(pixels: torch.Tensor) -> torch.Tensor:
+def _variation(pixels: Tensor) -> Tensor:
     """Twice the mean squared difference of neighbours (M,) of pixels (M, K, C, H, W)."""
     down, across = (pixels.diff(dim=d).square().flatten(1).mean(1) for d in (3, 4))
     return 2.0 * (down + across)

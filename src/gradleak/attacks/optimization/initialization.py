@@ -51,10 +51,7 @@ class OfOneClass:
     def of(self, chain: str, seed: int, batch: int, classes: np.ndarray | None) -> np.ndarray:
         """See `Starts.of`; one for each of the attacker's images that has the class.
 
-        Raises
-        ------
-        NumericsError
-            If the class was not granted, or none of these images has it.
+        Raises `NumericsError` if the class was not granted, or none of these images has it.
         """
         if classes is None:
             raise NumericsError(

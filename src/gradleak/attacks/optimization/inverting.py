@@ -9,27 +9,27 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.optimization.optimization_attack import Lock, Search, Share, moments
+from gradleak.attacks.optimization.optimization_attack import FirstOrder, Lock, Share
 from gradleak.models.chain import Chain
 from gradleak.runtime.progress import progress
 from gradleak.settings.fields import AmountOrName
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
     from gradleak.attacks.optimization.engine.search_batch import Members
 
     # Distance (M,), objective (M,), and its gradients in images (M, K, C, H, W) and in a lock's γ
     # and β, if these are fitted.
-    Value = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]
-    Objective = Callable[[torch.Tensor, torch.Tensor | None], Value]
+    Value = tuple[Tensor, Tensor, Tensor, Tensor | None]
+    Objective = Callable[[Tensor, Tensor | None], Value]
 
 # The learning rate falls to a tenth at these fractions of the iterations.
 MILESTONES = (3 / 8, 5 / 8, 7 / 8)
 FACTOR = 0.1
 
 
-class CosineSearch(Search):
+class CosineSearch(FirstOrder):
     """Minimise 1 − <∇W', ∇W> / (||∇W'|| ||∇W||) + tv · TV(x) over images in the input range.
 
     TV is anisotropic: mean absolute differences of neighbours, down and across. Adam uses the sign
@@ -38,6 +38,8 @@ class CosineSearch(Search):
     becomes finite or stays at `failure_loss` or above; at 1 its gradient has no component along
     the shared one.
     """
+
+    distance = "cosine distance of gradients"
 
     iterations: AmountOrName = 1000  # steps; the authors take 24,000 or 4,800
     rate: PositiveFloat = 0.1  # Adam's initial learning rate
@@ -50,17 +52,12 @@ class CosineSearch(Search):
 
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """See `Search.search`."""
-        out: list[Reconstruction] = []
-        with progress(len(members), "searches") as bar:
-            for part in members.parts():
-                with bar.doing(part.stop - part.start):
-                    out += self._part(members.select(part), views[part])
-        return out
+        return self.searched(members, views, members.parts(), self._part)
 
     def _part(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
-        """Run members that are computed at once."""
         import torch
 
+        from gradleak.attacks.optimization.engine.search_batch import Best
         from gradleak.training.adam import adam_step
 
         x = members.starts.clone().requires_grad_()
@@ -71,60 +68,21 @@ class CosineSearch(Search):
         lock = [[torch.zeros_like(s)] for s in (scaling, scaling) if s is not None]
         lock.append([torch.zeros(())])
         rate, lowered = self.rate, [int(share * self.iterations) for share in MILESTONES]
-        objective = self._objective(members)
-        best, least = x.detach().clone(), torch.full_like(members.scale, torch.inf)
-        distance, trace = torch.full_like(least, torch.inf), []
+        objective, trace = self._objective(members), []
+        best = Best(members.scale, x.detach().clone(), members.logits)
         for step in progress(range(self.iterations), "steps"):
             cosine, value, slope, in_scaling = objective(x, scaling)
-            better = value < least
-            best = torch.where(better[:, None, None, None, None], x.detach(), best)
-            least = torch.where(better, value, least)
-            distance = torch.where(better, cosine, distance)
-            trace.append(value.double().cpu().numpy())
+            best.offer(value, cosine, x.detach())
+            trace.append(value)
             rate *= FACTOR ** lowered.count(step)
             with torch.no_grad():
                 adam_step([x], [slope.sign()], state, rate)
                 x.copy_(torch.minimum(torch.maximum(x, low), high))
                 if scaling is not None and in_scaling is not None:
                     adam_step([scaling], [in_scaling.sign()], lock, rate)
-        return self._answers(members, best, least, distance, np.array(trace))
-
-    def _answers(
-        self,
-        members: Members,
-        best: torch.Tensor,
-        least: torch.Tensor,
-        distance: torch.Tensor,
-        trace: np.ndarray,
-    ) -> list[Reconstruction]:
-        images, labels = best.double().cpu().numpy(), members.labels
-        assert labels is not None
-        return [
-            Reconstruction(
-                images[m],
-                stop="evaluations spent",
-                label=int(labels[m, 0]) if images.shape[1] == 1 else None,
-                failure=self.failure(float(distance[m])),
-                loss=float(least[m]),
-                evaluations=self.iterations,
-                trace=moments(trace[:, m]),
-            )
-            for m in range(len(members))
-        ]
-
-    def failure(self, distance: float) -> str:
-        """Return why a run with this cosine distance at best failed; empty if it did not."""
-        if not np.isfinite(distance):
-            return "The distance of gradients was never finite."
-        if distance >= self.failure_loss:
-            return (
-                f"The search ended at a cosine distance of gradients of {distance:.2g}, not below "
-                f"failure_loss: {self.failure_loss:g}."
-            )
-        return ""
+        return self.answers(members, best, best.images, trace, "evaluations spent")
 
     def _objective(self, members: Members) -> Objective:
-        """The objective of each member."""
         import torch
 
         from gradleak.attacks.optimization.engine.distances import Cosine
@@ -138,7 +96,7 @@ class CosineSearch(Search):
         compared = [name not in ignored for name in network.names]
         matched = Cosine(members.targets, compared)
 
-        def written(x: torch.Tensor, scaling: torch.Tensor | None) -> Value:
+        def written(x: Tensor, scaling: Tensor | None) -> Value:
             known = network if scaling is None else network.with_scaling(scaling)
             cosine, down, _, moved = known.descend_scaling(
                 x.detach(), labels, matched, members.scale
@@ -149,7 +107,7 @@ class CosineSearch(Search):
 
         return written
 
-    def _differentiated(self, x: torch.Tensor, members: Members) -> Value:
+    def _differentiated(self, x: Tensor, members: Members) -> Value:
         """As in `Objective`, by automatic differentiation."""
         import torch
 
@@ -157,20 +115,16 @@ class CosineSearch(Search):
         value = cosine + self.tv * _variation(x)
         return cosine.detach(), value.detach(), torch.autograd.grad(value.sum(), x)[0], None
 
-    def _distance(self, x: torch.Tensor, members: Members) -> torch.Tensor:
+    def _distance(self, x: Tensor, members: Members) -> Tensor:
         """Return 1 − cosine of each member (M,); the shared gradients have norm 1."""
         import torch
 
+        network = members.gradients
         assert members.labels is not None
-        found = members.gradients(x, members.labels, members.scale)
-        ignored = self.ignored(members.gradients.chain)
-        pairs = [
-            (value, target)
-            for name, value, target in zip(
-                members.gradients.names, found, members.targets, strict=True
-            )
-            if name not in ignored
-        ]
+        found = network(x, members.labels, members.scale)
+        ignored = self.ignored(network.chain)
+        triples = zip(network.names, found, members.targets, strict=True)
+        pairs = [(value, target) for name, value, target in triples if name not in ignored]
         inner = torch.stack([(a * b).flatten(1).sum(1) for a, b in pairs]).sum(0)
         square = torch.stack([a.flatten(1).square().sum(1) for a, _ in pairs]).sum(0)
         return 1.0 - inner / square.sqrt()
@@ -183,7 +137,7 @@ class InvertingGradients(CosineSearch):
     lock: Lock = "guess"
 
 
-def _variation(x: torch.Tensor) -> torch.Tensor:
+def _variation(x: Tensor) -> Tensor:
     """Mean absolute differences of neighbouring pixels (M,) of images (M, K, C, H, W)."""
     down, across = x.diff(dim=3).abs(), x.diff(dim=4).abs()
     return down.flatten(1).mean(1) + across.flatten(1).mean(1)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gradleak.attacks.base import AttackerView, ManyAttack, Reconstruction
+from gradleak.attacks.base import Arrays, AttackerView, ManyAttack, Outcome, Reconstruction
 from gradleak.attacks.label_inference import class_of, contradiction
 from gradleak.client.gradient_checks import check_gradient
 from gradleak.errors import NumericsError
@@ -21,11 +21,12 @@ from gradleak.settings.fields import AmountOrName, Draws, Hidden, Precision
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from gradleak.attacks.keylock import Opening
     from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
     from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
-    from gradleak.attacks.optimization.engine.search_batch import Members
+    from gradleak.attacks.optimization.engine.search_batch import Best, Members
 
 Start = Literal["normal", "uniform", "reconstruction", "class"]
 Lock = Literal["guess", "fit"]
@@ -43,6 +44,8 @@ class Search(ManyAttack):
     searches = True
     # True to compute with `BranchGradients` under every network.
     only_branches: ClassVar[bool] = False
+    # What `failure` says that its runs end at.
+    distance: ClassVar[str] = "relative distance of gradients"
 
     starts: Draws = 1  # restarts per gradient; no more than are given without noise
     images: AmountOrName | None = None  # attack only this many images of a gradient file
@@ -60,7 +63,7 @@ class Search(ManyAttack):
     @property
     def label_unknown(self) -> bool:
         """True if labels are optimised with the image, neither granted nor recovered (iDLG)."""
-        return False
+        return getattr(self, "label", "from_view") == "unknown"
 
     @property
     def needs_labels(self) -> bool:
@@ -89,11 +92,21 @@ class Search(ManyAttack):
     def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         """Optimise each member; `views` holds the view of each."""
 
-    def run_many(
-        self, views: Sequence[AttackerView], seeds: Sequence[int]
-    ) -> list[Reconstruction | NumericsError]:
+    def failure(self, distance: float) -> str:
+        """Return why a run that ended at this distance failed; empty if it did not."""
+        limit: float = getattr(self, "failure_loss", np.inf)
+        if not np.isfinite(distance):
+            return "The distance of gradients was never finite."
+        if distance >= limit:
+            return (
+                f"The search ended at a {self.distance} of {distance:.2g}, not below failure_loss: "
+                f"{limit:g}."
+            )
+        return ""
+
+    def run_many(self, views: Sequence[AttackerView], seeds: Sequence[int]) -> list[Outcome]:
         """Attack each view; its best restart that did not fail comes first."""
-        out: dict[int, Reconstruction | NumericsError] = {}
+        out: dict[int, Outcome] = {}
         for group in _alike(views, together=self.starts == 1):
             ready = {}
             for i in group:
@@ -113,10 +126,7 @@ class Search(ManyAttack):
         return [out[i] for i in range(len(views))]
 
     def _chunks(self, ready: Mapping[int, Ready]) -> list[list[int]]:
-        """Group views into chunks of at most `chunk` restarts, but at least one view.
-
-        Either all or none of a group fit a lock's γ and β.
-        """
+        """Chunks of at most `chunk` restarts, or one view; all fit a lock's γ and β, or none."""
         out: list[list[int]] = []
         count, fitting = 0, False
         for i, prepared in ready.items():
@@ -129,33 +139,15 @@ class Search(ManyAttack):
         return out
 
     def _prepare(self, view: AttackerView, seed: int) -> Ready:
-        """Determine labels and starting points of one view.
-
-        Raises
-        ------
-        NumericsError
-            If the gradient is zero or not finite, the label is neither granted nor recoverable, or
-            the given starts are not finite or do not have the batch's size.
-        """
         from gradleak.attacks.keylock import open_lock
 
         check_gradient(view.chain, view.gradients)
         labels = None if self.label_unknown else known_labels(view)
         size = (view.batch, *view.chain.input)
-        count, given = self.starts, view.starts
-        if self.start not in ("normal", "uniform"):
-            if given is None or not len(given):
-                raise NumericsError(
-                    f"start: {self.start}, but no start was given; choose another start."
-                )
-            if given.shape[1:] != size:
-                raise NumericsError(
-                    f"The given starts have the shape {given.shape[1:]}, but the batch has {size}; "
-                    "start from normal or uniform noise."
-                )
-            if not np.isfinite(given).all():
-                raise NumericsError("The attack that it starts from gave no image here.")
-            count = count if self.start_noise else min(count, len(given))
+        given = None if self.start in ("normal", "uniform") else self._given(view, size)
+        count = self.starts
+        if given is not None and not self.start_noise:
+            count = min(count, len(given))
         images, logits = np.empty((count, *size)), np.empty((count, view.batch, view.chain.classes))
         for i in range(count):
             draw = np.random.default_rng((seed, i))
@@ -163,7 +155,7 @@ class Search(ManyAttack):
                 images[i] = draw.uniform(view.low, view.high, size)
             else:
                 images[i] = draw.standard_normal(size)
-            if given is not None and self.start not in ("normal", "uniform"):
+            if given is not None:
                 begin = given[i % len(given)]
                 size_of_start = float(np.sqrt(np.mean(begin**2)))
                 images[i] = begin + self.start_noise * size_of_start * images[i]
@@ -171,8 +163,22 @@ class Search(ManyAttack):
         seeds = [(seed, i) for i in range(count)]
         return Ready(labels, images, logits, seeds, open_lock(view, self.lock, seed, count))
 
+    def _given(self, view: AttackerView, size: tuple[int, ...]) -> np.ndarray:
+        given = view.starts
+        if given is None or not len(given):
+            raise NumericsError(
+                f"start: {self.start}, but no start was given; choose another start."
+            )
+        if given.shape[1:] != size:
+            raise NumericsError(
+                f"The given starts have the shape {given.shape[1:]}, but the batch has {size}; "
+                "start from normal or uniform noise."
+            )
+        if not np.isfinite(given).all():
+            raise NumericsError("The attack that it starts from gave no image here.")
+        return given
+
     def _members(self, views: Sequence[AttackerView], ready: Sequence[Ready]) -> Members:
-        """Concatenate the restarts of several views."""
         import torch
 
         from gradleak.attacks.optimization.engine.search_batch import Members
@@ -194,7 +200,6 @@ class Search(ManyAttack):
         ]
         labels = [prepared.labels for prepared in ready if prepared.labels is not None]
         starts = [opening.scaling for opening in opened if opening.scaling is not None]
-        fitted = np.concatenate(starts) if starts else None
         return Members(
             network,
             [target[owner] for target in network.targets(scaled)],
@@ -203,32 +208,82 @@ class Search(ManyAttack):
             network.tensor(np.concatenate([prepared.images for prepared in ready])),
             network.tensor(np.concatenate([prepared.logits for prepared in ready])),
             torch.tensor([pair for prepared in ready for pair in prepared.seeds], device=device),
-            None if fitted is None else network.tensor(fitted),
+            network.tensor(np.concatenate(starts)) if starts else None,
         )
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Labels (K,), starts (S, K, C, H, W), dummy logits (S, K, outputs) and lock of one view.
+    """Labels, starting points and lock of one view."""
 
-    `seeds` holds the view's seed and the restart's number, for each restart.
-    """
-
-    labels: tuple[int, ...] | None
-    images: np.ndarray
-    logits: np.ndarray
-    seeds: Sequence[tuple[int, int]]
+    labels: tuple[int, ...] | None  # (K,)
+    images: np.ndarray  # starts (S, K, C, H, W)
+    logits: np.ndarray  # dummy logits (S, K, outputs)
+    seeds: Sequence[tuple[int, int]]  # the view's seed and the restart's number
     opening: Opening
+
+
+def reconstructions(
+    members: Members, images: Tensor, logits: Tensor, **each: Sequence[Any]
+) -> list[Reconstruction]:
+    """Reconstruct each member from images (M, K, C, H, W), dummy logits, and further fields."""
+    from gradleak.attacks.optimization.engine.output import told
+
+    found, labels = images.double().cpu().numpy(), members.labels
+    if labels is None:
+        labels = told(logits, members.network.loss)
+    return [
+        Reconstruction(
+            found[m],
+            label=int(labels[m, 0]) if found.shape[1] == 1 else None,
+            **{name: values[m] for name, values in each.items()},
+        )
+        for m in range(len(found))
+    ]
+
+
+class FirstOrder(Search):
+    """A search of a given number of first-order steps, whose best point counts."""
+
+    def searched(
+        self,
+        members: Members,
+        views: Sequence[AttackerView],
+        parts: Sequence[slice],
+        run: Callable[[Members, Sequence[AttackerView]], list[Reconstruction]],
+    ) -> list[Reconstruction]:
+        """Run the members of each part at once."""
+        out: list[Reconstruction] = []
+        with progress(len(members), "searches") as bar:
+            for part in parts:
+                with bar.doing(part.stop - part.start):
+                    out += run(members.select(part), views[part])
+        return out
+
+    def answers(
+        self, members: Members, best: Best, images: Tensor, trace: Sequence[Tensor], stop: str
+    ) -> list[Reconstruction]:
+        """Reconstructions at the best points, whose images are `images`."""
+        import torch
+
+        values = torch.stack(list(trace)).double().cpu().numpy()
+        return reconstructions(
+            members,
+            images,
+            best.logits,
+            stop=[stop] * len(members),
+            failure=[self.failure(one) for one in best.distance.tolist()],
+            loss=best.value.tolist(),
+            evaluations=[len(trace)] * len(members),
+            trace=[moments(column) for column in values.T],
+        )
 
 
 def known_labels(view: AttackerView) -> tuple[int, ...]:
     """Return labels that were granted, or that a single image's gradient gives away.
 
-    Raises
-    ------
-    NumericsError
-        If they are neither, are not −1 or 1 under a margin loss, or the last layer's bias
-        contradicts that of a single image.
+    Raises `NumericsError` if they are neither, are not −1 or 1 under a margin loss, or the last
+    layer's bias contradicts that of a single image.
     """
     if view.loss == "cross_entropy" and view.batch == 1:
         label = class_of(view)
@@ -240,21 +295,17 @@ def known_labels(view: AttackerView) -> tuple[int, ...]:
             "set label: granted, or the attack's label: unknown."
         )
     if view.loss in BINARY:
-        _check_signs(view, view.labels)
+        wrong = [label for label in view.labels if label not in (-1, 1)]
+        if wrong:
+            raise NumericsError(
+                f"The granted label {wrong[0]} is no label of the {view.loss} loss, which takes −1 "
+                "or 1; grant one of them, or choose loss: cross_entropy."
+            )
+        # db = y·ℓ'(μ) with ℓ' < 0.
+        bias = view.gradients.get(f"{view.chain.layers[-1].name}.bias")
+        if view.batch == 1 and bias is not None and view.labels[0] * bias[0] > 0:
+            raise contradiction(view.labels[0])
     return view.labels
-
-
-def _check_signs(view: AttackerView, labels: tuple[int, ...]) -> None:
-    """Raise for labels other than −1 and 1, and for one that db = y·ℓ'(μ), ℓ' < 0, contradicts."""
-    wrong = [label for label in labels if label not in (-1, 1)]
-    if wrong:
-        raise NumericsError(
-            f"The granted label {wrong[0]} is no label of the {view.loss} loss, which takes −1 or "
-            "1; grant one of them, or choose loss: cross_entropy."
-        )
-    bias = view.gradients.get(f"{view.chain.layers[-1].name}.bias")
-    if view.batch == 1 and bias is not None and labels[0] * bias[0] > 0:
-        raise contradiction(labels[0])
 
 
 def moments(trace: np.ndarray) -> tuple[float, ...]:
@@ -263,7 +314,7 @@ def moments(trace: np.ndarray) -> tuple[float, ...]:
     return tuple(float(value) for value in trace[places])
 
 
-def _norm(gradients: Mapping[str, np.ndarray]) -> float:
+def _norm(gradients: Arrays) -> float:
     return float(np.sqrt(sum(np.sum(v.astype(np.float64) ** 2) for v in gradients.values())))
 
 
@@ -280,17 +331,11 @@ def _network(
     from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients, is_branched
 
     chain, weights = view.chain, stack([opening.weights for opening in opened])
+    place: dict[str, Any] = {"device": device, "dtype": dtype}
     if branches or is_branched(chain):
-        return BranchGradients(
-            chain,
-            weights,
-            view.loss,
-            mode=view.mode,
-            device=device,
-            dtype=dtype,
-            shared=opened[0].shared,
-        )
-    return ChainGradients(chain, weights, view.loss, device=device, dtype=dtype)
+        shared = opened[0].shared
+        return BranchGradients(chain, weights, view.loss, mode=view.mode, shared=shared, **place)
+    return ChainGradients(chain, weights, view.loss, **place)
 
 
 def _alike(views: Sequence[AttackerView], *, together: bool) -> list[list[int]]:
@@ -328,9 +373,5 @@ def _choose(answers: Sequence[Reconstruction]) -> Reconstruction:
         return bool(answers[number].failure), loss if np.isfinite(loss) else np.inf
 
     best = min(range(len(answers)), key=rank)
-    others = tuple(
-        replace(answer, kind=f"start {number + 1}")
-        for number, answer in enumerate(answers)
-        if number != best
-    )
-    return replace(answers[best], others=others)
+    others = [replace(answer, kind=f"start {i}") for i, answer in enumerate(answers, 1)]
+    return replace(answers[best], others=tuple(others[:best] + others[best + 1 :]))

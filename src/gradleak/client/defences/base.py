@@ -17,12 +17,15 @@ if TYPE_CHECKING:
     from gradleak.data.targets import Images
 
 
+Arrays = Mapping[str, np.ndarray]  # by parameter
+
+
 @dataclass(frozen=True)
 class Client:
     """Data of a client that defends a gradient."""
 
     chain: Chain  # the network that the server sent
-    weights: Mapping[str, np.ndarray]  # its parameters
+    weights: Arrays  # its parameters
     images: Images  # the batch (K, C, H, W); may be read in parts, ``images[first:end]``
     labels: np.ndarray  # true classes (K,)
 
@@ -31,10 +34,8 @@ class Defence(Method, ABC):
     """An entry of ``defences`` in config.yaml: settings as fields."""
 
     @abstractmethod
-    def apply(
-        self, client: Client, gradients: Mapping[str, np.ndarray], seed: int
-    ) -> dict[str, np.ndarray]:
-        """Return the values shared instead of `gradients` ``{parameter: array}``, shapes kept."""
+    def apply(self, client: Client, gradients: Arrays, seed: int) -> dict[str, np.ndarray]:
+        """Return the values shared instead of `gradients`, shapes kept."""
 
 
 def build(settings: Mapping[str, Any]) -> Defence:

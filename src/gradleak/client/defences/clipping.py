@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 from pydantic import PositiveFloat
 
-from gradleak.client.defences.base import Client, Defence
+from gradleak.client.defences.base import Arrays, Client, Defence
 
 
 class Clipping(Defence):
@@ -17,9 +16,7 @@ class Clipping(Defence):
     method: Literal["clipping"] = "clipping"
     norm: PositiveFloat = 1.0  # largest ||g|| over all parameters that stays unchanged
 
-    def apply(
-        self, client: Client, gradients: Mapping[str, np.ndarray], seed: int
-    ) -> dict[str, np.ndarray]:
+    def apply(self, client: Client, gradients: Arrays, seed: int) -> dict[str, np.ndarray]:
         """See `gradleak.client.defences.base.Defence`; deterministic, `seed` is ignored."""
         squares = (float(np.vdot(value, value)) for value in gradients.values())
         size = float(np.sqrt(sum(squares)))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 from pydantic import PositiveFloat
 
-from gradleak.client.defences.base import Client, Defence
+from gradleak.client.defences.base import Arrays, Client, Defence
 
 
 class GaussianNoise(Defence):
@@ -22,9 +21,7 @@ class GaussianNoise(Defence):
     # Which of the two. A tensor of one value has no deviation; its absolute value is used instead.
     relative: bool = True
 
-    def apply(
-        self, client: Client, gradients: Mapping[str, np.ndarray], seed: int
-    ) -> dict[str, np.ndarray]:
+    def apply(self, client: Client, gradients: Arrays, seed: int) -> dict[str, np.ndarray]:
         """See `gradleak.client.defences.base.Defence`."""
         generator = np.random.default_rng(seed)
         out = {}

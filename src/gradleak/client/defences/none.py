@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import numpy as np
 
-from gradleak.client.defences.base import Client, Defence
+from gradleak.client.defences.base import Arrays, Client, Defence
 
 
 class NoDefence(Defence):
@@ -15,8 +14,6 @@ class NoDefence(Defence):
 
     method: Literal["none"] = "none"
 
-    def apply(
-        self, client: Client, gradients: Mapping[str, np.ndarray], seed: int
-    ) -> dict[str, np.ndarray]:
+    def apply(self, client: Client, gradients: Arrays, seed: int) -> dict[str, np.ndarray]:
         """See `gradleak.client.defences.base.Defence`."""
         return dict(gradients)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gradleak.client.defences.base import Client, Defence
+from gradleak.client.defences.base import Arrays, Client, Defence
 from gradleak.models.chain import POOL, Chain, LinearLayer
 from gradleak.runtime.progress import progress
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
 
 
 class Soteria(Defence):
@@ -29,9 +28,7 @@ class Soteria(Defence):
     method: Literal["soteria"] = "soteria"
     prune: Annotated[float, Field(gt=0, lt=1)] = 0.3  # fraction of the columns; MKOR Table 7's
 
-    def apply(
-        self, client: Client, gradients: Mapping[str, np.ndarray], seed: int
-    ) -> dict[str, np.ndarray]:
+    def apply(self, client: Client, gradients: Arrays, seed: int) -> dict[str, np.ndarray]:
         """See `gradleak.client.defences.base.Defence`; deterministic, `seed` is ignored."""
         found = scores(client)
         name = f"{client.chain.layers[len(client.chain.convolutions)].name}.weight"
@@ -98,7 +95,7 @@ class Combs:
         """Number of backward passes per batch."""
         return self.filters * self.spacing[0] * self.spacing[1]
 
-    def norms(self, features: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+    def norms(self, features: Tensor, images: Tensor) -> Tensor:
         """Return ||∂r_i(x_k)/∂x_k|| (K, n) of features (K, n) of images (K, C, H, W)."""
         import torch
 
@@ -115,7 +112,7 @@ class Combs:
                     squares[place] = self._fields(found.square().sum(1), down, across)
         return squares.sqrt().flatten(1)
 
-    def _fields(self, values: torch.Tensor, down: int, across: int) -> torch.Tensor:
+    def _fields(self, values: Tensor, down: int, across: int) -> Tensor:
         """Sum values (K, H, W) over the receptive fields of one comb."""
         import torch
 

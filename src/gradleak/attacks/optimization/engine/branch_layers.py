@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
@@ -37,7 +38,7 @@ class Convolution:
     def _is_product(self) -> bool:
         return self.shape.kernel == (1, 1) and self.shape.padding == (0, 0)
 
-    def apply(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def apply(self, x: Tensor, weight: Tensor) -> Tensor:
         """Return W x (K, M, O, P, Q)."""
         if self._multiplies(x, weight):
             found = torch.bmm(_rows(weight, x), self._thinned(x).flatten(0, 1).flatten(2))
@@ -50,7 +51,7 @@ class Convolution:
         found = functional.conv2d(x.flatten(1, 2), own, None, stride, padding, 1, members)
         return found.unflatten(1, (members, -1))
 
-    def adjoint(self, y: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def adjoint(self, y: Tensor, weight: Tensor) -> Tensor:
         """Return Wᵀ y (K, M, C, H, W)."""
         size = (*y.shape[:2], self.shape.channels, *self.shape.size)
         if self._multiplies(y, weight):
@@ -64,7 +65,7 @@ class Convolution:
         found = conv2d_input(flat, own, y.flatten(1, 2), stride, padding, 1, size[1])
         return found.view(size)
 
-    def outer(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    def outer(self, x: Tensor, y: Tensor) -> Tensor:
         """Return the gradient (M, O, C, h, w) of <y, W x> in each member's filters."""
         shape, members = self.shape, x.shape[1]
         own = (shape.filters, shape.channels, *shape.kernel)
@@ -73,22 +74,15 @@ class Convolution:
             left = y.flatten(3).movedim(0, 2).flatten(2)
             right = self._windows(x).movedim(0, 2).flatten(2)
             return torch.bmm(left, right.mT).unflatten(2, own[1:])
-        found = conv2d_weight(
-            x.flatten(1, 2),
-            (members * own[0], *own[1:]),
-            y.flatten(1, 2),
-            shape.stride,
-            shape.padding,
-            1,
-            members,
-        )
+        given = x.flatten(1, 2), (members * own[0], *own[1:]), y.flatten(1, 2)
+        found = conv2d_weight(*given, shape.stride, shape.padding, 1, members)
         return found.unflatten(0, (members, -1))
 
-    def _multiplies(self, images: torch.Tensor, weight: torch.Tensor) -> bool:
+    def _multiplies(self, images: Tensor, weight: Tensor) -> bool:
         """True to use a matrix product; individual filters would be copied for each of K images."""
         return self._is_product and (weight.ndim == 4 or len(images) == 1)
 
-    def _windows(self, x: torch.Tensor) -> torch.Tensor:
+    def _windows(self, x: Tensor) -> Tensor:
         """Unfold windows (K, M, C·h·w, P·Q)."""
         if self._is_product:
             return self._thinned(x).flatten(3)
@@ -98,12 +92,12 @@ class Convolution:
         )
         return found.unflatten(0, x.shape[:2])
 
-    def _thinned(self, x: torch.Tensor) -> torch.Tensor:
+    def _thinned(self, x: Tensor) -> Tensor:
         """Select the pixels that a 1x1 kernel meets."""
         down, across = self.shape.stride
         return x if down == across == 1 else x[..., ::down, ::across]
 
-    def _spread(self, rows: torch.Tensor, size: tuple[int, ...]) -> torch.Tensor:
+    def _spread(self, rows: Tensor, size: tuple[int, ...]) -> Tensor:
         """Adjoint of `_thinned` for rows (K·M, C, P·Q)."""
         down, across = self.shape.stride
         if down == across == 1:
@@ -113,7 +107,7 @@ class Convolution:
         return out
 
 
-def _rows(weight: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
+def _rows(weight: Tensor, images: Tensor) -> Tensor:
     """Return 1x1 filters as matrices (K·M, O, C)."""
     if weight.ndim == 4:
         return weight.flatten(1).expand(len(images) * images.shape[1], -1, -1)
@@ -124,31 +118,31 @@ def _rows(weight: torch.Tensor, images: torch.Tensor) -> torch.Tensor:
 class Normed:
     """A linear output u normalised to mean 0 and variance 1 of each channel."""
 
-    values: torch.Tensor  # û = (u − mean) / σ, σ = sqrt(variance + ε)
-    inverse: torch.Tensor  # 1/σ (M or 1, C, 1, 1)
+    values: Tensor  # û = (u − mean) / σ, σ = sqrt(variance + ε)
+    inverse: Tensor  # 1/σ (M or 1, C, 1, 1)
     # True if mean and variance are those of each member's images, and change with them.
     training: bool
 
     @staticmethod
-    def of_batch(u: torch.Tensor) -> Normed:
+    def of_batch(u: Tensor) -> Normed:
         """Normalise by the statistics of each member's images."""
         centred = u - u.mean(PLACES, keepdim=True)
         inverse = torch.rsqrt(_mean(centred, centred) + EPSILON)
         return Normed(centred.mul_(inverse), inverse, True)
 
     @staticmethod
-    def by(u: torch.Tensor, mean: torch.Tensor, inverse: torch.Tensor) -> Normed:
+    def by(u: Tensor, mean: Tensor, inverse: Tensor) -> Normed:
         """Normalise by given statistics; overwrites `u`."""
         return Normed(u.sub_(mean).mul_(inverse), inverse, False)
 
-    def along(self, v: torch.Tensor) -> torch.Tensor:
+    def along(self, v: Tensor) -> Tensor:
         """Return J v, J = dû/du, which is its own adjoint; overwrites `v`."""
         if self.training:
             share = _mean(self.values, v)
             v = v.sub_(v.mean(PLACES, keepdim=True)).addcmul_(self.values, share, value=-1.0)
         return v.mul_(self.inverse)
 
-    def bend(self, v: torch.Tensor, moved: torch.Tensor) -> torch.Tensor:
+    def bend(self, v: Tensor, moved: Tensor) -> Tensor:
         """Return the gradient in u of <v, J `moved`> in training."""
         a, b = (w - w.mean(PLACES, keepdim=True) for w in (v, moved))
         along_a, along_b = _mean(self.values, a), _mean(self.values, b)
@@ -158,7 +152,7 @@ class Normed:
         return found.addcmul_(self.values, inner * self.inverse, value=-1.0)
 
 
-def _mean(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _mean(a: Tensor, b: Tensor) -> Tensor:
     """Mean of a∘b of each member and channel (1, M, C, 1, 1)."""
     return (a * b).mean(PLACES, keepdim=True)
 
@@ -167,13 +161,13 @@ def _mean(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 class Pooled:
     """Output of a pool for images (K, M, O, H, W), with the data to repeat and differentiate it."""
 
-    values: torch.Tensor  # (K, M, O, H', W')
+    values: Tensor  # (K, M, O, H', W')
     pool: str  # as of `gradleak.models.chain.ConvLayer`
     size: tuple[int, int]  # (H, W)
-    places: torch.Tensor | None = None  # indices of the largest values (K·M, O, H', W')
+    places: Tensor | None = None  # indices of the largest values (K·M, O, H', W')
 
     @staticmethod
-    def of(images: torch.Tensor, pool: str) -> Pooled:
+    def of(images: Tensor, pool: str) -> Pooled:
         """Pool `images`."""
         size = (images.shape[3], images.shape[4])
         if pool not in ("max", "max3"):
@@ -182,14 +176,14 @@ class Pooled:
         found, places = functional.max_pool2d(images.flatten(0, 1), *window, return_indices=True)
         return Pooled(found.unflatten(0, images.shape[:2]), pool, size, places)
 
-    def along(self, tangent: torch.Tensor) -> torch.Tensor:
+    def along(self, tangent: Tensor) -> Tensor:
         """Return the tangent of the values for a tangent of the images (K, M, O, H, W)."""
         if self.places is None:
             return _averaged(tangent, self.pool)
         found = tangent.flatten(0, 1).flatten(2).gather(2, self.places.flatten(2))
         return found.view(self.values.shape)
 
-    def adjoint(self, gradient: torch.Tensor) -> torch.Tensor:
+    def adjoint(self, gradient: Tensor) -> Tensor:
         """Adjoint of `along`, shaped as the images."""
         if self.pool == "none":
             return gradient
@@ -206,7 +200,7 @@ class Pooled:
         return out.view(*gradient.shape[:3], *self.size)
 
 
-def _averaged(images: torch.Tensor, pool: str) -> torch.Tensor:
+def _averaged(images: Tensor, pool: str) -> Tensor:
     if pool == "none":
         return images
     if pool == "global":

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import torch
+from torch import Tensor
 
 from gradleak.attacks.optimization.engine.chain_gradients import activate, derivative_of
 from gradleak.models.locks import KEY, Locked, names_of
 
-Tensors = Mapping[str, torch.Tensor]
+Tensors = Mapping[str, Tensor]
 
 
 def norm_part(layer: str, kind: str) -> str:
@@ -34,18 +35,15 @@ def held_by(layer: Locked) -> tuple[str, ...]:
     return (f"{layer.name}{KEY}", *parameters_of(layer), *parts)
 
 
-def opened(layer: Locked, weights: Tensors) -> dict[str, torch.Tensor]:
+def opened(layer: Locked, weights: Tensors) -> dict[str, Tensor]:
     """Return γ and β for a batch norm (M or 1, O, 1, 1), slopes a'(p) (M or 1, O), and the key.
 
     `weights` holds lock weights and key by name, each shared or with a leading dimension of
     members. Alternatively it holds γ and β, (O,) or (M, O), named by `norm_part`, and no key.
     """
-    given = norm_part(layer.name, "weight")
-    if given in weights:
-        return {
-            norm_part(layer.name, kind): spread(weights[norm_part(layer.name, kind)])
-            for kind in ("weight", "bias")
-        }
+    given = [norm_part(layer.name, kind) for kind in ("weight", "bias")]
+    if given[0] in weights:
+        return {name: spread(weights[name]) for name in given}
     key = weights[f"{layer.name}{KEY}"].reshape(-1, layer.lock.key)
     out = {f"{layer.name}{KEY}": key}
     for kind, name in names_of(layer.name).items():
@@ -59,12 +57,12 @@ def opened(layer: Locked, weights: Tensors) -> dict[str, torch.Tensor]:
     return out
 
 
-def spread(value: torch.Tensor) -> torch.Tensor:
+def spread(value: Tensor) -> Tensor:
     """Reshape (O,) or (M, O) to scale images: (M or 1, O, 1, 1)."""
     return value.reshape(-1, value.shape[-1], 1, 1)
 
 
-def gradients(layer: Locked, found: Tensors, weights: Tensors) -> dict[str, torch.Tensor]:
+def gradients(layer: Locked, found: Tensors, weights: Tensors) -> dict[str, Tensor]:
     """Gradients of the lock's parameters, from those (M, O) in γ and β; `weights` of `opened`."""
     key, out = weights[f"{layer.name}{KEY}"], {}
     for kind, name in names_of(layer.name).items():
@@ -74,7 +72,7 @@ def gradients(layer: Locked, found: Tensors, weights: Tensors) -> dict[str, torc
     return out
 
 
-def moves(layer: Locked, moving: Tensors, weights: Tensors) -> dict[str, torch.Tensor]:
+def moves(layer: Locked, moving: Tensors, weights: Tensors) -> dict[str, Tensor]:
     """Tangents of γ and β (M, O, 1, 1) for tangents of the lock's parameters; 0 by default."""
     out = {}
     for kind, name in names_of(layer.name).items():

@@ -6,27 +6,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
+from torch import Tensor
 
 from gradleak.attacks.optimization.engine.branch_layers import PLACES, Convolution, Normed, Pooled
 from gradleak.attacks.optimization.engine.chain_gradients import activate, derivative_of
 from gradleak.attacks.optimization.engine.double_backward import KINKED, second_of, times
 from gradleak.models.chain import ConvLayer, Layer
 
-Weights = Mapping[str, torch.Tensor]
+Weights = Mapping[str, Tensor]
 
 
 @dataclass
 class Passed:
     """Values that a branch keeps between passes; images are (K, M, C, H, W)."""
 
-    x: torch.Tensor  # input
+    x: Tensor  # input
     normed: Normed | None = None  # its normalised linear output
-    scaled: torch.Tensor | None = None  # v = γ δ, where the batch norm has curvature
-    left: torch.Tensor | None = None  # dℓ/du, u = W x
-    moved: torch.Tensor | None = None  # the tangent of u, where the batch norm has curvature
+    scaled: Tensor | None = None  # v = γ δ, where the batch norm has curvature
+    left: Tensor | None = None  # dℓ/du, u = W x
+    moved: Tensor | None = None  # the tangent of u, where the batch norm has curvature
     # In a locked branch: the tangent of û, and gradients (M, 2 O) in γ and β of the second pass.
-    turned: torch.Tensor | None = None
-    scaling: torch.Tensor | None = None
+    turned: Tensor | None = None
+    scaling: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Branch:
         """Name of the batch norm."""
         return f"{self.name}_norm"
 
-    def enter(self, x: torch.Tensor, weights: Weights) -> tuple[Passed, torch.Tensor]:
+    def enter(self, x: Tensor, weights: Weights) -> tuple[Passed, Tensor]:
         """First forward pass: return the branch's term of its layer's z, in new memory."""
         u = self.convolution.apply(x, weights[f"{self.name}.weight"])
         if self.bias:
@@ -65,8 +66,8 @@ class Branch:
         return Passed(x, normed), torch.addcmul(shift, normed.values, scale)
 
     def leave(
-        self, passed: Passed, delta: torch.Tensor, weights: Weights, out: dict[str, torch.Tensor]
-    ) -> torch.Tensor:
+        self, passed: Passed, delta: Tensor, weights: Weights, out: dict[str, Tensor]
+    ) -> Tensor:
         """First backward pass: return dℓ/du from δ and put gradients (M, ...) into `out`."""
         left = delta
         if passed.normed is not None:
@@ -82,13 +83,8 @@ class Branch:
             out[f"{self.name}.bias"] = left.sum(PLACES)
         return left
 
-    def move(
-        self, passed: Passed, x: torch.Tensor | None, weights: Weights, moves: Weights
-    ) -> torch.Tensor:
-        """Return the output tangent of `enter` for tangents `moves` of weights and `x` of input.
-
-        In new memory. `x` is None for the images themselves, which do not move.
-        """
+    def move(self, passed: Passed, x: Tensor | None, weights: Weights, moves: Weights) -> Tensor:
+        """Output tangent of `enter`, in new memory; `x` is None for images, which do not move."""
         u = self.convolution.apply(passed.x, moves[f"{self.name}.weight"])
         if x is not None:
             u = u.add_(self.convolution.apply(x, weights[f"{self.name}.weight"]))
@@ -106,17 +102,9 @@ class Branch:
         return found.add_(moves[f"{self.norm}.bias"])
 
     def go_back(
-        self,
-        passed: Passed,
-        known: torch.Tensor,
-        delta: torch.Tensor,
-        weights: Weights,
-        moves: Weights,
-    ) -> torch.Tensor:
-        """Second backward pass: return the gradient in the input, from those in z of both passes.
-
-        `known` and `delta` are the gradients in z of the first pass and of this one.
-        """
+        self, passed: Passed, known: Tensor, delta: Tensor, weights: Weights, moves: Weights
+    ) -> Tensor:
+        """Second backward pass: gradient in the input, from those in z of both passes."""
         u = delta
         if passed.normed is not None:
             if passed.turned is not None:
@@ -152,17 +140,17 @@ def branches_of(layer: ConvLayer, *, training: bool) -> list[Branch]:
 class Step:
     """Values that a layer keeps: (K, M, O, H, W) in a convolution, else (M, K, n)."""
 
-    output: torch.Tensor  # a(z)
-    derivative: torch.Tensor | None  # a'(z), None for 1
+    output: Tensor  # a(z)
+    derivative: Tensor | None  # a'(z), None for 1
     branches: list[Passed] = field(default_factory=list)  # of a convolution
     pooled: Pooled | None = None  # after a convolution
-    x: torch.Tensor | None = None  # input of a fully connected layer
-    back: torch.Tensor | None = None  # dℓ/da(z)
-    delta: torch.Tensor | None = None  # dℓ/dz
-    tangent: torch.Tensor | None = None  # ż
+    x: Tensor | None = None  # input of a fully connected layer
+    back: Tensor | None = None  # dℓ/da(z)
+    delta: Tensor | None = None  # dℓ/dz
+    tangent: Tensor | None = None  # ż
 
     @staticmethod
-    def of(layer: Layer, z: torch.Tensor) -> Step:
+    def of(layer: Layer, z: Tensor) -> Step:
         """Apply a layer's activation; may overwrite `z`."""
         if layer.activation.name == "relu":
             value = z = z.relu_()
@@ -170,7 +158,7 @@ class Step:
             value = activate(layer.activation, z)
         return Step(value, derivative_of(layer.activation, z, value))
 
-    def bent(self, layer: Layer, back: torch.Tensor) -> torch.Tensor:
+    def bent(self, layer: Layer, back: Tensor) -> Tensor:
         """Second backward pass through the activation: a'(z) ∘ back plus the term in a''(z)."""
         delta = times(self.derivative, back)
         if layer.activation.name in KINKED:
@@ -184,11 +172,11 @@ class Step:
 class Waiting:
     """Gradients in the layers' inputs, summed until the backward pass reaches each."""
 
-    def __init__(self, last: int, gradient: torch.Tensor) -> None:
+    def __init__(self, last: int, gradient: Tensor) -> None:
         self._found = {last: gradient}
         self._shared = {last}
 
-    def add(self, number: int, gradient: torch.Tensor, *, shared: bool = False) -> None:
+    def add(self, number: int, gradient: Tensor, *, shared: bool = False) -> None:
         """Add to entry `number`; a `shared` gradient is not overwritten."""
         if number not in self._found:
             self._found[number] = gradient
@@ -200,6 +188,6 @@ class Waiting:
             self._found[number] = self._found[number] + gradient
             self._shared.discard(number)
 
-    def pop(self, number: int) -> torch.Tensor:
+    def pop(self, number: int) -> Tensor:
         """Remove an entry and return its sum."""
         return self._found.pop(number)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from gradleak.attacks.optimization.engine.device_mixin import Arrays, Placed
@@ -37,13 +38,10 @@ CACHE = 8 * 2**20
 
 def stack(members: Sequence[Arrays]) -> dict[str, np.ndarray]:
     """Stack arrays as ``{parameter: array (M, ...)}``, or the one array that all members share."""
-    first = members[0]
+    first, others = members[0], [member for member in members if member is not members[0]]
     return {
         name: value
-        if all(
-            other is first or np.array_equal(other[name], value, equal_nan=True)
-            for other in members[1:]
-        )
+        if all(np.array_equal(other[name], value, equal_nan=True) for other in others)
         else np.stack([member[name] for member in members])
         for name, value in first.items()
     }
@@ -73,11 +71,11 @@ class Walk:
     """Values of a forward and backward pass through a chain; lists have one entry per layer."""
 
     # Input of the linear part, (M, n, q); in a convolution windows, q = K·P.
-    inputs: list[torch.Tensor]
-    outputs: list[torch.Tensor]  # a(z), (M, K, O, Ph, Pw) or (M, K, m)
-    derivatives: list[torch.Tensor | None]  # a'(z), None where it is 1
-    back: list[torch.Tensor]  # dℓ/da(z), shaped as `outputs`
-    left: list[torch.Tensor]  # δ = dℓ/dz, (M, O, q)
+    inputs: list[Tensor]
+    outputs: list[Tensor]  # a(z), (M, K, O, Ph, Pw) or (M, K, m)
+    derivatives: list[Tensor | None]  # a'(z), None where it is 1
+    back: list[Tensor]  # dℓ/da(z), shaped as `outputs`
+    left: list[Tensor]  # δ = dℓ/dz, (M, O, q)
 
 
 class ChainGradients(Placed):
@@ -92,7 +90,7 @@ class ChainGradients(Placed):
     def __init__(
         self,
         chain: Chain,
-        weights: Mapping[str, np.ndarray | torch.Tensor],
+        weights: Mapping[str, np.ndarray | Tensor],
         loss: str,
         *,
         device: torch.device | str = "cpu",
@@ -104,7 +102,7 @@ class ChainGradients(Placed):
         self.device, self.dtype = torch.device(device), dtype
         self.names: tuple[str, ...] = ()
         self.shapes: dict[str, tuple[int, ...]] = {}
-        self._weights: dict[str, torch.Tensor] = {}
+        self._weights: dict[str, Tensor] = {}
         for layer in chain.layers:
             for name, shape in _parameters(layer):
                 self.names += (name,)
@@ -114,34 +112,19 @@ class ChainGradients(Placed):
                 # (M or 1, outputs, ...): each filter is a row.
                 self._weights[name] = value.reshape(value.shape[0] if own else 1, shape[0], -1)
 
-    def select(self, index: torch.Tensor | slice) -> ChainGradients:
+    def select(self, index: Tensor | slice) -> ChainGradients:
         """Select members `index`; a slice copies nothing."""
-        out = object.__new__(ChainGradients)
-        out.__dict__.update(self.__dict__)
-        out._weights = {
-            name: value if value.shape[0] == 1 else value[index]
-            for name, value in self._weights.items()
-        }
-        return out
+        weights = self._weights.items()
+        return self._with({k: v if v.shape[0] == 1 else v[index] for k, v in weights})
 
-    def __call__(
-        self, images: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
-    ) -> list[torch.Tensor]:
+    def __call__(self, images: Tensor, labels: Tensor, scale: Tensor | None = None) -> list[Tensor]:
         """Return gradients (M, ...) of every parameter in the order of `names`, mean over K.
 
-        Differentiable in `images` and in dummy logits, also by `torch.func`.
-
-        Parameters
-        ----------
-        images
-            (M, K, C, H, W).
-        labels
-            Integers (M, K): classes, or −1 and 1 for a margin loss. Or dummy logits v
-            (M, K, outputs): the label is then softmax(v), or for a margin loss 1 with probability
-            sigmoid(v) and −1 otherwise, and the loss is the expected one.
-        scale
-            (M,) multiplies each member's loss: the squared gradients of saturated networks
-            underflow float32.
+        Differentiable in `images` (M, K, C, H, W) and in dummy logits, also by `torch.func`.
+        `labels` are integers (M, K): classes, or −1 and 1 for a margin loss. Or dummy logits v
+        (M, K, outputs): the label is then softmax(v), or for a margin loss 1 with probability
+        sigmoid(v) and −1 otherwise, and the loss is the expected one. `scale` (M,) multiplies each
+        member's loss: the squared gradients of saturated networks underflow float32.
         """
         factors = self.factors(images, labels, scale)
         members = images.shape[0]
@@ -153,51 +136,15 @@ class ChainGradients(Placed):
             out.append(value.reshape(members, *self.shapes[name]))
         return out
 
-    def residuals(
-        self,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        targets: Sequence[torch.Tensor],
-        scale: torch.Tensor | None = None,
-    ) -> list[torch.Tensor]:
-        """Return ``self(images, labels, scale) - targets``, in one pass less."""
-        factors = self.factors(images, labels, scale)
-        out = []
-        for name, target in zip(self.names, targets, strict=True):
-            layer, kind = name.split(".")
-            left, right = factors[layer]
-            if kind == "bias":
-                out.append(left.sum(2) - target)
-                continue
-            rows = target.flatten(2)
-            out.append(torch.baddbmm(rows, left, right.mT, beta=-1).view_as(target))
-        return out
-
-    def matching(
-        self,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        targets: Sequence[torch.Tensor],
-        scale: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Return Σ_l ||∂ℓ/∂W_l − target_l||² of each member (M,) (DLG; R-GAP eq. 1)."""
-        found = self.residuals(images, labels, targets, scale)
-        return torch.stack([value.flatten(1).square().sum(1) for value in found]).sum(0)
-
     def factors(
-        self, images: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
-    ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
-        """Return ``{layer: (δ (M, O, q), inputs (M, n, q))}`` with ∂ℓ/∂W = δ inputsᵀ.
-
-        q counts images and, in a convolution, positions; n is the number of a filter's weights.
-        """
+        self, images: Tensor, labels: Tensor, scale: Tensor | None = None
+    ) -> dict[str, tuple[Tensor, Tensor]]:
+        """Return ``{layer: (δ (M, O, q), inputs (M, n, q))}``, see `Walk`: ∂ℓ/∂W = δ inputsᵀ."""
         found = self.walk(images, labels, scale)
         names = [layer.name for layer in self.chain.layers]
         return dict(zip(names, zip(found.left, found.inputs, strict=True), strict=True))
 
-    def walk(
-        self, images: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
-    ) -> Walk:
+    def walk(self, images: Tensor, labels: Tensor, scale: Tensor | None = None) -> Walk:
         """Run a forward and a backward pass; see `__call__` for the arguments."""
         inputs, linear, outputs = self._forward(images)
         layers = self.chain.layers
@@ -206,9 +153,9 @@ class ChainGradients(Placed):
             for layer, z, value in zip(layers, linear, outputs, strict=True)
         ]
         gradient = self.output_gradient(outputs[-1], labels, scale)
-        entered: list[torch.Tensor] = []
-        left: list[torch.Tensor] = []
-        waiting: dict[int, torch.Tensor] = {}
+        entered: list[Tensor] = []
+        left: list[Tensor] = []
+        waiting: dict[int, Tensor] = {}
         for number in reversed(range(len(layers))):
             layer, derivative = layers[number], derivatives[number]
             if number in waiting:
@@ -226,9 +173,7 @@ class ChainGradients(Placed):
                 gradient = self._transposed(number, left[-1], images.shape[1])
         return Walk(inputs, outputs, derivatives, entered[::-1], left[::-1])
 
-    def _forward(
-        self, images: torch.Tensor
-    ) -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    def _forward(self, images: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
         """Inputs (M, n, q), linear outputs and outputs of all layers."""
         x = images
         entering, inputs, linear, outputs = [], [], [], []
@@ -247,7 +192,7 @@ class ChainGradients(Placed):
                 inputs.append(columns)
             else:
                 x = x.flatten(2)
-                z = x @ (weight[0].T if weight.shape[0] == 1 else weight.mT)
+                z = rows_times(x, weight.mT)
                 if bias is not None:
                     z = z + bias.mT
                 inputs.append(x.mT)
@@ -258,20 +203,19 @@ class ChainGradients(Placed):
                 x = pooled(x, layer.pool)
         return inputs, linear, outputs
 
-    def weight(self, layer: Layer) -> torch.Tensor:
+    def weight(self, layer: Layer) -> Tensor:
         """Weights (M or 1, O, n) of a layer, a filter in each row."""
         return self._weights[f"{layer.name}.weight"]
 
-    def _transposed(self, number: int, delta: torch.Tensor, batch: int) -> torch.Tensor:
+    def _transposed(self, number: int, delta: Tensor, batch: int) -> Tensor:
         """Return Wᵀ δ: the gradient with respect to a layer's input, in that shape."""
         layer = self.chain.layers[number]
         weight = self.weight(layer)
         if isinstance(layer, ConvLayer):
             return fold(weight.mT @ delta, layer, batch)
-        found = delta.mT @ (weight[0] if weight.shape[0] == 1 else weight)
-        return self.entering(number, found)
+        return self.entering(number, rows_times(delta.mT, weight))
 
-    def entering(self, number: int, values: torch.Tensor) -> torch.Tensor:
+    def entering(self, number: int, values: Tensor) -> Tensor:
         """Reshape the input (M, K, n) of fully connected layer `number` to the output before it."""
         previous = self.chain.layers[number - 1] if number else None
         if isinstance(previous, ConvLayer):
@@ -279,26 +223,27 @@ class ChainGradients(Placed):
         return values if number else values.unflatten(2, self.chain.input)
 
     def output_gradient(
-        self, output: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
-    ) -> torch.Tensor:
+        self, output: Tensor, labels: Tensor, scale: Tensor | None = None
+    ) -> Tensor:
         """Return dℓ/d(output) (M, K, m), divided by K for the batch mean, times `scale`."""
         return output_gradient(self.loss, output, labels, scale)
 
 
 def _parameters(layer: Layer) -> list[tuple[str, tuple[int, ...]]]:
-    """Names and shapes of a layer's parameters."""
     shape: tuple[int, ...]
     if isinstance(layer, ConvLayer):
         shape = (layer.shape.filters, layer.shape.channels, *layer.shape.kernel)
     else:
         shape = (layer.outputs, layer.inputs)
-    out: list[tuple[str, tuple[int, ...]]] = [(f"{layer.name}.weight", shape)]
-    if layer.bias:
-        out.append((f"{layer.name}.bias", shape[:1]))
-    return out
+    return [(f"{layer.name}.weight", shape), (f"{layer.name}.bias", shape[:1])][: 1 + layer.bias]
 
 
-def activate(activation: Activation, z: torch.Tensor) -> torch.Tensor:
+def rows_times(rows: Tensor, weight: Tensor) -> Tensor:
+    """Multiply rows (M, K, a) by weights (M or 1, a, b); shared weights in one product."""
+    return rows @ (weight[0] if weight.shape[0] == 1 else weight)
+
+
+def activate(activation: Activation, z: Tensor) -> Tensor:
     """Return a(z), as `Activation.forward` in PyTorch."""
     if activation.name == "leaky_relu":
         return functional.leaky_relu(z, activation.slope)
@@ -308,9 +253,7 @@ def activate(activation: Activation, z: torch.Tensor) -> torch.Tensor:
     return functions[activation.name](z)
 
 
-def derivative_of(
-    activation: Activation, z: torch.Tensor, value: torch.Tensor
-) -> torch.Tensor | None:
+def derivative_of(activation: Activation, z: Tensor, value: Tensor) -> Tensor | None:
     """Return a'(z), as `Activation.derivative`, in PyTorch, with `value` = a(z); None for 1."""
     if activation.name == "identity":
         return None

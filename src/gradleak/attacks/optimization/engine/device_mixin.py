@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
+from typing import Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -16,11 +19,18 @@ class Placed:
     device: torch.device
     dtype: torch.dtype
     names: tuple[str, ...]
+    _weights: dict[str, Tensor]
 
-    def tensor(self, value: np.ndarray | torch.Tensor) -> torch.Tensor:
+    def _with(self, weights: dict[str, Tensor]) -> Self:
+        """Return the same network under other weights."""
+        out = copy(self)
+        out._weights = weights
+        return out
+
+    def tensor(self, value: np.ndarray | Tensor) -> Tensor:
         """Return `value` on this object's device and in its precision."""
         return torch.as_tensor(value).to(device=self.device, dtype=self.dtype)
 
-    def targets(self, members: Sequence[Arrays]) -> list[torch.Tensor]:
+    def targets(self, members: Sequence[Arrays]) -> list[Tensor]:
         """Stack shared gradients of M members in the order of this object's, (M, ...) each."""
         return [self.tensor(np.stack([member[name] for member in members])) for name in self.names]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor
 
 # Gradients (M, ...) of all parameters, which may be overwritten -> distances (M,), and a list r
 # and a factor (M,) whose product is the distances' derivative in the gradients.
-Distance = Callable[[list[torch.Tensor]], tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]]
+Found = tuple[Tensor, list[Tensor], Tensor]
+Distance = Callable[[list[Tensor]], Found]
 
 
 # Number of products held at once.
@@ -18,12 +20,10 @@ PART = 2**17
 class Squared:
     """Σ ||g − t||² of each member, over all parameters t (M, ...) (DLG; R-GAP eq. 1)."""
 
-    def __init__(self, targets: Sequence[torch.Tensor]) -> None:
+    def __init__(self, targets: Sequence[Tensor]) -> None:
         self._targets = targets
 
-    def __call__(
-        self, found: list[torch.Tensor]
-    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    def __call__(self, found: list[Tensor]) -> Found:
         """See `Distance`: r = g − t, with the factor 2."""
         residuals = [g.sub_(t) for g, t in zip(found, self._targets, strict=True)]
         norms = [torch.linalg.vector_norm(r.flatten(1), dim=1) for r in residuals]
@@ -32,25 +32,16 @@ class Squared:
 
 
 class Cosine:
-    """1 − <g, t> / |g| of each member, over all `compared` parameters (Geiping et al. 2020).
+    """1 − <g, t> / |g| over `compared` parameters, t (M, ...) of norm 1 (Geiping et al. 2020)."""
 
-    `targets` are t, (M, ...) of each parameter, of norm 1 over all of them.
-    """
+    def __init__(self, targets: Sequence[Tensor], compared: Sequence[bool]) -> None:
+        pairs = zip(targets, compared, strict=True)
+        self._targets = [target if used else None for target, used in pairs]
 
-    def __init__(self, targets: Sequence[torch.Tensor], compared: Sequence[bool]) -> None:
-        self._targets = [
-            target if used else None for target, used in zip(targets, compared, strict=True)
-        ]
-
-    def __call__(
-        self, found: list[torch.Tensor]
-    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    def __call__(self, found: list[Tensor]) -> Found:
         """See `Distance`: r = t − g <g, t> / |g|², with the factor −1/|g|."""
-        pairs = [
-            (g.flatten(1), t.flatten(1))
-            for g, t in zip(found, self._targets, strict=True)
-            if t is not None
-        ]
+        every = zip(found, self._targets, strict=True)
+        pairs = [(g.flatten(1), t.flatten(1)) for g, t in every if t is not None]
         inner = torch.stack([_dot(g, t) for g, t in pairs]).sum(0)
         norm = torch.linalg.vector_norm(
             torch.stack([torch.linalg.vector_norm(g, dim=1) for g, _ in pairs]), dim=0
@@ -74,9 +65,7 @@ class Regressed:
     and the weights `norm` and `transport` are (M,). `squared` holds |g − t|² (M,) of the last call.
     """
 
-    def __init__(
-        self, targets: Sequence[torch.Tensor], norm: torch.Tensor, transport: torch.Tensor
-    ) -> None:
+    def __init__(self, targets: Sequence[Tensor], norm: Tensor, transport: Tensor) -> None:
         self._plain = Squared(targets)
         self._norm, self._transport = norm, transport
         self._sorted = [target.flatten(1).sort(1).values for target in targets]
@@ -84,9 +73,7 @@ class Regressed:
             self._sorted = []
         self.squared = torch.full_like(norm, torch.nan)
 
-    def __call__(
-        self, found: list[torch.Tensor]
-    ) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    def __call__(self, found: list[Tensor]) -> Found:
         """See `Distance`; where g = t the norm's derivative is taken as 0."""
         moved = [_transported(g, t) for g, t in zip(found, self._sorted, strict=False)]
         self.squared, residuals, factor = self._plain(found)
@@ -100,7 +87,7 @@ class Regressed:
         return value, residuals, factor
 
 
-def _transported(found: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _transported(found: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Return W1 (M,) to sorted values (M, n), and n times its derivative (M, n)."""
     values, places = found.flatten(1).sort(1)
     offset = values - target
@@ -108,7 +95,7 @@ def _transported(found: torch.Tensor, target: torch.Tensor) -> tuple[torch.Tenso
     return offset.abs().mean(1), sign
 
 
-def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _dot(a: Tensor, b: Tensor) -> Tensor:
     """Inner products (M,) of rows (M, n)."""
     if a.device.type != "cpu":
         return torch.linalg.vecdot(a, b)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from gradleak.attacks.optimization.engine.jacobian import Linearised
 from gradleak.attacks.optimization.engine.preconditioner import Preconditioner, depth, normal_matrix
@@ -18,14 +19,14 @@ NO_DECREASE = "no decrease along the step"
 
 # Number of conjugate-gradient steps after which an old H is recomputed.
 STALE = 10
-# A step is halved down to this fraction of itself.
-LEAST_STEP = 2.0**-6
+# Most times that a step is halved.
+HALVINGS = 6
 # Factors of λ: after a full step that kept its promise, a shortened step, a rejected one.
 LOWER, RAISE, REFUSED = 0.5, 4.0, 16.0
 # Rejected steps in a row, and accepted ones that together lower the distance by at most CALM.
 REFUSALS, WINDOW, CALM = 3, 3, 0.5
 
-Vector = Callable[[torch.Tensor], torch.Tensor]
+Vector = Callable[[Tensor], Tensor]
 
 
 class Problem:
@@ -39,7 +40,7 @@ class Problem:
         self,
         member: Members,
         weights: Sequence[float] | None = None,
-        known: Mapping[str, torch.Tensor] | None = None,
+        known: Mapping[str, Tensor] | None = None,
         *,
         precondition: bool = True,
     ) -> None:
@@ -52,25 +53,25 @@ class Problem:
         one = member.starts.shape[1] == 1 and self.network.chain.is_sequential
         self.precondition = precondition and one
 
-    def linearise(self, x: torch.Tensor) -> Linearised:
+    def linearise(self, x: Tensor) -> Linearised:
         """Linearise the network around images x (1, K, C, H, W)."""
         return Linearised(self.network, x, self._labels, self._member.scale, self._known)
 
-    def residual(self, at: Linearised) -> list[torch.Tensor]:
+    def residual(self, at: Linearised) -> list[Tensor]:
         """Return the weighted r(x)."""
         return [
             w * (g - t) for w, g, t in zip(self.weights, at.gradients(), self._targets, strict=True)
         ]
 
-    def forward(self, at: Linearised, v: torch.Tensor) -> list[torch.Tensor]:
+    def forward(self, at: Linearised, v: Tensor) -> list[Tensor]:
         """Return the weighted J v."""
         return [w * g for w, g in zip(self.weights, at.forward(v), strict=True)]
 
-    def adjoint(self, at: Linearised, u: Sequence[torch.Tensor]) -> torch.Tensor:
+    def adjoint(self, at: Linearised, u: Sequence[Tensor]) -> Tensor:
         """Return Jᵀ u of the weighted residual."""
         return at.adjoint([w * g for w, g in zip(self.weights, u, strict=True)])
 
-    def distance(self, x: torch.Tensor) -> float:
+    def distance(self, x: Tensor) -> float:
         """Return ||r||² with nothing known and all weights 1: DLG's distance."""
         at = Linearised(self.network, x, self._labels, self._member.scale)
         return square([g - t for g, t in zip(at.gradients(), self._targets, strict=True)])
@@ -99,26 +100,24 @@ class Damped:
     ) -> None:
         self._problem, self._spread, self._c = problem, spread, damping
         self._inner, self._tolerance, self._target = inner, tolerance, target
-        self._matrix: torch.Tensor | None = None
+        self._matrix: Tensor | None = None
         self._last_inner = 0
         self.steps, self.passes = 0, 0
         self.trace: list[float] = []
         self.stop = ""
 
-    def minimise(self, x: torch.Tensor, steps: int) -> torch.Tensor:
+    def minimise(self, x: Tensor, steps: int) -> Tensor:
         """Return the lowest point found from images x (1, K, C, H, W) in at most `steps` steps."""
         with progress(steps, "steps", self.steps) as bar:
             return self._minimise(x, steps, bar)
 
-    def _minimise(self, x: torch.Tensor, steps: int, bar: Progress) -> torch.Tensor:
-        """Run `minimise`, step by step."""
+    def _minimise(self, x: Tensor, steps: int, bar: Progress) -> Tensor:
         problem = self._problem
         at = problem.linearise(x)
         residual = problem.residual(at)
-        value, refused = square(residual), 0
+        value, refused, reached = square(residual), 0, False
         self.passes += 1
         self.trace.append(value)
-        reached = False
         while True:
             if reached:
                 self.stop = TARGET
@@ -150,22 +149,20 @@ class Damped:
             self.trace.append(value)
 
     def _step(
-        self, at: Linearised, residual: Sequence[torch.Tensor], damping: float, *, fresh: bool
-    ) -> tuple[torch.Tensor, float]:
+        self, at: Linearised, residual: Sequence[Tensor], damping: float, *, fresh: bool
+    ) -> tuple[Tensor, float]:
         """Return step d of the damped linear problem, and the decrease of ||r||² it promises."""
         problem = self._problem
-        precondition: Vector = _same
+        precondition: Vector = lambda v: v  # noqa: E731
         if problem.precondition:
             chain = problem.network.chain
-            old = self._matrix is None or chain.is_kinked or self._last_inner > STALE
-            if old and (fresh or self._matrix is None):
-                layers = depth(chain)
-                self._matrix = normal_matrix(at, problem.weights, layers)
-            assert self._matrix is not None
+            old = chain.is_kinked or self._last_inner > STALE
+            if self._matrix is None or (old and fresh):
+                self._matrix = normal_matrix(at, problem.weights, depth(chain))
             precondition = Preconditioner(self._matrix, damping)
         shape = at.images.shape
 
-        def product(v: torch.Tensor) -> torch.Tensor:
+        def product(v: Tensor) -> Tensor:
             self.passes += 1
             moved = problem.forward(at, v.view(shape))
             return problem.adjoint(at, moved).flatten() + damping * v
@@ -180,24 +177,23 @@ class Damped:
         return direction, square(residual) - square(ahead)
 
     def _along(
-        self, x: torch.Tensor, direction: torch.Tensor, value: float
-    ) -> tuple[float, torch.Tensor, Linearised, list[torch.Tensor]] | None:
+        self, x: Tensor, direction: Tensor, value: float
+    ) -> tuple[float, Tensor, Linearised, list[Tensor]] | None:
         """Try 1, 1/2, 1/4 ... of the step until ||r||² falls; None if it never does."""
-        share = 1.0
-        while share >= LEAST_STEP:
+        for halvings in range(HALVINGS + 1):
+            share = 0.5**halvings
             trial = x + share * direction
             at = self._problem.linearise(trial)
             residual = self._problem.residual(at)
             self.passes += 1
             if square(residual) < value:
                 return share, trial, at, residual
-            share *= 0.5
         return None
 
 
 def conjugate_gradients(
-    product: Vector, precondition: Vector, right: torch.Tensor, most: int, tolerance: float
-) -> tuple[torch.Tensor, int]:
+    product: Vector, precondition: Vector, right: Tensor, most: int, tolerance: float
+) -> tuple[Tensor, int]:
     """Solve A x = `right` (n,) to `tolerance` in the preconditioner's norm; return x and steps."""
     x, residual = torch.zeros_like(right), right
     z = precondition(residual)
@@ -218,10 +214,6 @@ def conjugate_gradients(
     return x, most
 
 
-def square(parts: Sequence[torch.Tensor]) -> float:
+def square(parts: Sequence[Tensor]) -> float:
     """Sum of the squares of all entries."""
     return float(sum(float(part.square().sum()) for part in parts))
-
-
-def _same(v: torch.Tensor) -> torch.Tensor:
-    return v

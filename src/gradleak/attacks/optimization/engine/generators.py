@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 # Side of the first image, input channels of the last block.
@@ -62,14 +63,10 @@ def draw(layout: Layout, batch: int, seed: Sequence[int]) -> dict[str, np.ndarra
     """Draw latents (K, L) and initial weights of one generator, by PyTorch's defaults.
 
     Latents are N(0, 1). Weights and biases are uniform in ±1/sqrt(fan_in), where `torch` takes the
-    outputs of the transposed convolution's filters as fan-in; scales are 1, shifts 0.
-
-    Returns
-    -------
-    dict
-        ``latents`` (K, L), ``first.weight`` (L, c, 4, 4), ``first.bias`` (c,), ``label.weight``
-        (classes, L), ``label.bias`` (classes,), and of each block, from 1, ``block1.weight``
-        (O, C, 3, 3), ``block1.scale`` and ``block1.shift`` (O,).
+    outputs of the transposed convolution's filters as fan-in; scales are 1, shifts 0. Names and
+    shapes: ``latents`` (K, L), ``first.weight`` (L, c, 4, 4), ``first.bias`` (c,), ``label.weight``
+    (classes, L), ``label.bias`` (classes,), and of each block, from 1, ``block1.weight``
+    (O, C, 3, 3), ``block1.scale`` and ``block1.shift`` (O,).
     """
     generator = np.random.default_rng(seed)
 
@@ -112,10 +109,7 @@ class Generators:
         self._layout = layout
         # The first layers of large images are larger than all kept values: none waits for others.
         members = [
-            {
-                name: torch.from_numpy(_arranged(name, one)).to(device=device, dtype=dtype)
-                for name in one
-            }
+            {name: torch.from_numpy(_arranged(name, one)).to(device, dtype) for name in one}
             for one in drawn
         ]
         self._parameters = {
@@ -126,7 +120,7 @@ class Generators:
         self._latents = torch.stack([member["latents"] for member in members])
         self._states: dict[str, State] = {}
 
-    def __call__(self) -> tuple[torch.Tensor, torch.Tensor]:
+    def __call__(self) -> tuple[Tensor, Tensor]:
         """Return images (M, K, C, H, W) in 0..1 and logits (M, K, classes), with a graph."""
         given = self._parameters
         x = self._linear("first").unflatten(2, (-1, FIRST, FIRST)).transpose(1, 2)
@@ -142,7 +136,7 @@ class Generators:
         logits = self._linear("label") + given["label.bias"].unsqueeze(1)
         return torch.sigmoid(x).transpose(1, 2), logits
 
-    def _linear(self, name: str) -> torch.Tensor:
+    def _linear(self, name: str) -> Tensor:
         """Output of a first layer without its bias (M, K, n)."""
         weight = self._parameters[f"{name}.weight"]
         return weight if self._is_folded else self._latents @ weight
@@ -160,11 +154,11 @@ class Generators:
             if name not in self._states:
                 self._states[name] = State.of(value)
             folded = self._is_folded and name in ("first.weight", "label.weight")
-            state = self._states[name]
+            given = (value, value.grad, self._states[name], rate, momentum)
             if folded:
-                _folded_step(value, value.grad, state, rate, momentum, self._latents)
+                _folded_step(*given, self._latents)
             else:
-                rmsprop_step(value, value.grad, state, rate, momentum)
+                rmsprop_step(*given)
             value.grad = None
 
 
@@ -185,7 +179,7 @@ def _arranged(name: str, drawn: Mapping[str, np.ndarray]) -> np.ndarray:
     return latents @ matrix if len(latents) == 1 else matrix
 
 
-def _upsampled(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+def _upsampled(x: Tensor, weight: Tensor) -> Tensor:
     """3x3 convolution, padded by 1, of images (M, C, K, h, w) upsampled to twice their side.
 
     Each of the nine taps (M, 9·O, C) is applied to the small image, and the results are summed
@@ -207,7 +201,7 @@ class _Spread(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(_: Any, z: torch.Tensor) -> torch.Tensor:
+    def forward(_: Any, z: Tensor) -> Tensor:
         """Compute the sum, rows first."""
         rows = z.new_empty(*z.shape[:1], *z.shape[2:5], 2, z.shape[5])
         above, middle, below = z.unbind(1)
@@ -225,7 +219,7 @@ class _Spread(torch.autograd.Function):
         return out.flatten(3)
 
     @staticmethod
-    def backward(_: Any, gradient: torch.Tensor) -> torch.Tensor:
+    def backward(_: Any, gradient: Tensor) -> Tensor:
         """Adjoint: each tap (M, 3, 3, O, h, w) receives the gradient of its output."""
         members, filters, height, width = gradient.shape
         even, odd = gradient.unflatten(3, (-1, 2)).unbind(4)
@@ -247,22 +241,17 @@ class _Spread(torch.autograd.Function):
 class State:
     """Mean square of a parameter's gradients, and its momentum, shaped as the parameter."""
 
-    square: torch.Tensor
-    moving: torch.Tensor
+    square: Tensor
+    moving: Tensor
 
     @staticmethod
-    def of(value: torch.Tensor) -> State:
+    def of(value: Tensor) -> State:
         """Zeros like `value`."""
         return State(torch.zeros_like(value), torch.zeros_like(value))
 
 
-def rmsprop_step(
-    x: torch.Tensor, slope: torch.Tensor, state: State, rate: float, momentum: float
-) -> None:
-    """Take one step in place, as torch.optim.RMSprop with its defaults.
-
-    Importing that class imports torch.compile, which takes 2.5 s of every job.
-    """
+def rmsprop_step(x: Tensor, slope: Tensor, state: State, rate: float, momentum: float) -> None:
+    """Take one step in place, as torch.optim.RMSprop, whose import takes 2.5 s of every job."""
     flat = [value.view(-1) for value in (x, slope.contiguous(), state.square, state.moving)]
     size = PART if x.device.type == "cpu" else len(flat[0])
     for first in range(0, len(flat[0]), size):
@@ -273,12 +262,7 @@ def rmsprop_step(
 
 
 def _folded_step(
-    x: torch.Tensor,
-    slope: torch.Tensor,
-    state: State,
-    rate: float,
-    momentum: float,
-    latents: torch.Tensor,
+    x: Tensor, slope: Tensor, state: State, rate: float, momentum: float, latents: Tensor
 ) -> None:
     """Apply `rmsprop_step` of W to y = W z (M, 1, n), z of `latents` (M, 1, L)."""
     reach = latents.abs().sum(2, keepdim=True)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from gradleak.models.chain import POOL, ConvLayer
 from gradleak.operators.shape import ConvShape
 
 
-def unfold(images: torch.Tensor, layer: ConvLayer) -> torch.Tensor:
+def unfold(images: Tensor, layer: ConvLayer) -> Tensor:
     """Unfold images (M, K, C, H, W) to windows (M, C·k², K·P)."""
     shape = layer.shape
     flat = images.flatten(0, 1)
@@ -26,11 +27,10 @@ def unfold(images: torch.Tensor, layer: ConvLayer) -> torch.Tensor:
 
 
 def _padded(shape: ConvShape) -> tuple[int, int]:
-    """(H, W) of an image with its padding."""
     return shape.size[0] + 2 * shape.padding[0], shape.size[1] + 2 * shape.padding[1]
 
 
-def _copied(images: torch.Tensor, shape: ConvShape) -> torch.Tensor:
+def _copied(images: Tensor, shape: ConvShape) -> Tensor:
     """Unfold as PyTorch in half its time, but slow to differentiate."""
     (down, across), (rise, run) = shape.padding, shape.stride
     padded = functional.pad(images, (across, across, down, down)).contiguous()
@@ -41,7 +41,7 @@ def _copied(images: torch.Tensor, shape: ConvShape) -> torch.Tensor:
     return view.reshape(batch, -1, shape.positions)
 
 
-def fold(columns: torch.Tensor, layer: ConvLayer, batch: int) -> torch.Tensor:
+def fold(columns: Tensor, layer: ConvLayer, batch: int) -> Tensor:
     """Fold windows (M, C·k², K·P) to images (M, K, C, H, W), summing overlaps."""
     shape = layer.shape
     split = columns.unflatten(2, (batch, -1)).transpose(1, 2).flatten(0, 1)
@@ -55,7 +55,7 @@ def fold(columns: torch.Tensor, layer: ConvLayer, batch: int) -> torch.Tensor:
     return images.unflatten(0, (-1, batch))
 
 
-def _gathered(padded: torch.Tensor, dim: int, margin: int) -> torch.Tensor:
+def _gathered(padded: Tensor, dim: int, margin: int) -> Tensor:
     """Adjoint of replicated padding along `dim`: margins are added to the edges."""
     if not margin:
         return padded
@@ -68,13 +68,13 @@ def _gathered(padded: torch.Tensor, dim: int, margin: int) -> torch.Tensor:
     return torch.cat([first, inner, last], dim)
 
 
-def _blocks(images: torch.Tensor) -> torch.Tensor:
+def _blocks(images: Tensor) -> Tensor:
     """Reshape images (..., H, W) to blocks (..., H/2, W/2, 4)."""
     split = images.unflatten(-1, (-1, POOL)).unflatten(-3, (-1, POOL))
     return split.transpose(-3, -2).flatten(-2)
 
 
-def pooled(images: torch.Tensor, pool: str) -> torch.Tensor:
+def pooled(images: Tensor, pool: str) -> Tensor:
     """Pool images (M, K, O, H, W): ``none``, ``max`` or ``average``."""
     if pool == "none":
         return images
@@ -82,7 +82,7 @@ def pooled(images: torch.Tensor, pool: str) -> torch.Tensor:
     return blocks.amax(-1) if pool == "max" else blocks.mean(-1)
 
 
-def pooled_at(tangent: torch.Tensor, images: torch.Tensor, pool: str) -> torch.Tensor:
+def pooled_at(tangent: Tensor, images: Tensor, pool: str) -> Tensor:
     """Derivative of `pooled` at `images` in the direction `tangent`, both (M, K, O, H, W)."""
     if pool != "max":
         return pooled(tangent, pool)
@@ -90,7 +90,7 @@ def pooled_at(tangent: torch.Tensor, images: torch.Tensor, pool: str) -> torch.T
     return _blocks(tangent).gather(-1, largest).squeeze(-1)
 
 
-def unpooled(gradient: torch.Tensor, images: torch.Tensor, pool: str) -> torch.Tensor:
+def unpooled(gradient: Tensor, images: Tensor, pool: str) -> Tensor:
     """Adjoint of `pooled` at `images` (M, K, O, H, W)."""
     if pool == "none":
         return gradient
@@ -103,12 +103,12 @@ def unpooled(gradient: torch.Tensor, images: torch.Tensor, pool: str) -> torch.T
     return spread.transpose(-3, -2).flatten(-2).flatten(-3, -2)
 
 
-def to_columns(images: torch.Tensor) -> torch.Tensor:
+def to_columns(images: Tensor) -> Tensor:
     """Reshape (M, K, O, Ph, Pw) to (M, O, K·P)."""
     return images.flatten(3).transpose(1, 2).flatten(2)
 
 
-def to_images(columns: torch.Tensor, layer: ConvLayer, batch: int) -> torch.Tensor:
+def to_images(columns: Tensor, layer: ConvLayer, batch: int) -> Tensor:
     """Reshape an output of `layer`, (M, O, K·P), to (M, K, O, Ph, Pw)."""
     split = columns.unflatten(2, (batch, layer.shape.positions)).transpose(1, 2)
     return split.unflatten(3, layer.shape.output)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
+from gradleak.attacks.optimization.engine.double_backward import KINKED, second_of, times
 from gradleak.attacks.optimization.engine.im2col import fold, to_columns, to_images, unfold
-from gradleak.models.activations import Activation
 from gradleak.models.chain import ConvLayer
-
-# Activations whose a''(z) is 0 wherever it exists.
-STRAIGHT = ("relu", "leaky_relu", "identity")
 
 
 class Linearised:
@@ -20,28 +18,22 @@ class Linearised:
 
     Layer l gives g_l = δ_l x_lᵀ, so J v = δ̇_l x_lᵀ + δ_l ẋ_lᵀ with tangents ẋ of the forward pass
     and δ̇ of the backward pass; Jᵀ u runs both passes in reverse. At kinks J is that of the linear
-    piece around x.
+    piece around x. `images`, `labels` and `scale` are as of `ChainGradients.__call__`, with known
+    labels.
 
-    Parameters
-    ----------
-    network
-        The members' gradients.
-    images, labels, scale
-        As of `ChainGradients.__call__`, with known labels.
-    known
-        ``{layer: δ (M, O, q)}`` for convolutions whose δ is known (scaled as the loss is): it is
-        treated as constant, and so is the gradient it passes to the layers before. Only for chains
-        without skips and without an open convolution behind a known one.
+    `known` is ``{layer: δ (M, O, q)}`` for convolutions whose δ is known (scaled as the loss is):
+    it is treated as constant, and so is the gradient it passes to the layers before. Only for
+    chains without skips and without an open convolution behind a known one.
     """
 
     @torch.no_grad()
     def __init__(
         self,
         network: ChainGradients,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        scale: torch.Tensor,
-        known: Mapping[str, torch.Tensor] | None = None,
+        images: Tensor,
+        labels: Tensor,
+        scale: Tensor,
+        known: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.network, self.images, self.labels, self.scale = network, images, labels, scale
         self._layers = network.chain.layers
@@ -57,11 +49,11 @@ class Linearised:
                 self.left[number] = known[layer.name]
             elif not all(self.open[number:]):
                 self._back[number] = self._pulled(number + 1, self.left[number + 1])
-                delta = _product(self.derivatives[number], self._back[number])
+                delta = times(self.derivatives[number], self._back[number])
                 self.left[number] = to_columns(delta)
 
     @torch.no_grad()
-    def gradients(self) -> list[torch.Tensor]:
+    def gradients(self) -> list[Tensor]:
         """Return gradients (M, O, n) of weights and (M, O) of biases, in parameter order."""
         return self._by_name(
             [left @ right.mT for left, right in zip(self.left, self.inputs, strict=True)],
@@ -69,7 +61,7 @@ class Linearised:
         )
 
     @torch.no_grad()
-    def forward(self, direction: torch.Tensor) -> list[torch.Tensor]:
+    def forward(self, direction: Tensor) -> list[Tensor]:
         """Return J v (as `gradients`) for v of the images' shape."""
         batch = direction.shape[1]
         moved, entering = direction, []
@@ -87,7 +79,7 @@ class Linearised:
                 columns.append(rows.mT)
                 z = rows @ weight.mT
             tangents.append(z)
-            moved = _product(self.derivatives[number], z)
+            moved = times(self.derivatives[number], z)
         deltas = self._turned(tangents, self._curved(moved))
         weights, biases = [], []
         for left, right, inputs, delta in zip(self.left, columns, self.inputs, deltas, strict=True):
@@ -96,13 +88,11 @@ class Linearised:
             biases.append(torch.zeros_like(left[:, :, 0]) if delta is None else delta.sum(2))
         return self._by_name(weights, biases)
 
-    def _turned(
-        self, tangents: Sequence[torch.Tensor], back: torch.Tensor
-    ) -> list[torch.Tensor | None]:
+    def _turned(self, tangents: Sequence[Tensor], back: Tensor) -> list[Tensor | None]:
         """Return δ̇ (M, O, q) of each layer, None for 0, from ż and the output's tangent."""
-        out: list[torch.Tensor | None] = []
-        waiting: dict[int, torch.Tensor] = {}
-        turned: torch.Tensor | None = back
+        out: list[Tensor | None] = []
+        waiting: dict[int, Tensor] = {}
+        turned: Tensor | None = back
         for number in reversed(range(len(self._layers))):
             layer = self._layers[number]
             if number in waiting:
@@ -122,34 +112,23 @@ class Linearised:
                 turned = self._pulled(number, columns)
         return out[::-1]
 
-    def _local(
-        self, number: int, tangent: torch.Tensor, back: torch.Tensor | None
-    ) -> torch.Tensor | None:
+    def _local(self, number: int, tangent: Tensor, back: Tensor | None) -> Tensor | None:
         """Return a'(z) ∘ `back` + a''(z) ∘ `tangent` ∘ dℓ/da(z), None for 0."""
-        straight = None if back is None else _product(self.derivatives[number], back)
+        straight = None if back is None else times(self.derivatives[number], back)
         activation = self._layers[number].activation
-        if activation.name in STRAIGHT or not self.open[number]:
+        if activation.name in KINKED or not self.open[number]:
             return straight
-        derivative = self.derivatives[number]
-        assert derivative is not None
-        bent = self._second(activation, number) * tangent * self._back[number]
+        second = second_of(activation, self._outputs[number], self.derivatives[number])
+        bent = second * tangent * self._back[number]
         return bent if straight is None else straight + bent
 
-    def _second(self, activation: Activation, number: int) -> torch.Tensor:
-        """Return a''(z) of Tanh or Sigmoid."""
-        value = self._outputs[number]
-        derivative = self.derivatives[number]
-        assert derivative is not None
-        factor = -2.0 * value if activation.name == "tanh" else 1.0 - 2.0 * value
-        return factor * derivative
-
     @torch.no_grad()
-    def adjoint(self, duals: Sequence[torch.Tensor]) -> torch.Tensor:
+    def adjoint(self, duals: Sequence[Tensor]) -> Tensor:
         """Return Jᵀ u of the images' shape for u shaped as `gradients`."""
         by_name = dict(zip(self.network.names, duals, strict=True))
         batch = self.images.shape[1]
-        raised: list[torch.Tensor | None] = []  # factor of each δ̇
-        passed: list[torch.Tensor | None] = []  # factor of each tangent of dℓ/da(z)
+        raised: list[Tensor | None] = []  # factor of each δ̇
+        passed: list[Tensor | None] = []  # factor of each tangent of dℓ/da(z)
         for number, layer in enumerate(self._layers):
             if not self.open[number]:
                 raised.append(None)
@@ -172,26 +151,24 @@ class Linearised:
             else:
                 z = z.mT if before is None else z.mT + before.flatten(2) @ weight.mT
             raised.append(z)
-            passed.append(_product(self.derivatives[number], z))
+            passed.append(times(self.derivatives[number], z))
         assert passed[-1] is not None
         return self._lowered(raised, self._curved(passed[-1]), by_name)
 
     def _lowered(
-        self,
-        raised: Sequence[torch.Tensor | None],
-        back: torch.Tensor,
-        by_name: Mapping[str, torch.Tensor],
-    ) -> torch.Tensor:
+        self, raised: Sequence[Tensor | None], back: Tensor, by_name: Mapping[str, Tensor]
+    ) -> Tensor:
         """Second pass of `adjoint`: factor of the images."""
-        waiting: dict[int, torch.Tensor] = {}
+        waiting: dict[int, Tensor] = {}
         for number in reversed(range(len(self._layers))):
             layer = self._layers[number]
             if number in waiting:
                 back = back + waiting.pop(number)
-            z = _product(self.derivatives[number], back)
-            up = raised[number]
-            if up is not None and layer.activation.name not in STRAIGHT:
-                z = z + self._second(layer.activation, number) * up * self._back[number]
+            derivative, up = self.derivatives[number], raised[number]
+            z = times(derivative, back)
+            if up is not None and layer.activation.name not in KINKED:
+                second = second_of(layer.activation, self._outputs[number], derivative)
+                z = z + second * up * self._back[number]
             if isinstance(layer, ConvLayer) and layer.skip:
                 start = number - layer.skip
                 waiting[start] = waiting[start] + z if start in waiting else z
@@ -200,9 +177,7 @@ class Linearised:
             back = self._pulled(number, columns, direct)
         return back + waiting[-1] if -1 in waiting else back
 
-    def _pulled(
-        self, number: int, columns: torch.Tensor, direct: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def _pulled(self, number: int, columns: Tensor, direct: Tensor | None = None) -> Tensor:
         """Return Wᵀ `columns` (M, O, q) + `direct` (M, n, q), shaped as the layer's input."""
         layer = self._layers[number]
         weight = self.network.weight(layer)
@@ -213,7 +188,7 @@ class Linearised:
         rows = columns.mT @ weight
         return self.network.entering(number, rows if direct is None else rows + direct.mT)
 
-    def _curved(self, moved: torch.Tensor) -> torch.Tensor:
+    def _curved(self, moved: Tensor) -> Tensor:
         """Return ∂²ℓ/∂output² times `moved` (M, K, m)."""
         with torch.enable_grad():
             output = self._outputs[-1].detach().requires_grad_()
@@ -222,17 +197,6 @@ class Linearised:
             inner = (slope * moved).sum() + 0.0 * output.sum()
             return torch.autograd.grad(inner, output)[0]
 
-    def _by_name(
-        self, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]
-    ) -> list[torch.Tensor]:
-        out = []
-        for number, layer in enumerate(self._layers):
-            out.append(weights[number])
-            if layer.bias:
-                out.append(biases[number])
-        return out
-
-
-def _product(derivative: torch.Tensor | None, value: torch.Tensor) -> torch.Tensor:
-    """Return a'(z) ∘ value, where None stands for 1."""
-    return value if derivative is None else derivative * value
+    def _by_name(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> list[Tensor]:
+        each = zip(self._layers, weights, biases, strict=True)
+        return [part for layer, *both in each for part in both[: 1 + layer.bias]]

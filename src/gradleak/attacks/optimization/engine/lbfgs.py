@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gradleak.attacks.optimization.engine.lbfgs_history import Curvature
-from gradleak.attacks.optimization.engine.line_search import LineSearch
+from gradleak.attacks.optimization.engine.line_search import LineSearch, Rows
 from gradleak.runtime.progress import progress
 
-Objective = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 TARGET = "target reached"
 GRADIENT = "gradient small"
@@ -55,7 +56,7 @@ class Minimum:
     """Results of M problems of n variables."""
 
     # (M, n), the lowest point reached; the start where the function is not finite there.
-    x: torch.Tensor
+    x: Tensor
     value: np.ndarray  # (M,) float64
     evaluations: np.ndarray  # (M,) number of evaluations
     stop: list[str]  # stopping reason of each, one of `STOPS`
@@ -72,7 +73,7 @@ class Minimum:
         return Minimum(later.x, later.value, evaluations, later.stop, trace)
 
 
-def minimise(objective: Objective, start: torch.Tensor, settings: Settings) -> Minimum:
+def minimise(objective: Objective, start: Tensor, settings: Settings) -> Minimum:
     """Minimise M functions of n variables at once, from `start` (M, n).
 
     ``objective(x (A, n), members (A,))`` gives values (A,) and gradients (A, n) of the unfinished
@@ -99,12 +100,10 @@ def minimise(objective: Objective, start: torch.Tensor, settings: Settings) -> M
     return out
 
 
-class _Run:
+class _Run(Rows):
     """Unfinished problems, one in each row of every tensor."""
 
-    def __init__(
-        self, x: torch.Tensor, value: torch.Tensor, gradient: torch.Tensor, settings: Settings
-    ) -> None:
+    def __init__(self, x: Tensor, value: Tensor, gradient: Tensor, settings: Settings) -> None:
         count, device = len(x), x.device
         everyone = torch.ones(count, dtype=torch.bool, device=device)
         self.settings = settings
@@ -114,9 +113,8 @@ class _Run:
         self.search = LineSearch(count, device, strict=settings.slack is None)
         self.ids = torch.arange(count, device=device)
         self.x, self.value, self.gradient = x, value, gradient
-        self.best, self.best_value = x, value
+        self.best, self.best_value, self.low_gradient = x, value, gradient
         self.recent = value.unsqueeze(1).expand(-1, settings.recent).clone()
-        self.low_gradient = gradient
         self.direction = torch.zeros_like(x)
         # Length of the last step, the initial length of a step along the gradient.
         self.length = FIRST_STEP * _norm(x).clamp(min=1.0)
@@ -129,14 +127,14 @@ class _Run:
         self._judge(finite, ~everyone)
         self._aim(~everyone, everyone, nothing, nothing)
 
-    def trial(self) -> torch.Tensor:
+    def trial(self) -> Tensor:
         """Points (A, n) to evaluate next."""
         return self._at(self.search.t)
 
-    def _at(self, t: torch.Tensor) -> torch.Tensor:
+    def _at(self, t: Tensor) -> Tensor:
         return self.x + t.to(self.x.dtype).unsqueeze(1) * self.direction
 
-    def advance(self, trial: torch.Tensor, value: torch.Tensor, gradient: torch.Tensor) -> None:
+    def advance(self, trial: Tensor, value: Tensor, gradient: Tensor) -> None:
         """Process values and gradients at `trial`, and set the next trial points."""
         self.evaluations = self.evaluations + 1
         accepted, lowered, ended = self.search.tell(value, _dot(gradient, self.direction))
@@ -157,17 +155,9 @@ class _Run:
             self._aim(moved, stuck, step, change)
 
     def _move(
-        self,
-        moved: torch.Tensor,
-        accepted: torch.Tensor,
-        trial: torch.Tensor,
-        value: torch.Tensor,
-        gradient: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Go to the trial point where it is accepted, else to the lower end of the bracket.
-
-        Returns the steps and the changes of the gradient.
-        """
+        self, moved: Tensor, accepted: Tensor, trial: Tensor, value: Tensor, gradient: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Go to the trial point, or the bracket's low end; return steps and gradient changes."""
         if bool((moved & ~accepted).any()):
             trial = _choose(accepted, trial, self._at(self.search.low))
             value = torch.where(accepted, value, self.search.low_value)
@@ -185,7 +175,7 @@ class _Run:
         )
         return step, change
 
-    def _judge(self, moved: torch.Tensor, hopeless: torch.Tensor) -> None:
+    def _judge(self, moved: Tensor, hopeless: Tensor) -> None:
         """Set the stopping reason of each problem that should stop."""
         settings = self.settings
         slot = (self.steps % settings.window).unsqueeze(1)
@@ -206,9 +196,7 @@ class _Run:
             new = mask & (self.reason < 0)
             self.reason = torch.where(new, STOPS.index(why), self.reason)
 
-    def _aim(
-        self, moved: torch.Tensor, stuck: torch.Tensor, step: torch.Tensor, change: torch.Tensor
-    ) -> None:
+    def _aim(self, moved: Tensor, stuck: Tensor, step: Tensor, change: Tensor) -> None:
         """Learn from those that `moved`, and start line searches for them and those `stuck`."""
         direction = -self.curvature.learn(moved, step, change, self.gradient)
         slope = _dot(self.gradient, direction)
@@ -239,23 +227,20 @@ class _Run:
             out.stop[member] = STOPS[why]
         rows = self.reason >= 0
         out.x[self.ids[rows]] = self.best[rows]
-        self.curvature.keep(~rows)
-        self.search.keep(~rows)
-        for name, tensor in vars(self).items():
-            if isinstance(tensor, torch.Tensor):
-                setattr(self, name, tensor[~rows])
+        for part in (self.curvature, self.search, self):
+            part.keep(~rows)
 
 
-def _dot(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _dot(a: Tensor, b: Tensor) -> Tensor:
     """Inner products of rows, float64."""
     return (a * b).sum(1).double()
 
 
-def _norm(a: torch.Tensor) -> torch.Tensor:
+def _norm(a: Tensor) -> Tensor:
     """Norms of rows, float64."""
     return torch.linalg.vector_norm(a, dim=1).double()
 
 
-def _choose(rows: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def _choose(rows: Tensor, a: Tensor, b: Tensor) -> Tensor:
     """Rows of `a` where the mask `rows` is set, of `b` elsewhere."""
     return torch.where(rows.unsqueeze(1), a, b)

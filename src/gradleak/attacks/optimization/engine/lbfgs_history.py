@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
+
+from gradleak.attacks.optimization.engine.line_search import Rows
 
 # Pairs with sᵀy at rounding level of |s||y| carry no curvature.
 FLAT = 1e-8
 
 
-class Curvature:
+class Curvature(Rows):
     """Inverse Hessians H of A problems from their last m steps s and gradient changes y.
 
     Compact form (Byrd, Nocedal and Schnabel 1994, theorem 2.2), with S and Y (m, n) in rows:
@@ -40,26 +43,14 @@ class Curvature:
         self._gamma = torch.ones(problems, dtype=torch.float64, device=device)
         self.stored = torch.zeros(problems, dtype=torch.long, device=device)
 
-    def keep(self, rows: torch.Tensor) -> None:
-        """Keep only problems `rows` (mask)."""
-        for name, value in vars(self).items():
-            if isinstance(value, torch.Tensor):
-                setattr(self, name, value[rows])
-
-    def clear(self, rows: torch.Tensor) -> None:
+    def clear(self, rows: Tensor) -> None:
         """Clear the memory of problems `rows` (mask)."""
         if bool(rows.any()):
             for value in (self._pairs, self._inverse, self._yy, self.stored):
                 value[rows] = 0
             self._gamma[rows] = 1.0
 
-    def learn(
-        self,
-        rows: torch.Tensor,
-        step: torch.Tensor,
-        change: torch.Tensor,
-        vector: torch.Tensor,
-    ) -> torch.Tensor:
+    def learn(self, rows: Tensor, step: Tensor, change: Tensor, vector: Tensor) -> Tensor:
         """Learn s = `step`, y = `change` (A, n) of problems `rows` (mask) if sᵀy > 0; return H v.
 
         Both at once, since they share the pass over the pairs. Without any pairs, H v = v.
@@ -77,7 +68,7 @@ class Curvature:
             self._insert(index, slot, found[:, 1])
         return self._combine(vector, found[:, 0])
 
-    def _insert(self, index: torch.Tensor, slot: torch.Tensor, found: torch.Tensor) -> None:
+    def _insert(self, index: Tensor, slot: Tensor, found: Tensor) -> None:
         """Store pairs of problems `index` in `slot`; `found` is [S; Y] y (A, 2m)."""
         sy, yy = found.chunk(2, 1)
         self._yy[index, slot], self._yy[index, :, slot] = yy[index], yy[index]
@@ -88,7 +79,7 @@ class Curvature:
         self._inverse[index, :, slot] = column
         self.stored[index] += 1
 
-    def _combine(self, vector: torch.Tensor, found: torch.Tensor) -> torch.Tensor:
+    def _combine(self, vector: Tensor, found: Tensor) -> Tensor:
         """Return H v (A, n) from v and [S; Y] v (A, 2m)."""
         sv, yv = found.chunk(2, 1)
         gamma = self._gamma.unsqueeze(1)
@@ -100,6 +91,6 @@ class Curvature:
         return gamma.to(vector.dtype) * vector + combined
 
 
-def _times(matrix: torch.Tensor, vector: torch.Tensor) -> torch.Tensor:
+def _times(matrix: Tensor, vector: Tensor) -> Tensor:
     """Products (A, m) of matrices (A, m, m) with vectors (A, m)."""
     return (vector.unsqueeze(1) @ matrix.mT).squeeze(1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 # Weak Wolfe conditions with the usual constants (Nocedal and Wright 2006, section 3.1).
 DECREASE, CURVATURE = 1e-4, 0.9
@@ -13,7 +14,17 @@ MARGIN = 0.1
 GROWTH = 4.0
 
 
-class LineSearch:
+class Rows:
+    """Tensors with a row for each problem."""
+
+    def keep(self, rows: Tensor) -> None:
+        """Keep only problems `rows` (mask)."""
+        for name, value in vars(self).items():
+            if isinstance(value, Tensor):
+                setattr(self, name, value[rows])
+
+
+class LineSearch(Rows):
     """Steps t with f(t) ≤ ceiling + c₁ t f'(0) and, if strict, f'(t) ≥ c₂ f'(0), by bracketing.
 
     With ceiling = f(0) and strict, these are the weak Wolfe conditions. Lewis and Overton's (2013)
@@ -23,7 +34,7 @@ class LineSearch:
     """
 
     def __init__(self, problems: int, device: torch.device, *, strict: bool = True) -> None:
-        def zeros() -> torch.Tensor:
+        def zeros() -> Tensor:
             return torch.zeros(problems, dtype=torch.float64, device=device)
 
         self.ceiling, self.slope, self.t, self.trials = zeros(), zeros(), zeros(), zeros()
@@ -31,40 +42,16 @@ class LineSearch:
         self.low, self.low_value, self.low_slope = zeros(), zeros(), zeros()
         self.high, self.high_value, self.high_slope = zeros(), zeros(), zeros()
 
-    def keep(self, rows: torch.Tensor) -> None:
-        """Keep only problems `rows` (mask)."""
-        for name, value in vars(self).items():
-            if isinstance(value, torch.Tensor):
-                setattr(self, name, value[rows])
-
-    def begin(
-        self,
-        rows: torch.Tensor,
-        value: torch.Tensor,
-        slope: torch.Tensor,
-        t: torch.Tensor,
-        ceiling: torch.Tensor,
-    ) -> None:
+    def begin(self, rows: Tensor, value: Tensor, slope: Tensor, t: Tensor, ceiling: Tensor) -> None:
         """Start new searches for problems `rows` (mask) with f(0), f'(0) < 0 and a first step t."""
         zero, infinite = torch.zeros_like(t), torch.full_like(t, torch.inf)
-        fresh = {
-            "ceiling": ceiling,
-            "slope": slope,
-            "t": t,
-            "trials": zero,
-            "low": zero,
-            "low_value": value,
-            "low_slope": slope,
-            "high": infinite,
-            "high_value": infinite,
-            "high_slope": zero,
-        }
+        fresh = {"ceiling": ceiling, "slope": slope, "t": t, "trials": zero}
+        fresh |= {"low": zero, "low_value": value, "low_slope": slope}
+        fresh |= {"high": infinite, "high_value": infinite, "high_slope": zero}
         for name, start in fresh.items():
             setattr(self, name, torch.where(rows, start, getattr(self, name)))
 
-    def tell(
-        self, value: torch.Tensor, slope: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    def tell(self, value: Tensor, slope: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Process f(t) and f'(t), and choose the next t where the line search continues.
 
         Returns masks: t meets both conditions; t lowers f, but its slope is still too steep; all
@@ -88,7 +75,7 @@ class LineSearch:
         self.t = torch.where(accepted, self.t, self._next())
         return accepted, lowered, ~accepted & (self.trials >= TRIALS)
 
-    def _next(self) -> torch.Tensor:
+    def _next(self) -> Tensor:
         """Minimise the cubic through both ends of the bracket; beyond its known end if open."""
         width = self.high - self.low
         chord = self.low_slope + self.high_slope - 3.0 * (self.high_value - self.low_value) / width

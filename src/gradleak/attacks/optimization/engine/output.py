@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from gradleak.models.losses import OF_CLASSES, RAW
 
 
 def output_gradient(
-    loss: str, output: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
-) -> torch.Tensor:
+    loss: str, output: Tensor, labels: Tensor, scale: Tensor | None = None
+) -> Tensor:
     """Return dℓ/d(output) (M, K, m), divided by K for the mean over the batch, times `scale` (M,).
 
     `output` (M, K, m) is that of the last activation; `labels` are integers (M, K) or dummy logits
@@ -20,15 +21,14 @@ def output_gradient(
     return found if scale is None else found * scale[:, None, None]
 
 
-def _output_gradient(loss: str, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def _output_gradient(loss: str, output: Tensor, labels: Tensor) -> Tensor:
     batch = output.shape[1]
     dummy = labels.is_floating_point()
     if loss in OF_CLASSES:
-        truth = (
-            torch.softmax(labels, 2)
-            if dummy
-            else functional.one_hot(labels.long(), output.shape[2]).to(output.dtype)
-        )
+        if dummy:
+            truth = torch.softmax(labels, 2)
+        else:
+            truth = functional.one_hot(labels.long(), output.shape[2]).to(output.dtype)
         guess = torch.softmax(output, 2) if loss != RAW else torch.zeros_like(output)
         return (guess - truth) / batch
     if not dummy:
@@ -40,12 +40,8 @@ def _output_gradient(loss: str, output: torch.Tensor, labels: torch.Tensor) -> t
 
 
 def output_bend(
-    loss: str,
-    output: torch.Tensor,
-    labels: torch.Tensor,
-    scale: torch.Tensor | None,
-    moved: torch.Tensor,
-) -> tuple[torch.Tensor, torch.Tensor | None]:
+    loss: str, output: Tensor, labels: Tensor, scale: Tensor | None, moved: Tensor
+) -> tuple[Tensor, Tensor | None]:
     """Differentiate <dℓ/d(output), `moved`> in the output and in dummy logits, if any."""
     dummy = labels.is_floating_point()
     with torch.enable_grad():
@@ -59,14 +55,14 @@ def output_bend(
     return found[0], found[1] if dummy else None
 
 
-def told(logits: torch.Tensor, loss: str) -> torch.Tensor:
+def told(logits: Tensor, loss: str) -> Tensor:
     """Convert dummy logits (M, K, m) to labels (M, K): classes, or −1 and 1."""
     if loss in OF_CLASSES:
         return logits.argmax(2)
     return torch.where(logits[:, :, 0] > 0, 1, -1)
 
 
-def _margin_derivative(loss: str, mu: torch.Tensor) -> torch.Tensor:
+def _margin_derivative(loss: str, mu: Tensor) -> Tensor:
     """Return dℓ/dμ, as `gradleak.models.losses.MarginLoss.derivative` in PyTorch."""
     if loss == "logistic":
         return -torch.sigmoid(-mu)

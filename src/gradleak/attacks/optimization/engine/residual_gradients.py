@@ -12,13 +12,15 @@ from collections.abc import Collection, Mapping
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gradleak.attacks.optimization.engine import branch_locks
 from gradleak.attacks.optimization.engine.branch_layers import EPSILON, Pooled
 from gradleak.attacks.optimization.engine.branch_steps import Step, Waiting, branches_of
+from gradleak.attacks.optimization.engine.chain_gradients import rows_times
 from gradleak.attacks.optimization.engine.device_mixin import Placed
 from gradleak.attacks.optimization.engine.distances import Distance
-from gradleak.attacks.optimization.engine.double_backward import rows_times, times
+from gradleak.attacks.optimization.engine.double_backward import times
 from gradleak.attacks.optimization.engine.output import output_bend, output_gradient
 from gradleak.errors import ConfigError
 from gradleak.models.build import ChainModule
@@ -37,31 +39,18 @@ class BranchGradients(Placed):
     """Gradients of a chain's loss with respect to all parameters, for M members at once.
 
     Unlike `ChainGradients`, it supports batch norms, projections and all pools, but no replicated
-    padding.
+    padding. `weights` and `loss` are as there, with running statistics, if any, and for a locked
+    layer its lock weights and key, or γ and β (see `branch_locks` beside this module). Gradients
+    are computed of the parameters `shared`, all by default.
 
-    Parameters
-    ----------
-    chain
-        Architecture.
-    weights
-        ``{parameter: array}`` of the parameter's shape if members share it, else (M, ...), with
-        running statistics, if any. For a locked layer, its lock weights and key, or γ and β
-        (`gradleak.attacks.optimization.engine.branch_locks`).
-    loss
-        One of `gradleak.models.losses.LOSSES`.
-    mode
-        ``training``: batch norms use the statistics of each member's images. ``evaluation``: they
-        use the running ones, or mean 0 and variance 1 where there are none.
-    device, dtype
-        Device and precision of all computations.
-    shared
-        Parameters whose gradients are computed; all by default.
+    In `mode` ``training`` batch norms use the statistics of each member's images, in
+    ``evaluation`` the running ones, or mean 0 and variance 1 where there are none.
     """
 
     def __init__(
         self,
         chain: Chain,
-        weights: Mapping[str, np.ndarray | torch.Tensor],
+        weights: Mapping[str, np.ndarray | Tensor],
         loss: str,
         *,
         mode: str = "training",
@@ -98,7 +87,7 @@ class BranchGradients(Placed):
             if branch.normed and not branch.training:
                 self._statistics(branch.norm, weights)
 
-    def _parameter(self, name: str, value: torch.Tensor) -> torch.Tensor:
+    def _parameter(self, name: str, value: Tensor) -> Tensor:
         """Reshape a parameter (...) or (M, ...) for use; channels become (M or 1, C, 1, 1)."""
         shape = self.shapes[name]
         if len(shape) == 4:
@@ -108,8 +97,7 @@ class BranchGradients(Placed):
             return rows
         return rows.unsqueeze(1) if name.startswith("fc") else rows[..., None, None]
 
-    def _statistics(self, norm: str, weights: Mapping[str, np.ndarray | torch.Tensor]) -> None:
-        """Store mean and 1/σ for evaluation beside the weights."""
+    def _statistics(self, norm: str, weights: Mapping[str, np.ndarray | Tensor]) -> None:
         like = self._weights[f"{norm}.weight"][:1]
         mean, variance = torch.zeros_like(like), torch.ones_like(like)
         if f"{norm}.running_mean" in weights:
@@ -120,18 +108,12 @@ class BranchGradients(Placed):
         self._weights[f"{norm}.mean"] = mean
         self._weights[f"{norm}.inverse"] = torch.rsqrt(variance + EPSILON)
 
-    def select(self, index: torch.Tensor | slice) -> BranchGradients:
+    def select(self, index: Tensor | slice) -> BranchGradients:
         """Select members `index`; a slice copies nothing."""
-        out = object.__new__(BranchGradients)
-        out.__dict__.update(self.__dict__)
-        out._weights = {
-            name: value[index] if self._is_own(name, value) else value
-            for name, value in self._weights.items()
-        }
-        return out
+        weights = self._weights.items()
+        return self._with({k: v[index] if self._is_own(k, v) else v for k, v in weights})
 
-    def _is_own(self, name: str, value: torch.Tensor) -> bool:
-        """True if members have individual values of a parameter or statistic."""
+    def _is_own(self, name: str, value: Tensor) -> bool:
         if len(self.shapes.get(name, ())) == 4:
             return value.ndim == 5
         return value.shape[0] > 1
@@ -141,49 +123,27 @@ class BranchGradients(Placed):
         if self.device.type != "cpu":
             return sys.maxsize
         # Gradients, their targets and the layers' outputs.
-        numbers = 2 * self.chain.parameters
-        for several in self._branches:
-            for branch in several:
-                shape = branch.convolution.shape
-                numbers += 4 * batch * shape.filters * shape.positions
+        shapes = [part.shape for part in self.chain.parts]
+        outputs = sum(shape.filters * shape.positions for shape in shapes)
+        numbers = 2 * self.chain.parameters + 4 * batch * outputs
         fitting = MEMORY // (numbers * self.dtype.itemsize)
         return max(1, min(-(-IMAGES // batch), fitting))
 
     @torch.no_grad()
-    def __call__(
-        self, images: torch.Tensor, labels: torch.Tensor, scale: torch.Tensor | None = None
-    ) -> list[torch.Tensor]:
-        """Return gradients (M, ...) of every parameter in the order of `names`, mean over K.
-
-        Arguments are those of `ChainGradients`; not differentiable.
-        """
+    def __call__(self, images: Tensor, labels: Tensor, scale: Tensor | None = None) -> list[Tensor]:
+        """Return gradients (M, ...) in the order of `names`, without a graph."""
         steps = self._forward(images)
         return self._listed(self._backward(steps, labels, scale))
 
     @torch.no_grad()
-    def descend(
-        self,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        distance: Distance,
-        scale: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
-        """Return distances (M,), gradients in images (M, K, C, H, W) and in dummy logits, if any.
-
-        `images`, `labels` and `scale` are as in `ChainGradients`; see
-        `gradleak.attacks.optimization.engine.distances` for `distance`.
-        """
-        return self.descend_scaling(images, labels, distance, scale)[:3]
-
-    @torch.no_grad()
     def descend_scaling(
-        self,
-        images: torch.Tensor,
-        labels: torch.Tensor,
-        distance: Distance,
-        scale: torch.Tensor | None = None,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-        """As `descend`, with the gradients (M, 2 Σ O) in γ and β of locked layers."""
+        self, images: Tensor, labels: Tensor, distance: Distance, scale: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
+        """Return distances (M,) and their gradients, written out.
+
+        They are those in images (M, K, C, H, W), in dummy logits, if any, and in γ and β of locked
+        layers (M, 2 Σ O). Arguments are those of `ChainGradients`, and a `Distance`.
+        """
         steps = self._forward(images)
         found = self._backward(steps, labels, scale)
         value, residuals, factor = distance(self._listed(found))
@@ -193,74 +153,66 @@ class BranchGradients(Placed):
         down = self._down(steps, moves, bend).transpose(0, 1)
         if in_logits is not None:
             in_logits = in_logits * factor[:, None, None]
-        scaling = [passed.scaling for step in steps for passed in step.branches]
-        parts = [part for part in scaling if part is not None]
+        every = [passed.scaling for step in steps for passed in step.branches]
+        parts = [part for part in every if part is not None]
         in_scaling = torch.cat(parts, 1) if parts else factor.new_zeros((len(factor), 0))
         down = down * factor[:, None, None, None, None]
         return value, down, in_logits, in_scaling * factor[:, None]
 
     @property
-    def scaling(self) -> torch.Tensor:
+    def scaling(self) -> Tensor:
         """γ and β of locked layers, concatenated (M or 1, 2 Σ O)."""
         parts = [self._weights[name].flatten(1) for name in self._scaled]
         most = max(len(part) for part in parts)
         return torch.cat([part.expand(most, -1) for part in parts], 1)
 
-    def with_scaling(self, scaling: torch.Tensor) -> BranchGradients:
+    def with_scaling(self, scaling: Tensor) -> BranchGradients:
         """Replace γ and β by each member's own (M, 2 Σ O), independent of the key."""
-        out = object.__new__(BranchGradients)
-        out.__dict__.update(self.__dict__)
         sizes = [self._weights[name].shape[1] for name in self._scaled]
         parts = zip(self._scaled, scaling.split(sizes, 1), strict=True)
-        out._weights = self._weights | {name: branch_locks.spread(part) for name, part in parts}
-        return out
+        return self._with(self._weights | {name: branch_locks.spread(part) for name, part in parts})
 
     @property
     def _scaled(self) -> list[str]:
-        """Names of γ and β of locked layers."""
         return [
             branch_locks.norm_part(layer.name, kind)
             for layer in self.chain.locked
             for kind in ("weight", "bias")
         ]
 
-    def _moves(self, residuals: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def _moves(self, residuals: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Tangents of weights along residuals; weights that are not compared stay."""
-        out = {
-            name: self._parameter(name, residuals[name])
-            if name in residuals
-            else torch.zeros_like(self._weights[name])
-            for name in self.shapes
-            if not is_private(name)
+        public = [name for name in self.shapes if not is_private(name)]
+        out = {name: torch.zeros_like(self._weights[name]) for name in public}
+        out |= {
+            name: self._parameter(name, residuals[name]) for name in public if name in residuals
         }
         for layer in self.chain.locked:
             out |= branch_locks.moves(layer, residuals, self._weights)
         return out
 
-    def _listed(self, found: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+    def _listed(self, found: Mapping[str, Tensor]) -> list[Tensor]:
         known = dict(found)
         for layer in self.chain.locked:
             if any(name in self.names for name in branch_locks.parameters_of(layer)):
                 known |= branch_locks.gradients(layer, found, self._weights)
         return [known[name] for name in self.names]
 
-    def _forward(self, images: torch.Tensor) -> list[Step]:
-        """Forward pass of images (M, K, C, H, W)."""
+    def _forward(self, images: Tensor) -> list[Step]:
         steps: list[Step] = []
         x = images.transpose(0, 1).contiguous()
-        entered: list[torch.Tensor] = []
+        entered: list[Tensor] = []
         for layer, several in zip(self.chain.convolutions, self._branches, strict=True):
             entered.append(x)
-            passed, z = [], None
-            for branch in several:
-                one, out = branch.enter(entered[-branch.back], self._weights)
-                passed.append(one)
-                z = out if z is None else z.add_(out)
-            assert z is not None
+            found = [branch.enter(entered[-branch.back], self._weights) for branch in several]
+            z = found[0][1]
+            for _, out in found[1:]:
+                z = z.add_(out)
             if layer.skip and layer.projection is None:
                 z = z.add_(entered[-layer.skip])
             step = Step.of(layer, z)
-            step.branches, step.pooled = passed, Pooled.of(step.output, layer.pool)
+            step.branches = [passed for passed, _ in found]
+            step.pooled = Pooled.of(step.output, layer.pool)
             x = step.pooled.values
             steps.append(step)
         x = x.flatten(2).transpose(0, 1)
@@ -268,10 +220,8 @@ class BranchGradients(Placed):
             z = rows_times(x, self._weights[f"{fc.name}.weight"].mT)
             if fc.bias:
                 z = z + self._weights[f"{fc.name}.bias"]
-            step = Step.of(fc, z)
-            step.x = x
-            x = step.output
-            steps.append(step)
+            steps.append(Step.of(fc, z))
+            steps[-1].x, x = x, steps[-1].output
         return steps
 
     @property
@@ -279,10 +229,9 @@ class BranchGradients(Placed):
         return [layer for layer in self.chain.layers if isinstance(layer, LinearLayer)]
 
     def _backward(
-        self, steps: list[Step], labels: torch.Tensor, scale: torch.Tensor | None
-    ) -> dict[str, torch.Tensor]:
-        """Backward pass: gradients (M, ...) by name."""
-        out: dict[str, torch.Tensor] = {}
+        self, steps: list[Step], labels: Tensor, scale: Tensor | None
+    ) -> dict[str, Tensor]:
+        out: dict[str, Tensor] = {}
         back = output_gradient(self.loss, steps[-1].output, labels, scale)
         depth = len(self.chain.convolutions)
         for fc, step in reversed(list(zip(self._linear, steps[depth:], strict=True))):
@@ -308,17 +257,17 @@ class BranchGradients(Placed):
                 waiting.add(number + 1 - layer.skip, step.delta, shared=True)
         return out
 
-    def _imaged(self, back: torch.Tensor) -> torch.Tensor:
+    def _imaged(self, back: Tensor) -> Tensor:
         """Reshape the first fully connected layer's input gradient (M, K, n) to (K, M, C, H, W)."""
         before = self.chain.convolutions
         size = (before[-1].shape.filters, *before[-1].grid) if before else self.chain.input
         return back.transpose(0, 1).unflatten(2, size)
 
-    def _along(self, steps: list[Step], moves: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    def _along(self, steps: list[Step], moves: Mapping[str, Tensor]) -> Tensor:
         """Tangent (M, K, m) of the outputs for tangents `moves` of the weights."""
         depth = len(self.chain.convolutions)
-        entered: list[torch.Tensor | None] = []
-        x: torch.Tensor | None = None  # images do not move
+        entered: list[Tensor | None] = []
+        x: Tensor | None = None  # images do not move
         for number, layer in enumerate(self.chain.convolutions):
             entered.append(x)
             step, z = steps[number], None
@@ -344,9 +293,7 @@ class BranchGradients(Placed):
         assert flat is not None
         return flat
 
-    def _down(
-        self, steps: list[Step], moves: Mapping[str, torch.Tensor], back: torch.Tensor
-    ) -> torch.Tensor:
+    def _down(self, steps: list[Step], moves: Mapping[str, Tensor], back: Tensor) -> Tensor:
         """Gradient (K, M, C, H, W) in the images of <the outputs' tangent, dℓ/d(outputs)>."""
         depth = len(self.chain.convolutions)
         for fc, step in reversed(list(zip(self._linear, steps[depth:], strict=True))):
