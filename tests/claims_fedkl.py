@@ -1,7 +1,5 @@
 """Scores, tables and claims files for tests of forms of claims."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,8 @@ def score(where: dict[str, Any], index: int, metric: str, value: Any, **changes:
     row = {"paper": "fedkl", "defence": "none", "images": "real", "targets": "t", "seed": 0}
     row |= {key: where[key] for key in ("result", "attack", "model")}
     row |= {"batch": index, "index": index, "label": "x", "metric": metric, "value": value}
-    return {**row, "status": "ok", "reason": "", **changes}
+    row |= {"status": "ok", "reason": "", "answer": 0, "kind": "answer"}
+    return {**row, **changes}
 
 
 def read(folder: Path, scores: list[dict], **tables: list[dict]) -> Evidence:
@@ -28,7 +27,6 @@ def read(folder: Path, scores: list[dict], **tables: list[dict]) -> Evidence:
 
 
 def claims_file(folder: Path, claims: list[dict], **more: Any) -> Claims:
-    """A claims file of a test."""
     rules: dict[str, dict] = {
         "prediction": {"rule": "prediction"},
         "mean": {"rule": "mean", "margin": 0.01},

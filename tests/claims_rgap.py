@@ -1,7 +1,5 @@
 """Synthetic evidence for R-GAP's claims: runs that its own tables and sentences describe."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,8 +7,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from claims_fedkl import score
 from gradleak.analysis.rank_analysis import analyse, largest_alone, network_index
-from gradleak.claims import Claims, Evidence
+from gradleak.claims import Claims, Evidence, load
 from gradleak.claims.forms import Runs
 from gradleak.config.loader import load as load_config
 from gradleak.config.schema import Config
@@ -19,8 +18,8 @@ from settings_files import whole
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "papers/rgap/claims.yaml"
 IMAGES = 6
-STARTS = 3
-DRAWS = 3
+STARTS = DRAWS = 3
+BATCH = {"rgap_batch2": 2, "rgap_batch5": 5}
 SEARCHES = ("dlg", "dlg_unknown", "dlg_same_class", "ig")
 CONDITIONS = {"rgap_lenet": (1.8e4, 6.1e3, 32.4), "rgap_lenet_leaky": (1.2e3, 1.3e3, 14.2)}
 # Experiment of the rank files, by model.
@@ -36,6 +35,8 @@ CLOSED = ("rgap_float32", "rgap_balanced")
 # MSE by experiment, model, defence and attack, beyond the paper's tables.
 FIG2 = {"a": 1e-8, "b": 0.05, "c": 0.06, "d": 1e-4, "e": 0.01}
 FIG6 = {"one": 1e-5, "bottleneck": 0.05, "bottleneck_skip": 1e-5, "two": 2e-5}
+FIG6 |= {"one_skip": 1e-5, "two_skip": 1e-5}
+BIAS = {"phong_single": 0.2, "phong": 0.1, "phong_weighted": 0.001}
 WIDTHS = {"base": 0.02, "behind": 0.02, "all": 0.005}
 BEYOND: dict[tuple[str, str, str, str], float] = {
     ("rgap_twin", "rgap_twin", "none", "dlg"): 0.05,
@@ -43,9 +44,7 @@ BEYOND: dict[tuple[str, str, str, str], float] = {
     ("rgap_twin", "rgap_twin", "none", "dlg_same_class"): 1e-6,
     ("rgap_batch2", "rgap_fcn3", "none", "dlg"): 1e-6,
     ("rgap_bias", "rgap_fcn3_bias", "none", "phong_weighted"): 1e-12,
-    ("rgap_bias", "rgap_fcn3_bias", "noise_large", "phong_single"): 0.2,
-    ("rgap_bias", "rgap_fcn3_bias", "noise_large", "phong"): 0.1,
-    ("rgap_bias", "rgap_fcn3_bias", "noise_large", "phong_weighted"): 0.001,
+    **{("rgap_bias", "rgap_fcn3_bias", "noise_large", name): mse for name, mse in BIAS.items()},
     **{("rgap_fig6", f"rgap_fig6_{n}", "none", "dlg"): mse for n, mse in FIG6.items()},
     **{
         ("rgap_fig4", f"rgap_resnet18{cut}", "none", "rgap_resnet_ig"): mse
@@ -55,8 +54,6 @@ BEYOND: dict[tuple[str, str, str, str], float] = {
         ("rgap_table4", f"rgap_resnet101{cut}", "none", "rgap_deep_ig"): mse
         for cut, mse in (("", 0.96), ("_cut3", 1.8), ("_cut1", 1.3))
     },
-    ("rgap_fig6", "rgap_fig6_one_skip", "none", "dlg"): 1e-5,
-    ("rgap_fig6", "rgap_fig6_two_skip", "none", "dlg"): 1e-5,
     **{("rgap_label", f"rgap_fig2_{n}", "none", CLOSED[1]): FIG2[n] for n in "ab"},
     **{
         ("rgap_fig9", f"rgap_fig9_{width}", f"noise_{noise}", attack): mse
@@ -117,6 +114,16 @@ TRAINED = {
 
 
 @cache
+def rgap() -> Claims:
+    return load(FILE)
+
+
+@cache
+def rgap_scores() -> list[dict[str, Any]]:
+    return score_rows(rgap())
+
+
+@cache
 def config() -> Config:
     return load_config(whole())
 
@@ -140,32 +147,18 @@ def centres(claims: Claims) -> dict[tuple[str, str, str, str], float]:
 
 def run(key: tuple[str, str, str, str], index: int, answer: int, **facts: Any) -> dict[str, Any]:
     result, model, defence, attack = key
-    batch = {"rgap_batch2": 2, "rgap_batch5": 5}.get(result, 1)
-    return {
-        "paper": "rgap",
-        "result": result,
-        "attack": attack,
-        "model": model,
-        "defence": defence,
-        "images": "real",
-        "targets": result,
-        "seed": index % DRAWS if result == "rgap_draws" else 0,
-        "batch": index // batch,
-        "index": index,
-        "label": 1,
-        "status": "ok",
-        "reason": "",
-        "answer": answer,
-        "kind": "answer" if answer == 0 else f"start {answer}",
-        **facts,
-    }
+    row = {"paper": "rgap", "defence": defence, "batch": index // BATCH.get(result, 1)}
+    row["seed"] = index % DRAWS if result == "rgap_draws" else 0
+    row |= {"answer": answer, "kind": "answer" if answer == 0 else f"start {answer}"}
+    where = {"result": result, "attack": attack, "model": model}
+    return score(where, index, **row | facts)
 
 
 def score_rows(claims: Claims) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
     rows = []
     for key, centre in centres(claims).items():
-        batch = {"rgap_batch2": 2, "rgap_batch5": 5}.get(key[0], 1)
+        batch = BATCH.get(key[0], 1)
         for index in range(IMAGES * batch):
             for answer in range(STARTS if key[3] in SEARCHES else 1):
                 value = centre * 10 ** rng.normal(0, 0.03)
@@ -183,6 +176,7 @@ def score_rows(claims: Claims) -> list[dict[str, Any]]:
     return rows
 
 
+@cache
 def rank_rows() -> list[dict[str, Any]]:
     """Real counts of the configured networks; ranks and condition numbers made up."""
     names = sorted(name for name in config().models if name.startswith("rgap_"))
@@ -200,26 +194,13 @@ def _layers(result: str, name: str, seed: int, index: int) -> list[dict[str, Any
         low = name == "rgap_cnn6d" and place == 1
         factor = 1 + 0.1 * seed + 0.001 * index
         condition = CONDITIONS.get(name, (10.0,) * 200)[place] * factor if conv else ""
-        rows.append(
-            {
-                "result": result,
-                "model": name,
-                "seed": seed,
-                "index": index,
-                "layer": count.layer,
-                "unknowns": count.unknowns,
-                "weights": count.weights,
-                "outputs": count.outputs,
-                "virtual": count.virtual,
-                "ra": count.index,
-                "network_ra": network_index(chain),
-                "network_ra_alone": largest_alone(analyse(chain)).alone,
-                "inputs": count.unknowns if conv else "",
-                "rank": count.unknowns - low if conv and not index else "",
-                "condition": condition,
-                "condition_padding": condition,
-            }
-        )
+        facts = {"result": result, "model": name, "seed": seed, "index": index}
+        facts |= {"layer": count.layer, "unknowns": count.unknowns, "weights": count.weights}
+        facts |= {"outputs": count.outputs, "virtual": count.virtual, "ra": count.index}
+        facts |= {"network_ra": network_index(chain), "inputs": count.unknowns if conv else ""}
+        facts["network_ra_alone"] = largest_alone(analyse(chain)).alone
+        facts["rank"] = count.unknowns - low if conv and not index else ""
+        rows.append({**facts, "condition": condition, "condition_padding": condition})
     return rows
 
 
@@ -238,16 +219,3 @@ def read(folder: Path, scores: list[dict], rank: list[dict]) -> Evidence:
     return Evidence.read(
         scores=[folder / "scores.csv"] if scores else [], rank=paths, tables=tables
     )
-
-
-def changed(rows: list[dict], where: dict[str, Any], **new: Any) -> list[dict]:
-    """Copies of the rows, those that match changed; ``times`` multiplies the value."""
-    out = []
-    times = new.pop("times", None)
-    for row in rows:
-        if all(row[key] == value for key, value in where.items()):
-            row = {**row, **new}
-            if times is not None:
-                row["value"] *= times
-        out.append(row)
-    return out

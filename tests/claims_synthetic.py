@@ -1,7 +1,6 @@
 """Synthetic evidence for tests of claims: runs around the paper's own values."""
 
-from __future__ import annotations
-
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,8 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from gradleak.claims import Claims, Evidence, Explanations, load_explanations
+from claims_fedkl import score
+from gradleak.claims import Claims, Evidence, Explanations, load, load_explanations
 from gradleak.claims.evaluate import Judge
 from gradleak.claims.outcome import Outcome
 
@@ -30,6 +30,16 @@ LAYERS = {
     "3": [(3, 6, 1), (3, 9, 1), 7056],
     "4": [(3, 1, 1), (3, 6, 1), 4704],
 }
+
+
+@cache
+def copa() -> Claims:
+    return load(FILE)
+
+
+@cache
+def copa_scores() -> list[dict]:
+    return score_rows(copa())
 
 
 def paper_mse(claims: Claims) -> dict[tuple[str, str], list[float]]:
@@ -57,35 +67,13 @@ def score_rows(claims: Claims, images: str = "real", spread: float = 0.08) -> li
             for seed in range(SEEDS):
                 for place, (index, name) in enumerate(targets):
                     mse = draws[seed, place] * (1.05 if padded else 1)
-                    for metric, value in (
-                        ("mse", mse),
-                        ("psnr_255", 10 * np.log10(255**2 / mse)),
-                        ("fc_error", 1e-13),
-                        ("label_correct", 1),
-                    ):
-                        if metric in ("fc_error", "label_correct") and attack != "copa":
-                            continue
-                        rows.append(
-                            {
-                                "paper": "copa",
-                                "result": result,
-                                "attack": attack,
-                                "model": f"{model}_padded" if padded else model,
-                                "defence": "none",
-                                "images": images,
-                                "targets": result,
-                                "seed": seed,
-                                "batch": 0,
-                                "index": index,
-                                "label": "x",
-                                "metric": metric,
-                                "value": value,
-                                "status": "ok",
-                                "reason": "",
-                                "precision": "float64",
-                                "name": name,
-                            }
-                        )
+                    values = {"mse": mse, "psnr_255": 10 * np.log10(255**2 / mse)}
+                    if attack == "copa":
+                        values |= {"fc_error": 1e-13, "label_correct": 1}
+                    where = {"result": result, "attack": attack}
+                    where["model"] = f"{model}_padded" if padded else model
+                    more: dict = {"paper": "copa", "images": images, "seed": seed, "batch": 0}
+                    rows += [score(where, index, *v, **more, name=name) for v in values.items()]
     return rows
 
 
@@ -95,23 +83,11 @@ def security_rows() -> list[dict]:
         for act in ("tanh", "leaky"):
             for place, (unknowns, rank, contribution) in enumerate(layers):
                 kernel, channels, stride = LAYERS[variant][place]
-                rows.append(
-                    {
-                        "model": f"cnn3_v{variant}_{act}",
-                        "seed": 0,
-                        "index": 1,
-                        "layer": f"conv{place + 1}",
-                        "unknowns": unknowns,
-                        "rank": rank,
-                        "contribution": contribution,
-                        "fc_inputs": LAYERS[variant][2],
-                        "fc_outputs": 10,
-                        "padding": 0,
-                        "kernel": kernel,
-                        "channels": channels,
-                        "stride": stride,
-                    }
-                )
+                row = {"model": f"cnn3_v{variant}_{act}", "seed": 0, "index": 1, "padding": 0}
+                row |= {"layer": f"conv{place + 1}", "unknowns": unknowns, "rank": rank}
+                row |= {"contribution": contribution, "fc_inputs": LAYERS[variant][2]}
+                row |= {"kernel": kernel, "channels": channels, "stride": stride, "fc_outputs": 10}
+                rows.append(row)
     return rows
 
 
@@ -119,16 +95,9 @@ def index_rows(n: int = 40) -> list[dict]:
     rng = np.random.default_rng(1)
     c = -rng.uniform(0, 3000, n)
     mse = 10 ** (-1 - c / -3000 * -1 + rng.normal(0, 0.1, n))
-    return [
-        {
-            "network": f"n{k}",
-            "c": c[k],
-            "expansion": 4 + c[k] / 1000,
-            "mse_copa": mse[k],
-            "mse_rgap": mse[k],
-        }
-        for k in range(n)
-    ]
+    columns = {"c": c, "expansion": 4 + c / 1000, "mse_copa": mse, "mse_rgap": mse}
+    rows = pd.DataFrame(columns).to_dict("records")
+    return [{"network": f"n{k}", **row} for k, row in enumerate(rows)]
 
 
 def read(folder: Path, scores: list[dict], security: list[dict], index: list[dict]) -> Evidence:
@@ -178,9 +147,13 @@ def explained(folder: Path, claims: Claims, texts: dict[str, str], **more: Any) 
     return load_explanations(path, claims)
 
 
-def changed_scores(scores: list[dict], **where: Any) -> list[dict]:
-    """Copy rows that match, for a test to change; the others are shared."""
-    return [
-        dict(row) if all(row[key] == value for key, value in where.items()) else row
-        for row in scores
-    ]
+def changed(rows: list[dict], where: dict[str, Any], **new: Any) -> list[dict]:
+    """Copies of the rows, those that match changed; the value ``times`` and ``plus`` a number."""
+    out, times, plus = [], new.pop("times", None), new.pop("plus", 0.0)
+    for row in rows:
+        if all(row[key] == value for key, value in where.items()):
+            row = {**row, **new}
+            if times is not None or plus:
+                row["value"] = row["value"] * (times or 1.0) + plus
+        out.append(row)
+    return out

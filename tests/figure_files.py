@@ -1,7 +1,5 @@
 """Target sets and files of reconstructions and scores with made-up answers, for figures."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -49,17 +47,12 @@ def run(model: str, batch: int, reason: str = "", status: str = "", **more: Any)
 
 
 def rows(record: Mapping[str, Any], index: int, values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Rows of the scores of one image; None has no value."""
     same = {**record, "precision": "float32", "index": index}
-    return [
-        {**same, "metric": metric, "value": "" if value is None else value}
-        for metric, value in values.items()
-    ]
+    shown = {metric: "" if value is None else value for metric, value in values.items()}
+    return [{**same, "metric": metric, "value": value} for metric, value in shown.items()]
 
 
 class Files:
-    """Files that a figure reads: originals, reconstructions and scores, a file of each a panel."""
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.files: dict[str, Any] = {"targets": [], "reconstructions": [], "scores": []}

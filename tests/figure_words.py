@@ -1,14 +1,11 @@
 """What tests look at in a figure: its words, its pictures, and what leaves the page."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np
 
 
 def texts(figure: Any) -> list[str]:
-    """All words of a figure."""
     found = [text.get_text() for text in figure.texts]
     for axes in figure.axes:
         found += [axes.get_title(), axes.get_title(loc="left"), axes.get_xlabel()]
@@ -25,7 +22,6 @@ def flat(figure: Any) -> str:
 
 
 def outside(figure: Any) -> list[str]:
-    """Words that leave the page."""
     renderer, (width, height) = figure.canvas.get_renderer(), figure.bbox.size
     found = []
     for text in [*figure.texts, *(text for axes in figure.axes for text in axes.texts)]:
@@ -37,5 +33,4 @@ def outside(figure: Any) -> list[str]:
 
 
 def pictures(figure: Any) -> list[np.ndarray]:
-    """Pixels of all pictures, in the order in which they were drawn."""
     return [np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images]

@@ -1,7 +1,5 @@
 """Files of R-GAP's Figure 4 with made-up answers: a small ResNet-18 and two with a skip cut."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,6 @@ CHAINS = [network("base"), network("cut3", 3), network("cut8", 8)]
 
 
 def failing_once() -> Maker:
-    """An attack that fails on the first image it meets."""
     met: list[int] = []
 
     def make(images: Any, rng: Any) -> Any:
@@ -87,4 +84,5 @@ def summary(points: list[str], columns: Mapping[str, str]) -> pd.DataFrame:
         for place, model in enumerate(NETWORKS)
     )
     scores = pd.concat([pd.read_csv(path) for path in points])
-    return resnets.table(scores, trained, rank, NETWORKS, columns, "embedded", "smoke")
+    words = {"networks": NETWORKS, "columns": columns}
+    return resnets.table(scores, trained, rank, words, images="embedded", scale="smoke")

@@ -1,8 +1,7 @@
 """Claims: every verdict, the paper against itself, and the tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -10,10 +9,11 @@ import pytest
 
 from claims_synthetic import (
     EXPLANATIONS,
-    FILE,
     Judged,
-    changed_scores,
+    changed,
     content,
+    copa,
+    copa_scores,
     explained,
     index_rows,
     read,
@@ -21,7 +21,7 @@ from claims_synthetic import (
     security_rows,
     write,
 )
-from gradleak.claims import COLUMNS, Claims, Evidence, evaluate, load, load_explanations, table
+from gradleak.claims import COLUMNS, Evidence, evaluate, load, load_explanations, table
 from gradleak.claims.evaluate import Judge
 from gradleak.claims.outcome import Outcome
 from gradleak.errors import ConfigError
@@ -29,23 +29,21 @@ from gradleak.runtime import tidy
 
 
 @pytest.fixture(scope="module")
-def claims() -> Claims:
-    return load(FILE)
+def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+    return read(tmp_path_factory.mktemp("evidence"), copa_scores(), security_rows(), index_rows())
 
 
 @pytest.fixture(scope="module")
-def scores(claims: Claims) -> list[dict]:
-    return score_rows(claims)
+def judged(evidence: Evidence) -> pd.DataFrame:
+    return judge(evidence)
 
 
-@pytest.fixture(scope="module")
-def evidence(tmp_path_factory: pytest.TempPathFactory, scores: list[dict]) -> Evidence:
-    return read(tmp_path_factory.mktemp("evidence"), scores, security_rows(), index_rows())
+def judge(evidence: Evidence, images: str = "real", scale: str = "laptop", **more: Any) -> Any:
+    return evaluate(copa(), evidence, images, scale, **more).set_index("id")
 
 
-@pytest.fixture(scope="module")
-def judged(claims: Claims, evidence: Evidence) -> pd.DataFrame:
-    return evaluate(claims, evidence, "real", "laptop").set_index("id")
+def of(folder: Path, rows: list[dict], *more: list[dict]) -> Judged:
+    return Judged(copa(), read(folder, rows, *(more or ([], []))))
 
 
 # --- Verdicts ------------------------------------------------------------------------------------
@@ -59,14 +57,11 @@ def test_columns_and_paper_values_reproduced_by_themselves(judged: pd.DataFrame)
     truck = judged.loc["copa.table2.fig1.v1.truck.copa.mse"]
     assert (truck["n"], truck["n_ok"]) == (10, 10)
     assert truck["low"] < truck["ours"] < truck["high"]
+    rounded = judged.loc["copa.table1.v1.c", ["paper_value", "ours", "verdict"]]
+    assert tuple(rounded) == (-2267, -2266.5, "reproduced")
     others = judged[~judged["verdict"].isin(["reproduced", "refuted"])]
     others = others[~others.index.str.startswith("copa.c.full.fig2.copa")]  # our own reading
     assert set(others.index) <= {"copa.fig1.close.v1.twenty"}  # six images leave a wide interval
-
-
-def test_rounded_c_is_reproduced(judged: pd.DataFrame) -> None:
-    row = judged.loc["copa.table1.v1.c"]
-    assert (row["paper_value"], row["ours"], row["verdict"]) == (-2267, -2266.5, "reproduced")
 
 
 REFUTED = {
@@ -80,7 +75,7 @@ REFUTED = {
 }
 
 
-def test_sentences_that_the_papers_tables_contradict(claims: Claims, judged: pd.DataFrame) -> None:
+def test_sentences_that_the_papers_tables_contradict(judged: pd.DataFrame) -> None:
     refuted = judged[judged["verdict"] == "refuted"]
     once = {name.removesuffix(".twenty") for name in refuted.index}
     assert once == set(REFUTED)
@@ -89,12 +84,12 @@ def test_sentences_that_the_papers_tables_contradict(claims: Claims, judged: pd.
         assert "ours: " in refuted.loc[name, "reason"]
     reason = refuted.loc["copa.fig2.denoise.v3", "reason"]
     assert "Animal" in reason and "Truck" not in reason
-    without = evaluate(claims, Evidence(), "embedded", "smoke").set_index("id")
+    without = judge(Evidence(), "embedded", "smoke")
     assert set(without[without["verdict"] == "refuted"].index) == set(refuted.index)
 
 
-def test_printed_psnr_and_mse_are_compared(claims: Claims, tmp_path: Path) -> None:
-    right = Judged(claims, Evidence())["copa.table2.psnr_matches_mse"]
+def test_printed_psnr_and_mse_are_compared(tmp_path: Path) -> None:
+    right = Judged(copa(), Evidence())["copa.table2.psnr_matches_mse"]
     assert (right.verdict, right.n, right.ours) == ("reproduced", 48, 48)
     data = content()
     data["grids"][1]["rows"][0]["values"][0] = 0.0514
@@ -103,134 +98,96 @@ def test_printed_psnr_and_mse_are_compared(claims: Claims, tmp_path: Path) -> No
     assert "Figure 1, variant 1, Truck, COPA original: 0.0514, 61.0389; ours" in wrong.reason
 
 
-@pytest.mark.parametrize(
-    ("factor", "mse", "psnr"), [(100.0, "differs", "differs"), (0.01, "exceeds", "exceeds")]
-)
-def test_values_off_the_interval(
-    claims: Claims, scores: list[dict], tmp_path: Path, factor: float, mse: str, psnr: str
-) -> None:
+@pytest.mark.parametrize(("factor", "verdict"), [(100.0, "differs"), (0.01, "exceeds")])
+def test_values_off_the_interval(tmp_path: Path, factor: float, verdict: str) -> None:
     where = {"model": "cnn3_v1_tanh", "attack": "copa", "result": "copa_pair"}
-    rows = changed_scores(scores, **where)
-    for row in rows:
-        if all(row[key] == value for key, value in where.items()):
-            if row["metric"] == "mse":
-                row["value"] *= factor
-            elif row["metric"] == "psnr_255":
-                row["value"] -= 10 * np.log10(factor)
-    frame = Judged(claims, read(tmp_path, rows, [], []))
-    assert frame["copa.table2.fig1.v1.truck.copa.mse"].verdict == mse
-    assert frame["copa.table2.fig1.v1.truck.copa.psnr"].verdict == psnr
+    rows = changed(copa_scores(), {**where, "metric": "mse"}, times=factor)
+    rows = changed(rows, {**where, "metric": "psnr_255"}, plus=-10 * np.log10(factor))
+    frame = of(tmp_path, rows)
+    assert frame["copa.table2.fig1.v1.truck.copa.mse"].verdict == verdict
+    assert frame["copa.table2.fig1.v1.truck.copa.psnr"].verdict == verdict
     assert frame["copa.table2.fig1.v1.truck.rgap.mse"].verdict == "reproduced"
 
 
-def test_failed_runs_are_counted_and_count_as_worst(
-    claims: Claims, scores: list[dict], tmp_path: Path
-) -> None:
-    where = {"model": "cnn3_v3_tanh", "attack": "copa"}
-    rows = changed_scores(scores, **where)
-    for row in rows:
-        if all(row[key] == value for key, value in where.items()) and row["seed"] < 4:
-            row.update(status="failed", reason="NaN", value="")
-    frame = Judged(claims, read(tmp_path, rows, [], []))
+def test_failed_runs_are_counted_and_count_as_worst(tmp_path: Path) -> None:
+    where, failed = {"model": "cnn3_v3_tanh", "attack": "copa"}, {"status": "failed", "value": ""}
+    rows = copa_scores()
+    for seed in range(4):
+        rows = changed(rows, {**where, "seed": seed}, **failed)
+    frame = of(tmp_path, rows)
     value = frame["copa.table2.fig1.v3.truck.copa.mse"]
     assert (value.n, value.n_ok, value.verdict) == (10, 6, "reproduced")
     assert "4 of 10 runs failed" in value.reason
     order = frame["copa.fig1.pair.32.copa"]
     assert (order.n, order.n_ok, order.verdict) == (40, 32, "differs")
-    assert frame["copa.fig1.overall.copa"].verdict == "differs"
-    assert frame["copa.fig1.close.v3"].verdict == "differs"
-    assert frame["copa.c.full.fig1.copa"].verdict == "differs"
-    assert frame["copa.padding.copa"].verdict == "differs"
+    for name in ("fig1.overall.copa", "fig1.close.v3", "c.full.fig1.copa", "padding.copa"):
+        assert frame[f"copa.{name}"].verdict == "differs"
     assert frame["copa.fig1.pair.12.copa"].verdict == "reproduced"
-    most = changed_scores(rows, **where)
-    for row in most:
-        if all(row[key] == value for key, value in where.items()) and row["seed"] < 6:
-            row.update(status="failed", reason="NaN", value="")
-    value = Judged(claims, read(tmp_path, most, [], []))["copa.table2.fig1.v3.truck.copa.mse"]
+    most = changed(changed(rows, {**where, "seed": 4}, **failed), {**where, "seed": 5}, **failed)
+    value = of(tmp_path, most)["copa.table2.fig1.v3.truck.copa.mse"]
     assert (value.n_ok, value.verdict, value.reason) == (4, "differs", "6 of 10 runs failed")
     none_left = [row for row in rows if row["seed"] < 4 or row["model"] != "cnn3_v3_tanh"]
-    frame = Judged(claims, read(tmp_path, none_left, [], []))
-    assert frame["copa.table2.fig1.v3.truck.copa.mse"].verdict == "differs"
+    assert of(tmp_path, none_left)["copa.table2.fig1.v3.truck.copa.mse"].verdict == "differs"
 
 
-def test_divergence_and_equal_attacks(claims: Claims, scores: list[dict], tmp_path: Path) -> None:
-    rows = changed_scores(scores, model="cnn3_v1_leaky", attack="rgap")
-    copies = {
-        (row["result"], row["seed"], row["index"], row["metric"]): row["value"]
-        for row in rows
-        if row["model"] == "cnn3_v1_leaky" and row["attack"] == "copa"
-    }
-    for row in rows:
-        if row["model"] == "cnn3_v1_leaky" and row["attack"] == "rgap":
-            row["value"] = copies[row["result"], row["seed"], row["index"], row["metric"]]
-    frame = Judged(claims, read(tmp_path, rows, [], []))
+def test_divergence_and_equal_attacks(tmp_path: Path) -> None:
+    copies = [row for row in copa_scores() if row["model"] == "cnn3_v1_leaky"]
+    copies = [{**row, "attack": "rgap"} for row in copies if row["attack"] == "copa"]
+    pair = ("cnn3_v1_leaky", "rgap")
+    others = [row for row in copa_scores() if (row["model"], row["attack"]) != pair]
+    frame = of(tmp_path, [*others, *copies])
     assert frame["copa.fig2.diverges.v1"].verdict == "differs"
     assert frame["copa.fig2.copa_beats_rgap.v1"].verdict == "differs"
     assert frame["copa.fig2.copa_beats_rgap.v1"].ours == pytest.approx(1)
     assert frame["copa.fig2.diverges.v2"].verdict == "reproduced"
 
 
-def test_large_padding_effect_differs(claims: Claims, scores: list[dict], tmp_path: Path) -> None:
-    rows = changed_scores(scores, result="copa_padding", metric="mse")
-    for row in rows:
-        if row["result"] == "copa_padding" and row["metric"] == "mse":
-            row["value"] *= 1e6
-    frame = Judged(claims, read(tmp_path, rows, [], []))
+def test_large_padding_effect_differs(tmp_path: Path) -> None:
+    where = {"result": "copa_padding", "metric": "mse"}
+    frame = of(tmp_path, changed(copa_scores(), where, times=1e6))
     for name in ("copa.padding.copa", "copa.padding.rgap", "copa.padding.v1"):
         assert frame[name].verdict == "differs"
 
 
-def test_exact_and_correlation_claims_can_fail(
-    claims: Claims, scores: list[dict], tmp_path: Path
-) -> None:
+def test_exact_and_correlation_claims_can_fail(tmp_path: Path) -> None:
     security = security_rows()
     security[0]["contribution"] = 1
     security[0]["kernel"] = 5
     index = [{**row, "c": -row["c"]} for row in index_rows()]
-    rows = changed_scores(scores, metric="fc_error")
-    next(row for row in rows if row["metric"] == "fc_error")["value"] = 1e-3
-    frame = Judged(claims, read(tmp_path, rows, security, index))
-    assert frame["copa.table1.v1.layer1.kernel"].verdict == "differs"
-    assert frame["copa.table1.v1.c"].verdict == "differs"
-    assert frame["copa.fig1.contribution.v1.layer1"].verdict == "differs"
-    assert frame["copa.lemma.fc.fig1"].verdict == "differs"
-    assert frame["copa.lemma.fc.fig2"].verdict == "reproduced"
-    assert frame["copa.c.indicator.copa"].verdict == "differs"
-    assert frame["copa.recommend.wide.copa"].verdict == "reproduced"
-    assert frame["copa.table1.v2.c"].verdict == "reproduced"
+    first = next(row for row in copa_scores() if row["metric"] == "fc_error")
+    rows = [{**row, "value": 1e-3} if row is first else row for row in copa_scores()]
+    frame = of(tmp_path, rows, security, index)
+    reproduced = ("lemma.fc.fig2", "recommend.wide.copa", "table1.v2.c")
+    differ = ("table1.v1.layer1.kernel", "table1.v1.c", "fig1.contribution.v1.layer1")
+    for name in (*reproduced, *differ, "lemma.fc.fig1", "c.indicator.copa"):
+        verdict = "reproduced" if name in reproduced else "differs"
+        assert frame[f"copa.{name}"].verdict == verdict
 
 
 def test_full_reconstruction_is_judged_on_the_better_attack(
-    claims: Claims, judged: pd.DataFrame, scores: list[dict], tmp_path: Path
+    judged: pd.DataFrame, tmp_path: Path
 ) -> None:
     full = judged[judged.index.str.startswith("copa.c.full.")]
     assert len(full) == 12
     alone = full.loc["copa.c.full.fig2.copa"]
     assert alone["verdict"] == "differs" and "0 of 10 seeds" in alone["reason"]
     assert alone["statement"].startswith("Our reading, stricter than the sentence")
-    assert (
-        full.drop(index=list(full.filter(regex="fig2.copa", axis=0).index))["verdict"]
-        == "reproduced"
-    ).all()
+    assert (full.filter(regex="^(?!.*fig2.copa)", axis=0)["verdict"] == "reproduced").all()
     either = full.loc["copa.c.full.fig2"]
     assert "COPA or R-GAP" in either["statement"]
     assert (either["n"], either["n_ok"]) == (20, 20)
     rgap = {"model": "cnn3_v3_leaky", "attack": "rgap"}
     for value, status in ((0.3, "ok"), ("", "failed")):
-        rows = changed_scores(scores, **rgap)
-        for row in rows:
-            if all(row[key] == wanted for key, wanted in rgap.items()):
-                row.update(value=value, status=status)
-        frame = Judged(claims, read(tmp_path, rows, [], []))
+        frame = of(tmp_path, changed(copa_scores(), rgap, value=value, status=status))
         assert frame["copa.c.full.fig2"].verdict == "differs"
         assert frame["copa.c.full.fig2"].ours == pytest.approx(alone["ours"])
         assert frame["copa.c.full.fig2"].n_ok == 20
         assert frame["copa.c.full.fig1"].verdict == "reproduced"
 
 
-def test_the_better_attack_can_be_refuted_by_the_paper(claims: Claims) -> None:
-    by_id = {claim.id: claim for claim in claims.claims}
-    contradictions = Judge(claims, Evidence(), "real", "laptop").contradictions
+def test_the_better_attack_can_be_refuted_by_the_paper() -> None:
+    by_id = {claim.id: claim for claim in copa().claims}
+    contradictions = Judge(copa(), Evidence(), "real", "laptop").contradictions
     either = by_id["copa.c.full.fig2"]
     assert contradictions(either) == ()
     query = either.query.model_copy(
@@ -245,40 +202,34 @@ def test_the_better_attack_can_be_refuted_by_the_paper(claims: Claims) -> None:
 
 
 def test_explanations_stand_beside_failures_of_the_recorded_run_only(
-    claims: Claims, evidence: Evidence, tmp_path: Path
+    evidence: Evidence, tmp_path: Path
 ) -> None:
-    name, refuted, good = (
-        "copa.c.full.fig2.copa",
-        "copa.fig1.captured",
-        "copa.table2.fig1.v1.truck.copa.mse",
-    )
-    why = explained(tmp_path, claims, {name: "minima", refuted: "order", good: "none"})
-    frame = evaluate(claims, evidence, "real", "laptop", why).set_index("id")
+    name, refuted = "copa.c.full.fig2.copa", "copa.fig1.captured"
+    good = "copa.table2.fig1.v1.truck.copa.mse"
+    why = explained(tmp_path, copa(), {name: "minima", refuted: "order", good: "none"})
+    frame = judge(evidence, explanations=why)
     assert frame["explanation"].loc[[name, refuted, good]].tolist() == ["minima", "order", ""]
     for images, scale in (("embedded", "laptop"), ("real", "smoke"), ("real", "paper")):
-        frame = evaluate(claims, evidence, images, scale, why).set_index("id")
+        frame = judge(evidence, images, scale, explanations=why)
         assert frame.loc[refuted, "verdict"] == "refuted"
         assert (frame["explanation"] == "").all()
 
 
-def test_exceeding_is_explained(claims: Claims, scores: list[dict], tmp_path: Path) -> None:
-    rows = changed_scores(scores, metric="mse", attack="copa")
-    for row in rows:
-        if row["metric"] == "mse" and row["attack"] == "copa":
-            row["value"] *= 0.01
-    why = load_explanations(EXPLANATIONS, claims)
-    frame = evaluate(claims, read(tmp_path, rows, [], []), "real", "laptop", why).set_index("id")
+def test_exceeding_is_explained(tmp_path: Path) -> None:
+    rows = changed(copa_scores(), {"metric": "mse", "attack": "copa"}, times=0.01)
+    why = load_explanations(EXPLANATIONS, copa())
+    frame = judge(read(tmp_path, rows, [], []), explanations=why)
     for name in ("fig1.v2.truck.copa.mse", "fig2.v2.animal.copa.mse", "fig1.v3.truck.copa.mse"):
         row = frame.loc[f"copa.table2.{name}"]
         assert row["verdict"] == "exceeds" and row["explanation"]
 
 
-def test_what_a_run_cannot_judge(claims: Claims, tmp_path: Path) -> None:
-    evidence = read(tmp_path, score_rows(claims, "embedded"), security_rows(), index_rows())
-    by_id = {claim.id: claim for claim in claims.claims}
+def test_what_a_run_cannot_judge(tmp_path: Path) -> None:
+    evidence = read(tmp_path, score_rows(copa(), "embedded"), security_rows(), index_rows())
+    by_id = {claim.id: claim for claim in copa().claims}
 
     def outcome(name: str, images: str, scale: str) -> Outcome:
-        return Judge(claims, evidence, images, scale)(by_id[name])
+        return Judge(copa(), evidence, images, scale)(by_id[name])
 
     value = outcome("copa.table2.fig1.v1.truck.copa.mse", "embedded", "laptop")
     assert value.verdict == "not judged" and "embedded" in value.reason
@@ -294,31 +245,29 @@ def test_what_a_run_cannot_judge(claims: Claims, tmp_path: Path) -> None:
         outcome(order, "photos", "laptop")
 
 
-def test_no_evidence_is_not_judged(claims: Claims) -> None:
-    frame = evaluate(claims, Evidence(), "real", "laptop").set_index("id")
+def test_no_evidence_is_not_judged() -> None:
+    frame = judge(Evidence())
     judged = frame[~frame["verdict"].isin(["not judged", "refuted"])]
     assert list(judged.index) == ["copa.table2.psnr_matches_mse"]
     assert frame["reason"].str.len().min() > 0
 
 
-def test_few_seeds_cannot_carry_a_test(claims: Claims, scores: list[dict], tmp_path: Path) -> None:
-    few = [row for row in scores if row["seed"] < 4]
-    frame = Judged(claims, read(tmp_path, few, [], []))
-    row = frame["copa.fig1.pair.12.copa"]
+def test_few_seeds_cannot_carry_a_test(tmp_path: Path) -> None:
+    few = [row for row in copa_scores() if row["seed"] < 4]
+    row = of(tmp_path, few)["copa.fig1.pair.12.copa"]
     assert row.verdict == "not judged" and row.reason.startswith("scale: 4 seeds")
-    one = [row for row in scores if row["seed"] < 1]
-    frame = Judged(claims, read(tmp_path, one, [], []))
-    row = frame["copa.table2.fig1.v1.truck.copa.mse"]
+    one = [row for row in few if row["seed"] < 1]
+    row = of(tmp_path, one)["copa.table2.fig1.v1.truck.copa.mse"]
     assert row.verdict == "not judged" and "one run has no interval" in row.reason
 
 
 def test_a_changed_claim_changes_nothing_elsewhere(
-    tmp_path: Path, claims: Claims, evidence: Evidence, judged: pd.DataFrame
+    tmp_path: Path, evidence: Evidence, judged: pd.DataFrame
 ) -> None:
     data = content()
     data["tolerances"]["wide"] = {**data["tolerances"]["draw"], "factor": 3}
     data["grids"][1]["exceptions"]["wide"] = ["fig1.v1.truck.copa.mse"]
-    why = explained(tmp_path, claims, {"copa.fig1.captured": "c(M) ranks variant 1 last."})
+    why = explained(tmp_path, copa(), {"copa.fig1.captured": "c(M) ranks variant 1 last."})
     frame = evaluate(load(write(tmp_path, data)), evidence, "real", "laptop", why).set_index("id")
     name = "copa.table2.fig1.v1.truck.copa.mse"
     assert frame.loc[name, "high"] == pytest.approx(3 * judged.loc[name, "high"])
@@ -330,20 +279,19 @@ def test_a_changed_claim_changes_nothing_elsewhere(
 # --- Tables --------------------------------------------------------------------------------------
 
 
-def test_tables(claims: Claims, evidence: Evidence) -> None:
-    second = table(claims, evidence, "copa_table2", "real", "laptop")
+def test_tables(evidence: Evidence) -> None:
+    second = table(copa(), evidence, "copa_table2", "real", "laptop")
     assert list(second.columns) == tidy.TABLES
     assert len(second) == 144
     assert second["paper"].notna().sum() == 96
     alone = second[second["paper"].isna()]
-    assert set(alone["verdict"]) == {""}
-    assert alone["row"].str.endswith("20 images").all()
+    assert set(alone["verdict"]) == {""} and alone["row"].str.endswith("20 images").all()
     assert alone["note"].str.startswith("not in the paper").all()
     assert (alone["n"] == 60).all() and alone["low"].notna().all()
     first = second.iloc[0]
     assert (first["row"], first["column"]) == ("Figure 1, variant 1, Truck", "COPA original")
-    assert table(claims, evidence, "copa_table1", "real", "laptop").shape == (32, 13)
-    empty = table(claims, Evidence(), "copa_table2", "embedded", "smoke")
+    assert table(copa(), evidence, "copa_table1", "real", "laptop").shape == (32, 13)
+    empty = table(copa(), Evidence(), "copa_table2", "embedded", "smoke")
     assert empty["ours"].isna().all() and empty["n"].isna().all()
     with pytest.raises(ConfigError, match="copa_table1, copa_table2"):
-        table(claims, evidence, "copa_table9", "real", "laptop")
+        table(copa(), evidence, "copa_table9", "real", "laptop")

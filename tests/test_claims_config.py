@@ -1,7 +1,5 @@
 """Claims files against the rest of the repository: what the config makes, limits of figures."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +49,7 @@ def _listed(value: Any) -> set[str]:
 
 MKOR = ROOT / "papers/mkor/claims.yaml"
 FEDKL = ROOT / "papers/fedkl/claims.yaml"
+IMAGE_METRICS = "src/gradleak/scoring/metrics/image.py"
 # Columns of other tables that claims read.
 TIDY = {
     "mkor_inconspicuous": INCONSPICUOUS,
@@ -70,10 +69,8 @@ TIDY = {
 def test_claims_name_only_what_the_config_makes(path: Path) -> None:
     config = whole()
     experiments, groups = config["experiments"], config.get("groups", {})
-    metrics = (ROOT / "src/gradleak/scoring/scores.py").read_text(encoding="utf-8")
-    metrics += (ROOT / "src/gradleak/scoring/scores_by_class.py").read_text(encoding="utf-8")
-    metrics += (ROOT / "src/gradleak/scoring/scores_fedkl.py").read_text(encoding="utf-8")
-    metrics += (ROOT / "src/gradleak/scoring/metrics/image.py").read_text(encoding="utf-8")
+    code = [*ROOT.glob("src/gradleak/scoring/scores*.py"), ROOT / IMAGE_METRICS]
+    metrics = "".join(path.read_text(encoding="utf-8") for path in code)
     tables = {"rank": [*RANK_COLUMNS, "local"], "security": SECURITY_COLUMNS, **TIDY}
     looked_at = 0
     for claim in load(path).claims:

@@ -1,7 +1,5 @@
 """Forms of claims that FedKL needs: estimates, arithmetic on cells, metrics without weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,6 @@ import pytest
 
 from claims_fedkl import claim, claims_file, read, score
 from gradleak.claims import Evidence, evaluate
-from gradleak.claims.forms.runs import _batches
 from gradleak.errors import ConfigError
 
 # --- Estimates -----------------------------------------------------------------------------------
@@ -21,11 +18,16 @@ def _accuracies(**values: tuple[float, float]) -> list[dict]:
 
 
 def _less(less: str, more: str) -> dict:
-    sides = {"less": less, "more": more}
-    return {
-        key: {"table": "acc", "column": "ours", "where": {"name": name}}
-        for key, name in sides.items()
-    }
+    sides, column = {"less": less, "more": more}, {"table": "acc", "column": "ours"}
+    return {key: {**column, "where": {"name": name}} for key, name in sides.items()}
+
+
+def _told(
+    folder: Path, rows: list[dict], tolerance: str = "above", *pairs: tuple[str, str]
+) -> pd.Series:
+    query = {"form": "estimates", "comparisons": [_less(*pair) for pair in pairs or [("a", "b")]]}
+    claims = claims_file(folder, [claim("c", query, tolerance)])
+    return evaluate(claims, read(folder, [], acc=rows), "real", "laptop").iloc[0]
 
 
 @pytest.mark.parametrize(
@@ -45,9 +47,7 @@ def test_estimates_are_told_apart_or_not(
     tmp_path: Path, tolerance: str, pairs: list[tuple[str, str]], verdict: str
 ) -> None:
     rows = _accuracies(low=(80, 0.5), near=(81, 0.5), high=(90, 0.5), rough=(82, 2))
-    query = {"form": "estimates", "comparisons": [_less(*pair) for pair in pairs]}
-    claims = claims_file(tmp_path, [claim("c", query, tolerance)])
-    found = evaluate(claims, read(tmp_path, [], acc=rows), "real", "laptop").iloc[0]
+    found = _told(tmp_path, rows, tolerance, *pairs)
     assert found["verdict"] == verdict
     if verdict == "not judged":
         assert found["reason"].startswith("scale: not told apart")
@@ -58,19 +58,13 @@ def test_estimates_are_told_apart_or_not(
 
 
 def test_an_interval_is_that_of_a_difference(tmp_path: Path) -> None:
-    query = {"form": "estimates", "comparisons": [_less("a", "b")]}
-    claims = claims_file(tmp_path, [claim("c", query, "above")])
-    evidence = read(tmp_path, [], acc=_accuracies(a=(80, 0.3), b=(81, 0.4)))
-    found = evaluate(claims, evidence, "real", "laptop").iloc[0]
+    found = _told(tmp_path, _accuracies(a=(80, 0.3), b=(81, 0.4)))
     assert found["high"] - found["ours"] == pytest.approx(1.959964 * 0.5)
 
 
 def test_an_estimate_is_one_row(tmp_path: Path) -> None:
-    query = {"form": "estimates", "comparisons": [_less("a", "b")]}
-    claims = claims_file(tmp_path, [claim("c", query, "above")])
-    evidence = read(tmp_path, [], acc=_accuracies(a=(1, 1), b=(2, 1)) * 2)
     with pytest.raises(ConfigError, match=r"claim 'c': table acc has 2 rows for name a"):
-        evaluate(claims, evidence, "real", "laptop")
+        _told(tmp_path, _accuracies(a=(1, 1), b=(2, 1)) * 2)
 
 
 # --- Numbers of the text against those of the tables ---------------------------------------------
@@ -165,10 +159,6 @@ def test_the_mean_of_one_image_has_no_interval(
     assert (found["verdict"], found["reason"], found["ours"]) == (verdict, reason, 0.5)
 
 
-def test_batches_are_counted_in_words() -> None:
-    assert [_batches(count) for count in (1, 2)] == ["one batch", "2 batches"]
-
-
 def test_a_metric_without_weights_is_not_judged(tmp_path: Path) -> None:
     rows = [score(WHERE, k, "ssim", 0.5) for k in range(3)]
     lacking = {"status": "not_available", "reason": "VGG-16 is missing; put it there"}
@@ -190,11 +180,10 @@ def test_printed_values_of_any_metric_are_held_against_sentences(tmp_path: Path)
     grid = _grid([0.2, 0.6])
     grid["columns"][0] |= {"metric": "ssim"}
     grid["columns"][0]["query"] |= {"metric": "ssim"}
-    sides = [{"better": {"model": one}, "than": {"model": two}} for one, two in (("m0", "m1"),)]
     query = {"form": "compare", "metric": "ssim", "unit": "image", "where": {"attack": "a"}}
-    worse = claim("worse", {**query, "comparisons": sides}, "test")
-    turned = [{"better": sides[0]["than"], "than": sides[0]["better"]}]
-    better = claim("better", {**query, "comparisons": turned}, "test")
+    one, two = {"model": "m0"}, {"model": "m1"}
+    worse = claim("worse", {**query, "comparisons": [{"better": one, "than": two}]}, "test")
+    better = claim("better", {**query, "comparisons": [{"better": two, "than": one}]}, "test")
     apart = {**worse, "id": "apart", "apart": True}
     claims = claims_file(tmp_path, [worse, better, apart], grids=[grid])
     found = evaluate(claims, Evidence(), "real", "laptop").set_index("id")

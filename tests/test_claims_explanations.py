@@ -1,15 +1,13 @@
 """Explanations of claims that failed: what is refused, whom they reach, what they rest on."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from claims_synthetic import FILE, explained
-from gradleak.claims import Claims, load, load_all, load_explanations
+from claims_synthetic import FILE, copa, explained
+from gradleak.claims import load, load_all, load_explanations
 from gradleak.errors import ConfigError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,14 +17,9 @@ RUN = {"images": "real", "scale": "laptop"}
 ENTRY = {"claims": [CLAIM], "text": "why", "evidence": ["docs/copa.md"]}
 
 
-@pytest.fixture(scope="module")
-def claims() -> Claims:
-    return load(FILE)
-
-
-def test_a_pattern_reaches_its_claims_and_no_other(claims: Claims, tmp_path: Path) -> None:
-    why = explained(tmp_path, claims, {"copa.table1.v1.*": "one", CLAIM: "two"})
-    first = {claim.id for claim in claims.claims if claim.id.startswith("copa.table1.v1.")}
+def test_a_pattern_reaches_its_claims_and_no_other(tmp_path: Path) -> None:
+    why = explained(tmp_path, copa(), {"copa.table1.v1.*": "one", CLAIM: "two"})
+    first = {claim.id for claim in copa().claims if claim.id.startswith("copa.table1.v1.")}
     assert set(why.by_id) == first | {CLAIM} and len(first) > 3
     assert why.text(CLAIM, "refuted", "real", "laptop") == "two"
     for verdict, images, scale in (
@@ -39,9 +32,9 @@ def test_a_pattern_reaches_its_claims_and_no_other(claims: Claims, tmp_path: Pat
     assert why.text(OTHER, "differs", "real", "laptop") == ""
 
 
-def test_what_holds_in_any_run_is_shown_in_every_one(claims: Claims, tmp_path: Path) -> None:
+def test_what_holds_in_any_run_is_shown_in_every_one(tmp_path: Path) -> None:
     given = [{**ENTRY, "of": "any"}, {**ENTRY, "claims": [OTHER]}]
-    why = explained(tmp_path, claims, {}, explanations=given)
+    why = explained(tmp_path, copa(), {}, explanations=given)
     for images in ("real", "embedded"):
         for scale in ("smoke", "laptop", "paper"):
             assert why.text(CLAIM, "differs", images, scale) == "why"
@@ -78,11 +71,9 @@ BAD = {
 
 
 @pytest.mark.parametrize(("change", "words"), BAD.values(), ids=BAD)
-def test_bad_files_are_refused_in_one_sentence(
-    claims: Claims, tmp_path: Path, change: dict, words: str
-) -> None:
+def test_bad_files_are_refused_in_one_sentence(tmp_path: Path, change: dict, words: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        explained(tmp_path, claims, {CLAIM: "why"}, **change)
+        explained(tmp_path, copa(), {CLAIM: "why"}, **change)
     assert words in str(raised.value) and "explanations.yaml" in str(raised.value)
     assert "\n" not in str(raised.value)
 

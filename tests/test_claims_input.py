@@ -1,7 +1,7 @@
 """Claims: reading claims files and evidence, good and bad, and the statistics."""
 
-from __future__ import annotations
-
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,85 +13,54 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from claims_synthetic import (
-    FILE,
     Judged,
-    changed_scores,
+    changed,
     content,
+    copa,
+    copa_scores,
     index_rows,
     read,
-    score_rows,
     security_rows,
     write,
 )
-from gradleak.claims import Claims, Evidence, evaluate, interval_of_mean, load, prediction_interval
-from gradleak.claims.statistics import p_below_zero, spearman
+from gradleak.claims import Evidence, evaluate, load, statistics
 from gradleak.errors import ArtifactError, ConfigError
 from gradleak.runtime.tidy import SCORES as SCORE_COLUMNS
-
-
-@pytest.fixture(scope="module")
-def claims() -> Claims:
-    return load(FILE)
-
-
-@pytest.fixture(scope="module")
-def scores(claims: Claims) -> list[dict]:
-    return score_rows(claims)
-
 
 # --- The file ------------------------------------------------------------------------------------
 
 
-def test_every_number_of_both_tables_is_a_claim(claims: Claims) -> None:
-    numbers = [claim for claim in claims.numbers() if claim.cell is not None]
+def test_every_number_of_both_tables_is_a_claim() -> None:
+    numbers = [claim for claim in copa().numbers() if claim.cell is not None]
     assert sum(claim.cell.table == "copa_table2" for claim in numbers) == 96
     assert sum(claim.cell.table == "copa_table1" for claim in numbers) == 32
     known = next(c for c in numbers if c.id == "copa.table2.fig1.v1.truck.copa.mse")
     assert known.paper_value == 0.0512
-    assert known.query.where == {
-        "result": "copa_pair",
-        "model": "cnn3_v1_tanh",
-        "name": "truck",
-        "attack": "copa",
-    }
+    where = {"result": "copa_pair", "model": "cnn3_v1_tanh", "name": "truck", "attack": "copa"}
+    assert known.query.where == where
 
 
-def test_ids_are_unique_and_placeholders_filled(claims: Claims) -> None:
-    ids = [claim.id for claim in claims.claims]
-    assert len(ids) == len(set(ids))
-    for claim in claims.claims:
-        assert "{" not in claim.model_dump_json().replace('":{', "").replace("[{", "").replace(
-            ",{", ""
-        ).removeprefix("{"), claim.id
+def test_placeholders_are_filled() -> None:
+    for claim in copa().claims:
+        assert not re.search(r'(?<!":)(?<![\[,])\{', claim.model_dump_json()[1:]), claim.id
 
 
-def _bad(change: Any) -> dict[str, Any]:
-    data = content()
-    change(data)
-    return data
+def last(**changes: str) -> Callable[[dict], None]:
+    return lambda data: data["claims"][-1].update(changes)
 
 
-BAD = {
-    "unknown key": (
-        lambda d: d["claims"][-1].update(tolerence="test"),
-        ["copa.table2.psnr_matches_mse", "tolerence", "remove the key"],
-    ),
-    "missing key": (
-        lambda d: d["claims"][-1].pop("locator"),
-        ["copa.table2.psnr_matches_mse", "locator", "add the key"],
-    ),
-    "wrong kind": (
-        lambda d: d["claims"][-1].update(kind="sentence"),
-        ["kind", "'sentence'", "correct the value"],
-    ),
-    "unknown tolerance": (
-        lambda d: d["claims"][-1].update(tolerance="loose"),
-        ["'loose'", "define it"],
-    ),
-    "tolerance of another form": (
-        lambda d: d["claims"][-1].update(tolerance="test"),
-        ["rule alpha", "printed", "use one of these"],
-    ),
+def best_of_one(data: dict) -> None:
+    claim = next(claim for claim in data["claims"] if claim["query"].get("best_of"))
+    claim["query"]["where"]["attack"] = "copa"
+
+
+NAME = "copa.table2.psnr_matches_mse"
+BAD: dict[str, tuple[Callable[[dict], Any], list[str]]] = {
+    "unknown key": (last(tolerence="test"), [NAME, "tolerence", "remove the key"]),
+    "missing key": (lambda d: d["claims"][-1].pop("locator"), [NAME, "locator", "add the key"]),
+    "wrong kind": (last(kind="sentence"), ["kind", "'sentence'", "correct the value"]),
+    "unknown tolerance": (last(tolerance="loose"), ["'loose'", "define it"]),
+    "of another form": (last(tolerance="test"), ["rule alpha", "printed", "use one of these"]),
     "same id twice": (lambda d: d["claims"].append(d["claims"][-1]), ["twice", "rename"]),
     "row too short": (
         lambda d: d["grids"][1]["rows"][0]["values"].pop(),
@@ -105,16 +74,8 @@ BAD = {
         lambda d: d["claims"][0].update(foreach={"v": "variations"}),
         ["foreach.v", "'variations'", "variants"],
     ),
-    "unknown name in braces": (
-        lambda d: d["claims"][0].update(statement="{w}"),
-        ["'w'", "foreach"],
-    ),
-    "best of one attack": (
-        lambda d: next(c for c in d["claims"] if c["query"].get("best_of"))["query"][
-            "where"
-        ].update(attack="copa"),
-        ["copa.c.full.fig1", "best_of needs a list of attacks"],
-    ),
+    "unknown name": (lambda d: d["claims"][0].update(statement="{w}"), ["'w'", "foreach"]),
+    "best of one attack": (best_of_one, ["copa.c.full.fig1", "best_of needs a list of attacks"]),
     "tolerance without amount": (
         lambda d: d["tolerances"]["full"].pop("amount"),
         ["tolerances.full", "needs an amount"],
@@ -125,15 +86,14 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_bad_files_are_refused_in_one_sentence(tmp_path: Path, name: str) -> None:
-    change, words = BAD[name]
-    path = write(tmp_path, _bad(change))
+    (change, words), data = BAD[name], content()
+    change(data)
+    path = write(tmp_path, data)
     with pytest.raises(ConfigError) as error:
         load(path)
     message = str(error.value)
-    assert str(path) in message
     assert "\n" not in message
-    for word in words:
-        assert word in message
+    assert [word for word in (str(path), *words) if word not in message] == []
 
 
 def test_missing_and_invalid_yaml_are_refused(tmp_path: Path) -> None:
@@ -148,7 +108,7 @@ def test_missing_and_invalid_yaml_are_refused(tmp_path: Path) -> None:
 
 
 def _row(**changes: Any) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys(SCORE_COLUMNS, "x")
+    row: dict[str, Any] = dict.fromkeys([*SCORE_COLUMNS, "answer", "kind"], "x")
     return {**row, "metric": "mse", "value": 0.1, "status": "ok", **changes}
 
 
@@ -166,8 +126,8 @@ def test_malformed_scores_are_refused(tmp_path: Path, rows: list[dict], words: l
     pd.DataFrame(rows).to_csv(path, index=False)
     with pytest.raises(ArtifactError) as error:
         Evidence.read(scores=[path])
-    for word in [str(path), *words, "ask Snakemake"]:
-        assert word in str(error.value)
+    wanted = [str(path), *words, "ask Snakemake"]
+    assert [word for word in wanted if word not in str(error.value)] == []
 
 
 def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
@@ -181,13 +141,13 @@ def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
         Evidence.read(index=[tmp_path / "other.csv"])
 
 
-def test_the_same_run_twice_is_refused(claims: Claims, scores: list[dict], tmp_path: Path) -> None:
+def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
+    scores, security = copa_scores(), security_rows()
     again = {**scores[0], "precision": "float32"}
     with pytest.raises(ArtifactError, match="two values of mse"):
-        evaluate(claims, read(tmp_path, [*scores, again], [], []), "real", "laptop")
-    security = security_rows()
+        evaluate(copa(), read(tmp_path, [*scores, again], [], []), "real", "laptop")
     with pytest.raises(ArtifactError, match="layer conv1 of cnn3_v1_tanh twice"):
-        evaluate(claims, read(tmp_path, [], [*security, security[0]], []), "real", "laptop")
+        evaluate(copa(), read(tmp_path, [], [*security, security[0]], []), "real", "laptop")
 
 
 def test_tidy_index_table_is_spread_out(tmp_path: Path) -> None:
@@ -203,14 +163,11 @@ def test_tidy_index_table_is_spread_out(tmp_path: Path) -> None:
     assert wide["c"].astype(float).tolist() == pytest.approx([row["c"] for row in index_rows(5)])
 
 
-def test_exact_reconstruction_gives_no_infinity(
-    claims: Claims, scores: list[dict], tmp_path: Path
-) -> None:
-    rows = changed_scores(scores, model="cnn3_v3_tanh", attack="rgap")
-    for row in rows:
-        if row["model"] == "cnn3_v3_tanh" and row["attack"] == "rgap":
-            row["value"] = {"mse": 0.0, "psnr_255": np.inf}.get(row["metric"], row["value"])
-    frame = Judged(claims, read(tmp_path, rows, [], []))
+def test_exact_reconstruction_gives_no_infinity(tmp_path: Path) -> None:
+    rows, where = copa_scores(), {"model": "cnn3_v3_tanh", "attack": "rgap"}
+    for metric, value in (("mse", 0.0), ("psnr_255", np.inf)):
+        rows = changed(rows, {**where, "metric": metric}, value=value)
+    frame = Judged(copa(), read(tmp_path, rows, [], []))
     psnr = frame["copa.table2.fig1.v3.truck.rgap.psnr"]
     assert psnr.ours == pytest.approx(10 * np.log10(255**2 / 1e-30))
     assert psnr.verdict == "exceeds"
@@ -221,12 +178,7 @@ def test_exact_reconstruction_gives_no_infinity(
 
 
 @settings(max_examples=15, deadline=None, derandomize=True)
-@given(
-    n=st.integers(3, 25),
-    center=st.floats(-5, 1),
-    spread=st.floats(0.01, 1.0),
-    log=st.booleans(),
-)
+@given(st.integers(3, 25), st.floats(-5, 1), st.floats(0.01, 1.0), st.booleans())
 def test_intervals_cover_what_they_promise(n: int, center: float, spread: float, log: bool) -> None:
     rng = np.random.default_rng(n)
     draws = center + spread * rng.standard_normal((1500, n + 1))
@@ -234,9 +186,9 @@ def test_intervals_cover_what_they_promise(n: int, center: float, spread: float,
     true_mean = 10**center if log else center
     new, mean = 0, 0
     for row in shown:
-        low, high = prediction_interval(row[:-1], log=log)
+        low, high = statistics.prediction_interval(row[:-1], log=log)
         new += low <= row[-1] <= high
-        low, high = interval_of_mean(row[:-1], log=log)
+        low, high = statistics.interval_of_mean(row[:-1], log=log)
         mean += low <= true_mean <= high
     assert new / 1500 == pytest.approx(0.95, abs=0.025)
     assert mean / 1500 == pytest.approx(0.95, abs=0.025)
@@ -244,30 +196,31 @@ def test_intervals_cover_what_they_promise(n: int, center: float, spread: float,
 
 def test_prediction_interval_by_hand() -> None:
     half = 4.302652729911275 * np.sqrt(1 + 1 / 3)  # Student's t, 2 degrees of freedom, 97.5 %
-    assert prediction_interval([1, 2, 3], log=False) == pytest.approx((2 - half, 2 + half))
-    low, high = prediction_interval([10, 100, 1000], log=True)
+    found = statistics.prediction_interval([1, 2, 3], log=False)
+    assert found == pytest.approx((2 - half, 2 + half))
+    low, high = statistics.prediction_interval([10, 100, 1000], log=True)
     assert (np.log10(low), np.log10(high)) == pytest.approx((2 - half, 2 + half))
-    assert np.isnan(prediction_interval([1], log=False)).all()
+    assert np.isnan(statistics.prediction_interval([1], log=False)).all()
 
 
 def test_small_tests() -> None:
-    assert p_below_zero([-1, -2, -3, -4, -5]) == pytest.approx(1 / 32)
-    assert p_below_zero([0] * 6) == 1
-    assert np.isnan(p_below_zero([-1] * 4))
-    assert p_below_zero([-1] * 10) < 0.01
+    assert statistics.p_below_zero([-1, -2, -3, -4, -5]) == pytest.approx(1 / 32)
+    assert statistics.p_below_zero([0] * 6) == 1
+    assert np.isnan(statistics.p_below_zero([-1] * 4))
+    assert statistics.p_below_zero([-1] * 10) < 0.01
 
 
 def test_bootstrap_of_a_rank_correlation() -> None:
-    assert spearman(np.arange(40.0), -np.arange(40.0)) == pytest.approx((-1, -1, -1))
+    assert statistics.spearman(np.arange(40.0), -np.arange(40.0)) == pytest.approx((-1, -1, -1))
     rng = np.random.default_rng(2)
     x = rng.normal(size=30)
     y = np.append(-x[:29] + rng.normal(size=29), np.inf)
-    once = spearman(x, y)
-    assert once == spearman(x, y)
-    assert once[1:] != spearman(x, y, seed=1)[1:]
+    once = statistics.spearman(x, y)
+    assert once == statistics.spearman(x, y)
+    assert once[1:] != statistics.spearman(x, y, seed=1)[1:]
     assert once[0] == pytest.approx(stats.spearmanr(x, np.where(np.isinf(y), 99, y)).statistic)
     assert -1 < once[1] < once[0] < once[2] < 1
-    wide, narrow = spearman(x, y, 0.99), spearman(x, y, 0.5)
+    wide, narrow = statistics.spearman(x, y, 0.99), statistics.spearman(x, y, 0.5)
     assert wide[1] < once[1] < narrow[1] < narrow[2] < once[2] < wide[2]
-    assert np.isnan(spearman(np.zeros(30), y)).all()
-    assert np.isnan(spearman(x[:3], y[:3])).all()
+    assert np.isnan(statistics.spearman(np.zeros(30), y)).all()
+    assert np.isnan(statistics.spearman(x[:3], y[:3])).all()

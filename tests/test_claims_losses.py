@@ -1,7 +1,5 @@
 """Facts about the losses that R-GAP's claims rest on: each holds somewhere and fails somewhere."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -46,15 +44,12 @@ BENT: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "twin_larger_before_turn": lambda mu: -mu,
     "equation_11": lambda mu: LOGISTIC(mu) + 1e-3,
 }
+EVERYWHERE = ("zero_at_zero", "not_monotonic", "falls_before_zero", "not_above_zero_after")
+SMOOTH = ("tends_to_zero", "at_most_two", "twin_larger_before_turn")
 HOLD = {
-    "zero_at_zero": BINARY,
-    "not_monotonic": BINARY,
-    "falls_before_zero": BINARY,
-    "not_above_zero_after": BINARY,
-    "tends_to_zero": ("logistic", "exponential"),
+    **dict.fromkeys(EVERYWHERE, BINARY),
+    **dict.fromkeys(SMOOTH, ("logistic", "exponential")),
     "zero_after_one": ("hinge",),
-    "at_most_two": ("logistic", "exponential"),
-    "twin_larger_before_turn": ("logistic", "exponential"),
     "equation_11": ("logistic",),
     "equation_35": (),
 }
@@ -98,8 +93,8 @@ def test_a_loss_whose_slope_is_equation_35_is_told() -> None:
 
 
 def test_no_more_than_two_margins_give_one_value() -> None:
-    assert check("at_most_two", ["logistic"], AMOUNT) == ([], 2.0)
-    assert check("at_most_two", ["exponential"], AMOUNT) == ([], 2.0)
+    for name in ("logistic", "exponential"):
+        assert check("at_most_two", [name], AMOUNT) == ([], 2.0)
     wrong, most = check("at_most_two", ["hinge"], AMOUNT)
     assert wrong == ["hinge"] and most == 1 + (MARGINS >= 1).sum()
     assert roots(MarginLoss("hinge"), -0.51) == [pytest.approx(0.51)]

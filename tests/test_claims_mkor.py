@@ -1,7 +1,5 @@
 """Claims of MKOR: its tables, values of batches, images that were missed, tables of ours."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ import pandas as pd
 import pytest
 
 from claims_fedkl import claim as entry
-from claims_fedkl import claims_file, read
+from claims_fedkl import claims_file, read, score
 from claims_rgap import ROOT
 from gradleak.claims import Claims, Evidence, evaluate, load, table
 from gradleak.claims.forms import Runs
@@ -24,11 +22,9 @@ Key = tuple[str, str, str, str]
 
 
 def _row(key: Key, batch: int, index: int, metric: str, value: Any, **changes: Any) -> dict:
-    result, model, defence, attack = key
-    row = {"paper": "mkor", "result": result, "attack": attack, "model": model, "seed": 0}
-    row |= {"defence": defence, "images": "real", "targets": "t", "batch": batch, "index": index}
-    row |= {"label": f"class {index}", "metric": metric, "value": value, "status": "ok"}
-    return {**row, "reason": "", **changes}
+    where = dict(zip(WHERE, key, strict=True))
+    more = {"paper": "mkor", "defence": where["defence"], "label": f"class {index}", "batch": batch}
+    return score(where, index, metric, value, **more | changes)
 
 
 def _batch(key: Key, batch: int, metric: str, values: list[float]) -> list[dict]:
@@ -65,12 +61,9 @@ def judged(claims: Claims, tmp_path_factory: pytest.TempPathFactory) -> pd.DataF
     cells: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
     for claim in claims.claims:
         query = claim.query
-        if claim.cell is None or claim.paper_value is None or claim.reading == "ours":
-            continue
-        if isinstance(query, Runs):
+        if claim.cell is not None and claim.is_printed and isinstance(query, Runs):
             where = {"defence": "none", **query.where}
-            names = ("result", "model", "defence", "attack")
-            key: Any = tuple(str(where[name]) for name in names)
+            key: Any = tuple(str(where[name]) for name in WHERE)
             assert query.take is not None
             cells[key, query.metric][query.take] = claim.paper_value
     rows: list[dict] = []
@@ -81,9 +74,8 @@ def judged(claims: Claims, tmp_path_factory: pytest.TempPathFactory) -> pd.DataF
             values = [best, *[rest] * (SIZE - 1)]
             partial = values[:1] if key[3] == "class_fishing" else values
             rows += _batch(key, batch, metric, partial)
-    return evaluate(
-        claims, read(tmp_path_factory.mktemp("mkor"), rows), "real", "laptop"
-    ).set_index("id")
+    evidence = read(tmp_path_factory.mktemp("mkor"), rows)
+    return evaluate(claims, evidence, "real", "laptop").set_index("id")
 
 
 def test_every_number_of_the_tables_is_there(claims: Claims) -> None:
@@ -119,9 +111,7 @@ def test_what_cannot_be_is_refuted_or_not_judged(judged: pd.DataFrame) -> None:
     equations = {f"mkor.eq{n}" for n in (12, 13, 15)}
     overall = {f"mkor.modified.overall.{n}" for n in (100, 1000)}
     assert refuted == equations | overall
-    random = judged[
-        judged.index.str.startswith("mkor.table4.random") & judged["paper_value"].notna()
-    ]
+    random = judged.filter(regex=r"^mkor\.table4\.random", axis=0).dropna(subset="paper_value")
     assert (random["verdict"] == "not judged").all()
     assert random["reason"].str.startswith("data: missing are random batches").all()
     assert judged.loc["mkor.cifar.better.cf", "reason"].startswith("scale: CF answers with one")
@@ -196,10 +186,8 @@ def test_one_batch_has_an_interval_over_its_images_alone(tmp_path: Path) -> None
     assert mean["verdict"] == "reproduced" and mean["low"] < 11 < 13 < mean["high"]
     for take, rule in (("max", "mean"), ("max", "prediction"), ("mean", "prediction")):
         found = _judge(tmp_path, evidence, _claim({**query, "take": take}, rule, paper_value=12))
-        assert (found["verdict"], found["reason"]) == (
-            "not judged",
-            "scale: one batch has no interval",
-        )
+        assert found["verdict"] == "not judged"
+        assert found["reason"] == "scale: one batch has no interval"
     best = _judge(tmp_path, evidence, _claim({**query, "take": "max"}, "factor", paper_value=14.3))
     assert (best["verdict"], best["ours"]) == ("reproduced", 14.0)
     assert best["high"] == pytest.approx(14 + 10 * np.log10(1.1))
@@ -244,34 +232,36 @@ def test_failed_batches_are_no_success(tmp_path: Path) -> None:
 
 def test_images_that_return_in_another_batch_are_compared_within_theirs(tmp_path: Path) -> None:
     other: Key = ("r", "m", "none", "b")
-    rows = []
+    # Image 0 is in each batch; MKOR has more of them than the search.
+    rows = [_row(other, 0, 0, "ssim", 0.4)]
     for batch in range(5):
-        # Image 0 is in each batch; MKOR has more of them than the search.
         rows.append(_row(KEY, batch, 0, "ssim", 0.3 + 0.1 * batch))
         rows.append(_row(KEY, batch, batch + 1, "ssim", 0.5))
         rows.append(_row(other, batch, batch + 1, "ssim", 0.4))
-    rows.append(_row(other, 0, 0, "ssim", 0.4))
-    evidence = read(tmp_path, rows)
-    query = {"form": "compare", "metric": "ssim", "unit": "image"}
-    query["comparisons"] = [{"better": {"attack": "a"}, "than": {"attack": "b"}}]  # type: ignore[assignment]
-    found = _judge(tmp_path, evidence, entry("c", query, "test"))
+    query: dict[str, Any] = {"form": "compare", "metric": "ssim", "unit": "image"}
+    query["comparisons"] = [{"better": {"attack": "a"}, "than": {"attack": "b"}}]
+    found = _judge(tmp_path, read(tmp_path, rows), entry("c", query, "test"))
     assert found["ours"] == pytest.approx((5 * -0.1 + 0.1) / 6)  # image 0 in batch 0 is worse
     assert "6 images of 5 batches" in found["reason"]
 
 
-def test_a_trend_over_batches(tmp_path: Path) -> None:
-    def rows(slope: float) -> list[dict]:
-        return [
-            row
-            for n in (1, 10, 50, 100)
-            for batch in range(2)
-            for row in _batch((f"n{n}", *KEY[1:]), batch, "ssim", [slope * n + 0.1 * batch, 0.2])
-        ]
+def _trend(folder: Path, sign: str, values: dict[int, list[list[float]]]) -> pd.Series:
+    """Verdict on a trend; `values` of each batch by x."""
+    rows = [
+        row
+        for n, batches in values.items()
+        for batch, found in enumerate(batches)
+        for row in _batch((f"n{n}", *KEY[1:]), batch, "ssim", found)
+    ]
+    points = [{"x": n, "where": {"result": f"n{n}"}} for n in values]
+    query = {"form": "trend", "metric": "ssim", "points": points, "sign": sign}
+    return _judge(folder, read(folder, rows), entry("c", query, "test"))
 
-    points = [{"x": n, "where": {"result": f"n{n}"}} for n in (1, 10, 50, 100)]
-    query = {"form": "trend", "metric": "ssim", "points": points, "sign": "positive"}
+
+def test_a_trend_over_batches(tmp_path: Path) -> None:
     for slope, verdict in ((0.01, "reproduced"), (-0.01, "differs")):
-        found = _judge(tmp_path, read(tmp_path, rows(slope)), entry("c", query, "test"))
+        values = {n: [[slope * n + 0.1 * k, 0.2] for k in range(2)] for n in (1, 10, 50, 100)}
+        found = _trend(tmp_path, "positive", values)
         assert (found["verdict"], found["n"]) == (verdict, 16)
         assert "over 8 batches" in found["reason"]
 
@@ -280,15 +270,8 @@ def test_a_trend_over_batches(tmp_path: Path) -> None:
 def test_a_trend_whose_interval_holds_0_is_none(sign: str, tmp_path: Path) -> None:
     side = 1 if sign == "positive" else -1
     means = {1: (0.3, 0.6), 10: (0.7, 0.4), 50: (0.5, 0.65), 100: (0.45, 0.75)}
-    rows = [
-        row
-        for n, pair in means.items()
-        for batch, mean in enumerate(pair)
-        for row in _batch((f"n{n}", *KEY[1:]), batch, "ssim", [side * mean])
-    ]
-    points = [{"x": n, "where": {"result": f"n{n}"}} for n in means]
-    query = {"form": "trend", "metric": "ssim", "points": points, "sign": sign}
-    found = _judge(tmp_path, read(tmp_path, rows), entry("c", query, "test"))
+    values = {n: [[side * mean] for mean in pair] for n, pair in means.items()}
+    found = _trend(tmp_path, sign, values)
     assert side * found["ours"] > 0 and found["low"] < 0 < found["high"]
     assert (found["verdict"], found["n"], found["n_ok"]) == ("differs", 8, 8)
 
@@ -307,23 +290,25 @@ def test_shares_are_of_units_that_both_have(swapped: bool, tmp_path: Path) -> No
 
 
 def test_columns_of_other_tables(tmp_path: Path) -> None:
-    evidence = read(tmp_path, [], sizes=[{"model": m, "value": v} for m, v in (("a", 1), ("b", 3))])
-    query: dict[str, Any] = {"form": "column", "table": "sizes", "column": "value", "where": {}}
-    found = _judge(tmp_path, evidence, entry("c", query, "most"))
+    evidence = read(tmp_path, [], sizes=[{"model": "a", "value": 1}, {"model": "b", "value": 3}])
+
+    def judged(query: dict, tolerance: str = "most") -> pd.Series:
+        return _judge(tmp_path, evidence, entry("c", query, tolerance))
+
+    side = {"table": "sizes", "column": "value"}
+    query: dict[str, Any] = {"form": "column", **side, "where": {}}
+    found = judged(query)
     assert (found["verdict"], found["high"], found["n"]) == ("differs", 3.0, 2)
-    one = {"table": "sizes", "column": "value", "where": {"model": "a"}}
-    found = _judge(tmp_path, evidence, entry("c", {**one, "form": "column"}, "most"))
-    assert found["verdict"] == "reproduced"
-    pair = {"less": one, "more": {**one, "where": {"model": "b"}}}
-    columns = {"form": "columns", "comparisons": [pair]}
-    found = _judge(tmp_path, evidence, entry("c", columns, "same"))
+    one, other = ({**side, "where": {"model": model}} for model in "ab")
+    assert judged({"form": "column", **one})["verdict"] == "reproduced"
+    found = judged({"form": "columns", "comparisons": [{"less": one, "more": other}]}, "same")
     assert (found["verdict"], found["ours"]) == ("reproduced", 2.0)
     for change, words in (
         ({"table": "weights"}, "there is no table weights"),
         ({"column": "size"}, "the table sizes has no column 'size'"),
         ({"where": {"model": "c"}}, "the table sizes has nothing for model c"),
     ):
-        found = _judge(tmp_path, evidence, entry("c", {**query, **change}, "most"))
+        found = judged({**query, **change})
         assert (found["verdict"], found["reason"]) == ("not judged", f"data: {words}")
 
 

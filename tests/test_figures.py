@@ -1,7 +1,6 @@
 """Figures and index tables from synthetic files."""
 
-from __future__ import annotations
-
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from claims_synthetic import copa
 from figure_words import texts
 from gradleak.claims import Evidence, evaluate
-from gradleak.claims import load as load_claims
 from gradleak.data import targets
 from gradleak.errors import ArtifactError
 from gradleak.plotting import style, wording
@@ -49,28 +48,12 @@ def score_row(model: str, attack: str, **changed: Any) -> dict[str, Any]:
 
 
 def security_rows(model: str, contributions: list[float], method: str = "structural") -> list[dict]:
+    same = {"model": model, "seed": 0, "rank_method": method, "kernel": 3, "channels": 4}
+    same |= {"stride": 1, "padding": 0, "fc_inputs": 50, "fc_outputs": 10}
     return [
-        {
-            "model": model,
-            "seed": 0,
-            "layer": f"conv{place}",
-            "unknowns": 100 * place,
-            "rank_method": method,
-            "contribution": contribution,
-            "kernel": 3,
-            "channels": 4,
-            "stride": 1,
-            "padding": 0,
-            "fc_inputs": 50,
-            "fc_outputs": 10,
-        }
+        {**same, "layer": f"conv{place}", "unknowns": 100 * place, "contribution": contribution}
         for place, contribution in enumerate(contributions, start=1)
     ]
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> dict[str, Any]:
-    return sample_files(tmp_path)
 
 
 def sample_files(tmp_path: Path) -> dict[str, Any]:
@@ -83,21 +66,17 @@ def sample_files(tmp_path: Path) -> dict[str, Any]:
         for attack in ATTACKS:
             images = rng.uniform(-0.7, 0.7, (2, 2, 3, 8, 8))
             rows = []
-            for seed in range(2):
-                for batch in range(2):
-                    row = score_row(
-                        model, attack, seed=seed, batch=batch, value=10.0 ** -(3 * seed + 2)
-                    )
-                    if (model, attack, batch) == (MODELS[1], "rgap", 1):
-                        images[seed, batch] = np.nan
-                        row |= {"value": np.nan, "status": "failed", "reason": REASON}
-                    rows.append(row)
+            for seed, batch in product(range(2), range(2)):
+                value = 10.0 ** -(3 * seed + 2)
+                rows.append(score_row(model, attack, seed=seed, batch=batch, value=value))
+                if (model, attack, batch) == (MODELS[1], "rgap", 1):
+                    images[seed, batch] = np.nan
+                    rows[-1] |= {"value": np.nan, "status": "failed", "reason": REASON}
             name = tmp_path / f"{model}-{attack}"
             keys = ("model", "seed", "batch", "answer", "kind", "status", "reason")
             runs = [{key: row[key] for key in keys} for row in rows]
-            write_tensors(
-                f"{name}.safetensors", {f"{model}/images": images[:, :, None, None]}, {"runs": runs}
-            )
+            stored = {f"{model}/images": images[:, :, None, None]}
+            write_tensors(f"{name}.safetensors", stored, {"runs": runs})
             write_csv(f"{name}.csv", pd.DataFrame(rows))
             found["reconstructions"].append(f"{name}.safetensors")
             found["scores"].append(f"{name}.csv")
@@ -113,8 +92,8 @@ WORDS = {"title": "Samples", "models": MODELS, "attacks": ATTACKS}
 # --- Figures 1 and 2 -----------------------------------------------------------------------------
 
 
-def test_samples_show_first_seed_and_failed_run(files: dict[str, Any]) -> None:
-    figure = samples.make(files, WORDS, "smoke")
+def test_samples_show_first_seed_and_failed_run(tmp_path: Path) -> None:
+    figure = samples.make(sample_files(tmp_path), WORDS, "smoke")
     found = texts(figure)
     assert len(figure.axes) == 2 * 2 * 4
     assert found.count("0.0100") == 11 and found.count("1.0e−5") == 0
@@ -127,27 +106,18 @@ def test_samples_show_first_seed_and_failed_run(files: dict[str, Any]) -> None:
     assert {"Variant 1", "Variant 3", "c(M) = −2266.5"} <= set(found)
     assert "Motorcycle (stands in for truck)" in found
     footer = found[[text.startswith("Rows:") for text in found].index(True)].replace("\n", " ")
-    for words in (
-        "x − 0.5",
-        "embedded",
-        "scale smoke",
-        "float32",
-        "seed 0, the first of 2",
-        "median",
-    ):
+    for words in ("x − 0.5", "embedded", "scale smoke", "float32", "seed 0, the first of 2"):
         assert words in footer
+    assert "median" in footer
     crossed = [axes for axes in figure.axes if axes.collections]
     assert len(crossed) == 1 and not crossed[0].images
 
 
-def test_images_are_shifted_back_and_clipped(files: dict[str, Any]) -> None:
-    figure = samples.make(files, WORDS, "smoke")
+def test_images_are_shifted_back_and_clipped(tmp_path: Path) -> None:
+    figure = samples.make(sample_files(tmp_path), WORDS, "smoke")
     shown = np.asarray(figure.axes[1].images[0].get_array())
-    rng = np.random.default_rng(1)
-    expected = np.clip(
-        np.moveaxis(rng.uniform(-0.7, 0.7, (2, 2, 3, 8, 8))[0, 0], 0, -1) + 0.5, 0, 1
-    )
-    np.testing.assert_allclose(shown, expected)
+    found = np.random.default_rng(1).uniform(-0.7, 0.7, (2, 2, 3, 8, 8))[0, 0]
+    np.testing.assert_allclose(shown, np.clip(np.moveaxis(found, 0, -1) + 0.5, 0, 1))
     original = np.asarray(figure.axes[0].images[0].get_array())
     np.testing.assert_allclose(original[0, 0], target_set().images[0, 0, :, 0, 0] / 255)
 
@@ -165,28 +135,18 @@ def test_unwritable_folder_is_one_sentence(tmp_path: Path) -> None:
         style.save(style.new(1, 1), tmp_path / "figures" / "figure.pdf")
 
 
-def test_missing_samples_are_named(files: dict[str, Any]) -> None:
+def test_missing_samples_are_named(tmp_path: Path) -> None:
+    files = sample_files(tmp_path)
     rows = pd.read_csv(files["scores"][0])
     write_csv(files["scores"][0], rows[rows["seed"] == 1])
     with pytest.raises(ArtifactError, match="no rows of cnn3_v1_tanh, seed 0"):
         samples.make(files, WORDS, "smoke")
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0.15, "0.150"),
-        (6.12, "6.12"),
-        (78.0, "78.0"),
-        (123.4, "123"),
-        (999.6, "1.0e3"),
-        (0.00012344, "0.000123"),
-        (1.34e-9, "1.3e−9"),
-        (0.0, "0"),
-    ],
-)
-def test_numbers_are_short(value: float, text: str) -> None:
-    assert style.number(value) == text
+def test_numbers_are_short() -> None:
+    values = (0.15, 6.12, 78.0, 123.4, 999.6, 0.00012344, 1.34e-9, 0.0)
+    texts = ["0.150", "6.12", "78.0", "123", "1.0e3", "0.000123", "1.3e−9", "0"]
+    assert [style.number(value) for value in values] == texts
 
 
 # --- The index -----------------------------------------------------------------------------------
@@ -200,20 +160,17 @@ def index_inputs(n: int = 16) -> tuple[pd.DataFrame, pd.DataFrame]:
         model = f"index_{'three' if three else 'four'}_{k:03d}"
         lost = [0.0, -10.0 * k] if three else [0.0, -10.0 * k, 0.0]
         security += security_rows(model, lost, "structural" if k < 10 else "numerical")
-        for attack in ("rgap", "copa"):
-            for index in range(3):
-                row = score_row(
-                    model, attack, index=index, batch=index, value=0.001 * (k + index + 1)
-                )
-                if attack == "rgap" and k == 0:
-                    row |= {"value": "", "status": "failed", "reason": REASON}
-                scores.append(row)
+        for attack, index in product(("rgap", "copa"), range(3)):
+            value = 0.001 * (k + index + 1)
+            scores.append(score_row(model, attack, index=index, batch=index, value=value))
+            if attack == "rgap" and k == 0:
+                scores[-1] |= {"value": "", "status": "failed", "reason": REASON}
     return pd.DataFrame(scores), pd.DataFrame(security)
 
 
 @pytest.fixture(scope="module")
 def index_table() -> pd.DataFrame:
-    return network_index.table(*index_inputs(), "embedded", "smoke")
+    return network_index.table(*index_inputs(), images="embedded", scale="smoke")
 
 
 def test_index_rows(index_table: pd.DataFrame) -> None:
@@ -241,9 +198,13 @@ def test_failed_network_counts_as_worst(index_table: pd.DataFrame) -> None:
     assert len(groups) == 3 * 4
 
 
-def test_claims_read_the_index_table(index_table: pd.DataFrame, tmp_path: Path) -> None:
+@pytest.fixture
+def evidence(index_table: pd.DataFrame, tmp_path: Path) -> Evidence:
     write_csv(tmp_path / "index.csv", index_table)
-    evidence = Evidence.read(index=[tmp_path / "index.csv"])
+    return Evidence.read(index=[tmp_path / "index.csv"])
+
+
+def test_claims_read_the_index_table(evidence: Evidence) -> None:
     x, y, n_ok = evidence.networks("c", "mse_rgap")
     assert (len(x), n_ok, np.isinf(y).sum()) == (16, 15, 1)
     assert set(x) == {-10.0 * k for k in range(16)}
@@ -252,12 +213,9 @@ def test_claims_read_the_index_table(index_table: pd.DataFrame, tmp_path: Path) 
 
 
 def test_claims_and_index_table_give_one_interval(
-    index_table: pd.DataFrame, tmp_path: Path
+    index_table: pd.DataFrame, evidence: Evidence
 ) -> None:
-    write_csv(tmp_path / "index.csv", index_table)
-    evidence = Evidence.read(index=[tmp_path / "index.csv"])
-    claims = load_claims(Path(__file__).parents[1] / "papers/copa/claims.yaml")
-    judged = evaluate(claims, evidence, "real", "laptop").set_index("id")
+    judged = evaluate(copa(), evidence, "real", "laptop").set_index("id")
     summary = index_table[index_table["metric"] == "spearman"].set_index(["row", "column"])
     for attack in ("copa", "rgap"):
         one = judged.loc[f"copa.c.indicator.{attack}"]
@@ -269,10 +227,9 @@ def test_claims_and_index_table_give_one_interval(
 
 def test_index_inputs_must_agree() -> None:
     scores, security = index_inputs()
+    fewer = security[security["model"] != "index_three_000"]
     with pytest.raises(ArtifactError, match="disagree on network 'index_three_000'"):
-        network_index.table(
-            scores, security[security["model"] != "index_three_000"], "real", "smoke"
-        )
+        network_index.table(scores, fewer, images="real", scale="smoke")
 
 
 def test_index_figure(index_table: pd.DataFrame, tmp_path: Path) -> None:
@@ -290,9 +247,8 @@ def test_index_figure(index_table: pd.DataFrame, tmp_path: Path) -> None:
     assert [set(line.get_ydata()) for line in dashed] == [{0.07}, {0.07}]
     assert "COPA, 16 networks\nSpearman's ρ = −1.00 (95 % interval −1.00 to −1.00)" in found
     assert "COPA: yes, strongly" in found
-    marks = [
-        line.get_marker() for axes in figure.axes for line in axes.lines if len(line.get_xdata())
-    ]
+    lines = [line for axes in figure.axes for line in axes.lines if len(line.get_xdata())]
+    marks = [line.get_marker() for line in lines]
     assert marks.count("x") == 1 and "^" in marks and "o" in marks
 
 
@@ -314,10 +270,8 @@ def test_conclusion_follows_the_interval(values: tuple[float, ...], words: str) 
 
 def depth_rows(*found: tuple[str, float, float, float, int]) -> pd.DataFrame:
     """Correlations with COPA's error, as the index table has them, without their other columns."""
-    columns = ["row", "ours", "low", "high", "n"]
-    return index_figure.by_depth(
-        pd.DataFrame(found, columns=columns).assign(column="copa").astype({"row": "str"})
-    )
+    rows = pd.DataFrame(found, columns=["row", "ours", "low", "high", "n"]).assign(column="copa")
+    return index_figure.by_depth(rows.astype({"row": "str"}))
 
 
 @pytest.mark.parametrize(
@@ -326,8 +280,7 @@ def depth_rows(*found: tuple[str, float, float, float, int]) -> pd.DataFrame:
         ((-0.3, -0.7, 0.2), (0.4, -0.1, 0.7), "differ in sign, but each interval includes 0."),
         ((-0.3, -0.5, -0.1), (-0.4, -0.6, -0.2), "agree in sign, and no interval includes 0."),
         (
-            (-0.3, -0.5, -0.1),
-            (0.4, -0.1, 0.7),
+            *((-0.3, -0.5, -0.1), (0.4, -0.1, 0.7)),
             "differ in sign, but the interval of four-layer ones includes 0.",
         ),
     ],
@@ -344,34 +297,30 @@ def test_depths_are_compared_from_the_table(three: Any, four: Any, words: str) -
 
 
 def test_grey_error_is_that_of_the_zero_input() -> None:
-    found = target_set()
-    zero = np.mean([np.mean(found.inputs(batch) ** 2) for batch in range(2)])
-    assert index_figure.grey_error(found) == pytest.approx(zero)
+    zero = np.mean([np.mean(target_set().inputs(batch) ** 2) for batch in range(2)])
+    assert index_figure.grey_error(target_set()) == pytest.approx(zero)
 
 
 # --- Many images ---------------------------------------------------------------------------------
 
 
 def test_many_images_table() -> None:
-    scores = pd.DataFrame(
-        [
-            score_row("m", "copa", index=index, metric=metric, value=value)
-            for index, mse in enumerate((1e-2, 1e-4))
-            for metric, value in (("mse", mse), ("psnr", -10 * np.log10(mse)), ("ssim", 0.5))
-        ]
-        + [score_row("m", "copa", index=2, value="", status="failed", reason=REASON)]
-    )
-    table = many_images.table(scores, {"m": "Row"}, {"copa": "COPA"}, "real", "laptop")
+    rows = [
+        score_row("m", "copa", index=index, metric=metric, value=value)
+        for index, mse in enumerate((1e-2, 1e-4))
+        for metric, value in (("mse", mse), ("psnr", -10 * np.log10(mse)), ("ssim", 0.5))
+    ]
+    rows.append(score_row("m", "copa", index=2, value="", status="failed", reason=REASON))
+    scores, labels = pd.DataFrame(rows), {"rows": {"m": "Row"}, "columns": {"copa": "COPA"}}
+    table = many_images.table(scores, labels, images="real", scale="laptop")
     assert list(table.columns) == TABLE_COLUMNS
     found = table.set_index("metric")
     assert np.isnan(found.loc["mse", "ours"]) and np.isnan(found.loc["mse", "low"])
     assert (found.loc["mse", "n"], found.loc["mse", "n_ok"]) == (3, 2)
     assert "1 of 3 runs failed" in found.loc["mse", "note"]
     worked = scores[scores["status"] == "ok"]
-    whole = many_images.table(worked, {"m": "Row"}, {"copa": "COPA"}, "real", "laptop")
+    whole = many_images.table(worked, labels, images="real", scale="laptop")
     means = whole.set_index("metric")["ours"]
-    assert means["mse"] == pytest.approx(1e-3)
-    assert means["mse_mean"] == pytest.approx(5.05e-3)
-    assert means["psnr"] == pytest.approx(30)
+    assert means[["mse", "mse_mean", "psnr"]].tolist() == pytest.approx([1e-3, 5.05e-3, 30])
     assert found.loc["mse", "row"] == "Row, 3 images"
     assert np.isnan(found.loc["psnr_255", "ours"]) and found.loc["psnr_255", "n"] == 0

@@ -1,7 +1,5 @@
 """What holds for every figure: facts of its runs, words on the page, equal bytes, one sentence."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -22,7 +20,6 @@ from gradleak.errors import ArtifactError
 from gradleak.plotting import style
 from papers.copa.figures import samples
 from papers.fedkl.figures import adaptive, curves, fig4, pictures
-from papers.rgap.figures import fig1
 from test_fedkl_pictures import table4, table5
 
 Drawn = tuple[Any, dict[str, Any], dict[str, Any]]  # module, files, words
@@ -32,18 +29,12 @@ GRIDS = ("A note.", "Scale smoke", "float32", "PSNR", "embedded, in place of")
 SIZES = ("A note.", "Scale smoke", "accuracy, %", "photos10", "epoch")
 
 
-def of_rgap(build: Callable[[Path], tuple[Any, Any, Any]]) -> Callable[[Path], Drawn]:
+def of_files(build: Callable[[Path], tuple[Any, ...]]) -> Callable[[Path], Drawn]:
+    """Of builders that return files as an object, with the words or beside them."""
+
     def make(folder: Path) -> Drawn:
-        module, made, words = build(folder)
-        return module, made.files, words
-
-    return make
-
-
-def of_mkor(build: Callable[[Path], tuple[Any, Any]]) -> Callable[[Path], Drawn]:
-    def make(folder: Path) -> Drawn:
-        module, made = build(folder)
-        return module, made.files, made.words
+        module, made, *words = build(folder)
+        return module, made.files, words[0] if words else made.words
 
     return make
 
@@ -59,8 +50,8 @@ def copa(folder: Path) -> Drawn:
 # What builds the files and words of each figure, and facts that it has to tell.
 FIGURES: dict[str, tuple[Callable[[Path], Drawn], Sequence[str]]] = {
     "copa": (copa, ("scale smoke", "float32", "embedded", "failed")),
-    **{build.__name__: (of_rgap(build), PHOTOS) for build in rgap.ALL},
-    **{build.__name__: (of_mkor(build), BATCHES) for build in mkor.ALL},
+    **{build.__name__: (of_files(build), PHOTOS) for build in rgap.ALL},
+    **{build.__name__: (of_files(build), BATCHES) for build in mkor.ALL},
     "table4": (of_fedkl(pictures, table4), GRIDS),
     "table5": (of_fedkl(pictures, table5), GRIDS),
     "adaptive": (of_fedkl(adaptive, test_fedkl_adaptive.build), (*GRIDS, "(here digits)")),
@@ -117,10 +108,6 @@ def test_what_is_missing_is_one_sentence(name: str, tmp_path: Path) -> None:
         files["reconstructions"][0] = files["reconstructions"][1]
         with pytest.raises(ArtifactError, match="no rows of another"):
             module.make(files, {**words, "panels": other}, "smoke")
-
-
-def test_losses_need_no_files(tmp_path: Path) -> None:
-    assert outside(fig1.make({}, {}, "smoke")) == []
 
 
 def test_no_figure_needs_torch() -> None:

@@ -30,11 +30,9 @@ def test_words_that_fit_are_whole_and_leave_no_note():
 
 
 def test_reasons_are_told_once_and_numbers_that_differ_as_a_range():
-    reasons = [FISHED.format(0), LEFT.format("23"), LEFT.format("4.5"), LEFT.format("1.2e+03")]
+    reasons = [FISHED.format(0), *map(LEFT.format, ("23", "4.5", "1.2e+03"))]
     with page() as one:
-        frames = [
-            one.picture(0.1 + k, 0.1, 0.7, Cell(why=reason)) for k, reason in enumerate(reasons)
-        ]
+        frames = [one.picture(0.1 + k, 0.1, 0.7, Cell(why=why)) for k, why in enumerate(reasons)]
     assert [said(axes) for axes in frames] == ["No image of class 0 (1)", *["no image (2)"] * 3]
     told = one.figure.texts[-1].get_text().replace("\n", " ")
     assert told == f"Reasons: (1) {FISHED.format(0)} (2) {LEFT.format('4.5 to 1.2e+03')}"
@@ -46,12 +44,10 @@ def test_words_stay_inside_of_their_frame():
         for side in (0.35, 0.5, 0.8, 1.8):
             axes = one.picture(left, 0.1, side, Cell(why=FISHED.format(0)))
             words = axes.texts[0].get_window_extent(one.figure.canvas.get_renderer())
-            inside = axes.bbox
             assert "…" not in said(axes)
             # The narrowest frames of figures have 0.5 inches.
             if side >= 0.5:
-                assert inside.x0 <= words.x0 and words.x1 <= inside.x1, side
-                assert inside.y0 <= words.y0 and words.y1 <= inside.y1, side
+                assert np.all(axes.bbox.min <= words.min) and np.all(words.max <= axes.bbox.max)
             left += side + 0.1
     # A large frame holds all of it.
     assert said(axes) == FISHED.format(0)
@@ -75,7 +71,6 @@ def test_the_mark_is_grey_with_a_cross(data):
 
 def test_a_figure_grows_below_and_all_else_stays_in_its_place():
     def places(one, found):
-        """Inches from the left and upper edges."""
         height = one.figure.get_size_inches()[1]
         renderer = one.figure.canvas.get_renderer()
         one.figure.draw(renderer)
@@ -87,12 +82,8 @@ def test_a_figure_grows_below_and_all_else_stays_in_its_place():
         with page() as one:
             axes = one.picture(0.1, 0.1, 0.8)
             one.text(0.1, 0.05, "heading")
-            where = {
-                "loc": "lower left",
-                "bbox_to_anchor": (2.0, 0.9),
-                "bbox_transform": one.inches,
-            }
-            legend = one.figure.legend(axes.plot([0, 1]), ["line"], **where)
+            where = {"bbox_to_anchor": (2.0, 0.9), "bbox_transform": one.inches}
+            legend = one.figure.legend(axes.plot([0, 1]), ["line"], loc="lower left", **where)
             found = [axes, legend, *one.figure.texts[:3]]
             before, height = places(one, found), one.figure.get_size_inches()[1]
             one.notes.short(LEFT.format(1), 10)

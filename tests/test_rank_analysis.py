@@ -52,15 +52,6 @@ def test_the_five_networks_of_figure_2_with_either_count_of_virtual_constraints(
     assert critical(rows).layer == layer
 
 
-def test_first_layer_of_3_to_4_filters_has_minus_484_too():
-    network = binary(conv(4, 4), conv(8, 3))
-    assert [row.index for row in analyse(network)] == [
-        3072 - 192 - 3364,
-        3364 - 288 - 5832 - 292,
-        5832 - 5832 - 1 - (292 + 2468),
-    ]
-
-
 def test_counts_by_hand():
     rows = analyse(binary(conv(9, 4), conv(4, 4)))
     found = [(r.unknowns, r.weights, r.outputs, r.virtual, r.index) for r in rows]
@@ -251,8 +242,7 @@ def test_layers_alone_forget_what_comes_from_before_their_skips():
     network = chain(*layers, side=8, channels=3, classes=2)
     rows = analyse(network)
     plain = [rows[0], rows[1], rows[3], *rows[6:]]
-    assert [row.alone for row in plain] == [row.local for row in plain]
-    assert all(row.virtual for row in plain[1:])
+    assert all(row.alone == row.local for row in plain) and all(row.virtual for row in plain[1:])
     # R-GAP, appendix D, with the projection's gradient: |x_1| - |W_2| - |P| - |f|.
     assert rows[2].alone == 9 * 64 - 5 * 4 * 9 - 5 * 9 - 5 * 64
     # A block on its own has no layer before it to leave anything over.
@@ -302,44 +292,33 @@ def test_resnet101_and_its_variants_have_the_printed_index_of_table_4(
 
 
 def test_index_of_resnet18_is_that_of_the_first_layer_whatever_skip_is_cut():
-    assert 3072 - 3 * 16 * 9 - 16 * 1024 == -13744
     for cut in [(), *((block,) for block in range(1, 9))]:
         worst = critical(analyse(residual("resnet18", *cut)))
-        assert (worst.layer, worst.index) == ("conv1", -13744)
-
-
-def alone_of_blocks():
-    """`alone` of the last layer of each block of ResNet-18, and the same without |P|."""
-    network = residual("resnet18")
-    counts = dict(zip(network.layers, analyse(network), strict=True))
-    ends = [(layer, counts[layer].alone) for layer in network.convolutions[2::2]]
-    sizes = [layer.projection for layer, _ in ends]
-    projected = [shape.filters * shape.channels if shape else 0 for shape in sizes]
-    alone = [value for _, value in ends]
-    return alone, [value + extra for value, extra in zip(alone, projected, strict=True)]
+        assert (worst.layer, worst.index) == ("conv1", 3072 - 3 * 16 * 9 - 16 * 1024)
 
 
 def test_block_3_of_resnet18_is_critical_without_the_virtual_constraints_before_it():
-    alone, printed = alone_of_blocks()
+    network = residual("resnet18")
+    rows = analyse(network)
+    sizes = [layer.projection for layer in network.convolutions[2::2]]
+    alone = [row.alone for row in rows[2:-1:2]]
     # Appendix D counts |f| + |W_2| - |x_1|, without the gradient of the projection.
+    projected = [shape.filters * shape.channels if shape else 0 for shape in sizes]
+    printed = [value + extra for value, extra in zip(alone, projected, strict=True)]
     assert printed[2] == 16 * 1024 - 32 * 32 * 9 - 32 * 256 == -1024
     assert alone[2] == printed[2] - 16 * 32 == -1536
     assert alone.index(max(alone)) == printed.index(max(printed)) == 2
-    rows = analyse(residual("resnet18"))
     assert max(row.alone for row in rows[:-1]) == -1536
     assert (largest_alone(rows).layer, largest_alone(rows).alone) == ("fc1", 128 - 1280 - 10)
 
 
 def test_cutting_block_3_of_resnet18_raises_the_largest_and_cutting_block_8_does_not():
     third, eighth = (largest_alone(analyse(residual("resnet18", cut))) for cut in (3, 8))
-    assert (third.layer, third.alone) == ("conv6", 16 * 1024 - 16 * 32 * 9 - 32 * 256)
-    assert third.alone == 3584
+    assert 16 * 1024 - 16 * 32 * 9 - 32 * 256 == 3584
+    assert (third.layer, third.alone) == ("conv6", 3584)
     assert (eighth.layer, eighth.alone) == ("fc1", -1162)
-    convolutions = analyse(residual("resnet18", 8))[:-1]
-    assert (largest_alone(convolutions).layer, largest_alone(convolutions).alone) == (
-        "conv7",
-        -1536,
-    )
+    convolution = largest_alone(analyse(residual("resnet18", 8))[:-1])
+    assert (convolution.layer, convolution.alone) == ("conv7", -1536)
     others = [largest_alone(analyse(residual("resnet18", cut))) for cut in (1, 2, 4, 5, 6, 7)]
     assert {(row.layer, row.alone) for row in others} == {("fc1", -1162)}
 
@@ -393,12 +372,6 @@ def test_passes_match_pytorch_with_skips_and_losses(layers, loss, label, classes
 # Measured ranks
 
 
-def dense_facts(system):
-    matrix = system.dense()
-    rows = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
-    return np.linalg.matrix_rank(rows, tol=1e-9), np.linalg.cond(matrix)
-
-
 MEASURED = {
     "full": binary(conv(6, 3, padding=1), conv(30, 3, 2, 1), side=8),
     "deficient": binary(conv(2, 3), conv(1, 3, 2), side=9),
@@ -412,16 +385,16 @@ def test_ranks_and_conditions_against_dense_matrices(network):
     delta = deltas(network, weights, x, -1, "logistic")
     for layer in network.convolutions:
         system = layer_system(layer, weights, delta)
-        rank, condition = dense_facts(system)
-        facts = found[layer.name]
+        facts, matrix = found[layer.name], system.dense()
+        rows = matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
+        rank = np.linalg.matrix_rank(rows, tol=1e-9)
         assert (facts.rank, facts.inputs) == (rank, layer.shape.unknowns)
         block = system.gradient.block.reshape(-1, facts.pixels)
         assert facts.rank_gradient == np.linalg.matrix_rank(block / np.abs(block).max(), tol=1e-10)
-        assert facts.gradient_alone == (
-            np.linalg.matrix_rank(system.gradient.dense()) == layer.shape.unknowns
-        )
+        alone = np.linalg.matrix_rank(system.gradient.dense()) == layer.shape.unknowns
+        assert facts.gradient_alone == alone
         if rank == layer.shape.unknowns:
-            assert facts.condition == pytest.approx(condition, rel=2e-3)
+            assert facts.condition == pytest.approx(np.linalg.cond(matrix), rel=2e-3)
             padded = np.linalg.cond(_with_padding(layer, weights, delta))
             assert facts.condition_padding == pytest.approx(padded, rel=2e-3)
 
@@ -429,10 +402,8 @@ def test_ranks_and_conditions_against_dense_matrices(network):
 def _with_padding(layer, weights, delta):
     """U with the padding as unknowns, and a row for each padded pixel."""
     (down, across), (height, width) = layer.shape.padding, layer.shape.size
-    wide = replace(
-        layer,
-        shape=replace(layer.shape, padding=(0, 0), size=(height + 2 * down, width + 2 * across)),
-    )
+    size = height + 2 * down, width + 2 * across
+    wide = replace(layer, shape=replace(layer.shape, padding=(0, 0), size=size))
     inside = np.zeros((layer.shape.channels, *wide.shape.size), dtype=bool)
     inside[:, down : down + height, across : across + width] = True
     system = layer_system(wide, weights, delta).dense()
@@ -440,22 +411,16 @@ def _with_padding(layer, weights, delta):
 
 
 def test_gradient_alone_gives_the_input_where_filters_are_many():
-    found = measured(
-        MEASURED["full"],
-        initial_weights(MEASURED["full"], 0),
-        image(MEASURED["full"]),
-        1,
-        loss="logistic",
-    )
+    network = MEASURED["full"]
+    found = measured(network, initial_weights(network, 0), image(network), 1, loss="logistic")
     assert [facts.gradient_alone for facts in found.values()] == [False, True]
-    shape = MEASURED["full"].convolutions[0].shape
+    shape = network.convolutions[0].shape
     assert gradient_rank(GradientConstraint(np.zeros((6, 8, 8)), shape)) == 0
 
 
 def test_notes_say_what_the_numbers_leave_out():
-    network = binary(
-        conv(3, 3, 1, 1, activation="relu"), conv(3, 3, 1, 1), skip(2, 3, 3, padding=1), side=6
-    )
+    first = conv(3, 3, 1, 1, activation="relu")
+    network = binary(first, conv(3, 3, 1, 1), skip(2, 3, 3, padding=1), side=6)
     rows = analyse(network)
     assert "ReLU" in rows[0].note
     assert rows[2].note == "a skip over 2 ends here"
@@ -483,16 +448,11 @@ def test_a_condition_number_that_there_is_not_is_a_note(side, factors, why):
 
 
 def targets(count=2, batch=1):
-    rng = np.random.default_rng(0)
-    size = (count, batch)
+    rng, size = np.random.default_rng(0), (count, batch)
+    pixels = rng.integers(0, 256, (*size, 2, 8, 8), dtype=np.uint8)
+    labels, numbers = rng.integers(0, 4, size), np.arange(count * batch).reshape(size) + 7
     return TargetSet(
-        rng.integers(0, 256, (*size, 2, 8, 8), dtype=np.uint8),
-        rng.integers(0, 4, size),
-        np.arange(count * batch).reshape(size) + 7,
-        0.0,
-        tuple(f"image {i}" for i in range(count)),
-        {},
-        {},
+        pixels, labels, numbers, 0.0, tuple(f"image {i}" for i in range(count)), {}, {}
     )
 
 
@@ -507,7 +467,7 @@ def test_table_has_counts_everywhere_and_ranks_at_the_first_image():
     assert (found["ra_alone"] == found["unknowns"] - found["weights"] - found["outputs"]).all()
     assert list(found.columns) == COLUMNS
     assert len(found) == 2 * (3 + 2)
-    assert found["unknowns"].notna().all() and found["ra"].notna().all()
+    assert found[["unknowns", "ra"]].notna().all(axis=None)
     assert (found["network_ra"] == network_index(network)).all()
     convolutions = found[found["layer"] != "fc1"]
     assert convolutions["condition"].notna().all()
@@ -515,22 +475,18 @@ def test_table_has_counts_everywhere_and_ranks_at_the_first_image():
     assert (found[found["layer"] == "fc1"]["index"] == 7).all()
     first, second = (convolutions[convolutions["index"] == i]["condition"] for i in (7, 8))
     assert not np.allclose(first, second)
-    counts = table(
-        models(network), targets(), labels="same", loss="logistic", seeds=1, conditions=False
-    )
+    options = {"labels": "same", "loss": "logistic", "seeds": 1, "conditions": False}
+    counts = table(models(network), targets(), **options)
     assert counts["condition"].isna().all() and len(counts) == 3
 
 
+NORM, POOL = conv(3, 3, norm="batch"), conv(3, 3, padding=1, pool="max3")
 REFUSED = {
-    "norm: batch": [conv(3, 3, norm="batch"), conv(3, 3)],
+    "norm: batch": [NORM, conv(3, 3)],
     "projection: true": [conv(3, 3), end(4, 1)],
     "pool: global": [conv(3, 3, pool="global")],
-    "pool: max3": [conv(3, 3, padding=1, pool="max3")],
-    "norm: batch, projection: true, pool: max3": [
-        conv(3, 3, padding=1, pool="max3"),
-        end(4, 1),
-        conv(3, 3, norm="batch"),
-    ],
+    "pool: max3": [POOL],
+    "norm: batch, projection: true, pool: max3": [POOL, end(4, 1), NORM],
 }
 
 
@@ -543,9 +499,8 @@ def test_table_has_counts_alone_where_no_pass_is_known(keys, layers):
     convolutions = found[found["layer"] != "fc1"]
     assert convolutions[["rank", "rank_gradient", "condition"]].isna().all(axis=None)
     assert convolutions["inputs"].to_list() == convolutions["unknowns"].to_list()
-    assert (
-        convolutions["note"].str.endswith(f"ranks are not measured of a network with {keys}").all()
-    )
+    said = f"ranks are not measured of a network with {keys}"
+    assert convolutions["note"].str.endswith(said).all()
 
 
 def test_table_of_a_residual_network():

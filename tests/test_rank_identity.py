@@ -30,11 +30,8 @@ from settings_files import whole
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs/rank_identity.md").read_text()
 CONFIG = loader.load(whole())
-ROWS = [
-    [cell.strip() for cell in line.strip("| \n").split("|")]
-    for line in PAGE.splitlines()
-    if re.match(r"\| (cnn3|rgap)_", line)
-]
+LINES = [line for line in PAGE.splitlines() if re.match(r"\| (cnn3|rgap)_", line)]
+ROWS = [[cell.strip() for cell in line.strip("| \n").split("|")] for line in LINES]
 EXACT = ("identity", "tanh", "sigmoid")
 
 
@@ -62,7 +59,6 @@ def rank(matrix):
 
 
 def systems(network, seed):
-    """Dense layer systems at a real gradient."""
     weights = {n: v.astype(np.float64) for n, v in initial_weights(network, seed).items()}
     found = deltas(network, weights, image(network, seed), 1)
     return [layer_system(layer, weights, found).dense() for layer in network.convolutions]

@@ -8,8 +8,8 @@ from scipy import stats
 from gradleak.runtime.tidy import TABLES
 from papers.rgap.tables.resnets import table, wilson
 
-NETWORKS = {"net": "Net", "net_cut": "Variant"}
-COLUMNS = {"trained": "Trained, evaluation mode"}
+WORDS = {"networks": {"net": "Net", "net_cut": "Variant"}}
+WORDS["columns"] = {"trained": "Trained, evaluation mode"}
 ERRORS = {"net": [0.1, 0.3], "net_cut": [0.2, 1.0]}
 
 
@@ -18,54 +18,25 @@ def scores(failed=False):
     for model, errors in ERRORS.items():
         for index, value in enumerate(errors):
             bad = failed and model == "net_cut" and index == 0
-            rows += [
-                {
-                    "result": "trained",
-                    "model": model,
-                    "metric": metric,
-                    "index": index,
-                    "value": "" if bad else factor * value,
-                    "status": "failed" if bad else "ok",
-                }
-                for metric, factor in (("mse", 1), ("mse_input", 16), ("psnr", 1), ("ssim", 1))
-            ]
-    rows += [
-        {
-            "result": "trained",
-            "model": model,
-            "metric": "evaluations",
-            "index": 1,
-            "value": 7,
-            "status": "ok",
-        }
-        for model in ERRORS
-    ]
-    return pd.DataFrame(rows)
+            for metric, factor in (("mse", 1), ("mse_input", 16), ("psnr", 1), ("ssim", 1)):
+                told = ("", "failed") if bad else (factor * value, "ok")
+                rows.append(("trained", model, metric, index, *told))
+    rows += [("trained", model, "evaluations", 1, 7, "ok") for model in ERRORS]
+    return pd.DataFrame(rows, columns=["result", "model", "metric", "index", "value", "status"])
 
 
-TRAINED = pd.DataFrame(
-    {
-        "model": ["net", "net_cut"],
-        "test_accuracy": [0.9, 0.88],
-        "test": [1000, 1000],
-        "epochs": [5, 5],
-    }
-)
-RANK = pd.DataFrame(
-    {"model": ["net", "net_cut"], "network_ra": [-5, -4], "network_ra_alone": [-2, 7]}
-)
+MODEL = {"model": ["net", "net_cut"]}
+TRAINED = pd.DataFrame({**MODEL, "test_accuracy": [0.9, 0.88], "test": 1000, "epochs": 5})
+RANK = pd.DataFrame({**MODEL, "network_ra": [-5, -4], "network_ra_alone": [-2, 7]})
 
 
 def made(**more):
-    return table(scores(**more), TRAINED, RANK, NETWORKS, COLUMNS, "real", "smoke")
+    return table(scores(**more), TRAINED, RANK, WORDS, images="real", scale="smoke")
 
 
 def cell(found, model, column, metric):
-    rows = found[
-        (found["model"] == model) & (found["column"] == column) & (found["metric"] == metric)
-    ]
-    assert len(rows) == 1
-    return rows.iloc[0]
+    place = ["model", "column", "metric"]
+    return found.set_index(place, verify_integrity=True).loc[(model, column, metric)]
 
 
 def test_counts_accuracies_and_errors():

@@ -1,7 +1,5 @@
 """R-GAP's Figure 4 from synthetic files."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +49,11 @@ def arrows(axes: Any) -> list[FancyArrowPatch]:
 
 def test_blocks_of_a_resnet() -> None:
     found = diagrams.steps(BASE, BASE)
-    assert [step.name for step in found] == [
-        "conv 3×3/1",
-        *(f"block {n}" for n in range(1, 9)),
-        "mean, fc",
-    ]
+    blocks = [f"block {n}" for n in range(1, 9)]
+    assert [step.name for step in found] == ["conv 3×3/1", *blocks, "mean, fc"]
     assert [step.projected for step in found] == [n in (3, 5, 7) for n in range(10)]
-    assert [step.features for step in found[::3]] == [
-        (3, 16, 16),
-        (4, 16, 16),
-        (16, 4, 4),
-        (32, 2, 2),
-    ]
+    sizes = [step.features for step in found[::3]]
+    assert sizes == [(3, 16, 16), (4, 16, 16), (16, 4, 4), (32, 2, 2)]
     assert not any(step.cut for step in found)
     counts = analyse(BASE)
     assert found[3].alone == max(count.alone for count in counts[5:7])
@@ -74,9 +65,8 @@ def test_a_cut_skip_leaves_its_block_and_no_projection(chain: Chain, cut: int) -
     found = diagrams.steps(chain, BASE)
     assert [step.name for step in found if step.cut] == [f"block {cut}"]
     assert not found[cut].projected
-    assert [step.features for step in found] == [
-        step.features for step in diagrams.steps(BASE, BASE)
-    ]
+    plain = diagrams.steps(BASE, BASE)
+    assert [step.features for step in found] == [step.features for step in plain]
 
 
 def test_networks_of_other_depth_are_no_variants() -> None:
@@ -140,11 +130,8 @@ def test_no_more_than_three_images_are_shown(tmp_path: Path) -> None:
 def test_accuracies_have_intervals(tmp_path: Path) -> None:
     figure, made = drawn(tmp_path)
     axes = next(axes for axes in figure.axes if axes.get_xlabel() == "Test accuracy, %")
-    assert [text.get_text() for text in axes.texts] == [
-        "ResNet18: 60.0 %",
-        "Variant 1: 70.0 %",
-        "Variant 2: 80.0 %",
-    ]
+    said = ["ResNet18: 60.0 %", "Variant 1: 70.0 %", "Variant 2: 80.0 %"]
+    assert [text.get_text() for text in axes.texts] == said
     rows = pd.read_csv(made.files["table"]).query("metric == 'accuracy'")
     bars = [group.get_segments()[0][:, 0] for group in axes.collections]
     np.testing.assert_allclose(bars, 100 * rows[["low", "high"]].to_numpy())
@@ -160,10 +147,8 @@ def test_errors_are_points_means_and_deviations(tmp_path: Path) -> None:
         assert mean[0] == pytest.approx(points.mean())
     spread = axes.collections[0].get_segments()[0][:, 1]
     assert np.ptp(spread) == pytest.approx(2 * small[0].std(ddof=1))
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == [
-        "Trained,\nevaluation\nmode\nn = 2",
-        "Untrained,\ntraining\nmode\nn = 2",
-    ]
+    said = ["Trained,\nevaluation\nmode\nn = 2", "Untrained,\ntraining\nmode\nn = 2"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == said
 
 
 def test_failed_runs_are_counted_and_leave_no_mean(tmp_path: Path) -> None:
@@ -192,9 +177,8 @@ def test_a_setting_may_be_missing_and_one_image_has_no_deviation(tmp_path: Path)
     settings.pop("trained")
     figure, _ = drawn(tmp_path, settings, 1)
     axes = errors(figure)
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == [
-        "Untrained,\ntraining\nmode\nn = 1"
-    ]
+    (tick,) = axes.get_xticklabels()
+    assert tick.get_text() == "Untrained,\ntraining\nmode\nn = 1"
     assert not axes.collections
     assert not [words for words in texts(figure) if " ± " in words and "mean" not in words]
     assert "photos10 test image 0," in flat(figure) and "Trained, " not in flat(figure)

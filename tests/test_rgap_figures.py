@@ -1,8 +1,7 @@
 """Figures of R-GAP from synthetic files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from figure_words import flat, texts
-from gradleak.data import targets
+from figure_words import flat, outside, texts
 from gradleak.errors import ArtifactError
 from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
@@ -36,21 +34,15 @@ TWIN = 0.1
 def network(name: str, *filters: int, skip: int = 0) -> Chain:
     """Convolutions 3x3 on 8x8 images, a skip over the last ones, one output."""
     layers = [ConvSpec(f, (3, 3), padding=(1, 1), activation=LEAKY) for f in filters]
-    if skip:
-        last = layers.pop()
-        layers.append(ConvSpec(last.filters, (3, 3), padding=(1, 1), activation=LEAKY, skip=skip))
+    layers[-1] = replace(layers[-1], skip=skip)
     return Chain(name, (3, 8, 8), (*layers, LinearSpec(1, False)))
 
 
-def failing(batch_mean_below: float) -> Maker:
-    """An attack that fails on dark images."""
-    return lambda images, rng: [
-        ("answer", None if images.mean() < batch_mean_below else images + 0.1)
-    ]
+def failing(below: float, change: Callable[[np.ndarray], np.ndarray] = lambda x: x + 0.1) -> Maker:
+    return lambda images, rng: [("answer", None if images.mean() < below else change(images))]
 
 
 def mixture(images: np.ndarray, rng: np.random.Generator) -> list[tuple[str, Any]]:
-    """One image for a batch: the same share of each."""
     return [("answer", 1.2 * images.mean(axis=0, keepdims=True))]
 
 
@@ -60,12 +52,8 @@ def twins(images: np.ndarray, rng: np.random.Generator) -> list[tuple[str, Any]]
 
 def at_twin(images: np.ndarray, rng: np.random.Generator) -> list[tuple[str, Any]]:
     """Starts that end at the twin, at the real image, elsewhere and nowhere."""
-    return [
-        ("answer", TWIN * images),
-        ("start 1", images),
-        ("start 2", images + 0.5),
-        ("start 3", None),
-    ]
+    ends = TWIN * images, images, images + 0.5, None
+    return list(zip(("answer", "start 1", "start 2", "start 3"), ends, strict=True))
 
 
 def fig2(folder: Path) -> tuple[Any, Factory, dict[str, Any]]:
@@ -101,9 +89,7 @@ def batches(folder: Path) -> tuple[Any, Factory, dict[str, Any]]:
     fcn = Chain("fcn", (1, 8, 8), (LinearSpec(1, False),))
     made = Factory(folder, target_set(2, 3, (1, 8, 8)), [fcn])
     made.attack("rgap", mixture)
-    made.attack(
-        "dlg", lambda images, rng: [("answer", None if images.mean() < 0.49 else images[::-1])]
-    )
+    made.attack("dlg", failing(0.49, lambda images: images[::-1]))
     words = {"title": "Batches", "model": "fcn", "attacks": {"rgap": "R-GAP", "dlg": "DLG"}}
     return rgap_batches, made, words
 
@@ -117,15 +103,13 @@ def fig9(folder: Path) -> tuple[Any, Factory, dict[str, Any]]:
     return rgap_fig9, made, made.words({"rgap": "R-GAP", "dlg": "DLG"}, defences=noise)
 
 
-ALL: list[Callable[[Path], tuple[Any, Factory, dict[str, Any]]]] = [
-    fig2,
-    fig3,
-    fig4,
-    fig5,
-    fig6,
-    batches,
-    fig9,
-]
+Build = Callable[[Path], tuple[Any, Factory, dict[str, Any]]]
+ALL: list[Build] = [fig2, fig3, fig4, fig5, fig6, batches, fig9]
+
+
+def drawn(build: Build, folder: Path) -> tuple[Any, Factory]:
+    module, made, words = build(folder)
+    return module.make(made.files, words, "smoke"), made
 
 
 def pixels(axes: Any) -> np.ndarray:
@@ -179,6 +163,7 @@ def test_empty_scores_are_one_sentence(tmp_path: Path) -> None:
 
 def test_losses_and_their_turns() -> None:
     figure = fig1.make({}, {}, "smoke")
+    assert outside(figure) == []
     found = flat(figure)
     for words in ("logistic: least −0.278 at μ = 1.278", "exponential: least −0.368 at μ = 1"):
         assert words in found
@@ -202,8 +187,8 @@ def test_diagrams_tell_the_rank_analysis() -> None:
 
 
 def test_rank_figure(tmp_path: Path) -> None:
-    module, made, words = fig2(tmp_path)
-    found = texts(module.make(made.files, words, "laptop"))
+    figure, made = drawn(fig2, tmp_path)
+    found = texts(figure)
     index = max(band.index for band in diagrams.bands(made.chains[1]))
     assert f"RA-i = {diagrams.signed(index)}" in found
     assert "conv1: 187 of 192" in found and "median failed" in found
@@ -251,8 +236,8 @@ def test_ends_of_runs(tmp_path: Path) -> None:
 )
 def test_end_of_a_run(mse: float, mse_twin: float, twin_error: float, end: str) -> None:
     original = np.full((1, 2, 2), 0.1**0.5)
-    row = {"status": "ok", "mse": mse, "mse_twin": mse_twin, "twin_scale": TWIN}
-    row["twin_error"] = twin_error
+    row = {"status": "ok", "mse": mse, "mse_twin": mse_twin, "twin_error": twin_error}
+    row["twin_scale"] = TWIN
     assert rgap_fig5.end_of(pd.Series(row), original) == end
     assert rgap_fig5.end_of(pd.Series({**row, "status": "failed"}), original) == "failed"
 
@@ -280,8 +265,7 @@ def test_skips_come_in_pairs(tmp_path: Path) -> None:
 
 
 def test_batches_show_the_fit_and_matched_images(tmp_path: Path) -> None:
-    module, made, words = batches(tmp_path)
-    figure = module.make(made.files, words, "smoke")
+    figure, made = drawn(batches, tmp_path)
     found = texts(figure)
     assert found.count("w = 0.40") == 6 and found.count("R² >\N{THIN SPACE}0.999999") == 2
     frames = [axes for axes in figure.axes if axes.images]
@@ -290,24 +274,16 @@ def test_batches_show_the_fit_and_matched_images(tmp_path: Path) -> None:
     assert mixed.min() == 0 and mixed.max() == 1
     inputs = made.originals.inputs(0)
     assert list(assignment(inputs, inputs[::-1])) == [2, 1, 0]
-    means = [made.originals.inputs(b).mean() for b in range(2)]
-    works = sum(mean >= 0.49 for mean in means)
+    works = sum(made.originals.inputs(b).mean() >= 0.49 for b in range(2))
     assert found.count("0") == 3 * works and found.count("failed") == 3 * (2 - works) > 0
 
 
 def test_noise_figure(tmp_path: Path) -> None:
-    module, made, words = fig9(tmp_path)
-    figure = module.make(made.files, words, "smoke")
-    panels = figure.axes[-2:]
+    panels = drawn(fig9, tmp_path)[0].axes[-2:]
     assert [axes.get_title(loc="left") for axes in panels] == ["R-GAP", "DLG"]
-    crosses = [
-        len(line.get_xdata()) for axes in panels for line in axes.lines if line.get_marker() == "x"
-    ]
-    assert sum(crosses) == 4
-    medians = panels[0].lines[-1].get_ydata()
-    assert medians[0] == pytest.approx(1e-12, rel=0.2) and medians[1] == pytest.approx(
-        0.01, rel=0.2
-    )
+    crosses = [line for axes in panels for line in axes.lines if line.get_marker() == "x"]
+    assert sum(len(line.get_xdata()) for line in crosses) == 4
+    assert list(panels[0].lines[-1].get_ydata()) == pytest.approx([1e-12, 0.01], rel=0.2)
 
 
 # --- Pictures ------------------------------------------------------------------------------------
@@ -317,15 +293,7 @@ def test_images_are_listed_briefly() -> None:
     many = target_set(20)
     assert wording.described(many).startswith("photos10 test images 0 to 19, embedded")
     assert wording.described(many, [3]).startswith("photos10 test image 3, embedded")
-    digits = targets.TargetSet(
-        many.images,
-        many.labels,
-        many.indices,
-        0.0,
-        many.names,
-        {**many.source, "dataset": "digits"},
-        many.words,
-    )
+    digits = replace(many, source={**many.source, "dataset": "digits"})
     assert wording.described(digits, [1, 7]) == (
         "digits test images 1 and 7, embedded digits that ship with scikit-learn, in place of MNIST"
     )

@@ -1,19 +1,17 @@
 """Scores of FedKL's experiments, and what claims make of a metric whose network has no weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import yaml
 
 from backbone_files import write
 from chains import chain, conv
+from claims_fedkl import claim, claims_file
 from gradleak.attacks import reconstructions
-from gradleak.claims import Evidence, evaluate, load
+from gradleak.claims import Evidence, evaluate
 from gradleak.data.targets import TargetSet
 from gradleak.errors import DataError
 from gradleak.models import files
@@ -25,17 +23,9 @@ from gradleak.scoring.metrics.perceptual import Lpips, as_stored, standard
 
 SIDE = 12
 NETWORK = chain(conv(4, 3), conv(6, 3), channels=3, side=SIDE, classes=3)
-CASE = {
-    "paper": "fedkl",
-    "result": "fedkl_pair",
-    "attack": "dlg",
-    "defence": "none",
-    "images": "real",
-    "targets": "pair",
-    "precision": "float32",
-    "mode": "training",
-    "training": "",
-}
+CASE = {"paper": "fedkl", "result": "fedkl_pair", "attack": "dlg", "defence": "none"}
+CASE |= {"images": "real", "targets": "pair", "precision": "float32", "mode": "training"}
+CASE["training"] = ""
 TASK = {"loss": "cross_entropy", "labels": "dataset"}
 NEEDS_WEIGHTS = {"lpips_alex", "lpips_squeeze", "lpips_vgg", "lpips_alex_255", "lpips_vgg_255"}
 
@@ -43,16 +33,9 @@ NEEDS_WEIGHTS = {"lpips_alex", "lpips_squeeze", "lpips_vgg", "lpips_alex_255", "
 def target_set(batches: int = 3, size: int = 1) -> TargetSet:
     pixels = np.random.default_rng(0).integers(0, 256, (batches, size, 3, SIDE, SIDE))
     numbers = np.arange(batches * size).reshape(batches, size)
-    return TargetSet(
-        images=pixels.astype(np.uint8),
-        labels=numbers % 3,
-        indices=numbers,
-        offset=-0.5,
-        names=tuple(f"image {k}" for k in range(batches)),
-        source={},
-        words={0: "ant", 1: "bee", 2: "cow"},
-        std=0.5,
-    )
+    names, words = tuple(f"image {k}" for k in range(batches)), {0: "ant", 1: "bee", 2: "cow"}
+    same = pixels.astype(np.uint8), numbers % 3, numbers, -0.5, names
+    return TargetSet(*same, source={}, words=words, std=0.5)
 
 
 def record(batch: int, status: str = "ok", **more: Any) -> dict[str, Any]:
@@ -163,15 +146,10 @@ def test_files_in_which_nothing_worked_need_no_network(made, weights, tmp_path):
 def judge(folder: Path, evidence: Evidence, metric: str) -> pd.Series:
     """Verdict on a claim that any value at all meets."""
     where = {"result": "fedkl_pair", "attack": "dlg", "model": "small"}
-    claim = {"id": "c", "locator": "Table VI", "kind": "value", "statement": "It is small."}
     query = {"form": "runs", "metric": metric, "where": where}
-    claims = [{**claim, "query": query, "tolerance": "most"}]
-    most = {"rule": "at_most", "amount": 1e6, "reason": "A test."}
-    path = folder / "claims.yaml"
-    path.write_text(
-        yaml.safe_dump({"paper": "fedkl", "tolerances": {"most": most}, "claims": claims})
-    )
-    return evaluate(load(path), evidence, "real", "laptop").iloc[0]
+    any_value = {"any": {"rule": "at_most", "amount": 1e6, "reason": "A test."}}
+    claims = claims_file(folder, [claim("c", query, "any", kind="value")], tolerances=any_value)
+    return evaluate(claims, evidence, "real", "laptop").iloc[0]
 
 
 @pytest.fixture

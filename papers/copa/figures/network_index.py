@@ -1,7 +1,5 @@
 """c(M) against MSE, a point per network and a panel per attack, from the index table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,25 +52,22 @@ def draw(table: pd.DataFrame, grey: float) -> Figure:
             axes = page.axes(LEFT + place * (width + GAP), HEAD, width, HIGH)
             _draw_panel(axes, errors[errors["column"] == attack])
             axes.axhline(grey, color=GREY, linewidth=0.6, linestyle=DASHED, zorder=1)
-            own = groups[groups["column"] == attack]
-            lines = [f"{row['row']}: {_correlation(row)}" for _, row in own.iterrows()]
-            lines = [_title(attack, summaries.loc[attack]), *lines]
+            lines = [_title(attack, summaries.loc[attack])]
+            for _, row in groups[groups["column"] == attack].iterrows():
+                lines.append(f"{row['row']}: {_correlation(row)}")
             axes.set_title("\n".join(lines), loc="left", fontsize=7, linespacing=1.3)
             axes.set_xlabel("c(M); 0: every layer's system has full rank")
             axes.set_ylabel("" if place else "MSE (median of runs)")
             axes.tick_params(labelleft=not place)
             _scale(axes, errors)
-        page.figure.legend(
-            handles=_legend(errors),
-            loc="upper left",
-            ncols=6,
-            bbox_to_anchor=(0.0, HEAD + HIGH + 0.42),
-            bbox_transform=page.inches,
-            columnspacing=0.9,
-            fontsize=6,
-            handletextpad=0.3,
-            borderaxespad=0,
-        )
+        style: dict[str, Any] = {
+            "loc": "upper left",
+            "ncols": 6,
+            "columnspacing": 0.9,
+            "fontsize": 6,
+        }
+        style |= {"bbox_to_anchor": (0.0, HEAD + HIGH + 0.42), "bbox_transform": page.inches}
+        page.figure.legend(handles=_legend(errors), handletextpad=0.3, borderaxespad=0, **style)
     return page.figure
 
 
@@ -126,18 +121,14 @@ def _depths_compared(groups: pd.DataFrame) -> str:
     names = f"{'-, '.join(depths[:-1])}- and {depths[-1]}-layer networks".capitalize()
     sign = "differ in sign" if len(set(np.sign(groups["ours"]))) > 1 else "agree in sign"
     open_ = list(groups["depth"][(groups["low"] <= 0) & (groups["high"] >= 0)])
-    if not open_:
-        return f" {names} {sign}, and no interval includes 0."
-    if len(open_) == len(groups):
-        return f" {names} {sign}, but each interval includes 0."
-    return f" {names} {sign}, but the interval of {'- and '.join(open_)}-layer ones includes 0."
+    which = "but each interval" if len(open_) == len(groups) else "and no interval"
+    if 0 < len(open_) < len(groups):
+        which = f"but the interval of {'- and '.join(open_)}-layer ones"
+    return f" {names} {sign}, {which} includes 0."
 
 
 def conclusion(summaries: pd.DataFrame, groups: pd.DataFrame) -> str:
-    """Say for each attack if c(M) orders networks, from the intervals alone.
-
-    `summaries` has rows of all networks by attack, `groups` those of each depth.
-    """
+    """Say for each attack if c(M) orders networks, by intervals of all and of `groups` by depth."""
     parts = []
     for attack, row in summaries.iterrows():
         name = NAMES.get(str(attack), str(attack))
@@ -155,29 +146,27 @@ def conclusion(summaries: pd.DataFrame, groups: pd.DataFrame) -> str:
 
 
 def _legend(rows: pd.DataFrame) -> list[Line2D]:
-    looks = []
-    for depth in sorted({int(depth) for depth in rows["convolutions"]}):
-        marker, colour = MARKERS.get(depth, OTHER)
-        words = f"{WORDS.get(depth, str(depth + 1))}-layer network"
-        looks.append((marker, colour, colour, words))
-    looks.append(("o", GREY, GREY, "c(M) from the structure"))
+    looks: list[tuple[str, str, str | None, str]] = [
+        (*MARKERS.get(depth, OTHER), None, f"{WORDS.get(depth, str(depth + 1))}-layer network")
+        for depth in sorted({int(depth) for depth in rows["convolutions"]})
+    ]
+    looks.append(("o", GREY, None, "c(M) from the structure"))
     looks.append(("o", GREY, "white", "c(M) from a numerical rank"))
     if rows["ours"].isna().any():
-        looks.append(("x", GREY, GREY, "failed: counts as worst"))
+        looks.append(("x", GREY, None, "failed: counts as worst"))
     marks = [
         Line2D([], [], linestyle="none", marker=marker, color=colour, mfc=face, label=words)
         for marker, colour, face, words in looks
     ]
-    dashed = Line2D([], [], color=GREY, linewidth=0.6, linestyle=DASHED, label="guessing grey")
-    return [*marks, dashed]
+    return [*marks, Line2D([], [], color=GREY, lw=0.6, linestyle=DASHED, label="guessing grey")]
 
 
 def _footer(rows: pd.DataFrame, grey: float) -> str:
-    runs = sorted({int(n) for n in rows["n"]})
-    each = f"{runs[0]}" if len(runs) == 1 else f"{runs[0]} to {runs[-1]}"
+    least, most = int(rows["n"].min()), int(rows["n"].max())
+    each = f"{least}" if least == most else f"{least} to {most}"
     return (
         f"Networks drawn at random (config.yaml, families), the last layer fully connected; "
-        f"{each} run{'s' if runs[-1] > 1 else ''} (images and seeds) for each network and attack; "
+        f"{each} run{'s' if most > 1 else ''} (images and seeds) for each network and attack; "
         f"{rows['images'].iloc[0]} images; scale {rows['scale'].iloc[0]}. "
         f"Intervals: 95 %, bootstrap over networks. Guessing grey, the middle of the "
         f"range, for every pixel has a mean MSE of {number(grey)} on these images."

@@ -1,7 +1,5 @@
 """Samples of reconstructions: a row per model, for each image the original and every attack."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,10 +19,7 @@ LABEL, GROUP, UNDER, HEADER = 0.92, 0.09, 0.28, 0.27
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the figure.
-
-    Beside those of `Content.read` the files include ``security``, c(M) of each of ``models``.
-    """
+    """Draw the figure; `files` has ``security`` of each of ``models`` beside `Content.read`'s."""
     content, models = Content.read(files, words), words["models"]
     originals, headings = content.originals, ["Original", *content.attacks.values()]
     groups = [len(headings)] * len(originals.images)
@@ -52,8 +47,7 @@ def variant(model: str) -> str:
 def _cells(content: Content, model: str, batch: int) -> list[Cell]:
     """Reconstructions of an image by each attack, with MSE and the median over seeds."""
     cells = []
-    for attack in content.attacks:
-        panel = content.panel(model, attack)
+    for panel in (content.panel(model, attack) for attack in content.attacks):
         found, rows = panel.answer(batch), panel.chosen
         middle = median(rows[rows["batch"] == batch])
         cells.append(content.cell(found, caption(found), typical(middle)))
@@ -61,7 +55,6 @@ def _cells(content: Content, model: str, batch: int) -> list[Cell]:
 
 
 def _labels(page: Page, grid: Grid, names: Sequence[str], security: Sequence[str]) -> None:
-    """Write name and c(M) of each network, and explain the text under its pictures."""
     for top, name, path in zip(grid.tops, names, security, strict=True):
         layers = read_csv(path, ["model", "seed", "rank_method", "contribution"])
         layers = layers[layers["seed"] == SEED]

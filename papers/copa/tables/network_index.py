@@ -1,7 +1,5 @@
 """Index of networks: c(M) against reconstruction error, and their rank correlation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -24,9 +22,8 @@ ALL = "all networks"
 def networks(security: pd.DataFrame) -> pd.DataFrame:
     """One row per network: c(M) (eq. 8), whether all its ranks are structural, and its sizes.
 
-    `security` has rank facts of each layer, as written by ``gradleak.analysis.copa_index``. The
-    index is the network; ``c`` is the mean over seeds, ``expansion`` the number of outputs of the
-    first layer per input, ``layers`` the sizes as text.
+    `security` is that of ``gradleak.analysis.copa_index``. ``c`` is the mean over seeds,
+    ``expansion`` the number of outputs of the first layer per input, ``layers`` the sizes as text.
     """
     rows = {}
     for name, layers in security.groupby("model", sort=True):
@@ -52,26 +49,20 @@ def _sizes(layers: pd.DataFrame) -> str:
 
 
 def errors(scores: pd.DataFrame) -> pd.DataFrame:
-    """MSE of each run: ``network, attack, seed, index, value``.
-
-    The value of a failed run is infinite, so it takes the last rank.
-    """
+    """MSE of each run, infinite if it failed, so that it takes the last rank."""
     found = scores[scores["metric"] == "mse"].rename(columns={"model": "network"})
     value = pd.to_numeric(found["value"], errors="coerce").where(found["status"] == "ok", np.inf)
-    return found.assign(value=value.fillna(np.inf))[
-        ["network", "attack", "seed", "index", "value", "reason"]
-    ]
+    return found.assign(value=value.fillna(np.inf))
 
 
-def table(scores: pd.DataFrame, security: pd.DataFrame, images: str, scale: str) -> pd.DataFrame:
+def table(scores: pd.DataFrame, security: pd.DataFrame, **case: str) -> pd.DataFrame:
     """Tidy table: rows of each network, then the rank correlations.
 
-    A network has a row for c(M), one for its expansion (the first layer's outputs per input) and
-    one for each attack, whose ``ours`` is the median MSE over images and seeds with failed runs as
-    infinite (empty if the median is), ``low`` and ``high`` the 95 % prediction interval over
-    successful runs. A summary has Spearman's correlation of c(M) with that median, or with the
-    median over seeds for one image, and its bootstrap interval (as in the claims); its ``n`` is the
-    number of networks and ``n_ok`` that of networks with a finite error.
+    A network has rows for c(M), for its expansion and for each attack: ``ours`` is the median MSE
+    over images and seeds with failed runs as infinite (empty if the median is), ``low`` and
+    ``high`` the 95 % prediction interval over successful runs. A summary has Spearman's correlation
+    of c(M) with that median, or with the median over seeds for one image, and its bootstrap
+    interval; its ``n`` is the number of networks and ``n_ok`` that of those with a finite error.
 
     Raises `ArtifactError` if scores and security do not have the same networks.
     """
@@ -83,7 +74,7 @@ def table(scores: pd.DataFrame, security: pd.DataFrame, images: str, scale: str)
             f"for them again."
         )
     rows = [*_network_rows(sizes, runs), *_summary_rows(sizes, runs)]
-    return frame(rows, COLUMNS, images, scale).astype({"convolutions": "Int64"})
+    return frame(rows, COLUMNS, **case).astype({"convolutions": "Int64"})
 
 
 def _network_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
@@ -97,22 +88,17 @@ def _network_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
             found = runs[(runs["network"] == name) & (runs["attack"] == attack)]
             good = found["value"][np.isfinite(found["value"])]
             reasons = "; ".join(sorted(set(found["reason"]) - {""}))
-            yield cell(
-                {**same, "column": attack},
-                "mse",
-                finite(found["value"].median()),
-                f"failed: {reasons}" if reasons else "",
-                prediction_interval(good, log=True, level=LEVEL),
-                (len(found), len(good)),
-            )
+            note, middle = f"failed: {reasons}" if reasons else "", finite(found["value"].median())
+            interval = prediction_interval(good, log=True, level=LEVEL)
+            counts = len(found), len(good)
+            yield cell({**same, "column": attack}, "mse", middle, note, interval, counts)
 
 
 def _summary_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
-    depths = sorted(set(sizes["convolutions"]))
-    groups = {ALL: sizes} | {
-        f"{WORDS.get(depth, str(depth + 1))}-layer networks": sizes[sizes["convolutions"] == depth]
-        for depth in depths
-    }
+    groups = {ALL: sizes}
+    for depth in sorted(set(sizes["convolutions"])):
+        name = f"{WORDS.get(depth, str(depth + 1))}-layer networks"
+        groups[name] = sizes[sizes["convolutions"] == depth]
     note = "c(M) with MSE over networks; bootstrap interval; a failed network counts as worst"
     for attack in dict.fromkeys(runs["attack"]):
         of_attack = runs[runs["attack"] == attack]
@@ -120,16 +106,14 @@ def _summary_rows(sizes: pd.DataFrame, runs: pd.DataFrame) -> Iterator[Row]:
             for index in [None, *sorted(set(of_attack["index"]))]:
                 chosen = of_attack if index is None else of_attack[of_attack["index"] == index]
                 value = chosen.groupby("network")["value"].median().reindex(group.index)
-                rho, *interval = spearman(group["c"].to_numpy(), value.to_numpy(), LEVEL)
+                rho, low, high = spearman(group["c"].to_numpy(), value.to_numpy(), LEVEL)
                 head = {"row": words, "column": attack, "image": "all"}
                 if index is not None:
                     head |= {"row": f"{words}, image {index}", "image": str(index)}
                 counts = len(group), int(np.isfinite(value).sum())
-                yield cell(head, "spearman", rho, note, (interval[0], interval[1]), counts)
+                yield cell(head, "spearman", rho, note, (low, high), counts)
 
 
-def make(
-    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
-) -> pd.DataFrame:
+def make(files: Mapping[str, Any], words: object, case: Mapping[str, str]) -> pd.DataFrame:
     """Make the table from files: ``scores`` and ``security``."""
     return table(read_all(files["scores"]), read_all(files["security"]), **case)

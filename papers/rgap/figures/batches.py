@@ -1,7 +1,5 @@
 """R-GAP Figures 7 and 8: reconstructions from the gradient of a batch by R-GAP and DLG."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -21,16 +19,11 @@ MOST = 3  # number of batches
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the figure of one ``model``.
-
-    `words` has two attacks: one that gives one image for a batch, and one that gives an image for
-    each of its images.
-    """
+    """Draw the figure of one ``model`` and two attacks: one image for a batch, and one for each."""
     content, model = Content.read(files, words), words["model"]
     size = content.originals.size
-    attacks = list(content.attacks)[:2]
-    closed, search = (content.panel(model, attack) for attack in attacks)
-    names = [content.attacks[attack] for attack in attacks]
+    closed, search = (content.panel(model, attack) for attack in list(content.attacks)[:2])
+    names = list(content.attacks.values())
     under = [UNDER] * min(MOST, content.shared())
     right = PAGE - 0.06 + GAP
     grid = Grid.fit(0.06, HEAD, right, [size, 2, size], under, GAP, GROUP - GAP)
@@ -48,13 +41,11 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
             one, many = closed.answer(row), search.answer(row)
             cells = [*_originals(content, row, one), *_mixture(content, row, one)]
             cells += _found(content, row, many)
-            there = {(row, k): cell for k, cell in enumerate(cells) if cell is not None}
-            grid.draw(page, there)
+            grid.draw(page, {(row, k): cell for k, cell in enumerate(cells) if cell is not None})
     return page.figure
 
 
 def _originals(content: Content, batch: int, one: Answer | None) -> Iterator[Cell]:
-    """Originals, each with its weight in R-GAP's image."""
     mixed = one is not None and one.ok and "coefficient" in one.scores
     for place, image in enumerate(content.originals.images[batch] / 255.0):
         weight = one.scores["coefficient"].iloc[place] if one is not None and mixed else 0.0
@@ -70,10 +61,8 @@ def _mixture(content: Content, batch: int, one: Answer | None) -> list[Cell | No
     low, high = float(image.min()), float(image.max())
     found, fitted = ((each - low) / max(high - low, 1e-12) for each in (image, fit))
     span = f"{signed(low, '.1f')} \N{HORIZONTAL ELLIPSIS} {signed(high, '.1f')}"
-    return [
-        Cell(found, ("found", span)),
-        Cell(fitted, ("fit", f"R² {_r_squared(one.value('r2'))}")),
-    ]
+    explained = f"R² {_r_squared(one.value('r2'))}"
+    return [Cell(found, ("found", span)), Cell(fitted, ("fit", explained))]
 
 
 def _found(content: Content, batch: int, many: Answer | None) -> list[Cell]:

@@ -1,7 +1,5 @@
 """Diagrams of networks: a bar for each layer's features, with its constraints and skips."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -45,13 +43,13 @@ class Band:
 def bands(chain: Chain) -> list[Band]:
     """Layers of a network from the image to the output."""
     counts = analyse(chain)
-    worst = critical(counts)
-    found = []
-    for layer, count in zip(chain.layers, counts, strict=True):
-        features, skip = count.unknowns - count.carried, getattr(layer, "skip", 0)
-        facts = count.weights, count.index, count is worst
-        found.append(Band(features, layer_name(layer), *facts, skip))
-    return found
+    return [
+        Band(
+            *(count.unknowns - count.carried, layer_name(layer), count.weights, count.index),
+            *(count is critical(counts), getattr(layer, "skip", 0)),
+        )
+        for layer, count in zip(chain.layers, counts, strict=True)
+    ]
 
 
 def layer_name(layer: Layer) -> str:
@@ -95,11 +93,9 @@ def draw(page: Page, left: float, top: float, width: float, chain: Chain, most: 
         y, last = place * PITCH, place == len(layers)
         colour = SKY if last else RED if layers[place].critical else BLUE
         bar(axes, middle, y, extent, colour)
-        inside = extent > 0.06 * len(str(size))
+        inside, said = extent > 0.06 * len(str(size)), f"{size}" + " out" * last
         x = middle if inside else middle + extent / 2 + 0.03
-        words(
-            axes, x, y + BAR / 2, f"{size}" + " out" * last, "white" if inside else "black", inside
-        )
+        words(axes, x, y + BAR / 2, said, "white" if inside else "black", inside)
     for place, band in enumerate(layers):
         said = f"{band.name}  |W| {band.weights}  RA-i {signed(band.index)}"
         # In bold, neighbours of Figure 2 would touch.
@@ -124,8 +120,7 @@ def plane(page: Page, left: float, top: float, width: float, high: float) -> Axe
 
 def bar(axes: Axes, middle: float, y: float, extent: float, colour: str, high: float = BAR) -> None:
     """Draw a bar below `y`."""
-    corner = (middle - extent / 2, y)
-    axes.add_patch(Rectangle(corner, extent, high, facecolor=colour, lw=0))
+    axes.add_patch(Rectangle((middle - extent / 2, y), extent, high, facecolor=colour, lw=0))
 
 
 def words(
@@ -144,13 +139,11 @@ def arrow(axes: Axes, **style: Any) -> None:
 
 def read_ranks(paths: Iterable[str]) -> pd.DataFrame:
     """Read measured ranks of convolutions, a row per layer: under the first seed, for one image."""
-    frames = []
+    frames = [pd.DataFrame(columns=["model", "layer", "inputs", "rank", "critical"])]
     for path in paths:
         frame = read_csv(path, ["model", "layer", "rank"])
         frames.append(frame[frame["rank"].notna()].drop_duplicates(["model", "layer"]))
-    if not frames:
-        return pd.DataFrame(columns=["model", "layer", "inputs", "rank", "critical"])
-    return pd.concat(frames, ignore_index=True)
+    return pd.concat(frames[1:] or frames, ignore_index=True)
 
 
 def rank_words(row: pd.Series) -> str:

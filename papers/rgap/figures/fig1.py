@@ -1,7 +1,5 @@
 """R-GAP Figure 1: margin μ and gradient for three losses."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,13 +39,11 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _curve(axes: Axes, name: str) -> None:
-    """Draw the curve of one loss, with its turning point."""
     loss, colour = MarginLoss(name), COLOURS[name]
-    left = np.linspace(LEFT, loss.turn, 200, endpoint=name != "hinge")
-    right = np.linspace(loss.turn, RIGHT, 300)
-    for part in (left, right):
-        axes.plot(part, loss.product(part), color=colour)
     turn, least = loss.turn, float(loss.product(np.nextafter(loss.turn, 0.0)))
+    left = np.linspace(LEFT, turn, 200, endpoint=name != "hinge")
+    for part in (left, np.linspace(turn, RIGHT, 300)):
+        axes.plot(part, loss.product(part), color=colour)
     if name == "hinge":
         axes.plot((turn, turn), (least, 0.0), color=colour, linestyle=":")
         axes.plot(turn, 0.0, "o", color=colour)
@@ -58,21 +54,13 @@ def _curve(axes: Axes, name: str) -> None:
 
 
 def _roots(axes: Axes, loss: MarginLoss) -> None:
-    """Draw two margins with the same value, and a line that joins them."""
     level = float(loss.product(EXAMPLE))
     small, large = loss.margins(level)
     axes.plot((LEFT, large), (level, level), color="black", linewidth=0.7, linestyle=(0, (4, 2)))
     axes.plot((small, large), (level, level), "D", color="black", markersize=3.5)
     words = f"∂ℓ/∂μ·μ = {level:.3f} has two roots:\n".replace("-", "\N{MINUS SIGN}")
-    axes.annotate(
-        f"{words}μ = {large:.3f}, say the image, and\nμ̃ = {small:.3f}, its twin, which is\n"
-        f"the image times {small / large:.3f}",
-        (large, level),
-        (2.1, 1.0),
-        fontsize=6,
-        va="center",
-        arrowprops={"arrowstyle": "-", "linewidth": 0.5, "shrinkB": 3},
-    )
-    axes.annotate(
-        "", (small, level), (2.1, 0.66), arrowprops={"arrowstyle": "-", "lw": 0.5, "shrinkB": 3}
-    )
+    words += f"μ = {large:.3f}, say the image, and\nμ̃ = {small:.3f}, its twin, which is\n"
+    words += f"the image times {small / large:.3f}"
+    line = {"arrowstyle": "-", "linewidth": 0.5, "shrinkB": 3}
+    axes.annotate(words, (large, level), (2.1, 1.0), fontsize=6, va="center", arrowprops=line)
+    axes.annotate("", (small, level), (2.1, 0.66), arrowprops=line)

@@ -1,7 +1,5 @@
 """R-GAP Figure 2: five networks, their rank analysis, and reconstructions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

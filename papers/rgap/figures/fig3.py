@@ -1,7 +1,5 @@
 """R-GAP Figure 3: CNN6 and CNN6-d, and reconstructions by each attack."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 
@@ -49,7 +47,6 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _block(page: Page, grid: Grid, content: Content, model: str) -> None:
-    """Draw pictures of one network: a row for each image, a column for each attack."""
     grid.head(page, ["Original", *content.attacks.values()])
     rows = range(len(grid.tops))
     grid.fill(page, 0, map(content.original, rows))

@@ -1,7 +1,5 @@
 """R-GAP Figure 4: ResNet-18 and two variants of it, each with one skip cut."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -30,13 +28,11 @@ SHARE = 1.0  # inches, width of the panel of accuracies
 WRAP = 11  # characters of a line of a setting
 MOST = 3  # number of images
 MARKS = {"o": "●", "s": "■", "^": "▲"}
+Look = tuple[str, str]  # colour and marker
 
 
 class Data:
-    """Data of the figure.
-
-    Raises `ArtifactError` if it is missing from a file, or a network from config.yaml.
-    """
+    """Data of the figure; `ArtifactError` if a file lacks it, or config.yaml a network."""
 
     def __init__(self, files: Mapping[str, Any], words: Mapping[str, Any]) -> None:
         self.content = Content.read(files, words)  # of the first setting
@@ -48,12 +44,11 @@ class Data:
         table = read_csv(files["table"])
         self.rows = table.set_index(["model", "column", "metric"]).sort_index()
         named = {chain.name: chain for chain in self.content.chains}
-        for model in self.networks:
-            if model not in named:
-                raise ArtifactError(
-                    f"No {model} to draw; name it in the models of the figure's experiments in "
-                    "config.yaml."
-                )
+        if missing := [model for model in self.networks if model not in named]:
+            raise ArtifactError(
+                f"No {missing[0]} to draw; name it in the models of the figure's experiments in "
+                "config.yaml."
+            )
         self.chains = [named[model] for model in self.networks]
 
     def row(self, model: str, column: str, metric: str) -> pd.Series:
@@ -100,27 +95,20 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     return page.figure
 
 
-def _network(page: Page, left: float, data: Data, model: str, look: tuple[str, str]) -> None:
-    """Write name and RA-i of a network above its diagram."""
+def _network(page: Page, left: float, data: Data, model: str, look: Look) -> None:
     _name(page, left, 0.12, data.networks[model], look, ha="left")
     for place, (metric, words) in enumerate((("ra", "RA-i"), ("ra_alone", "RA-i alone"))):
         value = int(data.row(model, ARCHITECTURE, metric)["ours"])
-        colour = RED if value > 0 else "black"
-        said = f"{words} = {signed(value)}"
-        page.text(left, 0.24 + 0.11 * place, said, fontsize=6, color=colour)
+        style: dict[str, Any] = {"fontsize": 6, "color": RED if value > 0 else "black"}
+        page.text(left, 0.24 + 0.11 * place, f"{words} = {signed(value)}", **style)
 
 
-def _name(
-    page: Page, left: float, top: float, name: str, look: tuple[str, str], **style: Any
-) -> None:
-    """Write a network's name with its marker, in its colour."""
-    colour, marker = look
-    words = f"{MARKS[marker]} {name}"
-    page.text(left, top, words, weight="bold", fontsize=6.5, color=colour, **style)
+def _name(page: Page, left: float, top: float, name: str, look: Look, **style: Any) -> None:
+    words, bold = f"{MARKS[look[1]]} {name}", {"weight": "bold", "fontsize": 6.5}
+    page.text(left, top, words, color=look[0], **bold, **style)
 
 
 def _pictures(page: Page, grid: Grid, data: Data) -> None:
-    """Draw a row for each image: the original, and its reconstruction on each network."""
     content, setting = data.content, next(iter(data.settings.values()))
     attack, heading = next(iter(content.attacks.items()))
     page.text(grid.lefts[0], 0.12, f"{heading}: {setting.lower()}", fontsize=6.5, weight="bold")
@@ -147,7 +135,6 @@ def _summary(data: Data, model: str, setting: str) -> str:
 
 
 def _accuracies(axes: Axes, data: Data) -> None:
-    """Draw the accuracy of trained networks with intervals, a line for each."""
     inside = axes.get_yaxis_transform()
     for place, (model, name) in enumerate(data.networks.items()):
         colour, marker = LOOKS[place]
@@ -164,7 +151,6 @@ def _accuracies(axes: Axes, data: Data) -> None:
 
 
 def _errors(axes: Axes, data: Data) -> None:
-    """Draw the MSE of every image in every setting: points, mean and standard deviation."""
     limits = _limits(data.points["value"])
     axes.set(yscale="log", ylim=limits, xlim=(-0.5, len(data.settings) - 0.5), ylabel="MSE")
     step = 0.8 / len(data.networks)
@@ -204,12 +190,7 @@ def _tick(data: Data, setting: str) -> str:
 
 
 def _column(
-    axes: Axes,
-    x: float,
-    step: float,
-    runs: pd.Series,
-    spread: Sequence[float],
-    look: tuple[str, str],
+    axes: Axes, x: float, step: float, runs: pd.Series, spread: Sequence[float], look: Look
 ) -> None:
     """Draw points, mean and spread of a network in a setting; failed runs as cross and count."""
     style: dict[str, Any] = dict(zip(("color", "marker"), look, strict=True))

@@ -1,7 +1,5 @@
 """R-GAP Figure 5: twin data, and where DLG ends from different starts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -62,16 +60,9 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _known_ends(content: Content) -> list[str]:
-    """Ends listed in the legend: the usual ones and those reached by any answer or other root.
-
-    The end near the twin is left out if nothing reaches it.
-    """
-    met = {
-        end
-        for chain in content.chains
-        for attack in content.attacks
-        for end in _ends(content.panel(chain.name, attack), chosen=False)
-    }
+    """Ends listed in the legend: all but the one near the twin if nothing reaches it."""
+    pairs = ((chain.name, attack) for chain in content.chains for attack in content.attacks)
+    met = {end for pair in pairs for end in _ends(content.panel(*pair), chosen=False)}
     return [end for end in ENDS if end != NEAR_TWIN or end in met]
 
 
@@ -94,19 +85,16 @@ def _columns(content: Content, model: str) -> list[tuple[str, Answer | None]]:
     found = []
     for attack, heading in content.attacks.items():
         panel = content.panel(model, attack)
-        first = panel.answer(SHOWN)
-        if _has_twins(panel):
-            other = panel.answer(SHOWN, answer=1)
-            found += [(f"{heading},\nits choice", first), (f"{heading},\nthe other root", other)]
-        else:
-            found.append((heading, first))
+        twins = _has_twins(panel)
+        found.append((f"{heading},\nits choice" if twins else heading, panel.answer(SHOWN)))
+        if twins:
+            found.append((f"{heading},\nthe other root", panel.answer(SHOWN, answer=1)))
     return found
 
 
 def _pictures(
     page: Page, grid: Grid, content: Content, columns: Sequence[tuple[str, Answer | None]]
 ) -> None:
-    """Draw images unchanged above, and stretched to the original's range below."""
     original = content.originals.inputs(SHOWN)[0]
     grid.label(page, ["As it is", "Stretched"])
     grid.head(page, ["Original", *(heading for heading, _ in columns)])
@@ -117,26 +105,17 @@ def _pictures(
     for column, (_, answer) in enumerate(columns, start=1):
         cells[0, column] = cells[1, column] = content.cell(answer, caption(answer))
         if answer is not None and answer.ok:
-            stretched = _stretched(answer.images[0], original)
+            image = answer.images[0]
+            (low, high), (bottom, top) = (np.percentile(x, SPAN) for x in (image, original))
+            stretched = (image - low) / max(high - low, 1e-12) * (top - bottom) + bottom
             where = end_of(answer.scores.iloc[0], original)
             said = caption(answer, "mse_twin"), f"at the {where}" if where in ENDS[:2] else where
             cells[1, column] = Cell(content.originals.pixels(stretched), said)
     grid.draw(page, cells)
 
 
-def _stretched(image: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """Map percentiles `SPAN` of the values of `image` to those of `like`."""
-    low, high = np.percentile(image, SPAN)
-    bottom, top = np.percentile(like, SPAN)
-    out: np.ndarray = (image - low) / max(high - low, 1e-12) * (top - bottom) + bottom
-    return out
-
-
 def end_of(row: pd.Series, original: np.ndarray) -> str:
-    """Classify the end of a run as one of `ENDS`, by its scores and the original as an input.
-
-    If there is a twin, scores have ``mse_twin``, ``twin_error`` and ``twin_scale``.
-    """
+    """Classify the end of a run as one of `ENDS`, by its scores and the original as an input."""
     if row["status"] != "ok":
         return "failed"
     if row["mse"] <= INVISIBLE:
@@ -156,21 +135,16 @@ def _ends(panel: Panel, *, chosen: bool) -> Iterator[str]:
 
 
 def ends(panel: Panel) -> list[int]:
-    """Count an attack's answers by end, in the order of `ENDS`.
-
-    All restarts count; of an attack that gives both roots, only its own choice.
-    """
+    """Count all restarts by end, in the order of `ENDS`; of both roots only the chosen one."""
     found = list(_ends(panel, chosen=_has_twins(panel)))
     return [found.count(end) for end in ENDS]
 
 
 def _has_twins(panel: Panel) -> bool:
-    """True if an attack returns the twin as a separate answer."""
     return bool((panel.table["kind"] == "twin").any())
 
 
 def _bars(axes: Axes, counts: Sequence[Sequence[int]], labels: Sequence[str]) -> None:
-    """Draw stacked shares of ends, a bar for each attack, with the counts inside."""
     table = np.array(counts)
     shares = table / table.sum(axis=1, keepdims=True)
     lefts = np.cumsum(shares, axis=1) - shares

@@ -1,7 +1,5 @@
 """R-GAP Figure 6: networks without and with a skip connection under DLG."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -75,7 +73,6 @@ def _pairs(chains: Sequence[Chain]) -> list[tuple[Chain, Chain]]:
 
 
 def _points(axes: Axes, pair: Sequence[pd.DataFrame], limits: tuple[float, float]) -> None:
-    """Draw the MSE of every start, a line per network; failures are crosses at the right edge."""
     inside = axes.get_yaxis_transform()
     for height, (rows, colour) in enumerate(zip(pair, (GREY, BLUE), strict=True)):
         works = rows[rows["status"] == "ok"]["mse"].clip(lower=limits[0])

@@ -1,7 +1,5 @@
 """R-GAP Figure 9: noise on the gradients and the width of the network."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -60,7 +58,6 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
 
 
 def _charts(page: Page, top: float, content: Content, levels: Mapping[str, str]) -> None:
-    """Draw MSE against noise, a chart for each attack with common axes, a line per network."""
     attacks, count = content.attacks, len(content.chains)
     width = (PAGE - LEFT - 0.1 - BETWEEN * (len(attacks) - 1)) / len(attacks)
     limits = log_limits(content.table()["mse"], 5, 5)
@@ -78,21 +75,14 @@ def _charts(page: Page, top: float, content: Content, levels: Mapping[str, str])
         axes.set_title(heading, loc="left", weight="bold", pad=3)
         axes.tick_params(axis="y", labelleft=not place)
         axes.set_ylabel("" if place else "MSE")
-    page.figure.legend(
-        lines.values(),
-        lines.keys(),
-        loc="lower left",
-        bbox_to_anchor=(0.5, top - 0.14),
-        bbox_transform=page.inches,
-        ncols=len(lines),
-        borderaxespad=0,
-    )
+    style: dict[str, Any] = {"bbox_to_anchor": (0.5, top - 0.14), "bbox_transform": page.inches}
+    style |= {"loc": "lower left", "ncols": len(lines), "borderaxespad": 0}
+    page.figure.legend(lines.values(), lines.keys(), **style)
 
 
 def _line(
     axes: Axes, where: np.ndarray, panels: Sequence[Panel], colour: str, marker: str
 ) -> Line2D:
-    """Draw dots of all images and the line of medians of one network."""
     medians = []
     for x, panel in zip(where, panels, strict=True):
         rows = panel.chosen

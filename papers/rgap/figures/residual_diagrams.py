@@ -1,7 +1,5 @@
 """Diagrams of residual networks: a bar of features between blocks, and the blocks' skips."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -47,8 +45,7 @@ class Step:
 def steps(chain: Chain, base: Chain) -> list[Step]:
     """Layers and blocks of a network from the image to the output.
 
-    Blocks are the layers spanned by a skip of `base`, of which `chain` is a variant. Raises
-    `ArtifactError` if the two do not have the same layers and blocks.
+    Blocks are the layers spanned by a skip of `base`, of which `chain` must be a variant.
     """
     if len(chain.layers) != len(base.layers):
         raise ArtifactError(
@@ -60,8 +57,7 @@ def steps(chain: Chain, base: Chain) -> list[Step]:
         for end, layer in enumerate(base.layers)
         if isinstance(layer, ConvLayer) and layer.skip
     }
-    found: list[Step] = []
-    place = number = 0
+    found, place, number = list[Step](), 0, 0
     while place < len(chain.layers):
         end = ends.get(place, place)
         number += place in ends
@@ -111,10 +107,9 @@ def draw(page: Page, left: float, top: float, chain: Chain, base: Chain) -> None
         y, last = place * PITCH, place == len(parts)
         diagrams.bar(axes, middle, y, extent, SKY if last else BLUE, BAR)
         said = "×".join(map(str, size)) + " out" * last
-        # Labels of a narrow bar are on the left, away from skips.
         if extent > 0.046 * len(said):
             diagrams.words(axes, middle, y + BAR / 2, said, "white")
-        else:
+        else:  # On the left, away from skips.
             x = middle - extent / 2 - 0.03
             diagrams.words(axes, x, y + BAR / 2, said, "black", ha="right")
     for place, part in enumerate(parts):
@@ -129,21 +124,16 @@ def draw(page: Page, left: float, top: float, chain: Chain, base: Chain) -> None
 
 
 def _words(axes: Axes, middle: float, y: float, part: Step) -> None:
-    """Write the name of a step above its RA-i, in a box for a block."""
-    high, worst = PITCH - BAR - 0.07, part.alone > 0
+    high, lines = PITCH - BAR - 0.07, [(-0.055, part.name, part.block, "black")]
+    lines.append((0.055, f"alone {signed(part.alone)}", part.alone > 0, RED))
     if part.block:
         diagrams.bar(axes, middle, y - high / 2, ROOM, SHADE, high)
-    said = f"alone {signed(part.alone)}"
-    for shift, name, bold, colour in (
-        (-0.055, part.name, part.block, "black"),
-        (0.055, said, worst, RED),
-    ):
+    for shift, name, bold, colour in lines:
         weight = "bold" if bold else "normal"
         diagrams.words(axes, middle, y + shift, name, colour if bold else GREY, weight=weight)
 
 
 def _skip(axes: Axes, ends: list[tuple[float, float]], part: Step) -> None:
-    """Draw an arrow around a block, or a dashed one for a cut skip."""
     (x0, y0), (x1, y1) = ends
     lane = EDGE + ROOM + 0.03
     # A cubic Bézier curve reaches three quarters of the way to its control points.

@@ -1,7 +1,5 @@
 """R-GAP Figure 4 as numbers: RA-i, accuracy and reconstruction error of ResNets."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -12,6 +10,7 @@ from gradleak.claims.statistics import bootstrap_mean, wilson, z_value
 from gradleak.runtime.tidy import NOTHING, Row, cell, frame, read_all
 from gradleak.runtime.tidy import TABLES as TABLE_COLUMNS
 
+Labels = Mapping[str, str]
 LEVEL = 0.95
 ARCHITECTURE, ACCURACY = "Architecture", "Trained"
 ERRORS = ("mse", "mse_input", "psnr", "ssim")
@@ -21,46 +20,28 @@ def table(
     scores: pd.DataFrame,
     trained: pd.DataFrame,
     rank: pd.DataFrame,
-    networks: Mapping[str, str],
-    columns: Mapping[str, str],
-    images: str,
-    scale: str,
+    words: Mapping[str, Labels],
+    **case: str,
 ) -> pd.DataFrame:
     """Tidy table: rows are networks, the first of which has all its skips.
 
-    Parameters
-    ----------
-    scores, trained, rank
-        As written by ``gradleak.scoring.scores``, ``gradleak.training`` and
-        ``gradleak.analysis.rank_table``.
-    networks
-        Labels of models, in the table's order.
-    columns
-        Labels of experiments: origin of the weights, and mode of norms.
-    images, scale
-        Values of these columns.
-
-    Returns
-    -------
-    pandas.DataFrame
-        In the column ``Architecture``: ``ra`` and ``ra_alone``, the largest RA-i of a layer with
-        and without virtual constraints from before its block. In ``Trained``: ``accuracy`` on
-        images used neither for training nor for choosing the epoch, mean over seeds, and
-        ``accuracy_change`` against the first network; intervals are binomial (Wilson; of a
-        difference, of independent shares). For each experiment: the mean of ``mse`` (in [0, 1]),
-        ``mse_input`` (of the network's inputs), ``psnr`` and ``ssim`` over images, with 95 %
-        intervals (bootstrap over images); ``mse_sd``, and ``mse_ratio`` and ``sd_ratio`` to the
-        first network's; ``iterations`` of the attack. A failed run leaves no mean.
+    `words` has labels of ``networks`` and ``columns`` (experiments). In the column
+    ``Architecture``: ``ra`` and ``ra_alone``, the largest RA-i of a layer with and without virtual
+    constraints from before its block. In ``Trained``: ``accuracy`` on images used neither for
+    training nor for choosing the epoch, mean over seeds, and ``accuracy_change`` against the first
+    network; intervals are binomial (Wilson; of a difference, of independent shares). For each
+    experiment: the mean of ``mse`` (in [0, 1]), ``mse_input`` (of the network's inputs), ``psnr``
+    and ``ssim`` over images, with 95 % intervals (bootstrap over images); ``mse_sd``, and
+    ``mse_ratio`` and ``sd_ratio`` to the first network's; ``iterations`` of the attack. A failed
+    run leaves no mean.
     """
-    rows = [
-        *_counts(rank, networks),
-        *_accuracies(trained, networks),
-        *_errors(scores, networks, columns),
-    ]
-    return frame(rows, [*TABLE_COLUMNS, "model"], images, scale)
+    networks = words["networks"]
+    rows = [*_counts(rank, networks), *_accuracies(trained, networks)]
+    rows += _errors(scores, networks, words["columns"])
+    return frame(rows, [*TABLE_COLUMNS, "model"], **case)
 
 
-def _counts(rank: pd.DataFrame, networks: Mapping[str, str]) -> Iterator[Row]:
+def _counts(rank: pd.DataFrame, networks: Labels) -> Iterator[Row]:
     for model, row in networks.items():
         own = rank[rank["model"] == model].iloc[0]
         head = {"row": row, "model": model, "column": ARCHITECTURE}
@@ -69,7 +50,7 @@ def _counts(rank: pd.DataFrame, networks: Mapping[str, str]) -> Iterator[Row]:
         yield cell(head, "ra_alone", float(own["network_ra_alone"]), alone)
 
 
-def _accuracies(trained: pd.DataFrame, networks: Mapping[str, str]) -> Iterator[Row]:
+def _accuracies(trained: pd.DataFrame, networks: Labels) -> Iterator[Row]:
     base: tuple[float, int] | None = None
     for model, row in networks.items():
         own = trained[trained["model"] == model]
@@ -79,17 +60,14 @@ def _accuracies(trained: pd.DataFrame, networks: Mapping[str, str]) -> Iterator[
         head, counts = {"row": row, "model": model, "column": ACCURACY}, (len(own), len(own))
         told = f"{tested} test images, best epoch of {int(own['epochs'].iloc[0])}"
         yield cell(head, "accuracy", accuracy, told, wilson(accuracy, tested), counts)
-        width = z_value(LEVEL) * np.sqrt(
-            sum(p * (1 - p) / n for p, n in (base, (accuracy, tested)))
-        )
+        variance = sum(p * (1 - p) / n for p, n in (base, (accuracy, tested)))
+        width = z_value(LEVEL) * np.sqrt(variance)
         change = accuracy - base[0]
         interval, note = (change - width, change + width), f"against the first network; {told}"
         yield cell(head, "accuracy_change", change, note, interval, counts)
 
 
-def _errors(
-    scores: pd.DataFrame, networks: Mapping[str, str], columns: Mapping[str, str]
-) -> Iterator[Row]:
+def _errors(scores: pd.DataFrame, networks: Labels, columns: Labels) -> Iterator[Row]:
     values = pd.to_numeric(scores["value"], errors="coerce")
     scores = scores.assign(value=values.where(scores["status"] == "ok"))
     for result, column in columns.items():
@@ -106,14 +84,9 @@ def _errors(
                     base = tried if base is None else base
                     for spread in _spreads(tried, base):
                         yield cell(head, *spread, counts=counts)
-                mean = tried.mean(skipna=False)
-                yield cell(head, metric, mean, "mean over images", _interval(tried), counts)
-
-
-def _interval(tried: pd.Series) -> tuple[float, float]:
-    if len(tried) < 2 or tried.isna().any():
-        return NOTHING
-    return bootstrap_mean(tried.to_numpy(), LEVEL)
+                mean, whole = tried.mean(skipna=False), len(tried) > 1 and tried.notna().all()
+                interval = bootstrap_mean(tried.to_numpy(), LEVEL) if whole else NOTHING
+                yield cell(head, metric, mean, "mean over images", interval, counts)
 
 
 def _spreads(tried: pd.Series, base: pd.Series) -> Iterator[tuple[str, float, str]]:
@@ -127,9 +100,7 @@ def _spreads(tried: pd.Series, base: pd.Series) -> Iterator[tuple[str, float, st
     yield "sd_ratio", float(own[1] / other[1]), "standard deviation over the first network's"
 
 
-def make(
-    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
-) -> pd.DataFrame:
+def make(files: Mapping[str, Any], words: Mapping[str, Any], case: Labels) -> pd.DataFrame:
     """Make the table from files: ``scores``, ``trained`` and ``rank``; `words` as in `table`."""
     scores, trained, rank = (read_all(files[k]) for k in ("scores", "trained", "rank"))
-    return table(scores, trained, rank, words["networks"], words["columns"], **case)
+    return table(scores, trained, rank, words, **case)

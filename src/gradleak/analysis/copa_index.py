@@ -1,7 +1,5 @@
 """c(M), COPA's index of a network's security (eq. 8), layer by layer."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 
@@ -11,6 +9,7 @@ import pandas as pd
 from gradleak.data.targets import TargetSet
 from gradleak.models.chain import Chain, ConvLayer, LinearLayer
 from gradleak.models.files import ModelFile, runs
+from gradleak.models.numpy_autodiff import Weights
 from gradleak.models.numpy_autodiff import deltas as true_deltas
 from gradleak.operators.behind import Behind
 from gradleak.operators.convolution import Convolution
@@ -21,26 +20,9 @@ from gradleak.operators.system import LayerSystem
 from gradleak.runtime.progress import progress
 
 COLUMNS = [
-    "model",
-    "seed",
-    "index",
-    "layer",
-    "unknowns",
-    "rows",
-    "rank",
-    "rank_method",
-    "bound",
-    "exact",
-    "domain",
-    "numerical",
-    "weight",
-    "contribution",
-    "kernel",
-    "channels",
-    "stride",
-    "padding",
-    "fc_inputs",
-    "fc_outputs",
+    *("model", "seed", "index", "layer", "unknowns", "rows", "rank", "rank_method", "bound"),
+    *("exact", "domain", "numerical", "weight", "contribution", "kernel", "channels", "stride"),
+    *("padding", "fc_inputs", "fc_outputs"),
 ]
 
 
@@ -59,9 +41,9 @@ def index_from_ranks(chain: Chain, ranks: Iterable[int]) -> float:
 def structural_index(chain: Chain) -> tuple[float, bool]:
     """c(M) from the sizes of the layers alone (at most 0), and whether it is exact.
 
-    rank(U_i) of `index_from_ranks` is replaced by the bound of docs/rank.md. Exact (for almost
-    every weight and image) if every layer lies in the domain where the bound is the rank, and the
-    layers behind it let dJ/dZ satisfy its assumptions; else an upper bound.
+    With the bound of docs/rank.md for rank(U_i). Exact (for almost every weight and image) if
+    every layer lies in the domain where the bound is the rank, and the layers behind it let dJ/dZ
+    satisfy its assumptions; else an upper bound.
     """
     found = [structural_rank(layer.shape, behind(chain, layer)) for layer in chain.convolutions]
     value = index_from_ranks(chain, (rank.bound for rank in found))
@@ -94,9 +76,9 @@ def reported_rank(system: LayerSystem, follows: Behind) -> tuple[int, str, Struc
     """Rank of U (`system`) for c(M): the structural one where it is exact, else the numerical.
 
     The structural rank holds for almost every weight and image, if the layers behind are known
-    (`follows`); it is used directly unless weight or dJ/dZ is seen to be an exception. Elsewhere
-    the numerical rank decides, and confirms the structural one if both agree. Returns the rank,
-    ``structural`` or ``numerical``, and the structural rank of the sizes.
+    (`follows`) and neither weight nor dJ/dZ is an exception. Elsewhere the numerical rank decides,
+    and confirms the structural one if both agree. Returns the rank, ``structural`` or
+    ``numerical``, and the structural rank of the sizes.
     """
     shape = system.convolution.conv_shape
     structure = structural_rank(shape, follows)
@@ -107,7 +89,7 @@ def reported_rank(system: LayerSystem, follows: Behind) -> tuple[int, str, Struc
 
 
 def _confirmed(system: LayerSystem, structure: StructuralRank) -> tuple[int, str]:
-    """Numerical rank, at most the bound; ``structural`` if it equals the rank that sizes prove."""
+    """Numerical rank, at most the bound; structural if it equals the rank that sizes prove."""
     rank = system.rank
     alive = _is_alive(system.convolution.weight, system.gradient.delta)
     if alive and structure.domain is not None and rank == structure.bound:
@@ -133,50 +115,28 @@ def _is_alive(weight: np.ndarray, delta: np.ndarray) -> bool:
     return bool(delta.any(axis=1).all() and weight.any(axis=(1, 2, 3)).all())
 
 
-def layer_rows(
-    chain: Chain,
-    weights: dict[str, np.ndarray],
-    deltas: dict[str, np.ndarray],
-) -> list[dict[str, Any]]:
-    """Rank facts of every convolution of one network for one image.
-
-    Rows hold the rank of `reported_rank` and the numerical one, which decides where they differ.
-    """
+def layer_rows(chain: Chain, weights: Weights, deltas: Weights) -> list[dict[str, Any]]:
+    """Rank facts of every convolution for one image; the numerical rank decides if two differ."""
     out = []
     first = next(layer for layer in chain.layers if isinstance(layer, LinearLayer))
     for i, layer in enumerate(progress(chain.convolutions, "layers")):
         system = layer_system(layer, weights, deltas)
         structure = structural_rank(layer.shape, behind(chain, layer))
         rank, method = _confirmed(system, structure)
-        weight = discount(i, len(chain.convolutions))
+        shape, weight = layer.shape, discount(i, len(chain.convolutions))
         out.append(
-            {
-                "model": chain.name,
-                "layer": layer.name,
-                "unknowns": layer.shape.unknowns,
-                "rows": system.shape[0],
-                "rank": rank,
-                "rank_method": method,
-                "bound": structure.bound,
-                "exact": method == "structural",
-                "domain": structure.domain or "",
-                "numerical": system.rank,
-                "weight": weight,
-                "contribution": weight * (rank - layer.shape.unknowns),
-                "kernel": layer.shape.kernel[0],
-                "channels": layer.shape.filters,
-                "stride": layer.shape.stride[0],
-                "padding": layer.shape.padding[0],
-                "fc_inputs": first.inputs,
-                "fc_outputs": chain.classes,
-            }
+            {"model": chain.name, "layer": layer.name, "unknowns": shape.unknowns}
+            | {"rows": system.shape[0], "rank": rank, "rank_method": method}
+            | {"bound": structure.bound, "exact": method == "structural"}
+            | {"domain": structure.domain or "", "numerical": system.rank}
+            | {"weight": weight, "contribution": weight * (rank - shape.unknowns)}
+            | {"kernel": shape.kernel[0], "channels": shape.filters, "stride": shape.stride[0]}
+            | {"padding": shape.padding[0], "fc_inputs": first.inputs, "fc_outputs": chain.classes}
         )
     return out
 
 
-def layer_system(
-    layer: ConvLayer, weights: dict[str, np.ndarray], deltas: dict[str, np.ndarray]
-) -> LayerSystem:
+def layer_system(layer: ConvLayer, weights: Weights, deltas: Weights) -> LayerSystem:
     """U of one layer from its weight and from dJ/dZ."""
     return LayerSystem(
         Convolution(weights[f"{layer.name}.weight"], layer.shape),
@@ -188,9 +148,8 @@ def index_table(models: ModelFile, targets: TargetSet, *, seeds: int) -> pd.Data
     """Rank facts of every chain, seed and layer, at the first target image."""
     rows = []
     for chain, seed, image in progress(list(runs(models.chains, seeds, 1)), "networks"):
-        weights = models.of(chain, seed)
-        label = int(targets.labels[image, 0])
+        weights, label = models.of(chain, seed), int(targets.labels[image, 0])
         deltas = true_deltas(chain, weights, targets.inputs(image)[0], label)
-        for row in layer_rows(chain, weights, deltas):
-            rows.append({"seed": seed, "index": int(targets.indices[image, 0]), **row})
+        head = {"seed": seed, "index": int(targets.indices[image, 0])}
+        rows += [head | row for row in layer_rows(chain, weights, deltas)]
     return pd.DataFrame(rows, columns=COLUMNS)

@@ -1,7 +1,5 @@
 """R-GAP's rank analysis (section 4, appendices C and D): counts from the sizes of any chain."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -43,20 +41,19 @@ class LayerCount:
     def alone(self) -> int:
         """RA-i of the layer with the skips over it, without |V| from before them.
 
-        Equals `local` for a layer under no skip; for the last one of a two-layer block it is the
-        condition of appendix D.
+        For the last layer of a two-layer block, the condition of appendix D.
         """
         return self.local - self.virtual_inside
 
 
 def analyse(chain: Chain) -> tuple[LayerCount, ...]:
-    """Count unknowns and constraints of every layer, first to last.
+    """Count unknowns and constraints of every layer, first to last (docs/rank_analysis.md).
 
     RA-i = |x_i| − |W_i| − |z_i| − |V_i| (R-GAP section 4). Skips enter as in appendix D: under a
     skip over s > 1 layers each layer carries the skip's input along, W* = [W; I], ..., [W I], or
-    [W P] with a projection P, whose gradient is a constraint too. Padding is left out, as it adds
-    as many unknowns as rows. See docs/rank_analysis.md for the derivation. Raises `NotApplicable`
-    for a layer that is neither a convolution nor fully connected.
+    [W P] with a projection P, whose gradient is a constraint too. Padding adds as many unknowns as
+    rows and is left out. Raises `NotApplicable` for layers other than convolutions and fully
+    connected ones.
     """
     tally = Tally()
     for i, layer in enumerate(chain.layers):
@@ -123,32 +120,26 @@ def _sizes(chain: Chain, layer: Layer) -> tuple[int, int, int]:
 
 
 def _parameters(shape: ConvShape) -> int:
-    """Return the number of weights of a convolution."""
     return shape.filters * shape.channels * shape.kernel[0] * shape.kernel[1]
 
 
 def _carried(chain: Chain, position: int) -> int:
     """Values of the skips' inputs that travel beside the input of the layer at `position`.
 
-    A skip from the input of layer b to the output of layer e is carried where b < position <= e;
-    two skips from the same b carry the same values.
+    A skip from b to e is carried where b < position <= e; two from the same b share their values.
     """
-    layers = chain.layers
-    starts = set()
-    for end, layer in enumerate(layers):
-        if isinstance(layer, ConvLayer) and layer.skip:
-            start = end + 1 - layer.skip
-            if start < position <= end:
-                starts.add(start)
-    return sum(_sizes(chain, layers[start])[0] for start in starts)
+    starts = {
+        end + 1 - layer.skip
+        for end, layer in enumerate(chain.layers)
+        if isinstance(layer, ConvLayer) and end + 1 - layer.skip < position <= end
+    }
+    return sum(_sizes(chain, chain.layers[start])[0] for start in starts)
 
 
 def _note(layer: Layer) -> str:
-    """Return what the counts leave out of a layer."""
     notes = []
     if isinstance(layer, ConvLayer):
-        unseen = layer.shape.unknowns - layer.shape.covered
-        if unseen:
+        if unseen := layer.shape.unknowns - layer.shape.covered:
             notes.append(f"{unseen} inputs meet no window")
         if layer.skip:
             through = " with a projection" if layer.projection is not None else ""

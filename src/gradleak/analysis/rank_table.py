@@ -1,8 +1,7 @@
 """Ranks and condition numbers of real layers beside the counts of R-GAP's rank analysis."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -19,33 +18,13 @@ from gradleak.models.files import ModelFile, runs
 from gradleak.models.losses import BINARY, LOSSES
 from gradleak.models.numpy_autodiff import Weights, deltas, margin_label, unknown_keys
 from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.system import LayerSystem
 
 COLUMNS = [
-    "model",
-    "seed",
-    "index",
-    "layer",
-    "unknowns",
-    "weights",
-    "outputs",
-    "carried",
-    "virtual",
-    "virtual_printed",
-    "ra",
-    "ra_printed",
-    "ra_alone",
-    "network_ra",
-    "critical",
-    "network_ra_alone",
-    "inputs",
-    "rank",
-    "rank_method",
-    "pixels",
-    "rank_gradient",
-    "gradient_alone",
-    "condition",
-    "condition_padding",
-    "note",
+    *("model", "seed", "index", "layer", "unknowns", "weights", "outputs", "carried", "virtual"),
+    *("virtual_printed", "ra", "ra_printed", "ra_alone", "network_ra", "critical"),
+    *("network_ra_alone", "inputs", "rank", "rank_method", "pixels", "rank_gradient"),
+    *("gradient_alone", "condition", "condition_padding", "note"),
 ]
 # Singular values of K₀, rows scaled to length 1, below this share of the largest count as 0.
 GRADIENT_TOLERANCE = 1e-10
@@ -74,11 +53,7 @@ class Measured:
 
 
 def label_for(chain: Chain, weights: Weights, image: np.ndarray, kind: Labels, true: int) -> int:
-    """Label of the loss for one image (C, H, W).
-
-    ``dataset`` is the class `true`; ``same`` is the sign of the network's one output, −1 or 1,
-    and ``opposite`` the other one.
-    """
+    """Label for one image: `true`, or the sign of the one output, −1 or 1, or its opposite."""
     return true if kind == "dataset" else margin_label(chain, weights, image, kind)
 
 
@@ -112,85 +87,60 @@ def measured(
     ranks: bool = True,
     conditions: bool = True,
 ) -> dict[str, Measured]:
-    """Measure rank and condition number of every convolution of one network at one image.
+    """Measure rank and condition number of every convolution at one image (C, H, W), by layer.
 
     dJ/dZ is that of the true image: this is an analysis, not an attack. A skip changes dJ/dZ,
     but U is that of the layer alone, so the ranks of layers under a skip are less informative;
-    `note` says so.
+    `note` says so. Values that cannot be computed are empty, and `note` says why: all of them in
+    a network with norms, projections or pools other than 2x2.
 
-    Parameters
-    ----------
-    chain, weights
-        The network.
-    image
-        (C, H, W).
-    label
-        Class, or −1 or 1 for a margin loss.
-    loss
-        One of `gradleak.models.losses.LOSSES`.
-    ranks, conditions
-        Which of the two are computed.
-
-    Returns
-    -------
-    dict
-        By layer name. Values that cannot be computed are empty, and `note` says why: all of them
-        in a network with norms, projections or pools other than 2x2.
-
-    Raises
-    ------
-    NotApplicable
-        If the loss needs one output and the network has several.
+    `label` is a class, or −1 or 1 for a margin loss; `ranks` and `conditions` choose what is
+    computed. Raises `NotApplicable` if the loss needs one output and the network has several.
     """
     _check_loss(chain, loss)
-    unknown = unknown_keys(chain)
-    if unknown:
+    if unknown := unknown_keys(chain):
         note = f"ranks are not measured of a network with {unknown}"
         return {a.name: Measured(a.shape.unknowns, note=note) for a in chain.convolutions}
     found = deltas(chain, weights, image, label, loss)
-    out = {}
-    for layer in chain.convolutions:
-        system = layer_system(layer, weights, found)
-        facts: dict[str, Any] = {"inputs": layer.shape.unknowns}
-        notes: list[str] = []
-        if not found[layer.name].any():
-            notes.append("dJ/dZ is 0, so only the weights constrain this layer")
-        if _under_skip(chain, layer):
-            notes.append("U ignores the skip")
-        if ranks:
-            facts["pixels"] = layer.shape.size[0] * layer.shape.size[1]
-            with _Noting(notes):
-                follows = behind(chain, layer)
-                facts["rank"], facts["rank_method"], _ = reported_rank(system, follows)
-            with _Noting(notes):
-                facts["rank_gradient"] = gradient_rank(system.gradient)
-                facts["gradient_alone"] = facts["rank_gradient"] == facts["pixels"]
-        if conditions:
-            with _Noting(notes):
-                facts["condition"] = system.condition()
-            with _Noting(notes):
-                if any(layer.shape.padding):
-                    facts["condition_padding"] = system.condition(padding="unknowns")
-                elif "condition" in facts:
-                    facts["condition_padding"] = facts["condition"]
-        out[layer.name] = Measured(**facts, note="; ".join(notes))
-    return out
+    return {
+        layer.name: _measured(chain, layer, layer_system(layer, weights, found), ranks, conditions)
+        for layer in chain.convolutions
+    }
 
 
-class _Noting:
-    """Turn a `NumericsError` into a note."""
+def _measured(
+    chain: Chain, layer: ConvLayer, system: LayerSystem, ranks: bool, conditions: bool
+) -> Measured:
+    facts: dict[str, Any] = {}
+    notes: list[str] = []
+    if not system.gradient.delta.any():
+        notes.append("dJ/dZ is 0, so only the weights constrain this layer")
+    if _under_skip(chain, layer):
+        notes.append("U ignores the skip")
+    if ranks:
+        facts["pixels"] = layer.shape.size[0] * layer.shape.size[1]
+        with _noting(notes):
+            facts["rank"], facts["rank_method"], _ = reported_rank(system, behind(chain, layer))
+        with _noting(notes):
+            facts["rank_gradient"] = gradient_rank(system.gradient)
+            facts["gradient_alone"] = facts["rank_gradient"] == facts["pixels"]
+    if conditions:
+        with _noting(notes):
+            facts["condition"] = system.condition()
+        with _noting(notes):
+            if any(layer.shape.padding):
+                facts["condition_padding"] = system.condition(padding="unknowns")
+            elif "condition" in facts:
+                facts["condition_padding"] = facts["condition"]
+    return Measured(layer.shape.unknowns, **facts, note="; ".join(notes))
 
-    def __init__(self, notes: list[str]) -> None:
-        self.notes = notes
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if isinstance(error, NumericsError):
-            self.notes.append(str(error).rstrip("."))
-            return True
-        return False
+@contextmanager
+def _noting(notes: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except NumericsError as error:
+        notes.append(str(error).rstrip("."))
 
 
 def _check_loss(chain: Chain, loss: str) -> None:
@@ -206,7 +156,7 @@ def _check_loss(chain: Chain, loss: str) -> None:
 
 
 def _under_skip(chain: Chain, layer: ConvLayer) -> bool:
-    """Return whether a skip over this layer adds to its output or passes it by."""
+    """True if a skip over this layer adds to its output or passes it by."""
     position = chain.layers.index(layer)
     return any(
         end + 1 - other.skip <= position <= end
@@ -227,28 +177,13 @@ def table(
 ) -> pd.DataFrame:
     """One row for each chain, seed, image and layer; columns as in docs/rank_analysis.md.
 
-    Counts are in every row. Ranks are measured at the first image only, condition numbers at
-    the first `images`; fully connected layers have a row at the first image and no ranks, as their
-    gradient always gives x.
+    Counts are in every row. Ranks are measured at the first image only, condition numbers (if
+    `conditions`) at the first `images`; fully connected layers have a row at the first image and no
+    ranks, as their gradient always gives x. `labels` as in `label_for`; `loss` is one of
+    `gradleak.models.losses.LOSSES`.
 
-    Parameters
-    ----------
-    models, targets
-        Networks and images.
-    labels
-        See `label_for`.
-    loss
-        One of `gradleak.models.losses.LOSSES`.
-    seeds
-        Number of initializations.
-    images, conditions
-        Images at which condition numbers are measured, and whether they are at all.
-
-    Raises
-    ------
-    NotApplicable
-        If images share gradients in batches, if there are fewer than `images`, or if the loss
-        does not fit a network's outputs.
+    Raises `NotApplicable` if images share gradients in batches, if there are fewer than `images`,
+    or if the loss does not fit a network's outputs.
     """
     batches, size = targets.images.shape[:2]
     if size != 1:
@@ -268,15 +203,9 @@ def table(
         true = int(targets.labels[number, 0])
         # A sign takes a forward pass, too.
         kind: Labels = "dataset" if unknown_keys(chain) else labels
-        found = measured(
-            chain,
-            weights,
-            image,
-            label_for(chain, weights, image, kind, true),
-            loss=loss,
-            ranks=number == 0,
-            conditions=conditions,
-        )
+        label = label_for(chain, weights, image, kind, true)
+        options = {"ranks": number == 0, "conditions": conditions}
+        found = measured(chain, weights, image, label, loss=loss, **options)
         head = {"seed": seed, "index": int(targets.indices[number, 0])}
         rows += [head | row for row in _rows(chain, found, every=number == 0)]
     return pd.DataFrame(rows, columns=COLUMNS)
@@ -291,20 +220,8 @@ def _rows(chain: Chain, found: dict[str, Measured], every: bool) -> Iterator[dic
             continue
         facts = asdict(found[row.layer]) if row.layer in found else {"note": ""}
         facts["note"] = "; ".join(note for note in (row.note, facts["note"]) if note)
-        yield {
-            "model": chain.name,
-            "layer": row.layer,
-            "unknowns": row.unknowns,
-            "weights": row.weights,
-            "outputs": row.outputs,
-            "carried": row.carried,
-            "virtual": row.virtual,
-            "virtual_printed": row.virtual_printed,
-            "ra": row.index,
-            "ra_printed": row.index_printed,
-            "ra_alone": row.alone,
-            "network_ra": worst.index,
-            "critical": row is worst,
-            "network_ra_alone": alone,
-            **facts,
-        }
+        yield (
+            {"model": chain.name, **asdict(row), "ra": row.index, "ra_printed": row.index_printed}
+            | {"ra_alone": row.alone, "network_ra": worst.index, "critical": row is worst}
+            | {"network_ra_alone": alone, **facts}
+        )

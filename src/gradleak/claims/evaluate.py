@@ -1,7 +1,5 @@
 """Evaluate all claims of a file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd
@@ -34,8 +32,7 @@ class Judge:
     it), unless it is our stricter reading. A claim whose requirements are not met is not judged,
     and our number is shown too.
 
-    Raises `ArtifactError` if the evidence is malformed (a duplicated run, text for a number), and
-    `ValueError` if `scale` or `images` is not one of the allowed words.
+    Raises `ArtifactError` if the evidence is malformed (a duplicated run, text for a number).
     """
 
     def __init__(self, claims: Claims, evidence: Evidence, images: str, scale: str) -> None:
@@ -66,9 +63,7 @@ class Judge:
     def contradictions(self, claim: Claim) -> tuple[str, ...]:
         """Return the paper's own numbers that contradict a sentence, in words.
 
-        A comparison is contradicted by an image with the opposite order (equal printed values
-        contradict nothing), closeness and limits by a cell beyond the amount. Our stricter
-        readings, and sentences about runs outside the tables, are never contradicted.
+        Our stricter readings, and sentences about runs outside the tables, are never contradicted.
         """
         if claim.reading == "ours":
             return ()
@@ -89,30 +84,18 @@ def evaluate(
 ) -> pd.DataFrame:
     """Judge every number and sentence of a claims file: one row each, in the file's order.
 
-    Parameters
-    ----------
-    claims, evidence
-        A file and our results; missing results make claims "not judged", with the reason.
-    images, scale
-        Runs to use: ``embedded`` or ``real``; ``smoke``, ``laptop`` or ``paper``.
-    explanations
-        Shown for claims that failed in the run they were written for, or in any run if so marked.
-
-    Raises
-    ------
-    ArtifactError
-        If the evidence is malformed.
+    Missing results make claims "not judged", with the reason. `images` is ``embedded`` or ``real``,
+    `scale` is ``smoke``, ``laptop`` or ``paper``. `explanations` are shown for claims that failed
+    in the run they were written for, or in any run if so marked. Raises `ArtifactError` if the
+    evidence is malformed.
     """
     judge, rows = Judge(claims, evidence, images, scale), []
     for claim in claims.numbers():
         outcome = judge(claim)
         verdict = outcome.verdict
         why = explanations.text(claim.id, verdict, images, scale) if explanations else ""
-        rows.append(
-            {key: getattr(claim, key) for key in OF_CLAIM}
-            | {key: getattr(outcome, key) for key in OF_OUTCOME}
-            | {"images": images, "scale": scale, "verdict": verdict}
-            | {"reason": outcome.reason, "explanation": why}
-        )
+        ours = (getattr(outcome, key) for key in OF_OUTCOME)
+        said = (getattr(claim, key) for key in OF_CLAIM)
+        rows.append([*said, *ours, images, scale, verdict, outcome.reason, why])
     frame = pd.DataFrame(rows, columns=COLUMNS)
     return frame.astype({"paper_value": float, "n": "Int64", "n_ok": "Int64"})

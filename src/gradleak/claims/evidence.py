@@ -1,12 +1,9 @@
 """Evidence: tables of our scores, security, ranks and index, and how queries select from them."""
 
-from __future__ import annotations
-
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -19,9 +16,10 @@ from gradleak.errors import ArtifactError
 from gradleak.runtime import tidy
 from gradleak.runtime.artifacts import read_csv
 
+NETWORK = ["model", "seed", "index"]
 LAYER_COLUMNS = {
-    "security": ["model", "layer", "contribution"],
-    "rank": ["model", "layer", "unknowns", "weights", "outputs"],
+    "security": [*NETWORK, "layer", "contribution"],
+    "rank": [*NETWORK, "layer", "unknowns", "weights", "outputs"],
 }
 # Columns of the rank table that depend on the image; of all others the first image's count.
 PER_IMAGE = ("condition", "condition_padding")
@@ -31,14 +29,12 @@ NOT_THERE = ("absent", "phantom")
 MISSED = "missed"
 # A metric that could not be computed for an existing reconstruction; the run did not fail.
 NOT_AVAILABLE = "not_available"
-# Columns that score files of attacks with one reconstruction may leave out.
-ONE_ANSWER = {"answer": "0", "kind": "answer"}
 STATUSES = ("ok", "failed", "not_applicable", NOT_AVAILABLE, MISSED, *NOT_THERE)
 AGAIN = "delete the file and ask Snakemake for it again"
-Paths = Iterable[str | os.PathLike[str]]
+Paths = Iterable[str | Path]
 
 
-def _read(path: str | os.PathLike[str], columns: list[str]) -> pd.DataFrame:
+def _read(path: str | Path, columns: list[str]) -> pd.DataFrame:
     return read_csv(path, columns, dtype=str, keep_default_na=False)
 
 
@@ -55,9 +51,8 @@ def _numbers(frame: pd.DataFrame, column: str, source: object) -> pd.Series:
     return numbers.astype(float)
 
 
-def _read_scores(path: str | os.PathLike[str]) -> pd.DataFrame:
-    frame = _read(path, tidy.SCORES)
-    frame = frame.assign(**{key: v for key, v in ONE_ANSWER.items() if key not in frame})
+def _read_scores(path: str | Path) -> pd.DataFrame:
+    frame = _read(path, [*tidy.SCORES, "answer", "kind"])
     frame["value"] = _numbers(frame, "value", path)
     unknown = ~frame["status"].isin(STATUSES)
     empty = (frame["status"] == "ok") & frame["value"].isna()
@@ -70,26 +65,18 @@ def _read_scores(path: str | os.PathLike[str]) -> pd.DataFrame:
     return frame
 
 
-def _read_layers(path: str | os.PathLike[str], table: str) -> pd.DataFrame:
-    """Read one row per (model, seed, index, layer), with the layer's position in its model.
-
-    ``result`` is the experiment, after which the file's folder is named.
-    """
+def _read_layers(path: str | Path, table: str) -> pd.DataFrame:
+    """Read one row per layer, with its position; the file's folder is named after the result."""
     frame = _read(path, LAYER_COLUMNS[table])
     frame["result"] = Path(path).parent.name
-    places = frame.groupby(_layer_keys(frame), sort=False).cumcount() + 1
-    frame["position"] = places.astype(str)
+    frame["position"] = (frame.groupby(NETWORK, sort=False).cumcount() + 1).astype(str)
     if table == "rank":
-        unknowns, *known = (_numbers(frame, key, path) for key in LAYER_COLUMNS[table][2:])
-        frame["local"] = (unknowns - known[0] - known[1]).astype(str)
+        x, w, z = (_numbers(frame, key, path) for key in ("unknowns", "weights", "outputs"))
+        frame["local"] = (x - w - z).astype(str)
     return frame
 
 
-def _layer_keys(frame: pd.DataFrame) -> list[str]:
-    return [key for key in ("result", "model", "seed", "index") if key in frame]
-
-
-def _read_index(path: str | os.PathLike[str]) -> pd.DataFrame:
+def _read_index(path: str | Path) -> pd.DataFrame:
     """Read one row per network; a tidy table (row, column, metric, ours) is pivoted."""
     frame = _read(path, [])
     if "network" in frame:
@@ -114,9 +101,8 @@ class Evidence:
     """Tidy tables of our results; all columns but ``value`` are text."""
 
     scores: pd.DataFrame = field(default_factory=pd.DataFrame)  # one row per run and metric
-    # By file name. Tables of layers (security, rank) have a row per (result, model, seed, index,
-    # layer), with ``position`` = the layer's position from 1; rank also ``local`` = |x| − |W| −
-    # |z|.
+    # By file name. Tables of layers (security, rank) have a row per result, model, seed, index and
+    # layer, with its ``position`` from 1; rank also has ``local`` = |x| − |W| − |z|.
     tables: dict[str, pd.DataFrame] = field(default_factory=dict)
     # One row per network: ``network``, ``c``, ``mse_copa``, ``mse_rgap``, …
     index: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -132,38 +118,32 @@ class Evidence:
         index: Paths = (),
         rank: Paths = (),
         tables: Paths = (),
-    ) -> Evidence:
+    ) -> Self:
         """Read lists of CSV files; an empty list is missing evidence.
 
         Raises `ArtifactError` if a file is missing or not a table, lacks a column or has text for a
         number.
         """
-        return cls(
-            scores=_joined(_read_scores(path) for path in scores),
-            tables={Path(path).stem: _read(path, []) for path in tables}
-            | {
-                name: _joined(_read_layers(path, name) for path in paths)
-                for name, paths in (("security", security), ("rank", rank))
-            },
-            index=_joined(_read_index(path) for path in index),
-        )
+        found = {Path(path).stem: _read(path, []) for path in tables}
+        for name, paths in (("security", security), ("rank", rank)):
+            found[name] = _joined(_read_layers(path, name) for path in paths)
+        runs, networks = map(_read_scores, scores), map(_read_index, index)
+        return cls(_joined(runs), found, _joined(networks))
 
-    def on(self, images: str) -> Evidence:
+    def on(self, images: str) -> Self:
         """Restrict to runs on ``embedded`` or ``real`` images."""
         return replace(self, images=images)
 
     def runs(self, where: Where, metric: str, answers: Answers = "own") -> pd.DataFrame:
-        """Select runs: ``model``, ``seed``, ``batch``, ``index``, ``answer``, ``value``, ``ok``.
+        """Select runs: ``model, seed, batch, index, answer, value, ok, missed``.
 
         Failed or inapplicable runs have the value NaN, also for metrics that failed runs have no
         row for. So do images that the attack did not find, marked in ``missed``. PSNR is capped at
-        the value for an MSE of 1e-30, which keeps exact reconstructions finite.
+        the value for an MSE of 1e-30. Without ``answer`` or ``kind`` in `where`, `answers` applies:
+        ``own`` is the attack's choice, ``all`` includes its other restarts and twins.
 
-        Without ``answer`` or ``kind`` in `where`, `answers` applies: ``own`` is the attack's
-        choice, ``all`` includes its other restarts and twins.
-
-        Raises `NotJudged` if there are no runs, a listed model, attack or result has none, or the
-        metric needs network weights that are missing, and `ArtifactError` if a run is duplicated.
+        Raises `NotJudged` if a selected value has no runs, or the metric needs network weights that
+        are missing, and `ArtifactError` if a run is duplicated.
         """
         frame = self.scores
         if frame.empty:
@@ -194,8 +174,8 @@ class Evidence:
     def column(self, side: Side) -> np.ndarray:
         """Values of a column of a table; summed over a model's layers if ``total``.
 
-        Raises `NotJudged` if the column or the selection is missing, or a value is empty, and
-        `ArtifactError` if a layer is duplicated, or a value is not a number.
+        Raises `NotJudged` if they are missing or one is empty, and `ArtifactError` if a layer is
+        duplicated, or a value is not a number.
         """
         layered = side.table in LAYERED
         frame = self.tables.get(side.table, pd.DataFrame())
@@ -224,10 +204,9 @@ class Evidence:
         for column in (x, y):
             if column not in self.index:
                 raise NotJudged(f"data: the index table has no column '{column}'")
-        first = _numbers(self.index, x, "index table")
-        second = _numbers(self.index, y, "index table")[first.notna()]
-        n_ok = int(second.notna().sum())
-        return first[first.notna()].to_numpy(), second.fillna(np.inf).to_numpy(), n_ok
+        first, second = (_numbers(self.index, column, "index table") for column in (x, y))
+        first, second = first[first.notna()], second[first.notna()]
+        return first.to_numpy(), second.fillna(np.inf).to_numpy(), int(second.notna().sum())
 
 
 def _mask(frame: pd.DataFrame, where: Where) -> pd.Series:
@@ -242,8 +221,7 @@ def _mask(frame: pd.DataFrame, where: Where) -> pd.Series:
 def _once(found: pd.DataFrame, metric: str) -> None:
     if metric == OF_CLASSES:
         return  # Two classes may have the same name, as ImageNet's cranes.
-    twice = found[found.duplicated([*tidy.RUN, "answer"])]
-    if not twice.empty:
+    if len(twice := found[found.duplicated([*tidy.RUN, "answer"])]):
         row = twice.iloc[0]
         raise ArtifactError(
             f"Scores hold two values of {metric} for {row['attack']} on {row['model']}, seed "
@@ -276,9 +254,8 @@ def _with_failures(frame: pd.DataFrame, metric: str, one_attack: bool) -> pd.Dat
 
 def _numbers_of_layers(found: pd.DataFrame, side: Side, name: str) -> pd.Series:
     """Return a column of a table of layers, which may contain each layer once."""
-    keys: list[Any] = _layer_keys(found)
-    twice = found[found.duplicated([*keys, "layer"])]
-    if not twice.empty:
+    keys = ["result", *NETWORK]
+    if len(twice := found[found.duplicated([*keys, "layer"])]):
         row = twice.iloc[0]
         raise ArtifactError(
             f"The {name} holds layer {row['layer']} of {row['model']} twice; hand over one "

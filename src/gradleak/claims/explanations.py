@@ -1,8 +1,5 @@
 """Explanations of failed claims, one or a group each, as data."""
 
-from __future__ import annotations
-
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -21,17 +18,12 @@ EXPLAINED = (DIFFERS, EXCEEDS, REFUTED)
 
 
 class Explanation(Closed):
-    """Explanation of why some claims fail.
+    """Explanation of why some claims fail."""
 
-    `claims` are ids or patterns of them, in which ``*`` matches any characters; `evidence` lists
-    pages and tables of the repository that support it. ``of: any`` marks explanations that hold in
-    every run: texts without a run's numbers, or with numbers that follow from sizes alone.
-    """
-
-    of: Literal["any"] | None = None
-    claims: list[str] = Field(min_length=1)
+    of: Literal["any"] | None = None  # of every run, without numbers of one
+    claims: list[str] = Field(min_length=1)  # ids, in which * matches any characters
     text: str = Field(min_length=1)
-    evidence: list[str] = Field(min_length=1)
+    evidence: list[str] = Field(min_length=1)  # pages and tables of the repository
 
 
 class ExplanationsFile(Closed):
@@ -58,11 +50,11 @@ class Explanations:
         return found.text if same or found.of == "any" else ""
 
 
-def load_explanations(path: str | os.PathLike[str], claims: Claims) -> Explanations:
+def load_explanations(path: str | Path, claims: Claims) -> Explanations:
     """Load explanations of `claims` from a file such as ``papers/copa/explanations.yaml``.
 
-    Raises `ConfigError` if the file cannot be read, a key or value is invalid, it is about another
-    paper, a pattern matches no claim, or a claim is explained twice.
+    Raises `ConfigError` if the file is invalid or about another paper, a pattern matches no claim,
+    or a claim is explained twice.
     """
     source = Path(path)
     file = parsed(source, ExplanationsFile, read_yaml(source))
@@ -81,8 +73,7 @@ def load_explanations(path: str | os.PathLike[str], claims: Claims) -> Explanati
                     f"{source}: key 'explanations': '{pattern}' is no claim's id and matches none; "
                     f"correct or remove it."
                 )
-            twice = [name for name in some if by_id.setdefault(name, entry) is not entry]
-            if twice:
+            if twice := [name for name in some if by_id.setdefault(name, entry) is not entry]:
                 raise ConfigError(
                     f"{source}: key 'explanations': claim '{twice[0]}' is explained twice; narrow "
                     f"one of the patterns."
@@ -93,10 +84,7 @@ def load_explanations(path: str | os.PathLike[str], claims: Claims) -> Explanati
 def load_all(
     claims: Iterable[str | Path], explanations: Iterable[str | Path]
 ) -> list[tuple[Claims, Explanations | None]]:
-    """Load the claims of several papers, each with the explanations file beside it.
-
-    Raises `ConfigError` as `load` and `load_explanations` do.
-    """
+    """Load the claims of several papers, each with the explanations file beside it."""
     beside = {Path(path).parent: path for path in explanations}
     read = [(load(path), beside.get(Path(path).parent)) for path in claims]
     return [(found, load_explanations(path, found) if path else None) for found, path in read]

@@ -1,9 +1,6 @@
 """Load claims files: YAML, with grids and loops expanded to one claim each."""
 
-from __future__ import annotations
-
 import itertools
-import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,17 +13,14 @@ from gradleak.claims.model import Claim, Claims, Needs
 from gradleak.claims.statement import Answers, Closed, Tolerance, Where
 from gradleak.errors import ConfigError
 
-# A printed number, optionally with a value after ±.
 Model = TypeVar("Model", bound=BaseModel)
+REMEDIES = {"extra_forbidden": "remove the key or correct its name", "missing": "add the key"}
+# A printed number, optionally with a value after ±.
 PRINTED = re.compile(r"([+-]?\d+(?:\.(\d+))?(?:e([+-]?\d+))?)(?: ± (\d+(?:\.\d+)?(?:e[+-]?\d+)?))?")
 
 
 class GridColumn(Closed):
-    """A column of a table: its metric, tolerance and part of the query.
-
-    With `like` it is ours alone, beside the values of that column. `kind` and `needs` default to
-    the grid's.
-    """
+    """A column of a table: its metric, tolerance and part of the query."""
 
     id: str
     column: str
@@ -34,31 +28,27 @@ class GridColumn(Closed):
     tolerance: str
     decimals: int | None = None
     query: dict[str, Any]
-    like: str | None = None
-    kind: str | None = None
-    needs: Needs | None = None
+    like: str | None = None  # ours alone, beside the values of that column
+    kind: str | None = None  # default: the grid's
+    needs: Needs | None = None  # default: the grid's
 
 
 class GridRow(Closed):
     """A row of a table: its selection, and the paper's values in the order of the columns.
 
     A value is a number, or text such as ``1.9e-4 ± 7.0e-5``, which also determines its rounding.
-    With `like` the row is ours alone, beside the values of that row. `columns` names the row's
-    columns (default all), `answers` is added to their queries. `where` overrides a column's,
-    `tolerance` and `needs` replace the columns' own. `elsewhere` is the reason why none of its
-    cells is judged; such a row needs no `where`.
     """
 
     id: str
     row: str
-    where: Where = Field(default_factory=dict)
+    where: Where = Field(default_factory=dict)  # overrides a column's
     values: list[float | str] | None = None
-    like: str | None = None
-    columns: list[str] | None = None
-    answers: Answers | None = None
-    tolerance: str | None = None
+    like: str | None = None  # ours alone, beside the values of that row
+    columns: list[str] | None = None  # default: all
+    answers: Answers | None = None  # added to the queries
+    tolerance: str | None = None  # replaces the columns' own, as `needs` does
     needs: Needs | None = None
-    elsewhere: str | None = None
+    elsewhere: str | None = None  # reason why none of its cells is judged
 
     def of(self, columns: list[GridColumn]) -> list[GridColumn]:
         """Filter the columns that the row has."""
@@ -101,11 +91,8 @@ def parsed(path: Path, kind: type[Model], content: Any, claim: str | None = None
         found, message = first["input"], first["msg"].removeprefix("Value error, ")
         if not first["loc"]:
             raise ConfigError(f"{path}: {message}.") from error
-        keys = ".".join(str(part) for part in first["loc"])
-        remedy = {
-            "extra_forbidden": "remove the key or correct its name",
-            "missing": "add the key",
-        }.get(first["type"], "correct the value")
+        keys = ".".join(map(str, first["loc"]))
+        remedy = REMEDIES.get(first["type"], "correct the value")
         shown = "" if isinstance(found, dict | list) else f" (found {found!r})"
         where = "" if claim is None else f" claim '{claim}',"
         words = f"{path}:{where} key '{keys}': {message}{shown}; {remedy}."
@@ -158,14 +145,14 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
             beside = (row.like or row.id, column.like or column.id)
             number = _number(f"{where}, cell '{name}'", values.get(beside), column.decimals)
             cell = {"row": row.row, "column": column.column, "metric": column.metric}
-            statement = grid.statement.format(value=number.pop("text"), **cell)
+            said = grid.statement.format(value=number.pop("text"), **cell)
             ours = row.like is not None or column.like is not None
             yield {
                 "id": f"{grid.id}.{name}",
                 "locator": grid.locator,
-                "kind": column.kind or grid.kind,
-                "statement": f"Ours beside the paper's number: {statement}" if ours else statement,
                 **number,
+                "kind": column.kind or grid.kind,
+                "statement": f"Ours beside the paper's number: {said}" if ours else said,
                 "query": _cell_query(row, column),
                 "tolerance": tolerances.pop(name, row.tolerance or column.tolerance),
                 "needs": (row.needs or column.needs or grid.needs).model_dump(),
@@ -219,13 +206,8 @@ def _number(where: str, value: float | str | None, decimals: int | None) -> dict
     if match is None:
         raise ConfigError(f"{where}: {value!r} is no number; write 1.9e-4 or 1.9e-4 ± 7.0e-5.")
     number, digits, power, spread = match.groups()
-    return {
-        "paper_value": float(number),
-        "decimals": len(digits or "") - int(power or 0),
-        "spread": float(spread or 0),
-        "printed": value,
-        "text": value,
-    }
+    found = {"paper_value": float(number), "decimals": len(digits or "") - int(power or 0)}
+    return {**found, "spread": float(spread or 0), "printed": value, "text": value}
 
 
 def read_yaml(source: Path) -> Any:
@@ -239,20 +221,18 @@ def read_yaml(source: Path) -> Any:
         raise ConfigError(f"{source}: no valid YAML ({reason}); correct that line.") from error
 
 
-def load(path: str | os.PathLike[str]) -> Claims:
+def load(path: str | Path) -> Claims:
     """Load a claims file such as ``papers/copa/claims.yaml``, with grids and loops expanded.
 
-    Returns one claim for each number and each sentence, in the file's order, grids first. Raises
-    `ConfigError` if the file cannot be read, is not YAML, or has an invalid key or value; the
-    message names file, claim, key and remedy.
+    Returns one claim for each number and sentence, in the file's order, grids first. Raises
+    `ConfigError` with file, claim, key and remedy.
     """
     source = Path(path)
     file = parsed(source, ClaimsFile, read_yaml(source))
     raw = [cell for grid in file.grids for cell in _cells(source, grid)]
     raw += [claim for entry in file.claims for claim in _loop(source, entry, file.lists)]
+    head: dict[str, Any] = {"paper": file.paper}
     claims = [
-        parsed(source, Claim, {"paper": file.paper, **entry}, str(entry.get("id", "(without id)")))
-        for entry in raw
+        parsed(source, Claim, head | entry, str(entry.get("id", "(without id)"))) for entry in raw
     ]
-    head = {"paper": file.paper, "tolerances": file.tolerances}
-    return parsed(source, Claims, {**head, "claims": claims})
+    return parsed(source, Claims, {**head, "tolerances": file.tolerances, "claims": claims})

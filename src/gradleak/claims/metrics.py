@@ -1,7 +1,5 @@
 """Properties of metrics used by claims: direction, scale and labels."""
 
-from __future__ import annotations
-
 import math
 import re
 

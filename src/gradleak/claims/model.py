@@ -1,8 +1,6 @@
 """Models of a claims file after its grids and loops are expanded."""
 
-from __future__ import annotations
-
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import model_validator
 
@@ -28,10 +26,7 @@ class Claim(Statement):
     """A number or sentence of a paper, with its query and tolerance.
 
     A claim with `reading` ``ours`` is stricter than the paper's sentence, or covers another of our
-    attacks beside the paper's number, so the paper's own table cannot refute it. `spread` is the
-    value printed after ±, `printed` a cell's number or words as printed, `contradicted_by` the
-    place in the paper that says otherwise. A sentence with `apart` is about runs outside the
-    paper's tables, which cannot refute it.
+    attacks beside the paper's number, so the paper's own table cannot refute it.
     """
 
     paper: str
@@ -40,8 +35,8 @@ class Claim(Statement):
     query: Query
     tolerance: str
     needs: Needs = Needs()
-    contradicted_by: str = ""
-    apart: bool = False
+    contradicted_by: str = ""  # place in the paper that says otherwise
+    apart: bool = False  # about runs outside the paper's tables, which cannot refute it
 
     @property
     def is_number(self) -> bool:
@@ -57,7 +52,7 @@ class Claims(Closed):
     claims: list[Claim]
 
     @model_validator(mode="after")
-    def _consistent(self) -> Claims:
+    def _consistent(self) -> Self:
         seen: set[str] = set()
         for claim in self.claims:
             if claim.id in seen:

@@ -1,7 +1,5 @@
 """Outcome of judging a claim."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass

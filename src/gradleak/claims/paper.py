@@ -1,7 +1,5 @@
 """A paper's own tables as evidence on its sentences."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from gradleak.claims.forms import Column, Runs

@@ -1,7 +1,5 @@
 """Printed numbers of a paper as evidence: one run each, with its text."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -59,10 +57,7 @@ class Printed(Evidence):
         return self.columns[column_key(side)]
 
     def named(self, patterns: Sequence[str], claim: Statement) -> list[Statement]:
-        """Numbers by the ids of their claims, in which * matches any part.
-
-        Raises `ConfigError` if a pattern matches none.
-        """
+        """Numbers by the ids of their claims, in which * matches any part; one must match."""
         found: list[Statement] = []
         for pattern in patterns:
             some = [one for one in self.numbers if fnmatchcase(one.id, pattern)]

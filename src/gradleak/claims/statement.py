@@ -1,8 +1,6 @@
 """Statements of a paper, and tolerances for our results."""
 
-from __future__ import annotations
-
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -33,7 +31,7 @@ class Side(Closed):
     table: str = "security"
 
     @model_validator(mode="after")
-    def _of_layers(self) -> Side:
+    def _of_layers(self) -> Self:
         if self.total and self.table not in LAYERED:
             raise ValueError(f"total sums over layers of {' or '.join(LAYERED)}; leave it out")
         return self
@@ -74,7 +72,7 @@ class Tolerance(Closed):
     reason: str = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _amount_given(self) -> Tolerance:
+    def _amount_given(self) -> Self:
         if self.amount is None and self.rule in (*EVERY, "equivalence"):
             raise ValueError(f"rule {self.rule} needs an amount")
         return self
@@ -107,8 +105,8 @@ class Statement(Closed):
     statement: str
     paper_value: float | None = None
     decimals: int | None = None
-    spread: float = Field(default=0.0, ge=0)
-    printed: str = ""
+    spread: float = Field(default=0.0, ge=0)  # printed after ±
+    printed: str = ""  # number or words of a cell as printed
     reading: Literal["paper", "ours"] = "paper"
     cell: Cell | None = None
 
@@ -131,5 +129,4 @@ class Statement(Closed):
     @property
     def shown(self) -> str:
         """Paper's value as printed, or with four decimals."""
-        value = self.paper_value
-        return self.printed or ("" if value is None else f"{value:.4f}")
+        return self.printed or ("" if self.paper_value is None else f"{self.paper_value:.4f}")

@@ -1,7 +1,5 @@
 """Intervals and tests for verdicts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 
@@ -17,11 +15,10 @@ RESAMPLES = 2000
 def prediction_interval(
     values: Iterable[float], log: bool, level: float = 0.95
 ) -> tuple[float, float]:
-    """Interval that contains one further draw with probability `level`.
+    """Interval of one further draw, ``mean ± t·s·sqrt(1 + 1/n)``, Student's t; NaN for n < 2.
 
-    ``mean ± t·s·sqrt(1 + 1/n)`` with Student's t for n − 1 degrees of freedom, NaN for fewer than
-    two `values`. With `log` it is computed on log10 of the values (floored at 1e-30) and returned
-    as powers of ten.
+    With `log` it is computed on log10 of the values (floored at 1e-30) and returned as powers of
+    ten.
     """
     return interval_of_mean(values, log, level, further=1)
 
@@ -50,10 +47,9 @@ def interval_of_mean(
 def bootstrap_mean(
     values: np.ndarray, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float]:
-    """Percentile bootstrap interval of the arithmetic mean.
+    """Percentile bootstrap interval of the arithmetic mean of `values` (one per image).
 
-    For positive skewed errors, where Student's interval would extend below 0. Uses `resamples`
-    draws of n `values` (one per image, n > 1) with replacement.
+    For positive skewed errors, where Student's interval would extend below 0.
     """
     drawn = np.random.default_rng(seed).integers(len(values), size=(resamples, len(values)))
     low, high = np.quantile(values[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
@@ -96,16 +92,11 @@ def p_majority(successes: int, n: int) -> float:
 def spearman(
     x: np.ndarray, y: np.ndarray, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
 ) -> tuple[float, float, float]:
-    """Spearman's correlation over networks with its percentile bootstrap interval.
+    """Spearman's correlation of `x` and `y` (n,) with its percentile bootstrap interval.
 
-    `x` and `y` have shape (n,), one value per network. A failed network is infinite and takes the
-    last rank; ties share their mean rank.
-
-    Returns
-    -------
-    tuple of float
-        rho, low and high; NaN for fewer than four networks or if `x` or `y` is constant. Bootstrap
-        samples in which one of them is constant are left out.
+    A failed network is infinite and takes the last rank; ties share their mean rank. Returns rho,
+    low and high; NaN for fewer than four values or if one side is constant. Bootstrap samples in
+    which one is constant are left out.
     """
     if len(x) < 4 or np.ptp(stats.rankdata(x)) == 0 or np.ptp(stats.rankdata(y)) == 0:
         return math.nan, math.nan, math.nan

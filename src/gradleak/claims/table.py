@@ -1,7 +1,5 @@
 """A paper's tables beside our numbers, from its claims and our evidence."""
 
-from __future__ import annotations
-
 import math
 
 import pandas as pd
@@ -15,11 +13,10 @@ from gradleak.runtime import tidy
 
 
 def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str) -> pd.DataFrame:
-    """One of the paper's tables: a row per number, with the paper's value and ours.
+    """One of the paper's tables, such as ``copa_table2``: a row per number, the paper's and ours.
 
     Rows that only we have (20 images) have an empty `paper` and `verdict`; those beside a number of
-    the paper's have both, and a note. `name` is that of the table, such as ``copa_table2``; other
-    parameters are as in `evaluate`. Raises `ConfigError` if no grid has that table.
+    the paper's have both, and a note. Raises `ConfigError` if no grid has that table.
     """
     rows, judge = [], Judge(claims, evidence, images, scale)
     for claim in claims.claims:

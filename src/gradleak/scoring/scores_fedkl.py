@@ -1,9 +1,6 @@
 """Further scores of FedKL's experiments: LPIPS, and the metrics of its Table VI as printed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +11,7 @@ from gradleak.models.files import ModelFile
 from gradleak.scoring.metrics.image import FEDKL
 from gradleak.scoring.metrics.perceptual import Lpips, as_stored, standard
 from gradleak.scoring.scores import answer, matched, own_case, tidy
+from gradleak.scoring.scores_by_class import Row
 
 # Network of each LPIPS, and format of its images.
 LPIPS: dict[str, tuple[str, Callable[[Sequence[np.ndarray]], np.ndarray]]] = {
@@ -30,35 +28,14 @@ Images = list[np.ndarray]
 
 
 def score(
-    path: str,
-    targets: TargetSet,
-    models: ModelFile,
-    case: dict[str, Any],
-    weights: Iterable[str],
-) -> list[dict[str, Any]]:
-    """One tidy row per reconstruction, image and metric, beside those of `gradleak.scoring.scores`.
+    path: str, targets: TargetSet, models: ModelFile, case: Row, weights: Iterable[str]
+) -> list[Row]:
+    """One tidy row per reconstruction, image and metric, beside those of `scores.score`.
 
-    Parameters
-    ----------
-    path, targets, models, case
-        As of `gradleak.scoring.scores.score`.
-    weights
-        Files of the available networks for LPIPS.
-
-    Returns
-    -------
-    list of dict
-        Records with `gradleak.scoring.scores.COLUMNS`. An LPIPS whose network has no weights has
-        rows with an empty value, status `NOT_AVAILABLE` and a reason that says how to get them.
-        Failed reconstructions keep their rows; those given by class have none.
-
-        ``rmse_255``, ``psnr_rmse``, ``ssim_255``
-            MSE, PSNR and SSIM as named in the paper.
-        ``lpips_alex``, ``lpips_squeeze``, ``lpips_vgg``
-            LPIPS of pixels clipped to [0, 1].
-        ``lpips_alex_255``, ``lpips_vgg_255``
-            The paper's LPIPS-A and LPIPS-V: of images in 0..255 in BGR order, although LPIPS is
-            made for [-1, 1] and RGB.
+    Parameters are as there; `weights` are files of the available networks for LPIPS. An LPIPS whose
+    network has no weights has rows with an empty value, status `NOT_AVAILABLE` and a reason that
+    says how to get them. Failed reconstructions keep their rows; those given by class have none.
+    docs/metrics.md explains the metrics.
     """
     images, records = reconstructions.read(path)
     chains = {chain.name: chain for chain in models.chains}
@@ -71,25 +48,23 @@ def score(
     for record in records:
         own = own_case(case, chains[record["model"]])
         if record["status"] != "ok":
-            empty: dict[str, float] = dict.fromkeys(METRICS, np.nan)
-            rows += tidy([empty] * targets.size, record, targets, own)
+            rows += tidy([dict.fromkeys(METRICS, np.nan)] * targets.size, record, targets, own)
             continue
         places = range(start, start + targets.size)
         start += targets.size
         ours = [{name: float(each[k]) for name, each in values.items()} for k in places]
         rows += tidy(ours, record, targets, own)
         for name in lacking:
-            told = _without(record, LPIPS[name][0])
-            rows += tidy([{name: np.nan}] * targets.size, told, targets, own)
+            told = {"status": NOT_AVAILABLE, "reason": backbones.missing(LPIPS[name][0])}
+            rows += tidy([{name: np.nan}] * targets.size, {**record, **told}, targets, own)
     return rows
 
 
 def _pairs(
-    images: Mapping[str, np.ndarray], records: list[dict[str, Any]], targets: TargetSet
+    images: Mapping[str, np.ndarray], records: list[Row], targets: TargetSet
 ) -> tuple[Images, Images]:
     """Pixels (C, H, W) of all originals, and of their reconstructions."""
-    originals: Images = []
-    found: Images = []
+    originals, found = Images(), Images()
     for record in records:
         if record["status"] == "ok":
             inputs = targets.inputs(record["batch"])
@@ -112,8 +87,3 @@ def _values(originals: Images, found: Images, files: Mapping[str, str]) -> dict[
             if needed == network:
                 values[name] = distance(prepare(originals), prepare(found))
     return values
-
-
-def _without(record: Mapping[str, Any], network: str) -> dict[str, Any]:
-    """Record of an existing reconstruction, for a metric whose weights are missing."""
-    return {**record, "status": NOT_AVAILABLE, "reason": backbones.missing(network)}

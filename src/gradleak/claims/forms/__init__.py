@@ -15,22 +15,7 @@ from gradleak.claims.forms.runs import Runs
 
 __all__ = ["Column", "Form", "Query", "Runs"]
 
-Query = Annotated[
-    Runs
-    | Column
-    | Columns
-    | Estimates
-    | Compare
-    | Close
-    | Limit
-    | Share
-    | Correlation
-    | Trend
-    | Effect
-    | PrintedPsnr
-    | Arithmetic
-    | Range
-    | Loss
-    | Elsewhere,
-    Field(discriminator="form"),
-]
+OfRuns = Runs | Compare | Close | Effect | Limit | Share | Trend
+OfTables = Column | Columns | Estimates | Correlation
+OfPaper = Arithmetic | PrintedPsnr | Range | Loss | Elsewhere
+Query = Annotated[OfRuns | OfTables | OfPaper, Field(discriminator="form")]

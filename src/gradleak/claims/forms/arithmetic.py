@@ -1,10 +1,8 @@
 """Relations among the paper's printed numbers: means, differences, percentages, ranges."""
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -18,41 +16,29 @@ from gradleak.errors import ConfigError
 
 PEAK = 255.0
 Kind = Literal["value", "mean", "difference", "increase", "count"]
-WORDS: dict[Kind, str] = {
-    "value": "the number",
-    "mean": "the mean",
-    "difference": "the difference",
-    "increase": "the increase in percent",
-    "count": "the count",
+Numbers = Sequence[float]
+
+
+def _mean(numbers: Numbers) -> float:
+    return sum(numbers) / len(numbers)
+
+
+# What each is called, how many cells it takes if not any number, and its value.
+KINDS: dict[Kind, tuple[str, int | None, Callable[[Numbers], float]]] = {
+    "value": ("the number", 1, _mean),
+    "mean": ("the mean", None, _mean),
+    "difference": ("the difference", 2, lambda x: x[0] - x[1]),
+    "increase": ("the increase in percent", 2, lambda x: 100.0 * (x[1] / x[0] - 1.0)),
+    "count": ("the count", None, lambda x: float(len(x))),
 }
-# Number of cells required, for kinds that do not take any number.
-NEEDED: dict[Kind, int] = {"value": 1, "difference": 2, "increase": 2}
 
 
 class Relation(Closed):
-    """A value derived from printed numbers, and the number it should equal.
-
-    `cells` are ids of claims, in which * matches any part. `of`: their ``value`` (one cell),
-    ``mean``, first minus second (``difference``), by how many percent the second exceeds the first
-    (``increase``), or their number (``count``). It equals the number of the claim `equals`, by
-    default the claim's own.
-    """
+    """A value derived from printed numbers by one of `KINDS`, and the number it should equal."""
 
     of: Kind
-    cells: list[str] = Field(min_length=1)
-    equals: str | None = None
-
-    def value(self, numbers: Sequence[float]) -> float:
-        """Compute the value."""
-        match self.of:
-            case "count":
-                return float(len(numbers))
-            case "difference":
-                return numbers[0] - numbers[1]
-            case "increase":
-                return 100.0 * (numbers[1] / numbers[0] - 1.0)
-            case _:
-                return sum(numbers) / len(numbers)
+    cells: list[str] = Field(min_length=1)  # ids of claims, in which * matches any part
+    equals: str | None = None  # id of a claim, by default the claim's own
 
     def extremes(self, cells: Sequence[Statement]) -> tuple[float, float]:
         """Smallest and largest value within the rounding of the numbers."""
@@ -60,18 +46,14 @@ class Relation(Closed):
         # Monotonic in each number, so the ends of the intervals suffice.
         falling = self.of in ("difference", "increase")
         corners = itertools.product(*ends) if falling else zip(*ends, strict=True)
-        found = [self.value(corner) for corner in corners]
+        found = [KINDS[self.of][2](corner) for corner in corners]
         return min(found), max(found)
 
     def check(self, claim: Statement, printed: Printed) -> tuple[str, float, float]:
-        """Return the problem in words, if any, the deviation, and the value.
-
-        Raises `ConfigError` if a name matches no claim with a number, or the count of numbers is
-        wrong.
-        """
+        """Return the problem in words, if any, the deviation, and the value."""
         cells = printed.named(self.cells, claim)
-        needed = NEEDED.get(self.of, len(cells))
-        if len(cells) != needed:
+        name, needed, compute = KINDS[self.of]
+        if needed is not None and len(cells) != needed:
             raise ConfigError(
                 f"claim '{claim.id}': {self.of} is of {needed} numbers, but cells names "
                 f"{len(cells)}; correct it."
@@ -79,13 +61,13 @@ class Relation(Closed):
         if self.equals is None and claim.paper_value is None:
             raise ConfigError(f"claim '{claim.id}': nothing to equal; give equals or paper_value.")
         (equals,) = [claim] if self.equals is None else printed.named([self.equals], claim)
-        value, (low, high) = self.value([cell.value for cell in cells]), self.extremes(cells)
+        value, (low, high) = compute([cell.value for cell in cells]), self.extremes(cells)
         slack = equals.rounding * (1 + 1e-9) + 1e-9
         words = ""
         if high < equals.value - slack or low > equals.value + slack:
             shown = ", ".join(cell.statement.rstrip(".") for cell in cells[:4])
             shown += "" if len(cells) <= 4 else f" and {len(cells) - 4} more"
-            words = f"{WORDS[self.of]} of ({shown}) is {value:.6g}, not {equals.value:g}"
+            words = f"{name} of ({shown}) is {value:.6g}, not {equals.value:g}"
         return words, abs(value - equals.value), value
 
 
@@ -133,10 +115,10 @@ class Range(Form):
             if not self.low - cell.rounding <= cell.value <= self.high + cell.rounding
         ]
         n, inside = len(cells), len(cells) - len(out)
-        few = inside < tolerance.limit * n
-        words = f"{inside} of {n} lie from {self.low:g} to {self.high:g}; not {', '.join(out)}"
-        verdict, reason = holds(not few), f"{inside} of {n} lie in it"
-        return Outcome(verdict, reason, inside / n, n=n, n_ok=n, against=(words,) if few else ())
+        few, share = inside < tolerance.limit * n, f"{inside} of {n} lie"
+        words = f"{share} from {self.low:g} to {self.high:g}; not {', '.join(out)}"
+        against = (words,) if few else ()
+        return Outcome(holds(not few), f"{share} in it", inside / n, n=n, n_ok=n, against=against)
 
 
 class PrintedPsnr(Form):
@@ -149,10 +131,7 @@ class PrintedPsnr(Form):
     asks = "paper"
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Judge whether the MSE intervals from both roundings overlap.
-
-        A PSNR corresponds to an MSE of ``255²/10^(PSNR/10)``.
-        """
+        """Judge whether the MSE intervals from both roundings overlap, MSE = 255²/10^(PSNR/10)."""
         assert isinstance(evidence, Printed)
         cells: dict[tuple[str, str], dict[str, Statement]] = defaultdict(dict)
         for one in evidence.numbers:

@@ -1,7 +1,6 @@
 """Base class of the forms of a query, and helpers for judging."""
 
-from __future__ import annotations
-
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, get_args
 
@@ -33,13 +32,13 @@ class Form(Closed):
     # Judged by our results, by the paper's own numbers, or by ours unless the paper's refute it.
     asks: ClassVar[Asks] = "ours"
 
+    @abstractmethod
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge a claim by evidence: our results, or the paper's own numbers as one run each.
 
         Raises `NotJudged` if something is missing, which the message names, and `ArtifactError` if
         our results are malformed.
         """
-        raise NotImplementedError
 
     def ours(self, tolerance: Tolerance) -> str:
         """Describe our number; empty if there is none."""
@@ -60,6 +59,11 @@ def enough(units: int, unit: str) -> None:
     if units < MIN_UNITS:
         few = f"{units} {UNITS[unit]}"
         raise NotJudged(f"scale: {few} cannot reach a p-value of 0.05, {MIN_UNITS} can")
+
+
+def counted(unit: str, units: int, seeds: Iterable[Any], batches: Iterable[Any] = ()) -> str:
+    """Say, for a reason, how many units there are and what they share."""
+    return f"{units} {UNITS[unit]}{shared(unit, units, seeds, batches)}"
 
 
 def shared(unit: str, units: int, seeds: Iterable[Any], batches: Iterable[Any] = ()) -> str:

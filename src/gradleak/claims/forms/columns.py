@@ -1,7 +1,5 @@
 """Columns of our tables: values, order of two, and estimates with an error."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 
@@ -84,9 +82,10 @@ class Columns(Form):
         if isinstance(evidence, Printed):
             wrong = (pair for pair, gap in zip(pairs, gaps, strict=True) if gap <= 0)
             return plainly(" ".join(evidence.of(s).statement for _, s in pair) for pair in wrong)
-        right = sum(gap > 0 for gap in gaps)
-        words = f"{right} of {len(gaps)} comparisons hold"
-        return Outcome(holds(right == len(gaps)), words, min(gaps), n=len(gaps), n_ok=len(gaps))
+        right, n = sum(gap > 0 for gap in gaps), len(gaps)
+        return Outcome(
+            holds(right == n), f"{right} of {n} comparisons hold", min(gaps), n=n, n_ok=n
+        )
 
 
 def _gap(pair: Less | Equal, evidence: Evidence) -> float:
@@ -102,8 +101,7 @@ def _gap(pair: Less | Equal, evidence: Evidence) -> float:
 class Estimates(Form):
     """Comparisons of estimates with a standard error, such as accuracies; all must hold.
 
-    A side names one row of a table of ours, whose column ``error`` has the standard error. `less`
-    is below `more`, or `more` is at least the tolerance's amount above it.
+    A side names one row of a table of ours, whose column ``error`` has the standard error.
     """
 
     form: Literal["estimates"]
@@ -128,13 +126,12 @@ class Estimates(Form):
                 for pair in failed
             )
         gap, low, high = min(found, key=lambda one: one[1])
-        right = sum(low > amount for _, low, _ in found)
-        n = len(found)
+        right, n = sum(low > amount for _, low, _ in found), len(found)
+        verdict = holds(not failed) if failed or right == n else NOT_JUDGED
         words = f"{right} of {n} comparisons hold beyond chance, {len(failed)} fail"
-        if failed or right == n:
-            return Outcome(holds(not failed), words, gap, low, high, n, n)
-        words = f"scale: not told apart: {gap:.2f} from {low:.2f} to {high:.2f}; {words}"
-        return Outcome(NOT_JUDGED, words, gap, low, high, n, n)
+        if verdict == NOT_JUDGED:
+            words = f"scale: not told apart: {gap:.2f} from {low:.2f} to {high:.2f}; {words}"
+        return Outcome(verdict, words, gap, low, high, n, n)
 
     def ours(self, tolerance: Tolerance) -> str:
         """See `Form.ours`."""

@@ -1,7 +1,5 @@
 """Sentences about the sign of a rank correlation, over networks or over batches."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Literal
@@ -41,7 +39,7 @@ class Correlation(Form):
     words = "Spearman's rank correlation over networks"
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Judge the sign of a rank correlation over networks: its bootstrap interval excludes 0."""
+        """See `_signed`; a point is a network."""
         x, y, n_ok = evidence.networks(self.x, self.y)
         made = _signed(x, y, self.sign, tolerance.alpha, "networks")
         return replace(made, n=int(x.size), n_ok=n_ok)
@@ -78,9 +76,8 @@ class Trend(Form):
             found = evidence.runs({**self.where, **point.where}, self.metric)
             n, n_ok = n + len(found), n_ok + int(found["ok"].sum())
             found = zero_for_missed(found) if self.missing == "zero" else found
-            values = by_batch(found, "mean").fillna(worst(self.metric))
-            xs += [point.x] * len(values)
-            means += values.tolist()
+            means += by_batch(found, "mean").fillna(worst(self.metric)).tolist()
+            xs += [point.x] * (len(means) - len(xs))
         lost = f"{n - n_ok} of {n} images have no value of their own" if n_ok < n else ""
         made = _signed(np.array(xs), np.array(means), self.sign, tolerance.alpha, "batches")
         return replace(made, reason=joined(made.reason, lost), n=n, n_ok=n_ok)

@@ -1,14 +1,12 @@
 """Sentences about how often a limit is met."""
 
-from __future__ import annotations
-
-from typing import Literal
+from typing import Literal, Self
 
 import pandas as pd
 from pydantic import Field, model_validator
 
 from gradleak.claims.evidence import Evidence
-from gradleak.claims.forms.base import UNIT_COLUMN, UNITS, Form, Unit, enough, shared
+from gradleak.claims.forms.base import UNIT_COLUMN, UNITS, Form, Unit, counted, enough, shared
 from gradleak.claims.forms.paired import RUN
 from gradleak.claims.metrics import HIGHER_IS_BETTER, label, worst
 from gradleak.claims.outcome import Outcome, failed, holds, joined, plainly
@@ -34,7 +32,7 @@ class Limit(Form):
     asks = "both"
 
     @model_validator(mode="after")
-    def _several(self) -> Limit:
+    def _several(self) -> Self:
         if self.best_of == "attack" and not isinstance(self.where.get("attack"), list):
             raise ValueError("best_of needs a list of attacks in where; list them")
         if self.best_of == "answer" and self.answers != "all":
@@ -44,13 +42,14 @@ class Limit(Form):
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge a limit by the sign test: a unit succeeds if all its runs meet the limit.
 
-        A failed run has an infinite MSE: it never meets `at_most`, and meets `at_least` of an
-        error. With ``best_of`` the best attack or answer on each seed and image is its one run.
+        A failed run has an infinite error, which meets `at_least` but never `at_most`.
         """
         found = evidence.runs(self.where, self.metric, self.answers)
         found = found.assign(met=found["value"].fillna(worst(self.metric)))
         if self.best_of:
-            found = self._best(found)
+            groups = found.groupby(["model", *RUN], sort=True)["met"]
+            best = groups.idxmax() if self.metric in HIGHER_IS_BETTER else groups.idxmin()
+            found = found.loc[best]
         met = tolerance.meets(found["met"])
         if isinstance(evidence, Printed):
             return plainly(found.loc[~met, "text"])
@@ -67,10 +66,6 @@ class Limit(Form):
         ours, low, high = (float(values.quantile(q)) for q in (0.5, 0.025, 0.975))
         ok = p < tolerance.alpha
         return Outcome(holds(ok), words, ours, low, high, len(found), len(values))
-
-    def _best(self, found: pd.DataFrame) -> pd.DataFrame:
-        groups = found.groupby(["model", *RUN], sort=True)["met"]
-        return found.loc[groups.idxmax() if self.metric in HIGHER_IS_BETTER else groups.idxmin()]
 
     def ours(self, tolerance: Tolerance) -> str:
         """See `Form.ours`."""
@@ -90,10 +85,7 @@ class Measured(Closed):
 
 
 class Share(Form):
-    """`more` meets the limit in the tolerance more often than `less`, on the same units.
-
-    Every restart counts, and a failed one does not meet the limit.
-    """
+    """`more` meets the limit in the tolerance more often than `less`, on the same units."""
 
     form: Literal["share"]
     unit: Unit | Literal["batch"]
@@ -107,8 +99,8 @@ class Share(Form):
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge which of two meets a limit more often: Wilcoxon's signed ranks over units.
 
-        A unit's value is the share of its runs that meet the limit; failed runs do not. Our number
-        is the mean difference of shares, with its 95 % interval.
+        A unit's value is the share of its runs that meet the limit; every restart counts, and a
+        failed one does not meet it. Our number is the mean difference, with its 95 % interval.
         """
         counts: dict[str, tuple[int, int]] = {}
         seeds: set[str] = set()
@@ -127,7 +119,7 @@ class Share(Form):
         enough(common.size, self.unit)
         p = p_below_zero(less - more)
         low, high = interval_of_mean(more - less, log=False)
-        units = f"{common.size} {UNITS[self.unit]}{shared(self.unit, common.size, seeds)}"
+        units = counted(self.unit, common.size, seeds)
         words = f"{more.mean():.0%} against {less.mean():.0%}, p = {p:.2g} over {units}"
         n, n_ok = (sum(column) for column in zip(*counts.values(), strict=True))
         lost = failed(n, n_ok, " and do not meet it")

@@ -1,9 +1,7 @@
 """Facts about ∂ℓ/∂μ·μ of the margin losses (R-GAP Figure 1, section 3.1.1, appendices B and H)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field, model_validator
@@ -63,8 +61,7 @@ def zero_after_one(loss: MarginLoss, amount: float) -> Found:
 def roots(loss: MarginLoss, value: float) -> list[float]:
     """Every μ of −20 to 20 with ∂ℓ/∂μ·μ = `value`, from the function alone.
 
-    Points of `MARGINS` with exactly this value, and sign changes of the difference between two of
-    them; a jump across `value`, as of the hinge loss at 1, is not a root.
+    A jump across `value`, as of the hinge loss at 1, is not a root.
     """
 
     def gap(mu: float) -> float:
@@ -93,17 +90,11 @@ def twin_larger_before_turn(loss: MarginLoss, amount: float) -> Found:
     be distinguished on the grid.
     """
 
-    def ratios(margins: np.ndarray) -> np.ndarray:
-        found = [roots(loss, float(loss.product(mu))) for mu in margins]
-        return np.array(
-            [
-                max(pair, key=lambda r: abs(r - mu)) / mu
-                for mu, pair in zip(margins, found, strict=True)
-            ]
-        )
+    def ratio(mu: float) -> float:
+        return max(roots(loss, float(loss.product(mu))), key=lambda root: abs(root - mu)) / mu
 
-    before = ratios(MARGINS[(MARGINS > 0) & (loss.turn - 0.1 > MARGINS)])
-    behind = ratios(MARGINS[loss.turn + 0.1 < MARGINS])
+    before = np.array([*map(ratio, MARGINS[(MARGINS > 0) & (loss.turn - 0.1 > MARGINS)])])
+    behind = np.array([*map(ratio, MARGINS[loss.turn + 0.1 < MARGINS])])
     return bool((before > 1).all() and (behind < 1).all()), float(before.min())
 
 
@@ -128,25 +119,14 @@ def equation_35(loss: MarginLoss, amount: float) -> Found:
 FACTS: dict[str, Callable[[MarginLoss, float], Found]] = {
     fact.__name__: fact
     for fact in (
-        zero_at_zero,
-        not_monotonic,
-        falls_before_zero,
-        not_above_zero_after,
-        tends_to_zero,
-        zero_after_one,
-        at_most_two,
-        twin_larger_before_turn,
-        equation_11,
-        equation_35,
+        *(zero_at_zero, not_monotonic, falls_before_zero, not_above_zero_after, tends_to_zero),
+        *(zero_after_one, at_most_two, twin_larger_before_turn, equation_11, equation_35),
     )
 }
 
 
 def check(fact: str, losses: list[str], amount: float) -> tuple[list[str], float]:
-    """Losses that violate one of `FACTS`, and the largest of the numbers that show it.
-
-    `losses` are names of margin losses, `amount` is the tolerance for rounding.
-    """
+    """Losses that violate one of `FACTS` by over `amount`, and the largest number that shows it."""
     found = {name: FACTS[fact](MarginLoss(name), amount) for name in losses}
     wrong = [name for name, (holds, _) in found.items() if not holds]
     # + 0.0 turns -0.0 into 0.0.
@@ -163,13 +143,9 @@ class Loss(Form):
     words = "the number that decides, from the loss's formula: a gap, a rise or a count"
 
     @model_validator(mode="after")
-    def _known(self) -> Loss:
-        for key, given, known in (
-            ("fact", [self.fact], FACTS),
-            ("losses", self.losses, BINARY),
-        ):
-            unknown = [name for name in given if name not in known]
-            if unknown:
+    def _known(self) -> Self:
+        for key, given, known in (("fact", [self.fact], FACTS), ("losses", self.losses, BINARY)):
+            if unknown := [name for name in given if name not in known]:
                 raise ValueError(
                     f"{key} '{unknown[0]}' is not one of {', '.join(known)}; use one of these"
                 )
@@ -178,8 +154,6 @@ class Loss(Form):
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
         """Judge a fact about the losses; our number is the one that shows it."""
         wrong, number = check(self.fact, self.losses, tolerance.limit)
-        words = f"holds for {', '.join(self.losses)}"
-        if wrong:
-            words = f"does not hold for {', '.join(wrong)}"
+        words = f"{'does not hold' if wrong else 'holds'} for {', '.join(wrong or self.losses)}"
         n = len(self.losses)
         return Outcome(holds(not wrong), words, number, n=n, n_ok=n)

@@ -1,10 +1,8 @@
 """Numbers over runs: single runs, means over images or seeds, and batches."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import pandas as pd
@@ -32,11 +30,10 @@ BATCH = ["model", "seed", "batch"]
 class Runs(Form):
     """Values of one metric over the runs (seeds, images) of a selection of scores.
 
-    A run's answer is the attack's ``own`` choice unless `where` names an ``answer`` or a ``kind``;
-    ``all`` takes every restart and twin. With ``of: seeds`` a value is the mean over one seed's
-    runs; with ``of: batches`` it is the ``mean`` or ``max`` over a batch's images, or the number of
-    images ``above`` (or at) `over`, as given by `take`. With ``missing: zero`` an image that the
-    attack did not find has the value 0, otherwise it is a failed run.
+    With ``of: seeds`` a value is the mean over one seed's runs; with ``of: batches`` it is the
+    ``mean`` or ``max`` over a batch's images, or the number of images ``above`` (or at) `over`, as
+    given by `take`. With ``missing: zero`` an image that the attack did not find has the value 0,
+    otherwise it is a failed run. `answers` as in `Evidence.runs`.
     """
 
     form: Literal["runs"]
@@ -50,7 +47,7 @@ class Runs(Form):
     rules = ("prediction", "mean", "factor", *EVERY)
 
     @model_validator(mode="after")
-    def _of_batches(self) -> Runs:
+    def _of_batches(self) -> Self:
         if (self.of == "batches") != (self.take is not None):
             raise ValueError("of: batches and take belong together; give both or neither")
         if (self.take == "above") != (self.over is not None):
@@ -71,7 +68,9 @@ class Runs(Form):
             return self._judge_batches(claim, tolerance, found)
         mean = tolerance.rule == "mean"
         if self.of == "seeds" and not mean:
-            found = _seed_means(found)
+            # A seed failed if one of its runs did.
+            groups = found.groupby("seed")[["value", "ok"]].agg({"value": "mean", "ok": "all"})
+            found = groups.assign(value=groups["value"].where(groups["ok"]))
         n, worked = len(found), found[found["ok"]]
         n_ok = len(worked)
         values = (worked.groupby("index")["value"].mean() if mean else worked["value"]).to_numpy()
@@ -82,12 +81,11 @@ class Runs(Form):
             ours = float(values[0]) if values.size else math.nan
             few = f"scale: one {'image' if mean else 'run'} has no interval"
             return Outcome(DIFFERS if lost else NOT_JUDGED, lost or few, ours, n=n, n_ok=n_ok)
-        note = ""
         if mean:
             ours = float(values.mean())
             note = f"; standard error {values.std(ddof=1) / math.sqrt(values.size):.2g}"
         else:
-            every = np.concatenate([values, np.full(n - n_ok, worst(self.metric))])
+            every, note = np.concatenate([values, np.full(n - n_ok, worst(self.metric))]), ""
             ours = float(np.median(every)) if n_ok > n / 2 else math.nan
         low, high = interval(values, self.metric, tolerance)
         made = Outcome("", lost, ours, low, high, n, n_ok)
@@ -100,8 +98,7 @@ class Runs(Form):
     ) -> Outcome:
         """Judge values of batches; our number is their mean, `n` and `n_ok` count images.
 
-        A single batch has an interval only for the mean over its images under rule ``mean``, and
-        nothing but its own value under ``factor``.
+        A single batch has an interval only for the mean over its images under rule ``mean``.
         """
         n, n_ok, zero = len(found), int(found["ok"].sum()), self.missing == "zero"
         lost = _lost(found, zero)
@@ -144,7 +141,7 @@ class Runs(Form):
 
 
 def of_numbers(tolerance: Tolerance, further: str) -> str:
-    """Describe the interval of a number; `further` describes one more value."""
+    """Describe the interval of a number; `further` names one more value."""
     if tolerance.rule in EVERY:
         return EXTREMES
     if tolerance.rule == "factor":
@@ -209,11 +206,7 @@ def exact(values: np.ndarray, n: int, claim: Statement, tolerance: Tolerance) ->
 
 
 def by_batch(found: pd.DataFrame, take: str, over: float | None = None) -> pd.Series:
-    """One value per batch of runs, NaN if none of its images has a value.
-
-    The ``mean`` or ``max`` over the images with a value, or the number of images ``above`` or at
-    `over`.
-    """
+    """One value per batch of runs as of `Runs.take`, NaN if none of its images has a value."""
     keys = [found[key] for key in BATCH]
     if take != "above":
         return found["value"].groupby(keys).agg(take)
@@ -227,7 +220,6 @@ def zero_for_missed(found: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lost(found: pd.DataFrame, zero: bool) -> str:
-    """Say how many images have no value."""
     n, missed = len(found), int(found["missed"].sum())
     words = f"{missed} of {n} images were missed and {'count as 0' if zero else 'are left out'}"
     return joined(words if missed else "", failed(n, int(found["ok"].sum()) + missed))
@@ -235,10 +227,3 @@ def _lost(found: pd.DataFrame, zero: bool) -> str:
 
 def _batches(count: int) -> str:
     return "one batch" if count == 1 else f"{count} batches"
-
-
-def _seed_means(found: pd.DataFrame) -> pd.DataFrame:
-    """One row per seed: the arithmetic mean of its runs; failed if one of them did."""
-    groups = found.groupby("seed")
-    ok = groups["ok"].all()
-    return pd.DataFrame({"value": groups["value"].mean().where(ok), "ok": ok}).reset_index()

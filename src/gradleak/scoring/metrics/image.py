@@ -1,7 +1,5 @@
 """MSE, PSNR and SSIM of one image, matching of reconstructions to originals, visible errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np
@@ -28,19 +26,15 @@ def psnr(original: np.ndarray, reconstruction: np.ndarray) -> float:
 
 
 def psnr_255(original: np.ndarray, reconstruction: np.ndarray) -> float:
-    """Return 10·log10(255² / MSE) in dB with the MSE of values in a range of 1: COPA's convention.
-
-    It is 20·log10(255) = 48.13 dB above `psnr`.
-    """
+    """Return 10·log10(255² / MSE) in dB, 48.13 above `psnr`: COPA's convention."""
     return psnr(original, reconstruction) + float(20.0 * np.log10(255.0))
 
 
 def overflowed(image: np.ndarray) -> np.ndarray:
     """Convert pixels of [0, 1] to 0..255 as in FedKL's files, but without rounding.
 
-    The authors store reconstructions by a cast to 8 bits, in which a value out of range by a unit
-    or more wraps around modulo 256, so that normal noise becomes uniform noise. A value out of
-    range by less becomes 0 or 255.
+    In the authors' cast to 8 bits a value out of range by a unit or more wraps around modulo 256,
+    so that normal noise becomes uniform noise; one out of range by less becomes 0 or 255.
     """
     scaled = 255.0 * image.astype(np.float64)
     outside = (scaled <= -1.0) | (scaled >= 256.0)
@@ -48,18 +42,14 @@ def overflowed(image: np.ndarray) -> np.ndarray:
 
 
 def rmse_255(original: np.ndarray, reconstruction: np.ndarray) -> float:
-    """Return √(mean((x − y)²)) of pixels on 0..255, called MSE in FedKL's Table VI.
-
-    Pixels are given in [0, 1]; for others see `overflowed`.
-    """
+    """Return √(mean((x − y)²)) of `overflowed` pixels, called MSE in FedKL's Table VI."""
     return float(np.sqrt(mse(overflowed(original), overflowed(reconstruction))))
 
 
 def psnr_rmse(original: np.ndarray, reconstruction: np.ndarray) -> float:
     """Return 10·log10(255² / RMSE) in dB with `rmse_255`, called PSNR in FedKL's Table VI.
 
-    The RMSE replaces its square: a true PSNR of p dB is here p/2 + 24.07 dB. At most 174.07, that
-    of an MSE of `MSE_FLOOR`.
+    The RMSE replaces its square: a true PSNR of p dB is here p/2 + 24.07 dB, at most 174.07.
     """
     least = 255.0 * np.sqrt(MSE_FLOOR)
     return float(10.0 * np.log10(255.0**2 / max(rmse_255(original, reconstruction), least)))
@@ -76,31 +66,21 @@ def ssim(original: np.ndarray, reconstruction: np.ndarray) -> float:
 def ssim_gauss(original: np.ndarray, reconstruction: np.ndarray) -> float:
     """Return the structural similarity with a Gaussian window (σ = 1.5, 11x11): MKOR's SSIM.
 
-    As in the authors' code (torchmetrics' default) and as defined by Wang et al. (IEEE TIP 2004):
-    weighted moments, no sample covariance; scikit-image's. `ssim` has a flat window of 7x7.
-    Pixels in [0, 1] (C, H, W), at least 11x11.
+    As in the authors' code (torchmetrics' default) and in Wang et al. (IEEE TIP 2004): weighted
+    moments, no sample covariance. Pixels in [0, 1] (C, H, W), at least 11x11.
     """
     from skimage.metrics import structural_similarity
 
-    return float(
-        structural_similarity(
-            original,
-            reconstruction,
-            data_range=1.0,
-            channel_axis=0,
-            gaussian_weights=True,
-            sigma=1.5,
-            use_sample_covariance=False,
-        )
-    )
+    options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
+    both = original, reconstruction
+    return float(structural_similarity(*both, data_range=1.0, channel_axis=0, **options))
 
 
 def ssim_255(original: np.ndarray, reconstruction: np.ndarray) -> float:
-    """Return the structural similarity of pixels on 0..255 as in FedKL's files (Table VI's SSIM).
+    """Return `ssim` of the `overflowed` pixels, as in FedKL's files (Table VI's SSIM).
 
-    `ssim` of the `overflowed` pixels over 255, from pixels (C, H, W) of [0, 1]. If an attack ends
-    far out of [0, 1], clipping leaves a picture of few values that may look like the original; the
-    authors' cast leaves noise.
+    If an attack ends far out of [0, 1], clipping leaves a picture of few values that may look like
+    the original; the authors' cast leaves noise.
     """
     return ssim(overflowed(original) / 255.0, overflowed(reconstruction) / 255.0)
 
@@ -118,10 +98,7 @@ def combination(images: np.ndarray, found: np.ndarray) -> tuple[np.ndarray, floa
 
 
 def assignment(originals: np.ndarray, found: np.ndarray) -> np.ndarray:
-    """Return the index (K,) in `found` matched to each original, for the least sum of MSEs.
-
-    Both are (K, C, H, W).
-    """
+    """Return the index (K,) in `found` (K, C, H, W) of each original, for the least sum of MSEs."""
     if len(originals) == 1:
         return np.zeros(1, dtype=int)
     cost = np.array([[mse(original, one) for one in found] for original in originals])
@@ -132,24 +109,13 @@ def assignment(originals: np.ndarray, found: np.ndarray) -> np.ndarray:
 
 
 Metrics = dict[str, Callable[[np.ndarray, np.ndarray], float]]
-METRICS: Metrics = {
-    "mse": mse,
-    "psnr": psnr,
-    "psnr_255": psnr_255,
-    "ssim": ssim,
-}
-# MKOR's SSIM.
-MKOR: Metrics = {"ssim_gauss": ssim_gauss}
+METRICS: Metrics = {"mse": mse, "psnr": psnr, "psnr_255": psnr_255, "ssim": ssim}
 # Metrics of pixels clipped to [0, 1].
-CLIPPED = ("ssim", *MKOR)
+CLIPPED = ("ssim", "ssim_gauss")
 # FedKL's MSE, PSNR and SSIM; of pixels in [0, 1], or out of it.
-FEDKL: Metrics = {
-    "rmse_255": rmse_255,
-    "psnr_rmse": psnr_rmse,
-    "ssim_255": ssim_255,
-}
+FEDKL: Metrics = {"rmse_255": rmse_255, "psnr_rmse": psnr_rmse, "ssim_255": ssim_255}
 
 
 def of_paper(paper: str) -> Metrics:
     """Return the metrics of every score file of a paper: `METRICS`, and MKOR's SSIM."""
-    return METRICS | MKOR if paper == "mkor" else METRICS
+    return METRICS | {"ssim_gauss": ssim_gauss} if paper == "mkor" else METRICS

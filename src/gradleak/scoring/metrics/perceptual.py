@@ -19,11 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 # Layers of torchvision's networks whose outputs LPIPS uses, each a ReLU or a fire module.
-LAYERS = {
-    "alex": (1, 4, 7, 9, 11),
-    "squeeze": (1, 4, 7, 9, 10, 11, 12),
-    "vgg": (3, 8, 15, 22, 29),
-}
+LAYERS = {"alex": (1, 4, 7, 9, 11), "squeeze": (1, 4, 7, 9, 10, 11, 12), "vgg": (3, 8, 15, 22, 29)}
 # LPIPS' means and deviations of the channels, of inputs in [-1, 1].
 SHIFT = (-0.030, -0.088, -0.188)
 SCALE = (0.458, 0.448, 0.450)
@@ -41,32 +37,26 @@ class Lpips:
 
     d(x, y) = Σ_l mean_hw Σ_c w_lc (x̂_lchw − ŷ_lchw)², where x̂_l are the features of layer l, of
     unit length over the channels at each position, and w_l ≥ 0 the weights that Zhang et al. fitted
-    to human judgements. `path` is the file of the network's weights, see `gradleak.data.backbones`.
-
-    Raises
-    ------
-    DataError
-        If that file, or the one of w in the package lpips, is missing or damaged.
+    to human judgements. `path` is the file of the network's weights (`gradleak.data.backbones`);
+    `DataError` if it, or that of w in the package lpips, is missing or damaged.
     """
 
     def __init__(self, network: str, path: str | os.PathLike[str]) -> None:
         import torch
 
-        weights = backbones.read(path, network)
         self._network = backbones.empty(network).eval().requires_grad_(False)
         tensors = {
             key.removeprefix(backbones.PREFIX): torch.from_numpy(value)
-            for key, value in weights.items()
+            for key, value in backbones.read(path, network).items()
         }
         self._network.load_state_dict(tensors, assign=True)
         self._layers = LAYERS[network]
         self._heads = _heads(network)
 
     def __call__(self, originals: np.ndarray, reconstructions: np.ndarray) -> np.ndarray:
-        """Return the distance of each pair (N,), float64.
+        """Return the distance (N,), float64, of each pair of images (N, 3, H, W).
 
-        Images are (N, 3, H, W) on the network's input scale, [-1, 1] by LPIPS' convention; H and W
-        are at least `SMALLEST`.
+        They are in [-1, 1] by LPIPS' convention; H and W are at least `SMALLEST`.
         """
         import torch
 
@@ -77,7 +67,11 @@ class Lpips:
                 part = slice(start, start + size)
                 # Both in batches of one size, so that equal images get equal features to the bit.
                 one, other = self._features(originals[part]), self._features(reconstructions[part])
-                out.append(self._distance(one, other))
+                total = np.zeros(len(one[0]))
+                for first, second, head in zip(one, other, self._heads, strict=True):
+                    gaps = ((first - second).square() * head).sum(dim=1)
+                    total += gaps.mean(dim=(1, 2)).double().numpy()
+                out.append(total)
         return np.concatenate(out) if out else np.zeros(0)
 
     def _features(self, images: np.ndarray) -> list[torch.Tensor]:
@@ -94,30 +88,18 @@ class Lpips:
                 out.append(here / (length + TINY))
         return out
 
-    def _distance(self, one: list[torch.Tensor], other: list[torch.Tensor]) -> np.ndarray:
-        """Sum the weighted squared differences over layers, mean over positions (N,)."""
-        total = np.zeros(len(one[0]))
-        for first, second, head in zip(one, other, self._heads, strict=True):
-            gaps = ((first - second).square() * head).sum(dim=1)
-            total += gaps.mean(dim=(1, 2)).double().numpy()
-        return total
-
 
 def standard(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Convert images to LPIPS' input: clipped to [0, 1], then scaled to [-1, 1].
+    """Convert pixels (C, H, W) to LPIPS' input: clipped to [0, 1], then scaled to [-1, 1].
 
-    Images are pixels (C, H, W), nominally in [0, 1], C being 1 or 3. The result is float64
-    (N, 3, H', W'): grey is repeated, sides below `SMALLEST` are enlarged to it bilinearly.
+    C is 1 or 3; the result is float64 (N, 3, H', W'): grey is repeated, sides below `SMALLEST` are
+    enlarged to it bilinearly.
     """
     return 2.0 * _enlarged(_rgb(np.clip(np.stack(images), 0.0, 1.0))) - 1.0
 
 
 def as_stored(images: Sequence[np.ndarray]) -> np.ndarray:
-    """Convert images to LPIPS' input in FedKL's authors' code: on 0..255, blue first.
-
-    They read their 8-bit files by a library that gives blue, green, red, and scale nothing; see
-    `overflowed`. Shapes are those of `standard`.
-    """
+    """Convert images as `standard`, but as in FedKL's authors' code: on 0..255, blue first."""
     return _enlarged(_rgb(overflowed(np.stack(images))))[:, ::-1]
 
 
@@ -126,7 +108,6 @@ def _rgb(images: np.ndarray) -> np.ndarray:
 
 
 def _enlarged(images: np.ndarray) -> np.ndarray:
-    """Enlarge images (N, C, H, W) to sides of at least `SMALLEST`."""
     height, width = (max(side, SMALLEST) for side in images.shape[2:])
     if (height, width) == images.shape[2:]:
         return images
@@ -140,13 +121,7 @@ def _enlarged(images: np.ndarray) -> np.ndarray:
 
 
 def _heads(network: str) -> list[torch.Tensor]:
-    """Return weights w_l (C_l, 1, 1) of each layer, from the package lpips.
-
-    Raises
-    ------
-    DataError
-        If the package lacks them.
-    """
+    """Return weights w_l (C_l, 1, 1) of each layer, from the package lpips."""
     import torch
 
     # Located without importing the package, which would import half a dozen others.
