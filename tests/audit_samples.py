@@ -2,21 +2,9 @@
 
 import numpy as np
 
+from gradleak_audit import result
 from gradleak_audit.attack.trials import case
 from gradleak_audit.report.page_pictures import Pictures
-from gradleak_audit.result import (
-    AttackPart,
-    Audit,
-    Change,
-    LayerRow,
-    Network,
-    Price,
-    Run,
-    Setting,
-    StructurePart,
-    Verdict,
-    Worst,
-)
 
 # Names as people give them; a page that does not escape them breaks.
 ODD = "<b>Net & \"Co\"</b> 'x' <script>alert(1)</script>"
@@ -32,7 +20,7 @@ def run(image, seed, ssim, psnr=None, **more):
     elif psnr is None:
         own["psnr"] = 10 + 30 * ssim
     own |= {"matched": (ssim or 0) > 0.2, "readable": (ssim or 0) >= 0.5}
-    return Run(image=image, seed=seed, **(own | more))
+    return result.Run(image=image, seed=seed, **(own | more))
 
 
 def tried(change, attack, runs, batch=1):
@@ -54,34 +42,17 @@ def runs(ssims):
 
 def layer(name, kind="conv", **more):
     counts = "unknowns own_unknowns weights outputs carried virtual index rank free condition"
-    own = {
-        "detail": "Conv2d(3, 12, kernel_size=(5, 5), stride=(2, 2))",
-        "input": (3, 32, 32),
-        "output": (12, 16, 16),
-        "parameters": 912,
-        "rank_kind": "",
-        "critical": False,
-        "readable": True,
-        "note": "",
-    }
-    return LayerRow(layer=name, kind=kind, **(dict.fromkeys(counts.split()) | own | more))
+    own = {"detail": "Conv2d(3, 12, kernel_size=(5, 5), stride=(2, 2))", "parameters": 912}
+    own |= {"input": (3, 32, 32), "output": (12, 16, 16), "rank_kind": "", "note": ""}
+    own |= {"critical": False, "readable": True}
+    return result.LayerRow(layer=name, kind=kind, **(dict.fromkeys(counts.split()) | own | more))
 
 
 def counted(name, index, rank_kind="exact", carried=0, **more):
     """A layer with unknowns and equations."""
-    own = {
-        "unknowns": 3072 + carried,
-        "own_unknowns": 3072,
-        "weights": 900,
-        "outputs": 2172 + carried - index,
-        "carried": carried,
-        "virtual": 0,
-        "index": index,
-        "rank": 2060,
-        "rank_kind": rank_kind,
-        "free": 1012,
-        "condition": 73.456,
-    }
+    own = {"unknowns": 3072 + carried, "own_unknowns": 3072, "carried": carried, "weights": 900}
+    own |= {"outputs": 2172 + carried - index, "virtual": 0, "index": index, "rank": 2060}
+    own |= {"rank_kind": rank_kind, "free": 1012, "condition": 73.456}
     return layer(name, **(own | more))
 
 
@@ -95,67 +66,45 @@ def structure(**more):
         layer("attn", "other", readable=False, note=why),
         counted(ODD, -1, condition=float("inf"), virtual=0, free=0, rank=3072),
     )
-    own = {
-        "layers": layers,
-        "index": 5400,
-        "critical": LONG,
-        "security": -1012.5,
-        "security_kind": "at most",
-        "security_note": "",
-        "chain": "",
-    }
-    return StructurePart(**(own | more))
+    own = {"layers": layers, "index": 5400, "critical": LONG, "chain": ""}
+    own |= {"security": -1012.5, "security_kind": "at most", "security_note": ""}
+    return result.StructurePart(**(own | more))
 
 
 def part(name, title, settings, reason="", chapter="honest server"):
-    return AttackPart(id=name, title=title, chapter=chapter, settings=settings, reason=reason)
+    return result.AttackPart(
+        id=name, title=title, chapter=chapter, settings=settings, reason=reason
+    )
 
 
+BAD = "malicious server"
 ATTACKS = (
     part("copa", "COPA", "closed form, least squares"),
     part("ig", "Inverting Gradients", "200 steps, cosine & total variation"),
     part("rgap", "R-GAP", "closed form", "ReLU is <not> invertible & gives 0."),
-    part("mkor", "MKOR", "batch of 3", "", "malicious server"),
-    part(
-        "fishing", "Class fishing", "one class", "The last layer has no bias.", "malicious server"
-    ),
+    part("mkor", "MKOR", "batch of 3", "", BAD),
+    part("fishing", "Class fishing", "one class", "The last layer has no bias.", BAD),
 )
 
 
 def change(name, kind="noise", leak=0.0, ssim=0.1, attack="ig", **more):
     none = leak is None
-    own = {
-        "title": f"Change {name}",
-        "reason": "",
-        "read": 0 if none else round(6 * leak),
-        "gradients": 0 if none else 6,
-        "effect": "" if none or kind == "none" else "no difference shown",
-        "p": None,
-        "note": "",
-        "price": None,
-    }
-    return Change(id=name, kind=kind, leak=leak, ssim=ssim, attack=attack, **(own | more))
+    own = {"title": f"Change {name}", "reason": "", "p": None, "note": "", "price": None}
+    own |= {"read": 0 if none else round(6 * leak), "gradients": 0 if none else 6}
+    own["effect"] = "" if none or kind == "none" else "no difference shown"
+    return result.Change(id=name, kind=kind, leak=leak, ssim=ssim, attack=attack, **(own | more))
 
 
 def price(**more):
-    own = {
-        "parameters": 1.0,
-        "multiply_adds": 1.0,
-        "seconds": 1.02,
-        "accuracy": 0.612,
-        "baseline": 0.655,
-        "note": "",
-    }
-    return Price(**(own | more))
+    own = {"parameters": 1.0, "multiply_adds": 1.0, "seconds": 1.02, "note": ""}
+    return result.Price(**(own | {"accuracy": 0.612, "baseline": 0.655} | more))
 
 
 HALF = price(
     parameters=0.512,
     multiply_adds=0.25,
-    seconds=None,
-    accuracy=None,
-    baseline=None,
     note="no data set with labels was given",
+    **dict.fromkeys(("seconds", "accuracy", "baseline")),
 )
 NO_SKIP = "the network has no skip that could be cut"
 NOISE, HALVED = "Noise of 0.1 & more", f"Half the filters of {LONG}"
@@ -184,17 +133,17 @@ def cases():
     )
 
 
-VERDICT = Verdict(
+VERDICT = result.Verdict(
     grade="leaks",
     sentence="From one shared gradient, 3 of 6 pictures could be read again <at 1 & 2>.",
     advice="Of what was tried, Noise <of> 0.1 helped most.",
     malicious="A server that sends weights of its own could read 1 of 2 pictures & more.",
     rests_on=("COPA and Inverting Gradients", "3 gradients of 1 image in 2 draws"),
     limits=("weights were drawn afresh", 'only "few" images & draws'),
-    worst=Worst(attack="copa", image=2, seed=0, psnr=39.7, ssim=0.99),
+    worst=result.Worst(attack="copa", image=2, seed=0, psnr=39.7, ssim=0.99),
     ranking=("noise_1", "fewer"),
 )
-NETWORK = Network(
+NETWORK = result.Network(
     source=f"factory of my <file>.py, {ODD}",
     kind=ODD,
     input=(3, 32, 32),
@@ -203,32 +152,24 @@ NETWORK = Network(
     multiply_adds=556_651_520,
     weights="fresh weights, seed 0",
 )
-SETTING = Setting(
+SETTING = result.Setting(
     loss="cross_entropy",
     mode="training",
-    images="photos that ship with scikit-image & scikit-learn",
+    scale="laptop",
+    batches=(1, 4),
     count=IMAGES,
     gallery=20,
     seeds=SEEDS,
-    batches=(1, 4),
-    scale="laptop",
+    images="photos that ship with scikit-image & scikit-learn",
 )
 
 
 def audit(grade="leaks", said=None, **more):
     """Findings of a grade, with something of everything; `said` changes the verdict."""
-    own = {
-        "version": 1,
-        "name": "my_net",
-        "network": NETWORK,
-        "setting": SETTING,
-        "structure": structure(),
-        "attacks": ATTACKS,
-        "cases": cases(),
-        "changes": CHANGES,
-        "verdict": VERDICT.model_copy(update={"grade": grade} | (said or {})),
-    }
-    return Audit(**(own | more))
+    own = {"version": 1, "name": "my_net", "network": NETWORK, "setting": SETTING}
+    own |= {"structure": structure(), "attacks": ATTACKS, "cases": cases(), "changes": CHANGES}
+    own["verdict"] = VERDICT.model_copy(update={"grade": grade} | (said or {}))
+    return result.Audit(**(own | more))
 
 
 def bare():
@@ -241,10 +182,7 @@ def bare():
         "malicious": "A server that sends weights of its own was not tried.",
         "worst": None,
     } | dict.fromkeys(("rests_on", "limits", "ranking"), ())
-    refused = tuple(
-        attack.model_copy(update={"reason": attack.reason or "it needs a chain"})
-        for attack in ATTACKS
-    )
+    refused = [a.model_copy(update={"reason": a.reason or "it needs a chain"}) for a in ATTACKS]
     unchanged = change("none", "none", None, None, "", title="As it is")
     parts = {"structure": empty, "changes": (unchanged,), "cases": (), "attacks": refused}
     return audit("not shown", said, **parts)

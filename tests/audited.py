@@ -32,11 +32,8 @@ def chain_network(build, size, mode="evaluation"):
     """A network as a chain, and the module that it was read from."""
     module = made(build)
     found = convert(read(module, size), module, "net")
-    weights = found.weights(module)
-    return (
-        ChainNetwork(task(mode), found.chain, lambda draw: weights, found.layers, found.before),
-        module,
-    )
+    weights, more = found.weights(module), (found.layers, found.before)
+    return ChainNetwork(task(mode), found.chain, lambda draw: weights, *more), module
 
 
 def changes(network, batches=(1,), critical=0, norm=1.0, **more):
@@ -54,9 +51,7 @@ def of_menu(network, name):
 
 def answer(network, name, gradient, labels, start=None):
     """What an attack answers to one gradient."""
-    shared = Shared(gradient, labels, 0, start)
-    (found,) = network.answers(of_menu(network, name), 0, [shared])
-    return found
+    return network.answers(of_menu(network, name), 0, [Shared(gradient, labels, 0, start)])[0]
 
 
 @contextmanager
@@ -69,35 +64,41 @@ def refused(*parts, match="", kind=ConfigError):
     assert re.search(match, text) and all(part in text for part in parts), text
 
 
-class Functional(nn.Module):
-    """LeNet in PyTorch's own example style: functions, pools before activations, view."""
+class Net(nn.Module):
+    """Layers by name, and what passes an image through them."""
 
-    def __init__(self):
+    def __init__(self, run, **layers):
         super().__init__()
-        self.c1 = nn.Conv2d(1, 6, 5, padding=2)
-        self.c2 = nn.Conv2d(6, 16, 5)
-        self.f1 = nn.Linear(400, 120)
-        self.f2 = nn.Linear(120, 10)
+        self.run = run
+        for name, layer in layers.items():
+            setattr(self, name, layer)
 
     def forward(self, x):
-        x = functional.relu(functional.max_pool2d(self.c1(x), 2))
-        x = functional.max_pool2d(torch.tanh(self.c2(x)), 2)
+        return self.run(self, x)
+
+
+def lenet_by_functions():
+    """PyTorch's own example style: functions, pools before activations, view."""
+
+    def run(net, x):
+        x = functional.relu(functional.max_pool2d(net.c1(x), 2))
+        x = functional.max_pool2d(torch.tanh(net.c2(x)), 2)
         x = x.view(x.size(0), -1)
-        return self.f2(functional.dropout(functional.relu(self.f1(x)), training=self.training))
+        return net.f2(functional.dropout(functional.relu(net.f1(x)), training=net.training))
+
+    convolutions = {"c1": nn.Conv2d(1, 6, 5, padding=2), "c2": nn.Conv2d(6, 16, 5)}
+    return Net(run, **convolutions, f1=nn.Linear(400, 120), f2=nn.Linear(120, 10))
 
 
-class TwoBranches(nn.Module):
+def two_branches():
     """A fine and a coarse look at the image, side by side."""
 
-    def __init__(self, classes=10):
-        super().__init__()
-        self.fine = nn.Conv2d(3, 4, 3, padding=1)
-        self.coarse = nn.Conv2d(3, 4, 5, padding=2)
-        self.head = nn.Linear(8 * 16 * 16, classes)
+    def run(net, x):
+        both = torch.cat([torch.tanh(net.fine(x)), torch.tanh(net.coarse(x))], 1)
+        return net.head(both.flatten(1))
 
-    def forward(self, x):
-        both = torch.cat([torch.tanh(self.fine(x)), torch.tanh(self.coarse(x))], 1)
-        return self.head(both.flatten(1))
+    fine, coarse = nn.Conv2d(3, 4, 3, padding=1), nn.Conv2d(3, 4, 5, padding=2)
+    return Net(run, fine=fine, coarse=coarse, head=nn.Linear(8 * 16 * 16, 10))
 
 
 class Branching(nn.Module):
@@ -135,39 +136,20 @@ class Steps(nn.Module):
 
 def all_convolutions():
     """LeNet's first form: the last layers are convolutions over all that is left."""
-    return nn.Sequential(
-        nn.Conv2d(1, 4, 5, 2),
-        nn.Tanh(),
-        nn.Conv2d(4, 6, 12),
-        nn.Tanh(),
-        nn.Conv2d(6, 10, 1),
-        nn.Flatten(),
-    )
+    first = nn.Conv2d(1, 4, 5, 2), nn.Tanh(), nn.Conv2d(4, 6, 12), nn.Tanh()
+    return nn.Sequential(*first, nn.Conv2d(6, 10, 1), nn.Flatten())
 
 
 def cnn3():
     """COPA's variant 2: tanh, biases only at the end."""
-    return nn.Sequential(
-        nn.Conv2d(3, 6, 4, 2, bias=False),
-        nn.Tanh(),
-        nn.Conv2d(6, 3, 3, 2, bias=False),
-        nn.Tanh(),
-        nn.Flatten(),
-        nn.Linear(147, 10),
-    )
+    first = nn.Conv2d(3, 6, 4, 2, bias=False), nn.Tanh()
+    second = nn.Conv2d(6, 3, 3, 2, bias=False), nn.Tanh()
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(147, 10))
 
 
 def vit():
-    """A small vision transformer."""
-    return models.VisionTransformer(
-        image_size=16,
-        patch_size=4,
-        num_layers=1,
-        num_heads=2,
-        hidden_dim=24,
-        mlp_dim=48,
-        num_classes=10,
-    )
+    sizes = {"image_size": 16, "patch_size": 4, "hidden_dim": 24, "mlp_dim": 48, "num_classes": 10}
+    return models.VisionTransformer(num_layers=1, num_heads=2, **sizes)
 
 
 def resnet18():
@@ -177,37 +159,23 @@ def resnet18():
 def projected():
     """A residual block whose skip passes a 1x1 convolution."""
 
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a = nn.Conv2d(3, 4, 3, 2, 1, bias=False)
-            self.a_norm = nn.BatchNorm2d(4)
-            self.b = nn.Conv2d(4, 4, 3, padding=1, bias=False)
-            self.b_norm = nn.BatchNorm2d(4)
-            self.skip = nn.Conv2d(3, 4, 1, 2, bias=False)
-            self.skip_norm = nn.BatchNorm2d(4)
-            self.fc = nn.Linear(4, 5)
+    def run(net, x):
+        z = net.b_norm(net.b(torch.relu(net.a_norm(net.a(x)))))
+        z = torch.relu(z + net.skip_norm(net.skip(x)))
+        return net.fc(z.mean((2, 3)))
 
-        def forward(self, x):
-            z = self.b_norm(self.b(torch.relu(self.a_norm(self.a(x)))))
-            z = torch.relu(z + self.skip_norm(self.skip(x)))
-            return self.fc(z.mean((2, 3)))
-
-    return Block()
+    a, b = nn.Conv2d(3, 4, 3, 2, 1, bias=False), nn.Conv2d(4, 4, 3, padding=1, bias=False)
+    skip, norms = nn.Conv2d(3, 4, 1, 2, bias=False), [nn.BatchNorm2d(4) for _ in range(3)]
+    named = dict(zip(("a_norm", "b_norm", "skip_norm"), norms, strict=True))
+    return Net(run, a=a, b=b, skip=skip, fc=nn.Linear(4, 5), **named)
 
 
 def pre_activation():
     """The skip takes what stands before the activation."""
 
-    class Block(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a = nn.Conv2d(3, 3, 3, padding=1)
-            self.b = nn.Conv2d(3, 3, 3, padding=1)
-            self.fc = nn.Linear(3 * 8 * 8, 4)
+    def run(net, x):
+        z = net.a(x)
+        return net.fc((net.b(torch.relu(z)) + z).flatten(1))
 
-        def forward(self, x):
-            z = self.a(x)
-            return self.fc((self.b(torch.relu(z)) + z).flatten(1))
-
-    return Block()
+    a, b = (nn.Conv2d(3, 3, 3, padding=1) for _ in range(2))
+    return Net(run, a=a, b=b, fc=nn.Linear(3 * 8 * 8, 4))

@@ -16,21 +16,10 @@ from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 TIMEOUT = 60
-FLAGS = (
-    "--headless",
-    "--remote-debugging-pipe",
-    "--no-first-run",
-    "--no-default-browser-check",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-dev-shm-usage",
-    "--disable-extensions",
-    "--disable-gpu",
-    "--disable-sync",
-    "--hide-scrollbars",
-    # Root may not have one, nor may some containers; it opens nothing but pages of these tests.
-    "--no-sandbox",
-)
+# Root may not have a sandbox, nor may some containers; only pages of these tests are opened.
+FLAGS = """--headless --remote-debugging-pipe --no-first-run --no-default-browser-check --no-sandbox
+    --disable-background-networking --disable-component-update --disable-dev-shm-usage
+    --disable-extensions --disable-gpu --disable-sync --hide-scrollbars"""
 # Key -> (code, virtual key code, text).
 KEYS = {
     "Tab": ("Tab", 9, ""),
@@ -49,9 +38,8 @@ def program():
 
 def reason_to_skip():
     """Why no browser can be brought up here, or None."""
-    if program() is None:
-        return "needs the Debian package chromium, which tests/setup_browser.sh installs"
-    return None
+    missing = "needs the Debian package chromium, which tests/setup_browser.sh installs"
+    return missing if program() is None else None
 
 
 class BrowserError(RuntimeError):
@@ -71,7 +59,7 @@ class Browser:
         given = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (commands, answers)]
         try:
             self.process = subprocess.Popen(
-                [program(), *FLAGS, f"--user-data-dir={self.folder / 'profile'}"],
+                [program(), *FLAGS.split(), f"--user-data-dir={self.folder / 'profile'}"],
                 stdin=subprocess.DEVNULL,
                 stdout=self.log,
                 stderr=self.log,
@@ -163,19 +151,13 @@ class Page:
         return self.browser.call(method, self.session, **parameters)
 
     def resize(self, width, height=800):
-        self.call(
-            "Emulation.setDeviceMetricsOverride",
-            width=width,
-            height=height,
-            deviceScaleFactor=1,
-            mobile=width < 600,
-        )
+        sides = {"width": width, "height": height, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", deviceScaleFactor=1, **sides)
 
     def js(self, expression):
         """Value of an expression in the page; a promise is waited for."""
-        found = self.call(
-            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
-        )
+        how = {"returnByValue": True, "awaitPromise": True}
+        found = self.call("Runtime.evaluate", expression=expression, **how)
         if "exceptionDetails" in found:
             raise BrowserError(str(found["exceptionDetails"]))
         return found["result"].get("value")

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import audited
-from audited import CPU, chain_network, changes, made, of_menu, refused
+from audited import CPU, Net, chain_network, changes, made, of_menu, refused
 from gradleak.attacks.base import AttackerView
 from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.client.capture import capture
@@ -19,10 +19,10 @@ from gradleak.models.chain import Chain
 from gradleak.training.data import divide
 from gradleak.training.engine import Trainer
 from gradleak.training.recipe import Recipe
-from gradleak_audit.attack.attack_suite import MASKED, MKOR, UNLOCK, menu
+from gradleak_audit.attack.attack_suite import MASKED, MKOR, SEARCH, UNLOCK, menu
 from gradleak_audit.attack.malicious import chapter
 from gradleak_audit.attack.module_inversion import ModuleGradients, ModuleView, invert
-from gradleak_audit.attack.networks import Failed, Shared
+from gradleak_audit.attack.networks import ChainNetwork, Shared
 from gradleak_audit.attack.samples import Samples, from_embedded
 from gradleak_audit.attack.trials import Bench, cases
 from gradleak_audit.mitigate import mitigation_cost
@@ -30,7 +30,7 @@ from gradleak_audit.mitigate.mitigation_cost import Defended
 from gradleak_audit.read.client import gradient
 from gradleak_audit.read.conversion import convert
 from gradleak_audit.read.fx_graph import read
-from gradleak_audit.run import Origin, Settings, audit_network
+from gradleak_audit.run import NetworkAudit, Origin, Settings
 
 SIZE = (3, 16, 16)
 ORIGIN = Origin("net", "a test", "fresh")
@@ -40,20 +40,15 @@ SMOKE = Settings(scale="smoke", count=2, seeds=1, batches=(1, 2))
 def normed():
     """Two norms, a skip with a projection, and a mean over all places."""
 
-    class Net(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.na = nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)
-            self.b, self.nb = nn.Conv2d(6, 8, 3, 2, padding=1, bias=False), nn.BatchNorm2d(8)
-            self.p, self.np = nn.Conv2d(6, 8, 1, 2, bias=False), nn.BatchNorm2d(8)
-            self.fc = nn.Linear(8, 10)
+    def run(net, x):
+        x = torch.relu(net.na(net.a(x)))
+        x = torch.relu(net.nb(net.b(x)) + net.pn(net.p(x)))
+        return net.fc(x.mean((2, 3)))
 
-        def forward(self, x):
-            x = torch.relu(self.na(self.a(x)))
-            x = torch.relu(self.nb(self.b(x)) + self.np(self.p(x)))
-            return self.fc(x.mean((2, 3)))
-
-    return Net()
+    a, na = nn.Conv2d(3, 6, 3, padding=1, bias=False), nn.BatchNorm2d(6)
+    b, nb = nn.Conv2d(6, 8, 3, 2, padding=1, bias=False), nn.BatchNorm2d(8)
+    p, pn = nn.Conv2d(6, 8, 1, 2, bias=False), nn.BatchNorm2d(8)
+    return Net(run, a=a, na=na, b=b, nb=nb, p=p, pn=pn, fc=nn.Linear(8, 10))
 
 
 def solvable():
@@ -76,7 +71,6 @@ def pooled():
 
 @pytest.fixture(scope="module")
 def photos():
-    """A part of the embedded photos at 16x16, so that they are made once."""
     whole = from_embedded(SIZE, 10)
     return replace(whole, images=whole.images[:300], labels=whole.labels[:300])
 
@@ -103,9 +97,9 @@ def tried(variant, samples, scale="smoke", **amounts):
     return {case.attack: case for case in found}, best
 
 
-def audited_network(build, photos, settings=SMOKE, **more):
-    more = {"redraw": lambda seed: made(build, seed), "timed": False} | more
-    return audit_network(made(build), SIZE, lambda *_: photos, settings, ORIGIN, **more)
+def audited_network(build, photos, settings=SMOKE):
+    given = made(build), SIZE, lambda *_: photos, settings, ORIGIN
+    return NetworkAudit(*given, lambda seed: made(build, seed)).run(timed=False)
 
 
 @pytest.mark.parametrize("mode", ["training", "evaluation"])
@@ -133,9 +127,8 @@ def test_both_ways_of_inverting_gradients_agree_on_a_chain(build, mode, photos):
 
 def test_a_network_that_begins_in_place_leaves_its_images_as_they_were():
     def net(inplace):
-        return nn.Sequential(
-            nn.SiLU(inplace=inplace), nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(8, 3)
-        )
+        rest = nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(8, 3)
+        return nn.Sequential(nn.SiLU(inplace=inplace), *rest)
 
     images = np.random.default_rng(0).normal(size=(2, 3, 4, 4)).astype(np.float32)
     kept, labels = images.copy(), np.array([0, 1])
@@ -226,29 +219,24 @@ def test_a_lock_is_attacked_by_what_is_made_against_it(photos):
     assert found[UNLOCK].readable == 2
 
 
-class Broken:
+class Broken(ChainNetwork):
     """A network whose gradients are of no use under the second image."""
-
-    def __init__(self, network):
-        self.network = network
-
-    def __getattr__(self, name):
-        return getattr(self.network, name)
 
     def share(self, draw, images, labels, defence, seed):
         if labels[0] == 1:
             raise NumericsError("This gradient is zero.")
-        return self.network.share(draw, images, labels, defence, seed)
+        return super().share(draw, images, labels, defence, seed)
 
-    def answers(self, entry, *arguments):
+    def answers(self, entry, draw, shared):
         if entry.id == "copa":
-            return [Failed("It gave up.") for _ in arguments[1]]
-        return self.network.answers(entry, *arguments)
+            return ["It gave up." for _ in shared]
+        return super().answers(entry, draw, shared)
 
 
 def test_failed_runs_stay_with_their_reason(photos):
     network = network_of(solvable)
-    found, _ = tried(replace(changes(network)["none"], network=Broken(network)), photos)
+    broken = Broken(network.task, network.chain, network.weights, network.names)
+    found, _ = tried(replace(changes(network)["none"], network=broken), photos)
     rgap, copa = found["rgap"], found["copa"]
     assert (rgap.attempted, rgap.ok, rgap.readable) == (2, 1, 1)
     assert [run.reason for run in rgap.runs] == ["", "This gradient is zero."]
@@ -258,8 +246,8 @@ def test_failed_runs_stay_with_their_reason(photos):
 
 def test_a_malicious_server_reads_a_batch(photos):
     def strided():
-        conv = nn.Conv2d(3, 6, 3, padding=1)
-        return nn.Sequential(conv, nn.ReLU(), nn.Flatten(), nn.Linear(6 * 256, 10))
+        conv = nn.Conv2d(3, 6, 3, padding=1), nn.ReLU()
+        return nn.Sequential(*conv, nn.Flatten(), nn.Linear(6 * 256, 10))
 
     network = network_of(strided)
     entry = of_menu(network, MKOR)
@@ -272,26 +260,19 @@ def test_a_malicious_server_reads_a_batch(photos):
 
 
 @pytest.mark.parametrize(
-    ("build", "attacks"),
-    [
-        (audited.TwoBranches, {"inverting_gradients"}),
-        (audited.vit, {"inverting_gradients"}),
-        (pooled, {"inverting_gradients", "masked", "mkor"}),
-        (normed, {"inverting_gradients", "masked"}),
-    ],
-    ids=["two_branches", "vit", "pooled", "normed"],
+    ("build", "more"),
+    [(audited.two_branches, ()), (audited.vit, ()), (pooled, (MASKED, MKOR)), (normed, (MASKED,))],
 )
-def test_networks_of_all_sorts_are_audited_twice_alike(build, attacks, photos):
+def test_networks_of_all_sorts_are_audited_twice_alike(build, more, photos):
     first, second = (audited_network(build, photos) for _ in range(2))
     assert first.audit == second.audit
     for attack, answers in first.pictures.answers.items():
         for image, picture in answers.items():
             np.testing.assert_array_equal(picture, second.pictures.answers[attack][image])
             assert picture.shape == first.pictures.originals.shape[1:]
-    audit = first.audit
+    audit, attacks = first.audit, {SEARCH, *more}
     assert {case.attack for case in audit.cases if case.attempted} == attacks
-    every = {part.id: part for part in audit.attacks}
-    assert all(every[name].reason for name in every if name not in attacks)
+    assert all(part.reason for part in audit.attacks if part.id not in attacks)
     for change in audit.changes:
         assert bool(change.reason) == (change.leak is None) == (change.price is None)
         assert bool(change.effect) == (change.leak is not None and change.id != "none")
@@ -307,7 +288,7 @@ def test_weights_that_are_given_stay_and_draws_are_searches(photos):
     for parameter in module[0].parameters():
         parameter.requires_grad_(False)
     settings = replace(SMOKE, count=1, seeds=2, mode="training", batches=(1,))
-    found = audit_network(module, SIZE, lambda *_: photos, settings, ORIGIN, timed=True)
+    found = NetworkAudit(module, SIZE, lambda *_: photos, settings, ORIGIN).run()
     for name, value in module.state_dict().items():
         assert torch.equal(value, before[name])
     assert not module[0].weight.requires_grad
@@ -408,14 +389,13 @@ def test_a_training_without_a_defence_is_the_trainers_own_and_noise_changes_it(p
 
 def test_the_rate_is_the_one_that_the_unchanged_network_learns_with(photos, monkeypatch):
     chosen = changes(network_of(pooled))["none"]
-    alone = {}
-    for rates in ((1e-6,), (0.05,), (1e-6, 0.05), (0.05, 1e30)):
+
+    def learnt(*rates):
         monkeypatch.setattr(mitigation_cost, "RATES", rates)
-        alone[rates] = mitigation_cost.accuracies([chosen], bench(photos), "laptop")["none"].value
-    assert alone[1e-6, 0.05] == alone[0.05, 1e30] == alone[(0.05,)] > alone[(1e-6,)]
-    monkeypatch.setattr(mitigation_cost, "RATES", (1e30,))
-    lost = mitigation_cost.accuracies([chosen], bench(photos), "laptop")["none"]
-    assert lost.value is None and lost.reason == "Its training diverged."
+        return mitigation_cost.accuracies([chosen], bench(photos), "laptop")["none"]
+
+    assert learnt(1e-6, 0.05) == learnt(0.05, 1e30) == learnt(0.05) > learnt(1e-6)
+    assert learnt(1e30) == (None, "Its training diverged.")
 
 
 def test_accuracy_is_learnt_where_there_are_classes_and_explained_elsewhere(photos):
@@ -424,7 +404,7 @@ def test_accuracy_is_learnt_where_there_are_classes_and_explained_elsewhere(phot
     assert found["none"].value > 0.3  # chance is 0.1
     unlabelled = bench(replace(photos, labelled=False))
     nothing = mitigation_cost.accuracies(chosen, unlabelled, "laptop")["none"]
-    assert nothing.value is None and nothing.reason == "The images have no classes to learn."
+    assert nothing == (None, "The images have no classes to learn.")
     few = bench(replace(photos, images=photos.images[:3], labels=photos.labels[:3]))
     assert "too few images" in mitigation_cost.accuracies(chosen, few, "laptop")["none"].reason
 
@@ -448,11 +428,9 @@ def test_a_step_s_time_is_without_drawing_weights_and_changes_take_turns(photos,
 
     monkeypatch.setattr(mitigation_cost.time, "perf_counter", lambda: clock[0])
     unchanged = changes(network)["none"]
-    drawn = replace(network, weights=weights)
-    tried = [
-        replace(unchanged, id=name, network=drawn, defence=Slow(seconds))
-        for name, seconds in (("a", 0.25), ("b", 0.5))
-    ]
+    drawn = replace(unchanged, network=replace(network, weights=weights))
+    wanted = {"a": 0.25, "b": 0.5}
+    tried = [replace(drawn, id=name, defence=Slow(wanted[name])) for name in wanted]
     absent = replace(unchanged, id="c", network=None)
-    assert mitigation_cost.step_seconds([*tried, absent], bench(photos)) == {"a": 0.25, "b": 0.5}
+    assert mitigation_cost.step_seconds([*tried, absent], bench(photos)) == wanted
     assert turns == [0.25, 0.5] * (mitigation_cost.REPEATS + 1)

@@ -19,7 +19,6 @@ from gradleak_audit.read.layer_names import told
 
 
 def lenet(second=(8, 3, 1), features=8 * 16):
-    """Convolutions, ReLU and max pools."""
     filters, kernel, padding = second
     return nn.Sequential(
         *(nn.Conv2d(1, 6, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)),
@@ -40,11 +39,9 @@ def resnet():
     return network(*SMALL["resnet18"])
 
 
-def shares(variant, size, classes=10):
-    draw = np.random.default_rng(1)
-    images = draw.random((variant.batch, *size))
-    labels = np.arange(variant.batch) % classes
-    return variant.network.share(0, images, labels, variant.defence, 3)
+def shares(variant, size):
+    images = np.random.default_rng(1).random((variant.batch, *size))
+    return variant.network.share(0, images, np.arange(variant.batch), variant.defence, 3)
 
 
 def test_every_change_of_a_small_network_shares_a_gradient():
@@ -108,11 +105,9 @@ def test_without_a_skip_the_main_branch_alone_is_left(resnet):
         block.bn2(block.conv2(block.relu(block.bn1(block.conv1(x)))))
     )
     changed = changes(resnet)[f"cut_{end + 1}"].network
-    images = torch.rand(2, 3, 32, 32)
+    images, ours = torch.rand(2, 3, 32, 32), load(changed.chain, changed.weights(0), torch.float32)
     with torch.no_grad():
-        ours = load(changed.chain, changed.weights(0), torch.float32)(images)
-        theirs = module(images)
-    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(ours(images), module(images), rtol=1e-4, atol=1e-5)
 
 
 def test_half_the_filters_are_halved_wherever_skips_tie_them(resnet):
@@ -155,7 +150,7 @@ def test_twice_the_stride_halves_the_map():
     assert chain.convolutions[0].shape.output == (8, 8)
 
 
-@pytest.mark.parametrize("build", [audited.vit, audited.TwoBranches])
+@pytest.mark.parametrize("build", [audited.vit, audited.two_branches])
 def test_networks_that_are_no_chain_keep_noise_clipping_and_batches(build):
     module, size = made(build), (3, 16, 16)
     own = ModuleNetwork(task(), read(module, size), lambda draw: module, "it branches.")
@@ -200,8 +195,7 @@ def test_soteria_is_not_tried_where_its_passes_are_beyond_the_work():
 
 def test_a_search_that_the_size_cut_is_told():
     """VGG-16's multiply-adds at 224x224, and LeNet's."""
-    few = attack_suite.search_steps(attack_suite.SCALES["laptop"], 15_000_000_000, 138_000_000)
-    assert f"searches had {few} of the" in attack_suite.cut_short(
-        "laptop", 15_000_000_000, 138_000_000
-    )
+    vgg = 15_000_000_000, 138_000_000
+    few = attack_suite.search_steps(attack_suite.SCALES["laptop"], *vgg)
+    assert f"searches had {few} of the" in attack_suite.cut_short("laptop", *vgg)
     assert attack_suite.cut_short("laptop", 400_000, 60_000) == ""

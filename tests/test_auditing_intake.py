@@ -61,7 +61,7 @@ def test_what_cannot_be_audited_is_one_sentence(build, part):
 def test_half_precision_is_taken_in_single(dtype):
     module = net().to(dtype)
     found, notes = own_copy(module)
-    assert notes == (HALF,) and next(module.parameters()).dtype == dtype
+    assert notes == [HALF] and next(module.parameters()).dtype == dtype
     assert {value.dtype for value in found.parameters()} == {torch.float32}
     convert(read(found, SIZE), found, "net")
 
@@ -69,10 +69,10 @@ def test_half_precision_is_taken_in_single(dtype):
 def test_precise_networks_stay_so_and_frozen_parameters_are_told():
     module = net().double().requires_grad_(False)
     found, notes = own_copy(module)
-    assert notes == (FROZEN,) and next(found.parameters()).dtype == torch.float64
+    assert notes == [FROZEN] and next(found.parameters()).dtype == torch.float64
     assert all(value.requires_grad for value in found.parameters())
     assert not any(value.requires_grad for value in module.parameters())
-    assert own_copy(net())[1] == ()
+    assert own_copy(net())[1] == []
 
 
 @pytest.mark.parametrize("norm", [parametrizations.weight_norm, nn.utils.spectral_norm])

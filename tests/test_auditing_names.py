@@ -7,7 +7,6 @@ from torch import nn
 from audited import answer, chain_network, changes
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak_audit.attack.attack_suite import menu
-from gradleak_audit.attack.networks import Failed
 from gradleak_audit.read.layer_names import told
 
 TWO = Chain("net", (1, 8, 8), (ConvSpec(2, (3, 3)), ConvSpec(2, (3, 3)), LinearSpec(3)))
@@ -63,5 +62,5 @@ def test_a_failure_names_the_layer_that_the_user_knows():
     shared = net.share(0, np.full((1, 1, 4, 4), 0.5), label, None, 0)
     shared["conv1.weight"] = np.zeros_like(shared["conv1.weight"])
     found = answer(net, "rgap", shared, label)
-    assert isinstance(found, Failed)
-    assert "layer 0" in found.reason and "conv1" not in found.reason
+    assert isinstance(found, str)
+    assert "layer 0" in found and "conv1" not in found

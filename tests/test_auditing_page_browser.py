@@ -10,29 +10,24 @@ from gradleak_audit.report import page
 
 pytestmark = pytest.mark.skipif(reason_to_skip() is not None, reason=f"{reason_to_skip()}")
 # Names and numbers as long as those of VGG-16 at 224x224.
+COUNTS = "unknowns own_unknowns outputs rank free parameters weights carried virtual"
 LARGE = layer(
     "features.denseblock4.denselayer16.self_attention.out_proj",
-    **dict.fromkeys(("unknowns", "own_unknowns", "outputs", "rank", "free"), 13_211_264),
-    parameters=102_764_544,
-    weights=102_760_448,
-    carried=12_845_056,
-    virtual=111_214_592,
+    **dict.fromkeys(COUNTS.split(), 113_211_264),
     index=-213_975_040,
     condition=1.234e12,
     rank_kind="at most",
+    critical=True,
     input=(512, 224, 224),
     output=(512, 112, 112),
-    critical=True,
     note="counted with the layer that its skip ends at; no condition number above 4500 unknowns",
 )
-AUDITS = {
-    "leaks": audit(),
-    "partly": audit("partly"),
-    "not shown": audit("not shown"),
+AUDITS = {grade: audit(grade) for grade in page.GRADES} | {
     "bare": bare(),
     "large": audit(structure=structure(layers=(LARGE,) * 20, critical=LARGE.layer)),
 }
 WIDTHS, SCHEMES = (360, 1280), ("light", "dark")
+HEAD = "document.querySelectorAll('#layers thead th')"
 FOCUSED = "document.activeElement"
 # What is in focus: its tag, its words, and the outline that shows it.
 SEEN = f"""(() => {{
@@ -47,7 +42,6 @@ SEEN = f"""(() => {{
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Pages by the name of their audit."""
     folder = tmp_path_factory.mktemp("pages")
     for name, found in AUDITS.items():
         page.write(folder / f"{name}.html", found, pictures())
@@ -56,7 +50,6 @@ def files(tmp_path_factory):
 
 @pytest.fixture
 def shown(browser, files):
-    """Opens a page; closes it after the test."""
     opened = []
 
     def show(name="leaks", **how):
@@ -66,6 +59,10 @@ def shown(browser, files):
     yield show
     for tab in opened:
         tab.close()
+
+
+def number_of(tab, header):
+    return tab.js(f"Array.from({HEAD}).findIndex(th => th.textContent === '{header}')")
 
 
 def column(tab, table, number):
@@ -176,29 +173,27 @@ def test_a_wide_table_scrolls_by_keys(shown):
 
 def test_a_column_is_sorted_by_keys_and_says_so(shown):
     tab = shown()
-    head = "document.querySelectorAll('#layers thead th')"
-    number = tab.js(f"Array.from({head}).findIndex(th => th.textContent === 'RA-i')")
+    number = number_of(tab, "RA-i")
     first = column(tab, "layers", number)
     assert first == ["-2100", "5400", "0", "", "", "-1"]
-    tab.js(f"{head}[{number}].querySelector('button').focus()")
+    tab.js(f"{HEAD}[{number}].querySelector('button').focus()")
     tab.press("Enter")
     assert column(tab, "layers", number) == ["-2100", "-1", "0", "5400", "", ""]
-    assert tab.js(f"{head}[{number}].ariaSort") == "ascending"
+    assert tab.js(f"{HEAD}[{number}].ariaSort") == "ascending"
     tab.press(" ")
     assert column(tab, "layers", number) == ["5400", "0", "-1", "-2100", "", ""]
-    assert tab.js(f"{head}[{number}].ariaSort") == "descending"
+    assert tab.js(f"{HEAD}[{number}].ariaSort") == "descending"
     assert tab.js("document.getElementById('said').textContent") == "Sorted by RA-i, descending"
-    tab.js(f"{head}[0].querySelector('button').focus()")
+    tab.js(f"{HEAD}[0].querySelector('button').focus()")
     tab.press("Enter")
     assert column(tab, "layers", number) == first, "the order in which layers run comes back"
-    assert tab.js(f"Array.from({head}).filter(th => th.ariaSort).length") == 1
+    assert tab.js(f"Array.from({HEAD}).filter(th => th.ariaSort).length") == 1
 
 
 def test_infinity_sorts_as_the_largest(shown):
     tab = shown()
-    head = "document.querySelectorAll('#layers thead th')"
-    number = tab.js(f"Array.from({head}).findIndex(th => th.textContent === 'Condition')")
-    tab.js(f"{head}[{number}].querySelector('button').click()")
+    number = number_of(tab, "Condition")
+    tab.js(f"{HEAD}[{number}].querySelector('button').click()")
     found = [value for value in column(tab, "layers", number) if value]
     assert found == ["73.456", "1500000000.0", "Infinity"]
 

@@ -16,7 +16,7 @@ import gradleak
 from audit_samples import audit as sample_audit
 from audited import refused
 from gradleak.config import loader as gradleak_config
-from gradleak.errors import ArtifactError, ConfigError, GradleakError
+from gradleak.errors import ArtifactError, GradleakError
 from gradleak_audit import result
 from gradleak_audit.from_config import audit
 from gradleak_audit.report import ci_gate, files
@@ -31,6 +31,9 @@ NETWORK = """
         return nn.Sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4056, 10))
 """
 ENTRY = {"network": {"file": "mine.py", "factory": "build"}, "input": [1, 28, 28], "limit": 0.0}
+
+
+FEW = {"scale": "smoke", "count": 1, "seeds": 1, "batches": [1]}
 
 
 def entry(**changed):
@@ -58,10 +61,8 @@ def entry(**changed):
     ],
 )
 def test_bad_entries_are_refused_in_one_sentence(changed, words):
-    with pytest.raises(ConfigError) as error:
+    with refused(*words):
         gradleak_config.load(entry(**changed))
-    text = str(error.value)
-    assert "\n" not in text and all(word in text for word in words), text
 
 
 def test_numbers_may_come_as_text_as_config_hands_them_on():
@@ -77,9 +78,8 @@ def test_a_result_and_its_pictures_come_back_from_their_files(tmp_path):
     found = sample_audit()
     files.save(tmp_path / "audit.json", found)
     assert files.read(tmp_path / "audit.json") == found
-    Draft202012Validator(result.schema()).validate(
-        json.loads((tmp_path / "audit.json").read_text())
-    )
+    written = json.loads((tmp_path / "audit.json").read_text())
+    Draft202012Validator(result.schema()).validate(written)
     pictures = Pictures(np.zeros((2, 1, 8, 8)), {"rgap": {1: np.ones((1, 8, 8))}})
     files.save_pictures(tmp_path / "p.safetensors", pictures)
     again = files.read_pictures(tmp_path / "p.safetensors")
@@ -91,21 +91,18 @@ def test_a_result_and_its_pictures_come_back_from_their_files(tmp_path):
 def test_a_file_that_is_no_result_is_one_sentence(tmp_path, content):
     path = tmp_path / "audit.json"
     path.write_text(content)
-    with pytest.raises(ArtifactError, match="holds no result of an audit") as error:
+    with refused("holds no result of an audit", kind=ArtifactError):
         files.read(path)
-    assert "\n" not in str(error.value)
-    with pytest.raises(ArtifactError, match="cannot be read"):
+    with refused("cannot be read", kind=ArtifactError):
         files.read(tmp_path / "none.json")
 
 
 def leaking(share):
     """A result whose unchanged network gives away this share."""
     found = sample_audit()
-    changes = [
-        change.model_copy(update={"leak": share}) if change.id == "none" else change
-        for change in found.changes
-    ]
-    return found.model_copy(update={"changes": tuple(changes)})
+    unchanged, *others = found.changes
+    changes = unchanged.model_copy(update={"leak": share}), *others
+    return found.model_copy(update={"changes": changes})
 
 
 def test_a_gate_holds_against_a_limit_and_a_baseline():
@@ -132,19 +129,15 @@ def test_a_gate_passes_nothing_that_was_not_measured():
 def test_a_baseline_of_other_settings_or_another_network_is_refused(key, value):
     found = leaking(0.0)
     setting = found.setting.model_copy(update={key: value})
-    for other in (
-        found.model_copy(update={"setting": setting}),
-        found.model_copy(update={"name": "another"}),
-    ):
-        with pytest.raises(GradleakError, match=r"cannot be compared; make it again") as error:
-            ci_gate.check(found, None, other)
-        assert "\n" not in str(error.value)
+    for changed in ({"setting": setting}, {"name": "another"}):
+        with refused("cannot be compared; make it again", kind=GradleakError):
+            ci_gate.check(found, None, found.model_copy(update=changed))
 
 
 def test_five_lines_of_python_audit_a_network(tmp_path):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 6, 3), nn.Tanh(), nn.Flatten(), nn.Linear(4056, 10))
-    found = gradleak.audit(model, (1, 28, 28), scale="smoke", count=1, seeds=1, batches=[1])
+    found = gradleak.audit(model, (1, 28, 28), **FEW)
     assert found.leak == 1.0 and found.result.verdict.grade == "leaks"
     page = found.save(tmp_path / "audit")
     assert found.verdict in page.read_text() or "readable" in page.read_text()
@@ -176,17 +169,14 @@ FIXED = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 )
 def test_arguments_that_do_not_fit_are_one_sentence(changed, words):
     given = {"model": nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), "input_shape": (1, 8, 8)}
-    few = {"scale": "smoke", "count": 1, "seeds": 2, "batches": [1]}
     with refused(words):
-        gradleak.audit(**(given | few | changed))
+        gradleak.audit(**(given | FEW | changed))
 
 
 def test_pixels_may_be_a_tensor():
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     pixels = torch.randint(0, 256, (21, 1, 8, 8), dtype=torch.uint8)
-    found = gradleak.audit(
-        model, [1, 8, 8], images=pixels, scale="smoke", count=1, seeds=1, batches=[1]
-    )
+    found = gradleak.audit(model, [1, 8, 8], images=pixels, **FEW)
     assert found.result.setting.images == "images given as pixels"
 
 
@@ -202,9 +192,8 @@ def test_gradleak_itself_does_not_import_torch():
 def mine(tree):
     """The pipeline with an audit of a network of one's own."""
     (tree / "mine.py").write_text(textwrap.dedent(NETWORK))
-    (tree / "config.yaml").write_text(
-        yaml.safe_dump(entry(count=1, seeds=1, batches=[1]), sort_keys=False)
-    )
+    config = yaml.safe_dump(entry(count=1, seeds=1, batches=[1]), sort_keys=False)
+    (tree / "config.yaml").write_text(config)
     return tree
 
 
@@ -250,6 +239,12 @@ OWN = """
 """
 
 
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "mine.py"
+
+
 def audited(**changed):
     settings = gradleak_config.load(entry(**changed)).audit["mine"].model_dump(mode="json")
     return audit("mine", settings, dataset=None, scale="smoke", device="cpu").audit
@@ -263,20 +258,16 @@ def audited(**changed):
         ([1, 3], "weights that the factory sets", "2 starts of each search, weights as given"),
     ],
 )
-def test_weights_that_a_factory_sets_are_not_called_fresh(
-    tmp_path, monkeypatch, fixed, weights, draws
-):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(textwrap.dedent(OWN))
+def test_weights_that_a_factory_sets_are_not_called_fresh(here, fixed, weights, draws):
+    here.write_text(textwrap.dedent(OWN))
     network = {"file": "mine.py", "factory": "build", "arguments": {"fixed": fixed}}
     found = audited(network=network, input=[1, 8, 8], count=1, seeds=2, batches=[1])
     assert found.network.weights == weights
     assert draws in " ".join(found.verdict.rests_on)
 
 
-def test_a_factory_whose_network_differs_by_seed_is_one_sentence(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(
+def test_a_factory_whose_network_differs_by_seed_is_one_sentence(here):
+    here.write_text(
         "import torch\nfrom torch import nn\n\ndef build():\n"
         "    return nn.Linear(64, int(torch.randint(2, 99, ())))\n"
     )
@@ -295,8 +286,7 @@ def test_a_factory_whose_network_differs_by_seed_is_one_sentence(tmp_path, monke
         (None, {"loss": "hinge"}, "loss: hinge takes one output, but the network has 10"),
     ],
 )
-def test_what_does_not_fit_is_one_sentence(tmp_path, monkeypatch, content, changed, words):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "mine.py").write_text(content or textwrap.dedent(NETWORK))
+def test_what_does_not_fit_is_one_sentence(here, content, changed, words):
+    here.write_text(content or textwrap.dedent(NETWORK))
     with refused(words, match="^audit[.]mine: ", kind=GradleakError):
         audited(**changed)

@@ -12,7 +12,7 @@ from torch.nn import functional
 from torchvision import models
 
 import audited
-from audited import CPU, Steps, made, refused
+from audited import CPU, Net, Steps, made, refused
 from gradleak.analysis.rank_analysis import analyse, critical
 from gradleak.client.capture import capture
 from gradleak.errors import NotApplicable
@@ -27,10 +27,27 @@ def layers(*parts):
 
 
 HEAD = nn.Conv2d(3, 4, 3), nn.ReLU()
+UNREAD = r"Branching\.forward cannot be read as a graph \(line \d+ of audited\.py"
+
+
+def unreadable(reading):
+    return [layer for layer in reading.layers if layer.unreadable]
+
+
+def flat(features):
+    return nn.Flatten(), nn.Linear(features, 2)
 
 
 def halves_swapped(x):
     return torch.cat(torch.chunk(x, 2, 1)[::-1], 1)
+
+
+def learned(net, x):
+    return x * net.conv.bias.mean()
+
+
+def centred(net, x):
+    return x - x.mean((2, 3), True)
 
 
 def log_softmax():
@@ -39,7 +56,7 @@ def log_softmax():
 
 CHAINS = {
     "cnn3": (audited.cnn3, (3, 32, 32)),
-    "functional": (lambda: audited.Functional().eval(), (1, 28, 28)),
+    "functional": (lambda: audited.lenet_by_functions().eval(), (1, 28, 28)),
     "all_convolutions": (audited.all_convolutions, (1, 28, 28)),
     "normalised": (lambda: Steps(before=lambda net, x: (x * 2 - net.mean) / net.std), (3, 8, 8)),
     "log_softmax": (log_softmax, (3, 8, 8)),
@@ -47,52 +64,27 @@ CHAINS = {
     "resnet50": (lambda: models.resnet50(num_classes=10), (3, 64, 64)),
     "vgg16": (lambda: models.vgg16(num_classes=10), (3, 224, 224)),
 }
-NO_CHAINS = {
-    "two_branches": (audited.TwoBranches, (3, 16, 16), "coarse is on a branch of its own"),
-    "vit": (audited.vit, (3, 16, 16), "reshape .* does more than flatten"),
-    "pre_activation": (audited.pre_activation, (3, 8, 8), "a is taken by relu and by add"),
-    "mobilenet": (lambda: models.mobilenet_v2(num_classes=10), (3, 32, 32), "ReLU6"),
-    "densenet": (
-        lambda: models.densenet121(num_classes=10),
-        (3, 32, 32),
-        "cat .* no step of a chain",
-    ),
-    "alexnet": (models.alexnet, (3, 224, 224), "another pool"),
-    "softmax": (layers(nn.Flatten(), nn.Linear(12, 2), nn.Softmax(1)), (3, 2, 2), "Softmax"),
-    "global_head": (
-        layers(*HEAD, nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()),
-        (3, 8, 8),
-        "^2 is the last layer with weights, .*: its pool follows it",
-    ),
-    "odd_pool": (
-        layers(*HEAD, nn.Conv2d(4, 4, 2), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(16, 2)),
-        (3, 8, 8),
-        "^Layer 2 gives 5x5, which a pool of 2x2 does not divide[.]$",
-    ),
-    "scaled": (
-        layers(nn.Conv2d(3, 2, 1), nn.AvgPool2d(3, 1, 1), nn.Flatten(), nn.Linear(8, 2)),
-        (3, 2, 2),
-        "another pool",
-    ),
-} | {
-    name: (partial(Steps, **steps), (3, 8, 8), reason)
-    for name, steps, reason in (
-        (
-            "learned",
-            {"before": lambda net, x: x * net.conv.bias.mean()},
-            "mul .* changes the image by weights",
-        ),
-        ("one_of_two", {"before": lambda net, x: net.mean * x + x}, "on the whole image alone"),
-        ("undone", {"before": lambda net, x: x * 0}, "whole image alone"),
-        ("temperature", {"after": lambda z: z / 2}, "truediv .* is linear but which this reader"),
-        ("chunked", {"between": halves_swapped}, "chunk .* is linear"),
-        (
-            "difference",
-            {"before": lambda net, x: x - x.mean((2, 3), True)},
-            "mean pools something else",
-        ),
-    )
-}
+SMALL = (3, 8, 8)
+POOLED = "^2 is the last layer with weights, .*: its pool follows it"
+ODD = "^Layer 2 gives 5x5, which a pool of 2x2 does not divide[.]$"
+NO_CHAINS = [
+    (audited.two_branches, (3, 16, 16), "coarse is on a branch of its own"),
+    (audited.vit, (3, 16, 16), "reshape .* does more than flatten"),
+    (audited.pre_activation, SMALL, "a is taken by relu and by add"),
+    (models.mobilenet_v2, (3, 32, 32), "ReLU6"),
+    (models.densenet121, (3, 32, 32), "cat .* no step of a chain"),
+    (models.alexnet, (3, 224, 224), "another pool"),
+    (layers(nn.Flatten(), nn.Linear(12, 2), nn.Softmax(1)), (3, 2, 2), "Softmax"),
+    (layers(*HEAD, nn.Conv2d(4, 5, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()), SMALL, POOLED),
+    (layers(*HEAD, nn.Conv2d(4, 4, 2), nn.MaxPool2d(2), *flat(16)), SMALL, ODD),
+    (layers(nn.Conv2d(3, 2, 1), nn.AvgPool2d(3, 1, 1), *flat(8)), (3, 2, 2), "another pool"),
+    (partial(Steps, learned), SMALL, "mul .* changes the image by weights"),
+    (partial(Steps, lambda net, x: net.mean * x + x), SMALL, "on the whole image alone"),
+    (partial(Steps, lambda net, x: x * 0), SMALL, "whole image alone"),
+    (partial(Steps, after=lambda z: z / 2), SMALL, "truediv .* is linear but which this reader"),
+    (partial(Steps, between=halves_swapped), SMALL, "chunk .* is linear"),
+    (partial(Steps, centred), SMALL, "mean pools something else"),
+]
 
 
 @pytest.mark.parametrize(
@@ -125,67 +117,56 @@ def test_networks_that_are_chains_keep_all_their_parameters(name):
     assert chain.parameters == sum(p.numel() for p in module.parameters())
 
 
-@pytest.mark.parametrize("name", NO_CHAINS)
-def test_what_keeps_a_network_from_being_a_chain_is_named(name):
-    build, size, reason = NO_CHAINS[name]
+@pytest.mark.parametrize(("build", "size", "reason"), NO_CHAINS)
+def test_what_keeps_a_network_from_being_a_chain_is_named(build, size, reason):
     module = build()
     with refused(match=reason, kind=NotApplicable):
-        convert(read(module, size), module, name)
+        convert(read(module, size), module, "net")
 
 
 def test_dropout_is_read_as_in_training_however_the_network_was_left():
-    for module in (audited.Functional(), audited.Functional().eval()):
+    for module in (audited.lenet_by_functions(), audited.lenet_by_functions().eval()):
         mode = module.training
         reading = read(module, (1, 28, 28))
         assert convert(reading, module, "f").chain.has_dropout
         assert {part.training for part in module.modules()} == {mode}
 
 
-class Statistics(nn.Module):
-    """A norm by function, whose statistics a pass in training moves, and a part left frozen."""
+def state_of(module):
+    return {name: value.clone() for name, value in module.state_dict().items()}
 
-    def __init__(self):
-        super().__init__()
-        self.fc = nn.Linear(12, 3)
-        self.frozen = nn.BatchNorm1d(3).eval()
-        self.register_buffer("mean", torch.zeros(3))
-        self.register_buffer("var", torch.ones(3))
 
-    def forward(self, x):
-        z = self.frozen(self.fc(x.flatten(1)))
-        return functional.batch_norm(z, self.mean, self.var, training=self.training)
+def unchanged(module, before):
+    return all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
 
 
 def test_reading_moves_no_statistics_and_keeps_each_parts_mode():
-    module = Statistics()
-    before = {name: value.clone() for name, value in module.state_dict().items()}
+    def run(net, x):
+        z = net.frozen(net.fc(x.flatten(1)))
+        return functional.batch_norm(z, net.mean, net.var, training=net.training)
+
+    module = Net(run, fc=nn.Linear(12, 3), frozen=nn.BatchNorm1d(3).eval())
+    module.register_buffer("mean", torch.zeros(3))
+    module.register_buffer("var", torch.ones(3))
+    before = state_of(module)
     read(module, (3, 2, 2))
-    assert module.training and not module.frozen.training
-    for name, value in module.state_dict().items():
-        assert torch.equal(value, before[name]), name
+    assert module.training and not module.frozen.training and unchanged(module, before)
 
 
 Both = namedtuple("Both", "scores more")
 
 
-class Auxiliary(nn.Module):
-    """Gives a second answer in training, as GoogLeNet does, or fails where an image is small."""
-
-    def __init__(self, kernel):
-        super().__init__()
-        self.fc, self.more = nn.Linear(12, 3), nn.Linear(12, 3)
-        self.kernel = kernel
-
-    def forward(self, x):
-        if self.training:
-            more = functional.avg_pool2d(x, self.kernel).flatten(1).sum(1)
-            return Both(self.fc(x.flatten(1)), more)
-        return self.fc(x.flatten(1))
-
-
 @pytest.mark.parametrize("kernel", [2, 5])
 def test_a_network_that_gives_more_in_training_is_read_as_it_evaluates(kernel):
-    found = read(Auxiliary(kernel), (3, 2, 2))
+    """As GoogLeNet does; a kernel of 5 fails where an image is small."""
+
+    def run(net, x):
+        if not net.training:
+            return net.fc(x.flatten(1))
+        more = functional.avg_pool2d(x, kernel).flatten(1).sum(1)
+        return Both(net.fc(x.flatten(1)), more)
+
+    found = read(Net(run, fc=nn.Linear(12, 3), more=nn.Linear(12, 3)), (3, 2, 2))
     assert [layer.name for layer in found.layers] == ["flatten", "fc"]
 
 
@@ -201,7 +182,7 @@ def test_under_another_loss_a_log_softmax_is_a_reason():
     [
         {"before": lambda net, x: (x - net.mean) / net.std},
         {"before": lambda net, x: -x * 2 - 1},
-        {"before": lambda net, x: x - x.mean((2, 3), True)},
+        {"before": centred},
         {"between": lambda x: 1 - 0.5 * x},
         {"between": lambda x: torch.cat(torch.split(x, 2, 1)[::-1], 1)},
         {"between": lambda x: torch.cat([x[:, :1], x.narrow(1, 1, 3)], 1)},
@@ -210,7 +191,7 @@ def test_under_another_loss_a_log_softmax_is_a_reason():
 )
 def test_linear_steps_are_not_called_anything_else(steps):
     reading = read(Steps(**steps), (3, 8, 8))
-    assert reading.unreadable == ()
+    assert unreadable(reading) == []
     assert not any(row.note for row in counts(reading))
 
 
@@ -219,49 +200,35 @@ def test_linear_steps_are_not_called_anything_else(steps):
 )
 def test_steps_that_are_not_linear_are_unreadable(step):
     reading = read(Steps(between=step), (3, 8, 8))
-    (layer,) = reading.unreadable
+    (layer,) = unreadable(reading)
     assert "no linear system for" in layer.unreadable
 
 
 def test_parts_of_a_value_are_carried_apart():
-    class Halves(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.a, self.b = nn.Conv2d(1, 2, 3, padding=1), nn.Conv2d(1, 2, 3, padding=1)
-            self.fc = nn.Linear(4 * 16, 3)
+    def run(net, x):
+        left, right = torch.chunk(x, 2, 1)
+        return net.fc(torch.cat([net.a(left), net.b(right)], 1).flatten(1))
 
-        def forward(self, x):
-            left, right = torch.chunk(x, 2, 1)
-            return self.fc(torch.cat([self.a(left), self.b(right)], 1).flatten(1))
-
-    rows = {row.layer: row for row in counts(read(Halves(), (2, 4, 4)))}
+    a, b = (nn.Conv2d(1, 2, 3, padding=1) for _ in range(2))
+    halves = Net(run, a=a, b=b, fc=nn.Linear(4 * 16, 3))
+    rows = {row.layer: row for row in counts(read(halves, (2, 4, 4)))}
     assert (rows["a"].unknowns, rows["a"].carried) == (32, 16)
     assert (rows["b"].unknowns, rows["b"].carried) == (16 + 32, 32)
 
 
 def test_a_network_is_left_as_it_was():
     module = audited.resnet18()
-    before = {name: value.clone() for name, value in module.state_dict().items()}
-    reading = read(module, (3, 32, 32))
-    convert(reading, module, "net")
+    before = state_of(module)
+    convert(read(module, (3, 32, 32)), module, "net")
     gradient(module, np.zeros((2, 3, 32, 32)), np.array([0, 1]), "cross_entropy", "training")
-    assert module.training
-    for name, value in module.state_dict().items():
-        assert torch.equal(value, before[name]), name
+    assert module.training and unchanged(module, before)
 
 
 def test_layers_have_the_kinds_and_shapes_of_the_forward_pass():
-    reading = read(audited.TwoBranches(), (3, 16, 16))
-    kinds = {layer.name: layer.kind for layer in reading.layers}
-    assert kinds == {
-        "fine": "conv",
-        "tanh": "activation",
-        "coarse": "conv",
-        "tanh_1": "activation",
-        "cat": "concat",
-        "flatten": "reshape",
-        "head": "linear",
-    }
+    reading = read(audited.two_branches(), (3, 16, 16))
+    kinds = " ".join(f"{layer.name}:{layer.kind}" for layer in reading.layers)
+    branches = "fine:conv tanh:activation coarse:conv tanh_1:activation"
+    assert kinds == f"{branches} cat:concat flatten:reshape head:linear"
     assert reading.named("cat").inputs == ("tanh", "tanh_1")
     assert reading.named("cat").output_shape == (8, 16, 16)
     assert reading.named("coarse").weights == 3 * 4 * 25
@@ -270,7 +237,7 @@ def test_layers_have_the_kinds_and_shapes_of_the_forward_pass():
 
 def test_attention_is_unreadable_by_name():
     reading = read(audited.vit(), (3, 16, 16))
-    (layer,) = reading.unreadable
+    (layer,) = unreadable(reading)
     assert layer.name == "encoder.layers.encoder_layer_0.self_attention"
     assert "multiplies values made of its input" in layer.unreadable
     # Fully connected at 17 places: a 1x1 convolution over them.
@@ -302,7 +269,7 @@ def test_counts_of_a_residual_network_differ_at_projections_alone():
 
 
 def test_a_branch_is_carried_past_the_other():
-    rows = {row.layer: row for row in counts(read(audited.TwoBranches(), (3, 16, 16)))}
+    rows = {row.layer: row for row in counts(read(audited.two_branches(), (3, 16, 16)))}
     image, branch = 3 * 16 * 16, 4 * 16 * 16
     # The image waits for the second branch, then what the first one gave waits for the second.
     assert (rows["fine"].carried, rows["fine"].outputs) == (0, branch + image)
@@ -321,11 +288,7 @@ def test_counts_begin_anew_behind_attention():
 @pytest.mark.parametrize(
     ("build", "size", "sentence"),
     [
-        (
-            audited.Branching,
-            (3, 2, 2),
-            r"Branching\.forward cannot be read as a graph \(line \d+ of audited\.py",
-        ),
+        (audited.Branching, (3, 2, 2), UNREAD),
         (audited.cnn3, (3, 31, 31), r"Sequential does not take an image of 3x31x31 \("),
         (audited.cnn3, (1, 32, 32), r"does not take an image of 1x32x32"),
         (nn.Tanh, (1, 2, 2), "Tanh has no parameters"),

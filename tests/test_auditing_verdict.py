@@ -79,9 +79,9 @@ def test_below_the_window_of_ssim_psnr_decides():
 
 def run(image, seed, readable=False, matched=False, ssim=0.2, status="ok"):
     more = {"readable": readable, "matched": matched, "status": status}
-    if status != "ok":
-        return audit_samples.run(image, seed, None, reason="It failed.", **more)
-    return audit_samples.run(image, seed, ssim, 10.0, **more)
+    values = (ssim, 10.0) if status == "ok" else (None,)
+    reason = "" if status == "ok" else "It failed."
+    return audit_samples.run(image, seed, *values, reason=reason, **more)
 
 
 def runs(readable=(), matched=(), failed=()):
@@ -90,6 +90,10 @@ def runs(readable=(), matched=(), failed=()):
         for s in range(2)
         for i in range(4)
     ]
+
+
+def plain(attack, **hits):
+    return case("none", attack, 1, runs(**hits))
 
 
 def part(name, reason="", **more):
@@ -104,17 +108,14 @@ def judged(*cases, parts=PARTS, changes=(), facts=FACTS):
 
 
 def test_one_picture_that_is_read_is_a_leak():
-    found = judged(
-        case("none", "search", 1, runs(readable=[0, 2])),
-        case("none", "form", 1, runs(readable=[2])),
-    )
+    found = judged(plain("search", readable=[0, 2]), plain("form", readable=[2]))
     assert found.grade == "leaks"
     assert "2 of 4 pictures could be read again by 2 of 2 attacks" in found.sentence
 
 
 def test_leaks_under_changes_and_malicious_servers_do_not_count():
     found = judged(
-        case("none", "search", 1, runs()),
+        plain("search"),
         case("noise", "search", 1, runs(readable=[0, 1])),
         case("none", "mkor", 4, runs(readable=[0, 1, 3])),
     )
@@ -125,7 +126,7 @@ def test_leaks_under_changes_and_malicious_servers_do_not_count():
 
 @pytest.mark.parametrize(("hits", "grade"), [(0, "not shown"), (1, "not shown"), (2, "partly")])
 def test_matches_count_from_where_chance_ends(hits, grade):
-    one = case("none", "search", 1, runs(matched=range(hits)))
+    one = plain("search", matched=range(hits))
     expected = binomtest(hits, 4, 2 / 120, alternative="greater").pvalue
     assert p_value(one, FACTS) == pytest.approx(expected, rel=1e-9)
     assert judged(one).grade == grade
@@ -133,7 +134,7 @@ def test_matches_count_from_where_chance_ends(hits, grade):
 
 def test_more_attacks_make_matches_by_chance_likelier():
     facts = replace(setting(gallery=39), rivals=40)
-    one = case("none", "search", 1, runs(matched=[0, 1]))
+    one = plain("search", matched=[0, 1])
     others = [case("none", name, 1, runs()) for name in ("form", "c", "d", "e")]
     parts = [*PARTS, part("c"), part("d"), part("e")]
     assert judged(one, facts=facts).grade == "partly"
@@ -147,7 +148,7 @@ def test_the_same_answer_to_everything_matches_one_picture_at_most(judge):
 
 
 def test_an_audit_without_an_answer_says_so():
-    found = judged(case("none", "search", 1, runs(failed=range(4))))
+    found = judged(plain("search", failed=range(4)))
     assert found.grade == "not shown"
     assert "No attack gave an answer" in found.sentence
     assert any("8 of 8 runs ended without an answer" in limit for limit in found.limits)
@@ -164,15 +165,11 @@ def test_failed_runs_are_attempted_and_in_no_mean():
 
 
 def change(name, leak, ssim, accuracy=None, parameters=1.0, reason="", effect="helps"):
-    none = leak is None
-    more = {
-        "title": name,
-        "reason": reason,
-        "read": 0 if none else round(4 * leak),
-        "gradients": 0 if none else 4,
-        "effect": "" if name == "none" or none else effect,
-        "price": price(parameters=parameters, accuracy=accuracy, baseline=0.9),
-    }
+    more = {"title": name, "reason": reason}
+    more["price"] = price(parameters=parameters, accuracy=accuracy, baseline=0.9)
+    if leak is not None:
+        more |= {"read": round(4 * leak), "gradients": 4}
+        more["effect"] = "" if name == "none" else effect
     kind = "none" if name == "none" else "noise"
     return audit_samples.change(name, kind, leak, ssim, "search", **more)
 
@@ -193,7 +190,7 @@ def test_changes_that_help_rank_by_what_is_left_and_then_by_price():
     order = ["farther", "nearly", "cheap", "large", "costly", "weak"]
     assert list(ranking(changes)) == order
     assert list(ranking(changes[::-1])) == order
-    advice = judged(case("none", "search", 1, runs()), changes=changes).advice
+    advice = judged(plain("search"), changes=changes).advice
     assert "helped most: farther. 4 of 4 gradients could be read without it, 0 of 4" in advice
     assert "costs 80.0% of accuracy" in advice
     same = judged(changes=[change("none", 0.0, 0.3), change("a", 0.0, 0.1)]).advice
@@ -206,15 +203,13 @@ def test_changes_that_help_rank_by_what_is_left_and_then_by_price():
 def test_limits_name_what_was_not_tried_and_what_fell_away():
     parts = [part("search"), part("form", "It has a pool."), part("other", "It has a pool.")]
     parts += [PARTS[2], part(UNLOCK, "Nothing is locked.")]
+    locked = change("lock", 0.0, 0.1).model_copy(update={"kind": "lock"})
     found = judged(
-        case("none", "search", 1, runs()),
+        plain("search"),
         case("lock", "search", 1, [run(0, 0, status="not_applicable")]),
         case("lock", UNLOCK, 1, [run(0, 0, status="not_applicable")]),
         parts=parts,
-        changes=[
-            change("none", 0.0, 0.1),
-            change("lock", 0.0, 0.1).model_copy(update={"kind": "lock"}),
-        ],
+        changes=[change("none", 0.0, 0.1), locked],
     )
     text = " ".join(found.limits)
     assert "no proof of safety" in text
@@ -225,25 +220,27 @@ def test_limits_name_what_was_not_tried_and_what_fell_away():
     assert "Weights are fresh" in text and "stand-ins" in text
     assert "It has skips." in found.malicious
     facts = replace(FACTS, fresh=False, stand_in=False)
-    given = judged(case("none", "search", 1, runs()), facts=facts)
+    given = judged(plain("search"), facts=facts)
     assert not re.search("fresh|stand-ins", " ".join(given.limits))
 
 
 @pytest.mark.parametrize(
-    ("count", "words"),
-    [(1, "One gradient is little to go by: shares"), (4, "4 gradients are few: shares of them")],
+    ("count", "noun", "words"),
+    [
+        (1, "gradient", "One gradient is little to go by: shares"),
+        (4, "gradients", "4 gradients are few: shares of them"),
+    ],
 )
-def test_one_gradient_is_no_plural(count, words):
-    found = judged(case("none", "search", 1, runs()), facts=setting(count=count))
+def test_one_gradient_is_no_plural(count, noun, words):
+    found = judged(plain("search"), facts=setting(count=count))
     (limit,) = [text for text in found.limits if "gradient" in text and "share" in text]
-    assert limit.startswith(words)
-    assert found.rests_on[0].startswith(
-        f"{count} gradient{'s' if count > 1 else ''} of one picture"
+    assert limit.startswith(words) and found.rests_on[0].startswith(
+        f"{count} {noun} of one picture"
     )
 
 
 def test_every_word_of_a_verdict_is_a_sentence():
-    found = judged(case("none", "search", 1, runs(readable=[1])))
+    found = judged(plain("search", readable=[1]))
     for text in (found.sentence, found.malicious, *found.rests_on, *found.limits):
         assert text[0].isupper() or text[0].isdigit()
         assert text.endswith(".") and "  " not in text
@@ -252,15 +249,14 @@ def test_every_word_of_a_verdict_is_a_sentence():
 def test_weights_that_know_classes_leave_fewer_pictures_to_choose_from():
     """An answer of the right class's prototype is nearest to one of its class's pictures."""
     facts = replace(FACTS, fresh=False, rivals=6)
-    one = case("none", "search", 1, runs(matched=[0, 1]))
+    one = plain("search", matched=[0, 1])
     assert p_value(one, facts) > p_value(one, FACTS)
     assert judged(one).grade == "partly" and judged(one, facts=facts).grade == "not shown"
 
 
 def test_a_leak_names_matches_too_and_none_by_mkor_says_none():
     found = judged(
-        case("none", "search", 1, runs(readable=[0], matched=[0, 1, 3])),
-        case("none", "mkor", 4, runs()),
+        plain("search", readable=[0], matched=[0, 1, 3]), case("none", "mkor", 4, runs())
     )
     assert "3 of 4 led to the right picture among 119 others" in found.sentence
     assert "could read none of the 4 pictures" in found.malicious

@@ -5,6 +5,7 @@ import pickle
 import random
 import zipfile
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -140,21 +141,14 @@ def test_what_overflows_a_network_of_half_precision_is_refused(tmp_path):
 def test_integer_buffers_take_whole_numbers(tmp_path):
     """BatchNorm counts its batches in an int64."""
     path = tmp_path / "w.pth"
-    for count, taken in (
-        (torch.tensor(7), True),
-        (torch.tensor(7, dtype=torch.int32), True),
-        (torch.tensor(7.0), True),
-        (torch.tensor(7.5), False),
-        (torch.tensor(7j), False),
-    ):
-        network = normed()
+    for value, taken in ((7, True), (np.int32(7), True), (7.0, True), (7.5, False), (7j, False)):
+        network, count = normed(), torch.tensor(value)
         torch.save({**normed().state_dict(), "1.num_batches_tracked": count}, path)
         if taken:
             load_weights(network, str(path))
             assert network[1].num_batches_tracked.item() == 7
         else:
-            own = "1.num_batches_tracked"
-            not_loaded(network, path, own, str(count.dtype), "torch.int64")
+            not_loaded(network, path, "1.num_batches_tracked", str(count.dtype), "torch.int64")
 
 
 def damaged(content, draw):
@@ -220,8 +214,7 @@ def test_only_regular_files_are_read(tmp_path):
 
 @pytest.mark.parametrize("name", ['a"b', "a\nb", "class"])
 def test_a_layer_with_a_name_that_cannot_be_written_is_one_sentence(name):
-    network = nn.Sequential()
-    network.add_module("net", nn.Sequential())
-    network.net.add_module(name, nn.Linear(4, 2))
+    network = nn.Sequential(nn.Sequential())
+    network[0].add_module(name, nn.Linear(4, 2))
     with refused(repr(name), "rename"):
         check_network(network, "network")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ from torch import nn
 
 from gradleak.errors import ConfigError
 from gradleak_audit.attack import samples
-from gradleak_audit.attack.samples import Samples
+from gradleak_audit.attack.samples import Source
 from gradleak_audit.read.model_checks import check_network, same_parameters
 from gradleak_audit.report import ci_gate, files, page
 from gradleak_audit.report.page_pictures import Pictures
 from gradleak_audit.result import Audit
-from gradleak_audit.run import Origin, Settings, audit_network
+from gradleak_audit.run import NetworkAudit, Origin, Settings
 from gradleak_audit.settings import whole
 
 Images = str | os.PathLike[str] | np.ndarray | torch.Tensor | None
@@ -39,10 +40,7 @@ class Report:
 
     @property
     def leak(self) -> float | None:
-        """Share of gradients that an honest server's attack reconstructed readably, 0 to 1.
-
-        None if every attack failed.
-        """
+        """Share of gradients that an honest server's attack read, 0 to 1; None if all failed."""
         return ci_gate.leak(self.result)
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
@@ -74,17 +72,15 @@ def audit(
 ) -> Report:
     """Audit a network for what its shared gradients reveal about the training images.
 
+    Raises `GradleakError`, whose message is one sentence, if the arguments do not fit together.
+
     Parameters
     ----------
-    model
-        The network; it is not modified.
-    input_shape
-        (C, H, W) of one image.
-    images
-        Folder of images, or uint8 pixels (N, C, H, W) as an array or tensor; by default embedded
-        photos or digits.
-    labels
-        (N,), classes of `images` given as pixels.
+    model, input_shape
+        The network, which is not modified, and (C, H, W) of one image.
+    images, labels
+        Folder of images, or uint8 pixels (N, C, H, W) as an array or tensor with classes (N,); by
+        default embedded photos or digits.
     name
         Title on the page.
     loss, mode, count, seeds, batches, offset, std, scale, device
@@ -92,11 +88,6 @@ def audit(
     redraw
         Returns the network initialized with another seed. By default only the weights of `model`
         are audited.
-
-    Raises
-    ------
-    GradleakError
-        If the arguments do not fit together; the message is one sentence.
     """
     check_network(model, "model")
     wanted = "(C, H, W) of one image, three whole numbers above 0"
@@ -110,7 +101,7 @@ def audit(
     weights = "as given" if redraw is None else "as given, then drawn by redraw"
     origin = Origin(name, f"{type(model).__module__}.{type(model).__qualname__}", weights)
     size, source = (channels, height, width), _source(images, labels)
-    found = audit_network(model, size, source, settings, origin, redraw=redraw)
+    found = NetworkAudit(model, size, source, settings, origin, redraw).run()
     return Report(found.timed, found.pictures)
 
 
@@ -128,16 +119,12 @@ def _check_redraw(model: nn.Module, redraw: Any) -> None:
         )
 
 
-def _source(
-    images: Images, labels: Sequence[int] | None
-) -> Callable[[tuple[int, int, int], int], Samples]:
-    """Return a function that provides images for an input size and a number of classes."""
+def _source(images: Images, labels: Sequence[int] | None) -> Source:
     # `from_pixels` would not get to report types that NumPy does not know.
     if isinstance(images, torch.Tensor) and images.dtype == torch.uint8:
         images = images.detach().cpu().numpy()
     if isinstance(images, np.ndarray):
-        pixels = images
-        return lambda size, classes: samples.from_pixels(pixels, labels, size, classes)
+        return partial(samples.from_pixels, images, labels)
     if images is not None and not isinstance(images, str | os.PathLike):
         what = f"{images.dtype} tensor" if isinstance(images, torch.Tensor) else repr(images)
         raise ConfigError(f"images: give a folder, or pixels uint8 (N, C, H, W), not {what}.")
@@ -148,5 +135,4 @@ def _source(
         )
     if images is None:
         return samples.from_embedded
-    folder = os.fspath(images)
-    return lambda size, classes: samples.from_folder(folder, size, classes)
+    return partial(samples.from_folder, os.fspath(images))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +12,19 @@ from torch import nn
 from gradleak.data import arrays
 from gradleak.errors import ConfigError, GradleakError
 from gradleak_audit.attack import samples
-from gradleak_audit.attack.samples import Samples
+from gradleak_audit.attack.samples import Samples, Source
 from gradleak_audit.read import source
-from gradleak_audit.read.model_checks import same_parameters
+from gradleak_audit.read.model_checks import Size, same_parameters
 from gradleak_audit.read.weights import load_weights
-from gradleak_audit.run import Audited, Origin, Settings, audit_network
+from gradleak_audit.run import Audited, NetworkAudit, Origin, Settings
 
 
 def audit(
     name: str, settings: Mapping[str, Any], *, dataset: str | None, scale: str, device: str
 ) -> Audited:
-    """Audit the network of one entry.
+    """Audit entry `name` with amounts for the scale; `dataset` is the file of its data set, if any.
 
-    Parameters
-    ----------
-    name, settings
-        Id of the entry, and its settings with amounts resolved for the scale.
-    dataset
-        File of the data set named by `samples`; None for other images.
-    scale, device
-        As in config.yaml.
-
-    Raises
-    ------
-    GradleakError
-        If network, weights, images or settings are unusable; the message begins with
-        ``audit.NAME``. No attack is run then.
+    Raises `GradleakError`, whose message begins with ``audit.NAME``, before any attack is run.
     """
     try:
         return _audit(name, settings, dataset, scale, device)
@@ -47,80 +35,59 @@ def audit(
 def _audit(
     name: str, settings: Mapping[str, Any], dataset: str | None, scale: str, device: str
 ) -> Audited:
+    network, arguments = settings["network"], settings["network"]["arguments"]
+    given = ", ".join(f"{key}={value}" for key, value in arguments.items())
+    if "torchvision" in network:
+        own = partial(source.from_torchvision, network["torchvision"], arguments)
+        words = f"torchvision's {network['torchvision']}({given})"
+    else:
+        own = partial(source.from_file, network["file"], network["factory"], arguments)
+        words = f"{network['factory']}({given}) of {network['file']}"
+
     def build(seed: int) -> nn.Module:
-        return network(settings["network"], settings["seed"] + seed)
+        return own(settings["seed"] + seed)
 
     module, weights = build(0), settings["weights"]
     if weights is not None:
         load_weights(module, weights)
         drawn, told = False, f"file {weights}"
-    elif "torchvision" in settings["network"]:
+    elif "torchvision" in network:
         drawn, told = True, f"fresh, seed {settings['seed']}"
     else:
         drawn, told = _drawn(module, build(1), settings["seed"])
-    own = {key: settings[key] for key in ("loss", "mode", "count", "seeds", "offset", "std")}
-    batches, (channels, height, width) = tuple(settings["batches"]), settings["input"]
-    return audit_network(
-        module,
-        (channels, height, width),
-        _images(settings, dataset),
-        Settings(batches=batches, scale=scale, device=device, **own),
-        Origin(name, words(settings["network"]), told),
-        redraw=build if drawn else None,
-    )
+    keys = "loss", "mode", "count", "seeds", "batches", "offset", "std"
+    amounts = Settings(scale=scale, device=device, **{key: settings[key] for key in keys})
+    (channels, height, width), images = settings["input"], _images(settings, dataset)
+    parts = module, (channels, height, width), images, amounts, Origin(name, words, told)
+    return NetworkAudit(*parts, build if drawn else None).run()
 
 
 def _drawn(first: nn.Module, second: nn.Module, seed: int) -> tuple[bool, str]:
-    """Return whether a factory's weights depend on its seed, and a description of the weights.
-
-    A factory that loads a checkpoint returns the same weights under every seed.
-    """
+    """Return whether a factory's weights depend on its seed, and describe the weights."""
     parameters = dict(first.named_parameters())
     same = same_parameters(first, second, "network: the factory")
     if len(same) == len(parameters):
         return False, "weights that the factory sets"
     # Biases of 0 and scales of 1 do not depend on the seed.
     own = [name for name in same if parameters[name].unique().numel() > 1]
-    told = f"fresh, seed {seed}"
-    if own:
-        told += f", but {len(own)} of {len(parameters)} parameters as the factory sets them"
-    return True, told
+    set_ = f", but {len(own)} of {len(parameters)} parameters as the factory sets them"
+    return True, f"fresh, seed {seed}{set_ if own else ''}"
 
 
-def network(entry: Mapping[str, Any], seed: int) -> nn.Module:
-    """Return the network of ``audit.NAME.network``, initialized with `seed`."""
-    if "torchvision" in entry:
-        return source.from_torchvision(entry["torchvision"], entry["arguments"], seed)
-    return source.from_file(entry["file"], entry["factory"], entry["arguments"], seed)
-
-
-def words(entry: Mapping[str, Any]) -> str:
-    """Describe the source of the network."""
-    given = ", ".join(f"{key}={value}" for key, value in entry["arguments"].items())
-    if "torchvision" in entry:
-        return f"torchvision's {entry['torchvision']}({given})"
-    return f"{entry['factory']}({given}) of {entry['file']}"
-
-
-def _images(
-    settings: Mapping[str, Any], dataset: str | None
-) -> Callable[[tuple[int, int, int], int], Samples]:
-    """Return a function that provides the entry's images for an input size and a class count."""
-    classes, entry, data = settings["classes"], settings["samples"], None
+def _images(settings: Mapping[str, Any], dataset: str | None) -> Source:
+    classes, entry, own = settings["classes"], settings["samples"], samples.from_embedded
     if dataset is not None:
         name, _, split = Path(dataset).stem.rpartition("-")
-        data = arrays.load(dataset, name, split)
+        own = partial(samples.from_dataset, arrays.load(dataset, name, split))
+    elif entry != "embedded":
+        own = partial(samples.from_folder, entry["folder"])
 
-    def give(size: tuple[int, int, int], found: int) -> Samples:
+    def give(size: Size, found: int) -> Samples:
         if classes is not None and found != max(classes, 2):
             raise ConfigError(
                 f"classes: {classes}, but the network gives {found} scores; correct classes:, or "
                 "the network's arguments."
             )
-        if data is not None:
-            return samples.from_dataset(data, size, found)
-        if entry == "embedded":
-            return samples.from_embedded(size, found)
-        return samples.from_folder(entry["folder"], size, found)
+        return own(size, found)
 
     return give

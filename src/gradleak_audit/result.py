@@ -214,19 +214,15 @@ class Audit(Part):
     @model_validator(mode="after")
     def _ids_are_known(self) -> Audit:
         """Check that every id is defined, so that readers need not handle gaps."""
-        attacks = {attack.id for attack in self.attacks}
-        changes = {change.id for change in self.changes}
-        layers = {layer.layer for layer in self.structure.layers}
         worst = self.verdict.worst
-        named = (
-            ("attack", attacks, [case.attack for case in self.cases]),
-            ("attack", attacks, [change.attack for change in self.changes if change.attack]),
-            ("attack", attacks, [worst.attack] if worst else []),
-            ("change", changes, [case.change for case in self.cases]),
-            ("change", changes, self.verdict.ranking),
-            ("layer", layers, [self.structure.critical] if self.structure.critical else []),
-        )
-        for kind, known, used in named:
+        attacks = [case.attack for case in self.cases] + ([worst.attack] if worst else [])
+        attacks += [change.attack for change in self.changes if change.attack]
+        changes = [*(case.change for case in self.cases), *self.verdict.ranking]
+        for kind, known, used in (
+            ("attack", {attack.id for attack in self.attacks}, attacks),
+            ("change", {change.id for change in self.changes}, changes),
+            ("layer", {x.layer for x in self.structure.layers} | {""}, [self.structure.critical]),
+        ):
             for name in used:
                 if name not in known:
                     raise ValueError(f"{kind} {name!r} is named, but not listed")

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from torch import nn
@@ -20,14 +21,14 @@ from gradleak_audit.attack.attack_suite import AGAINST, MKOR, SCALES, Entry, cut
 from gradleak_audit.attack.malicious import chapter
 from gradleak_audit.attack.mitigations import Variant, gradient_norm, variants
 from gradleak_audit.attack.networks import Arrays, ChainNetwork, ModuleNetwork, Network, Task
-from gradleak_audit.attack.samples import Samples
+from gradleak_audit.attack.samples import Source
 from gradleak_audit.attack.trials import Bench, Best, cases, why_not
 from gradleak_audit.mitigate import mitigation_cost
 from gradleak_audit.mitigate.mitigation_effect import summary, withheld
 from gradleak_audit.read import client
 from gradleak_audit.read.conversion import convert
 from gradleak_audit.read.fx_graph import outputs, read
-from gradleak_audit.read.model_checks import own_copy
+from gradleak_audit.read.model_checks import Size, own_copy
 from gradleak_audit.read.structure import structure
 from gradleak_audit.report.page_pictures import Pictures
 from gradleak_audit.report.verdict import Facts, verdict
@@ -56,56 +57,26 @@ class Audited:
         return mitigation_cost.with_seconds(self.audit, self.seconds)
 
 
-def audit_network(
-    module: nn.Module,
-    size: tuple[int, int, int],
-    samples: Callable[[tuple[int, int, int], int], Samples],
-    settings: Settings,
-    origin: Origin,
-    *,
-    redraw: Callable[[int], nn.Module] | None = None,
-    timed: bool = True,
-) -> Audited:
-    """Audit a network, which is not modified.
+@dataclass
+class NetworkAudit:
+    """Audit of a network, which is not modified.
 
-    Parameters
-    ----------
-    module, size
-        The network, and (C, H, W) of one image.
-    samples
-        Provides images for an input size and a number of classes; see
-        `gradleak_audit.attack.samples`.
-    settings, origin
-        Amounts of the audit, and names used in the result.
-    redraw
-        Returns the network initialized with another seed; `module` is seed 0. None if the weights
-        are given: then seeds vary the starting noise of attacks.
-    timed
-        Whether to measure the time of a client's step.
-
-    Raises
-    ------
-    ConfigError, DataError
-        If network, settings and images do not fit together; no attack is run then.
+    Raises `ConfigError` or `DataError` if network, settings and images do not fit together; no
+    attack is run then.
     """
-    return _Audit(module, size, samples, settings, origin, redraw).run(timed)
 
+    module: nn.Module
+    size: Size  # of one image
+    samples: Source
+    settings: Settings
+    origin: Origin  # names used in the result
+    # Returns the network initialized with another seed; `module` is seed 0. None if the weights
+    # are given: then seeds vary the starting noise of attacks.
+    redraw: Callable[[int], nn.Module] | None = None
 
-class _Audit:
-    """State of one audit."""
-
-    def __init__(
-        self,
-        module: nn.Module,
-        size: tuple[int, int, int],
-        samples: Callable[[tuple[int, int, int], int], Samples],
-        settings: Settings,
-        origin: Origin,
-        redraw: Callable[[int], nn.Module] | None,
-    ) -> None:
-        self.module, notes = own_copy(module)
-        self.notes: list[str] = list(notes)
-        self.settings, self.origin, self.redraw = settings, origin, redraw
+    def __post_init__(self) -> None:
+        settings, size = self.settings, self.size
+        self.module, self.notes = own_copy(self.module)
         # A graph holds a single mode for networks that depend on it.
         self.module.train(settings.mode != "evaluation")
         if settings.mode != "evaluation":
@@ -114,65 +85,51 @@ class _Audit:
         client.check_loss(settings.loss, self.reading.classes)
         self.converted, self.why = None, ""
         try:
-            self.converted = convert(self.reading, self.module, origin.name, settings.loss)
+            self.converted = convert(self.reading, self.module, self.origin.name, settings.loss)
         except NotApplicable as error:
             self.why = str(error)
-        found = samples(size, max(self.reading.classes, 2))
+        found = self.samples(size, max(self.reading.classes, 2))
         (count, seeds), largest = settings.amounts, settings.batches[-1]
         found.check(count, largest)
         margin = settings.loss in BINARY
         self.bench = Bench(found, count, seeds, largest, settings.offset, settings.std, margin)
         self.batch, self.pool = settings.batches[0], len(self.bench.pool())
-        mode = self._mode()
-        bounds = self.bench.targets(1).bounds
+        mode, bounds = self._mode(), self.bench.targets(1).bounds
         self.task = Task(settings.loss, mode, *bounds, pick_device(settings.device))
         if self.converted is not None and self.converted.chain.has_dropout and mode == "training":
             self.notes.append("Attackers took dropout for absent, whose choices they do not know.")
         self.network = self._network()
 
-    def run(self, timed: bool) -> Audited:
-        """Run all parts in order."""
+    def run(self, timed: bool = True) -> Audited:
+        """Run all parts in order, the measurement of a client's steps last if `timed`."""
         start = time.monotonic()
         found = self._structure()
         LOG.info("structure: %.1f s", time.monotonic() - start)
         sizes = self.settings.scale, self.reading.multiply_adds, self.network.parameters
-        entries, short = menu(*sizes), cut_short(*sizes)
-        self.notes += [short] if short else []
+        entries = menu(*sizes)
+        self.notes += filter(None, [cut_short(*sizes)])
         chosen = self._variants(found)
         tried, best = self._cases(chosen, entries)
         mkor = chapter(named(entries, MKOR), self.network, NONE, self.bench)
-        every = [*tried, *([mkor.case] if mkor.case else [])]
-        accuracy = mitigation_cost.accuracies(chosen, self.bench, self.settings.scale)
-        costs = mitigation_cost.prices(chosen, self.network, accuracy)
-        changes = [summary(v, tried, costs[v.id], withheld(v, self.bench)) for v in chosen]
+        every = [*tried, *filter(None, [mkor.case])]
+        costs = mitigation_cost.prices(chosen, self.bench, self.settings.scale)
+        changes = [summary(v, tried, costs.get(v.id), withheld(v, self.bench)) for v in chosen]
         reasons = {entry.id: why_not(entry, chosen[0]) for entry in entries} | {MKOR: mkor.reason}
         attacks = [entry.part(reasons[entry.id]) for entry in entries]
         setting = self._setting()
         stand_in, fresh = self.bench.samples.source["origin"] == "embedded", self.redraw is not None
         facts = Facts(setting, found, self._rivals(), fresh, stand_in, tuple(self.notes))
-        audit = Audit(
-            version=1,
-            name=self.origin.name,
-            network=NetworkPart(
-                source=self.origin.source,
-                kind=type(self.module).__name__,
-                input=self.reading.input,
-                classes=self.reading.classes,
-                parameters=self.network.parameters,
-                multiply_adds=self.reading.multiply_adds,
-                weights=self.origin.weights,
-            ),
-            setting=setting,
-            structure=found,
-            attacks=tuple(attacks),
-            cases=tuple(every),
-            changes=tuple(changes),
-            verdict=verdict(every, attacks, changes, best, facts),
-        )
+        own: dict[str, Any] = {key: getattr(self.origin, key) for key in ("source", "weights")}
+        own |= {key: getattr(self.reading, key) for key in ("input", "classes", "multiply_adds")}
+        own |= {"kind": type(self.module).__name__, "parameters": self.network.parameters}
+        parts: dict[str, Any] = {"attacks": attacks, "cases": every, "changes": changes}
+        parts |= {"structure": found, "verdict": verdict(every, attacks, changes, best, facts)}
+        network = NetworkPart(**own)
+        audit = Audit(version=1, name=self.origin.name, network=network, setting=setting, **parts)
         seconds = mitigation_cost.step_seconds(chosen, self.bench) if timed else {}
         answers = best.pictures | mkor.best.pictures
-        last = max((image for own in answers.values() for image in own), default=0)
-        originals = self.bench.samples.images[: max(self.bench.count, last + 1)] / 255.0
+        shown = max([self.bench.count, *(image + 1 for own in answers.values() for image in own)])
+        originals = self.bench.samples.images[:shown] / 255.0
         return Audited(audit, Pictures(originals, answers), seconds)
 
     def _mode(self) -> str:
@@ -220,22 +177,15 @@ class _Audit:
     def _variants(self, found: StructurePart) -> list[Variant]:
         names = self.converted.layers if self.converted else ()
         # The last layer has one output per class, so another layer is changed.
-        critical = max(
-            (row for row in found.layers if row.layer in names[:-1] and row.index is not None),
-            key=lambda row: row.index or 0,
-            default=None,
-        )
+        indices = {x.layer: x.index for x in found.layers if x.layer in names[:-1]}
+        known = {names.index(layer): i for layer, i in indices.items() if i is not None}
+        critical = max(known, key=known.__getitem__, default=None)
         try:
-            shared = self.network.share(0, *self.bench.batch(self.batch), None, 0)
+            norm = gradient_norm(self.network.share(0, *self.bench.batch(self.batch), None, 0))
         except NumericsError:
-            shared = {}
-        return variants(
-            self.network,
-            self.settings.batches,
-            critical=names.index(critical.layer) if critical else None,
-            norm=gradient_norm(shared) or 1.0,
-            work=SCALES[self.settings.scale].soteria,
-        )
+            norm = 0.0
+        work, batches = SCALES[self.settings.scale].soteria, self.settings.batches
+        return variants(self.network, batches, critical=critical, norm=norm or 1.0, work=work)
 
     def _cases(
         self, chosen: Sequence[Variant], entries: Sequence[Entry]
@@ -248,8 +198,7 @@ class _Audit:
                 continue
             found, answers = cases(variant, entries, self.bench)
             if variant.id == NONE:
-                best = answers
-                own = {case.attack for case in found if case.attempted}
+                best, own = answers, {case.attack for case in found if case.attempted}
             # Attacks that apply neither here nor to the unchanged network have no case; the menu
             # says why.
             kept = own | {AGAINST.get(variant.kind, "")}
@@ -257,16 +206,11 @@ class _Audit:
         return out, best
 
     def _setting(self) -> Setting:
-        return Setting(
-            loss=self.task.loss,
-            mode=self.task.mode,  # type: ignore[arg-type]
-            images=self.bench.samples.title,
-            count=self.bench.count,
-            gallery=self.pool - self.batch,
-            seeds=self.bench.seeds,
-            batches=self.settings.batches,
-            scale=self.settings.scale,
-        )
+        own: dict[str, Any] = {key: getattr(self.task, key) for key in ("loss", "mode")}
+        own |= {key: getattr(self.bench, key) for key in ("count", "seeds")}
+        own |= {key: getattr(self.settings, key) for key in ("batches", "scale")}
+        gallery = self.pool - self.batch
+        return Setting(images=self.bench.samples.title, gallery=gallery, **own)
 
     def _rivals(self) -> int:
         """Number of images in the pool that a class-consistent reconstruction could show."""

@@ -39,20 +39,16 @@ class Settings:
         if not sizes or any(a >= b for a, b in pairwise(sizes)):
             raise ConfigError(f"batches: give {wanted}, not {list(sizes)}.")
         object.__setattr__(self, "batches", sizes)
-        for key, value in (("count", self.count), ("seeds", self.seeds)):
-            if value is not None:
+        for key in ("count", "seeds"):
+            if (value := getattr(self, key)) is not None:
                 (amount,) = whole(key, (value,), "a whole number of 1 or more", shown=value)
                 object.__setattr__(self, key, amount)
-        for key, chosen, known in (
-            ("loss", self.loss, LOSSES),
-            ("mode", self.mode, MODES),
-            ("scale", self.scale, tuple(AMOUNTS)),
-        ):
-            if chosen not in known:
-                raise ConfigError(
-                    f"{key}: {chosen} is not known; choose one of {', '.join(known)}."
-                )
-        for key, number in (("offset", self.offset), ("std", self.std)):
+        for key, known in (("loss", LOSSES), ("mode", MODES), ("scale", tuple(AMOUNTS))):
+            if (chosen := getattr(self, key)) not in known:
+                choices = ", ".join(known)
+                raise ConfigError(f"{key}: {chosen} is not known; choose one of {choices}.")
+        for key in ("offset", "std"):
+            number = getattr(self, key)
             if not isinstance(number, Real) or not math.isfinite(number):
                 raise ConfigError(f"{key}: {number!r} is no finite number; give one.")
         if not self.std > 0:
@@ -66,17 +62,13 @@ class Settings:
 
 
 def whole(key: str, values: Any, wanted: str, *, shown: Any = None) -> tuple[int, ...]:
-    """Validate positive integers, of any integer type, given for a setting.
-
-    Raises `ConfigError` otherwise, which says what is `wanted` and shows `values`, or `shown`.
-    """
+    """Validate positive integers of a setting; `ConfigError` says what is `wanted` instead."""
     try:
         found = tuple(operator.index(value) for value in values)
     except TypeError:
         found = (0,)
     if any(value < 1 for value in found):
-        given = values if shown is None else shown
-        raise ConfigError(f"{key}: give {wanted}, not {given!r}.")
+        raise ConfigError(f"{key}: give {wanted}, not {values if shown is None else shown!r}.")
     return found
 
 

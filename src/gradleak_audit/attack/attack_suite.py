@@ -53,16 +53,18 @@ class Entry:
 
     id: str
     title: str
-    chapter: Chapter
     settings: str
     options: Mapping[str, Any]  # as in an entry of ``attacks`` in config.yaml
 
+    @property
+    def chapter(self) -> Chapter:
+        """What the server does."""
+        return MALICIOUS if self.id == MKOR else HONEST
+
     def attack(self, chain: Chain | None, device: str) -> Attack | ManyAttack:
         """Build the attack; against a lock, Inverting Gradients also fits the key's effect."""
-        options = dict(self.options)
-        if self.id == SEARCH and chain is not None and chain.locked:
-            options["lock"] = "fit"
-        return build(options, device)
+        locked = self.id == SEARCH and chain is not None and chain.locked
+        return build({**self.options, "lock": "fit"} if locked else self.options, device)
 
     def reason(self, chain: Chain, mode: str) -> str:
         """Reason why it does not apply to a chain; empty if it does."""
@@ -75,77 +77,59 @@ class Entry:
 
     def part(self, reason: str) -> AttackPart:
         """Convert to the result's format."""
-        own = {key: getattr(self, key) for key in ("id", "title", "chapter", "settings")}
-        return AttackPart(**own, reason=reason)
+        own: dict[str, Any] = {"id": self.id, "title": self.title, "settings": self.settings}
+        return AttackPart(**own, chapter=self.chapter, reason=reason)
 
 
 def menu(scale: str, multiply_adds: int, parameters: int) -> tuple[Entry, ...]:
-    """Return all attacks at one scale, those of an honest server first.
-
-    `multiply_adds` counts one image's forward pass; steps of optimisation-based attacks are reduced
-    to stay within `Amounts.work`.
-    """
+    """Return all attacks at one scale, honest servers' first; large networks get fewer steps."""
     amounts = SCALES[scale]
     steps = search_steps(amounts, multiply_adds, parameters)
     cut = f" (of {amounts.steps}: the network is large)" if steps < amounts.steps else ""
     kind = "preconditioned" if amounts.precondition else "plain"
+    second = {"iterations": amounts.second, "precondition": amounts.precondition}
     search = {"method": SEARCH, "iterations": steps, "tv": 1e-4, "rate": 0.1}
-    return (
-        Entry(
-            CLOSED,
+    rows: dict[str, tuple[str, str, dict[str, Any]]] = {
+        CLOSED: (
             "R-GAP, a closed form",
-            HONEST,
             "each layer solved for its input, rows of the system weighted by their errors",
-            {"method": CLOSED, "rows": "balanced"},
+            {"rows": "balanced"},
         ),
-        Entry(
-            "copa",
+        "copa": (
             "COPA, a closed form with constraints between layers",
-            HONEST,
             f"at most {amounts.copa} steps of L-BFGS for each layer, from noise",
-            {"method": "copa", "iterations": amounts.copa},
+            {"iterations": amounts.copa},
         ),
-        Entry(
-            SECOND,
+        SECOND: (
             "Gauss-Newton, second order (ours)",
-            HONEST,
             f"from R-GAP's answer, at most {amounts.second} steps, {kind} conjugate gradients",
-            {
-                "method": SECOND,
-                "iterations": amounts.second,
-                "precondition": amounts.precondition,
-                # Shared gradients are float32; nothing below its precision is reliable.
-                "target": 1e-6,
-            },
+            # Shared gradients are float32; nothing below its precision is reliable.
+            {**second, "target": 1e-6},
         ),
-        Entry(
-            UNLOCK,
+        UNLOCK: (
             "Unlock, a closed form against the key-lock (ours)",
-            HONEST,
             "scale and shift of the lock from moments of what the layers behind it give away",
-            {"method": UNLOCK},
+            {},
         ),
-        Entry(
-            SEARCH,
+        SEARCH: (
             "Inverting Gradients, a search",
-            HONEST,
             f"{steps} steps{cut} of Adam on signs from noise, total variation 0.0001",
             search,
         ),
-        Entry(
-            MASKED,
+        MASKED: (
             "Inverting Gradients without what Soteria withholds",
-            HONEST,
             f"{steps} steps{cut}; columns of zeros are not compared",
             search,
         ),
-        Entry(
-            MKOR,
+        MKOR: (
             "MKOR, weights that a malicious server sends",
-            MALICIOUS,
             "paths for pixels written into the convolutions, fully connected layers as they are",
-            {"method": MKOR, "rows": "all"},
+            {"rows": "all"},
         ),
+    }
+    return tuple(
+        Entry(name, title, settings, {"method": name, **options})
+        for name, (title, settings, options) in rows.items()
     )
 
 
@@ -186,10 +170,8 @@ def _unplanned(chain: Chain) -> str:
 
     for layer in chain.convolutions:
         if layer.pool in ("global", "max3"):
-            return (
-                f"{chain.name}: {layer.name} has a pool of another kind than 2x2, through which "
-                "MKOR lays no path."
-            )
+            why = "has a pool of another kind than 2x2, through which MKOR lays no path."
+            return f"{chain.name}: {layer.name} {why}"
     try:
         plan(chain)
     except ConfigError as error:

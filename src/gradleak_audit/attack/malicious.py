@@ -37,10 +37,7 @@ class Chapter:
 
 
 def chapter(entry: Entry, network: Network, change: str, bench: Bench) -> Chapter:
-    """Run MKOR on the unchanged network, whose id among the changes is `change`.
-
-    The first images of each class share one gradient per seed.
-    """
+    """Run MKOR on the unchanged network `change`; the first images share a gradient per seed."""
     reason = _inapplicable(entry, network, bench)
     if reason:
         return Chapter(reason)
@@ -51,12 +48,13 @@ def chapter(entry: Entry, network: Network, change: str, bench: Bench) -> Chapte
     judge, runs, best = Judge(bench.pool()), [], Best()
     for draw in range(bench.seeds):
         try:
-            sent = _sent(network, draw)
+            secret, sent = _sent(network, draw)
         except ConfigError as error:
             return Chapter(network.told(str(error)))
         found: Reconstruction | str
         try:
-            found = attack.run(_received(network, sent, draw, targets), run_seed(draw, 0))
+            view = _received(network, secret, sent, draw, targets)
+            found = attack.run(view, run_seed(draw, 0))
         except NumericsError as error:
             found = network.told(str(error))
         for number, label in zip(targets.indices[0].tolist(), targets.labels[0], strict=True):
@@ -73,16 +71,14 @@ def chapter(entry: Entry, network: Network, change: str, bench: Bench) -> Chapte
 def _inapplicable(entry: Entry, network: Network, bench: Bench) -> str:
     if (reason := network.reason(entry)) or not isinstance(network, ChainNetwork):
         return reason
+    inputs = ""
     if (bench.offset, bench.std) != (0.0, 1.0):
-        return (
-            "MKOR's paths carry values from 0 to 1, but the network's inputs are "
-            f"(pixel + {bench.offset:g}) / {bench.std:g}; fold both into its first layer to try it."
-        )
-    if network.before is not None:
-        return (
-            "MKOR's paths carry values from 0 to 1, but the network scales or shifts its image; "
-            "fold that into its first layer to try it."
-        )
+        inputs = f"'s inputs are (pixel + {bench.offset:g}) / {bench.std:g}; fold both"
+    elif network.before is not None:
+        inputs = " scales or shifts its image; fold that"
+    if inputs:
+        paths = "MKOR's paths carry values from 0 to 1, but the network"
+        return f"{paths}{inputs} into its first layer to try it."
     if bench.margin:
         return "MKOR tells images apart by their classes, which a loss of one output does not have."
     return ""
@@ -94,31 +90,25 @@ def server_options(chain: Chain) -> dict[str, Any]:
         layer.activation.name == "relu" and (layer.bias or layer.normed)
         for layer in chain.convolutions
     )
-    spare = (
-        {"beta": 0.5, "noise": 1e-4, "spare": "silent"}
-        if quiet
-        else {"beta": 1.0, "noise": 1e-3, "spare": "noise"}
-    )
-    return {"method": "mkor", "classifier": "untouched", **spare}
+    beta, noise, spare = (0.5, 1e-4, "silent") if quiet else (1.0, 1e-3, "noise")
+    own = {"beta": beta, "noise": noise, "spare": spare}
+    return {"method": "mkor", "classifier": "untouched", **own}
 
 
-Sent = tuple[Arrays, Secret]
+def _sent(network: ChainNetwork, draw: int) -> tuple[Secret, Arrays]:
+    """Return what the server retains, and the weights that it sends."""
+    options, weights = server_options(network.chain), network.weights(draw)
+    sent, values = build_server(options).corrupt(network.chain, weights, SEED + draw)
+    return Secret("mkor", fingerprint(sent), options, values), sent
 
 
-def _sent(network: ChainNetwork, draw: int) -> Sent:
-    """Return the weights that the server sends, and what it retains."""
-    options = server_options(network.chain)
-    server, weights = build_server(options), network.weights(draw)
-    sent, values = server.corrupt(network.chain, weights, SEED + draw)
-    return sent, Secret("mkor", fingerprint(sent), options, values)
-
-
-def _received(network: ChainNetwork, given: Sent, draw: int, targets: TargetSet) -> AttackerView:
+def _received(
+    network: ChainNetwork, secret: Secret, sent: Arrays, draw: int, targets: TargetSet
+) -> AttackerView:
     """Return the attacker's view of one batch's gradient, without labels."""
-    (sent, secret), labels = given, targets.labels[0]
+    labels, mark = targets.labels[0], secret.fingerprint
     gradient = network.gradient(sent, targets.inputs(0), labels, noise_seed(draw, 0))
     view = network.view(draw, Shared(gradient, labels, run_seed(draw, 0)))
-    mark = secret.fingerprint
     return replace(view, weights=sent, labels=None, secret=secret, fingerprint=mark)
 
 

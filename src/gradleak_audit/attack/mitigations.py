@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -59,12 +60,10 @@ def variants(
     norm: float,
     work: float = math.inf,
 ) -> list[Variant]:
-    """Return the unchanged network, then every change.
+    """Return the unchanged network, which has the first batch size, then every change.
 
     Parameters
     ----------
-    network, batches
-        The unchanged network, and batch sizes, the first of which is that of the unchanged network.
     critical
         Number of the layer with the largest RA-i, the last layer excluded; None for networks that
         are not chains or have a single layer.
@@ -76,10 +75,8 @@ def variants(
     first = batches[0]
     out = [Variant(NONE, "unchanged", "none", first, network)]
     for level in NOISE:
-        title = f"Gaussian noise of {level:.0%} of each tensor's spread"
-        out.append(
-            Variant(f"noise_{level:g}", title, "noise", first, network, GaussianNoise(level=level))
-        )
+        title, noise = f"Gaussian noise of {level:.0%} of each tensor's spread", f"noise_{level:g}"
+        out.append(Variant(noise, title, "noise", first, network, GaussianNoise(level=level)))
     title = f"gradient scaled down to {CLIPPED:.0%} of its norm"
     out.append(Variant("clip", title, "clip", first, network, Clipping(norm=CLIPPED * norm)))
     if isinstance(network, ChainNetwork):
@@ -88,10 +85,10 @@ def variants(
         assert isinstance(network, ModuleNetwork)
         why = f"It is made for chains of layers: {network.why_no_chain}"
         out += [_untried(kind, first, why) for kind in TITLES]
-    for size in batches[1:]:
-        title = f"{size} images share a gradient"
-        out.append(Variant(f"batch_{size}", title, "batch", size, network))
-    return out
+    return out + [
+        Variant(f"batch_{size}", f"{size} images share a gradient", "batch", size, network)
+        for size in batches[1:]
+    ]
 
 
 TITLES: dict[Kind, str] = {
@@ -113,73 +110,58 @@ def _soteria(network: ChainNetwork, batch: int, work: float) -> Variant:
     passes = int(cost(network.chain)["passes"])
     # A backward pass costs about two forward passes.
     if 2 * passes * batch * network.multiply_adds > work:
-        why = (
-            f"A client would need {passes:,} passes back through the network for each gradient, "
-            "more than an audit at this scale takes."
-        )
-        return _untried("soteria", batch, why)
+        why = f"A client would need {passes:,} passes back through the network for each gradient, "
+        return _untried("soteria", batch, f"{why}more than an audit at this scale takes.")
     return Variant("soteria", TITLES["soteria"], "soteria", batch, network, Soteria(prune=PRUNED))
 
 
 def _architectures(network: ChainNetwork, batch: int, critical: int | None) -> list[Variant]:
     """Key-lock, cut skips, half the filters, doubled stride."""
     chain = network.chain
-    out = []
 
-    def tried(kind: Kind, title: str, edit: Callable[[], Chain], name: str = "") -> None:
+    def tried(kind: Kind, title: str, edit: Callable[[], Chain], name: str = "") -> Variant:
         variant = Variant(name or kind, title, kind, batch)
         try:
             found = edit()
-            # Raises here if sizes do not fit.
             changed = changed_network(network, found)
             if network.task.mode == "training":
                 check_norms(found, batch)
         except ConfigError as error:
-            out.append(replace(variant, reason=network.told(str(error))))
-        else:
-            out.append(replace(variant, network=changed))
+            return replace(variant, reason=network.told(str(error)))
+        return replace(variant, network=changed)
 
     locked = partial(with_lock, chain.specs, ["conv1"], LOCK)
-    tried("lock", TITLES["lock"], lambda: replace(chain, specs=locked()))
+    out = [tried("lock", TITLES["lock"], lambda: replace(chain, specs=locked()))]
     ends = skips(chain)
     for end in ends[:MOST_SKIPS]:
         title = f"skip that ends at {spoken(network.names[end])} cut"
-        tried("cut", title, partial(cut, chain, [end]), f"cut_{end + 1}")
+        out.append(tried("cut", title, partial(cut, chain, [end]), f"cut_{end + 1}"))
     if len(ends) > 1:
-        tried("cut", f"all {len(ends)} skips cut", partial(cut, chain, ends), "cut_all")
+        title = f"all {len(ends)} skips cut"
+        out.append(tried("cut", title, partial(cut, chain, ends), "cut_all"))
     if not ends:
         out.append(_untried("cut", batch, "There is no skip connection."))
     edits: dict[Kind, Callable[[Chain, int], Chain]] = {"fewer": fewer, "strided": strided}
-    for kind, edit in edits.items():
-        if critical is None:
-            why = "There is no layer before the last, whose outputs are the classes."
-            out.append(_untried(kind, batch, why))
-        else:
-            title = f"{TITLES[kind]} at {spoken(network.names[critical])}"
-            tried(kind, title, partial(edit, chain, critical))
-    return out
+    if critical is None:
+        why = "There is no layer before the last, whose outputs are the classes."
+        return out + [_untried(kind, batch, why) for kind in edits]
+    where = spoken(network.names[critical])
+    return out + [
+        tried(kind, f"{TITLES[kind]} at {where}", partial(edit, chain, critical))
+        for kind, edit in edits.items()
+    ]
 
 
 def changed_network(network: ChainNetwork, chain: Chain) -> ChainNetwork:
-    """Return a network with another architecture, initializing only what changed.
-
-    Running statistics of norms behind a change would not fit: those of new norms start at 0 and 1,
-    all others stay.
-    """
-    shapes = {name: value.shape for name, value in initial_weights(chain, 0).items()}
+    """Return a network with another architecture, initializing only what changed."""
+    initial_weights(chain, 0)  # raises `ConfigError` if sizes do not fit
 
     def weights(draw: int) -> Arrays:
-        before = network.weights(draw)
-        out = initial_weights(chain, draw)
-        for name, shape in shapes.items():
-            if name in before and before[name].shape == shape:
-                out[name] = before[name]
+        before, out = network.weights(draw), initial_weights(chain, draw)
         if any(name.endswith(STATISTICS[0][0]) for name in before):
             out = with_statistics(chain, out)
-            for name, value in before.items():
-                if name.endswith(tuple(part for part, _ in STATISTICS)) and name in out:
-                    out[name] = value if value.shape == out[name].shape else out[name]
-        return out
+        kept = {name for name, v in before.items() if name in out and out[name].shape == v.shape}
+        return {name: before[name] if name in kept else v for name, v in out.items()}
 
     return replace(network, chain=chain, weights=weights)
 
@@ -197,61 +179,42 @@ def skips(chain: Chain) -> list[int]:
 
 def cut(chain: Chain, ends: Sequence[int]) -> Chain:
     """Remove the skips that end at these layers, and their projections."""
-    specs = list(chain.specs)
-    for end in ends:
-        spec = specs[end]
-        assert isinstance(spec, ConvSpec)
-        specs[end] = replace(spec, skip=0, projection=False, skip_lock=None)
+    gone: dict[str, Any] = {"skip": 0, "projection": False, "skip_lock": None}
+    specs = (replace(s, **gone) if k in ends else s for k, s in enumerate(chain.specs))
     return replace(chain, specs=tuple(specs))
 
 
 def fewer(chain: Chain, number: int) -> Chain:
-    """Halve the filters or outputs of a layer and of all layers tied to it by skips.
-
-    Raises `ConfigError` if nothing is left to halve or the sizes no longer fit.
-    """
+    """Halve filters or outputs of a layer and its ties; `ConfigError` if nothing can be halved."""
     specs = list(chain.specs)
     if number == len(specs) - 1:
         raise ConfigError("It is the last layer, whose outputs are the classes.")
     for place in sorted(_tied(chain, number)):
         spec = specs[place]
-        count = spec.filters if isinstance(spec, ConvSpec) else spec.outputs
-        if count < 2:
+        key = "filters" if isinstance(spec, ConvSpec) else "outputs"
+        if (count := getattr(spec, key)) < 2:
             raise ConfigError("It has one filter, and half of that is none.")
-        if isinstance(spec, ConvSpec):
-            specs[place] = replace(spec, filters=count // 2)
-        else:
-            specs[place] = replace(spec, outputs=count // 2)
+        specs[place] = replace(spec, **{key: count // 2})
     return _resized(chain, specs)
 
 
 def strided(chain: Chain, number: int) -> Chain:
-    """Double the stride of a convolution along both axes.
-
-    Raises `ConfigError` if the layer is fully connected or the sizes no longer fit.
-    """
-    spec = chain.specs[number]
-    if not isinstance(spec, ConvSpec):
-        raise ConfigError("It is fully connected, and has no stride.")
+    """Double both strides of a convolution; `ConfigError` for other layers."""
     specs = list(chain.specs)
-    down, across = spec.stride
-    specs[number] = replace(spec, stride=(2 * down, 2 * across))
+    if not isinstance(spec := specs[number], ConvSpec):
+        raise ConfigError("It is fully connected, and has no stride.")
+    specs[number] = replace(spec, stride=(2 * spec.stride[0], 2 * spec.stride[1]))
     return _resized(chain, specs)
 
 
 def _resized(chain: Chain, specs: Sequence[ConvSpec | LinearSpec]) -> Chain:
     """Replace the layers of a chain; fully connected layers adapt to the new input sizes."""
     free = [replace(s, inputs=None) if isinstance(s, LinearSpec) else s for s in specs]
-    found = replace(chain, specs=tuple(free))
-    _ = found.layers  # raises `ConfigError` if sizes do not fit
-    return found
+    return replace(chain, specs=tuple(free))
 
 
 def _tied(chain: Chain, number: int) -> set[int]:
-    """Layers tied to one by skips without projection, which need equally many filters.
-
-    Raises `ConfigError` if the input image is among them.
-    """
+    """Layers that skips without projection tie to one: they need equally many filters."""
     tied, before = {number}, set[int]()
     while tied != before:
         before = set(tied)

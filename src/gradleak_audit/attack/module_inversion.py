@@ -1,8 +1,6 @@
 """Inverting Gradients on any PyTorch network, by second-order automatic differentiation.
 
-Objective, steps, milestones and failure criterion are those of
-`gradleak.attacks.optimization.inverting.InvertingGradients`; only the gradients are computed
-differently.
+Only the gradients are computed otherwise than in `gradleak.attacks.optimization.inverting`.
 """
 
 from __future__ import annotations
@@ -43,10 +41,7 @@ class ModuleView:
 def invert(
     attack: InvertingGradients, views: Sequence[ModuleView], seeds: Sequence[int]
 ) -> list[Reconstruction | NumericsError]:
-    """Attack each view separately, from the same noise as on a chain.
-
-    Requires ``starts`` = 1 and ``start`` normal in the attack's settings.
-    """
+    """Attack each view separately; the attack has ``starts`` = 1 and ``start`` normal."""
     out: list[Reconstruction | NumericsError] = []
     for view, seed in zip(views, seeds, strict=True):
         try:
@@ -63,15 +58,10 @@ def _one(attack: InvertingGradients, view: ModuleView, seed: int) -> Reconstruct
     start = np.random.default_rng((seed, 0)).standard_normal((len(labels), *known.chain.input))
     norm = np.sqrt(sum(np.sum(v.astype(np.float64) ** 2) for v in known.gradients.values()))
     shared = {name: value.astype(np.float64) / norm for name, value in known.gradients.items()}
-    members = ModuleMembers(
-        network,  # type: ignore[arg-type]
-        network.targets([shared]),
-        network.tensor(np.array([1.0 / norm])),
-        torch.tensor([labels], device=network.device),
-        network.tensor(start[None]),
-        torch.empty(0),
-        torch.tensor([(seed, 0)]),
-    )
+    targets, scale = network.targets([shared]), network.tensor(np.array([1.0 / norm]))
+    given = torch.tensor([labels], device=network.device), network.tensor(start[None])
+    rest = torch.empty(0), torch.tensor([(seed, 0)])
+    members = ModuleMembers(network, targets, scale, *given, *rest)  # type: ignore[arg-type]
     with network.running():
         (found,) = attack.search(members, [known])
     return found
@@ -112,16 +102,12 @@ class ModuleGradients(Placed):
     ) -> list[torch.Tensor]:
         """Gradients (1, ...) of images (1, K, C, H, W) with labels (1, K), times `scale` (1,)."""
         # Copied, since a network may begin with an in-place operation.
-        output = self.view.module(x[0].clone())
+        output, own = self.view.module(x[0].clone()), list(self._named.values())
         value = scale[0] * mean_loss(self.view.known.loss, output, labels[0])
-        found = torch.autograd.grad(
-            value, list(self._named.values()), create_graph=True, allow_unused=True
-        )
-        out = []
-        for (name, own), one in zip(self._named.items(), found, strict=True):
-            value = torch.zeros_like(own) if one is None else one
-            out.append((value * self._compared.get(name, 1.0))[None])
-        return out
+        found = torch.autograd.grad(value, own, create_graph=True, allow_unused=True)
+        all_ = (torch.zeros_like(p) if g is None else g for p, g in zip(own, found, strict=True))
+        masks = (self._compared.get(name, 1.0) for name in self.names)
+        return [(g * mask)[None] for g, mask in zip(all_, masks, strict=True)]
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradleak.attacks.base import AttackerView, ManyAttack, Reconstruction
+from gradleak.attacks.base import Attack, AttackerView, ManyAttack, Reconstruction
 from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.client.capture import capture
 from gradleak.client.defences.base import Client, Defence
@@ -33,14 +32,8 @@ from gradleak_audit.read.preprocessing import Preprocessing
 Arrays = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class Failed:
-    """A run without reconstruction, and the reason."""
-
-    reason: str
-
-
-Answer = Reconstruction | Failed
+# A reconstruction, or the reason why there is none.
+Answer = Reconstruction | str
 
 
 @dataclass(frozen=True)
@@ -65,28 +58,10 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Network(ABC):
+class _Network:
     """A network under audit; `draw` numbers its initializations."""
 
     task: Task
-
-    @property
-    @abstractmethod
-    def parameters(self) -> int:
-        """Number of trainable parameters."""
-
-    @property
-    @abstractmethod
-    def multiply_adds(self) -> int:
-        """Multiply-adds of convolutions and fully connected layers in one image's forward pass."""
-
-    @abstractmethod
-    def reason(self, entry: Entry) -> str:
-        """Reason why an attack does not apply; empty if it does."""
-
-    @abstractmethod
-    def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
-        """Attack several gradients."""
 
     @property
     def bounds(self) -> tuple[float, float]:
@@ -100,25 +75,9 @@ class Network(ABC):
         known = chain, weights, shared.gradient, labels, low, high, task.loss, len(labels)
         return AttackerView(*known, mode=task.mode, **more)
 
-    @abstractmethod
-    def _client(
-        self, draw: int, images: np.ndarray, labels: np.ndarray, seed: int
-    ) -> tuple[Client, Arrays]:
-        """Return a client, and its gradient before any defence."""
-
-    def share(
-        self, draw: int, images: np.ndarray, labels: np.ndarray, defence: Defence | None, seed: int
-    ) -> Arrays:
-        """Return the gradient that a client shares of a batch (K, C, H, W) with labels (K,).
-
-        Raises `NumericsError` if the gradient is unusable.
-        """
-        owner, found = self._client(draw, images, labels, seed)
-        return found if defence is None else defence.apply(owner, found, seed)
-
 
 @dataclass(frozen=True)
-class ChainNetwork(Network):
+class ChainNetwork(_Network):
     """A chain with its weights by seed, as sent by the server."""
 
     chain: Chain
@@ -128,12 +87,12 @@ class ChainNetwork(Network):
 
     @property
     def parameters(self) -> int:
-        """See `Network`."""
+        """Number of trainable parameters."""
         return self.chain.parameters
 
     @property
     def multiply_adds(self) -> int:
-        """See `Network`; includes the two layers of a lock."""
+        """Multiply-adds of one image's forward pass, with the two layers of a lock."""
         shapes = [part.shape for part in self.chain.parts]
         linear = [layer for layer in self.chain.layers if isinstance(layer, LinearLayer)]
         return (
@@ -146,34 +105,27 @@ class ChainNetwork(Network):
         """Weights a client runs, including its key if there is a lock."""
         return self.weights(draw) | draw_key(self.chain, 0, draw)
 
-    def _client(
-        self, draw: int, images: np.ndarray, labels: np.ndarray, seed: int
-    ) -> tuple[Client, Arrays]:
-        """See `Network`; the lock's part is not shared."""
+    def share(
+        self, draw: int, images: np.ndarray, labels: np.ndarray, defence: Defence | None, seed: int
+    ) -> Arrays:
+        """Return the gradient that a client shares, less a lock's; `NumericsError` if unusable."""
         images = images if self.before is None else self.before(images)
         held = self.held(draw)
         try:
             found = self.gradient(held, images, labels, seed)
         except NumericsError as error:
             raise NumericsError(self.told(str(error))) from error
-        return Client(self.chain, held, images, labels), of_lock(found, held, "withheld")
+        owner, shared = Client(self.chain, held, images, labels), of_lock(found, held, "withheld")
+        return shared if defence is None else defence.apply(owner, shared, seed)
 
     def gradient(
         self, weights: Arrays, images: np.ndarray, labels: np.ndarray, seed: int
     ) -> Arrays:
         """Gradient for inputs of the first layer."""
         task = self.task
-        return capture(
-            self.chain,
-            weights,
-            images,
-            labels,
-            precision="float32",
-            device=task.device,
-            loss=task.loss,
-            seed=seed,
-            mode=task.mode,
-        )
+        how: dict[str, Any] = {"loss": task.loss, "seed": seed, "mode": task.mode}
+        given = self.chain, weights, images, labels
+        return capture(*given, precision="float32", device=task.device, **how)
 
     def told(self, reason: str) -> str:
         """Replace layer names in a reason by the user's."""
@@ -182,19 +134,19 @@ class ChainNetwork(Network):
     @cached_property
     def attacked(self) -> Chain:
         """The chain as run by attackers: without dropout, whose mask they do not know."""
-        specs = [
+        specs = (
             replace(spec, dropout=0.0) if isinstance(spec, LinearSpec) else spec
             for spec in self.chain.specs
-        ]
+        )
         return replace(self.chain, specs=tuple(specs))
 
     def reason(self, entry: Entry) -> str:
-        """See `Network`."""
+        """Reason why an attack does not apply; empty if it does."""
         return self.told(entry.reason(self.attacked, self.task.mode))
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """See `Network`; for the first layer's input."""
+        """Range of the first layer's input."""
         own = super().bounds
         return own if self.before is None else self.before.bounds(*own)
 
@@ -203,48 +155,36 @@ class ChainNetwork(Network):
         return self._view(self.attacked, self.weights(draw), shared, **more)
 
     def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
-        """See `Network`."""
-        views = []
+        """Attack several gradients."""
+        views, seeds = [], [one.seed for one in shared]
         for one in shared:
             start = one.start if entry.id == SECOND else None
             if start is not None and self.before is not None:
                 start = self.before(start)
             views.append(self.view(draw, one, starts=start))
-        seeds = [one.seed for one in shared]
         attack = entry.attack(self.chain, self.task.device.type)
-        found: list[Reconstruction | NumericsError | Failed] = []
+        found: Sequence[Reconstruction | NumericsError]
         if entry.id == MASKED:
             assert isinstance(attack, InvertingGradients)
-            found += invert(attack, self._masked(draw, views), seeds)
+            found = invert(attack, self._masked(draw, views), seeds)
         elif isinstance(attack, ManyAttack):
-            found += attack.run_many(views, seeds)
+            found = attack.run_many(views, seeds)
         else:
-            for view, seed in zip(views, seeds, strict=True):
-                try:
-                    found.append(attack.run(view, seed))
-                except NumericsError as error:
-                    found.append(error)
-                except np.linalg.LinAlgError as error:
-                    found.append(Failed(f"Linear algebra gave up: {error}."))
+            found = [_run(attack, view, seed) for view, seed in zip(views, seeds, strict=True)]
         return [self._judged(one) for one in found]
 
-    def _judged(self, found: Reconstruction | NumericsError | Failed) -> Answer:
-        if isinstance(found, Failed):
-            return found
+    def _judged(self, found: Reconstruction | NumericsError) -> Answer:
         answer = _judged(found)
-        if isinstance(answer, Failed):
-            return Failed(self.told(answer.reason))
-        if self.before is not None:
-            return replace(answer, images=self.before.undo(answer.images))
-        return answer
+        if isinstance(answer, str):
+            return self.told(answer)
+        undo = self.before and self.before.undo
+        return replace(answer, images=undo(answer.images)) if undo else answer
 
     def _masked(self, draw: int, views: Sequence[AttackerView]) -> list[ModuleView]:
         """Views with masks that exclude zero columns of the first fully connected layer."""
-        weights = self.weights(draw)
+        held = with_statistics(self.chain, self.weights(draw))
         if self.task.mode == "training":
-            held = without_statistics(weights)
-        else:
-            held = with_statistics(self.chain, weights)
+            held = without_statistics(held)
         module = load(self.attacked, held, torch.float32).requires_grad_(True)
         name = f"{self.chain.layers[len(self.chain.convolutions)].name}.weight"
         gradients = [view.gradients[name] for view in views]
@@ -253,7 +193,7 @@ class ChainNetwork(Network):
 
 
 @dataclass(frozen=True)
-class ModuleNetwork(Network):
+class ModuleNetwork(_Network):
     """A network that is not a chain, by seed."""
 
     reading: Reading
@@ -267,34 +207,34 @@ class ModuleNetwork(Network):
 
     @property
     def parameters(self) -> int:
-        """See `Network`."""
+        """Number of trainable parameters."""
         return sum(value.numel() for value in self.module(0).parameters())
 
     @property
     def multiply_adds(self) -> int:
-        """See `Network`; counts readable layers only."""
+        """Multiply-adds of one image's forward pass through readable layers."""
         return self.reading.multiply_adds
 
-    def _client(
-        self, draw: int, images: np.ndarray, labels: np.ndarray, seed: int
-    ) -> tuple[Client, Arrays]:
-        """See `Network`; defences here act on gradients only."""
+    def share(
+        self, draw: int, images: np.ndarray, labels: np.ndarray, defence: Defence | None, seed: int
+    ) -> Arrays:
+        """Return the gradient that a client shares, as of `ChainNetwork`."""
         module, task = self.module(draw), self.task
         # Keep dropout from advancing the global random state.
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             found = client.gradient(module.to(task.device), images, labels, task.loss, task.mode)
         check_gradient(self.layerless, found)
-        return Client(self.layerless, {}, images, labels), found
+        owner = Client(self.layerless, {}, images, labels)
+        return found if defence is None else defence.apply(owner, found, seed)
 
     def reason(self, entry: Entry) -> str:
-        """See `Network`."""
-        if entry.id == SEARCH:
-            return ""
-        return f"The network is no chain of layers: {self.why_no_chain}"
+        """Reason why an attack does not apply; empty if it does."""
+        why = f"The network is no chain of layers: {self.why_no_chain}"
+        return "" if entry.id == SEARCH else why
 
     def answers(self, entry: Entry, draw: int, shared: Sequence[Shared]) -> list[Answer]:
-        """See `Network`."""
+        """Attack several gradients."""
         attack = entry.attack(None, self.task.device.type)
         assert isinstance(attack, InvertingGradients)
         views = [
@@ -303,17 +243,22 @@ class ModuleNetwork(Network):
         return [_judged(one) for one in invert(attack, views, [one.seed for one in shared])]
 
 
+Network = ChainNetwork | ModuleNetwork
+
+
+def _run(attack: Attack, view: AttackerView, seed: int) -> Reconstruction | NumericsError:
+    try:
+        return attack.run(view, seed)
+    except NumericsError as error:
+        return error
+    except np.linalg.LinAlgError as error:
+        return NumericsError(f"Linear algebra gave up: {error}.")
+
+
 def _judged(found: Reconstruction | NumericsError) -> Answer:
     """Return a reconstruction, or the reason why the attack considers it failed."""
     if isinstance(found, NumericsError):
-        return Failed(str(found))
-    if found.failure:
-        return Failed(found.failure)
-    if not np.all(np.isfinite(found.images)):
-        return Failed("The reconstruction holds NaN or infinity.")
-    return found
-
-
-def signed(labels: np.ndarray, margin: bool) -> np.ndarray:
-    """Labels as the loss expects them: −1 or 1 by parity for a margin loss."""
-    return 2 * (labels % 2) - 1 if margin else labels
+        return str(found)
+    if not found.failure and not np.all(np.isfinite(found.images)):
+        return "The reconstruction holds NaN or infinity."
+    return found.failure or found

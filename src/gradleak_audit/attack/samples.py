@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -15,6 +16,7 @@ from gradleak.data.arrays import Dataset
 from gradleak.data.own_folder import SUFFIXES
 from gradleak.data.targets import TargetSet
 from gradleak.errors import ConfigError, DataError
+from gradleak_audit.read.model_checks import Size
 
 # Fewest images outside its batch that a reconstruction is compared with.
 OTHERS = 20
@@ -29,11 +31,7 @@ COLOURS = {1: "L", 3: "RGB"}
 
 @dataclass(frozen=True)
 class Samples:
-    """Images at the network's input size.
-
-    Sorted so that the first image of each class comes first, then the second of each: batches hold
-    as many classes as possible.
-    """
+    """Images at the network's input size, the first of each class before the second of each."""
 
     images: np.ndarray  # uint8 (N, C, H, W)
     labels: np.ndarray  # int64 (N,), each below the network's classes
@@ -47,8 +45,7 @@ class Samples:
 
     def check(self, count: int, largest: int) -> None:
         """Raise `DataError` if there are too few images for `count` batches."""
-        needed = self.needed(count, largest)
-        if len(self) < needed:
+        if len(self) < (needed := self.needed(count, largest)):
             raise DataError(
                 f"samples: {self.title} are {len(self)} images, but an audit takes {needed}, for "
                 f"{count} batches of {largest}, and {OTHERS} others to tell each batch from; add "
@@ -61,10 +58,7 @@ class Samples:
         return max(count * largest, largest + OTHERS)
 
     def pool(self, count: int, largest: int) -> np.ndarray:
-        """Pixels in [0, 1] (P, C, H, W) for comparisons, images under attack first.
-
-        The same for all batch sizes up to `largest`.
-        """
+        """Pixels in [0, 1] (P, C, H, W) for comparisons, images under attack first."""
         size = min(len(self), max(self.needed(count, largest), POOL))
         return self.images[:size] / 255.0
 
@@ -75,52 +69,40 @@ class Samples:
 
     def targets(self, chosen: np.ndarray, offset: float, std: float) -> TargetSet:
         """Target set of batches with image numbers `chosen` (B, K)."""
-        labels = self.labels[chosen]
-        return TargetSet(
-            images=self.images[chosen],
-            labels=labels,
-            indices=chosen.astype(np.int64),
-            offset=offset,
-            names=tuple(f"image {batch[0]}" for batch in chosen.tolist()),
-            source=self.source,
-            words={int(label): self.words[int(label)] for label in np.unique(labels)},
-            std=std,
-        )
+        labels, names = self.labels[chosen], (f"image {batch[0]}" for batch in chosen.tolist())
+        given = self.images[chosen], labels, chosen.astype(np.int64), offset, tuple(names)
+        words = {label: self.words[label] for label in np.unique(labels).tolist()}
+        return TargetSet(*given, source=self.source, words=words, std=std)
 
     def dataset(self) -> Dataset:
         """All images as a data set for training, with the network's classes."""
         return Dataset(self.images, self.labels, list(self.words), **self.source)
 
 
-def from_dataset(data: Dataset, size: tuple[int, int, int], classes: int) -> Samples:
-    """Images of one of the pipeline's data sets at the network's input `size` (C, H, W).
+# Provides images for an input size and a number of classes.
+Source = Callable[[Size, int], Samples]
+# Words for origins of data sets; all others are "the data set".
+KINDS = {"embedded": "embedded pictures,", "own folder": "images of one's own,"}
 
-    Labels are taken modulo `classes` if the data set has more. Raises `ConfigError` if the input
-    has neither one nor three channels.
-    """
-    title, words = f"{KINDS[data.origin]} {data.dataset} ({data.split})", data.classes
+
+def from_dataset(data: Dataset, size: Size, classes: int) -> Samples:
+    """Images of a data set of the pipeline; labels are modulo `classes` if it has more."""
+    kind, words = KINDS.get(data.origin, "the data set"), data.classes
+    title = f"{kind} {data.dataset} ({data.split})"
     if len(words) > classes:
         title += f", its {len(words)} classes modulo {classes}"
         words = []
-    labels, source = data.labels % classes, data.identity()
-    return _samples(data.images, labels, size, (*words, *_numbers(words, classes)), title, source)
-
-
-def _numbers(words: Sequence[str], classes: int) -> Iterable[str]:
-    """Names for classes beyond those that have one."""
-    return map(str, range(len(words), classes))
+    own = words, title, data.identity(), True
+    return _samples(data.images, data.labels % classes, size, classes, *own)
 
 
 def _samples(
-    pictures: Sequence[Path] | np.ndarray,
-    labels: np.ndarray,
-    size: tuple[int, int, int],
-    words: tuple[str, ...],
-    title: str,
-    source: dict[str, str],
-    labelled: bool = True,
+    pictures: Any, labels: np.ndarray, size: Size, classes: int, words: Sequence[str], *more: Any
 ) -> Samples:
-    """Resize images with labels (N,) and sort them by turns of class."""
+    """Resize images, files or pixels, with labels (N,), and sort them by turns of class.
+
+    `words` names the first classes, the others have numbers; `more` is as of `Samples`.
+    """
     if size[0] not in COLOURS:
         raise ConfigError(
             f"input: [{', '.join(map(str, size))}] has {size[0]} channels, but images have 1 "
@@ -133,18 +115,11 @@ def _samples(
     chosen = np.argsort(turns, kind="stable")[: max(1, KEPT // int(np.prod(size)))]
     fitted = [_fitted(pictures[k], size) for k in chosen]
     images = np.stack(fitted) if fitted else np.empty((0, *size), np.uint8)
-    return Samples(images, labels[chosen].astype(np.int64), words, title, source, labelled)
+    names = (*words, *map(str, range(len(words), classes)))
+    return Samples(images, labels[chosen].astype(np.int64), names, *more)
 
 
-KINDS = {
-    "embedded": "embedded pictures,",
-    "official": "the data set",
-    "own folder": "images of one's own,",
-    "by hand": "the data set",
-}
-
-
-def from_embedded(size: tuple[int, int, int], classes: int) -> Samples:
+def from_embedded(size: Size, classes: int) -> Samples:
     """Photos, or digits for inputs with one channel, that ship with the libraries."""
     if size[0] == 1:
         return from_dataset(embedded.build("digits", "train"), size, classes)
@@ -159,21 +134,12 @@ def from_embedded(size: tuple[int, int, int], classes: int) -> Samples:
 
 
 def from_pixels(
-    pixels: np.ndarray, labels: Sequence[int] | None, size: tuple[int, int, int], classes: int
+    pixels: np.ndarray, labels: Sequence[int] | None, size: Size, classes: int
 ) -> Samples:
-    """Crop images at the centre and resize them to `size` (C, H, W).
+    """Crop images uint8 (N, C, H, W), C 1 or 3, at the centre and resize them to `size` (C, H, W).
 
-    Parameters
-    ----------
-    pixels
-        uint8 (N, C, H, W), C 1 or 3.
-    labels
-        (N,), each below `classes`; None for the image's number modulo `classes`.
-
-    Raises
-    ------
-    ConfigError
-        If images or labels have another form.
+    `labels` (N,) are below `classes`, by default the images' numbers modulo `classes`. Raises
+    `ConfigError` if images or labels have another form.
     """
     if pixels.dtype != np.uint8 or pixels.ndim != 4 or pixels.shape[1] not in COLOURS:
         raise ConfigError(
@@ -186,26 +152,24 @@ def from_pixels(
             f"labels: {known.size} labels for {len(pixels)} images have to be one for each, from 0 "
             f"to {classes - 1}; correct them."
         )
-    words, title = tuple(_numbers((), classes)), "images given as pixels"
-    return _samples(pixels, known, size, words, title, _own("pixels"), labels is not None)
+    own = (), "images given as pixels", _own("pixels"), labels is not None
+    return _samples(pixels, known, size, classes, *own)
 
 
-def from_folder(path: str, size: tuple[int, int, int], classes: int) -> Samples:
+def from_folder(path: str, size: Size, classes: int) -> Samples:
     """Read a folder of images, cropped at the centre to the input's shape and resized to `size`.
 
     Sub-folders are classes, in sorted order. Without any, labels are image numbers modulo
-    `classes`.
-
-    Raises `ConfigError` if the folder is missing, has more sub-folders than the network has
-    outputs, or the input has neither one nor three channels, and `DataError` if it holds no images,
-    images both in sub-folders and outside, or an unreadable one.
+    `classes`. Raises `ConfigError` if the folder is missing, has more sub-folders than the network
+    has outputs, or the input has neither one nor three channels, and `DataError` if it holds no
+    images, images both in sub-folders and outside, or an unreadable one.
     """
     folder = Path(path)
     if not folder.is_dir():
         raise ConfigError(f"samples: {path} is no folder; give one that holds images.")
     files = sorted(file for file in folder.rglob("*") if _is_image(file.relative_to(folder)))
     tops = [file.relative_to(folder).parts for file in files]
-    inside = sorted({parts[0] for parts in tops if len(parts) > 1})
+    inside = sorted({first for first, *others in tops if others})
     if not files:
         raise DataError(
             f"samples: {path} holds no images ({', '.join(sorted(SUFFIXES))}); add some, or give "
@@ -224,8 +188,8 @@ def from_folder(path: str, size: tuple[int, int, int], classes: int) -> Samples:
     labels = np.arange(len(files)) % classes
     if inside:
         labels = np.array([inside.index(parts[0]) for parts in tops])
-    words, title = (*inside, *_numbers(inside, classes)), f"the images in {folder.name}"
-    return _samples(files, labels, size, words, title, _own(folder.name), bool(inside))
+    own = inside, f"the images in {folder.name}", _own(folder.name), bool(inside)
+    return _samples(files, labels, size, classes, *own)
 
 
 def _own(name: str) -> dict[str, str]:
@@ -237,7 +201,7 @@ def _is_image(file: Path) -> bool:
     return file.suffix.lower() in SUFFIXES and not hidden
 
 
-def _opened(file: Path, size: tuple[int, int, int]) -> np.ndarray:
+def _opened(file: Path, size: Size) -> np.ndarray:
     if not file.is_file():
         # Opening a pipe would block forever.
         raise DataError(
@@ -254,7 +218,7 @@ def _opened(file: Path, size: tuple[int, int, int]) -> np.ndarray:
         ) from error
 
 
-def _fitted(picture: Image.Image | np.ndarray | Path, size: tuple[int, int, int]) -> np.ndarray:
+def _fitted(picture: Image.Image | np.ndarray | Path, size: Size) -> np.ndarray:
     """Crop an image, or pixels (C, H, W), at the centre and resize it to uint8 of `size`."""
     if isinstance(picture, Path):
         return _opened(picture, size)

@@ -51,22 +51,16 @@ class Judge:
         pairs = [(answer, int(number)) for answer in answers for number in batch]
         psnrs = [metrics.psnr(self.pool[number], answer) for answer, number in pairs]
         ssims = [self._ssim(number, answer) for answer, number in pairs]
-        least = [self._least(number) for _, number in pairs]
-        readable = [
-            psnr >= least_psnr or (ssim is not None and ssim >= least_ssim)
-            for psnr, ssim, (least_psnr, least_ssim) in zip(psnrs, ssims, least, strict=True)
-        ]
+        readable = []
+        for (_, number), psnr, ssim in zip(pairs, psnrs, ssims, strict=True):
+            least_psnr, least_ssim = self._least(number)
+            readable.append(psnr >= least_psnr or (ssim is not None and ssim >= least_ssim))
         ranks = [rank(*one) for one in zip(readable, ssims, psnrs, strict=True)]
         best = max(range(len(pairs)), key=ranks.__getitem__)
         nearest = [np.argmin(((self.pool - answer) ** 2).mean((1, 2, 3))) for answer in answers]
-        known = [ssim for ssim in ssims if ssim is not None]
-        return Score(
-            psnr=max(psnrs),
-            ssim=max(known) if known else None,
-            matched=any(number in batch for number in nearest),
-            readable=any(readable),
-            picture=pairs[best][0],
-        )
+        known = max((ssim for ssim in ssims if ssim is not None), default=None)
+        matched = any(number in batch for number in nearest)
+        return Score(max(psnrs), known, matched, any(readable), pairs[best][0])
 
     def _find_least(self, number: int) -> tuple[float, float]:
         """Thresholds of PSNR and SSIM for reconstructions of image `number`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from gradleak.data.targets import TargetSet
 from gradleak.errors import NumericsError
 from gradleak_audit.attack.attack_suite import CLOSED, HONEST, MASKED, Entry
 from gradleak_audit.attack.mitigations import Variant
-from gradleak_audit.attack.networks import Failed, Shared, signed
+from gradleak_audit.attack.networks import Shared
 from gradleak_audit.attack.samples import Samples
 from gradleak_audit.attack.scoring import Judge, Score
 from gradleak_audit.result import Case, Run, Spread
@@ -42,7 +42,9 @@ class Bench:
     def batch(self, size: int, number: int = 0) -> tuple[np.ndarray, np.ndarray]:
         """Inputs (K, C, H, W) and labels (K,) of a batch of `size` images, as a client has them."""
         targets = self.targets(size)
-        return targets.inputs(number), signed(targets.labels[number], self.margin)
+        labels = targets.labels[number]
+        # A margin loss takes −1 or 1, by parity.
+        return targets.inputs(number), 2 * (labels % 2) - 1 if self.margin else labels
 
     def pool(self) -> np.ndarray:
         """Images in [0, 1] (P, C, H, W) that reconstructions are compared with."""
@@ -71,14 +73,9 @@ class Best:
 
 
 def cases(variant: Variant, entries: Sequence[Entry], bench: Bench) -> tuple[list[Case], Best]:
-    """Run all attacks of an honest server on one change.
-
-    Returns one case for each attack, including inapplicable ones and runs that failed with their
-    reason, and the best reconstructions.
-    """
-    network = variant.network
+    """Run all attacks of an honest server on one change; return their cases and best answers."""
+    network, chosen = variant.network, [entry for entry in entries if entry.chapter == HONEST]
     assert network is not None
-    chosen = [entry for entry in entries if entry.chapter == HONEST]
     reasons = {entry.id: why_not(entry, variant) for entry in chosen}
     targets, judge, best = bench.targets(variant.batch), Judge(bench.pool()), Best()
     runs: dict[str, list[Run]] = {entry.id: [] for entry in chosen}
@@ -92,9 +89,9 @@ def cases(variant: Variant, entries: Sequence[Entry], bench: Bench) -> tuple[lis
             given = [one for one in shared if isinstance(one, Shared)]
             answers = iter(network.answers(entry, draw, given))
             for image, one in enumerate(shared):
-                answer = one if isinstance(one, Failed) else next(answers)
-                if isinstance(answer, Failed):
-                    runs[entry.id].append(record(image, draw, answer.reason))
+                answer = one if isinstance(one, str) else next(answers)
+                if isinstance(answer, str):
+                    runs[entry.id].append(record(image, draw, answer))
                     continue
                 if entry.id == CLOSED and variant.batch == 1 and isinstance(one, Shared):
                     # Other attacks start from what a closed-form attack found.
@@ -122,53 +119,33 @@ def why_not(entry: Entry, variant: Variant) -> str:
 def case(change: str, attack: str, batch: int, runs: Sequence[Run]) -> Case:
     """Count and summarise runs; inapplicable ones do not count as attempted."""
     ok = [run for run in runs if run.status == "ok"]
-    return Case(
-        change=change,
-        attack=attack,
-        batch=batch,
-        attempted=sum(run.status != "not_applicable" for run in runs),
-        ok=len(ok),
-        readable=sum(run.readable for run in runs),
-        matched=sum(run.matched for run in runs),
-        psnr=_spread([run.psnr for run in ok if run.psnr is not None]),
-        ssim=_spread([run.ssim for run in ok if run.ssim is not None]),
-        runs=tuple(runs),
-    )
+    own: dict[str, Any] = {"change": change, "attack": attack, "batch": batch, "ok": len(ok)}
+    own["attempted"] = sum(run.status != "not_applicable" for run in runs)
+    own |= {key: sum(getattr(run, key) for run in runs) for key in ("readable", "matched")}
+    for key in ("psnr", "ssim"):
+        known = [value for value in (getattr(run, key) for run in ok) if value is not None]
+        own[key] = None
+        if known:
+            own[key] = Spread(mean=float(np.mean(known)), low=min(known), high=max(known))
+    return Case(**own, runs=tuple(runs))
 
 
-def record(
-    image: int,
-    draw: int,
-    found: Score | str,
-    status: Literal["failed", "not_applicable"] = "failed",
-) -> Run:
+def record(image: int, draw: int, found: Score | str, status: str = "failed") -> Run:
     """Return the run of a scored reconstruction, or of a failure with its reason."""
-    score = found if isinstance(found, Score) else None
-    return Run(
-        image=image,
-        seed=draw,
-        status="ok" if score else status,
-        reason=found if isinstance(found, str) else "",
-        psnr=score.psnr if score else None,
-        ssim=score.ssim if score else None,
-        matched=score is not None and score.matched,
-        readable=score is not None and score.readable,
-    )
+    own: dict[str, Any] = {"status": status, "reason": found, "psnr": None, "ssim": None}
+    own |= {"matched": False, "readable": False}
+    if isinstance(found, Score):
+        own = {key: getattr(found, key) for key in ("psnr", "ssim", "matched", "readable")}
+        own |= {"status": "ok", "reason": ""}
+    return Run(image=image, seed=draw, **own)
 
 
-def _spread(values: Sequence[float]) -> Spread | None:
-    if not values:
-        return None
-    return Spread(mean=float(np.mean(values)), low=min(values), high=max(values))
-
-
-def _shared(variant: Variant, draw: int, number: int, bench: Bench) -> Shared | Failed:
+def _shared(variant: Variant, draw: int, number: int, bench: Bench) -> Shared | str:
     """Return what a client shares of a batch under one seed, or why it is unusable."""
     assert variant.network is not None
     images, labels = bench.batch(variant.batch, number)
-    seed = noise_seed(draw, number)
+    given = draw, images, labels, variant.defence, noise_seed(draw, number)
     try:
-        gradient = variant.network.share(draw, images, labels, variant.defence, seed)
+        return Shared(variant.network.share(*given), labels, run_seed(draw, number))
     except NumericsError as error:
-        return Failed(str(error))
-    return Shared(gradient, labels, run_seed(draw, number))
+        return str(error)

@@ -7,6 +7,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from gradleak.training.recipe import Recipe
 from gradleak_audit.attack.mitigations import Variant
 from gradleak_audit.attack.networks import ChainNetwork, Network
 from gradleak_audit.attack.trials import Bench
-from gradleak_audit.result import NONE, Audit, Price
+from gradleak_audit.result import NONE, Audit, Change, Price
 
 LOG = logging.getLogger("gradleak")
 # Timed steps, of which the median counts; fewer if slow, within this many seconds.
@@ -49,41 +50,33 @@ TRAININGS = {
 }
 
 
-@dataclass(frozen=True)
-class Accuracy:
+class Accuracy(NamedTuple):
     """Test accuracy, or None with a reason."""
 
     value: float | None
     reason: str = ""
 
 
-def prices(
-    variants: Sequence[Variant], unchanged: Network, accuracy: Mapping[str, Accuracy]
-) -> dict[str, Price | None]:
-    """Costs of each change relative to the unchanged network; `with_seconds` adds times.
-
-    None for a change that was not tried.
-    """
-    out: dict[str, Price | None] = {variant.id: None for variant in variants}
-    for variant in variants:
-        if (network := variant.network) is not None:
-            out[variant.id] = Price(
-                parameters=network.parameters / unchanged.parameters,
-                multiply_adds=network.multiply_adds / max(1, unchanged.multiply_adds),
-                seconds=None,
-                accuracy=accuracy[variant.id].value,
-                baseline=accuracy[NONE].value,
-                note=accuracy[variant.id].reason,
-            )
-    return out
+def prices(variants: Sequence[Variant], bench: Bench, scale: str) -> dict[str, Price]:
+    """Costs, without times, of each change that was tried, relative to the unchanged network."""
+    accuracy, unchanged = accuracies(variants, bench, scale), variants[0].network
+    assert unchanged is not None
+    return {
+        variant.id: Price(
+            parameters=network.parameters / unchanged.parameters,
+            multiply_adds=network.multiply_adds / max(1, unchanged.multiply_adds),
+            seconds=None,
+            accuracy=accuracy[variant.id].value,
+            baseline=accuracy[NONE].value,
+            note=accuracy[variant.id].reason,
+        )
+        for variant in variants
+        if (network := variant.network) is not None
+    }
 
 
 def step_seconds(variants: Sequence[Variant], bench: Bench) -> dict[str, float]:
-    """Seconds of a client's step (gradient and defence) by change; not reproducible.
-
-    The median of several steps after a warm-up step. Changes take turns, so that a temporary load
-    on the machine affects all of them. Changes that were not tried are left out.
-    """
+    """Median seconds of a client's step by change; they take turns, as loads on machines vary."""
     taken: dict[str, list[float]] = {v.id: [] for v in variants if v.network is not None}
     for number in range(REPEATS + 1):
         if number >= LEAST and max(map(sum, taken.values()), default=ENOUGH) >= ENOUGH:
@@ -112,24 +105,23 @@ def _step(variant: Variant, bench: Bench) -> float:
 
 def with_seconds(audit: Audit, seconds: Mapping[str, float]) -> Audit:
     """Return the result with the relative time of a step for each change."""
-    changes = []
-    for change in audit.changes:
-        if change.price is not None and NONE in seconds and change.id in seconds:
-            ratio = seconds[change.id] / seconds[NONE]
-            priced = change.price.model_copy(update={"seconds": ratio})
-            change = change.model_copy(update={"price": priced})
-        changes.append(change)
-    return audit.model_copy(update={"changes": tuple(changes)})
+
+    def timed(change: Change) -> Change:
+        if change.price is None or not {NONE, change.id} <= seconds.keys():
+            return change
+        ratio = {"seconds": seconds[change.id] / seconds[NONE]}
+        return change.model_copy(update={"price": change.price.model_copy(update=ratio)})
+
+    return audit.model_copy(update={"changes": tuple(map(timed, audit.changes))})
 
 
 def accuracies(variants: Sequence[Variant], bench: Bench, scale: str) -> dict[str, Accuracy]:
     """Test accuracy by change after the same short training run of each network."""
     amounts, unchanged = TRAININGS[scale], variants[0]
     tried = [variant for variant in variants if variant.network is not None]
-    split = _why_none(unchanged, bench, amounts) or _split(bench, amounts)
+    split = _split(unchanged.network, bench, amounts)
     if isinstance(split, str):
         return {variant.id: Accuracy(None, split) for variant in tried}
-    # The best learning rate for the unchanged network.
     by_rate = {rate: _trained(unchanged, 1, split, amounts, rate) for rate in RATES}
     rate = max(by_rate, key=lambda rate: by_rate[rate][1])
     out = {NONE: by_rate[rate][0]}
@@ -144,8 +136,8 @@ def accuracies(variants: Sequence[Variant], bench: Bench, scale: str) -> dict[st
     return out
 
 
-def _why_none(unchanged: Variant, bench: Bench, amounts: Training) -> str:
-    network = unchanged.network
+def _split(network: Network | None, bench: Bench, amounts: Training) -> Split | str:
+    """Images to train the unchanged network and all others on, or why they are not trained."""
     if not bench.samples.labelled:
         return "The images have no classes to learn."
     if not isinstance(network, ChainNetwork):
@@ -157,10 +149,6 @@ def _why_none(unchanged: Variant, bench: Bench, amounts: Training) -> str:
     passes = 3 * amounts.train * amounts.epochs + amounts.test + amounts.epochs * amounts.validation
     if network.multiply_adds * passes > amounts.work:
         return "The network is too large to be trained at this scale."
-    return ""
-
-
-def _split(bench: Bench, amounts: Training) -> Split | str:
     counts = {"train": amounts.train, "validation": amounts.validation, "test": amounts.test}
     data, cpu = bench.samples.dataset(), torch.device("cpu")
     try:
@@ -172,16 +160,11 @@ def _split(bench: Bench, amounts: Training) -> Split | str:
 def _trained(
     variant: Variant, larger: int, split: Split, amounts: Training, rate: float
 ) -> tuple[Accuracy, float]:
-    """Test accuracy, and the best validation accuracy, −1 if training failed.
-
-    The batch size is `larger` times that of the unchanged network.
-    """
+    """Test accuracy, and the best validation accuracy, −1 if training failed."""
     network = variant.network
     assert isinstance(network, ChainNetwork)
-    batch = min(STEP * larger, len(split.train))
-    recipe = Recipe(
-        amounts.epochs, batch, rate, warmup=0.1, precision="float32", crop=0, flip=False
-    )
+    sizes = amounts.epochs, min(STEP * larger, len(split.train)), rate
+    recipe = Recipe(*sizes, warmup=0.1, precision="float32", crop=0, flip=False)
     try:
         found = Defended(network, split, recipe, variant.defence).run()
     except NumericsError:
@@ -200,10 +183,7 @@ _TOLD = {
 
 
 class Defended(Trainer):
-    """Training with a defence applied to each step's gradient.
-
-    Starts from the network's first initialization; `defence` acts on gradients only.
-    """
+    """Training from the first initialization with a defence of each step's gradient."""
 
     def __init__(
         self, network: ChainNetwork, split: Split, recipe: Recipe, defence: Defence | None
@@ -217,17 +197,14 @@ class Defended(Trainer):
         self.optimiser.forget_gradients()
         loss.backward()
         if self._defence is not None:
-            self._defend(self._defence)
+            own = {n: p.grad for n, p in self.module.named_parameters() if p.grad is not None}
+            nothing = Client(self.chain, {}, np.empty(0), np.empty(0))
+            gradients = {name: grad.cpu().numpy() for name, grad in own.items()}
+            seed = noise_seed(self.seed, self._steps)
+            found = self._defence.apply(nothing, gradients, seed)
+            for name, grad in own.items():
+                grad.copy_(torch.from_numpy(found[name]))
         self.optimiser.step(rate)
         self._steps += 1
         right = (output.detach().argmax(1) == labels).sum()
         return torch.stack([loss.detach().double() * len(labels), right.double()])
-
-    def _defend(self, defence: Defence) -> None:
-        """Replace all gradients by their defended versions."""
-        own = {n: p.grad for n, p in self.module.named_parameters() if p.grad is not None}
-        nothing = Client(self.chain, {}, np.empty(0), np.empty(0))
-        gradients = {name: grad.cpu().numpy() for name, grad in own.items()}
-        found = defence.apply(nothing, gradients, noise_seed(self.seed, self._steps))
-        for name, grad in own.items():
-            grad.copy_(torch.from_numpy(found[name]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from scipy.stats import binom
 
@@ -34,10 +35,7 @@ class Leak:
 
 
 def summary(variant: Variant, cases: Sequence[Case], price: Price | None, note: str) -> Change:
-    """Summarise a change from the cases of all changes under an honest server.
-
-    `price` is its cost, `note` its effect on the gradient.
-    """
+    """Summarise a change, with its price and effect on the gradient, from all honest cases."""
     own = [case for case in cases if case.change == variant.id and case.attempted]
     found, reason = leak(own), variant.reason
     if not reason and not own:
@@ -49,18 +47,10 @@ def summary(variant: Variant, cases: Sequence[Case], price: Price | None, note: 
     p: float | None = None
     if found.leak is not None and variant.id != NONE:
         done, p = effect([case for case in cases if case.change == NONE], own)
-    return Change(
-        id=variant.id,
-        title=variant.title,
-        kind=variant.kind,
-        reason=reason,
-        **vars(found),
-        ssim=max((case.ssim.mean for case in own if case.ssim is not None), default=None),
-        effect=done,
-        p=p,
-        note=note,
-        price=price,
-    )
+    named: dict[str, Any] = {key: getattr(variant, key) for key in ("id", "title", "kind")}
+    ssim = max((case.ssim.mean for case in own if case.ssim is not None), default=None)
+    told: dict[str, Any] = {"reason": reason, "note": note, "price": price}
+    return Change(**named, **told, **vars(found), ssim=ssim, effect=done, p=p)
 
 
 def withheld(variant: Variant, bench: Bench) -> str:
@@ -74,31 +64,23 @@ def withheld(variant: Variant, bench: Bench) -> str:
     except NumericsError:
         return ""
     altered = sum(int((shared[name] != value).sum()) for name, value in plain.items())
-    numbers = sum(value.size for value in plain.values())
-    return (
-        f"It altered {altered:,} of the {numbers:,} numbers of the first gradient; what else it "
-        "withholds was zero already."
-    )
+    numbers = f"{sum(value.size for value in plain.values()):,} numbers of the first gradient"
+    return f"It altered {altered:,} of the {numbers}; what else it withholds was zero already."
 
 
 def leak(cases: Sequence[Case]) -> Leak:
-    """Compute the leak of one change from its cases under an honest server.
-
-    Failed runs count as unreadable, but if all fail the leak is unknown.
-    """
+    """Compute the leak of one change from its honest cases; failed runs count as unreadable."""
     tried = [case for case in cases if case.attempted]
-    runs = [run for case in tried for run in case.runs]
-    images = {run.image for run in runs}
-    read = {run.image for run in runs if run.readable}
-    worst = max(tried, key=_reads, default=None)
-    share = len(read) / len(images) if any(case.ok for case in tried) else None
-    return Leak(share, len(read), len(images), worst.attack if worst else "")
+    images = {run.image for case in tried for run in case.runs}
+    read = {case.attack: {run.image for run in case.runs if run.readable} for case in tried}
 
+    def success(case: Case) -> tuple[float, ...]:
+        means = (-1.0 if spread is None else spread.mean for spread in (case.ssim, case.psnr))
+        return len(read[case.attack]), *means
 
-def _reads(case: Case) -> tuple[int, float, float]:
-    images = {run.image for run in case.runs if run.readable}
-    near = -1.0 if case.ssim is None else case.ssim.mean
-    return len(images), near, -1.0 if case.psnr is None else case.psnr.mean
+    worst, any_ = max(tried, key=success, default=None), set[int]().union(*read.values())
+    share = len(any_) / len(images) if any(case.ok for case in tried) else None
+    return Leak(share, len(any_), len(images), worst.attack if worst else "")
 
 
 def effect(before: Sequence[Case], after: Sequence[Case]) -> tuple[Effect, float | None]:
@@ -112,22 +94,21 @@ def effect(before: Sequence[Case], after: Sequence[Case]) -> tuple[Effect, float
     honest servers, on the unchanged network and under the change.
     """
     old, new = _best(before), _best(after)
-    pairs = sorted(old.keys() & new.keys())
+    pairs = [(old[pair][1], new[pair][1]) for pair in sorted(old.keys() & new.keys())]
     if not pairs:
         return "inconclusive", None
     runs = [(case.attack, run) for case in after for run in case.runs]
     broken = {(name, run.image, run.seed) for name, run in runs if run.status == "failed"}
     lost = [
         pair
-        for pair in old
-        if (old[pair][0], *pair) in broken
-        and (pair not in new or _rank(new[pair][1]) < _rank(old[pair][1]))
+        for pair, (attack, run) in old.items()
+        if (attack, *pair) in broken and (pair not in new or _rank(new[pair][1]) < _rank(run))
     ]
     if 2 * len(lost) >= len(old):
         return "inconclusive", None
-    reads = [(old[pair][1].readable, new[pair][1].readable) for pair in pairs]
-    near = [_nearer(old[pair][1], new[pair][1]) for pair in pairs]
-    fewer, more = (sum(a > b for a, b in reads), sum(a < b for a, b in reads))
+    near = [_nearer(was, now) for was, now in pairs]
+    fewer = sum(was.readable > now.readable for was, now in pairs)
+    more = sum(was.readable < now.readable for was, now in pairs)
     less, closer = near.count(-1), near.count(1)
     helps = 2 * min(_by_chance(fewer, more), _by_chance(less, closer))
     harms = 2 * min(_by_chance(more, fewer), _by_chance(closer, less))

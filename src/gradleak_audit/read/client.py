@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import nn
 from gradleak.client.capture import mean_loss
 from gradleak.errors import ConfigError
 from gradleak.models.losses import BINARY, OF_CLASSES
-from gradleak_audit.read.model_checks import first_line, times
+from gradleak_audit.read.model_checks import Size, first_line, times
 
 MODES = ("training", "evaluation")
 # Images of a trial forward pass; norms in training mode need more than one.
@@ -23,23 +23,17 @@ PASSED = 2
 
 def check_loss(loss: str, classes: int) -> None:
     """Raise `ConfigError` if a loss does not fit the network's outputs."""
-    others: tuple[str, ...]
     if loss in BINARY and classes != 1:
-        takes, has, others = "one output", f"{classes}", OF_CLASSES
+        clash, others = f"one output, but the network has {classes}", ", ".join(OF_CLASSES)
     elif loss in OF_CLASSES and classes == 1:
-        takes, has, others = "an output for each class", "one", BINARY
+        clash, others = "an output for each class, but the network has one", ", ".join(BINARY)
     else:
         return
-    raise ConfigError(
-        f"loss: {loss} takes {takes}, but the network has {has}; choose one of {', '.join(others)}."
-    )
+    raise ConfigError(f"loss: {loss} takes {clash}; choose one of {others}.")
 
 
-def check_training(module: nn.Module, size: tuple[int, int, int], classes: int) -> None:
-    """Raise `ConfigError` if a network's output in training mode differs in kind from evaluation.
-
-    In evaluation mode it returns `classes` numbers for one image of `size` (C, H, W).
-    """
+def check_training(module: nn.Module, size: Size, classes: int) -> None:
+    """Raise `ConfigError` unless training mode, too, gives `classes` numbers for an image."""
     like, name = next(module.parameters()), type(module).__name__
     # Keep dropout from advancing the global random state.
     with passing(module, "training"), torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -62,10 +56,7 @@ def check_training(module: nn.Module, size: tuple[int, int, int], classes: int) 
 def gradient(
     module: nn.Module, images: np.ndarray, labels: np.ndarray, loss: str, mode: str
 ) -> dict[str, np.ndarray]:
-    """Gradient of the mean loss of `images` (K, C, H, W) by parameter name.
-
-    `mode` applies to norms and dropout; running statistics are not modified.
-    """
+    """Gradient of the mean loss of `images` (K, C, H, W) by parameter name."""
     named = dict(module.named_parameters())
     with passing(module, mode):
         value = _loss(module, images, labels, loss)
@@ -77,17 +68,9 @@ def gradient(
 
 
 def deltas(
-    module: nn.Module,
-    image: np.ndarray,
-    label: int,
-    loss: str,
-    mode: str,
-    layers: Sequence[str],
+    module: nn.Module, image: np.ndarray, label: int, loss: str, mode: str, layers: Sequence[str]
 ) -> dict[str, np.ndarray]:
-    """Return dJ/dZ of the linear outputs of some layers for one image (C, H, W), by layer name.
-
-    It is 0 where a layer's output is unused. Layers that do not run in `mode` are left out.
-    """
+    """Return dJ/dZ of those linear layers that run, by name, for one image; 0 if Z is unused."""
     outputs: dict[str, torch.Tensor] = {}
 
     def keep(name: str, _: nn.Module, __: Any, output: torch.Tensor) -> torch.Tensor:
@@ -95,20 +78,15 @@ def deltas(
         # An in-place activation would overwrite Z itself.
         return output.clone()
 
-    handles = [
-        module.get_submodule(name).register_forward_hook(partial(keep, name)) for name in layers
-    ]
-    try:
-        with passing(module, mode):
-            value = _loss(module, image[None], np.array([label]), loss)
-            if not outputs:
-                return {}
-            found = torch.autograd.grad(
-                value, list(outputs.values()), allow_unused=True, materialize_grads=True
-            )
-    finally:
-        for handle in handles:
-            handle.remove()
+    with passing(module, mode), ExitStack() as stack:
+        for name in layers:
+            hook = module.get_submodule(name).register_forward_hook(partial(keep, name))
+            stack.callback(hook.remove)
+        value = _loss(module, image[None], np.array([label]), loss)
+        if not outputs:
+            return {}
+        used: Any = {"allow_unused": True, "materialize_grads": True}
+        found = torch.autograd.grad(value, list(outputs.values()), **used)
     return {
         name: g[0].detach().double().cpu().numpy() for name, g in zip(outputs, found, strict=True)
     }

@@ -25,10 +25,10 @@ from gradleak_audit.read.preprocessing import Preprocessing, is_given, preproces
 
 # Largest difference of outputs, relative to their size, between a network and its chain.
 TOLERANCE = 1e-4
-PARAMETERS = ("weight", "bias")
-STATISTICS = ("running_mean", "running_var")
+ARRAYS = ("weight", "bias", "running_mean", "running_var")
 # Defaults of a convolution without norm, skip and pool.
 BARE = ("none", 0, "none")
+Spec = ConvSpec | LinearSpec
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,7 @@ class Converted:
     before: Preprocessing | None = None  # preprocessing of the image ahead of the chain
 
     def weights(self, module: nn.Module) -> dict[str, np.ndarray]:
-        """Return the module's weights as float32 arrays of the chain.
-
-        Filters of a convolution that became a fully connected layer are its rows.
-        """
+        """Return the module's weights as float32 arrays of the chain."""
         state = module.state_dict()
         rows = {f"{x.name}.weight" for x in self.chain.layers if isinstance(x, LinearLayer)}
         out = {own: state[name].detach().cpu().float().numpy() for own, name in self.names.items()}
@@ -57,27 +54,25 @@ def convert(
     """Convert a network into a chain.
 
     Under cross-entropy a final log-softmax is dropped: the loss of log-probabilities equals that of
-    the logits.
-
-    Raises `NotApplicable`, naming the layer and the reason, if the network is not a chain of
-    convolutions and fully connected layers.
+    the logits. Raises `NotApplicable`, naming the layer and the reason, if the network is not a
+    chain of convolutions and fully connected layers.
     """
     walk = _Walk(reading, loss)
     for layer in reading.layers:
         walk.take(layer)
-    specs = walk.finish()
-    chain = Chain(name, reading.input, specs)
+    chain = Chain(name, reading.input, walk.finish())
     own_names = tuple(parts[""] for parts in walk.modules)
     try:
         layers = chain.layers
     except ConfigError as error:
         raise NotApplicable(told(str(error), chain, own_names)) from error
-    names: dict[str, str] = {}
-    for own, parts in zip(layers, walk.modules, strict=True):
-        for part, path in parts.items():
-            state = module.get_submodule(path).state_dict()
-            kinds = [kind for kind in (*PARAMETERS, *STATISTICS) if kind in state]
-            names |= {f"{own.name}{part}.{kind}": f"{path}.{kind}" for kind in kinds}
+    names = {
+        f"{own.name}{part}.{kind}": f"{path}.{kind}"
+        for own, parts in zip(layers, walk.modules, strict=True)
+        for part, path in parts.items()
+        for kind in module.get_submodule(path).state_dict()
+        if kind in ARRAYS
+    }
     found = Converted(chain, names, own_names, walk.before)
     _check_same(found, module, reading.layers[-1].kind == "log_softmax")
     return found
@@ -105,7 +100,7 @@ class _Pending:
     """A convolution or fully connected layer whose activation has not been reached yet."""
 
     source: int  # number of the layer whose output is its input
-    spec: ConvSpec | LinearSpec
+    spec: Spec
     modules: dict[str, str]  # module paths of its parts
 
 
@@ -115,7 +110,7 @@ class _Walk:
 
     reading: Reading
     loss: str
-    specs: list[ConvSpec | LinearSpec] = field(default_factory=list)
+    specs: list[Spec] = field(default_factory=list)
     modules: list[dict[str, str]] = field(default_factory=list)
     # By layer of the reading: the number of the finished layer whose output it gives (0 is the
     # image), or a pending layer.
@@ -124,16 +119,14 @@ class _Walk:
 
     def take(self, layer: Layer) -> None:
         """Process one layer."""
-        if layer.unreadable:
-            raise NotApplicable(layer.unreadable)
-        if layer.groups > 1:
-            raise NotApplicable(f"{layer.name} is a convolution in {layer.groups} groups.")
-        step = getattr(self, f"_{layer.kind}", None)
-        if step is None:
-            raise NotApplicable(f"{layer} is no step of a chain.")
+        step, why = getattr(self, f"_{layer.kind}", None), layer.unreadable
+        if not why and layer.groups > 1:
+            why = f"{layer.name} is a convolution in {layer.groups} groups."
+        if step is None or why:
+            raise NotApplicable(why or f"{layer} is no step of a chain.")
         self.given[layer.name] = step(layer)
 
-    def finish(self) -> tuple[ConvSpec | LinearSpec, ...]:
+    def finish(self) -> tuple[Spec, ...]:
         """Return all layers; the last must be fully connected, or an equivalent convolution."""
         self._finished(self.reading.layers[-1].name)
         for place in reversed(range(len(self.specs))):
@@ -170,20 +163,17 @@ class _Walk:
         self.specs.append(replace(value.spec, activation=activation))
         self.modules.append(value.modules)
         number = len(self.specs)
-        for key, other in self.given.items():
-            if other is value:
-                self.given[key] = number
+        self.given |= {key: number for key, other in self.given.items() if other is value}
         return number
 
     def _pending(self, layer: Layer) -> _Pending:
         """Return the pending layer that `layer` alone continues."""
-        before = layer.inputs[0]
-        value = self.given[before]
+        value = self.given[layer.inputs[0]]
         if not isinstance(value, _Pending):
             raise NotApplicable(
                 f"{layer} does not follow a convolution or a fully connected layer directly."
             )
-        self._check_sole(before)
+        self._check_sole(layer.inputs[0])
         return value
 
     def _check_sole(self, before: str) -> None:
@@ -205,22 +195,19 @@ class _Walk:
         return _Pending(self._finished(layer.inputs[0]), spec, {"": layer.name})
 
     def _linear(self, layer: Layer) -> _Pending:
-        own = layer.module
+        own, shape = layer.module, layer.shape
         assert isinstance(own, nn.Linear)
-        if layer.shape is not None:
-            raise NotApplicable(
-                f"{layer.name} is fully connected at {layer.shape.size[0]} places of an image."
-            )
+        if shape is not None:
+            places = shape.size[0]
+            raise NotApplicable(f"{layer.name} is fully connected at {places} places of an image.")
         spec = LinearSpec(own.out_features, bias=own.bias is not None)
         return _Pending(self._finished(layer.inputs[0]), spec, {"": layer.name})
 
     def _norm(self, layer: Layer) -> _Pending:
         own, value = layer.module, self._pending(layer)
         if not isinstance(own, nn.BatchNorm2d) or not own.affine or own.eps != EPSILON:
-            raise NotApplicable(
-                f"{layer} is another norm than nn.BatchNorm2d with eps "
-                f"{EPSILON:g} and weights of its own."
-            )
+            other = f"is another norm than nn.BatchNorm2d with eps {EPSILON:g} and weights"
+            raise NotApplicable(f"{layer} {other} of its own.")
         spec = value.spec
         if not isinstance(spec, ConvSpec) or (spec.norm, spec.skip, spec.pool) != BARE:
             raise NotApplicable(f"{layer.name} does not follow a convolution directly.")
@@ -235,16 +222,12 @@ class _Walk:
         values = [self.given[name] for name in layer.inputs]
         here, ends = len(self.specs), []
         for name, value in zip(layer.inputs, values, strict=True):
-            if not isinstance(value, _Pending):
-                continue
-            self._check_sole(name)
-            end = value.spec
-            if (
-                isinstance(end, ConvSpec)
-                and value.source == here
-                and (end.skip, end.pool) == BARE[1:]
-            ):
-                ends.append((end.kernel, value, end))
+            if isinstance(value, _Pending):
+                self._check_sole(name)
+                end = value.spec
+                bare = isinstance(end, ConvSpec) and (end.skip, end.pool) == BARE[1:]
+                if isinstance(end, ConvSpec) and bare and value.source == here:
+                    ends.append((end.kernel, value, end))
         if not ends:
             raise NotApplicable(f"{layer.name} adds something else than a skip to a convolution.")
         # Where both branches are convolutions of the same input, the 1x1 one is the projection.
@@ -264,8 +247,7 @@ class _Walk:
         return _Pending(here, spec, main.modules | parts)
 
     def _activation(self, layer: Layer) -> int:
-        name = ACTIVATIONS.get(layer.what)
-        if name is None:
+        if (name := ACTIVATIONS.get(layer.what)) is None:
             raise NotApplicable(f"{layer} is an activation that no closed form opens.")
         slope = layer.option("negative_slope", 1, 0.01) if name == "leaky_relu" else 0.01
         self._pending(layer)
@@ -276,21 +258,21 @@ class _Walk:
         value = self.given[before]
         if kind is None:
             return self._finished(before)
+
+        def pooled(spec: Spec) -> ConvSpec:
+            if not isinstance(spec, ConvSpec) or spec.pool != "none":
+                raise NotApplicable(f"{layer.name} pools what is pooled already.")
+            return replace(spec, pool=kind)
+
         if isinstance(value, _Pending) and kind.startswith("max"):
             # The maximum commutes with an activation, which may follow.
-            spec = self._pooled(layer, self._pending(layer).spec, kind)
-            return _Pending(value.source, spec, value.modules)
+            return replace(value, spec=pooled(self._pending(layer).spec))
         number = self._finished(before)
         if number != len(self.specs) or not number:
             raise NotApplicable(f"{layer.name} pools something else than a convolution's output.")
         self._check_sole(before)
-        self.specs[number - 1] = self._pooled(layer, self.specs[number - 1], kind)
+        self.specs[number - 1] = pooled(self.specs[number - 1])
         return number
-
-    def _pooled(self, layer: Layer, spec: ConvSpec | LinearSpec, kind: str) -> ConvSpec:
-        if not isinstance(spec, ConvSpec) or spec.pool != "none":
-            raise NotApplicable(f"{layer.name} pools what is pooled already.")
-        return replace(spec, pool=kind)
 
     def _affine(self, layer: Layer) -> int:
         """Process a·x + b, which a chain allows only ahead of its first layer."""
@@ -318,8 +300,7 @@ class _Walk:
         return self._finished(layer.inputs[0])
 
     def _reshape(self, layer: Layer) -> int:
-        if layer.kind == "part" or layer.what in DIVISIONS:
-            part = layer.kind == "part"
+        if (part := layer.kind == "part") or layer.what in DIVISIONS:
             does = "takes a part of the values" if part else "divides values into parts"
             raise NotApplicable(
                 f"{layer} {does}, which is linear but which a chain of whole layers does not do."
@@ -332,11 +313,10 @@ class _Walk:
     _part = _reshape
 
     def _dropout(self, layer: Layer) -> int:
-        rate = layer.option("p", 1, 0.5)
-        if layer.module is None and not layer.option("training", 2, True):
-            rate = 0  # in either mode
-        number = self._finished(layer.inputs[0])
-        if rate == 0:
+        # A function may be told to do nothing in either mode.
+        idle = layer.module is None and not layer.option("training", 2, True)
+        rate, number = layer.option("p", 1, 0.5), self._finished(layer.inputs[0])
+        if idle or rate == 0:
             return number
         spec = self.specs[number - 1] if number else None
         if not isinstance(spec, LinearSpec) or number != len(self.specs):

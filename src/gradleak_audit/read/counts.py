@@ -37,28 +37,22 @@ class _Value:
 
 
 def counts(reading: Reading) -> tuple[LayerCount, ...]:
-    """Count unknowns and constraints of every readable layer in running order.
-
-    Behind a layer that no linear system describes, |V| restarts at 0.
-    """
+    """Count unknowns and constraints in running order; |V| restarts behind unreadable layers."""
     order = [layer.name for layer in reading.layers if layer.is_linear]
     values, value_of = _values(reading, {name: time for time, name in enumerate(order)})
-    tally, time, met = Tally(), 0, ""
+    tally, note = Tally(), ""
     for layer in reading.layers:
         if layer.unreadable:
-            met = layer.name
-        if not layer.is_linear:
-            continue
-        note = f"counts begin anew behind {met}" if met else ""
-        if met:
+            note = f"counts begin anew behind {layer.name}"
             tally.begin_anew()
-        own, met = value_of[layer.inputs[0]], ""
-        past = [v for v in values if v is not own and v.made < time and v.lasts(time - 1)]
-        carried = sum(value.size() for value in past)
-        unknowns = prod(layer.input_shape) + carried
-        outputs = sum(v.size() for v in values if v.made <= time and v.lasts(time))
-        tally.count(layer.name, unknowns, layer.weights, outputs, carried, note)
-        time += 1
+        if layer.is_linear:
+            time, own = len(tally.rows), value_of[layer.inputs[0]]
+            past = (v for v in values if v is not own and v.made < time and v.lasts(time - 1))
+            carried = sum(value.size() for value in past)
+            unknowns = prod(layer.input_shape) + carried
+            outputs = sum(v.size() for v in values if v.made <= time and v.lasts(time))
+            tally.count(layer.name, unknowns, layer.weights, outputs, carried, note)
+            note = ""
     return tuple(tally.rows)
 
 
@@ -69,17 +63,14 @@ def _values(reading: Reading, times: Mapping[str, int]) -> tuple[list[_Value], d
     for layer in reading.layers:
         size = prod(layer.output_shape)
         if layer.kind in UNARY and not layer.unreadable:
-            value = value_of[layer.inputs[0]]
+            value = value_of[layer.name] = value_of[layer.inputs[0]]
             value.sizes[layer.name] = size
-            value_of[layer.name] = value
             continue
-        if layer.name in times:
-            time = times[layer.name]
-            value_of[layer.inputs[0]].uses.append((time, layer.inputs[0]))
-        else:
-            time = max(value_of[given].made for given in layer.inputs)
-            for given in layer.inputs:
-                value_of[given].uses.append((time, given))
+        linear = layer.name in times
+        inputs = layer.inputs[:1] if linear else layer.inputs
+        time = times[layer.name] if linear else max(value_of[given].made for given in inputs)
+        for given in inputs:
+            value_of[given].uses.append((time, given))
         value_of[layer.name] = _Value(time, {layer.name: size})
         values.append(value_of[layer.name])
     last = reading.layers[-1].name

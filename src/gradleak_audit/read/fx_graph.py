@@ -6,6 +6,7 @@ import operator
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,7 +18,7 @@ from gradleak.errors import ConfigError
 from gradleak.operators.shape import ConvShape
 from gradleak_audit.read import op_types
 from gradleak_audit.read.client import PASSED, passing
-from gradleak_audit.read.model_checks import first_line, times
+from gradleak_audit.read.model_checks import Size, first_line, times
 
 Shape = tuple[int, ...]
 
@@ -69,65 +70,50 @@ class Layer:
 class Reading:
     """Layers of a network in running order."""
 
-    input: tuple[int, int, int]  # (C, H, W) of one image
+    input: Size  # (C, H, W) of one image
     classes: int
     layers: tuple[Layer, ...]
     module: fx.GraphModule  # the traced network
 
     @property
-    def unreadable(self) -> tuple[Layer, ...]:
-        """Layers that no linear system describes."""
-        return tuple(layer for layer in self.layers if layer.unreadable)
-
-    @property
     def multiply_adds(self) -> int:
         """Multiply-adds of convolutions and fully connected layers in one image's forward pass."""
-        return sum(
-            layer.weights * (1 if layer.shape is None else layer.shape.positions)
-            for layer in self.layers
-            if layer.is_linear
-        )
+        linear = [layer for layer in self.layers if layer.is_linear]
+        return sum(x.weights * (1 if x.shape is None else x.shape.positions) for x in linear)
 
     def named(self, name: str) -> Layer:
         """Return the layer with that name."""
         return next(layer for layer in self.layers if layer.name == name)
 
 
-def read(model: nn.Module, size: tuple[int, int, int]) -> Reading:
+def read(model: nn.Module, size: Size) -> Reading:
     """Trace a network and describe its layers; the network is not modified.
 
     Raises `ConfigError`, naming module and reason, if an image of this size (C, H, W) does not
     pass, the output is not one row of numbers per image, or the forward pass cannot be traced.
     """
-    classes = outputs(model, size)
-    images = _images(model, size)
+    classes, images = outputs(model, size), _images(model, size)
     # A function that receives `self.training`, as dropout does, keeps the value of tracing.
-    traced = _graph(model, "training")
-    try:
+    traced, out = _graph(model, "training"), None
+    # Auxiliary outputs may need larger images.
+    with suppress(Exception):
         out, shapes = _shapes(traced, images)
-    except Exception:
-        # Auxiliary outputs may need larger images.
-        out = None
     if not isinstance(out, torch.Tensor) or out.shape != (PASSED, classes):
         traced = _graph(model, "evaluation")
         _, shapes = _shapes(traced, images)
     return Reading(size, classes, _layers(traced, shapes), traced)
 
 
-def outputs(model: nn.Module, size: tuple[int, int, int]) -> int:
-    """Number of outputs for one image (C, H, W) in evaluation mode.
-
-    Raises `ConfigError` if the image does not pass, or the output is not one row per image.
-    """
+def outputs(model: nn.Module, size: Size) -> int:
+    """Number of outputs for an image (C, H, W); `ConfigError` if there is no row of them."""
     name = type(model).__name__
     if next(model.parameters(), None) is None:
         raise ConfigError(
             f"{name} has no parameters, so it has no gradient to share; give another network."
         )
-    images = _images(model, size)
     try:
         with torch.no_grad(), passing(model, "evaluation"):
-            found = model(images)
+            found = model(_images(model, size))
     except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{name} does not take an image of {times(size)} ({first_line(error)}); correct input: "
@@ -170,7 +156,7 @@ def _graph(model: nn.Module, mode: str) -> fx.GraphModule:
         ) from error
 
 
-def _images(model: nn.Module, size: tuple[int, int, int]) -> torch.Tensor:
+def _images(model: nn.Module, size: Size) -> torch.Tensor:
     return torch.rand(PASSED, *size).to(next(model.parameters()))
 
 
@@ -239,15 +225,19 @@ def _layer(
         "parameters": sum(p.numel() for p in module.parameters()) if module is not None else 0,
     }
     if not isinstance(module, nn.Conv2d | nn.Linear):
-        return _plain(type(module) if module is not None else node.target, node, own, names)
-    if repeated and own["parameters"]:
+        what = type(module) if module is not None else node.target
+        kind = _kind(what, node, names, len(own["inputs"]) > 1)
+        why = _why_unreadable(what, node, own) if kind == "other" else ""
+    elif repeated and own["parameters"]:
+        kind = "other"
         why = f"{node.target} runs more than once, and its gradient is the sum of all its uses."
-        return Layer(kind="other", unreadable=why, **own)
-    if "weight" not in module._parameters:
+    elif "weight" not in module._parameters:
+        kind = "other"
         why = f"{name} computes its weight from other parameters, whose gradients are shared."
-        return Layer(kind="other", unreadable=why, **own)
-    own["weights"] = module.weight.numel()
-    return _convolution(module, own) if isinstance(module, nn.Conv2d) else _linear(module, own)
+    else:
+        own["weights"] = module.weight.numel()
+        return _convolution(module, own) if isinstance(module, nn.Conv2d) else _linear(module, own)
+    return Layer(kind=kind, unreadable=why, **own)
 
 
 def _convolution(module: nn.Conv2d, own: dict[str, Any]) -> Layer:
@@ -261,9 +251,8 @@ def _convolution(module: nn.Conv2d, own: dict[str, Any]) -> Layer:
     if why:
         return Layer(kind="conv", unreadable=why, **own)
     kernel, stride, padding = map(_pair, (module.kernel_size, module.stride, module.padding))
-    filters = module.out_channels // module.groups
-    channels, size = module.in_channels // module.groups, own["input_shape"][1:]
-    shape = ConvShape(channels, filters, kernel, stride, padding, size)
+    channels, filters = (n // module.groups for n in (module.in_channels, module.out_channels))
+    shape = ConvShape(channels, filters, kernel, stride, padding, own["input_shape"][1:])
     return Layer(kind="conv", shape=shape, groups=module.groups, **own)
 
 
@@ -273,31 +262,26 @@ def _pair(value: Any) -> tuple[int, int]:
 
 
 def _linear(module: nn.Linear, own: dict[str, Any]) -> Layer:
-    places = prod(own["input_shape"][:-1])
-    if places == 1:
+    if (places := prod(own["input_shape"][:-1])) == 1:
         return Layer(kind="linear", **own)
     shape = ConvShape(module.in_features, module.out_features, (1, 1), (1, 1), (0, 0), (places, 1))
     return Layer(kind="linear", shape=shape, **own)
 
 
-def _plain(what: Any, node: fx.Node, own: dict[str, Any], names: Mapping[fx.Node, str]) -> Layer:
-    """Layer that is neither convolutional nor fully connected."""
-    several = len(own["inputs"]) > 1
+def _kind(what: Any, node: fx.Node, names: Mapping[fx.Node, str], several: bool) -> str:
+    """Kind of a layer, with `several` inputs or one, that has no weights known here."""
     if what in op_types.KINDS:
-        kind = op_types.KINDS[what]
-    elif what in op_types.ADDITIONS:
-        kind = "add" if several else "offset"
-    elif what in op_types.DIFFERENCES and several:
-        kind = "add"
-    elif _is_affine(what, node, names):
-        kind = "affine"
-    elif what in (torch.cat, torch.concat):
-        kind = "concat"
-    elif what in op_types.LOG_SOFTMAX and all(user.op == "output" for user in node.users):
-        kind = "log_softmax"
-    else:
-        return Layer(kind="other", unreadable=_why_unreadable(what, node, own), **own)
-    return Layer(kind=kind, **own)
+        return op_types.KINDS[what]
+    if what in op_types.ADDITIONS:
+        return "add" if several else "offset"
+    if what in op_types.DIFFERENCES and several:
+        return "add"
+    if _is_affine(what, node, names):
+        return "affine"
+    if what in (torch.cat, torch.concat):
+        return "concat"
+    ends = all(user.op == "output" for user in node.users)
+    return "log_softmax" if ends and what in op_types.LOG_SOFTMAX else "other"
 
 
 def _is_affine(what: Any, node: fx.Node, names: Mapping[fx.Node, str]) -> bool:
@@ -313,10 +297,8 @@ def _is_affine(what: Any, node: fx.Node, names: Mapping[fx.Node, str]) -> bool:
 
 def _why_unreadable(what: Any, node: fx.Node, own: dict[str, Any]) -> str:
     if what is nn.MultiheadAttention:
-        return (
-            f"{own['name']} is attention: it multiplies values made of its input with each other, "
-            "which no linear system describes."
-        )
+        does = "it multiplies values made of its input with each other"
+        return f"{own['name']} is attention: {does}, which no linear system describes."
     called = f"{own['name']} ({getattr(what, '__name__', what)})"
     if own["parameters"]:
         return f"{called} is no convolution of two dimensions and not fully connected."

@@ -14,17 +14,17 @@ from torch.nn.parameter import is_lazy
 
 from gradleak.errors import ConfigError
 
+Size = tuple[int, int, int]  # (C, H, W)
 FROZEN = "Frozen parameters were taken for shared ones, like all others."
 HALF = "Parameters of half precision were taken in float32."
 # Bytes of a float32 value.
 SINGLE = 4
 
 
-def own_copy(model: Any) -> tuple[nn.Module, tuple[str, ...]]:
-    """Return a copy whose parameters all have gradients in float32 or better, and its differences.
+def own_copy(model: Any) -> tuple[nn.Module, list[str]]:
+    """Return a float32 copy whose parameters all have gradients, and its differences in words.
 
-    `model` is not modified; differences from it are given as sentences. Raises `ConfigError` if it
-    is not a network, or has layers that cannot be seen, copied or differentiated.
+    Raises `ConfigError` if layers of the network cannot be seen, copied or differentiated.
     """
     check_network(model, "network")
     try:
@@ -42,7 +42,7 @@ def own_copy(model: Any) -> tuple[nn.Module, tuple[str, ...]]:
         found = found.float()
         notes.append(HALF)
     try:
-        return found.requires_grad_(True), tuple(notes)
+        return found.requires_grad_(True), notes
     except RuntimeError as error:
         raise ConfigError(
             f"network: {type(model).__name__} has parameters without a gradient "
@@ -51,39 +51,28 @@ def own_copy(model: Any) -> tuple[nn.Module, tuple[str, ...]]:
 
 
 def check_network(found: Any, what: str) -> None:
-    """Refuse anything but a network with visible layers and initialized weights.
-
-    The message of the `ConfigError` begins with `what`, the origin of `found`.
-    """
+    """Raise `ConfigError` unless `found`, from `what`, has visible layers and set weights."""
     if isinstance(found, nn.Module):
-        _check_plain(found)
-        return
+        return _check_plain(found)
+    is_, remedy = f"of type {type(found).__name__}, not a torch.nn.Module", "the network itself"
     if inspect.isclass(found) and issubclass(found, nn.Module):
-        raise ConfigError(
-            f"{what} is the class {found.__name__}, not a network of it; give {found.__name__}(…)."
-        )
-    raise ConfigError(
-        f"{what} is of type {type(found).__name__}, not a torch.nn.Module; give the network itself."
-    )
+        name = found.__name__
+        is_, remedy = f"the class {name}, not a network of it", f"{name}(…)"
+    raise ConfigError(f"{what} is {is_}; give {remedy}.")
 
 
 def same_parameters(first: nn.Module, second: nn.Module, what: str) -> list[str]:
-    """Names of parameters with equal values in two initializations of a network.
-
-    Raises `ConfigError`, whose message begins with `what`, if the networks differ.
-    """
-    draws = [dict(network.named_parameters()) for network in (first, second)]
-    one, other = ([(name, value.shape) for name, value in draw.items()] for draw in draws)
+    """Parameters equal in two initializations; `ConfigError` if the networks differ."""
+    draws = [list(network.named_parameters()) for network in (first, second)]
+    one, other = ([(name, value.shape) for name, value in draw] for draw in draws)
     if one != other:
         raise ConfigError(
             f"{what} gives parameters of other names or shapes at another seed; let chance draw "
             "weights alone."
         )
     # The two may be on different devices.
-    first_draw, second_draw = (
-        {name: value.detach().cpu().float() for name, value in draw.items()} for draw in draws
-    )
-    return [name for name, value in first_draw.items() if torch.equal(value, second_draw[name])]
+    values = [[value.detach().cpu().float() for _, value in draw] for draw in draws]
+    return [name for (name, _), a, b in zip(one, *values, strict=True) if torch.equal(a, b)]
 
 
 def _check_plain(model: nn.Module) -> None:
@@ -97,16 +86,15 @@ def _check_plain(model: nn.Module) -> None:
                 f"network: {kind} has a layer named {last!r}, which the Python code of its graph "
                 "cannot hold; rename it."
             )
-        for hides, how, before in (
-            # Its class lives in a module that takes seconds to import.
-            (type(part).__name__ == "OptimizedModule", "compiled", "torch.compile"),
-            (isinstance(part, torch.jit.ScriptModule), "a ScriptModule", "torch.jit"),
-        ):
-            if hides:
-                raise ConfigError(
-                    f"network: {where} is {how}, which hides its layers; give the network as it "
-                    f"was before {before}."
-                )
+        how = before = ""
+        # Its class lives in a module that takes seconds to import.
+        if type(part).__name__ == "OptimizedModule":
+            how, before = "compiled", "torch.compile"
+        elif isinstance(part, torch.jit.ScriptModule):
+            how, before = "a ScriptModule", "torch.jit"
+        if how:
+            hides = "which hides its layers; give the network as it was before"
+            raise ConfigError(f"network: {where} is {how}, {hides} {before}.")
     for name, value in model.named_parameters():
         if is_lazy(value):
             raise ConfigError(

@@ -10,6 +10,7 @@ import torch
 from torch import fx, nn
 
 from gradleak_audit.read.fx_graph import run_graph
+from gradleak_audit.read.model_checks import Size
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,8 @@ def is_given(module: fx.GraphModule, node: fx.Node) -> bool:
     return True
 
 
-def preprocessing(
-    module: fx.GraphModule, node: fx.Node, size: tuple[int, int, int]
-) -> Preprocessing | None:
-    """Preprocessing of the image (C, H, W) up to a node, all of whose operations are a·x + b.
-
-    None if a scale is 0 or not finite, so that it cannot be undone.
-    """
+def preprocessing(module: fx.GraphModule, node: fx.Node, size: Size) -> Preprocessing | None:
+    """Preprocessing of the image (C, H, W) up to a node; None if it cannot be undone."""
     like = next(module.parameters())
     images = torch.stack([torch.zeros(size), torch.ones(size)]).to(like)
     values = []

@@ -24,35 +24,27 @@ TOO_LARGE = 5
 
 
 def from_file(path: str, factory: str, arguments: Mapping[str, Any], seed: int) -> nn.Module:
-    """Run a Python file and return the network that its function or class `factory` creates.
+    """Run a Python file and return the network that its `factory` creates under a seed.
 
-    The file can import modules beside it. Weights are initialized with `seed`. Raises `ConfigError`
-    if the file is missing or cannot be imported, has no such factory, or the factory raises or
-    returns something else than a network.
+    Raises `ConfigError` if file or factory are missing, fail, or give something else.
     """
     module = _imported(Path(path))
     build = getattr(module, factory, None)
     if not callable(build):
         known = [name for name, value in vars(module).items() if callable(value) and name[0] != "_"]
-        raise ConfigError(
-            f"network: {path} has no factory '{factory}'; {_choices(factory, known)}."
-        )
+        choices = _choices(factory, known)
+        raise ConfigError(f"network: {path} has no factory '{factory}'; {choices}.")
     return _built(build, arguments, seed, f"the factory '{factory}' of {path}", Path(path))
 
 
 def from_torchvision(name: str, arguments: Mapping[str, Any], seed: int) -> nn.Module:
-    """Return a network of torchvision with newly initialized weights.
-
-    Raises `ConfigError` if there is no classifier of that name, or it does not take the arguments.
-    """
+    """Return an untrained network of torchvision; `ConfigError` if there is none as given."""
     known = torchvision.models.list_models(torchvision.models)
     if name not in known:
-        raise ConfigError(
-            f"network: torchvision has no classifier '{name}'; {_choices(name, known)}."
-        )
-
+        choices = _choices(name, known)
+        raise ConfigError(f"network: torchvision has no classifier '{name}'; {choices}.")
     build = partial(torchvision.models.get_model, name, weights=None)
-    return _built(build, arguments, seed, f"torchvision's {name}", None)
+    return _built(build, arguments, seed, f"torchvision's {name}")
 
 
 def _imported(path: Path) -> Any:
@@ -80,7 +72,7 @@ def _imported(path: Path) -> Any:
 
 
 def _built(
-    build: Any, arguments: Mapping[str, Any], seed: int, what: str, path: Path | None
+    build: Any, arguments: Mapping[str, Any], seed: int, what: str, path: Path | None = None
 ) -> nn.Module:
     try:
         with torch.random.fork_rng(devices=[]):
@@ -96,8 +88,7 @@ def _built(
 
 
 def _choices(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, TOO_LARGE)
-    if near:
+    if near := difflib.get_close_matches(name, known, TOO_LARGE):
         return f"near to it: {', '.join(near)}"
     if not known:
         return "it defines none"
@@ -107,8 +98,6 @@ def _choices(name: str, known: list[str]) -> str:
 def _line(error: BaseException, path: Path | None) -> str:
     if isinstance(error, SyntaxError) and error.lineno:
         return f"line {error.lineno}: "
-    if path is None:
-        return ""
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if Path(frame.filename).name == path.name]
+    frames = traceback.extract_tb(error.__traceback__) if path else ()
+    own = [frame for frame in frames if path and Path(frame.filename).name == path.name]
     return f"line {own[-1].lineno}: " if own else ""

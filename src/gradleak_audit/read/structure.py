@@ -47,10 +47,7 @@ def structure(
     why_no_chain: str,
     deltas: Mapping[str, np.ndarray],
 ) -> StructurePart:
-    """Analyse every layer with parameters, and every unreadable layer.
-
-    `deltas` are dJ/dZ of readable layers for a sample image.
-    """
+    """Analyse layers with parameters and unreadable ones; `deltas` are dJ/dZ at one image."""
     counted = _counted(reading, converted)
     worst = critical(tuple(counted.values())) if counted else None
     follows = _behind(converted)
@@ -60,34 +57,32 @@ def structure(
             delta, after = deltas.get(layer.name), follows.get(layer.name, UNKNOWN)
             ranks = _ranks(layer, delta, after) if layer.is_linear else None
             layers.append(_row(layer, counted.get(layer.name), ranks, worst))
-    value, kind, note = security(converted, why_no_chain, layers)
     return StructurePart(
         layers=tuple(layers),
         index=worst.index if worst else None,
         critical=worst.layer if worst else "",
-        security=value,
-        security_kind=kind,
-        security_note=note,
+        **security(converted, why_no_chain, layers),
         chain=why_no_chain,
     )
 
 
 def security(
     converted: Converted | None, why_no_chain: str, layers: Sequence[LayerRow]
-) -> tuple[float | None, str, str]:
+) -> dict[str, Any]:
     """Return c(M), how its ranks are known, and why it is undefined if it is (COPA eq. 8)."""
+    value, kind = None, ""
     if converted is None:
-        return None, "", f"c(M) is of a chain: {why_no_chain}"
-    chain = converted.chain
-    if not chain.convolutions:
-        return None, "", "c(M) is a sum over convolutions, and there are none."
-    if not (chain.is_sequential and chain.is_plain):
-        return None, "", "c(M) is of chains without skips, norms and pools."
-    rows = {row.layer: row for row in layers}
-    found = [rows[name] for name in _behind(converted)]
-    value = index_from_ranks(chain, (row.rank or 0 for row in found))
-    kinds = [KINDS.index(row.rank_kind) for row in found]
-    return value, KINDS[max(kinds)], ""
+        note = f"c(M) is of a chain: {why_no_chain}"
+    elif not converted.chain.convolutions:
+        note = "c(M) is a sum over convolutions, and there are none."
+    elif not (converted.chain.is_sequential and converted.chain.is_plain):
+        note = "c(M) is of chains without skips, norms and pools."
+    else:
+        rows, note = {row.layer: row for row in layers}, ""
+        found = [rows[name] for name in _behind(converted)]
+        value = index_from_ranks(converted.chain, (row.rank or 0 for row in found))
+        kind = max((row.rank_kind for row in found), key=KINDS.index)
+    return {"security": value, "security_kind": kind, "security_note": note}
 
 
 def _behind(converted: Converted | None) -> dict[str, Behind]:
@@ -112,6 +107,7 @@ def _row(
 ) -> LayerRow:
     own: dict[str, Any] = dict.fromkeys((*COUNTS, "own_unknowns", "rank", "free", "condition"))
     own |= {"rank_kind": "", "critical": False, "note": layer.unreadable}
+    own |= {key: getattr(layer, key) for key in ("kind", "detail", "parameters")}
     if ranks is not None:
         own["rank"], own["rank_kind"], own["condition"], note = ranks
         more = count.note if count else "counted with the layer that its skip ends at"
@@ -120,24 +116,16 @@ def _row(
         own["free"] = own["own_unknowns"] - own["rank"]
         if count is not None:
             own |= {key: getattr(count, key) for key in COUNTS} | {"critical": count is worst}
-    return LayerRow(
-        layer=layer.name,
-        kind=layer.kind,
-        detail=layer.detail,
-        input=layer.input_shape,
-        output=layer.output_shape,
-        parameters=layer.parameters,
-        readable=not layer.unreadable,
-        **own,
-    )
+    own |= {"input": layer.input_shape, "output": layer.output_shape}
+    return LayerRow(layer=layer.name, readable=not layer.unreadable, **own)
 
 
 def _ranks(layer: Layer, delta: np.ndarray | None, follows: Behind) -> Ranks:
-    unknowns = prod(layer.input_shape)
-    if layer.shape is None and delta is not None and not delta.any():
-        bound = min(unknowns, layer.weights // unknowns)
-        return bound, "at most", None, "its dJ/dZ is 0: its gradient tells nothing of its input"
     if layer.shape is None:
+        unknowns = prod(layer.input_shape)
+        if delta is not None and not delta.any():
+            bound = min(unknowns, layer.weights // unknowns)
+            return bound, "at most", None, "its dJ/dZ is 0: its gradient tells nothing of its input"
         # dJ/dW = δ xᵀ gives x wherever δ is not 0 (COPA eq. 9, 10).
         return unknowns, "exact", None, "its gradient gives its input directly"
     found = structural_rank(layer.shape, follows)
@@ -149,38 +137,33 @@ def _ranks(layer: Layer, delta: np.ndarray | None, follows: Behind) -> Ranks:
 
 
 def _measured(shape: ConvShape, weight: np.ndarray, delta: np.ndarray, follows: Behind) -> Ranks:
-    """Ranks for these weights and this dJ/dZ, as far as they are computed.
-
-    The bound is confirmed by its last eigenvalue of U^T U above rounding, or by the rank.
-    """
+    """Ranks at these weights and dJ/dZ; an eigenvalue of U^T U or the rank confirms the bound."""
     found, gradient = structural_rank(shape, follows), GradientConstraint(delta, shape)
     rank = min(found.bound, rank_bound(shape, gradient.seen))
     proved = found.exact and is_ordinary(weight, gradient.delta, follows.seen(shape))
     kind: RankKind = "exact" if proved else "at most"
-    notes = _zeros(weight, gradient.delta)
-    met = without_gaps(shape)
+    notes, condition = _zeros(weight, gradient.delta), None
+    met, bounded = without_gaps(shape), "no condition number: the rank is only bounded"
     # VGG-16 at 224x224 would take 30 GB.
     if met.unknowns > CONDITIONED:
         notes.append(f"no condition number above {CONDITIONED} unknowns")
-        return rank, kind, None, "; ".join(notes)
     # Without a proof that the bound is likely, another large matrix would rarely confirm it.
-    if met.unknowns > RANKED and found.domain is None:
-        notes.append("no condition number: the rank is only bounded")
-        return rank, kind, None, "; ".join(notes)
-    system = LayerSystem(Convolution(weight, met), GradientConstraint(delta, met))
-    condition = _condition(system, rank)
-    if condition is None and met.unknowns <= RANKED:
-        measured = system.rank
-        if measured < rank or kind != "exact":
+    elif met.unknowns > RANKED and found.domain is None:
+        notes.append(bounded)
+    else:
+        system = LayerSystem(Convolution(weight, met), GradientConstraint(delta, met))
+        condition = _condition(system, rank)
+        if condition is None and met.unknowns <= RANKED:
+            measured = system.rank
+            if measured < rank or kind != "exact":
+                kind = "measured"
+            if measured < rank:
+                rank, condition = measured, _condition(system, measured)
+        elif condition is not None and kind == "at most":
             kind = "measured"
-        if measured < rank:
-            rank, condition = measured, _condition(system, measured)
-    elif condition is not None and kind == "at most":
-        kind = "measured"
-    if condition is None:
-        why = "the smallest singular value is lost in rounding" if rank else "U is 0"
-        why = "the rank is only bounded" if kind == "at most" else why
-        notes.append(f"no condition number: {why}")
+        if condition is None:
+            why = "the smallest singular value is lost in rounding" if rank else "U is 0"
+            notes.append(bounded if kind == "at most" else f"no condition number: {why}")
     return rank, kind, condition, "; ".join(notes)
 
 
@@ -201,25 +184,21 @@ def without_gaps(shape: ConvShape) -> ConvShape:
     Their columns of U are 0, so rank and non-zero singular values of U, weight, dJ/dZ and output
     are unchanged. A 1x1 convolution with stride 2 covers one pixel of four.
     """
-    strides, sizes = [], []
-    for axis in shape.axes:
-        stride = axis.stride if axis.padding else min(axis.stride, axis.kernel)
-        met = (axis.positions - 1) * stride + axis.kernel
-        strides.append(stride)
-        sizes.append(axis.size if axis.padding else met)
-    return replace(shape, stride=(strides[0], strides[1]), size=(sizes[0], sizes[1]))
+    kept = [(axis.stride, axis.size) for axis in shape.axes]
+    for k, axis in enumerate(shape.axes):
+        if not axis.padding:
+            stride = min(axis.stride, axis.kernel)
+            kept[k] = stride, (axis.positions - 1) * stride + axis.kernel
+    (down, height), (across, width) = kept
+    return replace(shape, stride=(down, across), size=(height, width))
 
 
 def _condition(system: LayerSystem, rank: int) -> float | None:
-    """Ratio of the largest to the `rank`-th singular value of U, from U^T U; None within rounding.
-
-    `LayerSystem.condition` is more accurate, but ten times slower.
-    """
+    """Ratio of the largest to the `rank`-th singular value of U; None if lost in rounding."""
     if not rank:
         return None
-    values = linalg.eigvalsh(
-        normal_matrix(system.convolution, system.gradient), overwrite_a=True, check_finite=False
-    )
+    matrix = normal_matrix(system.convolution, system.gradient)
+    values = linalg.eigvalsh(matrix, overwrite_a=True, check_finite=False)
     least = values[len(values) - rank]
     rounding = max(ROUNDING, len(values) * np.finfo(float).eps) * values[-1]
     return float(np.sqrt(values[-1] / least)) if least > rounding else None

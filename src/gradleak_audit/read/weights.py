@@ -34,12 +34,13 @@ def load_weights(network: nn.Module, path: str) -> None:
     sparse, quantised, without values, or out of range.
     """
     file = Path(path)
-    if file.is_dir():
-        raise ConfigError(f"weights: {path} is a folder; give the file in it that holds them.")
-    if not file.exists():
-        raise ConfigError(f"weights: {path} does not exist; correct the path, or take weights out.")
-    if not file.is_file():
-        raise ConfigError(f"weights: {path} is no regular file but a pipe or device; give a file.")
+    for wrong, why in (
+        (file.is_dir(), "is a folder; give the file in it that holds them"),
+        (not file.exists(), "does not exist; correct the path, or take weights out"),
+        (not file.is_file(), "is no regular file but a pipe or device; give a file"),
+    ):
+        if wrong:
+            raise ConfigError(f"weights: {path} {why}.")
     own = network.state_dict()
     found = _tensors(file, sum(value.nbytes for value in own.values()))
     parts = [f"it lacks {_shown(key)}" for key in own if key not in found][:1]
@@ -55,52 +56,43 @@ def load_weights(network: nn.Module, path: str) -> None:
 
 def _taken(what: str, value: torch.Tensor, own: torch.Tensor) -> torch.Tensor:
     """Convert a stored tensor to the type of the network's, if only precision is lost."""
-    odd = _odd(value)
-    if odd:
-        raise ConfigError(f"weights: {what} ({value.dtype}) {odd}.")
+    if why := _why_not(value, own):
+        raise ConfigError(f"weights: {what} {why}.")
+    return value.detach().to(own.dtype)
+
+
+def _why_not(value: torch.Tensor, own: torch.Tensor) -> str:
+    """Reason why a tensor cannot take the place of the network's `own`; empty if it can."""
+    kind = value.dtype
+    if value.is_quantized:
+        return f"({kind}) is quantised; store it after dequantize()"
+    if value.is_nested or value.layout != torch.strided:
+        return f"({kind}) is sparse or nested; store it after to_dense()"
+    if value.is_meta:
+        remedy = "save it from a loaded network"
+        return f"({kind}) lies on the device meta, which holds no numbers; {remedy}"
     if value.shape != own.shape:
-        raise ConfigError(
-            f"weights: {what} has the shape {list(value.shape)}, not {list(own.shape)}, so it is "
-            "of another network; give the weights that belong to it."
-        )
-    value = value.detach()
+        shapes = f"the shape {list(value.shape)}, not {list(own.shape)}"
+        return f"has {shapes}, so it is of another network; give the weights that belong to it"
     if own.is_floating_point() and not value.is_floating_point():
-        raise ConfigError(
-            f"weights: {what} is of type {value.dtype}, not floating point; save it as {own.dtype}."
-        )
+        return f"is of type {kind}, not floating point; save it as {own.dtype}"
     # One-byte types have no test of their own.
     known = value.float() if value.element_size() == 1 else value
     if value.is_floating_point() and not torch.isfinite(known).all():
-        raise ConfigError(
-            f"weights: {what} ({value.dtype}) holds NaN or infinity; give weights that are numbers."
-        )
+        return f"({kind}) holds NaN or infinity; give weights that are numbers"
     if own.is_floating_point():
         # The audit runs half precision in float32; a float64 network would meet float32 operations.
         for dtype in (own.dtype, torch.float32):
             if not torch.isfinite(value.to(dtype)).all():
-                raise ConfigError(
-                    f"weights: {what} ({value.dtype}) holds numbers that overflow {dtype}; give "
-                    "weights within its range."
+                return (
+                    f"({kind}) holds numbers that overflow {dtype}; give weights within its range"
                 )
-        return value.to(own.dtype)
     # Counters, such as BatchNorm's number of batches.
-    whole = value if value.is_complex() else value.to(own.dtype)
-    if whole.dtype != own.dtype or not torch.equal(whole.to(value.dtype), value):
-        raise ConfigError(
-            f"weights: {what} is of type {value.dtype} and does not fit into the network's own "
-            f"{own.dtype}; save it as that."
-        )
-    return whole
-
-
-def _odd(value: torch.Tensor) -> str:
-    """Reason why a tensor is not a plain numeric array, with a remedy; empty if it is."""
-    if value.is_quantized:
-        return "is quantised; store it after dequantize()"
-    if value.is_nested or value.layout != torch.strided:
-        return "is sparse or nested; store it after to_dense()"
-    if value.is_meta:
-        return "lies on the device meta, which holds no numbers; save it from a loaded network"
+    elif kind != own.dtype and (
+        value.is_complex() or not torch.equal(value.to(own.dtype).to(kind), value)
+    ):
+        where = f"does not fit into the network's own {own.dtype}"
+        return f"is of type {kind} and {where}; save it as that"
     return ""
 
 

@@ -11,64 +11,49 @@ class LeaksTooMuch(GradleakError):
 
 
 def leak(audit: Audit) -> float | None:
-    """Share of gradients that an honest server's attack reconstructed readably under any seed.
-
-    None if every attack failed, so that nothing was measured.
-    """
+    """Share of gradients that an honest server's attack read; None if every attack failed."""
     (own,) = [change for change in audit.changes if change.id == NONE]
     return own.leak
 
 
 def check(audit: Audit, limit: float | None, baseline: Audit | None) -> str:
-    """Return one sentence on why a network passes.
+    """Return why a network's leak is within `limit` and that of an earlier result `baseline`.
 
-    Its leak must exceed neither `limit` nor the leak of `baseline`, an earlier result.
-
-    Raises `LeaksTooMuch` if the network does not pass, and `GradleakError` if neither limit nor
-    baseline is given, nothing was measured, or the baseline has another network or other settings.
+    Raises `LeaksTooMuch` if it is not, `GradleakError` if there is nothing to compare.
     """
+    where, against, exceeded = f"audit.{audit.name}", [], ""
     if limit is None and baseline is None:
         raise GradleakError(
-            f"audit.{audit.name} has neither limit nor baseline, so there is nothing to pass; give "
-            "one of them."
+            f"{where} has neither limit nor baseline, so there is nothing to pass; give one of "
+            "them."
         )
-    found = _measured(audit, f"audit.{audit.name}")
-    if limit is not None and found > limit:
-        raise LeaksTooMuch(
-            f"audit.{audit.name}: {found:.0%} of gradients could be read, more than limit: "
-            f"{limit:g} allows; see report.html for what would help."
-        )
-    against = [f"limit {limit:.0%}"] if limit is not None else []
-    if baseline is not None:
+    found = _measured(audit, where)
+    read = f"{audit.name}: {found:.0%} of gradients could be read"
+    if limit is not None:
+        against.append(f"limit {limit:.0%}")
+        exceeded = f"more than limit: {limit:g} allows" if found > limit else ""
+    if baseline is not None and not exceeded:
         _comparable(audit, baseline)
-        before = _measured(baseline, f"audit.{audit.name}.baseline")
-        if found > before:
-            raise LeaksTooMuch(
-                f"audit.{audit.name}: {found:.0%} of gradients could be read, and {before:.0%} in "
-                "the baseline; see report.html for what would help."
-            )
+        before = _measured(baseline, f"{where}.baseline")
         against.append(f"baseline {before:.0%}")
-    return f"{audit.name}: {found:.0%} of gradients could be read; {', '.join(against)}."
+        exceeded = f"and {before:.0%} in the baseline" if found > before else ""
+    if exceeded:
+        raise LeaksTooMuch(f"audit.{read}, {exceeded}; see report.html for what would help.")
+    return f"{read}; {', '.join(against)}."
 
 
 def _measured(audit: Audit, where: str) -> float:
-    found = leak(audit)
-    if found is None:
-        raise GradleakError(
-            f"{where}: no attack gave an answer, so nothing was measured that could pass; see the "
-            "reasons in report.html."
-        )
+    if (found := leak(audit)) is None:
+        nothing = "no attack gave an answer, so nothing was measured that could pass"
+        raise GradleakError(f"{where}: {nothing}; see the reasons in report.html.")
     return found
 
 
 def _comparable(audit: Audit, baseline: Audit) -> None:
     """Refuse a baseline with another network or other settings."""
-    pairs = {"name": (audit.name, baseline.name)} | {
-        key: (getattr(audit.setting, key), getattr(baseline.setting, key))
-        for key in type(audit.setting).model_fields
-    }
-    for key, (now, before) in pairs.items():
-        if now != before:
+    here, there = ({"name": one.name} | dict(one.setting) for one in (audit, baseline))
+    for key, now in here.items():
+        if now != (before := there[key]):
             raise GradleakError(
                 f"audit.{audit.name}.baseline: its {key} is {before}, and {now} here, so the two "
                 "cannot be compared; make it again with these settings."

@@ -48,11 +48,7 @@ class Cell:
 def write(
     path: str | os.PathLike[str], audit: Audit, pictures: Pictures, command: str | None = None
 ) -> None:
-    """Write the page, which shows the first ten images.
-
-    `command` regenerates the page; by default it is the pipeline's command for the audit. Raises
-    `ArtifactError` if the file cannot be written.
-    """
+    """Write the page; `command` regenerates it, by default the pipeline's command."""
     text = render(audit, pictures, command)
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
@@ -61,8 +57,7 @@ def write(
 def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
     """Return the HTML of the page; parameters as in `write`."""
     label, meaning = GRADES[audit.verdict.grade]
-    changes = {change.id: change for change in audit.changes}
-    critical = [i for i, layer in enumerate(audit.structure.layers) if layer.critical]
+    changes, layers = {change.id: change for change in audit.changes}, audit.structure.layers
     limits = audit.verdict.limits
     if not any(NO_PROOF in limit for limit in limits):
         limits = (f"An attack that failed is {NO_PROOF}: a better one may exist.", *limits)
@@ -80,8 +75,8 @@ def render(audit: Audit, pictures: Pictures, command: str | None = None) -> str:
         helps=_helps(audit.verdict.ranking, changes),
         untried=[change for change in audit.changes if change.leak is None and change.id != NONE],
         chapters={name: _chapter(name, audit, pictures) for name in CHAPTERS},
-        unreadable=[layer for layer in audit.structure.layers if not layer.readable],
-        critical=critical[0] if critical else None,
+        unreadable=[layer for layer in layers if not layer.readable],
+        critical=next((i for i, layer in enumerate(layers) if layer.critical), None),
         versions={"gradleak": __version__, **software()},
         command=command or f"snakemake results/audit/{audit.name}/report.html",
     )
@@ -95,31 +90,23 @@ def best(runs: Iterable[Run]) -> Run | None:
 
 def failures(runs: Sequence[Run]) -> list[str]:
     """Distinct reasons of failed runs, each with its count unless all runs share it."""
-    reasons = Counter(run.reason for run in runs if run.status != "ok")
-    return [
-        (reason or "no reason given") + ("" if many == len(runs) else f" ({many})")
-        for reason, many in reasons.items()
-    ]
+    reasons = Counter(run.reason or "no reason given" for run in runs if run.status != "ok")
+    return [why + ("" if many == len(runs) else f" ({many})") for why, many in reasons.items()]
 
 
 def _helps(ranking: Sequence[str], changes: dict[str, Change]) -> list[Change]:
     """Changes that were tried, ranked ones first."""
-    tried = [
-        change
-        for change in sorted(changes.values(), key=lambda change: ORDER.index(change.effect))
-        if change.leak is not None and change.id not in (NONE, *ranking)
-    ]
+    others = sorted(changes.values(), key=lambda change: ORDER.index(change.effect))
+    tried = [x for x in others if x.leak is not None and x.id not in (NONE, *ranking)]
     return [*(changes[name] for name in ranking), *tried]
 
 
 def _pair(audit: Audit, pictures: Pictures) -> tuple[Embedded, Embedded | None] | None:
     """Original and reconstruction of the worst leak."""
-    worst = audit.verdict.worst
-    if worst is None:
+    if (worst := audit.verdict.worst) is None:
         return None
-    answer = pictures.answers.get(worst.attack, {}).get(worst.image)
-    original = embed(pictures.originals[worst.image], LARGE)
-    return original, None if answer is None else embed(answer, LARGE)
+    answer = _answer(worst.attack, worst.image, pictures, LARGE)
+    return embed(pictures.originals[worst.image], LARGE), answer
 
 
 def _chapter(name: Chapter, audit: Audit, pictures: Pictures) -> dict[str, Any]:
@@ -127,19 +114,16 @@ def _chapter(name: Chapter, audit: Audit, pictures: Pictures) -> dict[str, Any]:
     attacks = {attack.id: attack for attack in audit.attacks if attack.chapter == name}
     cases = [case for case in audit.cases if case.attack in attacks]
     plain = [case for case in cases if case.change == NONE]
+    strip = []
+    for image in _shown(plain, audit, pictures):
+        cells = [_cell(case, attacks[case.attack].title, image, pictures) for case in plain]
+        strip.append((image, embed(pictures.originals[image], SMALL), cells))
     return {
         "attacks": list(attacks.values()),
         "refused": [attack for attack in attacks.values() if attack.reason],
         "plain": plain,
         "changed": [case for case in cases if case.change != NONE],
-        "strip": [
-            (
-                image,
-                embed(pictures.originals[image], SMALL),
-                [_cell(case, attacks[case.attack].title, image, pictures) for case in plain],
-            )
-            for image in _shown(plain, audit, pictures)
-        ],
+        "strip": strip,
     }
 
 
@@ -148,15 +132,18 @@ def _shown(cases: Sequence[Case], audit: Audit, pictures: Pictures) -> list[int]
     worst = audit.verdict.worst
     tried = {run.image for case in cases for run in case.runs}
     tried |= {image for case in cases for image in pictures.answers.get(case.attack, {})}
-    first = {worst.image} if worst and worst.image in tried else set()
-    for image in sorted(tried & set(range(len(pictures.originals)))):
-        if len(first) < STRIP:
-            first.add(image)
-    return sorted(first)
+    shown = sorted(tried & set(range(len(pictures.originals))))
+    if worst and worst.image in shown[STRIP:]:
+        shown[STRIP - 1] = worst.image
+    return shown[:STRIP]
 
 
 def _cell(case: Case, title: str, image: int, pictures: Pictures) -> Cell:
     runs = [run for run in case.runs if run.image == image]
-    answer = pictures.answers.get(case.attack, {}).get(image)
-    shown = None if answer is None else embed(answer, SMALL)
+    shown = _answer(case.attack, image, pictures, SMALL)
     return Cell(title, shown, best(runs) or next(iter(runs), None), case.batch)
+
+
+def _answer(attack: str, image: int, pictures: Pictures, side: int) -> Embedded | None:
+    answer = pictures.answers.get(attack, {}).get(image)
+    return None if answer is None else embed(answer, side)

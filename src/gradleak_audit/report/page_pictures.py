@@ -16,11 +16,7 @@ LARGE, SMALL = 224, 96
 
 @dataclass(frozen=True)
 class Pictures:
-    """Images under attack and their reconstructions.
-
-    Raises `ValueError` if an image is not a numeric (C, H, W) array, or a reconstruction has
-    another shape than the originals or an unknown image number.
-    """
+    """Images under attack and their reconstructions; `ValueError` if shapes do not fit."""
 
     originals: np.ndarray  # (n, C, H, W) in [0, 1]
     # By attack id and image number: the best reconstruction (C, H, W) without any change, clipped
@@ -30,15 +26,14 @@ class Pictures:
     def __post_init__(self) -> None:
         if self.originals.ndim != 4 or not np.isfinite(self.originals).all():
             raise ValueError(f"originals: {self.originals.shape} is no (n, C, H, W) of numbers")
+        count, *shape = self.originals.shape
         for attack, answers in self.answers.items():
             for image, answer in answers.items():
-                if image not in range(len(self.originals)):
+                if image not in range(count):
                     raise ValueError(f"answers.{attack}: there is no image {image}")
-                if answer.shape != self.originals.shape[1:] or not np.isfinite(answer).all():
-                    raise ValueError(
-                        f"answers.{attack}.{image}: {answer.shape} is no "
-                        f"{self.originals.shape[1:]} of numbers"
-                    )
+                if answer.shape != tuple(shape) or not np.isfinite(answer).all():
+                    why = f"{answer.shape} is no {tuple(shape)} of numbers"
+                    raise ValueError(f"answers.{attack}.{image}: {why}")
 
 
 @dataclass(frozen=True)
@@ -52,11 +47,9 @@ class Embedded:
 
 
 def embed(pixels: np.ndarray, side: int) -> Embedded:
-    """Encode an image with its longer side at most `side` CSS pixels.
+    """Encode an image (C, H, W) with its longer side at most `side` CSS pixels.
 
-    Small images are enlarged by an integer factor in the browser, which keeps the file small and
-    pixels sharp; larger ones are downsampled. `pixels` is (C, H, W): one channel is grey, three are
-    RGB, any other number is averaged.
+    The browser enlarges small ones by a whole factor, which keeps pixels sharp and files small.
     """
     if len(pixels) not in (1, 3):
         pixels = pixels.mean(axis=0, keepdims=True)
@@ -65,15 +58,10 @@ def embed(pixels: np.ndarray, side: int) -> Embedded:
     picture = Image.fromarray(values[0] if grey else values.transpose(1, 2, 0).copy())
     longest = max(picture.size)
     if longest > side:
-        sides = [max(1, round(length * side / longest)) for length in picture.size]
-        picture = picture.resize((sides[0], sides[1]), Image.Resampling.LANCZOS)
-    factor = max(1, side // longest)
+        width, height = (max(1, round(length * side / longest)) for length in picture.size)
+        picture = picture.resize((width, height), Image.Resampling.LANCZOS)
+    width, height = (length * max(1, side // longest) for length in picture.size)
     stream = io.BytesIO()
     picture.save(stream, "PNG", optimize=True)
     data = base64.b64encode(stream.getvalue()).decode("ascii")
-    return Embedded(
-        f"data:image/png;base64,{data}",
-        picture.width * factor,
-        picture.height * factor,
-        longest <= side,
-    )
+    return Embedded(f"data:image/png;base64,{data}", width, height, longest <= side)

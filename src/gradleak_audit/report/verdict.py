@@ -1,7 +1,4 @@
-"""Verdict of an audit: grade, sentences, and ranking of changes.
-
-The sentences are in ``workflow/report/verdict.j2``.
-"""
+"""Verdict of an audit: grade, ranking, and the sentences of ``workflow/report/verdict.j2``."""
 
 from __future__ import annotations
 
@@ -57,11 +54,7 @@ def verdict(
     best: Best,
     facts: Facts,
 ) -> Verdict:
-    """Put the result into words.
-
-    `cases` has all changes and both chapters; `best` has the best reconstructions on the unchanged
-    network by an honest server.
-    """
+    """Put the result into words; `best` has an honest server's answers without any change."""
     parts = {part.id: part for part in attacks}
     honest = {part.id for part in attacks if part.chapter == HONEST}
     plain = [
@@ -71,53 +64,38 @@ def verdict(
     read = {run.image for case in plain for run in case.runs if run.readable}
     by_luck = min(1.0, len(plain) * min(chance, default=1.0))
     grade: Grade = "leaks" if read else "partly" if by_luck < SIGNIFICANT else "not shown"
-    order = ranking(changes)
-    first = next((change for change in changes if change.id in order[:1]), None)
-    mkor = [run for case in cases if case.attack not in honest for run in case.runs]
-    words = pages.template(TEMPLATE).make_module(
-        {
-            **vars(facts),
-            **_fallen(cases, plain, attacks, changes),
-            "parts": parts,
-            "plain": plain,
-            "grade": grade,
-            "by_luck": by_luck,
-            "answered": any(case.ok for case in plain),
-            "read": len(read),
-            "readers": sum(case.readable > 0 for case in plain),
-            "matched": len({image for case in plain for image in matched(case.runs)}),
-            "most_matched": len(matched(plain[chance.index(min(chance))].runs)) if plain else 0,
-            "tried": [
-                change for change in changes if change.id != NONE and change.leak is not None
-            ],
-            "unchanged": next((change for change in changes if change.id == NONE), None),
-            "first": first,
-            "lost": first and _lost(first),
-            "mkor": mkor,
-            "mkor_images": len({run.image for run in mkor}),
-            "mkor_read": len({run.image for run in mkor if run.readable}),
-            "refused": next((part for part in attacks if part.id not in honest), None),
-            "runs": sum(case.attempted for case in plain),
-            "lost_runs": sum(case.attempted - case.ok for case in plain),
-            "scoring": scoring,
-            "spoken": spoken,
-        }
-    )
+    order, by_id = ranking(changes), {change.id: change for change in changes}
+    first = by_id[order[0]] if order else None
+    told = {
+        **vars(facts),
+        **_fallen(cases, plain, attacks, changes),
+        "parts": parts,
+        "plain": plain,
+        "grade": grade,
+        "by_luck": by_luck,
+        "answered": any(case.ok for case in plain),
+        "read": len(read),
+        "readers": sum(case.readable > 0 for case in plain),
+        "matched": len({image for case in plain for image in matched(case.runs)}),
+        "most_matched": len(matched(plain[chance.index(min(chance))].runs)) if plain else 0,
+        "tried": [change for change in changes if change.id != NONE and change.leak is not None],
+        "unchanged": by_id.get(NONE),
+        "first": first,
+        "lost": first and _lost(first),
+        "mkor": [run for case in cases if case.attack not in honest for run in case.runs],
+        "refused": next((part for part in attacks if part.id not in honest), None),
+        "scoring": scoring,
+        "spoken": spoken,
+    }
+    words = pages.template(TEMPLATE).make_module(told)
 
     def lines(name: str) -> tuple[str, ...]:
         text: str = getattr(words, name)()
         return tuple(" ".join(line.split()) for line in text.split("\n") if line.strip())
 
-    return Verdict(
-        grade=grade,
-        sentence=" ".join(lines("sentence")),
-        advice=" ".join(lines("advice")),
-        malicious=" ".join(lines("malicious")),
-        rests_on=lines("rests_on"),
-        limits=lines("limits"),
-        worst=_worst(best),
-        ranking=order,
-    )
+    own: dict[str, Any] = {key: lines(key) for key in ("rests_on", "limits")}
+    own |= {key: " ".join(lines(key)) for key in ("sentence", "advice", "malicious")}
+    return Verdict(grade=grade, **own, worst=_worst(best), ranking=order)
 
 
 def p_value(case: Case, facts: Facts) -> float:
@@ -143,14 +121,13 @@ def matched(runs: Sequence[Run]) -> set[int]:
 def ranking(changes: Sequence[Change]) -> tuple[str, ...]:
     """Changes that were shown to help, by remaining leak, then by price; best first."""
 
-    def key(change: Change) -> tuple[float, float, float, float, float]:
-        price = change.price
-        work = 1.0 if price is None else price.multiply_adds
-        size = 1.0 if price is None else price.parameters
-        assert change.leak is not None
+    def key(change: Change) -> tuple[float, ...]:
+        price, leak = change.price, change.leak
+        assert leak is not None
         # Below a tenth of SSIM, prices decide.
         near = 0.0 if change.ssim is None else round(change.ssim, 1)
-        return change.leak, near, _lost(change) or 0.0, work, size
+        sizes = (1.0, 1.0) if price is None else (price.multiply_adds, price.parameters)
+        return leak, near, _lost(change) or 0.0, *sizes
 
     helpful = [change for change in changes if change.effect == "helps"]
     return tuple(change.id for change in sorted(helpful, key=key))
@@ -176,29 +153,24 @@ def _fallen(
     for part in attacks:
         if part.reason and part.chapter == HONEST and part.id not in (UNLOCK, MASKED):
             untried.setdefault(part.reason, []).append(short[part.id])
-    allowed, fewer, unanswered = {case.attack for case in plain}, [], []
+    fewer, unanswered = [], []
     for change in changes:
         own = [case for case in cases if case.change == change.id and not case.attempted]
-        gone = {case.attack for case in own} & allowed
+        gone = {case.attack for case in own} & {case.attack for case in plain}
         if gone and change.leak is not None:
             fewer.append((change.title, [short[part.id] for part in attacks if part.id in gone]))
-        unanswered += [
+        for case in own:
             # It targets this change, but does not apply to this network.
-            (change.title, short[case.attack], case.runs[0].reason)
-            for case in own
-            if case.attack == AGAINST.get(change.kind) and case.runs
-        ]
+            if case.attack == AGAINST.get(change.kind) and case.runs:
+                unanswered.append((change.title, short[case.attack], case.runs[0].reason))
     altered = any(change.kind in ALTERED and change.leak is not None for change in changes)
     return {"untried": untried, "fewer": fewer, "unanswered": unanswered, "altered": altered}
 
 
 def _worst(best: Best) -> Worst | None:
     found = [
-        (score, attack, image, draw)
-        for attack, own in best.answers.items()
+        (score.rank, Worst(attack=name, image=image, seed=draw, psnr=score.psnr, ssim=score.ssim))
+        for name, own in best.answers.items()
         for image, (score, draw) in own.items()
     ]
-    if not found:
-        return None
-    score, attack, image, draw = max(found, key=lambda one: one[0].rank)
-    return Worst(attack=attack, image=image, seed=draw, psnr=score.psnr, ssim=score.ssim)
+    return max(found, key=lambda one: one[0], default=(None, None))[1]
