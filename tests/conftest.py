@@ -17,31 +17,18 @@ ROOT = Path(__file__).resolve().parents[1]
 # Entries of PYTHONPATH for processes that import the packages.
 PACKAGES = (str(ROOT / "src"), str(ROOT))
 TREE = (
-    "Snakefile",
-    "config.yaml",
-    "papers",
-    "src",
-    "benchmarks",
-    "requirements.lock",
-    "workflow",
-    "profiles",
-    "envs",
-    "examples",
-    "notebooks",
-)
+    "Snakefile", "config.yaml", "papers", "src", "benchmarks", "requirements.lock", "workflow",
+    "profiles", "envs", "examples", "notebooks",
+)  # fmt: skip
 
 # Where the arrays of the real images lie, if anywhere. Runs of the pipeline would take them too, so
 # the variable goes; xdist's workers find it under another name.
 REAL_DATA = os.environ.setdefault("_GRADLEAK_REAL", os.environ.pop("GRADLEAK_DATA_ROOT", ""))
 
 # Files whose tests take minutes: first, so that no process is left alone with one at the end.
-LONGEST = (
-    "test_everything.py",
-    "test_pipeline.py",
-    "test_auditing_cases.py",
-    "test_branches.py",
-    "test_clean.py",
-)
+LONGEST = [
+    f"test_{n}.py" for n in ("everything", "pipeline", "auditing_cases", "branches", "clean")
+]
 
 
 def pytest_configure():
@@ -56,7 +43,6 @@ def pytest_configure():
 
 
 def pytest_collection_modifyitems(items):
-    """Sort by length; within a file the order stays."""
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else 9)
 
 
@@ -72,6 +58,37 @@ def copy_tree(folder, names=TREE):
     return folder
 
 
+def run(*command, together=False, **options):
+    """A process that has ended, with its output and errors as text (as one if `together`)."""
+    errors = subprocess.STDOUT if together else subprocess.PIPE
+    pipes = {"stdout": subprocess.PIPE, "stderr": errors}
+    return subprocess.run([*map(str, command)], **pipes, text=True, **{"check": False, **options})
+
+
+def shell(folder):
+    """A way to run commands in a copy of the tree as its user would; it returns what they print."""
+    paths = map(str, (folder / "src", folder, folder / "tests"))
+    environment = os.environ | {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+    def start(command):
+        done = run("bash", "-c", command, cwd=folder, env=environment)
+        assert done.returncode == 0, f"{command}\n{done.stdout}{done.stderr}"
+        return done.stdout + done.stderr
+
+    return start
+
+
+def sentence(kind, function, *arguments, **options):
+    """The message with which a call is refused, in one line."""
+    with pytest.raises(kind) as error:
+        function(*arguments, **options)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
 @pytest.fixture
 def tree(tmp_path):
     """A copy of the pipeline in an empty folder."""
@@ -82,19 +99,13 @@ def tree(tmp_path):
 def snakemake():
     """Run Snakemake in a folder; returns the finished process, output as text."""
 
-    def run(folder, *arguments, check=True):
-        done = subprocess.run(
-            [sys.executable, "-m", "snakemake", *map(str, arguments)],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    def start(folder, *arguments, check=True):
+        done = run(sys.executable, "-m", "snakemake", *arguments, cwd=folder)
         if check and done.returncode != 0:
             raise AssertionError(done.stdout + done.stderr)
         return done
 
-    return run
+    return start
 
 
 class Server:

@@ -9,18 +9,15 @@ import importlib.util
 import io
 import re
 import shlex
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from snakemake.cli import parse_args, parse_config
 
-from conftest import ROOT
+from conftest import ROOT, run
 
-PAGES = [
-    *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "envs/README.md")),
-    *sorted((ROOT / "docs").rglob("*.md")),
-]
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "envs/README.md")]
+PAGES += sorted((ROOT / "docs").rglob("*.md"))
 # Blocks, with their language; a shell reads those without one, and `sh`.
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SHELL = {"", "sh"}
@@ -50,22 +47,14 @@ PATH=/nowhere
 
 # Programs that no test runs, and why; their files have to be there all the same.
 NOT_RUN = {
-    "apptainer": "needs a container engine",
-    "docker": "needs a container engine",
-    "podman": "needs a container engine",
+    **dict.fromkeys(("apptainer", "docker", "podman"), "needs a container engine"),
     "pip": "changes the environment",
     "pip-audit": "needs the network, and is not installed",
     "uv": "needs the network; tests/test_setup.py looks at it",
-    "chgrp": "prepares a folder that a group shares",
-    "mkdir": "prepares a folder that a group shares",
+    **dict.fromkeys(("chgrp", "mkdir"), "prepares a folder that a group shares"),
     "find": "looks through a folder that is not there",
-    "cmp": "run by tests/test_docs_reviewing.py",
-    "cp": "run by tests/test_docs_reviewing.py",
-    "rm": "run by tests/test_docs_reviewing.py",
-    "sha256sum": "run by tests/test_docs_reviewing.py",
-    "xargs": "run by tests/test_docs_reviewing.py",
-    "cd": "is the shell's own",
-    "source": "is the shell's own",
+    **dict.fromkeys(("cmp", "cp", "rm", "sha256sum", "xargs"), "run by test_docs_reviewing.py"),
+    **dict.fromkeys(("cd", "source"), "is the shell's own"),
     "git": "reads the history, which a copy may lack",
     "pytest": "would run tests within a test",
 }
@@ -73,8 +62,6 @@ NOT_RUN = {
 
 @dataclass(frozen=True)
 class Command:
-    """One call of a program on a page."""
-
     page: str
     words: tuple[str, ...]
 
@@ -93,20 +80,13 @@ def read(text, folder):
     # Options alone are Snakemake's.
     text = re.sub(r"^(?=--)", "snakemake ", text, flags=re.MULTILINE)
     notes = folder / "notes"
-    done = subprocess.run(
-        ["bash", "-c", f"exec 3>'{notes}'\n{NOTE}{text}"],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("bash", "-c", f"exec 3>'{notes}'\n{NOTE}{text}", cwd=folder)
     assert not done.stderr, f"bash cannot read {text!r}: {done.stderr}"
     calls = notes.read_text().split("\n\0")
     return [tuple(call.split("\0")[:-1]) for call in calls if call]
 
 
 def commands(folder):
-    """All commands of the pages, each once; what a block writes by `>` lands in `folder`."""
     (folder / "workflow/schemas").mkdir(parents=True)
     found = {}
     for page in PAGES:
@@ -148,22 +128,15 @@ def _snakemake(command):
 
 
 def _make(command):
-    done = subprocess.run(
-        ["make", "-n", "-B", *command.words[1:]],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("make", "-n", "-B", *command.words[1:], cwd=ROOT)
     nothing = "Nothing to be done" in done.stdout  # of a folder with that name
     return done.stderr or done.stdout if done.returncode or nothing else ""
 
 
 def _python(command):
     first, *rest = command.words[1:]
-    if first == "-m" and importlib.util.find_spec(rest[0]) is None:
-        return f"there is no module {rest[0]}"
-    return ""
+    lacks = first == "-m" and importlib.util.find_spec(rest[0]) is None
+    return f"there is no module {rest[0]}" if lacks else ""
 
 
 CHECKS = {"snakemake": _snakemake, "make": _make, "python": _python}

@@ -18,15 +18,15 @@ from pathlib import Path
 import psutil
 from safetensors import safe_open
 
+import conftest
+from pipeline_trees import results_of as artifacts
+
 SMOKE = ("--config", "scale=smoke")
 # All of R-GAP on one network, and a training with a checkpoint: every kind of job, few of each.
 CELL = "embedded-smoke/copa_pair/cnn3_v2_tanh"
 SCORE = f"results/scores/{CELL}/none/rgap.csv"
 TRAINING = "results/training/embedded-smoke/rgap_resnet18/rgap_resnet18.csv"
-SMALL = (SCORE, TRAINING)
 FIGURE = "figures/copa_fig1.pdf"
-# What differs from run to run: times, hosts, seconds.
-VARYING = ("logs", "benchmarks", "provenance")
 TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.[a-z0-9]+")
 
 
@@ -40,29 +40,31 @@ def environment(**more):
 
 
 def run(folder, *arguments, prefix=(), **more):
-    """Run Snakemake to its end; output and errors as one text."""
-    return subprocess.run(
-        [*prefix, *command(*arguments)],
-        cwd=folder,
-        env=environment(**more),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    line = [*prefix, *command(*arguments)]
+    return conftest.run(*line, together=True, cwd=folder, env=environment(**more))
+
+
+def makes(folder, *targets, **options):
+    done = run(folder, *SMOKE, "--", *targets, **options)
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def calm(tmp_path_factory):
+    """A folder in which one score was made undisturbed."""
+    folder = conftest.copy_tree(tmp_path_factory.mktemp("calm"))
+    makes(folder, SCORE)
+    return folder
 
 
 def words(text):
-    """A text without Snakemake's line breaks."""
     return " ".join(text.split())
 
 
 def alive(process):
-    """Whether a process runs: one that ended and was not waited for does not."""
-    try:
+    with suppress(psutil.NoSuchProcess):
         return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+    return False
 
 
 def _own_terminal():
@@ -122,20 +124,15 @@ class Running:
         return self.log.read_text()
 
     def jobs(self):
-        """Living jobs: process by name of its script."""
-        found = {}
-        try:
+        found, children = {}, []
+        with suppress(psutil.NoSuchProcess):
             children = psutil.Process(self.process.pid).children(recursive=True)
-        except psutil.NoSuchProcess:
-            children = []
         for child in children:
-            try:
+            with suppress(psutil.Error):
                 line = child.cmdline()
-            except psutil.Error:
-                continue
-            script = re.search(r"\.snakemake/scripts/tmp\w+\.(\w+)\.py", " ".join(line[-1:]))
-            if script and "python" in Path(line[0]).name:
-                found[child] = script[1]
+                script = re.search(r"\.snakemake/scripts/tmp\w+\.(\w+)\.py", " ".join(line[-1:]))
+                if script and "python" in Path(line[0]).name:
+                    found[child] = script[1]
         self.seen.update(found)
         return found
 
@@ -150,7 +147,6 @@ class Running:
         return None
 
     def wait_for_job(self, script="", seconds=120):
-        """Wait until a job of that script runs; its process."""
         process = self.next_job(script, seconds)
         assert process, f"no job {script} began:\n{self.text}"
         return process
@@ -190,25 +186,7 @@ class Running:
         self.close_terminal()
 
 
-def artifacts(folder):
-    """Bytes of all files that equal inputs make equal, by path."""
-    found = {}
-    for top in ("results", "figures", "data"):
-        for path in sorted((folder / top).rglob("*")):
-            name = path.relative_to(folder)
-            varies = name.parts[1] in VARYING or name.name.endswith(".seconds.json")
-            if path.is_file() and not varies:
-                found[str(name)] = path.read_bytes()
-    return found
-
-
-def sidecar(path):
-    """Content of a file of results/provenance/."""
-    return json.loads(path.read_text())
-
-
 def temporaries(folder):
-    """Temporary files of writers."""
     return [path for path in folder.rglob(".*") if TEMPORARY.fullmatch(path.name)]
 
 
@@ -243,11 +221,9 @@ def half_written(folder, reference):
             continue
         try:
             read_whole(path)
+            assert content == reference[name] or name.endswith(".curve.csv"), "other bytes"
         except Exception as error:
             found.append((name, repr(error)))
-            continue
-        if content != reference[name] and not name.endswith(".curve.csv"):
-            found.append((name, "other bytes"))
     for path in (folder / "results/provenance").rglob("*.json"):
         if not TEMPORARY.fullmatch(path.name):
             read_whole(path)
@@ -266,23 +242,16 @@ def unlock(folder, *targets):
 def resume(folder, *targets):
     """What docs/faults.md tells to do after a kill: unlock, and the same command again."""
     unlock(folder, *targets)
-    done = run(folder, *SMOKE, "--", *targets)
-    assert done.returncode == 0, done.stdout
-    return done
+    return makes(folder, *targets)
 
 
 def namespace(script):
     """Command that runs a shell script with mounts of its own; None where that is not allowed."""
     for options in (("-m",), ("-rm",)):
         prefix = ["unshare", *options, "--propagation", "private", "bash", "-euc"]
-        try:
-            probe = subprocess.run(
-                [*prefix, "mount -t tmpfs none /mnt"], capture_output=True, check=False
-            )
-        except OSError:
-            return None
-        if probe.returncode == 0:
-            return [*prefix, script, "bash"]
+        with suppress(OSError):
+            if conftest.run(*prefix, "mount -t tmpfs none /mnt").returncode == 0:
+                return [*prefix, script, "bash"]
     return None
 
 
@@ -293,13 +262,11 @@ def memory_limit(mib):
     None where groups cannot be made. Both versions of the kernel's control groups are tried.
     """
     first = Path("/sys/fs/cgroup/memory")
-    top, limit = (
-        (first, "memory.limit_in_bytes") if first.is_dir() else (first.parent, "memory.max")
-    )
+    top, limit = (first, "limit_in_bytes") if first.is_dir() else (first.parent, "max")
     group = top / f"gradleak-test-{os.getpid()}"
     try:
         group.mkdir()
-        (group / limit).write_text(str(mib * 2**20))
+        (group / f"memory.{limit}").write_text(str(mib * 2**20))
     except OSError:
         if group.is_dir():
             group.rmdir()
@@ -313,7 +280,6 @@ def memory_limit(mib):
 
 
 def killed_for_memory(group):
-    """How many processes of a group the kernel has killed."""
     for name in ("memory.oom_control", "memory.events"):
         if (group / name).exists():
             return int(re.search(r"^oom_kill (\d+)", (group / name).read_text(), re.M)[1])

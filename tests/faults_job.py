@@ -5,6 +5,7 @@ import subprocess
 import sys
 import textwrap
 
+import conftest
 from conftest import PACKAGES, ROOT
 
 BEGIN = """
@@ -20,7 +21,6 @@ given = SimpleNamespace(
     output=Namedlist(["results/toy.csv"]), wildcards=Namedlist(fromdict={"model": "m"}),
     params=Namedlist(fromdict={}), config={"images": "embedded", "scale": "smoke"},
 )
-with job(given) as log:
 """
 # Writes half of the output, says so, and goes on only when told to.
 SLOW = """
@@ -33,35 +33,22 @@ with atomic("results/toy.csv") as temporary:
 ENVIRONMENT = {"PYTHONPATH": os.pathsep.join(PACKAGES), "PATH": "/usr/bin:/bin"}
 
 
-def code(body, first=""):
-    """The script of a job with that body, and what it does first."""
-    return first + BEGIN + textwrap.indent(textwrap.dedent(body), "    ")
+def code(body, first="", given="", altered=False):
+    """The script of a job: what it does `first`, changes what is `given` to it, and its body."""
+    begin = f"{first}{BEGIN}{given}\nwith job(given, altered={altered}) as log:\n"
+    return begin + textwrap.indent(textwrap.dedent(body), "    ")
 
 
-def run(folder, body, prefix=(), first="", **more):
-    """Run a job to its end."""
-    return subprocess.run(
-        [*prefix, sys.executable, "-c", code(body, first)],
-        cwd=folder,
-        env=ENVIRONMENT | more,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+def run(folder, body, prefix=(), first="", given="", altered=False, **more):
+    line = [*prefix, sys.executable, "-c", code(body, first, given, altered)]
+    return conftest.run(*line, cwd=folder, env=ENVIRONMENT | more)
 
 
 def begin(folder, body=SLOW, prefix=(), whole=None, **more):
     """Start a job, or a `whole` script; returns when it has written half of its output."""
-    process = subprocess.Popen(
-        [*prefix, sys.executable, "-c", whole or code(body)],
-        cwd=folder,
-        env=ENVIRONMENT,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **more,
-    )
+    line = [*prefix, sys.executable, "-c", whole or code(body)]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    process = subprocess.Popen(line, cwd=folder, env=ENVIRONMENT, text=True, **pipes, **more)
     assert process.stdout.readline() == "half\n", process.stderr.read()
     return process
 
@@ -82,7 +69,6 @@ sys.stdin.readline()
 
 
 def begin_imports(folder, **more):
-    """Start a job; returns while it imports."""
     (folder / "slow.py").write_text(IMPORTED)
     body = IMPORTING.format(scripts=str(ROOT / "workflow/scripts"))
     return begin(folder, whole=body, **more)

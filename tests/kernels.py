@@ -61,7 +61,6 @@ print(json.dumps({
 
 
 def probe(**variables):
-    """Say what the libraries take under these variables."""
     done = subprocess.run(
         [sys.executable, "-c", PROBE],
         env=os.environ | {"MKL_VERBOSE": "1", "ONEDNN_VERBOSE": "1"} | variables,
@@ -177,24 +176,20 @@ def moves(one, other):
         both = a.notna() & b.notna()
         largest = pd.concat([a.abs(), b.abs()], axis=1).max(axis=1)
         numbers.append(((a - b).abs() / largest.where(largest > 0, 1.0))[both])
-        words = ~both & (
-            left.astype(object).fillna("").astype(str)
-            != right.astype(object).fillna("").astype(str)
-        )
+        texts = [cells.astype(object).fillna("").astype(str) for cells in (left, right)]
+        words = ~both & (texts[0] != texts[1])
         turned += [(row, column, left[row], right[row]) for row in one.index[words]]
     return pd.concat(numbers), turned
 
 
 def compare(one, other):
-    """Print for each CSV table and claims file of two folders how far its entries moved."""
     print("table,entries,moved,median_move,largest_move,words_turned")
     for path in sorted([*Path(one).glob("tables/*.csv"), *Path(one).glob("*claims*.csv")]):
         place = path.relative_to(one)
         found, turned = moves(pd.read_csv(path), pd.read_csv(Path(other) / place))
         moved = found[found > 0]
-        print(
-            f"{place},{len(found)},{len(moved)},{moved.median():.1e},{found.max():.1e},{len(turned)}"
-        )
+        counts = f"{len(found)},{len(moved)},{moved.median():.1e},{found.max():.1e},{len(turned)}"
+        print(f"{place},{counts}")
         for row, column, before, after in turned:
             print(f"  row {row}, {column}: {before!r} became {after!r}")
 

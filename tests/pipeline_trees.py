@@ -3,7 +3,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from conftest import ROOT, copy_tree
+from conftest import ROOT, copy_tree, run
 
 SMOKE = ("--config", "scale=smoke")
 
@@ -20,13 +19,7 @@ SMOKE = ("--config", "scale=smoke")
 def made(folder, *targets):
     """A tree in which targets were made at smoke scale, removed at the end; all without any."""
     copy_tree(folder)
-    done = subprocess.run(
-        [sys.executable, "-m", "snakemake", *SMOKE, "--", *targets],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(sys.executable, "-m", "snakemake", *SMOKE, "--", *targets, cwd=folder)
     try:
         assert done.returncode == 0, done.stdout + done.stderr
         yield folder
@@ -45,7 +38,6 @@ def need_room(folder):
 
 
 def copied(built, folder):
-    """A copy of a built tree that a test may change."""
     return Path(shutil.copytree(built, folder, copy_function=_copied))
 
 
@@ -63,15 +55,13 @@ def scheduled(snakemake, folder, *arguments):
     text = done.stdout + done.stderr
     found = []
     for block in re.split(r"\n(?=(?:local)?rule )", text):
-        name = re.match(r"\s*(?:local)?rule (\w+):", block)
-        if name:
+        if name := re.match(r"\s*(?:local)?rule (\w+):", block):
             wildcards = re.search(r"wildcards: (.*)", block)
             found.append((name[1], wildcards[1] if wildcards else ""))
     return found
 
 
-# What tells of the run, not of the result.
-ABOUT_THE_RUN = ("logs", "benchmarks", "provenance")
+ABOUT_THE_RUN = ("logs", "benchmarks", "provenance")  # what tells of the run, not of the result
 
 
 def result_paths(folder):
@@ -86,7 +76,6 @@ def result_paths(folder):
 
 
 def results_of(folder):
-    """These files' bytes, by their paths."""
     return {name: path.read_bytes() for name, path in result_paths(folder).items()}
 
 

@@ -26,13 +26,10 @@ SOURCES = {"settings": {"config.yaml": "config.yaml"}, "lock": "requirements.loc
 
 @cache
 def settings(**changes):
-    """Settings of config.yaml, with some of them changed."""
-    raw = whole()
-    return loader.load({**raw, **changes})
+    return loader.load({**whole(), **changes})
 
 
 def by_hand(path, dataset, split, count=2):
-    """Arrays that somebody put there."""
     shape = (count, *catalogue.info(dataset).shape)
     values = np.random.default_rng(3).integers(0, 256, shape, dtype=np.uint8)
     tensors = {"images": values, "labels": np.arange(count, dtype=np.int64) % 10}
@@ -41,7 +38,6 @@ def by_hand(path, dataset, split, count=2):
 
 
 def made(path, rule, inputs=(), content=None, **more):
-    """A file that a job wrote, with its sidecar."""
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(content if content is not None else f"content of {path}")
@@ -83,14 +79,9 @@ def lay_out(case="real-smoke"):
         score = made(f"results/scores/{case}/{dataset}.csv", "score", [found, targets])
         table = made(f"results/tables/{dataset}.csv", "table", [score, "papers/copa/claims.yaml"])
         results += [table]
-        for kind, inputs in (
-            ("pictures", [found, score]),
-            ("originals", [targets]),
-            ("chart", [table, score]),
-        ):
+        kinds = {"pictures": [found, score], "originals": [targets], "chart": [table, score]}
+        for kind, inputs in kinds.items():
             for suffix in ("pdf", "png"):
                 results.append(made(f"figures/{dataset}_{kind}.{suffix}", kind, inputs))
-    results.append(
-        made("results/claims.csv", "claims_table", [p for p in results if "tables" in p])
-    )
-    return results
+    tables = [path for path in results if "tables" in path]
+    return [*results, made("results/claims.csv", "claims_table", tables)]

@@ -25,7 +25,6 @@ ODD = 'a <b>reason</b> & "more"'
 
 
 def papers():
-    """Claims of two papers, a part of each."""
     found = []
     for name in ("copa", "rgap"):
         claims = load(CLAIMS / name / "claims.yaml")
@@ -42,6 +41,9 @@ def interval(claim):
     return {"low": 10, "high": 10} if claim.id == EXACT else {"low": 0.041, "high": 0.062}
 
 
+OF_CLAIMS = ("id", "paper", "locator", "kind", "statement", "paper_value")
+
+
 def frame(images, scale):
     """claims.csv: verdicts in turn, but for the two that are to differ."""
     rows = []
@@ -49,12 +51,7 @@ def frame(images, scale):
         given = claim.id == EXPLAINED and (images, scale) == ("real", "laptop")
         rows.append(
             {
-                "id": claim.id,
-                "paper": claim.paper,
-                "locator": claim.locator,
-                "kind": claim.kind,
-                "statement": claim.statement,
-                "paper_value": claim.paper_value,
+                **{key: getattr(claim, key) for key in OF_CLAIMS},
                 "ours": 0.05123,
                 **interval(claim),
                 "n": 5,
@@ -108,7 +105,6 @@ def tables(folder, claimed):
 
 
 def figures(folder):
-    """Pictures with a PDF beside each."""
     paths = []
     for name in ("copa_fig1", "copa_index", "rgap_fig9", "rgap_fig1"):
         paths.append(folder / f"figures/{name}.png")
@@ -118,7 +114,6 @@ def figures(folder):
 
 
 def sources(folder, images="real", scale="laptop"):
-    """Files of a report in a folder."""
     for part in ("figures", "results/tables"):
         (folder / part).mkdir(parents=True, exist_ok=True)
     claimed = frame(images, scale)
@@ -134,7 +129,6 @@ def sources(folder, images="real", scale="laptop"):
 
 
 def write(folder, **case):
-    """Write the report; returns its path."""
     path = folder / "results/report.html"
     page.write(path, sources(folder, **case))
     return path

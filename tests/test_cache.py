@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from conftest import ROOT, copy_tree
+from conftest import ROOT, copy_tree, sentence
 from gradleak.errors import ArtifactError, ConfigError
 from gradleak.pipeline import shared_cache
 from gradleak.runtime import artifacts, provenance
@@ -22,13 +22,8 @@ TRAINED = "results/training/embedded-smoke/rgap_resnet18/rgap_resnet18"
 GOALS = (COPA, RGAP, f"{TRAINED}.csv")
 # Outputs of jobs that may use the cache, all that make `GOALS`.
 CACHED = {
-    DATA,
-    f"{DATA}.sha256",
-    *(
-        path
-        for goal in (COPA, RGAP)
-        for path in (goal, goal.replace(".safetensors", ".seconds.json"))
-    ),
+    *(DATA, f"{DATA}.sha256", COPA, RGAP),
+    *(goal.replace(".safetensors", ".seconds.json") for goal in (COPA, RGAP)),
     *(f"{TRAINED}.{suffix}" for suffix in ("safetensors", "csv", "curve.csv")),
 }
 
@@ -36,18 +31,11 @@ CACHED = {
 def start(folder, cache, *arguments):
     command = [sys.executable, "-m", "snakemake", *SMOKE, "--cache", "--", *arguments]
     environment = {**os.environ, shared_cache.VARIABLE: str(cache)}
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(command, cwd=folder, env=environment, **pipes)
 
 
 def run(folder, cache, *arguments):
-    """Output of Snakemake with a shared cache."""
     running = start(folder, cache, *(arguments or GOALS))
     said = running.communicate()[0]
     assert running.returncode == 0, said
@@ -61,7 +49,6 @@ def computed(folder):
 
 
 def forget(folder):
-    """Remove sidecars, so that those of the next run can be told."""
     shutil.rmtree(folder / "results/provenance", ignore_errors=True)
 
 
@@ -70,7 +57,6 @@ def bytes_of(folder):
 
 
 def entries(cache):
-    """Contents of a cache by file name."""
     return {path.name: path.read_bytes() for path in cache.iterdir()}
 
 
@@ -140,7 +126,7 @@ def test_another_config_has_other_entries(shared):
     text = config.read_text()
     assert text.count("copa_iterations:    {smoke: 60,") == 1
     config.write_text(
-        text.replace("copa_iterations:    {smoke: 60,", "copa_iterations:    {smoke: 61,")
+        text.replace("copa_iterations:    {smoke: 60,", "copa_iterations: {smoke: 61,")
     )
     run(second, cache)
     assert computed(second) == {COPA, COPA.replace(".safetensors", ".seconds.json")}
@@ -170,9 +156,8 @@ def test_a_damaged_entry_is_named_and_made_again_once_it_is_deleted(shared):
     entry = (first / RGAP).resolve()
     whole = entry.read_bytes()
     entry.write_bytes(whole[:100])
-    with pytest.raises(
-        ArtifactError, match=rf"damaged .*delete it and {entry}, which it is a link"
-    ):
+    words = rf"damaged .*delete it and {entry}, which it is a link"
+    with pytest.raises(ArtifactError, match=words):
         artifacts.read_tensors(first / RGAP)
     entry.unlink()
     forget(first)
@@ -181,17 +166,16 @@ def test_a_damaged_entry_is_named_and_made_again_once_it_is_deleted(shared):
     assert entry.read_bytes() == whole
 
 
-@pytest.mark.parametrize(
-    ("location", "words"),
-    [
-        (None, "SNAKEMAKE_OUTPUT_CACHE, which is not set"),
-        ("cache", "a relative path"),
-        ("/nowhere/cache", "no folder that you may write to"),
-    ],
-)
-def test_a_cache_that_cannot_be_used_is_refused_in_one_sentence(location, words):
-    with pytest.raises(ConfigError, match=words):
-        shared_cache.check(location)
+UNUSABLE = {
+    None: "SNAKEMAKE_OUTPUT_CACHE, which is not set",
+    "cache": "a relative path",
+    "/nowhere/cache": "no folder that you may write to",
+}
+
+
+@pytest.mark.parametrize("location", UNUSABLE)
+def test_a_cache_that_cannot_be_used_is_refused_in_one_sentence(location):
+    assert UNUSABLE[location] in sentence(ConfigError, shared_cache.check, location)
 
 
 def test_nothing_runs_where_the_cache_is_not_set(tree, snakemake, monkeypatch):

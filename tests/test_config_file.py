@@ -1,23 +1,20 @@
 """The text of config files: what Snakemake would read in part, or say nothing useful of."""
 
 import os
-from pathlib import Path
 
 import pytest
 
+from conftest import ROOT, sentence
 from gradleak.config import loader, yaml_checks
 from gradleak.errors import ConfigError
 
-ROOT = Path(__file__).resolve().parents[1]
 WHOLE = (ROOT / "papers/fedkl/paper.yaml").read_text(encoding="utf-8")
 SHIPPED = yaml_checks.read(ROOT / "config.yaml")
 
 
 def refused(path):
-    with pytest.raises(ConfigError) as caught:
-        yaml_checks.check(path)
-    message = str(caught.value)
-    assert "\n" not in message and message.endswith(".") and str(path) in message, message
+    message = sentence(ConfigError, yaml_checks.check, path)
+    assert message.endswith(".") and str(path) in message, message
     return message.replace(str(path), "FILE")
 
 
@@ -25,10 +22,7 @@ def refused(path):
     ("text", "words"),
     [
         ("scale: laptop\nimages: real\nscale: smoke\n", "line 3: key 'scale' stands in line 1 too"),
-        (
-            "targets:\n  a: {indices: [1],\n      indices: [2]}\n",
-            "line 3: key 'targets.a.indices' stands in line 2 too",
-        ),
+        ("targets:\n  a: {b: [1],\n      b: [2]}\n", "line 3: key 'targets.a.b' stands in line 2"),
         ("models: {}\n\nmodels: {}\n", "line 3: key 'models' stands in line 1 too"),
         ("targets: {a: {}, b: {}, a: {}}\n", "line 1: key 'targets.a' stands in line 1 too"),
         ("a:\n- b: 1\n- b: 1\n  'b': 2\n", "line 4: key 'a.1.b' stands in line 3 too"),
@@ -98,10 +92,7 @@ def include(folder, **files):
         ("scale: smoke\n", "mine.yaml: 'scale' is no section of entries"),
         ("include: [x.yaml]\n", "mine.yaml: 'include' is no section of entries"),
         ("attacks: [copa]\n", "mine.yaml: 'attacks' is no section of entries"),
-        (
-            "attacks: {copa: {method: copa}}\n",
-            "mine.yaml: attacks.copa stands in papers/copa/paper.yaml too; take one out.",
-        ),
+        ("attacks: {copa: {method: copa}}\n", "mine.yaml: attacks.copa stands in papers/copa/pap"),
         ("atacks: {}\n", "mine.yaml: unknown key 'atacks' (did you mean 'attacks'?)"),
         ("attacks: {a: {method: copa, strat: rgap}}\n", "mine.yaml: unknown key"),
         ("attacks: {a: {method: copa, iterations: 0}}\n", "mine.yaml: attacks.a.iterations: 0 is"),
@@ -109,36 +100,22 @@ def include(folder, **files):
         ("attacks: {a: {method: h_gap, of: [b, c]}}\n", "mine.yaml: attacks.a.of: 'b' is not"),
         ("audit: {a: {input: [1, 2, 2]}}\n", "mine.yaml: key 'audit.a.network' is missing"),
         ("groups: {a: [b]}\n", "mine.yaml: groups.a: 'b' is not defined"),
-        (
-            "models: {a: {input: [3, 8, 8], layers: [{pool: 2}]}}\n",
-            "mine.yaml: models.a: layer 1 is",
-        ),
+        ("models: {a: {input: [3, 8, 8], layers: [{pool: 2}]}}", "mine.yaml: models.a: layer 1 is"),
         ("models: {a: {input: [3, 8, 8], layers: [3]}}\n", "mine.yaml: models.a.layers.0"),
-        (
-            "targets: {a: {dataset: mnist, split: test, count: 10001}}\n",
-            "mine.yaml: targets.a: count",
-        ),
+        ("targets: {a: {dataset: mnist, split: test, count: 10001}}", "mine.yaml: targets.a: co"),
     ],
 )
-def test_what_is_wrong_in_an_included_file_is_said_with_its_name(
-    tmp_path, monkeypatch, text, words
-):
+def test_what_is_wrong_in_an_included_file_has_its_name(tmp_path, monkeypatch, text, words):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError) as caught:
-        loader.load(include(tmp_path, mine=text))
-    assert str(caught.value).startswith(words) and "\n" not in str(caught.value)
+    assert sentence(ConfigError, loader.load, include(tmp_path, mine=text)).startswith(words)
 
 
 def test_own_keys_replace_those_of_included_files_one_by_one(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    raw = include(
-        tmp_path, mine="attacks: {a: {method: copa, iterations: {smoke: 1, laptop: 2, paper: 3}}}"
-    )
-    raw["attacks"] = {
-        "a": {"iterations": {"laptop": 9}},
-        "b": {"method": "rgap"},
-        "copa": {"iterations": 7},
-    }
+    mine = "attacks: {a: {method: copa, iterations: {smoke: 1, laptop: 2, paper: 3}}}"
+    raw = include(tmp_path, mine=mine)
+    own = {"a": {"iterations": {"laptop": 9}}, "b": {"method": "rgap"}, "copa": {"iterations": 7}}
+    raw["attacks"] = own
     loaded = loader.load(raw)
     assert loaded.attacks["a"].iterations == 9 and loaded.at("paper").attacks["a"].iterations == 3
     assert loaded.attacks["copa"].iterations == 7 and loaded.attacks["copa"].start == "random"
@@ -155,26 +132,25 @@ def test_a_paper_can_be_left_out(tmp_path):
     assert {e.paper for e in loader.load(raw).experiments.values()} == {"copa", "rgap", "mkor"}
 
 
-@pytest.mark.parametrize(
-    ("include", "words"),
-    [
-        (["nowhere.yaml"], "include: nowhere.yaml is missing"),
-        (["/etc/passwd"], "include: /etc/passwd lies outside"),
-        (["../x.yaml"], "include: ../x.yaml lies outside"),
-        (["../*.yaml"], "include: ../\\*.yaml lies outside"),
-        (["papers/*/nothing.yaml"], "include: papers/\\*/nothing.yaml matches no file"),
-        ("papers", "include: give a list of files"),
-        ([3], "include: give a list of files"),
-    ],
-)
+INCLUDED = [
+    (["nowhere.yaml"], "nowhere.yaml is missing"),
+    (["/etc/passwd"], "/etc/passwd lies outside"),
+    (["../x.yaml"], "../x.yaml lies outside"),
+    (["../*.yaml"], "../*.yaml lies outside"),
+    (["papers/*/nothing.yaml"], "papers/*/nothing.yaml matches no file"),
+    ("papers", "give a list of files"),
+    ([3], "give a list of files"),
+]
+
+
+@pytest.mark.parametrize(("include", "words"), INCLUDED)
 def test_only_files_below_the_folder_are_included(include, words):
-    with pytest.raises(ConfigError, match=f"^config.yaml: {words}"):
-        loader.load({**SHIPPED, "include": include})
+    said = sentence(ConfigError, loader.load, {**SHIPPED, "include": include})
+    assert said.startswith(f"config.yaml: include: {words}")
 
 
 @pytest.fixture
 def said(tree, snakemake):
-    """What a dry run says that is refused."""
 
     def run(*arguments):
         done = snakemake(tree, "-n", *arguments, check=False)

@@ -28,8 +28,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^```[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # Words of config that are not Config's: Snakemake's own, and the beginnings of a claim's reasons.
 OTHER_KEYS = {"benchmark", "cache", "include", "retries", "threads", "test", "time", "commit"}
-# Options of a class that docs/second_order.md names.
-OPTIONS = {"precondition"}
+OPTIONS = {"precondition"}  # options of a class that docs/second_order.md names
 # A container image that is built on the spot.
 BUILT = {"envs/gradleak.sif"}
 SETTING = re.compile(r"(?:[a-z_]+: )*[a-z_]+:(?: [\w.|{}\[\], ]+)?")
@@ -91,9 +90,7 @@ def test_every_page_can_be_reached_from_the_readme():
 
 def test_anchors_are_those_of_github(tmp_path):
     page = tmp_path / "page.md"
-    page.write_text(
-        "# c(M), `a_b` and more\n```\n# no heading\n```\n## [x](y.md): z\n## [x](y): z\n"
-    )
+    page.write_text("# c(M), `a_b` and more\n```\n# none\n```\n## [x](y.md): z\n## [x](y): z\n")
     assert anchors(page) == ["cm-a_b-and-more", "x-z", "x-z-1"]
 
 
@@ -118,11 +115,8 @@ def keys_and_words():
 
     def choices(value):
         """Words that a property may have, None where it is open."""
-        if "const" in value:
-            return {value["const"]}
-        if "enum" in value:
-            return set(value["enum"])
-        return None
+        words = [value["const"]] if "const" in value else value.get("enum")
+        return None if words is None else set(words)
 
     walk(Config.model_json_schema())
     for part in (ClaimsFile, Claim, Query, Paper):
@@ -157,10 +151,8 @@ def test_settings_that_a_page_names_exist(page):
 
 def test_settings_and_targets_of_the_papers_have_not_been_renamed():
     """Ids such as `rgap_float32`: of config.yaml, of a target, of a claim or of the code."""
-    sources = [
-        *(path for folder in CODE for path in (ROOT / folder).rglob("*.*")),
-        *(ROOT / "tests").glob("*.py"),
-    ]
+    sources = [path for folder in CODE for path in (ROOT / folder).rglob("*.*")]
+    sources += (ROOT / "tests").glob("*.py")
     text = "\n".join(p.read_text() for p in sources if p.suffix in (".yaml", ".smk", ".py", ".csv"))
     for page in PAGES:
         for name in re.findall(r"`((?:copa|rgap|mkor|fedkl|cnn3)_[a-z0-9_]+)`", page.read_text()):

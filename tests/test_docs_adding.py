@@ -1,16 +1,12 @@
 """docs/adding.md followed to the letter: what it adds works, and nothing it asks for is missing."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from conftest import ROOT, copy_tree
+from conftest import ROOT, copy_tree, shell
 from gradleak.reporting.captions import Captions
 
 pytestmark = pytest.mark.slow
@@ -32,20 +28,17 @@ def steps():
     for match in BLOCK.finditer(text):
         # A sentence may begin on the line before.
         words = " ".join(text[: match.end(1)].splitlines()[-2:])
-        language, body = match[2], match[3]
-        if language == "sh":
-            found.append(("run", (), body))
+        if match[2] == "sh":
+            found.append(("run", (), match[3]))
             continue
-        (place,) = [
-            (how, how_to.search(words)) for how, how_to in PLACES.items() if how_to.search(words)
-        ]
-        found.append((place[0], place[1].groups(), body))
+        places = [(how, place.search(words)) for how, place in PLACES.items()]
+        ((how, place),) = [one for one in places if one[1]]
+        found.append((how, place.groups(), match[3]))
     assert len(found) == text.count("\n```") / 2, "a block of the page was not read"
     return found
 
 
 def put(folder, how, words, body):
-    """Write one block where its sentence says."""
     path = folder / words[0]
     if how == "new":
         assert not path.exists(), f"{words[0]} is there already"
@@ -54,10 +47,8 @@ def put(folder, how, words, body):
         return
     text = path.read_text()
     if how == "change":
-        old, new = (
-            "".join(line[1:] for line in body.splitlines(keepends=True) if line[0] == sign)
-            for sign in "-+"
-        )
+        lines = body.splitlines(keepends=True)
+        old, new = ("".join(line[1:] for line in lines if line[0] == sign) for sign in "-+")
         assert text.count(old) == 1, f"{words[0]} does not have the line to change"
         path.write_text(text.replace(old, new))
         return
@@ -79,24 +70,7 @@ def followed(tmp_path_factory):
     shutil.copy(ROOT / "pyproject.toml", folder)
     if (ROOT / ".mypy_cache").exists():
         shutil.copytree(ROOT / ".mypy_cache", folder / ".mypy_cache")
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": f"{folder}/src{os.pathsep}{folder}{os.pathsep}{folder}/tests",
-    }
-
-    def run(command):
-        done = subprocess.run(
-            command,
-            shell=True,
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, command + "\n" + done.stdout + done.stderr
-        return done.stdout + done.stderr
-
+    run = shell(folder)
     for how, words, body in steps():
         if how == "run":
             run(body)

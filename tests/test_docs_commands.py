@@ -5,7 +5,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import docs_commands
-from conftest import ROOT, copy_tree
+from conftest import ROOT, copy_tree, run
 from docs_commands import Command, fault, parsed
 
 # Made by a rule that the page tells to add; tests/test_docs_adding.py follows it.
@@ -31,7 +30,6 @@ NOT_DRY = {
 
 @pytest.fixture(scope="module")
 def written(tmp_path_factory):
-    """A folder with what the blocks write by redirection, and all commands."""
     folder = tmp_path_factory.mktemp("pages")
     return folder, docs_commands.commands(folder)
 
@@ -77,7 +75,6 @@ def listed():
 
 
 def asked(commands):
-    """Targets of all commands, by scale and images."""
     found = defaultdict(list)
     for command in of_snakemake(commands):
         arguments = parsed(command.words)
@@ -105,14 +102,8 @@ def makes(written):
     """What the rules say of every target that a page asks for, and of wrong ones."""
     cases = asked(written[1])
     cases["smoke embedded"] += UNMADE
-    done = subprocess.run(
-        [sys.executable, ROOT / "tests/docs_targets.py"],
-        input=json.dumps(cases),
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    script = ROOT / "tests/docs_targets.py"
+    done = run(sys.executable, script, input=json.dumps(cases), cwd=ROOT)
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout)
 
@@ -139,12 +130,7 @@ def test_paths_of_the_page_on_targets_are_those_of_the_rules(makes):
         "data/raw/{dataset}/MD5SUMS",
         "results/inconspicuous/embedded-smoke/{model}.csv",
     }
-    left = [
-        path
-        for path in rules - single
-        if not path.startswith(named) and not any(path.startswith(stem) for stem in beside)
-    ]
-    assert left == []
+    assert [path for path in rules - single if not path.startswith((*named, *beside))] == []
 
 
 # --- Dry runs ------------------------------------------------------------------------------------

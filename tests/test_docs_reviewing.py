@@ -1,15 +1,11 @@
 """docs/reviewing.md, run as a reviewer would."""
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pandas as pd
 import pytest
 
-from conftest import ROOT, copy_tree
+from conftest import ROOT, copy_tree, shell
 
 BLOCKS = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs/reviewing.md").read_text(), re.M | re.S)
 
@@ -17,23 +13,7 @@ BLOCKS = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs/reviewing.md").read_text
 @pytest.mark.slow
 def test_every_command_shows_what_the_page_says(tmp_path):
     folder = copy_tree(tmp_path / "clone")
-    environment = os.environ | {
-        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "PYTHONPATH": f"{folder}/src{os.pathsep}{folder}",
-    }
-
-    def run(block):
-        done = subprocess.run(
-            ["bash", "-c", block],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, block + done.stdout + done.stderr
-        return done.stdout
-
+    run = shell(folder)
     table, trace, remake, other, seed = BLOCKS
     run(table)
     made = pd.read_csv(folder / "results/tables/copa_table2.csv")

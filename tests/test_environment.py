@@ -1,29 +1,27 @@
 """Environments agree with the lock; the lock names no address and has a hash for each file."""
 
-import importlib.util
 import os
 import re
+import runpy
 import shutil
-import subprocess
 import sys
 import venv
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-ROOT = Path(__file__).resolve().parents[1]
+from conftest import ROOT, run
+
 LOCK = ROOT / "requirements.lock"
 ENTRIES = re.split(r"\n(?=[a-z0-9])", LOCK.read_text(encoding="utf-8").strip())
 
 
 def pin():
-    spec = importlib.util.spec_from_file_location("pin", ROOT / "envs" / "pin.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return SimpleNamespace(**runpy.run_path(str(ROOT / "envs/pin.py")))
 
 
 SCRIPT = (ROOT / "envs/gradleak.post-deploy.sh").read_text(encoding="utf-8")
@@ -51,13 +49,8 @@ def requirements(text):
     return found
 
 
-WRITTEN = (
-    "build.lock",
-    "gradleak.yaml",
-    "gradleak.post-deploy.sh",
-    "Containerfile",
-    "gradleak.def",
-)
+WRITTEN = ["build.lock", "gradleak.yaml", "gradleak.post-deploy.sh", "Containerfile"]
+WRITTEN += ["gradleak.def"]
 
 
 @pytest.mark.parametrize("name", WRITTEN)
@@ -143,22 +136,14 @@ def test_this_environment_has_the_locked_versions():
             found = version(canonicalize_name(wanted.name))
         except PackageNotFoundError:
             found = "absent"
-        assert found in wanted.specifier, (
-            f"{wanted.name} is {found} where the lock has {wanted.specifier}; run `make setup`"
-        )
+        assert found in wanted.specifier, f"{wanted.name} is {found}; run `make setup`"
         checked += 1
     assert checked > 100
 
 
-def pip(folder, *arguments, check=True):
-    done = subprocess.run(
-        [folder / "bin/python", "-m", "pip", "install", "--quiet", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0 or not check, done.stderr
-    return done
+def pip(folder, *arguments):
+    done = run(folder / "bin/python", "-m", "pip", "install", "--quiet", *arguments)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
@@ -180,7 +165,7 @@ def test_the_steps_of_the_container_and_conda_s_list_resolve(tmp_path, monkeypat
     def conda(script):
         path = tmp_path / "env.post-deploy.sh"
         path.write_text(script, encoding="utf-8")
-        return subprocess.run(["bash", path], capture_output=True, text=True, check=False)
+        return run("bash", path)
 
     done = conda(SCRIPT)
     assert done.returncode == 0, done.stderr
@@ -198,9 +183,7 @@ def test_the_steps_of_the_container_and_conda_s_list_resolve(tmp_path, monkeypat
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_make_says_what_it_would_run_without_internet(tmp_path):
     def commands(*arguments):
-        done = subprocess.run(
-            ["make", "-n", "-B", "-C", ROOT, *arguments], capture_output=True, text=True, check=True
-        )
+        done = run("make", "-n", "-B", "-C", ROOT, *arguments, check=True)
         return [line for line in done.stdout.splitlines() if " pip " in line]
 
     offline = commands("setup", "WHEELS=a folder")
@@ -226,9 +209,8 @@ def test_apptainer_is_given_the_image_for_every_job(tree, snakemake, monkeypatch
     """No container runs here: what is tried is what Snakemake asks for."""
     programs = tree / "programs"
     programs.mkdir()
-    (programs / "apptainer").write_text(
-        APPTAINER.replace("{python}", str(Path(sys.executable).parent))
-    )
+    python = str(Path(sys.executable).parent)
+    (programs / "apptainer").write_text(APPTAINER.replace("{python}", python))
     (programs / "apptainer").chmod(0o755)
     (tree / "envs/gradleak.sif").write_text("")
     monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
@@ -269,7 +251,6 @@ esac
 
 @pytest.fixture
 def conda(tmp_path, monkeypatch):
-    """A folder with the stand-in for conda, first on the path."""
     base = tmp_path / "conda"
     activate = 'export PATH="$1/bin:$PATH"\n'
     texts = {"bin/conda": CONDA, "python": PYTHON, "bin/activate": activate, "broken": "none"}
@@ -290,16 +271,12 @@ def test_conda_s_environment_gets_the_packages_of_the_lock(tree, snakemake, cond
     snakemake(tree, "--sdm", "conda", "--", DIGITS)
     assert (tree / DIGITS).is_file() and (conda / "ran").exists()
     _, *asked = re.split(r"^> -m pip install (.*)\n", (conda / "asked").read_text(), flags=re.M)
-    assert asked[::2] == [
-        "--require-hashes -r /dev/stdin",
-        "--no-build-isolation --require-hashes -r /dev/stdin",
-    ]
+    hashes = "--require-hashes -r /dev/stdin"
+    assert asked[::2] == [hashes, f"--no-build-isolation {hashes}"]
     assert asked[1::2] == pip_part()
 
 
-def test_an_environment_that_cannot_be_activated_gets_them_all_the_same(
-    tree, snakemake, conda, monkeypatch
-):
+def test_an_environment_that_is_not_activated_gets_them_too(tree, snakemake, conda, monkeypatch):
     """pip must not install into whatever Python comes first on the path."""
     (conda / "bin/activate").write_text("return 1\n")
     # Many systems have a python3 and no python.

@@ -33,7 +33,6 @@ def built(tmp_path_factory):
 
 @pytest.fixture
 def copy(built, tmp_path):
-    """A copy of the built tree that a test may change."""
     return copied(built, tmp_path / "tree")
 
 
@@ -126,8 +125,7 @@ def test_all_figures_hold_their_words_as_text_and_fit_a_page(built):
         assert_print(path)
 
 
-# Bytes of the page; it goes by mail.
-LIMIT = 15e6
+LIMIT = 15e6  # bytes of the page; it goes by mail
 
 
 def test_the_report_shows_all_that_was_made_and_stays_small(copy, snakemake):
@@ -150,9 +148,8 @@ def test_the_report_shows_all_that_was_made_and_stays_small(copy, snakemake):
     assert set(pd.read_csv(copy / "results/claims.csv").id) <= ids
     papers = [load(path) for path in copy.glob("papers/*/results.yaml")]
     for kind, files in (("figures", "figures/*.pdf"), ("tables", "results/tables/*.csv")):
-        assert {path.stem for path in copy.glob(files)} == {
-            name for paper in papers for name in getattr(paper, kind)
-        }
+        names = {name for paper in papers for name in getattr(paper, kind)}
+        assert {path.stem for path in copy.glob(files)} == names
     # An interval says what it is.
     bare = re.compile(r"(\S*\d\S*|open) to (\S*\d\S*|open)")
     assert [cell.text() for cell in html.all("td") if bare.fullmatch(cell.text())] == []

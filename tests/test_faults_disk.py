@@ -2,12 +2,11 @@
 
 import re
 import shutil
-import subprocess
 
 import pytest
 
 import faults
-from conftest import ROOT, copy_tree
+from conftest import ROOT, copy_tree, run
 
 mounts = pytest.mark.skipif(
     faults.namespace("true") is None,
@@ -28,29 +27,18 @@ done
 
 
 def mounted(script, *arguments):
-    done = subprocess.run(
-        [*faults.namespace(script), *map(str, arguments)],
-        env=faults.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run(*faults.namespace(script), *arguments, env=faults.environment())
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def from_source(source, *arguments):
-    """Snakemake with the pipeline of another folder than the one it works in."""
     return faults.command("--snakefile", source / "Snakefile", *faults.SMOKE, *arguments)
 
 
 @pytest.fixture(scope="module")
 def calm(tmp_path_factory):
-    """A folder with the pipeline and what one score needs, made undisturbed."""
-    folder = copy_tree(tmp_path_factory.mktemp("calm"))
-    done = faults.run(folder, *faults.SMOKE, "--", faults.SCORE)
-    assert done.returncode == 0, done.stdout
-    return folder
+    return faults.calm(tmp_path_factory)
 
 
 @pytest.mark.slow
@@ -70,9 +58,9 @@ def test_a_full_disk_is_told_and_the_run_goes_on_after_space_is_freed(tmp_path, 
         assert faults.half_written(folder, reference) == []
         assert faults.temporaries(folder / "results") == []
         print(size, len(faults.artifacts(folder)), "artifacts kept")
-    text = faults.words((calm.parent / "full.3m.log").read_text())
+    said = faults.words((calm.parent / "full.3m.log").read_text())
     assert re.search(
-        r"gradleak: Cannot write data/photos10-train.safetensors: .*; free space", text
+        r"gradleak: Cannot write data/photos10-train.safetensors: .*; free space", said
     )
     assert faults.artifacts(calm.parent / "full.64m") == reference
     for size in (*SIZES, "64m"):

@@ -9,9 +9,10 @@ import time
 
 import psutil
 import pytest
+import torch
 
 import faults_job
-from conftest import PACKAGES, ROOT
+from conftest import PACKAGES, ROOT, run
 from gradleak.runtime import artifacts, job_records, malloc
 from gradleak.runtime.artifacts import atomic, write_json
 
@@ -57,11 +58,9 @@ def test_only_temporary_files_of_the_same_artifact_are_removed(tmp_path):
 
 def test_the_content_is_on_the_disk_before_the_name(tmp_path, monkeypatch):
     told = []
-    sync, replace = os.fsync, type(tmp_path).replace
+    kind, sync, replace = type(tmp_path), os.fsync, type(tmp_path).replace
     monkeypatch.setattr(os, "fsync", lambda handle: (told.append("sync"), sync(handle)))
-    monkeypatch.setattr(
-        type(tmp_path), "replace", lambda *paths: (told.append("rename"), replace(*paths))
-    )
+    monkeypatch.setattr(kind, "replace", lambda *p: (told.append("rename"), replace(*p)))
     write_json(tmp_path / "x.json", {})
     assert told == ["sync", "rename"]
 
@@ -106,8 +105,7 @@ def test_every_script_imports_what_catches_signals_first():
         assert ast.unparse(first) == "import _package", script.name
 
 
-# As nohup does with SIGHUP.
-NOHUP = ("bash", "-c", "trap '' HUP; exec \"$@\"", "bash")
+NOHUP = ("bash", "-c", "trap '' HUP; exec \"$@\"", "bash")  # as nohup does with SIGHUP
 
 
 @pytest.mark.parametrize("begin", [faults_job.begin, faults_job.begin_imports])
@@ -137,25 +135,18 @@ def test_a_job_ends_soon_after_its_snakemake_and_no_other_parent(tmp_path, name)
     """A process that is called like Snakemake starts a job and is killed."""
     script = tmp_path / name
     script.write_text(PARENT.format(code=faults_job.code(ENDLESS)))
-    with subprocess.Popen(
-        [sys.executable, script],
-        cwd=tmp_path,
-        env=faults_job.ENVIRONMENT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    ) as parent:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    where = {"cwd": tmp_path, "env": faults_job.ENVIRONMENT}
+    with subprocess.Popen([sys.executable, script], **pipes, **where) as parent:
         job = psutil.Process(int(parent.stdout.readline()))
         parent.kill()
     ended, _ = psutil.wait_procs([job], timeout=20 if name == "snakemake" else 3)
     if not ended:
         job.kill()
-    if name == "snakemake":
-        assert ended
+    assert bool(ended) == (name == "snakemake")
+    if ended:
         assert names(tmp_path / "results") == []
         assert "Stopped by SIGTERM" in (tmp_path / "results/logs/toy.log").read_text()
-    else:
-        assert not ended
 
 
 SHORTAGES = {
@@ -184,27 +175,23 @@ def test_a_shortage_of_memory_is_one_sentence(tmp_path, what):
     assert not (tmp_path / "results/toy.csv").exists()
 
 
-@pytest.mark.parametrize(
-    ("error", "short"),
-    [
-        (RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."), True),
-        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"), True),
-        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), True),
-        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
-        (OSError(12, "Cannot allocate memory"), True),
-        (OSError(2, "No such file or directory"), False),
-        (MemoryError(), True),
-        (ValueError("out of memory"), False),
-    ],
-)
-def test_which_errors_tell_of_memory(error, short):
-    assert malloc.is_shortage(error) is short
+SHORT = [
+    RuntimeError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+    RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"),
+    OSError(12, "Cannot allocate memory"),
+    MemoryError(),
+    torch.OutOfMemoryError("CUDA out of memory."),
+]
+OTHER = [
+    RuntimeError("mat1 and mat2 shapes cannot be multiplied"),
+    OSError(2, "No such file or directory"),
+    ValueError("out of memory"),
+]
 
 
-def test_torchs_own_error_of_cuda_tells_of_memory():
-    import torch
-
-    assert malloc.is_shortage(torch.OutOfMemoryError("CUDA out of memory."))
+def test_which_errors_tell_of_memory():
+    assert all(map(malloc.is_shortage, SHORT)) and not any(map(malloc.is_shortage, OTHER))
 
 
 def test_another_error_keeps_its_traceback(tmp_path):
@@ -213,12 +200,13 @@ def test_another_error_keeps_its_traceback(tmp_path):
     assert "Traceback" in done.stderr and "gradleak: " not in done.stderr
 
 
-def test_a_log_that_cannot_be_written_is_named(tmp_path):
+@pytest.mark.parametrize("file", ["logs/toy.log: File exists", "provenance/toy.csv.json: "])
+def test_a_log_or_a_sidecar_that_cannot_be_written_is_named(tmp_path, file):
     (tmp_path / "results").mkdir()
-    (tmp_path / "results/logs").write_text("")
-    done = faults_job.run(tmp_path, "pass")
+    (tmp_path / "results" / file.partition("/")[0]).write_text("")
+    done = faults_job.run(tmp_path, "Path('results/toy.csv').touch()")
     assert done.returncode == 1
-    assert done.stderr.startswith("gradleak: Cannot write results/logs/toy.log: File exists")
+    assert done.stderr.startswith(f"gradleak: Cannot write results/{file}")
     assert done.stderr.count("\n") == 1
 
 
@@ -228,14 +216,6 @@ def test_a_log_on_a_full_disk_ends_no_job(tmp_path):
     done = faults_job.run(tmp_path, "log.info('x')\nlog.info('y')\nPath('results/toy.csv').touch()")
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "results/provenance/toy.csv.json").exists()
-
-
-def test_a_sidecar_that_cannot_be_written_fails_the_job(tmp_path):
-    (tmp_path / "results").mkdir()
-    (tmp_path / "results/provenance").write_text("")
-    done = faults_job.run(tmp_path, "Path('results/toy.csv').touch()")
-    assert done.returncode == 1
-    assert done.stderr.startswith("gradleak: Cannot write results/provenance/toy.csv.json: ")
 
 
 def test_seconds_do_not_follow_the_clock(monkeypatch):
@@ -251,13 +231,8 @@ def test_seconds_are_those_since_the_process_began():
         "import time; time.sleep(0.5); "
         "from gradleak.runtime import job_records; print(job_records.age())"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script],
-        env={"PYTHONPATH": os.pathsep.join(PACKAGES)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    environment = {"PYTHONPATH": os.pathsep.join(PACKAGES)}
+    done = run(sys.executable, "-c", script, env=environment, check=True)
     # The start is known in ticks of 10 ms.
     assert 0.5 <= float(done.stdout) <= time.monotonic() - start + 0.02
 

@@ -4,7 +4,7 @@ import random
 import shutil
 import signal
 import time
-from dataclasses import asdict, dataclass
+from collections import namedtuple
 
 import pandas as pd
 import pytest
@@ -16,19 +16,8 @@ from gradleak.runtime import job_records
 SEED = 20_240_607
 
 
-@dataclass
-class Kill:
-    """One kill: at which job, of whom, after how many seconds of it, and what it left."""
-
-    at: str
-    whom: str
-    moment: float
-    running: str
-    locked: bool
-    orphans: int
-    outlived: float
-    temporaries: int
-    half_written: int
+# One kill: at which job, of whom, after how many seconds of it, and what it left.
+Kill = namedtuple("Kill", "at whom moment running locked orphans outlived temporaries half_written")
 
 
 def undisturbed(folder, targets):
@@ -38,11 +27,8 @@ def undisturbed(folder, targets):
         assert running.wait() == 0, running.text
     finally:
         running.stop()
-    longest = {}
-    for job in job_records.jobs(folder / job_records.FOLDER):
-        script = job["script"]
-        longest[script] = max(longest.get(script, 0), job["seconds"])
-    return faults.artifacts(folder), longest
+    jobs = pd.DataFrame(job_records.jobs(folder / job_records.FOLDER))
+    return faults.artifacts(folder), jobs.groupby("script").seconds.max().to_dict()
 
 
 def start_anew(folder):
@@ -52,9 +38,8 @@ def start_anew(folder):
 
 def in_turn(scripts, number, generator):
     """A script for each kill, all of them before any comes again."""
-    order = []
-    while len(order) < number:
-        order += generator.sample(sorted(scripts), len(scripts))
+    turns = range(-(-number // len(scripts)))
+    order = [one for _ in turns for one in generator.sample(sorted(scripts), len(scripts))]
     return order[:number]
 
 
@@ -115,15 +100,13 @@ def disturb(folder, targets, calm, number, seed):
 
 
 def told(kills, runs, seed):
-    """The figures, as docs/faults.md quotes them."""
-    frame = pd.DataFrame([asdict(kill) for kill in kills])
-    by_rule = frame["at"].value_counts().to_dict()
+    frame = pd.DataFrame(kills)
     summary = {
         "seed": seed,
         "runs that ended undisturbed": runs,
         "kills": len(frame),
         "of Snakemake": int((frame.whom == "snakemake").sum()),
-        "jobs they met": by_rule,
+        "jobs they met": frame["at"].value_counts().to_dict(),
         "locks left": int(frame.locked.sum()),
         "jobs that outlived Snakemake": int(frame.orphans[frame.whom == "snakemake"].sum()),
         "for at most, s": round(float(frame.outlived.max()), 1),

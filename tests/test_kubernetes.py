@@ -1,7 +1,6 @@
 """profiles/kubernetes as far as it goes without a cluster: a bucket and an API made of a dict."""
 
 import json
-import subprocess
 import threading
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -9,6 +8,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import yaml
+
+from conftest import run
 
 TRAINED = "results/training/embedded-smoke/fedkl_central_mnist/fedkl_trained_lenet.safetensors"
 SECRET = "told-to-nobody"
@@ -61,14 +62,10 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, code, text=""):
         content = text.encode()
         self.send_response(code)
-        kind = "application/xml" if text.startswith("<") else "application/json"
-        for name, value in {
-            "Content-Type": kind,
-            "Content-Length": str(len(content)),
-            "ETag": '"none"',
-            "Last-Modified": formatdate(usegmt=True),
-        }.items():
-            self.send_header(name, value)
+        self.send_header("Content-Type", f"application/{'xml' if text[:1] == '<' else 'json'}")
+        self.send_header("Content-Length", str(len(content)))
+        self.send_header("ETag", '"none"')
+        self.send_header("Last-Modified", formatdate(usegmt=True))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
@@ -87,10 +84,7 @@ def cloud(tmp_path, monkeypatch):
     thread.start()
     kubeconfig = tmp_path / "kubeconfig"
     named = {"name": "test"}
-    settings = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "test",
+    settings = {"apiVersion": "v1", "kind": "Config", "current-context": "test"} | {
         "clusters": [{**named, "cluster": {"server": http.url}}],
         "users": [{**named, "user": {}}],
         "contexts": [{**named, "context": {"cluster": "test", "user": "test"}}],
@@ -155,18 +149,13 @@ def assert_pip_fetches_nothing(command, folder):
     pip.write_text("#!/bin/sh\ntouch called\n")
     pip.chmod(0o755)
     path = {"PATH": f"{folder}:/usr/bin:/bin"}
-    done = subprocess.run(["/bin/sh", "-c", first], cwd=folder, env=path, check=False)
+    done = run("/bin/sh", "-c", first, cwd=folder, env=path)
     assert done.returncode == 0 and not (folder / "called").exists()
 
 
 def test_a_pod_of_a_job_on_a_gpu_asks_for_one(tree, snakemake, cloud):
-    cloud.objects |= {
-        f"/gradleak/{name}"
-        for name in (
-            "data/digits-train.safetensors",
-            "results/models/smoke/fedkl_trained_lenet.safetensors",
-        )
-    }
+    made = ("data/digits-train", "results/models/smoke/fedkl_trained_lenet")
+    cloud.objects |= {f"/gradleak/{name}.safetensors" for name in made}
     spec, container = pod(cloud, tree, snakemake, "scale=smoke", "device=cuda", "--", TRAINED)
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
     assert [entry["key"] for entry in spec["tolerations"]] == ["nvidia.com/gpu"]

@@ -1,12 +1,12 @@
 """Freed memory stays with the process where glibc lets it."""
 
 import platform
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
+from conftest import run
 from gradleak.runtime import job
 
 # Page faults of a loop that takes and frees 16 MiB and one block of 64, as searches do.
@@ -24,10 +24,7 @@ print(taken, resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 
 
 def faults(how):
-    done = subprocess.run(
-        [sys.executable, "-c", LOOP, how], capture_output=True, text=True, check=True
-    )
-    taken, count = done.stdout.split()
+    taken, count = run(sys.executable, "-c", LOOP, how, check=True).stdout.split()
     return taken == "True", int(count)
 
 

@@ -3,7 +3,6 @@
 import os
 import re
 import shlex
-import subprocess
 import sys
 
 import pytest
@@ -11,27 +10,20 @@ import yaml
 from snakemake.iocontainers import ResourceList
 from snakemake.utils import format as format_command
 
-from conftest import ROOT
+from conftest import ROOT, run
 
 PROFILES = ROOT / "profiles"
 GENERIC = PROFILES / "generic"
 SYSTEMS = ("slurm", "pbs", "sge", "lsf")
 # All that a profile for a batch system may set: where and how jobs run, nothing of what they do.
 SUBMISSION = {
-    *("executor", "jobs", "local-cores", "retries", "keep-going", "latency-wait", "scheduler"),
-    *(
-        "rerun-incomplete",
-        "rerun-triggers",
-        "show-failed-logs",
-        "default-resources",
-        "container-image",
-    ),
-    "max-jobs-per-timespan",
-    "precommand",
-    *("default-storage-provider", "default-storage-prefix", "max-status-checks-per-second"),
-    *("slurm-init-seconds-before-status-checks", "cluster-generic-submit-cmd"),
-    *("cluster-generic-status-cmd", "cluster-generic-cancel-cmd"),
-}
+    "executor", "jobs", "local-cores", "retries", "keep-going", "latency-wait", "scheduler",
+    "rerun-incomplete", "rerun-triggers", "show-failed-logs", "default-resources",
+    "container-image", "max-jobs-per-timespan", "precommand", "default-storage-provider",
+    "default-storage-prefix", "max-status-checks-per-second",
+    "slurm-init-seconds-before-status-checks", "cluster-generic-submit-cmd",
+    "cluster-generic-status-cmd", "cluster-generic-cancel-cmd",
+}  # fmt: skip
 
 
 def lines_of(kind):
@@ -40,10 +32,6 @@ def lines_of(kind):
     found = re.findall(rf"^(?:# )?cluster-generic-{kind}-cmd: (.+)$", text, re.MULTILINE)
     assert len(found) == len(SYSTEMS)
     return dict(zip(SYSTEMS, found, strict=True))
-
-
-def run(command, **settings):
-    return subprocess.run(command, capture_output=True, text=True, check=False, **settings)
 
 
 @pytest.fixture
@@ -102,12 +90,7 @@ SENT = {
     "lsf": "-rn -n 3 -M 2900 -R 'span[hosts=1] rusage[mem=2900]' -W 90 -J attack "
     "-o results/logs/cluster/%J.log{}",
 }
-GPU = {
-    "slurm": " --gpus=2",
-    "pbs": ":ngpus=2",
-    "sge": " -l gpu=2",
-    "lsf": " -gpu num=2",
-}
+GPU = {"slurm": " --gpus=2", "pbs": ":ngpus=2", "sge": " -l gpu=2", "lsf": " -gpu num=2"}
 
 
 @pytest.mark.parametrize("gpus", [0, 2])
@@ -118,20 +101,19 @@ def test_submit_lines_pass_what_a_job_asks_for(tree, fake, system, gpus):
     resources = ResourceList(fromdict={"mem_mb": 2900, "runtime": 90, "gpu": gpus})
     line = format_command(lines_of("submit")[system], threads=3, resources=resources, rule="attack")
     # As the plugin runs it: the script's path behind the line, in a shell.
-    done = run(f'{line} "/a folder/job.sh"', shell=True, cwd=tree, env={"PATH": fake.path})
+    shell = ("/bin/sh", "-c", f'{line} "/a folder/job.sh"')
+    done = run(*shell, cwd=tree, env={"PATH": fake.path})
     assert (done.returncode, done.stdout.split()) == (0, [number]), done.stderr
     expected = SENT[system].format(GPU[system] if gpus else "")
-    assert noted.read_text().rstrip("\n").split("\0") == [
-        *shlex.split(expected),
-        "/a folder/job.sh",
-    ]
+    words = [*shlex.split(expected), "/a folder/job.sh"]
+    assert noted.read_text().rstrip("\n").split("\0") == words
     assert (tree / "results" / "logs" / "cluster").is_dir()
 
 
 def test_a_submission_that_is_refused_is_an_error(tree, fake):
     fake("sbatch", code=1, error="sbatch: error: invalid partition")
     line = "profiles/generic/submit.sh 0 --gpus=0 sbatch @GPU@ job.sh"
-    done = run(line, shell=True, cwd=tree, env={"PATH": fake.path})
+    done = run("/bin/sh", "-c", line, cwd=tree, env={"PATH": fake.path})
     assert done.returncode == 1 and "invalid partition" in done.stderr and not done.stdout
 
 
@@ -181,10 +163,8 @@ STATES = [
 def test_status_scripts_say_what_the_system_means(fake, system, answers, expected):
     for program, answer in answers.items():
         noted = fake(program, *answer)
-    done = run(
-        [ROOT / lines_of("status")[system], "17"],
-        env={"PATH": fake.path, "GRADLEAK_STATUS_SLEEP": "0"},
-    )
+    environment = {"PATH": fake.path, "GRADLEAK_STATUS_SLEEP": "0"}
+    done = run(ROOT / lines_of("status")[system], "17", env=environment)
     assert (done.returncode, done.stdout) == (0, f"{expected}\n"), done.stderr
     assert "17" in noted.read_text()
 
@@ -212,9 +192,9 @@ def submission(tree, snakemake, fake, target, *, made):
 
 def test_slurm_is_asked_for_a_gpu_by_jobs_that_use_one(tree, snakemake, fake, monkeypatch):
     monkeypatch.setenv("PATH", fake.path)
-    data, model = "data/digits-train.safetensors", "results/models/smoke/fedkl_trained_lenet"
-    model += ".safetensors"
-    trained = submission(tree, snakemake, fake, TRAINED, made=[data, model])
+    made = ("data/digits-train", "results/models/smoke/fedkl_trained_lenet")
+    files = [f"{name}.safetensors" for name in made]
+    trained = submission(tree, snakemake, fake, TRAINED, made=files)
     assert trained[trained.index("--comment") + 1].startswith("rule_train_wildcards_")
     assert "--gpus=1" in trained and not [word for word in trained if word.startswith("--gres")]
     assert "--cpus-per-task=1" in trained

@@ -11,25 +11,18 @@ import termios
 import textwrap
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from conftest import PACKAGES
+from conftest import PACKAGES, run
 from gradleak.runtime import progress as told
 from gradleak.runtime.progress import in_words, progress
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Seconds that pass when the test says so."""
-
-    class Clock:
-        now = 1000.0
-
-        def monotonic(self):
-            return self.now
-
-    found = Clock()
+    found = SimpleNamespace(now=1000.0, monotonic=lambda: found.now)
     monkeypatch.setattr(told, "time", found)
     return found
 
@@ -50,12 +43,8 @@ def log(caplog):
 def test_lines_come_every_half_minute_with_done_total_and_time_left(clock, job, log, capsys):
     for _ in progress(range(12), "images"):
         clock.now += 10
-    wanted = [
-        "3 of 12 images, 2 min left",
-        "6 of 12 images, 1 min left",
-        "9 of 12 images, 30 s left",
-        "12 of 12 images, 0 s left",
-    ]
+    left = {3: "2 min", 6: "1 min", 9: "30 s", 12: "0 s"}
+    wanted = [f"{done} of 12 images, {words} left" for done, words in left.items()]
     assert log() == wanted
     assert capsys.readouterr().err == "".join(f"attack mine: {line}\n" for line in wanted)
 
@@ -118,11 +107,8 @@ def test_words_of_a_loop_and_sizes_in_megabytes(clock, job, log):
         loop.note = lambda: "loss 0.5"
         clock.now += 60
         loop.update(5)
-    assert log() == [
-        "12.2 MB",
-        "10.0 of 20.0 MB, 1 min left",
-        "5 of 10 steps, loss 0.5, 1 min left",
-    ]
+    told = ["12.2 MB", "10.0 of 20.0 MB, 1 min left", "5 of 10 steps, loss 0.5, 1 min left"]
+    assert log() == told
 
 
 def test_an_error_within_leaves_nothing_behind(clock, job, log):
@@ -135,20 +121,15 @@ def test_an_error_within_leaves_nothing_behind(clock, job, log):
     assert log() == ["1 of 2 others, 30 s left", "2 of 2 others, 0 s left"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "words"),
-    [
-        (0.2, "0 s"),
-        (59.4, "59 s"),
-        (59.6, "1 min"),
-        (3569, "59 min"),
-        (3571, "1 h 0 min"),
-        (7500, "2 h 5 min"),
-        (100 * 3600, "4 d 4 h"),
-    ],
-)
-def test_times_in_words(seconds, words):
-    assert in_words(seconds) == words
+WORDS = {
+    0.2: "0 s", 59.4: "59 s", 59.6: "1 min", 3569: "59 min", 3571: "1 h 0 min", 7500: "2 h 5 min",
+    100 * 3600: "4 d 4 h",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("seconds", WORDS)
+def test_times_in_words(seconds):
+    assert in_words(seconds) == WORDS[seconds]
 
 
 class Terminal:
@@ -160,16 +141,10 @@ class Terminal:
         self.seen = b""
 
     def run(self, code, *arguments, **options):
-        environment = dict(os.environ)
         paths = filter(None, [*PACKAGES, os.getenv("PYTHONPATH")])
-        environment["PYTHONPATH"] = os.pathsep.join(paths)
-        return subprocess.Popen(
-            [sys.executable, *(("-c", textwrap.dedent(code)) if code else ()), *arguments],
-            stderr=self.theirs,
-            text=True,
-            env=environment,
-            **options,
-        )
+        options["env"] = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        line = [sys.executable, *(("-c", textwrap.dedent(code)) if code else ()), *arguments]
+        return subprocess.Popen(line, stderr=self.theirs, text=True, **options)
 
     def read(self, until=None, seconds=0.0):
         """What was written so far; with `until`, as soon as that was."""
@@ -212,13 +187,11 @@ LOOP = """
 
 
 def begin(terminal, name, folder):
-    return terminal.run(
-        LOOP, name, str(folder / name), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    return terminal.run(LOOP, name, str(folder / name), **pipes)
 
 
 def step(running):
-    """Let a process do one more item; what it says then."""
     running.stdin.write("\n")
     running.stdin.flush()
     return running.stdout.readline().strip()
@@ -303,9 +276,7 @@ def test_jobs_of_snakemake_side_by_side(terminal, tmp_path, where):
         shown = terminal.read(seconds=0.2)
     else:
         environment = {**os.environ, "PYTHONPATH": os.getenv("PYTHONPATH", "")}
-        running = subprocess.run(
-            [sys.executable, *command], capture_output=True, text=True, check=False, env=environment
-        )
+        running = run(sys.executable, *command, env=environment)
         shown = running.stderr
     assert running.returncode == 0, shown
     for name in ("one", "two"):

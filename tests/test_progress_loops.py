@@ -57,29 +57,25 @@ def case():
     return ModelFile((chain,), family_weights([chain], 1)), target_set(2, 3, (1, 8, 8))
 
 
+def nested(outer, inner):
+    """Lines of two loops of two items, one within the other."""
+    each = [f", 1 of 2 {inner}", f", 2 of 2 {inner}"]
+    first, second = ([f"{k} of 2 {outer}{words}" for words in each] for k in (0, 1))
+    return [*first, f"1 of 2 {outer}", *second, f"2 of 2 {outer}"]
+
+
 def in_parts(monkeypatch, count=2):
     """Let batches pass `count` images at a time."""
     monkeypatch.setattr(capture, "images_at_once", lambda chain: count)
 
 
 @pytest.mark.parametrize("kept", ["all", "classifier"])
-def test_taking_gradients_tells_of_gradients_and_of_parts_of_large_batches(
-    case, lines, monkeypatch, kept
-):
-    assert lines(capture.capture_all, *case, **KNOWN, kept=kept) == [
-        "1 of 2 gradients",
-        "2 of 2 gradients",
-    ]
+def test_taking_gradients_tells_of_them_and_of_parts_of_batches(case, lines, monkeypatch, kept):
+    whole = ["1 of 2 gradients", "2 of 2 gradients"]
+    assert lines(capture.capture_all, *case, **KNOWN, kept=kept) == whole
     in_parts(monkeypatch)
     found = lines(capture.capture_all, *case, **KNOWN, kept=kept)
-    assert found == [
-        "0 of 2 gradients, 1 of 2 parts of a batch",
-        "0 of 2 gradients, 2 of 2 parts of a batch",
-        "1 of 2 gradients",
-        "1 of 2 gradients, 1 of 2 parts of a batch",
-        "1 of 2 gradients, 2 of 2 parts of a batch",
-        "2 of 2 gradients",
-    ]
+    assert found == nested("gradients", "parts of a batch")
 
 
 def test_soteria_tells_of_gradients_and_of_channels(case, lines):
@@ -96,14 +92,8 @@ def test_soteria_tells_of_gradients_and_of_channels(case, lines):
 def test_ranks_tell_of_networks_and_of_layers(lines):
     chains = [small(conv(6, 3), conv(2, 4, stride=2), side=14, name=name) for name in "ab"]
     models = ModelFile(tuple(chains), family_weights(chains, 1))
-    assert lines(copa_index.index_table, models, target_set(1, 1, (2, 14, 14)), seeds=1) == [
-        "0 of 2 networks, 1 of 2 layers",
-        "0 of 2 networks, 2 of 2 layers",
-        "1 of 2 networks",
-        "1 of 2 networks, 1 of 2 layers",
-        "1 of 2 networks, 2 of 2 layers",
-        "2 of 2 networks",
-    ]
+    found = lines(copa_index.index_table, models, target_set(1, 1, (2, 14, 14)), seeds=1)
+    assert found == nested("networks", "layers")
 
 
 def test_what_a_client_sees_tells_of_models_gradients_and_layers(case, lines):
@@ -131,11 +121,8 @@ def test_parts_of_a_batch_add_up_to_its_gradient(case, monkeypatch):
     options = {"precision": "float64", "device": torch.device("cpu")}
     whole = capture.capture(chain, weights, images.inputs(0), images.labels[0], **options)
     module = build.load(chain, weights, torch.float64)
-    value = capture.mean_loss(
-        "cross_entropy",
-        module(torch.from_numpy(images.inputs(0)).double()),
-        torch.from_numpy(images.labels[0]),
-    )
+    outputs = module(torch.from_numpy(images.inputs(0)).double())
+    value = capture.mean_loss("cross_entropy", outputs, torch.from_numpy(images.labels[0]))
     plain = torch.autograd.grad(value, list(module.parameters()))
     for name, expected in zip(whole, plain, strict=True):
         np.testing.assert_array_equal(whole[name], expected.numpy())

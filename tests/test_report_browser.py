@@ -19,7 +19,6 @@ def path(tmp_path_factory):
 
 @pytest.fixture
 def shown(browser, path):
-    """Opens the page; closes it after the test."""
     opened = []
 
     def show(**how):
@@ -40,8 +39,18 @@ def go(tab, name):
     )
 
 
-def choose(tab, name, value):
-    tab.js(f"""document.querySelector('[name="{name}"][value="{value}"]').click()""")
+def choose(tab, name, *values):
+    for value in values:
+        tab.js(f"""document.querySelector('[name="{name}"][value="{value}"]').click()""")
+
+
+def reset(tab):
+    tab.js("document.querySelector('[type=reset]').click()")
+    tab.js("new Promise(done => setTimeout(done))")
+
+
+def open_all(tab, what="details"):
+    tab.js(f"document.querySelectorAll('{what}').forEach(d => {{ d.open = true; }})")
 
 
 def visible(tab, name):
@@ -58,7 +67,7 @@ def test_the_page_opens_alone_without_errors_and_fits_its_window(shown, width):
     assert tab.problems() == []
     asked = [url for url in tab.requests() if not url.startswith("data:")]
     assert [url.rpartition("/")[2] for url in asked] == ["report.html"]
-    tab.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    open_all(tab)
     assert tab.js("document.documentElement.scrollWidth") == width
     wide = """Array.from(document.body.querySelectorAll("*"))
         .filter(e => !e.closest(".scroll, .unseen, .skip, dialog"))
@@ -71,7 +80,7 @@ def test_the_page_opens_alone_without_errors_and_fits_its_window(shown, width):
 @pytest.mark.parametrize("width", WIDTHS)
 def test_axe_finds_nothing_with_all_open_nor_in_the_dialog(shown, width, scheme):
     tab = shown(width=width, scheme=scheme)
-    tab.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    open_all(tab)
     assert tab.axe() == []
     tab.js("document.querySelector('.picture button').click()")
     assert tab.js("document.getElementById('zoom').open")
@@ -82,8 +91,7 @@ def test_verdicts_filter_rows_tables_and_counts(shown):
     tab = shown()
     every = tab.js(f"{ROWS}.length")
     assert said(tab) == f"{every} of {every} claims shown"
-    for verdict in ("reproduced", "exceeds", "refuted", "not judged"):
-        choose(tab, "verdict", verdict)
+    choose(tab, "verdict", "reproduced", "exceeds", "refuted", "not judged")
     left = tab.js(f"{SHOWN}.map(row => row.dataset.verdict)")
     assert set(left) == {"differs"} and 3 < len(left) < every
     assert said(tab) == f"{len(left)} of {every} claims shown"
@@ -93,8 +101,7 @@ def test_verdicts_filter_rows_tables_and_counts(shown):
     found = "document.querySelector('#sheet-copa_table2 .found').textContent"
     inside = tab.js(f"{SHOWN}.filter(r => r.closest('#sheet-copa_table2')).length")
     assert tab.js(found) == f"({inside} shown)"
-    tab.js("document.querySelector('[type=reset]').click()")
-    tab.js("new Promise(done => setTimeout(done))")
+    reset(tab)
     assert said(tab) == f"{every} of {every} claims shown"
     assert visible(tab, "sheet-copa_index") and tab.js(found) == ""
 
@@ -104,13 +111,11 @@ def test_filtered_verdicts_leave_no_figure_and_no_empty_heading(shown):
     heads = """Array.from(document.querySelectorAll('#rgap h3')).filter(h => h.checkVisibility())
         .map(h => h.textContent)"""
     assert tab.js(heads) == ["Figures", "Tables", "Sentences and other claims"]
-    for verdict in ("reproduced", "exceeds", "refuted", "not judged"):
-        choose(tab, "verdict", verdict)
+    choose(tab, "verdict", "reproduced", "exceeds", "refuted", "not judged")
     assert not tab.js("Array.from(document.images).some(i => i.checkVisibility())")
     # R-GAP's one table here has no verdicts.
     assert tab.js(heads) == ["Sentences and other claims"]
-    tab.js("document.querySelector('[type=reset]').click()")
-    tab.js("new Promise(done => setTimeout(done))")
+    reset(tab)
     assert len(tab.js(heads)) == 3 and visible(tab, "figure-rgap_fig1")
 
 
@@ -137,8 +142,7 @@ def test_a_link_to_a_table_or_figure_shows_it_open(shown, name):
     inside = f"document.getElementById('{name}').querySelector('tbody, img')"
     assert tab.js(f"{inside}.checkVisibility()")
     go(tab, "overview")
-    for verdict in ("reproduced", "exceeds", "differs", "refuted", "not judged"):
-        choose(tab, "verdict", verdict)
+    choose(tab, "verdict", "reproduced", "exceeds", "differs", "refuted", "not judged")
     choose(tab, "paper", "copa")
     assert not visible(tab, name)
     go(tab, name)
@@ -147,7 +151,7 @@ def test_a_link_to_a_table_or_figure_shows_it_open(shown, name):
 
 def test_names_of_metrics_stay_on_one_line(shown):
     tab = shown(width=400)
-    tab.js("document.querySelectorAll('details').forEach(d => { d.open = true; })")
+    open_all(tab)
     lines = tab.js(
         """Array.from(document.querySelectorAll('td .small code'))
         .map(code => code.getClientRects().length)"""
@@ -301,7 +305,7 @@ def test_print_is_light_and_has_no_controls_and_nothing_is_cut(shown):
     assert tab.js("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     hidden = "Array.from(document.querySelectorAll('nav, #filter, .skip, a.own'))"
     assert tab.js(f"{hidden}.every(e => getComputedStyle(e).display === 'none')")
-    tab.js("document.querySelectorAll('.sheet').forEach(d => { d.open = true; })")
+    open_all(tab, ".sheet")
     cut = tab.js(
         """Array.from(document.querySelectorAll("p, dl, figure, img, pre, table"))
         .filter(e => !e.closest("dialog") && e.getBoundingClientRect().right > 696)
@@ -327,7 +331,7 @@ def test_print_says_what_a_closed_table_keeps_and_has_all_of_an_open_one(shown):
 
 def test_print_breaks_names_between_their_parts_only(shown):
     tab = shown(width=695, media="print")
-    tab.js("document.querySelectorAll('.sheet').forEach(d => { d.open = true; })")
+    open_all(tab, ".sheet")
     lines = tab.js(
         """Array.from(document.querySelectorAll('#sheet-rgap_wide :is(tbody, thead) th'))
         .map(th => { const all = document.createRange(); all.selectNodeContents(th);

@@ -49,49 +49,38 @@ OURS = {
 }
 
 
-def ours(claim, tolerance):
-    return claim.query.ours(tolerance)
-
-
-def interval(claim, tolerance):
-    return claim.query.interval(tolerance)
-
-
 @pytest.mark.parametrize("claim", INTERVALS)
 def test_an_interval_is_called_what_the_judge_makes(claim):
-    assert interval(*CLAIMS[claim]) == INTERVALS[claim]
+    found, tolerance = CLAIMS[claim]
+    assert found.query.interval(tolerance) == INTERVALS[claim]
 
 
 @pytest.mark.parametrize("claim", OURS)
 def test_ours_is_called_what_the_judge_makes(claim):
-    assert ours(*CLAIMS[claim]).startswith(OURS[claim])
+    found, tolerance = CLAIMS[claim]
+    assert found.query.ours(tolerance).startswith(OURS[claim])
 
 
 def test_ours_is_said_of_every_form_but_what_is_measured_elsewhere():
     for claim, tolerance in CLAIMS.values():
-        said = ours(claim, tolerance)
-        assert bool(said) == (claim.query.form != "elsewhere"), claim.id
+        assert bool(claim.query.ours(tolerance)) == (claim.query.form != "elsewhere"), claim.id
 
 
 def test_an_exact_claim_never_has_a_share_of_certainty():
     for claim, tolerance in CLAIMS.values():
         if claim.kind == "exact" and claim.query.form in ("runs", "column"):
-            assert interval(claim, tolerance) == EXTREMES, claim.id
+            assert claim.query.interval(tolerance) == EXTREMES, claim.id
 
 
-@pytest.mark.parametrize(
-    ("name", "shown"),
-    [
-        ("rmse_255", "the paper's “MSE”: a root, of 0..255"),
-        ("avg_psnr", "mean PSNR, dB"),
-        ("psnr_median", "median PSNR, dB"),
-        ("eq33_printed", "Equation (33), as printed"),
-        ("kernel", ""),
-        ("max_nothing", ""),
-    ],
-)
-def test_labels_of_metrics(name, shown):
-    assert label(name) == shown
+LABELS = {
+    "rmse_255": "the paper's “MSE”: a root, of 0..255", "avg_psnr": "mean PSNR, dB",
+    "psnr_median": "median PSNR, dB", "eq33_printed": "Equation (33), as printed", "kernel": "",
+    "max_nothing": "",
+}  # fmt: skip
+
+
+def test_labels_of_metrics():
+    assert {name: label(name) for name in LABELS} == LABELS
 
 
 def test_every_metric_of_docs_has_a_label():

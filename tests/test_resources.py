@@ -46,10 +46,8 @@ def test_short_jobs_get_minutes_all_the_same():
 def test_jobs_of_one_kind_are_told_from_others_of_the_script():
     wildcards = some_attack()
     key = resources.key_of(config(), wildcards)
-    rows = [
-        Measured("attack", key, "laptop", 1, 500.0, 60.0),
-        Measured("attack", "other large", "laptop", 1, 9000.0, 6000.0),
-    ]
+    kinds = (key, 500.0, 60.0), ("other large", 9000.0, 6000.0)
+    rows = [Measured("attack", kind, "laptop", 1, *took) for kind, *took in kinds]
     assert Resources(config(), rows).memory("attack", wildcards) == 1200
     # A kind that no run had yet gets the most that any job of the script took.
     assert Resources(config(), rows[1:]).memory("attack", wildcards) > 9000
@@ -87,26 +85,23 @@ def test_work_grows_with_images_seeds_steps_and_sides():
     assert (after[0] / before[0], after[1] / before[1]) == (9, 1)
 
 
+def run_of(tmp_path, rows):
+    """Folder of the sidecars of a run, and a table with these rows."""
+    folder, table = tmp_path / "provenance", tmp_path / "resources.csv"
+    folder.mkdir()
+    table.write_text(f"script,key,scale,jobs,mib,cpu_seconds\n{rows}")
+    return folder, table
+
+
 def sidecar(folder, name, **changes):
-    entry = {
-        "rule": "attack",
-        "script": "attack",
-        "scale": "laptop",
-        "images": "embedded",
-        "wildcards": some_attack(),
-        "peak_mib": 300.0,
-        "cpu_seconds": 30.0,
-        "ended": "2026-11-22T10:00:00+00:00",
-    }
-    (folder / f"{name}.json").write_text(json.dumps(entry | changes))
+    job = {"rule": "attack", "script": "attack", "scale": "laptop", "images": "embedded"}
+    took = {"peak_mib": 300.0, "cpu_seconds": 30.0, "ended": "2026-11-22T10:00:00+00:00"}
+    entry = {**job, "wildcards": some_attack(), **took, **changes}
+    (folder / f"{name}.json").write_text(json.dumps(entry))
 
 
 def test_the_table_takes_the_most_of_each_kind_and_keeps_what_did_not_run(tmp_path):
-    folder, table = tmp_path / "provenance", tmp_path / "resources.csv"
-    folder.mkdir()
-    table.write_text(
-        "script,key,scale,jobs,mib,cpu_seconds\nattack,old,smoke,2,100,5\nfigure,,laptop,1,1,1\n"
-    )
+    folder, table = run_of(tmp_path, "attack,old,smoke,2,100,5\nfigure,,laptop,1,1,1\n")
     sidecar(folder, "one")
     sidecar(folder, "two", peak_mib=200.0)  # a second output of the same job
     sidecar(folder, "three", rule="figure", script="figure", wildcards={}, peak_mib=90.0)
@@ -122,9 +117,7 @@ def test_the_table_takes_the_most_of_each_kind_and_keeps_what_did_not_run(tmp_pa
 
 
 def test_a_run_of_few_jobs_does_not_lower_the_table(tmp_path):
-    folder, table = tmp_path / "provenance", tmp_path / "resources.csv"
-    folder.mkdir()
-    table.write_text("script,key,scale,jobs,mib,cpu_seconds\nfigure,,laptop,5,400,2\n")
+    folder, table = run_of(tmp_path, "figure,,laptop,5,400,2\n")
     sidecar(folder, "one", rule="figure", script="figure", wildcards={})
     assert resources.update(table, config(), folder) == 1
     assert table.read_text().splitlines()[1:] == ["figure,,laptop,5,400,30"]
@@ -146,9 +139,7 @@ def test_every_script_that_a_rule_names_was_measured():
         named |= set(re.findall(r'needs\("(\w+)"\)', path.read_text()))
     assert len(named) > 15
     measured = {row.script for row in resources.read() if row.scale == "smoke"}
-    assert named <= measured, (
-        "run `snakemake --config scale=smoke` and the module gradleak.pipeline.resources"
-    )
+    assert named <= measured, "run `snakemake --config scale=smoke`, then pipeline.resources"
 
 
 def test_each_rule_asks_for_what_its_own_script_took():

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from conftest import PACKAGES, ROOT
+from conftest import PACKAGES, ROOT, run
 from gradleak.config.loader import with_data_root
 from gradleak.pipeline.run_output import failures, hints
 from gradleak.pipeline.run_output.display import last_line
@@ -73,8 +73,6 @@ with job(snakemake):
 
 
 class Toy:
-    """A workflow of a few small jobs that prints as ours."""
-
     def __init__(self, folder, slow=False):
         self.folder, packages = folder, list(PACKAGES)
         (folder / "Snakefile").write_text(TOY.format(packages=packages))
@@ -84,14 +82,8 @@ class Toy:
         return ["-m", "snakemake", "--cores", "2", "--scheduler", "greedy", *arguments]
 
     def piped(self, *arguments):
-        done = subprocess.run(
-            [sys.executable, *self.command(*arguments)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-            cwd=self.folder,
-        )
+        line = (sys.executable, *self.command(*arguments))
+        done = run(*line, together=True, cwd=self.folder)
         return done.returncode, done.stdout.splitlines()
 
     def on_terminal(self, *arguments):
@@ -241,12 +233,9 @@ def test_a_misspelt_target_gets_the_nearest(target, meant):
 
 
 def test_many_paths_are_shortened_to_their_folders():
-    few = [f"figures/{n}.pdf" for n in range(12)]
+    few, more = [f"figures/{n}.pdf" for n in range(12)], "results/claims.csv"
     assert hints.shortened(few) == few
-    assert hints.shortened([*few, "results/claims.csv"]) == [
-        "figures/ (12 files)",
-        "results/claims.csv",
-    ]
+    assert hints.shortened([*few, more]) == ["figures/ (12 files)", more]
 
 
 def test_the_pipeline_names_the_nearest_target(tree, snakemake):

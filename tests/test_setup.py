@@ -4,17 +4,16 @@ import ast
 import importlib.util
 import re
 import shutil
-import subprocess
 import sys
 import tomllib
-from itertools import chain
+from itertools import chain, product
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
-from conftest import ROOT
+from conftest import ROOT, run
 
 MAKE = pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 SOURCE = ROOT / "envs/supported.py"
@@ -29,10 +28,7 @@ def supported():
 
 
 def dry(folder, *arguments):
-    """Commands that make would run."""
-    return subprocess.run(
-        ["make", "-n", *arguments], cwd=folder, capture_output=True, text=True, check=True
-    ).stdout
+    return run("make", "-n", *arguments, cwd=folder, check=True).stdout
 
 
 @MAKE
@@ -51,11 +47,7 @@ def test_a_change_of_what_is_installed_sets_up_again(tmp_path, changed):
 # --- Pythons and platforms -----------------------------------------------------------------------
 
 HERE = (3, 11, 7), "Linux", "x86_64", (2, 36)
-TAKEN = [
-    HERE,
-    ((3, 12, 0), "Linux", "aarch64", (2, 28)),
-    ((3, 13, 9), "Darwin", "arm64", (14, 0)),
-]
+TAKEN = [HERE, ((3, 12, 0), "Linux", "aarch64", (2, 28)), ((3, 13, 9), "Darwin", "arm64", (14, 0))]
 PYTHON_SENTENCE = "gradleak runs on Python 3.11, 3.12 or 3.13, not {}; set PYTHON=python3.11 or"
 REFUSED = [
     (((3, 10, 13), *HERE[1:]), PYTHON_SENTENCE.format("3.10.13")),
@@ -83,7 +75,7 @@ def test_what_it_has_none_for_is_refused_in_one_sentence(given, said):
 
 def test_this_python_and_machine_are_recognised():
     """Whoever runs these tests was set up, and so must be let pass."""
-    done = subprocess.run([sys.executable, SOURCE], capture_output=True, text=True, check=False)
+    done = run(sys.executable, SOURCE)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
@@ -109,13 +101,7 @@ def test_setup_refuses_before_it_makes_anything(tmp_path, target):
     other = tmp_path / "python3.14"
     other.write_text(OLD.format(python=sys.executable))
     other.chmod(0o755)
-    done = subprocess.run(
-        ["make", target, f"PYTHON={other}", "WHEELS=wheels"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = run("make", target, f"PYTHON={other}", "WHEELS=wheels", cwd=tmp_path)
     assert done.returncode != 0
     assert done.stderr.startswith(PYTHON_SENTENCE.format("3.14.0")), done.stderr
     assert not (tmp_path / ".venv").exists() and not (tmp_path / "wheels").exists()
@@ -152,9 +138,7 @@ def answers(monkeypatch, *given):
 def test_the_lock_is_tried_on_every_supported_pair(monkeypatch):
     module, calls = answers(monkeypatch, (0, ""))
     assert module.check_lock() == ""
-    assert sorted(calls) == sorted(
-        (p, n) for p in module.PYTHONS for n in module.PLATFORMS.values()
-    )
+    assert sorted(calls) == sorted(product(module.PYTHONS, module.PLATFORMS.values()))
 
 
 def test_a_pair_without_a_wheel_fails_and_is_named(monkeypatch):
@@ -193,11 +177,8 @@ def test_the_documented_command_locks_every_extra():
     text = (ROOT / "CONTRIBUTING.md").read_text()
     (command,) = re.findall(r"`(uv pip compile [^`]+)`", text)
     assert set(re.findall(r"--extra (\w+)", command)) == set(PROJECT["optional-dependencies"])
-    locked = {
-        re.split("[=; ]", line)[0]
-        for line in (ROOT / "requirements.lock").read_text().splitlines()
-        if re.match("[a-z0-9]", line)
-    }
+    text = (ROOT / "requirements.lock").read_text()
+    locked = set(re.findall("^[a-z0-9][^=; ]*", text, re.MULTILINE))
     asked = PROJECT["dependencies"] + [*chain(*PROJECT["optional-dependencies"].values())]
     assert {Requirement(one).name for one in asked} <= locked
     assert Path(command.split()[-1]).name == "requirements.lock"

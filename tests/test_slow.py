@@ -1,7 +1,5 @@
 """Networks at full size against plain dense linear algebra; takes minutes and some GB."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -20,7 +18,6 @@ from settings_files import whole
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[1]
 CONFIG = loader.load(whole())
 VARIANTS = [CONFIG.chain(f"cnn3_v{number}_tanh") for number in (1, 2, 3, 4)]
 # Variants 1 and 3 begin with layers of the same sizes.
@@ -35,7 +32,6 @@ def _image(chain):
 
 @pytest.fixture(scope="module")
 def third(tmp_path_factory):
-    """Case file of variant 3."""
     path = str(tmp_path_factory.mktemp("third") / "case.safetensors")
     chain = VARIANTS[2]
     case.make(path, chain, initial_weights(chain, 0), _image(chain), LABEL, -0.5)

@@ -6,7 +6,6 @@
 import os
 import re
 import shutil
-import subprocess
 import sys
 import threading
 from collections import Counter
@@ -14,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ROOT, copy_tree
+from conftest import ROOT, copy_tree, run
+from pipeline_trees import results_of
 from slurm.cluster import Cluster, reason_to_skip
 
 pytestmark = [
@@ -33,13 +33,10 @@ TARGETS = (
 SEARCH = "results/reconstructions/embedded-smoke/rgap_cnn6/rgap_cnn6s/none/gauss_newton.safetensors"
 # The node has no database of jobs, so squeue is asked; jobs take seconds, so it is asked early.
 PLUGIN = (
-    "--slurm-status-command=squeue",
-    "--slurm-init-seconds-before-status-checks=4",
-    "--default-resources",
-    "slurm_partition=main",
+    *("--slurm-status-command=squeue", "--slurm-init-seconds-before-status-checks=4"),
+    *("--default-resources", "slurm_partition=main"),
 )
 RESULTS = {".safetensors", ".csv", ".pdf", ".png"}
-VARYING = {"benchmarks", "logs", "provenance"}
 
 
 def environment():
@@ -52,9 +49,7 @@ def snakemake(*arguments):
 
 
 def locally(folder, *arguments):
-    done = subprocess.run(
-        snakemake(*arguments), cwd=folder, env=environment(), capture_output=True, text=True
-    )
+    done = run(*snakemake(*arguments), cwd=folder, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout + done.stderr
 
@@ -68,12 +63,7 @@ def submitted(cluster, folder, profile, *arguments):
 
 def results(folder):
     """Path -> bytes of everything that must be the same wherever it was made."""
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for top in ("data", "figures", "results")
-        for path in sorted((folder / top).rglob("*"))
-        if path.suffix in RESULTS and path.relative_to(folder).parts[1] not in VARYING
-    }
+    return {name: it for name, it in results_of(folder).items() if Path(name).suffix in RESULTS}
 
 
 def planned(folder, *targets):
@@ -83,9 +73,8 @@ def planned(folder, *targets):
     for block in re.split(r"\n(?=(?:local)?rule \w+:)", out.partition("Job stats")[2])[1:]:
         told = dict(re.findall(r"^ {4}(\w+): (.*)$", block, re.MULTILINE))
         resources = dict(part.split("=", 1) for part in told["resources"].split(", "))
-        wildcards = [
-            part.split("=", 1)[1] for part in told.get("wildcards", "").split(", ") if part
-        ]
+        parts = filter(None, told.get("wildcards", "").split(", "))
+        wildcards = [part.split("=", 1)[1] for part in parts]
         name = re.match(r"(?:local)?rule (\w+)", block)[1]
         comment = f"rule_{name}" + (f"_wildcards_{'_'.join(wildcards)}" if wildcards else "")
         asked = int(told.get("threads", 1)), int(resources["mem_mb"]), int(resources["runtime"])
@@ -98,7 +87,6 @@ def asked(job):
 
 
 def short(job):
-    """What a failure of these tests needs to show of a record."""
     return {key: job[key] for key in ("job_id", "comment", "job_state", "time_limit")}
 
 
@@ -134,7 +122,6 @@ def killed(cluster, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def here(tmp_path_factory):
-    """The targets, made without a scheduler."""
     folder = copy_tree(tmp_path_factory.mktemp("here"))
     locally(folder, "--cores", "2", *SMOKE, *TARGETS)
     return folder
@@ -142,7 +129,6 @@ def here(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def there(cluster, killed, tmp_path_factory):
-    """The targets, made by jobs of Slurm."""
     folder = copy_tree(tmp_path_factory.mktemp("there"))
     submitted(cluster, folder, "profiles/slurm", *PLUGIN, *SMOKE, *TARGETS)
     return folder
@@ -199,9 +185,8 @@ def test_a_job_of_the_pipeline_comes_back_with_more_memory(cluster, here, tmp_pa
     """A table of measured jobs that says too little costs an attempt, not the run."""
     folder = copy_tree(tmp_path)
     table = folder / "workflow" / "resources.csv"
-    lines, count = re.subn(
-        r"^(attack,gauss_newton small,smoke,\d+),[^,]*", r"\1,1", table.read_text(), flags=re.M
-    )
+    pattern = re.compile(r"^(attack,gauss_newton small,smoke,\d+),[^,]*", re.M)
+    lines, count = pattern.subn(r"\1,1", table.read_text())
     assert count == 1
     table.write_text(lines)
     submitted(cluster, folder, "profiles/slurm", *PLUGIN, *SMOKE, SEARCH)

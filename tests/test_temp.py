@@ -11,7 +11,6 @@ LINE = "MEDIUM, LARGE = 1_000_000, 30_000_000"
 
 @pytest.fixture
 def large(tree):
-    """A tree in which COPA's networks count as large."""
     path = tree / "src/gradleak/pipeline/resources.py"
     text = path.read_text()
     assert text.count(LINE) == 1

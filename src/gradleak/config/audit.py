@@ -6,56 +6,41 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from gradleak.settings.fields import (
-    AmountOrName,
-    Count,
-    DatasetName,
-    Draws,
-    InputSize,
-    Offset,
-    OwnPath,
-    Section,
-    Seed,
-    Std,
-    known_split,
-)
+from gradleak.settings import fields
 
 # Keys of an audit whose values are numbers, or lists of them.
 NUMBERS = ("input", "classes", "seed", "count", "seeds", "batches", "offset", "std", "limit")
 Name = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 
 
-class FileNetwork(Section):
+class FileNetwork(fields.Section):
     """A network from a function or class in a Python file; the file's code is run."""
 
-    file: OwnPath
+    file: fields.OwnPath
     factory: Name
     arguments: dict[Name, Any] = Field(default={})
 
 
-class TorchvisionNetwork(Section):
+class TorchvisionNetwork(fields.Section):
     """A classifier of torchvision, by its name there."""
 
     torchvision: Name
     arguments: dict[Name, Any] = Field(default={})
 
 
-class FolderSamples(Section):
+class FolderSamples(fields.Section):
     """A user's own images; sub-folders are classes."""
 
-    folder: OwnPath
+    folder: fields.OwnPath
 
 
-class DatasetSamples(Section):
+class DatasetSamples(fields.Section):
     """Images of a data set, or of its embedded stand-in under ``images: embedded``."""
 
-    dataset: DatasetName
+    dataset: fields.DatasetName
     split: Literal["train", "test", "val"] = "train"
 
-    @model_validator(mode="after")
-    def _known_split(self) -> DatasetSamples:
-        known_split(self.dataset, self.split)
-        return self
+    _known_split = model_validator(mode="after")(fields.known_split)
 
 
 def _number(value: Any) -> Any:
@@ -70,12 +55,16 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _network_kind(value: Any) -> str:
-    """Tag of a network entry: ``file`` unless torchvision is named."""
-    named = isinstance(value, TorchvisionNetwork) or (
-        isinstance(value, dict) and "torchvision" in value
-    )
-    return "torchvision" if named else "file"
+def _by_key(otherwise: str, **kinds: type[fields.Section]) -> Discriminator:
+    """Tell the kinds of an entry by the key that only one of them has."""
+
+    def tag(value: Any) -> str:
+        for kind, section in kinds.items():
+            if isinstance(value, section) or (isinstance(value, dict) and kind in value):
+                return kind
+        return otherwise
+
+    return Discriminator(tag)
 
 
 def _embedded(value: Any) -> Any:
@@ -87,15 +76,7 @@ def _embedded(value: Any) -> Any:
     return value
 
 
-def _samples_kind(value: Any) -> str:
-    """Tag of an entry of images."""
-    for kind, section in (("folder", FolderSamples), ("dataset", DatasetSamples)):
-        if isinstance(value, section) or (isinstance(value, dict) and kind in value):
-            return kind
-    return "embedded"
-
-
-class AuditConfig(Section):
+class AuditConfig(fields.Section):
     """A network under audit: its definition, the images it is tested on, and the leakage allowed.
 
     `weights` is a safetensors file or a state dict; without it the network is initialised with
@@ -107,29 +88,27 @@ class AuditConfig(Section):
 
     network: Annotated[
         Annotated[FileNetwork, Tag("file")] | Annotated[TorchvisionNetwork, Tag("torchvision")],
-        Discriminator(_network_kind),
+        _by_key("file", torchvision=TorchvisionNetwork),
     ]
-    input: InputSize
-    classes: Count | None = None
-    weights: OwnPath | None = None
-    seed: Seed = 0
+    input: fields.InputSize
+    classes: fields.Count | None = None
+    weights: fields.OwnPath | None = None
+    seed: fields.Seed = 0
     samples: Annotated[
         Annotated[Literal["embedded"], BeforeValidator(_embedded), Tag("embedded")]
         | Annotated[FolderSamples, Tag("folder")]
         | Annotated[DatasetSamples, Tag("dataset")],
-        Discriminator(_samples_kind),
+        _by_key("embedded", folder=FolderSamples, dataset=DatasetSamples),
     ] = "embedded"
-    loss: Literal["cross_entropy", "raw_logits", "logistic", "exponential", "hinge"] = (
-        "cross_entropy"
-    )
+    loss: fields.LossName = "cross_entropy"
     mode: Literal["auto", "training", "evaluation"] = "auto"
-    count: AmountOrName | None = None
-    seeds: Draws | None = None
-    batches: Annotated[list[Count], Field(min_length=1)] = Field(default=[1, 4])
-    offset: Offset = 0.0
-    std: Std = 1.0
+    count: fields.AmountOrName | None = None
+    seeds: fields.Draws | None = None
+    batches: Annotated[list[fields.Count], Field(min_length=1)] = Field(default=[1, 4])
+    offset: fields.Offset = 0.0
+    std: fields.Std = 1.0
     limit: Annotated[float, Field(ge=0, le=1)] | None = None
-    baseline: OwnPath | None = None
+    baseline: fields.OwnPath | None = None
 
     @model_validator(mode="before")
     @classmethod

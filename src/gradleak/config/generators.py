@@ -6,19 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from gradleak.settings.fields import (
-    AmountOrName,
-    Count,
-    DatasetName,
-    OwnPath,
-    Section,
-    Seed,
-    Whole,
-    known_split,
-)
+from gradleak.settings import fields
 
 
-class ConditionalVaeConfig(Section):
+class ConditionalVaeConfig(fields.Section):
     """A class-conditional variational autoencoder, trained on images that are not under attack.
 
     Training takes `images` of `split` from image `first` on, or as many as there are, cropped or
@@ -28,27 +19,24 @@ class ConditionalVaeConfig(Section):
     """
 
     kind: Literal["conditional_vae"]
-    dataset: DatasetName
+    dataset: fields.DatasetName
     split: Literal["train", "test", "val"] = "train"
-    images: AmountOrName
-    first: Whole = 0
-    size: AmountOrName | None = None
+    images: fields.AmountOrName
+    first: fields.Whole = 0
+    size: fields.AmountOrName | None = None
     resize: Literal["repeat", "bilinear"] = "repeat"
-    epochs: AmountOrName
-    batch: AmountOrName = 64
-    latent: Count = 64
-    width: Count = 32
+    epochs: fields.AmountOrName
+    batch: fields.AmountOrName = 64
+    latent: fields.Count = 64
+    width: fields.Count = 32
     rate: PositiveFloat = 1e-3
-    seed: Seed = 0
-    checkpoint: Count = 5
+    seed: fields.Seed = 0
+    checkpoint: fields.Count = 5
 
-    @model_validator(mode="after")
-    def _known_split(self) -> ConditionalVaeConfig:
-        known_split(self.dataset, self.split)
-        return self
+    _known_split = model_validator(mode="after")(fields.known_split)
 
 
-class BigGanConfig(Section):
+class BigGanConfig(fields.Section):
     """BigGAN-deep-256 for ImageNet's classes, from weights that the user provides.
 
     `weights` is the published file (docs/generators.md says where it is); images are resized to
@@ -56,8 +44,8 @@ class BigGanConfig(Section):
     """
 
     kind: Literal["biggan"]
-    weights: OwnPath
-    size: AmountOrName = 256
+    weights: fields.OwnPath
+    size: fields.AmountOrName = 256
     truncation: Annotated[float, Field(gt=0, le=1)] = 1.0
 
 

@@ -8,15 +8,7 @@ from pydantic import Field, PositiveFloat, ValidationError
 
 from gradleak.models.activations import Activation
 from gradleak.models.chain import ConvSpec, LinearSpec
-from gradleak.settings.fields import (
-    ActivationName,
-    AmountOrName,
-    Count,
-    Margins,
-    Section,
-    Sides,
-    Whole,
-)
+from gradleak.settings import fields
 from gradleak.settings.validation_messages import sentence
 
 # Part of a key, without underscores: its meaning, and the alternative.
@@ -37,17 +29,17 @@ NEEDED = (
 Slope = Annotated[float, Field(gt=0, lt=1)]
 
 
-class ConvConfig(Section):
+class ConvConfig(fields.Section):
     """A convolution and its activation."""
 
-    conv: Count
-    kernel: Annotated[Sides, Field(strict=False)]
-    stride: Annotated[Sides, Field(strict=False)] = (1, 1)
-    padding: Annotated[Margins, Field(strict=False)] = (0, 0)
+    conv: fields.Count
+    kernel: Annotated[fields.Sides, Field(strict=False)]
+    stride: Annotated[fields.Sides, Field(strict=False)] = (1, 1)
+    padding: Annotated[fields.Margins, Field(strict=False)] = (0, 0)
     bias: bool = False
-    activation: ActivationName = "identity"
+    activation: fields.ActivationName = "identity"
     slope: Slope = 0.01
-    skip: Whole = 0
+    skip: fields.Whole = 0
     gain: PositiveFloat = 1.0
     pool: Literal["none", "max", "max3", "average", "global"] = "none"
     padding_mode: Literal["zeros", "replicate"] = "zeros"
@@ -55,25 +47,20 @@ class ConvConfig(Section):
     projection: bool = False
 
 
-class LinearConfig(Section):
+class LinearConfig(fields.Section):
     """A fully connected layer and its activation."""
 
-    fc: AmountOrName
-    inputs: Count | None = None
+    fc: fields.AmountOrName
+    inputs: fields.Count | None = None
     bias: bool = True
-    activation: ActivationName = "identity"
+    activation: fields.ActivationName = "identity"
     slope: Slope = 0.01
     gain: PositiveFloat = 1.0
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
 def parse(layers: list[Any], context: Any) -> list[Any]:
-    """Check the layers of a network; nested lists are flattened.
-
-    `layers` are the raw entries of a model; `context` is that of
-    `gradleak.settings.fields.at_scale`. Raises ValueError naming the layer and, for an unsupported
-    kind, the alternative.
-    """
+    """Check the layers of a network, nested lists flattened; ValueError names layer and remedy."""
     parts = (entry if isinstance(entry, list) else [entry] for entry in layers)
     flat = [layer for part in parts for layer in part]
     return [_layer(number, layer, context) for number, layer in enumerate(flat, start=1)]
@@ -104,9 +91,8 @@ def _kind(number: int, raw: dict[str, Any]) -> type[ConvConfig] | type[LinearCon
         raise ValueError(f"layer {number} is both a conv and an fc; make two layers of it")
     known = {*ConvConfig.model_fields, *LinearConfig.model_fields}
     for key in raw:
-        meant = None if key in known else _foreign(key)
-        if meant is not None:
-            what, instead = meant
+        plain = "" if key in known else str(key).lower().replace("_", "").replace("-", "")
+        for what, instead in (meant for part, meant in FOREIGN.items() if part in plain):
             lies = "has" if "conv" in raw or "fc" in raw else "is"
             raise ValueError(f"layer {number} {lies} {what} ('{key}'), {NEEDED}; {instead}")
     if "conv" not in raw and "fc" not in raw:
@@ -120,9 +106,3 @@ def _kind(number: int, raw: dict[str, Any]) -> type[ConvConfig] | type[LinearCon
         if key not in kind.model_fields and key in other.model_fields:
             raise ValueError(f"layer {number}: key '{key}' belongs to {name}; take it out here")
     return kind
-
-
-def _foreign(key: str) -> tuple[str, str] | None:
-    """Name of the unsupported layer that a key stands for, and an alternative; None if unknown."""
-    plain = str(key).lower().replace("_", "").replace("-", "")
-    return next((meant for part, meant in FOREIGN.items() if part in plain), None)

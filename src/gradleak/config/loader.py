@@ -12,7 +12,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from gradleak.config.experiment_checks import check_experiment, check_targets, check_weights
-from gradleak.config.schema import Config, Experiment
+from gradleak.config.schema import Config
 from gradleak.config.yaml_checks import with_included
 from gradleak.errors import ConfigError
 from gradleak.settings.validation_messages import check_known, sentence
@@ -24,16 +24,10 @@ ROOT_VARIABLE = "GRADLEAK_DATA_ROOT"
 def with_data_root(
     raw: dict[str, Any], given: Mapping[str, Any], root: str | None
 ) -> dict[str, Any]:
-    """Take `data: root:` from the environment, unless the command line sets it.
-
-    `raw` is the parsed config.yaml, with the changes of the command line; `given` are settings from
-    `--config` and `--configfile`; `root` is the value of ``GRADLEAK_DATA_ROOT``, None or empty if
-    unset.
-    """
+    """Take `data: root:` from the environment, unless the command line (`given`) sets it."""
     theirs, data = given.get("data"), raw.get("data")
-    if not root or (isinstance(theirs, Mapping) and "root" in theirs):
-        return raw
-    if not isinstance(data, Mapping | None):
+    set_there = isinstance(theirs, Mapping) and "root" in theirs
+    if not root or set_there or not isinstance(data, Mapping | None):
         return raw
     return {**raw, "data": {**(data or {}), "root": root}}
 
@@ -41,8 +35,7 @@ def with_data_root(
 def load(raw: Mapping[str, Any]) -> Config:
     """Validate a parsed config.yaml and the files that it includes; amounts become numbers.
 
-    Raises `ConfigError` naming the file, the first bad key, its value and the remedy; further ones
-    are counted.
+    Raises `ConfigError` naming file, first bad key, value and remedy; further ones are counted.
     """
     whole, files = with_included(raw)
     try:
@@ -51,10 +44,11 @@ def load(raw: Mapping[str, Any]) -> Config:
         for name in config.models:
             _ = config.chain(name).layers
         for name, experiment in config.experiments.items():
-            check_experiment(config, name, _run_in(config, experiment))
+            made_from = {a: config.attacks[a].made_from for a in experiment.attacks}
+            run = dict.fromkeys(one for a, others in made_from.items() for one in (a, *others))
+            check_experiment(config, name, run)
     except (ConfigError, ValidationError) as error:
         words = sentence(error, Config) if isinstance(error, ValidationError) else str(error)
-        words = words.removeprefix("config.yaml: ")
         entry = re.match(r"(?:unknown )?(?:key ')?(\w+(?:\.\w+)?)", words)
         file = files.get(entry[1] if entry else "", "config.yaml")
         raise ConfigError(f"{file}: {words}") from error
@@ -64,8 +58,7 @@ def load(raw: Mapping[str, Any]) -> Config:
 def check_root(root: str) -> None:
     """Raise `ConfigError` if `data: root:` is not a folder and cannot be made one.
 
-    A missing folder is made for a moment, as permissions say nothing about file systems such as
-    /proc.
+    It is made for a moment, as permissions say nothing about file systems such as /proc.
     """
     place, reason = Path(root), ""
     if place.is_dir():
@@ -96,11 +89,8 @@ def schema() -> dict[str, Any]:
 
 
 def _check_ids(config: Config) -> None:
-    kinds: dict[str, Mapping[str, Any]] = {
-        "model": config.models,
-        "family": config.families,
-        "group": config.groups,
-    }
+    kinds: dict[str, Mapping[str, Any]]
+    kinds = {"model": config.models, "family": config.families, "group": config.groups}
     for one, other in combinations(kinds, 2):
         for name in sorted(set(kinds[one]) & set(kinds[other])):
             raise ConfigError(f"{name} is both a {one} and a {other}; rename one.")
@@ -108,13 +98,15 @@ def _check_ids(config: Config) -> None:
     for name, members in config.groups.items():
         check_known(f"groups.{name}", members, config.models)
     for name, experiment in config.experiments.items():
-        where = f"experiments.{name}"
-        check_known(f"{where}.paper", [experiment.paper], config.papers)
-        check_known(f"{where}.targets", [experiment.targets], config.targets)
-        check_known(f"{where}.models", experiment.models, networks)
-        check_known(f"{where}.defences", experiment.defences, config.defences)
-        check_known(f"{where}.attacks", experiment.attacks, config.attacks)
-        check_known(f"{where}.server", [experiment.server], config.servers)
+        for key, values, known in (
+            ("paper", [experiment.paper], config.papers),
+            ("targets", [experiment.targets], config.targets),
+            ("models", experiment.models, networks),
+            ("defences", experiment.defences, config.defences),
+            ("attacks", experiment.attacks, config.attacks),
+            ("server", [experiment.server], config.servers),
+        ):
+            check_known(f"experiments.{name}.{key}", values, known)
         check_weights(config, name)
     for name in config.targets:
         check_targets(config, name)
@@ -127,52 +119,30 @@ def _check_attacks(config: Config) -> None:
         where = f"attacks.{name}"
         for key in sorted(entry.model_fields_set):
             if type(entry).model_fields[key].exclude:
-                raise ConfigError(
-                    f"config.yaml: key '{where}.{key}' does not belong here; remove it."
-                )
+                raise ConfigError(f"key '{where}.{key}' does not belong here; remove it.")
         if (why := entry.contradiction()) is not None:
-            raise ConfigError(f"config.yaml: {where}: {why}.")
-        own_images = getattr(entry, "own_images", None)
-        if own_images is not None:
-            check_known(f"{where}.own_images", [own_images], config.targets)
-            size = config.targets[own_images].batch
-            if size > 1:
-                raise ConfigError(
-                    f"config.yaml: {where}.own_images: {own_images} has batches of "
-                    f"{size}, but a search starts from single images; "
-                    "choose targets without batch."
-                )
-        generator = getattr(entry, "generator", None)
-        if generator is not None:
-            check_known(f"{where}.generator", [generator], config.generators)
-        choices = [
-            other
-            for other, e in config.attacks.items()
-            if not e.postprocesses and (entry.postprocesses or not e.made_from)
-        ]
+            raise ConfigError(f"{where}: {why}.")
+        for key, known in (("own_images", config.targets), ("generator", config.generators)):
+            if (named := getattr(entry, key, None)) is not None:
+                check_known(f"{where}.{key}", [named], known)
+                if key == "own_images" and (size := config.targets[named].batch) > 1:
+                    raise ConfigError(
+                        f"{where}.own_images: {named} has batches of {size}, but a search starts "
+                        "from single images; choose targets without batch."
+                    )
+        plain = [(other, e) for other, e in config.attacks.items() if not e.postprocesses]
+        choices = [other for other, e in plain if entry.postprocesses or not e.made_from]
         for made in entry.made_from:
             if made in config.attacks and made not in choices:
                 raise ConfigError(
-                    f"config.yaml: {where}.of: {made} is itself made from another attack; choose "
-                    f"one that is not: {', '.join(choices)}."
+                    f"{where}.of: {made} is itself made from another attack; choose one that is "
+                    f"not: {', '.join(choices)}."
                 )
         check_known(f"{where}.of", entry.made_from, choices)
-        if getattr(entry, "answer", "answer") == "twin":
-            _check_twin(config, name)
-
-
-def _check_twin(config: Config, name: str) -> None:
-    """Refuse a start from the twin of an attack that gives none."""
-    giving = [other for other, entry in config.attacks.items() if entry.gives_twins]
-    for of in config.attacks[name].made_from:
-        if of not in giving:
-            raise ConfigError(
-                f"config.yaml: attacks.{name}.answer: twin, but {of} gives no twin data; choose "
-                f"of: {' or '.join(giving) or 'an attack of method: rgap'}, or take answer out."
-            )
-
-
-def _run_in(config: Config, experiment: Experiment) -> list[str]:
-    """Attacks of an experiment and those that they are made from, each once."""
-    listed = [[name, *config.attacks[name].made_from] for name in experiment.attacks]
-    return list(dict.fromkeys(name for names in listed for name in names))
+        giving = [other for other, e in config.attacks.items() if e.gives_twins]
+        for of in entry.made_from if getattr(entry, "answer", "answer") == "twin" else ():
+            if of not in giving:
+                raise ConfigError(
+                    f"{where}.answer: twin, but {of} gives no twin data; choose of: "
+                    f"{' or '.join(giving) or 'an attack of method: rgap'}, or take answer out."
+                )

@@ -26,30 +26,7 @@ from gradleak.models.locking import with_lock
 from gradleak.models.locks import Lock
 from gradleak.models.losses import OF_CLASSES
 from gradleak.servers.honest import HonestServer
-from gradleak.settings import registry
-from gradleak.settings.fields import (
-    ActivationName,
-    AmountOrName,
-    Count,
-    DatasetName,
-    Draws,
-    Identifier,
-    Identifiers,
-    Indices,
-    InputSize,
-    MirrorName,
-    Offset,
-    OwnPath,
-    Precision,
-    ScaledInputSize,
-    Section,
-    Seed,
-    Std,
-    WebAddress,
-    Whole,
-    at_scale,
-    known_split,
-)
+from gradleak.settings import fields, registry
 
 if TYPE_CHECKING:
     from gradleak.attacks.base import Entry as AttackConfig
@@ -61,15 +38,15 @@ else:
     ServerConfig = registry.entries("servers")
 
 
-class Data(Section):
+class Data(fields.Section):
     """Location of data sets, and addresses that replace the official ones."""
 
-    root: OwnPath = "data"
-    imagenet: OwnPath | None = None
-    mirrors: dict[MirrorName, WebAddress] = Field(default={})
+    root: fields.OwnPath = "data"
+    imagenet: fields.OwnPath | None = None
+    mirrors: dict[fields.MirrorName, fields.WebAddress] = Field(default={})
 
 
-class Targets(Section):
+class Targets(fields.Section):
     """Images under attack: either `indices` or `count` of a split, from image `first` on.
 
     `batch` images share one gradient; `count` is a number of batches. With `draw` ``unique``, a
@@ -80,37 +57,34 @@ class Targets(Section):
     inputs are (pixels / 255 + `offset`) / `std`.
     """
 
-    dataset: DatasetName
+    dataset: fields.DatasetName
     split: Literal["train", "test", "val"]
-    indices: Indices | None = None
-    count: AmountOrName | None = None
-    first: Whole = 0
-    batch: AmountOrName = 1
+    indices: fields.Indices | None = None
+    count: fields.AmountOrName | None = None
+    first: fields.Whole = 0
+    batch: fields.AmountOrName = 1
     draw: Literal["consecutive", "unique", "random"] = "consecutive"
-    classes: AmountOrName | None = None
-    seed: Seed = 0
-    relabel: Whole = 0
-    size: AmountOrName | None = None
+    classes: fields.AmountOrName | None = None
+    seed: fields.Seed = 0
+    relabel: fields.Whole = 0
+    size: fields.AmountOrName | None = None
     resize: Literal["repeat", "bilinear"] = "repeat"
     names: list[str] | None = None
-    offset: Offset = 0.0
-    std: Std = 1.0
+    offset: fields.Offset = 0.0
+    std: fields.Std = 1.0
 
     @model_validator(mode="after")
     def _one_selection(self) -> Targets:
-        known_split(self.dataset, self.split)
+        fields.known_split(self)
         if (self.indices is None) == (self.count is None):
             raise ValueError("give either indices or count")
         if self.draw != "consecutive" and (self.indices is not None or self.first):
             raise ValueError(f"draw: {self.draw} chooses images itself; take indices and first out")
-        if self.draw != "random" and not self.relabel and self.classes is not None:
-            raise ValueError("classes goes with draw: random or relabel; take it out")
-        if self.draw != "random" and not self.relabel and self.seed:
-            raise ValueError("seed goes with draw: random or relabel; take it out")
+        for key in ("classes", "seed") if self.draw != "random" and not self.relabel else ():
+            if getattr(self, key) not in (None, 0):
+                raise ValueError(f"{key} goes with draw: random or relabel; take it out")
         if self.resize != "repeat" and self.size is None:
             raise ValueError(f"resize: {self.resize} goes with size; give it or take resize out")
-        if self.indices is None and self.names is None:
-            return self
         if self.indices is not None and len(self.indices) % self.batch:
             raise ValueError(f"{len(self.indices)} indices do not fill batches of {self.batch}")
         if self.names is not None and len(self.names) * self.batch != len(self.indices or []):
@@ -127,25 +101,25 @@ Layers = Annotated[
 ]
 
 
-class ResNetConfig(Section):
+class ResNetConfig(fields.Section):
     """A residual network (He et al. 2016), with the skips of the blocks in `cut` left out."""
 
     kind: Literal["resnet18", "resnet20", "resnet32", "resnet34", "resnet101"]
-    width: AmountOrName
-    classes: Count
+    width: fields.AmountOrName
+    classes: fields.Count
     stem: Literal["small", "large"] = "small"
-    cut: list[Count] = Field(default=[])
+    cut: list[fields.Count] = Field(default=[])
     activation: Literal["relu", "sigmoid"] = "relu"
 
 
-class VggConfig(Section):
+class VggConfig(fields.Section):
     """VGG-16 (Simonyan and Zisserman 2015)."""
 
     kind: Literal["vgg16"]
-    classes: Count
+    classes: fields.Count
 
 
-class LockConfig(Section):
+class LockConfig(fields.Section):
     """Key-lock: scale and shift of the norm behind convolutions, made from a client's key (FedKL).
 
     `layers` are the convolutions, ``conv1`` for the first, ``conv8_skip`` for the projection of the
@@ -155,14 +129,14 @@ class LockConfig(Section):
     layers: Annotated[
         list[Annotated[str, Field(pattern=r"^conv[1-9][0-9]*(_skip)?$")]], Field(min_length=1)
     ] = Field(default=["conv1"])
-    key: Count = 1024
+    key: fields.Count = 1024
     activation: Literal["identity", "relu", "sigmoid"] = "relu"
 
 
-class Model(Section):
+class Model(fields.Section):
     """A network: a chain of layers, or a known architecture; some of its layers may be locked."""
 
-    input: ScaledInputSize
+    input: fields.ScaledInputSize
     layers: Layers | None = None
     architecture: Annotated[ResNetConfig | VggConfig, Field(discriminator="kind")] | None = None
     spread: PositiveFloat | None = None
@@ -210,52 +184,50 @@ class Model(Section):
         return Chain(name, self.input, self._specs, self.spread)
 
 
-class Family(Section):
+class Family(fields.Section):
     """Networks drawn at random from lists of sizes."""
 
-    input: InputSize
-    networks: Draws
-    seed: Seed
-    convolutions: Count
-    filters: Annotated[list[Count], Field(min_length=1)]
-    kernels: Annotated[list[Count], Field(min_length=1)]
-    strides: Annotated[list[Count], Field(min_length=1)]
-    paddings: Annotated[list[Whole], Field(min_length=1)]
-    classes: Count
-    activation: ActivationName
+    input: fields.InputSize
+    networks: fields.Draws
+    seed: fields.Seed
+    convolutions: fields.Count
+    filters: Annotated[list[fields.Count], Field(min_length=1)]
+    kernels: Annotated[list[fields.Count], Field(min_length=1)]
+    strides: Annotated[list[fields.Count], Field(min_length=1)]
+    paddings: Annotated[list[fields.Whole], Field(min_length=1)]
+    classes: fields.Count
+    activation: fields.ActivationName
 
 
-class Paper(Section):
+class Paper(fields.Section):
     """A paper; papers are listed by year, then by name."""
 
     year: Annotated[int, Field(ge=1900, le=2200)]
 
 
-class Experiment(Section):
+class Experiment(fields.Section):
     """Every listed model, defence and attack on one target set.
 
     Only the first `few_seeds` seeds are used where results hardly depend on the seed.
     """
 
-    paper: Identifier
-    targets: Identifier
-    models: Identifiers
-    seeds: Draws
-    few_seeds: AmountOrName = 3
-    defences: Identifiers
-    attacks: Identifiers
-    loss: Literal["cross_entropy", "raw_logits", "logistic", "exponential", "hinge"] = (
-        "cross_entropy"
-    )
+    paper: fields.Identifier
+    targets: fields.Identifier
+    models: fields.Identifiers
+    seeds: fields.Draws
+    few_seeds: fields.AmountOrName = 3
+    defences: fields.Identifiers
+    attacks: fields.Identifiers
+    loss: fields.LossName = "cross_entropy"
     labels: Literal["dataset", "opposite", "same"] = "dataset"
-    precision: Precision = "float32"
+    precision: fields.Precision = "float32"
     label: Literal["granted", "recovered"] = "granted"
     kept: Literal["all", "classifier"] = "all"
     mode: Literal["training", "evaluation"] = "training"
-    training: Identifier | None = None
-    server: Identifier = "honest"
+    training: fields.Identifier | None = None
+    server: fields.Identifier = "honest"
     lock: Literal["withheld", "key", "gradient", "both"] = "withheld"
-    conditions: AmountOrName | None = None
+    conditions: fields.AmountOrName | None = None
 
     @model_validator(mode="after")
     def _labels_fit(self) -> Experiment:
@@ -272,27 +244,27 @@ class Experiment(Section):
         return min(self.few_seeds, self.seeds)
 
 
-class Config(Section):
+class Config(fields.Section):
     """All of config.yaml and of the files that it includes, amounts as numbers at its scale."""
 
     images: Literal["embedded", "real"]
     scale: Literal["smoke", "laptop", "paper"]
     device: Literal["auto", "cpu", "cuda", "mps"]
     data: Data
-    include: list[OwnPath] = Field(default=[])
-    papers: dict[Identifier, Paper]
-    scales: dict[Identifier, AmountOrName] = Field(default={})
-    targets: dict[Identifier, Targets]
-    models: dict[Identifier, Model]
-    families: dict[Identifier, Family]
-    groups: dict[Identifier, Identifiers] = Field(default={})
-    servers: dict[Identifier, ServerConfig] = Field(default={"honest": HonestServer()})
-    trainings: dict[Identifier, TrainingConfig] = Field(default={})
-    generators: dict[Identifier, GeneratorConfig] = Field(default={})
-    defences: dict[Identifier, DefenceConfig]
-    attacks: dict[Identifier, AttackConfig]
-    experiments: dict[Identifier, Experiment]
-    audit: dict[Identifier, AuditConfig] = Field(default={})
+    include: list[fields.OwnPath] = Field(default=[])
+    papers: dict[fields.Identifier, Paper]
+    scales: dict[fields.Identifier, fields.AmountOrName] = Field(default={})
+    targets: dict[fields.Identifier, Targets]
+    models: dict[fields.Identifier, Model]
+    families: dict[fields.Identifier, Family]
+    groups: dict[fields.Identifier, fields.Identifiers] = Field(default={})
+    servers: dict[fields.Identifier, ServerConfig] = Field(default={"honest": HonestServer()})
+    trainings: dict[fields.Identifier, TrainingConfig] = Field(default={})
+    generators: dict[fields.Identifier, GeneratorConfig] = Field(default={})
+    defences: dict[fields.Identifier, DefenceConfig]
+    attacks: dict[fields.Identifier, AttackConfig]
+    experiments: dict[fields.Identifier, Experiment]
+    audit: dict[fields.Identifier, AuditConfig] = Field(default={})
     _raw: Mapping[str, Any] = PrivateAttr(default_factory=dict)
     _scales: dict[str, Config] = PrivateAttr(default_factory=dict)
     _chains: dict[str, Chain] = PrivateAttr(default_factory=dict)
@@ -300,7 +272,7 @@ class Config(Section):
     @classmethod
     def resolve(cls, raw: Mapping[str, Any]) -> Config:
         """Validate parsed settings, amounts as numbers at their scale."""
-        config = cls.model_validate(raw, context=at_scale(raw))
+        config = cls.model_validate(raw, context=fields.at_scale(raw))
         config._raw = raw
         return config
 

@@ -6,21 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, model_validator
 
-from gradleak.settings.fields import (
-    AmountOrName,
-    Count,
-    DatasetName,
-    Offset,
-    Section,
-    Seed,
-    Std,
-    Whole,
-    known_split,
-)
+from gradleak.settings import fields
 from gradleak.training.client_sampling import chosen_number
 
 
-class FederatedConfig(Section):
+class FederatedConfig(fields.Section):
     """Clients that train a network together (FedAvg; FedKL where the network is locked).
 
     In each round a fraction `share` of the `clients` is chosen at random; each of them responds
@@ -28,9 +18,9 @@ class FederatedConfig(Section):
     split ``iid`` or, with concentration `alpha`, by ``dirichlet``.
     """
 
-    clients: Count = 3
+    clients: fields.Count = 3
     share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    local_epochs: Count = 1
+    local_epochs: fields.Count = 1
     split: Literal["iid", "dirichlet"] = "iid"
     alpha: PositiveFloat = 0.5
     answering: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -47,7 +37,7 @@ class FederatedConfig(Section):
         return self
 
 
-class TrainingConfig(Section):
+class TrainingConfig(fields.Section):
     """Training settings of networks, and the images used.
 
     `train`, `validation` and `test` are numbers of images, all of `split` and disjoint; if a data
@@ -56,18 +46,18 @@ class TrainingConfig(Section):
     `gradleak.training.recipe.Recipe`.
     """
 
-    dataset: DatasetName
+    dataset: fields.DatasetName
     split: Literal["train", "test", "val"] = "train"
-    train: AmountOrName
-    validation: AmountOrName
-    test: AmountOrName
-    seed: Seed = 0
-    size: AmountOrName | None = None
+    train: fields.AmountOrName
+    validation: fields.AmountOrName
+    test: fields.AmountOrName
+    seed: fields.Seed = 0
+    size: fields.AmountOrName | None = None
     resize: Literal["repeat", "bilinear"] = "repeat"
-    offset: Offset = 0.0
-    std: Std = 1.0
-    epochs: AmountOrName
-    batch: AmountOrName = 128
+    offset: fields.Offset = 0.0
+    std: fields.Std = 1.0
+    epochs: fields.AmountOrName
+    batch: fields.AmountOrName = 128
     rate: PositiveFloat = 0.1
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     nesterov: bool = True
@@ -76,15 +66,15 @@ class TrainingConfig(Section):
     milestones: list[Annotated[float, Field(gt=0, lt=1)]] = Field(default=[0.5, 0.75])
     factor: Annotated[float, Field(gt=0, lt=1)] = 0.1
     warmup: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    crop: Whole = 4
+    crop: fields.Whole = 4
     flip: bool = True
     precision: Literal["auto", "mixed", "float32"] = "auto"
-    checkpoint: Count = 5
+    checkpoint: fields.Count = 5
     federated: FederatedConfig | None = None
 
     @model_validator(mode="after")
     def _settings_fit(self) -> TrainingConfig:
-        known_split(self.dataset, self.split)
+        fields.known_split(self)
         if self.nesterov and not self.momentum:
             raise ValueError("nesterov: true needs momentum; set it above 0, or nesterov: false")
         given = {"milestones", "factor"} & self.model_fields_set

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,7 @@ from gradleak.runtime.provenance import TREE
 STANDARD = "tag:yaml.org,2002:"
 # Key that makes Snakemake treat a file as a template and run its expressions.
 TEMPLATE = "__use_yte__"
-# Merge keys, which YAML replaces by the entries of other mappings.
-MERGE = f"{STANDARD}merge"
+MERGE = f"{STANDARD}merge"  # merge keys, which YAML replaces by the entries of other mappings
 # Keys of config.yaml alone; all others are sections of entries, each with an id.
 TOP = ("images", "scale", "device", "data", "include")
 
@@ -47,11 +46,7 @@ def check(path: str | Path) -> None:
 
 
 def read(path: str | Path) -> dict[str, Any]:
-    """Keys of a config file, YAML or JSON.
-
-    Raises `ConfigError` naming file and line if it is not UTF-8 or not YAML, has a duplicate key, a
-    tag, an undefined alias, or asks for expressions to be run.
-    """
+    """Keys of a YAML or JSON file; `ConfigError` naming its line if it is none, or not safe."""
     file = Path(path)
     if not file.is_file():
         raise ConfigError(f"{path} is no regular file; give a file with the keys of config.yaml.")
@@ -82,10 +77,9 @@ def read(path: str | Path) -> dict[str, Any]:
 def with_included(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
     """Merge the entries of included files into a config; its own keys replace theirs.
 
-    `raw` is a parsed config.yaml, whose ``include`` lists files. Returns the whole config without
-    ``include``, and the file of each entry ``section.id`` that the config itself does not mention.
-    Raises `ConfigError` naming a file that is missing, defines an id of another file, or holds
-    anything but entries.
+    Returns the whole config without ``include``, and the file of each entry ``section.id`` that the
+    config itself does not mention. Raises `ConfigError` naming a file that is missing, defines an
+    id of another file, or holds anything but entries.
     """
     merged: dict[str, Any] = {}
     files: dict[str, str] = {}
@@ -104,40 +98,37 @@ def with_included(raw: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str
                     raise ConfigError(f"{name}: {key} stands in {files[key]} too; take one out.")
                 files[key] = name
             merged[section] = merged.get(section, {}) | entries
-    own = {
-        f"{section}.{entry}"
-        for section, entries in rest.items()
-        if isinstance(entries, Mapping)
-        for entry in entries
-    }
-    return _merged(merged, rest), {key: name for key, name in files.items() if key not in own}
+    for section, entries in rest.items():
+        for entry in entries if isinstance(entries, Mapping) else ():
+            files.pop(f"{section}.{entry}", None)
+    return _merged(merged, rest), files
 
 
 def included(names: Any) -> dict[str, Path]:
     """Included files by name; `names` may be patterns such as ``papers/*/paper.yaml``.
 
-    Files of one pattern are in order of the years of their ``papers``, then of their names.
+    Files of one pattern are in order of the years of their ``papers``, then of their names. They
+    lie below the working folder, or else below the source tree.
     """
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError("config.yaml: include: give a list of files, or leave it out.")
     found: dict[str, Path] = {}
-    for name in _listed(names):
-        found |= _matching(name) if "*" in name else {name: _place(name)}
+    for name in names:
+        where = f"config.yaml: include: {name}"
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            raise ConfigError(f"{where} lies outside; give a path below the working folder.")
+        if "*" in name:
+            below = {p.relative_to(d).as_posix(): p for d in (TREE, Path()) for p in d.glob(name)}
+            files = dict(sorted(below.items(), key=lambda file: (_year(file[1]), file[0])))
+            lacking, what = "matches no file", "it"
+        else:
+            places = [path for path in (Path(name), TREE / name) if path.exists()]
+            files = dict.fromkeys([name], places[0]) if places else {}
+            lacking, what = "is missing", "the path"
+        if not files:
+            raise ConfigError(f"{where} {lacking}; correct {what}, or take it out.")
+        found |= files
     return found
-
-
-def _matching(pattern: str) -> dict[str, Path]:
-    """Files of a pattern below the source tree, and those below the working folder before them."""
-    _refuse_outside(pattern)
-    files = {
-        path.relative_to(folder).as_posix(): path
-        for folder in (TREE, Path())
-        for path in folder.glob(pattern)
-    }
-    if not files:
-        raise ConfigError(
-            f"config.yaml: include: {pattern} matches no file; correct it, or take it out."
-        )
-    years = {name: _year(path) for name, path in files.items()}
-    return {name: files[name] for name in sorted(files, key=lambda name: (years[name], name))}
 
 
 def _year(path: Path) -> int:
@@ -148,32 +139,7 @@ def _year(path: Path) -> int:
     return min((year for year in years if isinstance(year, int)), default=0)
 
 
-def _refuse_outside(name: str) -> None:
-    if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise ConfigError(
-            f"config.yaml: include: {name} lies outside; give a path below the working folder."
-        )
-
-
-def _place(name: str) -> Path:
-    """Path of an included file: below the working folder, or else below the source tree's."""
-    _refuse_outside(name)
-    found = next((path for path in (Path(name), TREE / name) if path.exists()), None)
-    if found is None:
-        raise ConfigError(
-            f"config.yaml: include: {name} is missing; correct the path, or take it out."
-        )
-    return found
-
-
-def _listed(names: Any) -> list[str]:
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError("config.yaml: include: give a list of files, or leave it out.")
-    return names
-
-
 def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge `top` over `base`, key by key at every depth."""
     found = dict(base)
     for key, value in top.items():
         below = found.get(key)
@@ -183,7 +149,6 @@ def _merged(base: Mapping[str, Any], top: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _text(file: Path) -> str:
-    """Text of a file; raise `ConfigError` naming the line with a byte that is not UTF-8."""
     try:
         content = file.read_bytes()
     except OSError as error:
@@ -221,42 +186,30 @@ def _json(text: str, file: Path) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-def _twice(root: yaml.Node | None) -> Iterator[tuple[int, str, int]]:
+def _twice(
+    node: yaml.Node | None, path: tuple[str, ...] = (), seen: set[int] | None = None
+) -> Iterator[tuple[int, str, int]]:
     """Duplicate keys of a mapping: line, full key, line of the first occurrence."""
-    seen: set[int] = set()
-    ahead: list[tuple[tuple[str, ...], yaml.Node | None]] = [((), root)]
-    while ahead:
-        path, node = ahead.pop()
-        if node is None or id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            entries: Iterable[tuple[str, yaml.Node]] = (
-                (str(number), entry) for number, entry in enumerate(node.value)
-            )
-        elif isinstance(node, yaml.MappingNode):
-            yield from _twice_here(path, node)
-            entries = ((str(key.value), value) for key, value in node.value)
-        else:
-            continue
-        # Pushed in reverse, so that the first in the file is visited first.
-        ahead += reversed([((*path, name), value) for name, value in entries])
-
-
-def _twice_here(path: tuple[str, ...], node: yaml.MappingNode) -> Iterator[tuple[int, str, int]]:
-    lines: dict[tuple[str, str], int] = {}
-    for key, _ in node.value:
-        if not isinstance(key, yaml.ScalarNode) or key.tag == MERGE:
-            continue
-        line = key.start_mark.line + 1
-        if (key.tag, key.value) in lines:
-            yield line, ".".join((*path, key.value)), lines[key.tag, key.value]
-        else:
-            lines[key.tag, key.value] = line
+    seen = set() if seen is None else seen
+    if node is None or id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, yaml.SequenceNode):
+        for number, entry in enumerate(node.value):
+            yield from _twice(entry, (*path, str(number)), seen)
+    elif isinstance(node, yaml.MappingNode):
+        lines: dict[tuple[str, str], int] = {}
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != MERGE:
+                line, own = key.start_mark.line + 1, (key.tag, key.value)
+                if own in lines:
+                    yield line, ".".join((*path, key.value)), lines[own]
+                lines.setdefault(own, line)
+        for key, value in node.value:
+            yield from _twice(value, (*path, str(key.value)), seen)
 
 
 def _sentence(file: Path, text: str, error: yaml.MarkedYAMLError) -> str:
-    """Turn a YAML error into one sentence."""
     mark = error.problem_mark or error.context_mark
     line, column = (mark.line, mark.column) if mark else (0, 0)
     where = f"{file}, line {line + 1}"

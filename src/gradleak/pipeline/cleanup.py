@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gradleak.errors import ArtifactError, ConfigError
 
 ROOT = Path("results")
-# Accuracies and curves of training runs: small, and tables are made from them.
-KEPT = (".csv",)
+KEPT = (".csv",)  # accuracies and curves of training runs: small, and tables are made from them
 
 
-@dataclass(frozen=True)
-class Freed:
+class Freed(NamedTuple):
     """Files removed from one folder."""
 
     folder: Path
@@ -36,9 +34,8 @@ def check_alone(targets: Iterable[str]) -> None:
 def remove(folders: Iterable[str | os.PathLike[str]]) -> list[Freed]:
     """Remove files of `folders` below `results/`, except those that end in `KEPT`.
 
-    Links are removed, never their targets. Empty folders are removed as well; missing ones are
-    skipped. Raises `ArtifactError` if a folder lies outside `results/` or behind a link, or a file
-    cannot be removed.
+    Links are removed, never their targets; empty folders too. Raises `ArtifactError` if a folder
+    lies outside `results/` or behind a link, or a file cannot be removed.
     """
     chosen = [Path(folder) for folder in folders]
     for folder in chosen:
@@ -74,23 +71,17 @@ def _remove(folder: Path) -> Freed:
                 size += status.st_size if stat.S_ISREG(status.st_mode) else 0
             if not any(Path(place).iterdir()):
                 Path(place).rmdir()
-    except FileNotFoundError as error:
-        if Path(error.filename) != folder:
-            raise _cannot(error) from error
     except OSError as error:
-        raise _cannot(error) from error
+        if not (isinstance(error, FileNotFoundError) and Path(error.filename) == folder):
+            raise ArtifactError(
+                f"Cannot remove {error.filename}: {error.strerror}; change its permissions and ask "
+                "for clean again."
+            ) from error
     return Freed(folder, files, size)
 
 
 def _raise(error: OSError) -> None:
     raise error
-
-
-def _cannot(error: OSError) -> ArtifactError:
-    return ArtifactError(
-        f"Cannot remove {error.filename}: {error.strerror}; change its permissions and ask for "
-        "clean again."
-    )
 
 
 def words(freed: Iterable[Freed]) -> str:

@@ -1,10 +1,8 @@
 """Memory and minutes that a job requests from a scheduler, from measured jobs.
 
-`workflow/resources.csv` holds the maximum over jobs of each script, by kind of job and scale. It is
-made from the sidecars of a run (`python -m gradleak.pipeline.resources`). For a scale without
-measurements, the next smaller one is multiplied by the ratio of work in config.yaml. Memory and
-time double with each attempt, so that a job that was killed for lack of either succeeds when it is
-resubmitted.
+`workflow/resources.csv` holds the most that jobs of each script took, by kind and scale, from the
+sidecars of a run (`python -m gradleak.pipeline.resources`). For a scale without measurements, the
+next smaller one is multiplied by the ratio of work in config.yaml. Both double with each attempt.
 """
 
 from __future__ import annotations
@@ -14,10 +12,9 @@ import csv
 import math
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple, dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gradleak.config import loader as gradleak_config
 from gradleak.config import yaml_checks
@@ -35,8 +32,7 @@ MEDIUM, LARGE = 1_000_000, 30_000_000
 # machines and other loads take more.
 MARGIN_MIB, MARGIN, PATIENCE = 500, 1.25, 3
 LEAST_MINUTES = 5
-# MiB and seconds of a script without measurements.
-UNMEASURED = 2000.0, 600.0
+UNMEASURED = 2000.0, 600.0  # MiB and seconds of a script without measurements
 # Cost of importing PyTorch, independent of the work: MiB and seconds.
 IMPORTS_MIB, IMPORTS_SECONDS = 350, 1.5
 # Limits of a first attempt: a large node, two days. At paper scale many CPU jobs exceed them and
@@ -46,8 +42,7 @@ MOST_MIB, MOST_MINUTES = 128_000, 2_880
 STEPS = ("starts", "iterations", "generations", "images")
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """Maximum cost of jobs of one kind."""
 
     script: str  # script of `workflow/scripts/` that they run
@@ -83,7 +78,7 @@ def key_of(config: Config, wildcards: Mapping[str, str]) -> str:
     return " ".join(parts)
 
 
-def _product(entry: Any, names: Iterable[str]) -> int:
+def _product(entry: Any, *names: str) -> int:
     values = (getattr(entry, name, None) for name in names)
     return math.prod(value for value in values if value is not None)
 
@@ -93,23 +88,23 @@ def work(config: Config, script: str, wildcards: Mapping[str, str]) -> tuple[int
 
     Time grows with images, seeds, steps, epochs, pixels and parameters; memory with parameters, or
     with activations: images that share a gradient, pixels, and the width, about the root of the
-    parameters. `config` is at the scale requested; only attack scripts take an attack's steps.
+    parameters. Only attack scripts take an attack's steps.
     """
     time = batch = pixels = weights = 1
     if "experiment" in wildcards:
         experiment = config.experiments[wildcards["experiment"]]
         chosen = config.targets[experiment.targets]
-        time *= _product(chosen, ["count"]) * experiment.seeds
+        time *= _product(chosen, "count") * experiment.seeds
         batch = chosen.batch
     if "targets" in wildcards:
-        batch = _product(config.targets[wildcards["targets"]], ["count", "batch"])
-        pixels = _product(config.targets[wildcards["targets"]], ["size"]) ** 2
+        chosen = config.targets[wildcards["targets"]]
+        batch, pixels = _product(chosen, "count", "batch"), _product(chosen, "size") ** 2
     if script == "attack" and "attack" in wildcards:
-        time *= _product(config.attacks[wildcards["attack"]], STEPS)
+        time *= _product(config.attacks[wildcards["attack"]], *STEPS)
     if "training" in wildcards:
-        time *= _product(config.trainings[wildcards["training"]], ["train", "epochs"])
+        time *= _product(config.trainings[wildcards["training"]], "train", "epochs")
     if "generator" in wildcards:
-        time *= _product(config.generators[wildcards["generator"]], ["images", "epochs"])
+        time *= _product(config.generators[wildcards["generator"]], "images", "epochs")
     if "model" in wildcards:
         members = [m for m in config.members(wildcards["model"]) if m in config.models]
         pixels = max(1, sum(math.prod(config.chain(member).input) for member in members))
@@ -125,15 +120,13 @@ class Resources:
         self.rows = list(read() if rows is None else rows)
         self.known: dict[Any, tuple[float, float]] = {}
 
-    def _measured(self, script: str, key: str | None, scale: str) -> list[Measured]:
-        return [
-            row
-            for row in self.rows
-            if (row.script, row.scale) == (script, scale) and key in (None, row.key)
-        ]
+    def _most(self, script: str, key: str | None, scale: str) -> tuple[float, float] | None:
+        """Most MiB and seconds of the jobs of a kind (of all kinds if `key` is None)."""
+        rows = [r for r in self.rows if (r.script, r.scale) == (script, scale)]
+        rows = [r for r in rows if key in (None, r.key)]
+        return (max(r.mib for r in rows), max(r.cpu_seconds for r in rows)) if rows else None
 
     def _found(self, script: str, wildcards: Mapping[str, str]) -> tuple[float, float]:
-        """Expected MiB and seconds of a job."""
         job = script, tuple(sorted(wildcards.items()))
         if job not in self.known:
             self.known[job] = self._find(script, wildcards)
@@ -144,20 +137,15 @@ class Resources:
         scales = list(reversed(SCALES[: SCALES.index(self.config.scale) + 1]))
         for scale in scales:
             there = self.config.at(scale)
-            rows = self._measured(script, key_of(there, wildcards), scale)
-            if rows:
+            if most := self._most(script, key_of(there, wildcards), scale):
+                mib, seconds = most
                 now, then = (work(at, script, wildcards) for at in (self.config, there))
                 longer, larger = (max(1, one / other) for one, other in zip(now, then, strict=True))
-                mib, seconds = max(r.mib for r in rows), max(r.cpu_seconds for r in rows)
                 return (
                     mib + max(0, mib - IMPORTS_MIB) * (larger - 1),
                     seconds + max(0, seconds - IMPORTS_SECONDS) * (longer - 1),
                 )
-        for scale in scales:
-            rows = self._measured(script, None, scale)
-            if rows:
-                return max(r.mib for r in rows), max(r.cpu_seconds for r in rows)
-        return UNMEASURED
+        return next(filter(None, (self._most(script, None, scale) for scale in scales)), UNMEASURED)
 
     def memory(self, script: str, wildcards: Mapping[str, str], attempt: int = 1) -> int:
         """MiB that a job requests, doubled at each further attempt."""
@@ -173,20 +161,19 @@ class Resources:
 @cache
 def read(path: Path = TABLE) -> tuple[Measured, ...]:
     """Read a table of measured jobs; `ArtifactError` for missing columns or an unknown scale."""
-    kinds = [field.name for field in fields(Measured)]
     with path.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     found = []
     for number, row in enumerate(rows, start=2):
         try:
             amounts = int(row["jobs"]), float(row["mib"]), float(row["cpu_seconds"])
-            ok = list(row) == kinds and row["scale"] in SCALES and min(amounts) > 0
+            ok = tuple(row) == Measured._fields and row["scale"] in SCALES and min(amounts) > 0
         except (KeyError, TypeError, ValueError):
             ok = False
         if not ok:
             raise ArtifactError(
-                f"{path}, line {number}: expected {', '.join(kinds)} with numbers above 0; write "
-                "the table with `python -m gradleak.pipeline.resources`."
+                f"{path}, line {number}: expected {', '.join(Measured._fields)} with numbers above "
+                "0; write the table with `python -m gradleak.pipeline.resources`."
             )
         found.append(Measured(row["script"], row["key"], row["scale"], *amounts))
     return tuple(found)
@@ -203,47 +190,32 @@ def measured(config: Config, folder: Path) -> list[Measured]:
             continue  # id removed from config.yaml
         took = job["peak_mib"], job["cpu_seconds"]
         taken.setdefault((job["script"], key, job["scale"]), []).append(took)
-    found = []
-    for kind, jobs in taken.items():
-        mib, seconds = zip(*jobs, strict=True)
-        found.append(Measured(*kind, len(jobs), max(mib), max(seconds)))
-    return found
+    kinds = taken.items()
+    return [Measured(*kind, len(jobs), *map(max, zip(*jobs, strict=True))) for kind, jobs in kinds]
 
 
 def update(table: Path, config: Config, folder: Path, *, replace: bool = False) -> int:
     """Merge the costs of a run into a table; return the number of rows that come from this run.
 
     Rows of kinds and scales that did not run stay. A kind that the table has keeps the larger
-    figures, since a run may have had few jobs of it, or have resumed one at its checkpoint;
-    `replace` takes those of the run.
+    figures, since a run may have had few jobs of it; `replace` takes those of the run.
     """
     new = measured(config, folder)
-    kinds = {(row.script, row.key, row.scale) for row in new}
-    kept = read(table) if table.exists() else ()
-    before = {(row.script, row.key, row.scale): row for row in kept}
-    if not replace:
-        new = [_larger(row, before.get((row.script, row.key, row.scale), row)) for row in new]
-    rows = [row for kind, row in before.items() if kind not in kinds] + new
-    rows.sort(key=lambda row: (row.script, row.key, SCALES.index(row.scale)))
-    names = [field.name for field in fields(Measured)]
-    write_rows(table, names, [dict(zip(names, astuple(row), strict=True)) for row in rows])
+    rows = {row[:3]: row for row in (read(table) if table.exists() else ())}
+    for row in new:
+        before = row if replace else rows.get(row[:3], row)
+        jobs, mib = max(row.jobs, before.jobs), max(row.mib, before.mib)
+        rows[row[:3]] = Measured(*row[:3], jobs, mib, max(row.cpu_seconds, before.cpu_seconds))
+    ordered = sorted(rows.values(), key=lambda r: (r.script, r.key, SCALES.index(r.scale)))
+    write_rows(table, Measured._fields, [row._asdict() for row in ordered])
     return len(new)
-
-
-def _larger(one: Measured, other: Measured) -> Measured:
-    jobs, mib = max(one.jobs, other.jobs), max(one.mib, other.mib)
-    seconds = max(one.cpu_seconds, other.cpu_seconds)
-    return Measured(one.script, one.key, one.scale, jobs, mib, seconds)
 
 
 def main() -> None:
     """Update `workflow/resources.csv` from the sidecars in the working folder."""
-    parser = argparse.ArgumentParser(
-        prog="python -m gradleak.pipeline.resources", description=main.__doc__
-    )
-    parser.add_argument(
-        "--replace", action="store_true", help="also where the table has larger figures"
-    )
+    prog, words = "python -m gradleak.pipeline.resources", "also where the table has larger figures"
+    parser = argparse.ArgumentParser(prog, description=main.__doc__)
+    parser.add_argument("--replace", action="store_true", help=words)
     arguments = parser.parse_args()
     for needed in (job_records.FOLDER, Path("config.yaml")):
         if not needed.exists():
@@ -256,16 +228,11 @@ def main() -> None:
     print(f"{number} kinds of jobs measured, written to {TABLE}")
 
 
-if __name__ == "__main__":
-    main()
-
-
 def passing_gradients(config: Config) -> list[str]:
     """Experiments whose gradients are deleted once all attacks have read them.
 
-    These are gradients of large networks (0.5 GB each for VGG-16). Making one again outdates
-    everything made from it, so only closed-form attacks, which take seconds, qualify; results of
-    optimisation-based attacks take hours, so their gradients stay.
+    These are gradients of large networks (0.5 GB each for VGG-16) that only closed-form attacks,
+    which take seconds, read: making one again outdates everything made from it.
     """
     return [
         name
@@ -273,3 +240,7 @@ def passing_gradients(config: Config) -> list[str]:
         if any(parameters(config, model) > LARGE for model in entry.models)
         and not any(config.attacks[attack].searches for attack in entry.attacks)
     ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,9 +1,8 @@
 """Snakemake's cache between checkouts: its folder, and the hash of its entries.
 
-Snakemake finds an entry by a hash of a job's script and parameters, of those of all jobs before it,
-and of files that no job makes. It ignores the package that scripts import, the libraries, and
-contents of folders; these are passed as parameters (`provenance.code_hash`, `provenance.software`,
-`listing`).
+Snakemake hashes a job's script and parameters, those of all jobs before it, and files that no job
+makes, but not the package, the libraries, or contents of folders; these are passed as parameters
+(`provenance.code_hash`, `provenance.software`, `listing`).
 """
 
 from __future__ import annotations
@@ -34,11 +33,7 @@ RULES = (
 
 
 def check(location: str | None) -> None:
-    """Refuse a cache that Snakemake could not use, before a job has run in vain.
-
-    `location` is the value of the environment variable `VARIABLE`. Raises `ConfigError` if it is
-    not set, not absolute (links to it would lead nowhere), or not a writable folder.
-    """
+    """Refuse a cache (value of `VARIABLE`) that is not set, not absolute or not writable."""
     if not location:
         raise ConfigError(
             f"--cache needs the environment variable {VARIABLE}, which is not set; set it to the "
@@ -57,11 +52,8 @@ def check(location: str | None) -> None:
 
 
 def check_names(rules: Sequence[str]) -> None:
-    """Raise `ConfigError` for --cache without rule names when jobs are submitted.
-
-    Without names Snakemake would not pass the option on. `rules` are the names after --cache.
-    """
-    if not rules:
+    """Raise `ConfigError` for --cache without names of `rules` when jobs are submitted."""
+    if not rules:  # Snakemake would not pass the option on.
         raise ConfigError(
             "--cache without names does nothing for jobs that are submitted; name the rules, e.g. "
             f"--cache {' '.join(RULES)} -- TARGET."
@@ -69,11 +61,10 @@ def check_names(rules: Sequence[str]) -> None:
 
 
 def listing(folder: str | os.PathLike[str] | None) -> str | None:
-    """Hash (16 hex digits) of names, sizes and times of all files below `folder`.
+    """Hash (16 hex digits) of names, sizes and times of all files below `folder`, None if missing.
 
-    It stands in for their contents, which would take long to read at each start of Snakemake. None
-    if `folder` is None or missing. Unreadable files count by name: the job that needs them reports
-    them.
+    It stands in for their contents, which would take long to read at each start of Snakemake. A
+    file that cannot be read counts by name: the job that needs it reports it.
     """
     if not folder or not Path(folder).is_dir():
         return None

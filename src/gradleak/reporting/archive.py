@@ -63,10 +63,8 @@ Its `docs/` say what comes out the same, bit by bit or nearly so. Times and host
 def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str, str]) -> None:
     """Write the archive to the zip file `path`.
 
-    `provenance` is results/provenance.json; `files` are results by their paths in the working
-    folder; `sources` maps names in the archive to files of the source tree, which may lie
-    elsewhere. Raises `ArtifactError` if a file cannot be read, lies outside the working folder, or
-    `path` cannot be written.
+    `files` are results by their paths in the working folder; `sources` maps names in the archive to
+    files of the source tree. Raises `ArtifactError` if a file cannot be read or lies outside.
     """
     told = _read(provenance)
     reasons = left_out(told)
@@ -87,12 +85,11 @@ def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str
 
 def _read(provenance: str) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = json.loads(_bytes(provenance, provenance))
+        return dict(json.loads(_bytes(provenance, provenance)))
     except ValueError as error:
         raise ArtifactError(
             f"{provenance} is damaged ({error}); delete it and ask Snakemake for it again."
         ) from error
-    return found
 
 
 def _bytes(name: str, path: str) -> bytes:
@@ -119,33 +116,25 @@ def left_out(provenance: Mapping[str, Any]) -> dict[str, str]:
     """
     found = {}
     for result in provenance["results"]:
-        shown = result["pictures_of"]
-        if not _is_figure(result["path"]):
+        path, shown = result["path"], result["pictures_of"]
+        if not path.endswith((".pdf", ".png")):
             continue
         if shown is None and provenance["images"] != "embedded":
-            found[result["path"]] = _untold(result)
-        kept = [name for name in shown or () if not terms.of(name).shareable]
-        if kept:
-            found[result["path"]] = "; ".join(
-                f"may show images of {name}: {terms.of(name).reason}" for name in kept
-            )
+            found[path] = _untold(result)
+        if kept := [name for name in shown or () if not terms.of(name).shareable]:
+            said = (f"may show images of {name}: {terms.of(name).reason}" for name in kept)
+            found[path] = "; ".join(said)
     return found
 
 
 def _untold(result: Mapping[str, Any]) -> str:
     """Reason why the images that a figure shows are unknown."""
     words = "it cannot be told which images it shows"
-    if result["altered"] is None:
-        missing = result["path"]
-    elif result["unrecorded"]:
-        missing = ", ".join(result["unrecorded"][:3])
-    else:
+    missing = [result["path"]] if result["altered"] is None else result["unrecorded"][:3]
+    if not missing:
         return f"{words}: they come from no data set of the catalogue"
-    return f"{words}, as {missing} has no sidecar; delete that and ask Snakemake for it again"
-
-
-def _is_figure(path: str) -> bool:
-    return PurePosixPath(path).suffix in (".pdf", ".png")
+    again = "has no sidecar; delete that and ask Snakemake for it again"
+    return f"{words}, as {', '.join(missing)} {again}"
 
 
 def readme(provenance: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
@@ -155,8 +144,9 @@ def readme(provenance: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
         mark = " (put there by hand)" if entry["by_hand"] else ""
         used.setdefault(entry["terms"], set()).add(f"{entry['dataset']}{mark}")
     said = sorted(f"- {', '.join(sorted(names))}: {text}" for text, names in used.items())
+    commit = provenance["commit"] or "unknown (no git where this was made)"
     return README.format(
-        commit=_commit(provenance),
+        commit=f"{commit}{', with changes' if provenance['changed'] else ''}",
         terms="\n".join(said) or "None is recorded.",
         left_out="\n".join(f"- `{name}`: {reason}" for name, reason in sorted(reasons.items()))
         or "Nothing.",
@@ -165,24 +155,15 @@ def readme(provenance: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
     )
 
 
-def _commit(provenance: Mapping[str, Any]) -> str:
-    if provenance["commit"] is None:
-        return "unknown (no git where this was made)"
-    return f"{provenance['commit']}{', with changes' if provenance['changed'] else ''}"
-
-
 def _warnings(provenance: Mapping[str, Any]) -> str:
     """Warnings to read before trusting the files."""
     altered = sorted(entry["path"] for entry in provenance["results"] if entry["altered"])
     altered += sorted(k for k, v in provenance["artifacts"].items() if v.get("altered"))
-    others = set(provenance["commits"]) - {str(provenance["commit"])}
-    said = []
-    if altered:
-        names = ", ".join(f"`{name}`" for name in dict.fromkeys(altered))
-        said.append(f"Changed after the pipeline wrote them: {names}.")
-    if others:
-        said.append(f"Some files were made at other commits: {', '.join(sorted(others))}.")
-    return "\n## Mind\n\n" + "\n".join(f"- {line}" for line in said) + "\n" if said else ""
+    names = ", ".join(f"`{name}`" for name in dict.fromkeys(altered))
+    others = ", ".join(sorted(set(provenance["commits"]) - {str(provenance["commit"])}))
+    said = f"- Changed after the pipeline wrote them: {names}.\n" if names else ""
+    said += f"- Some files were made at other commits: {others}.\n" if others else ""
+    return f"\n## Mind\n\n{said}" if said else ""
 
 
 def manifest(

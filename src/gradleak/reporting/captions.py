@@ -16,14 +16,9 @@ from gradleak.pipeline.results.schema import Entry, Paper, load
 
 SETTINGS = {
     # Captions include no other files and no raw HTML.
-    "file_insertion_enabled": False,
-    "raw_enabled": False,
-    "halt_level": 2,
-    "report_level": 5,
-    "embed_stylesheet": False,
-    "math_output": "MathML",
-    "smart_quotes": False,
-}
+    "file_insertion_enabled": False, "raw_enabled": False, "halt_level": 2, "report_level": 5,
+    "embed_stylesheet": False, "math_output": "MathML", "smart_quotes": False,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -35,10 +30,7 @@ class Caption:
 
 
 def read(source: Paper | Entry, place: str) -> Caption:
-    """Render the caption of a paper or an entry of results.yaml.
-
-    Raises `ConfigError`, whose message names `place`, if the text is not reStructuredText.
-    """
+    """Render a caption; `ConfigError`, naming `place`, if it is not reStructuredText."""
     try:
         parts = publish_parts(source.caption, writer=Writer(), settings_overrides=SETTINGS)
     except SystemMessage as error:
@@ -48,18 +40,15 @@ def read(source: Paper | Entry, place: str) -> Caption:
 
 
 class Captions:
-    """Captions in results files, by kind (papers, figures, tables) and name.
-
-    Without a caption (a paper without such a file) the name alone is shown.
-    """
+    """Captions in results files, by kind (papers, figures, tables) and name; else the name."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._sources: dict[tuple[str, str], tuple[Paper | Entry, str]] = {}
         for path in paths:
             paper = load(path)
             self._sources["papers", path.parent.name] = paper, f"{path}: caption"
-            for kind in ("figures", "tables"):
-                for name, entry in getattr(paper, kind).items():
+            for kind, entries in (("figures", paper.figures), ("tables", paper.tables)):
+                for name, entry in entries.items():
                     self._sources[kind, name] = entry, f"{path}: {kind}.{name}.caption"
 
     def of(self, kind: str, name: str) -> Caption:

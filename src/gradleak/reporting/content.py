@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ import pandas as pd
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from gradleak.claims import COLUMNS, Claims, Explanations
-from gradleak.claims.explanations import Explanation
 from gradleak.claims.forms.base import EXTREMES
 from gradleak.claims.metrics import label
 from gradleak.claims.model import Claim
@@ -25,8 +24,7 @@ from gradleak.reporting.pictures import Embedded
 from gradleak.runtime import tidy
 from gradleak.runtime.artifacts import again, read_csv
 
-# Tables without verdicts are cut above this number of rows, to this many.
-LONG, SHOWN = 300, 100
+LONG, SHOWN = 300, 100  # tables without verdicts are cut above this number of rows, to this many
 # Intervals in tables whose rows answer no claim.
 OF_TABLES = {
     "copa_images": "95 %: one further run",
@@ -55,22 +53,18 @@ class Ours:
 
 @dataclass(frozen=True)
 class Judged(Ours):
-    """A claim as in claims.csv, with the explanation if it failed.
-
-    `what` describes our number; `why` is the explanation for this run, `elsewhere` one written for
-    another run, and `evidence` supports either.
-    """
+    """A claim as in claims.csv, with the explanation if it failed."""
 
     id: str
     locator: str
     statement: str
-    what: str
+    what: str  # describes our number
     paper: str
     verdict: str
     reason: str
-    why: str
-    elsewhere: str
-    evidence: tuple[str, ...]
+    why: str  # explanation for this run
+    elsewhere: str  # one written for another run
+    evidence: tuple[str, ...]  # for either
 
     @property
     def learnt(self) -> str:
@@ -96,19 +90,15 @@ class Row(Ours):
 
 @dataclass(frozen=True)
 class Table:
-    """A table of results.
-
-    A tidy table has `rows`; any other has `header` and `cells`, and `numeric` marks number columns.
-    `total` counts the file's rows, of which the page may show only the first.
-    """
+    """A table of results: tidy `rows`, or any other in `header` and `cells`."""
 
     name: str
     path: Path
     caption: Caption
-    total: int
+    total: int  # rows of the file, of which the page may show only the first
     rows: tuple[Row, ...] = ()
     header: tuple[str, ...] = ()
-    numeric: tuple[bool, ...] = ()
+    numeric: tuple[bool, ...] = ()  # marks number columns
     cells: tuple[tuple[object, ...], ...] = ()
 
     @property
@@ -152,8 +142,7 @@ class Paper:
     figures: tuple[Figure, ...]
     tables: tuple[Table, ...]
     claims: tuple[Judged, ...]
-    # Claims without a table cell.
-    sentences: tuple[Judged, ...] = field(default=())
+    sentences: tuple[Judged, ...]  # claims without a table cell
 
     @property
     def verdicts(self) -> dict[str, int]:
@@ -178,11 +167,8 @@ def counted(verdicts: Iterable[str]) -> dict[str, int]:
 
 
 def read_claims(path: Path) -> pd.DataFrame:
-    """Read claims.csv.
-
-    Raises `ArtifactError` if it is unreadable, lacks columns, or has unknown verdicts.
-    """
-    frame = _csv(path)
+    """Read claims.csv; `ArtifactError` if it is unreadable, lacks columns or has other verdicts."""
+    frame = read_csv(path)
     missing = [name for name in COLUMNS if name not in frame]
     if missing:
         raise ArtifactError(f"{path} has no column '{missing[0]}'; {again(path)}.")
@@ -196,33 +182,23 @@ def read_claims(path: Path) -> pd.DataFrame:
 def judged(frame: pd.DataFrame, claims: Claims, why: Explanations | None) -> list[Judged]:
     """Return claims of one paper, in the order of claims.csv."""
     by_id = {claim.id: claim for claim in claims.claims}
-    known = why.by_id if why else {}
-    return [
-        _judged(row, claims, by_id.get(str(row["id"])), known.get(str(row["id"])))
-        for row in frame[frame["paper"] == claims.paper].to_dict("records")
-    ]
-
-
-def _judged(
-    row: Mapping[Hashable, object], claims: Claims, claim: Claim | None, why: Explanation | None
-) -> Judged:
-    own = _text(row["explanation"])
-    failed = row["verdict"] in (DIFFERS, EXCEEDS, REFUTED)
-    printed = claim.printed if claim else ""
-    return Judged(
-        id=str(row["id"]),
-        locator=_text(row["locator"]),
-        statement=_text(row["statement"]),
-        what=claim.query.ours(claims.tolerances[claim.tolerance]) if claim else "",
-        paper=_stated(printed or row["paper_value"]),
-        **_ours(row),
-        span=_span(claims, claim),
-        verdict=str(row["verdict"]),
-        reason=_text(row["reason"]),
-        why=own,
-        elsewhere=why.text if why and failed and not own else "",
-        evidence=tuple(why.evidence) if why and failed else (),
-    )
+    found = []
+    for row in frame[frame["paper"] == claims.paper].to_dict("records"):
+        claim, own = by_id.get(str(row["id"])), _text(row["explanation"])
+        failed = row["verdict"] in (DIFFERS, EXCEEDS, REFUTED)
+        more = why.by_id.get(str(row["id"])) if why and failed else None
+        judge = Judged(
+            **_texts(row, "id", "locator", "statement", "verdict", "reason"),
+            **_ours(row),
+            what=claim.query.ours(claims.tolerances[claim.tolerance]) if claim else "",
+            paper=_stated((claim.printed if claim else "") or row["paper_value"]),
+            span=_span(claims, claim),
+            why=own,
+            elsewhere=more.text if more and not own else "",
+            evidence=tuple(more.evidence) if more else (),
+        )
+        found.append(judge)
+    return found
 
 
 def _span(claims: Claims, claim: Claim | None, otherwise: str = "") -> str:
@@ -230,11 +206,8 @@ def _span(claims: Claims, claim: Claim | None, otherwise: str = "") -> str:
 
 
 def table(path: Path, caption: Caption, claims: Claims, found: Mapping[str, Judged]) -> Table:
-    """Read one of our tables, its rows beside the claims that they answer.
-
-    Raises `ArtifactError` if the file cannot be read.
-    """
-    frame = _csv(path)
+    """Read one of our tables, its rows beside the claims that they answer."""
+    frame = read_csv(path)
     if not set(tidy.TABLES) <= set(frame):
         return _plain(path, caption, frame)
     # Several rows with one name match claims in order: the paper's numbers have a verdict.
@@ -243,16 +216,22 @@ def table(path: Path, caption: Caption, claims: Claims, found: Mapping[str, Judg
         if claim.cell and claim.cell.table == path.stem:
             at = (claim.cell.row, claim.cell.column, claim.cell.metric, claim.is_number)
             places.setdefault(at, []).append(claim)
-    judges = frame["verdict"].notna().any()
-    kept = frame if judges or len(frame) <= LONG else frame.head(SHOWN)
-    otherwise = OF_TABLES.get(path.stem, "")
+    kept = frame if frame["verdict"].notna().any() or len(frame) <= LONG else frame.head(SHOWN)
     rows = []
     for row in kept.to_dict("records"):
         name = (_text(row["row"]), _text(row["column"]), _text(row["metric"]))
         waiting = places.get((*name, _text(row["verdict"]) != ""))
         asked = waiting.pop(0) if waiting else None
         judge = found.get(asked.id) if asked else None
-        rows.append(_row(row, judge, _span(claims, asked, otherwise)))
+        made = Row(
+            label=label(name[2]),
+            paper=judge.paper if judge else _stated(row["paper"]),
+            claim=judge,
+            span=_span(claims, asked, OF_TABLES.get(path.stem, "")),
+            **_texts(row, "row", "column", "metric", "verdict", "note"),
+            **_ours(row),
+        )
+        rows.append(made)
     return Table(path.stem, path, caption, len(frame), rows=tuple(rows))
 
 
@@ -265,22 +244,7 @@ def _plain(path: Path, caption: Caption, frame: pd.DataFrame) -> Table:
         len(frame),
         header=tuple(map(str, frame)),
         numeric=tuple(is_numeric_dtype(kind) and not is_bool_dtype(kind) for kind in frame.dtypes),
-        cells=tuple(tuple(_cell(v) for v in row) for row in kept.itertuples(index=False)),
-    )
-
-
-def _row(row: Mapping[Hashable, object], claim: Judged | None, span: str) -> Row:
-    return Row(
-        row=_text(row["row"]),
-        column=_text(row["column"]),
-        metric=_text(row["metric"]),
-        label=label(_text(row["metric"])),
-        paper=claim.paper if claim else _stated(row["paper"]),
-        **_ours(row),
-        span=span,
-        verdict=_text(row["verdict"]),
-        note=_text(row["note"]),
-        claim=claim,
+        cells=tuple(tuple(map(_cell, row)) for row in kept.itertuples(index=False)),
     )
 
 
@@ -308,15 +272,14 @@ def paper(
     )
 
 
-def _csv(path: Path) -> pd.DataFrame:
-    return read_csv(path)
-
-
 def _ours(row: Mapping[Hashable, object]) -> dict[str, Any]:
-    return {
-        **{name: _float(row[name]) for name in ("ours", "low", "high")},
-        **{name: _int(row[name]) for name in ("n", "n_ok")},
-    }
+    floats = {name: _float(row[name]) for name in ("ours", "low", "high")}
+    counts = {name: _float(row[name]) for name in ("n", "n_ok")}
+    return floats | {name: None if n is None else int(n) for name, n in counts.items()}
+
+
+def _texts(row: Mapping[Hashable, object], *keys: str) -> dict[str, Any]:
+    return {key: _text(row[key]) for key in keys}
 
 
 def _text(value: object) -> str:
@@ -325,10 +288,6 @@ def _text(value: object) -> str:
 
 def _float(value: object) -> float | None:
     return None if pd.isna(value) else float(value)  # type: ignore[call-overload, arg-type]
-
-
-def _int(value: object) -> int | None:
-    return None if pd.isna(value) else int(value)  # type: ignore[call-overload]
 
 
 def _stated(value: object) -> str:

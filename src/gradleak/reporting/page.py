@@ -14,22 +14,18 @@ from gradleak.claims.forms.base import EXTREMES
 from gradleak.claims.outcome import DIFFERS, EXCEEDS, VERDICTS
 from gradleak.reporting import content, page_text, pages, pictures
 from gradleak.reporting.captions import Captions
-from gradleak.runtime.artifacts import atomic
+from gradleak.runtime.artifacts import FilePath, atomic
 from gradleak.runtime.provenance import software
 from gradleak.runtime.version import __version__
 
 # Number of a figure or table in the paper, from a result's name.
 NUMBERED = re.compile(r"(fig|table)(\d+)")
-# Above this value floats cannot represent all integers, so it is not a count.
-WHOLE = 2.0**53
-# Plural forms of verdicts, if different.
-SEVERAL = {EXCEEDS: "exceed", DIFFERS: "differ"}
+WHOLE = 2.0**53  # above this value floats cannot represent all integers, so it is not a count
+SEVERAL = {EXCEEDS: "exceed", DIFFERS: "differ"}  # plural forms of verdicts, if different
 # The template includes the page's other parts.
 TEMPLATE = "report.html.j2"
-IMAGES = {
-    "embedded": "photos and digits that ship with scikit-image and scikit-learn",
-    "real": "the data sets that the papers name",
-}
+SHIPPED = "photos and digits that ship with scikit-image and scikit-learn"
+IMAGES = {"embedded": SHIPPED, "real": "the data sets that the papers name"}
 
 
 @dataclass(frozen=True)
@@ -44,24 +40,10 @@ class Sources:
     captions: Sequence[Path]
 
 
-def write(path: str | os.PathLike[str], sources: Sources, budget: int = pictures.BUDGET) -> None:
-    """Write the page.
+def write(path: FilePath, sources: Sources, budget: int = pictures.BUDGET) -> None:
+    """Write the page, with pictures of `budget` bytes in total; links are relative to its folder.
 
-    Parameters
-    ----------
-    path
-        Output file; links to PDFs and CSV files are relative to its folder.
-    sources
-        Inputs.
-    budget
-        Total bytes of pictures.
-
-    Raises
-    ------
-    ArtifactError
-        If a figure, a table or the claims cannot be read, or the page cannot be written.
-    ConfigError
-        If a claims file, an explanation or a caption is malformed.
+    Raises `ArtifactError` or `ConfigError` if an input cannot be read.
     """
     target = Path(path)
     text = pages.template(TEMPLATE).render(_context(target.parent, sources, budget))
@@ -70,10 +52,7 @@ def write(path: str | os.PathLike[str], sources: Sources, budget: int = pictures
 
 
 def papers(sources: Sources, budget: int = pictures.BUDGET) -> list[content.Paper]:
-    """Return the page's content by paper.
-
-    A figure or table belongs to the paper that its name begins with, as in ``copa_fig1``.
-    """
+    """Return the content by paper, with which names of figures and tables begin."""
     frame = content.read_claims(sources.claimed)
     captions = Captions(list(sources.captions))
     shown = pictures.embed(sources.figures, budget)
@@ -94,12 +73,12 @@ def _paper(path: Path) -> str:
 
 def _of(paths: Sequence[Path], paper: str) -> list[Path]:
     """Results of a paper: those numbered in the paper in its order, then ours."""
-    return sorted((path for path in paths if _paper(path) == paper), key=_place)
 
+    def place(path: Path) -> tuple[bool, str, int, str]:
+        numbered = NUMBERED.fullmatch(path.stem.partition("_")[2])
+        return (False, numbered[1], int(numbered[2]), "") if numbered else (True, "", 0, path.stem)
 
-def _place(path: Path) -> tuple[bool, str, int, str]:
-    numbered = NUMBERED.fullmatch(path.stem.partition("_")[2])
-    return (False, numbered[1], int(numbered[2]), "") if numbered else (True, "", 0, path.stem)
+    return sorted((path for path in paths if _paper(path) == paper), key=place)
 
 
 def _context(folder: Path, sources: Sources, budget: int) -> dict[str, Any]:

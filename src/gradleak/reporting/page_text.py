@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from math import floor, isinf, isnan, log10
+from math import floor, isfinite, isinf, isnan, log10
 
 from markupsafe import Markup, escape
 
@@ -24,30 +24,33 @@ def whole(value: int | None, why: str = "not counted") -> Markup:
     return absent(why) if value is None else escape(f"{value:,}".replace("-", MINUS))
 
 
-def number(value: float | None, why: str = "not measured", digits: int = 3) -> Markup:
-    """Number with `digits` significant digits; all digits before the point are kept."""
+def _unusual(value: float | None, why: str) -> Markup:
+    """Text of a missing or an infinite number."""
     if value is None or isnan(value):
         return absent(why if value is None else "not a number")
-    if isinf(value):
-        return escape(f"{MINUS if value < 0 else ''}∞")
+    return escape(f"{MINUS if value < 0 else ''}∞")
+
+
+def number(value: float | None, why: str = "not measured", digits: int = 3) -> Markup:
+    """Number with `digits` significant digits; all digits before the point are kept."""
+    if value is None or not isfinite(value):
+        return _unusual(value, why)
     if value == 0:
         return escape("0")
-    size = float(f"{abs(value):.{digits - 1}e}")
+    text = f"{abs(value):.{digits - 1}e}"
     sign = MINUS if value < 0 else ""
-    if SMALL <= size < LARGE:
-        decimals = max(digits - 1 - floor(log10(size)), 0)
+    if SMALL <= float(text) < LARGE:
+        decimals = max(digits - 1 - floor(log10(float(text))), 0)
         return escape(f"{sign}{abs(value):,.{decimals}f}")
-    mantissa, exponent = f"{abs(value):.{digits - 1}e}".split("e")
+    mantissa, exponent = text.split("e")
     power = str(int(exponent)).replace("-", MINUS)
     return Markup("{} {} 10<sup>{}</sup>").format(f"{sign}{mantissa}", TIMES, power)
 
 
 def fixed(value: float | None, decimals: int, why: str = "no answer") -> Markup:
     """Number with fixed decimals, used for PSNR (1) and SSIM (2)."""
-    if value is None or isnan(value):
-        return absent(why if value is None else "not a number")
-    if isinf(value):
-        return escape(f"{MINUS if value < 0 else ''}∞")
+    if value is None or not isfinite(value):
+        return _unusual(value, why)
     text = f"{abs(value):,.{decimals}f}"
     return escape(f"{MINUS if value < 0 and float(text.replace(',', '')) else ''}{text}")
 
@@ -95,16 +98,9 @@ def counted(count: int, word: str, many: str = "") -> str:
 
 
 FILTERS = {
-    "absent": absent,
-    "whole": whole,
-    "number": number,
-    "fixed": fixed,
-    "ratio": ratio,
-    "percent": percent,
-    "accuracy": accuracy,
-    "shape": shape,
-    "sort_key": sort_key,
-    "capital": capital,
-    "counted": counted,
-    "breakable": breakable,
-}
+    made.__name__: made
+    for made in (
+        absent, whole, number, fixed, ratio, percent, accuracy, shape, sort_key, capital, counted,
+        breakable,
+    )
+}  # fmt: skip

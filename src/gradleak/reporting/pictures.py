@@ -16,12 +16,9 @@ from gradleak.errors import ArtifactError
 # Total bytes of pictures, three quarters of their size in base64. With the text of a laptop-scale
 # run, under 3 MB, the page stays below 15 MB.
 BUDGET = 9_000_000
-# Minimum width, below which text in a page-wide figure is illegible.
-LEAST = 700
-# WebP quality for pictures that are too large when lossless; no visible loss.
-QUALITY = 90
-# Safety factor on each reduction of the width.
-SHRINK = 0.97
+LEAST = 700  # minimum width, below which text in a page-wide figure is illegible
+QUALITY = 90  # WebP quality for pictures that are too large when lossless; no visible loss
+SHRINK = 0.97  # safety factor on each reduction of the width
 
 
 @dataclass(frozen=True)
@@ -34,13 +31,9 @@ class Embedded:
 
 
 def embed(paths: Iterable[Path], budget: int = BUDGET) -> dict[Path, Embedded]:
-    """Read PNG files, and reduce the largest to fit the budget.
+    """Read PNG files as lossless WebP, and reduce the largest to fit the budget, in bytes.
 
-    Lossless WebP takes about half of PNG's bytes. Pictures that are still too large are encoded
-    with loss, and if necessary made narrower, but not below `LEAST` pixels. `budget` is the total
-    in bytes.
-
-    Raises `ArtifactError` if a file is not a picture or cannot be read.
+    They are encoded with loss, and if necessary made narrower, but not below `LEAST` pixels.
     """
     stored = {path: _read(path) for path in paths}
     most = allowed([len(content) for content in stored.values()], budget)
@@ -48,10 +41,7 @@ def embed(paths: Iterable[Path], budget: int = BUDGET) -> dict[Path, Embedded]:
 
 
 def allowed(sizes: list[int], budget: int) -> int:
-    """Largest size limit per picture for which the total fits the budget.
-
-    Small pictures leave their unused share to the others.
-    """
+    """Largest size per picture for which the total fits: small ones leave the rest to others."""
     left = budget
     ordered = sorted(sizes)
     for place, size in enumerate(ordered):
@@ -95,6 +85,5 @@ def _webp(picture: Image.Image, **how: int) -> bytes:
 
 def _embedded(content: bytes) -> Embedded:
     with Image.open(io.BytesIO(content)) as picture:
-        width, height = picture.size
-    data = base64.b64encode(content).decode("ascii")
-    return Embedded(f"data:image/webp;base64,{data}", width, height)
+        sides = picture.size
+    return Embedded(f"data:image/webp;base64,{base64.b64encode(content).decode()}", *sides)

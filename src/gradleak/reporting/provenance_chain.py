@@ -12,8 +12,7 @@ from gradleak.data import arrays, catalogue, terms
 from gradleak.errors import ArtifactError
 from gradleak.runtime.job_records import checksum, path_of
 
-# Larger files are not read again: the checksum in their sidecar is trusted.
-MOST_BYTES = 16 * 2**20
+MOST_BYTES = 16 * 2**20  # larger files are not read again: the checksum in their sidecar is trusted
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,8 @@ class Layout:
         return path.startswith(self.pictured) or self.dataset(path) is not None
 
 
-Graph = Mapping[str, Mapping[str, Any] | None]
+Sidecar = Mapping[str, Any] | None
+Graph = Mapping[str, Sidecar]
 
 
 def sidecar(path: str) -> dict[str, Any] | None:
@@ -62,11 +62,9 @@ def sidecar(path: str) -> dict[str, Any] | None:
         ) from error
 
 
-def graph(
-    tops: Iterable[str], read: Callable[[str], Mapping[str, Any] | None] = sidecar
-) -> dict[str, Mapping[str, Any] | None]:
-    """Every file behind `tops`, themselves included, with its sidecar."""
-    found: dict[str, Mapping[str, Any] | None] = {}
+def graph(tops: Iterable[str], read: Callable[[str], Sidecar] = sidecar) -> dict[str, Sidecar]:
+    """Every file behind `tops`, themselves included, with what `read` gives for it."""
+    found: dict[str, Sidecar] = {}
     todo = list(tops)
     while todo:
         path = todo.pop()
@@ -78,35 +76,24 @@ def graph(
 
 def behind(top: str, files: Graph) -> set[str]:
     """Files behind `top`, itself included, among those of a `graph`."""
-    seen: set[str] = set()
-    todo = [top]
-    while todo:
-        path = todo.pop()
-        if path not in seen:
-            seen.add(path)
-            todo.extend((files[path] or {}).get("input", ()))
-    return seen
+    return set(graph([top], files.__getitem__))
 
 
 def datasets(paths: Iterable[str], layout: Layout) -> list[str]:
     """Ids of the data sets whose arrays are among `paths`, sorted."""
-    found = (layout.dataset(path) for path in paths)
-    return sorted({pair[0] for pair in found if pair is not None})
+    return sorted({pair[0] for path in paths if (pair := layout.dataset(path))})
 
 
 def pictures_of(top: str, files: Graph, layout: Layout) -> list[str] | None:
-    """Ids of the data sets whose images a figure may show.
+    """Ids of the data sets whose images a figure may show: those behind images among its inputs.
 
-    A figure may show the images among its own inputs: originals, or reconstructions of them. One
-    made only from tables and scores shows numbers. None if unknown: a sidecar is missing, or images
-    come from no known data set.
+    None if unknown: a sidecar is missing, or images come from no known data set.
     """
     own = files[top]
     if own is None:
         return None
-    shown = [path for path in own["input"] if layout.is_picture(path)]
     found: set[str] = set()
-    for path in shown:
+    for path in filter(layout.is_picture, own["input"]):
         below = behind(path, files)
         sources = datasets(below, layout)
         if not sources or unrecorded(below, files, layout):
@@ -115,35 +102,25 @@ def pictures_of(top: str, files: Graph, layout: Layout) -> list[str] | None:
     return sorted(found)
 
 
-def _is_unrecorded(path: str, files: Graph, layout: Layout) -> bool:
-    return files[path] is None and layout.is_made(path) and layout.dataset(path) is None
-
-
 def unrecorded(paths: Iterable[str], files: Graph, layout: Layout) -> list[str]:
     """Files made by rules that have no sidecar: older ones, and some of a shared cache."""
-    return sorted(path for path in paths if _is_unrecorded(path, files, layout))
+    made = [path for path in paths if files[path] is None and layout.is_made(path)]
+    return sorted(path for path in made if layout.dataset(path) is None)
 
 
 def altered(path: str, recorded: str, most_bytes: int = MOST_BYTES) -> bool | None:
-    """Return whether a file differs from its sidecar's checksum.
-
-    None for a file that is gone (a temporary one), a folder, or one too large to read again.
-    """
+    """Return whether a file differs from its sidecar; None for a folder, a gone or a large file."""
     place = Path(path)
     if not place.is_file() or place.stat().st_size > most_bytes:
         return None
     return checksum(place) != recorded
 
 
-def dataset_entry(path: str, layout: Layout, own: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Provenance entry of the arrays of a data set.
-
-    Arrays placed there by hand are read for their checksum; for others it is in a file beside them.
-    """
+def dataset_entry(path: str, layout: Layout, own: Sidecar) -> dict[str, Any]:
+    """Entry of the arrays of a data set; those put there by hand are read for their checksum."""
     pair = layout.dataset(path)
     assert pair is not None
     place, beside = Path(path), arrays.sidecar(path)
-    by_hand = arrays.is_by_hand(path)
     digest = own["sha256"] if own else None
     if digest is None and beside.is_file():
         digest = beside.read_text(encoding="utf-8").split()[0]
@@ -153,7 +130,7 @@ def dataset_entry(path: str, layout: Layout, own: Mapping[str, Any] | None) -> d
         "dataset": pair[0],
         "split": pair[1],
         "path": path,
-        "by_hand": by_hand,
+        "by_hand": arrays.is_by_hand(path),
         "made_by": own["rule"] if own else None,
         "sha256": digest,
         "shareable": terms.of(pair[0]).shareable,

@@ -8,7 +8,8 @@ import platform
 import re
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -17,28 +18,14 @@ from typing import Any
 from pydantic import BaseModel
 
 from gradleak.config.schema import Config
-from gradleak.reporting.provenance_chain import (
-    Graph,
-    Layout,
-    altered,
-    behind,
-    dataset_entry,
-    datasets,
-    graph,
-    pictures_of,
-    unrecorded,
-)
+from gradleak.reporting import provenance_chain as chain
+from gradleak.reporting.provenance_chain import Graph, Layout, Sidecar
 from gradleak.runtime.job_records import checksum, commit
 from gradleak.runtime.provenance import FOLDERS, TREE, code_hash, versions
 
 FORMAT = 1
 # Parts of a rule besides the package.
-SOURCES = (
-    "Snakefile",
-    "workflow/rules/*.smk",
-    "workflow/scripts/*.py",
-    "papers/**/*.yaml",
-)
+SOURCES = ("Snakefile", "workflow/rules/*.smk", "workflow/scripts/*.py", "papers/**/*.yaml")
 
 
 def machine() -> dict[str, Any]:
@@ -79,43 +66,31 @@ def installed(lock: str) -> dict[str, dict[str, Any]]:
         wanted.setdefault(name, set()).add(pin)
     found = {}
     for name, pins in wanted.items():
-        try:
-            own = version(name)
-        except PackageNotFoundError:
-            continue
-        found[name] = {"version": own, "locked": own in pins}
+        with suppress(PackageNotFoundError):
+            found[name] = {"version": version(name), "locked": version(name) in pins}
     return found
 
 
-def amounts(config: Config) -> dict[str, int]:
-    """Every name of `scales` with its number at the scale of this run."""
-    return dict(config.scales)
-
-
-def seeds(section: BaseModel | Mapping[str, Any]) -> dict[str, int]:
+def seeds(section: BaseModel | Mapping[str, Any], where: str = "") -> dict[str, int]:
     """Every `seed`, and every number of `seeds`, by its path in config.yaml."""
-    return dict(_seeds(section, ""))
-
-
-def _seeds(section: Any, where: str) -> Iterator[tuple[str, int]]:
-    if isinstance(section, BaseModel):
-        section = {key: getattr(section, key) for key in type(section).model_fields}
-    if not isinstance(section, Mapping):
-        return
-    for key, value in section.items():
+    found: dict[str, int] = {}
+    entries = section.items() if isinstance(section, Mapping) else section
+    for key, value in entries:
         path = f"{where}.{key}" if where else str(key)
         if key in ("seed", "seeds") and isinstance(value, int):
-            yield path, value
-        else:
-            yield from _seeds(value, path)
+            found[path] = value
+        elif isinstance(value, BaseModel | Mapping):
+            found |= seeds(value, path)
+    return found
 
 
-def _artifact(
-    path: str,
-    own: Mapping[str, Any] | None,
-    layout: Layout,
-    data: Mapping[str, Any] | None,
-) -> dict[str, Any]:
+COPIED = (
+    "sha256", "rule", "input", "commit", "changed", "host", "ended", "threads", "seconds",
+    "cpu_seconds", "peak_mib",
+)  # fmt: skip
+
+
+def _artifact(path: str, own: Sidecar, layout: Layout, data: Sidecar) -> dict[str, Any]:
     """Entry of one file of the chain, from its sidecar and, for a data set, its entry `data`."""
     if own is None:
         made = layout.is_made(path) if data is None else not data["by_hand"]
@@ -126,61 +101,43 @@ def _artifact(
     return {
         "made": True,
         "recorded": True,
-        "sha256": own["sha256"],
-        "altered": altered(path, own["sha256"]),
-        "rule": own["rule"],
+        "altered": chain.altered(path, own["sha256"]),
         "code": own["params"].get("code"),
-        "input": own["input"],
-        "commit": own["commit"],
-        "changed": own["changed"],
-        "host": own["host"],
-        "ended": own["ended"],
-        "threads": own["threads"],
-        "seconds": own["seconds"],
-        "cpu_seconds": own["cpu_seconds"],
-        "peak_mib": own["peak_mib"],
         "gpu": own.get("gpu"),
+        **{key: own[key] for key in COPIED},
     }
 
 
 def _result(path: str, files: Graph, layout: Layout) -> dict[str, Any]:
     """Entry of one figure or table: its current checksum, and its chain in short."""
-    chain = behind(path, files)
+    below = chain.behind(path, files)
     own = files[path]
     digest = checksum(path)
     return {
         "path": path,
         "sha256": digest,
         "altered": digest != own["sha256"] if own else None,
-        "rules": sorted({str(found["rule"]) for key in chain if (found := files[key])}),
-        "datasets": datasets(chain, layout),
-        "pictures_of": pictures_of(path, files, layout),
-        "unrecorded": unrecorded(chain, files, layout),
+        "rules": sorted({str(found["rule"]) for key in below if (found := files[key])}),
+        "datasets": chain.datasets(below, layout),
+        "pictures_of": chain.pictures_of(path, files, layout),
+        "unrecorded": chain.unrecorded(below, files, layout),
     }
 
 
 def make(
-    results: Iterable[str],
-    config: Config,
-    layout: Layout,
-    *,
-    settings: Mapping[str, str],
-    lock: str,
+    results: Iterable[str], config: Config, layout: Layout, *, settings: dict[str, str], lock: str
 ) -> dict[str, Any]:
     """Build the contents of results/provenance.json.
 
     `results` are figures, tables and claims; `settings` are paths of config.yaml and of the files
-    that it includes, by their names there; `lock` is the path of requirements.lock. All may lie in
-    another folder than the results.
+    that it includes, by their names there; `lock` is the path of requirements.lock.
     """
     tops = sorted(results)
-    files = graph(tops)
+    files = chain.graph(tops)
     recorded = [own for own in files.values() if own]
-    data = {
-        path: dataset_entry(path, layout, own)
-        for path, own in sorted(files.items())
-        if layout.dataset(path) is not None
-    }
+    sources = {**settings, "requirements.lock": lock}
+    arrays = [path for path in sorted(files) if layout.dataset(path) is not None]
+    data = {path: chain.dataset_entry(path, layout, files[path]) for path in arrays}
     return {
         "format": FORMAT,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -192,18 +149,14 @@ def make(
         "device": config.device,
         "code": package_code(),
         "workflow": digest_of(SOURCES, TREE),
-        "files": {
-            name: checksum(path) for name, path in {**settings, "requirements.lock": lock}.items()
-        },
+        "files": {name: checksum(path) for name, path in sources.items()},
         "config": config.model_dump(mode="json"),
-        "amounts": amounts(config),
+        "amounts": dict(config.scales),
         "seeds": seeds(config),
         "versions": {"python": platform.python_version(), **versions()},
         "packages": installed(Path(lock).read_text(encoding="utf-8")),
         "datasets": list(data.values()),
         "commits": dict(Counter(str(own["commit"]) for own in recorded)),
         "results": [_result(path, files, layout) for path in tops],
-        "artifacts": {
-            path: _artifact(path, own, layout, data.get(path)) for path, own in files.items()
-        },
+        "artifacts": {p: _artifact(p, own, layout, data.get(p)) for p, own in files.items()},
     }

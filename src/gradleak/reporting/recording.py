@@ -36,19 +36,11 @@ def paper_of(path: str) -> str:
 def artifacts(tops: Iterable[str], files: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
     """One row for each recorded file behind the figures and tables `tops`: code, checksum and cost.
 
-    `files` are the `artifacts` of results/provenance.json. Columns: `artifact`, `rule`, `code`,
-    `commit`, `sha256`, `threads`, `seconds` (wall time, imports included), `cpu_seconds`,
-    `peak_mib` (MiB), `gpu` (the card's name, empty without). Files that one job wrote share its
-    time.
+    `files` are the `artifacts` of results/provenance.json. Files of one job share its time.
     """
     paths = sorted(set().union(*(behind(top, files) for top in tops)))
     rows = [{"artifact": path, **files[path]} for path in paths if files[path]["recorded"]]
     return pd.DataFrame(rows, columns=[*ARTIFACT, *TOOK])
-
-
-def jobs(made: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `artifacts`, one for each job: outputs of one job have identical costs."""
-    return made.drop_duplicates(["rule", *TOOK])
 
 
 def summary(
@@ -59,28 +51,21 @@ def summary(
     rows = []
     for paper, own in claims.groupby("paper", sort=False):
         mine = [path for path in tops if paper_of(path) == paper]
-        ran = jobs(made[str(paper)])
-        rows.append(
-            {
-                "paper": paper,
-                "figures": sum(path.endswith(".pdf") for path in mine),
-                "tables": sum(path.endswith(".csv") for path in mine),
-                "claims": len(own),
-                **{verdict: int((own.verdict == verdict).sum()) for verdict in VERDICTS},
-                "jobs": len(ran),
-                "cpu_minutes": round(ran.cpu_seconds.sum() / 60, 1),
-            }
-        )
+        # Outputs of one job have identical costs.
+        ran = made[str(paper)].drop_duplicates(["rule", *TOOK])
+        row = {"paper": paper, "figures": sum(path.endswith(".pdf") for path in mine)}
+        row |= {"tables": sum(path.endswith(".csv") for path in mine), "claims": len(own)}
+        row |= {verdict: int((own.verdict == verdict).sum()) for verdict in VERDICTS}
+        took = round(ran.cpu_seconds.sum() / 60, 1)
+        rows.append({**row, "jobs": len(ran), "cpu_minutes": took})
     return pd.DataFrame(rows)
 
 
 def write(folder: str, provenance: str, claims: str, tables: Iterable[str]) -> None:
-    """Write the record of a run to `folder`.
+    """Write `run.json`, `summary.csv`, and claims, artifacts and tables by paper to `folder`.
 
-    It has `run.json`, `summary.csv`, and for each paper `claims.csv`, `artifacts.csv` and its
-    tables. `provenance` is results/provenance.json; `claims` and `tables` are results/claims.csv
-    and the tables of all papers. Raises `ArtifactError` if a file was made by hand or changed
-    since, so that the record is not reproducible.
+    Raises `ArtifactError` if a file was made by hand or changed since, so that nobody could make it
+    again.
     """
     told = json.loads(Path(provenance).read_text(encoding="utf-8"))
     files = told["artifacts"]

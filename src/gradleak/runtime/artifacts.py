@@ -1,9 +1,8 @@
 """Read and write the pipeline's files.
 
-Writers write to a temporary file in the same folder and rename it, so readers never see half a
-file, however the writer ends (signal, full disk, loss of power). Tensors are stored as safetensors
-with all metadata in one JSON string: the format's header does not keep the order of several keys,
-and equal inputs must give equal bytes.
+Writers write to a temporary file and rename it, so readers never see half a file. Tensors are
+safetensors with all metadata in one JSON string: the format's header does not keep the order of
+several keys, and equal inputs must give equal bytes.
 """
 
 from __future__ import annotations
@@ -34,31 +33,24 @@ if TYPE_CHECKING:
     import pandas as pd
     from pydantic import BaseModel
 
+FilePath = str | os.PathLike[str]
+Arrays = Mapping[str, np.ndarray]
+Record = Mapping[str, Any]
 METADATA_KEY = "gradleak"
 # Checksums among the metadata: of each array, and of the metadata themselves.
 ARRAY_SUMS, OWN_SUM = "crc32_arrays", "crc32"
-# Types of weights, gradients and reconstructions.
-FLOATS = ("float32", "float64")
-# Maximum length of a quoted foreign error.
-MOST_WORDS = 200
-
-
+FLOATS = ("float32", "float64")  # of weights, gradients and reconstructions
+MOST_WORDS = 200  # characters of a quoted foreign error
 # Errors of a full, read-only or forbidden disk; the message then mentions space and folders.
 DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
 
 
 @contextmanager
-def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Yield a temporary path beside `path`; rename it to `path` when the block succeeds.
+def atomic(path: FilePath) -> Iterator[Path]:
+    """Yield a temporary path beside `path`; rename it to `path`, synced, when the block succeeds.
 
-    The content is synced to disk before the rename, so after a loss of power the file is whole or
-    absent. The folder is made if need be; leftovers of a killed writer of `path` are removed first.
-
-    Raises
-    ------
-    ArtifactError
-        If the folder or the file cannot be written (no permission, disk full). The temporary
-        file is removed and an earlier `path` stays as it was.
+    The folder is made; leftovers of a killed writer go first. Raises `ArtifactError` if something
+    cannot be written: the temporary file is removed and an earlier `path` stays.
     """
     target = Path(path)
     temporary: Path | None = None
@@ -89,9 +81,7 @@ def atomic(path: str | os.PathLike[str]) -> Iterator[Path]:
 def _claimed(target: Path) -> tuple[int, Path]:
     """Make a temporary file for `target`, locked while the handle is open."""
     while True:
-        handle, name = tempfile.mkstemp(
-            dir=target.parent, prefix=f".{target.stem}.", suffix=target.suffix
-        )
+        handle, name = tempfile.mkstemp(target.suffix, f".{target.stem}.", target.parent)
         # Before it was locked, another writer may have removed the file as abandoned.
         if not _lock(handle) or Path(name).exists():
             return handle, Path(name)
@@ -111,9 +101,7 @@ def remove_abandoned(target: Path) -> list[Path]:
     """Remove temporary files of killed writers of `target` (their locks are free); return them."""
     pattern = re.compile(rf"\.{re.escape(target.stem)}\.[a-z0-9_]{{8}}{re.escape(target.suffix)}")
     removed = []
-    for path in sorted(target.parent.iterdir()):
-        if not pattern.fullmatch(path.name):
-            continue
+    for path in sorted(path for path in target.parent.iterdir() if pattern.fullmatch(path.name)):
         try:
             handle = os.open(path, os.O_RDWR)
         except OSError:
@@ -127,11 +115,7 @@ def remove_abandoned(target: Path) -> list[Path]:
     return removed
 
 
-def write_tensors(
-    path: str | os.PathLike[str],
-    tensors: Mapping[str, np.ndarray],
-    metadata: Mapping[str, Any],
-) -> None:
+def write_tensors(path: FilePath, tensors: Arrays, metadata: Record) -> None:
     """Write named arrays and JSON-serialisable metadata, with CRC-32, as a safetensors file."""
     arrays = {key: np.ascontiguousarray(tensors[key]) for key in sorted(tensors)}
     sums = {key: _array_sum(array) for key, array in arrays.items()}
@@ -153,13 +137,9 @@ def _own_sum(metadata: Mapping[str, Any]) -> int:
 
 
 def read_tensors(
-    path: str | os.PathLike[str], schema: type[BaseModel] | None = None
+    path: FilePath, schema: type[BaseModel] | None = None
 ) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read all arrays and the metadata that `write_tensors` stored, checked against `schema`.
-
-    Raises `ArtifactError` if the file is missing, truncated or altered, not made by
-    `write_tensors`, or its metadata belong to another kind of file.
-    """
+    """Read what `write_tensors` stored; `ArtifactError` if damaged or not as `schema` says."""
     with opened(path) as file:
         found, sums = _metadata(file, schema)
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
@@ -173,9 +153,7 @@ def read_tensors(
     return tensors, found
 
 
-def read_metadata(
-    path: str | os.PathLike[str], schema: type[BaseModel] | None = None
-) -> dict[str, Any]:
+def read_metadata(path: FilePath, schema: type[BaseModel] | None = None) -> dict[str, Any]:
     """Read only the metadata, for files too large to read whole; otherwise as `read_tensors`."""
     with opened(path) as file:
         return _metadata(file, schema)[0]
@@ -192,7 +170,7 @@ def _metadata(
     if not isinstance(found, dict):
         raise ValueError("its metadata are no record")
     own = found.pop(OWN_SUM, None)
-    if own is not None and own != _own_sum(found):
+    if own not in (None, _own_sum(found)):
         raise ValueError("its metadata differ from what was written")
     sums = found.pop(ARRAY_SUMS, None)
     if schema is not None:
@@ -201,7 +179,7 @@ def _metadata(
 
 
 @contextmanager
-def opened(path: str | os.PathLike[str]) -> Iterator[Any]:
+def opened(path: FilePath) -> Iterator[Any]:
     """Yield an open safetensors file; errors in reading it become `ArtifactError`."""
     with whole(path), safe_open(path, framework="numpy") as file:
         yield file
@@ -215,7 +193,7 @@ MISFITS = (
 
 
 @contextmanager
-def whole(path: str | os.PathLike[str]) -> Iterator[None]:
+def whole(path: FilePath) -> Iterator[None]:
     """Turn any error within into an `ArtifactError` that names the file and the remedy."""
     if Path(path).is_dir():
         raise ArtifactError(
@@ -237,8 +215,7 @@ def _reason(error: Exception) -> str:
         return f"its metadata are no JSON: {error}"
     if isinstance(error, KeyError):
         return f"it lacks {error}"
-    told = getattr(error, "errors", None)
-    if callable(told):  # pydantic's, without the time to import it
+    if callable(told := getattr(error, "errors", None)):  # pydantic's, not imported for time
         first = told(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))
         return f"{where}: {first['msg']}" if where else first["msg"]
@@ -247,34 +224,24 @@ def _reason(error: Exception) -> str:
 
 
 def check_array(
-    tensors: Mapping[str, np.ndarray],
-    name: str,
-    kinds: Sequence[str],
-    shape: Sequence[int | None],
+    tensors: Arrays, name: str, kinds: Sequence[str], shape: Sequence[int | None]
 ) -> np.ndarray:
-    """Return one array of a file after checking its dtype (one of `kinds`) and shape.
-
-    None in `shape` stands for any size from 1 on. Raises ValueError if the array is missing or
-    does not match.
-    """
+    """Return an array after a check of dtype and shape, in which None is any size from 1 on."""
     if name not in tensors:
         raise ValueError(f"array '{name}' is missing")
-    array = tensors[name]
+    array, expected = tensors[name], ", ".join("n" if n is None else str(n) for n in shape)
     if array.dtype.name not in kinds:
-        raise ValueError(
-            f"array '{name}' is of type {array.dtype} where {' or '.join(kinds)} is expected"
-        )
-    fits = len(array.shape) == len(shape) and all(
-        found >= 1 if wanted is None else found == wanted
+        known = " or ".join(kinds)
+        raise ValueError(f"array '{name}' is of type {array.dtype} where {known} is expected")
+    if len(array.shape) != len(shape) or any(
+        found < 1 if wanted is None else found != wanted
         for found, wanted in zip(array.shape, shape, strict=True)
-    )
-    if not fits:
-        expected = ", ".join("n" if wanted is None else str(wanted) for wanted in shape)
+    ):
         raise ValueError(f"array '{name}' is of shape {array.shape} where ({expected}) is expected")
     return array
 
 
-def again(path: str | os.PathLike[str]) -> str:
+def again(path: FilePath) -> str:
     """Remedy for a damaged file, in words; in the shared cache its copy has to be removed too."""
     if not Path(path).is_symlink():
         return "delete it and ask Snakemake for it again"
@@ -282,47 +249,44 @@ def again(path: str | os.PathLike[str]) -> str:
     return f"delete it and {entry}, which it is a link to, and ask Snakemake for it again"
 
 
-def write_csv(path: str | os.PathLike[str], frame: pd.DataFrame, *, check: bool = False) -> None:
+def write_csv(path: FilePath, frame: pd.DataFrame, *, check: bool = False) -> None:
     """Write a table as CSV with 10 significant digits; missing values are empty.
 
     Text that a spreadsheet would take for a formula gets a quote before it. With `check`, one more
     column lets `read_csv` detect a damaged table.
     """
     text = _mapped(frame, as_text).to_csv(index=False, float_format="%.10g", lineterminator="\n")
+    _write(path, text, check)
+
+
+def _write(path: FilePath, table: str, check: bool) -> None:
     with atomic(path) as temporary:
-        temporary.write_bytes((with_check(text) if check else text).encode())
+        temporary.write_bytes((with_check(table) if check else table).encode())
 
 
 def _mapped(frame: pd.DataFrame, change: Callable[[Any], Any]) -> pd.DataFrame:
     """Apply `change` to a table's text; unchanged columns keep their dtype."""
     import pandas as pd
 
-    out = frame
+    out = frame.copy(deep=False)
     for name, cells in frame.items():
         if cells.dtype.kind == "O":
             old = cells.tolist()
             new = [change(cell) for cell in old]
             if any(one is not cell for one, cell in zip(new, old, strict=True)):
-                out = out.copy(deep=False)
                 out[name] = pd.Series(new, index=frame.index, dtype=object)
     return out
 
 
 def write_rows(
-    path: str | os.PathLike[str],
-    columns: Sequence[str],
-    rows: Iterable[Mapping[str, Any]],
-    *,
-    check: bool = False,
+    path: FilePath, columns: Sequence[str], rows: Iterable[Record], *, check: bool = False
 ) -> None:
     """Write records as CSV in the format of `write_csv`, without the time to import pandas."""
     out = io.StringIO(newline="")
     writer = csv.DictWriter(out, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows({key: _cell(row[key]) for key in columns} for row in rows)
-    text = out.getvalue()
-    with atomic(path) as temporary:
-        temporary.write_bytes((with_check(text) if check else text).encode())
+    _write(path, out.getvalue(), check)
 
 
 def _cell(value: Any) -> Any:
@@ -331,27 +295,20 @@ def _cell(value: Any) -> Any:
     return as_text(value)
 
 
-def read_csv(
-    path: str | os.PathLike[str], columns: Sequence[str] = (), **options: Any
-) -> pd.DataFrame:
-    """Read a table that a job wrote, without the column `csv_text.CHECK`.
-
-    `columns` must be present; `options` are passed to `pandas.read_csv`. Raises `ArtifactError` if
-    the file is missing, empty, truncated or altered, or lacks a column.
-    """
+def read_csv(path: FilePath, columns: Sequence[str] = (), **options: Any) -> pd.DataFrame:
+    """Read a table by `pandas.read_csv`; `ArtifactError` if it is damaged or lacks `columns`."""
     import pandas as pd
 
     with whole(path):
         # Not `read_text`, which translates line ends.
         text = checked(Path(path).read_bytes().decode("utf-8"))
         frame = pd.read_csv(io.StringIO(text), **options)
-        for column in columns:
-            if column not in frame:
-                raise ValueError(f"it has no column '{column}'")
+        if lacking := [column for column in columns if column not in frame]:
+            raise ValueError(f"it has no column '{lacking[0]}'")
     return _mapped(frame, as_written)
 
 
-def write_json(path: str | os.PathLike[str], content: Mapping[str, Any]) -> None:
+def write_json(path: FilePath, content: Mapping[str, Any]) -> None:
     """Write a small record as indented JSON."""
     with atomic(path) as temporary:
         temporary.write_text(json.dumps(content, indent=2, sort_keys=True) + "\n", encoding="utf-8")

@@ -3,8 +3,7 @@
 A digest is taken over a module's syntax tree. Left out are docstrings, code only for type checkers,
 import statements and text for people: arguments of raised exceptions and of log calls, messages of
 assertions, and labels of progress bars. Names imported from this package are identified by the code
-they come from, not by its location or their alias, so moving or renaming a module changes no
-digest.
+they come from, so moving or renaming a module changes no digest.
 """
 
 from __future__ import annotations
@@ -12,19 +11,16 @@ from __future__ import annotations
 import ast
 import hashlib
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
 # Packages whose modules may move.
 PACKAGES = ("gradleak", "gradleak_audit", "papers", "benchmarks")
 LOGGERS = ("LOG", "log", "logger")
 LEVELS = ("debug", "info", "warning", "error", "exception", "critical")
-# Placeholder of a dotted module name in a string, as in registries.
-MODULE = "<module>"
+MODULE = "<module>"  # placeholder of a dotted module name in a string, as in registries
 
 
-@dataclass(frozen=True)
-class Imported:
+class Imported(NamedTuple):
     """One name that an import statement binds."""
 
     local: str  # name in this module
@@ -32,21 +28,11 @@ class Imported:
     name: str  # imported name; empty for the module itself
 
 
-@dataclass(frozen=True)
-class Source:
+class Source(NamedTuple):
     """Digest of one module, apart from what it imports from this package."""
 
     digest: str  # SHA-256 (hex) of the syntax tree
     imports: tuple[Imported, ...]  # of this package: those used, in order; those exported, sorted
-
-    def as_json(self) -> list[Any]:
-        """Plain lists, to keep."""
-        return [self.digest, [[e.local, e.module, e.name] for e in self.imports]]
-
-    @classmethod
-    def from_json(cls, kept: list[Any]) -> Source:
-        """Undo `as_json`."""
-        return cls(kept[0], tuple(Imported(*entry) for entry in kept[1]))
 
 
 def digest(source: str) -> Source:
@@ -70,24 +56,17 @@ def _leave_out_unread(tree: ast.Module) -> None:
             node.body = [ast.Pass()]
         if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             continue
-        first = node.body[0] if node.body else None
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
-            node.body = node.body[1:]
+        match node.body:
+            case [ast.Expr(value=ast.Constant()), *rest]:
+                node.body = rest
 
 
 def _imports(tree: ast.Module) -> tuple[list[Imported], set[str]]:
     """Names bound by imports of this package, each once, and all other imports as text."""
-    own: dict[Imported, None] = {}
-    foreign: set[str] = set()
-    for node in ast.walk(tree):
-        if not isinstance(node, ast.Import | ast.ImportFrom):
-            continue
-        for entry in _bound(node):
-            if entry.module.partition(".")[0] in PACKAGES:
-                own[entry] = None
-            else:
-                foreign.add(f"{entry.module}:{entry.name}:{entry.local}")
-    return list(own), foreign
+    nodes = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    bound = dict.fromkeys(entry for node in nodes for entry in _bound(node))
+    own = [entry for entry in bound if entry.module.partition(".")[0] in PACKAGES]
+    return own, {f"{e.module}:{e.name}:{e.local}" for e in bound.keys() - set(own)}
 
 
 def _exported(tree: ast.Module) -> set[str]:
@@ -128,11 +107,10 @@ class _Words(ast.NodeTransformer):
             node.body = [ast.Pass()]  # type: ignore[attr-defined]
         return node
 
-    def visit_Import(self, node: ast.Import) -> None:
+    def visit_Import(self, node: ast.Import | ast.ImportFrom) -> None:
         """Leave out; imported names are handled apart."""
 
-    def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
-        """Leave out; imported names are handled apart."""
+    visit_ImportFrom = visit_Import
 
     def visit_Raise(self, node: ast.Raise) -> ast.AST:
         """Keep the exception's type, without its arguments."""
@@ -147,16 +125,12 @@ class _Words(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         """Keep only the iterable of progress calls, and only the presence of log calls."""
-        function = node.func
-        if isinstance(function, ast.Name) and function.id in ("progress", "Progress"):
-            return self.visit(node.args[0]) if node.args else ast.Constant(None)
-        if (
-            isinstance(function, ast.Attribute)
-            and isinstance(function.value, ast.Name)
-            and function.value.id in LOGGERS
-            and function.attr in LEVELS
-        ):
-            return ast.Constant(None)
+        match node.func:
+            case ast.Name(id="progress" | "Progress"):
+                return self.visit(node.args[0]) if node.args else ast.Constant(None)
+            case ast.Attribute(value=ast.Name(id=name), attr=level):
+                if name in LOGGERS and level in LEVELS:
+                    return ast.Constant(None)
         return self.generic_visit(node)
 
     def visit_Name(self, node: ast.Name) -> ast.AST:

@@ -1,9 +1,8 @@
 """Text of CSV files: a check column that detects damage, and cells that stay text.
 
-A table that other jobs read has a last column `CHECK`. Each of its cells holds the number of rows
-and the CRC-32 of all other columns, so truncation and changes are detected wherever the table
-comes from: the shared cache brings no sidecar along. A table without rows, such as the ranks of a
-network without convolutions, has them in its header.
+The last column of a table that other jobs read is `CHECK`: in each cell the number of rows and the
+CRC-32 of all other columns, so truncation and changes are detected even without a sidecar, as in
+the shared cache. A table without rows has them in its header.
 """
 
 from __future__ import annotations
@@ -54,9 +53,8 @@ def with_check(text: str) -> str:
 def checked(text: str) -> str:
     """Remove the column `CHECK` of a table, if present, after verifying it.
 
-    Raises ValueError if the table is empty, has no rows although it was written with some, ends
-    within a row, has a row with more or fewer cells than the header, or differs from what was
-    written.
+    Raises ValueError if the table is empty, has no rows although it was written with some, is cut,
+    has a row of another length than the header, or differs from what was written.
     """
     if not text.strip():
         raise ValueError("it is empty")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import threadpoolctl
 
@@ -34,11 +34,9 @@ def job(snakemake: Any, *, altered: bool = False) -> Iterator[logging.Logger]:
 
     Libraries use the threads of the rule, since sums depend on their number. An error that the user
     can act on ends the script with status 1 and one sentence, on the terminal and in the log; any
-    other error keeps its traceback. A run that shows failures itself takes both from the log. A
-    signal ends it with 128 plus the signal's number.
-
-    `snakemake` is the object that Snakemake passes to scripts; `altered` allows inputs that were
-    changed by hand, for jobs that only show or list results.
+    other keeps its traceback; a run that shows failures itself takes both from the log. A signal
+    ends it with 128 plus its number. `altered` allows inputs changed by hand, for jobs that only
+    show results.
     """
     keep_freed_memory()
     _limit_threads(snakemake.threads)
@@ -53,13 +51,19 @@ def job(snakemake: Any, *, altered: bool = False) -> Iterator[logging.Logger]:
             values = [value for _, value in snakemake.wildcards.items()]
             progress.begin_job(" ".join([snakemake.rule, *values]))
         with signals.clean_up_on_signals():
-            if not altered:
-                _check(snakemake.input)
+            for path in () if altered else snakemake.input:
+                # Data sets and files from users are checked elsewhere.
+                if Path(path).parts[:1] == ("results",):
+                    job_records.check(str(path))
             yield logger
             job_records.write(snakemake)
-        # Nothing follows a job in its script, and its outputs are written and synced.
+        # Nothing follows a job in its script, and its outputs are written and synced: leave without
+        # PyTorch's teardown, which takes 0.4 s of a job's 2.
         if "_package" in sys.modules:
-            _leave()
+            logging.shutdown()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
     except GradleakError as error:
         _end(logger, error)
     except signals.Stopped as stopped:
@@ -67,8 +71,7 @@ def job(snakemake: Any, *, altered: bool = False) -> Iterator[logging.Logger]:
         print(f"gradleak: {stopped}", file=sys.stderr)
         raise
     except Exception as error:
-        known = _known(snakemake, error)
-        if known is not None:
+        if (known := _known(snakemake, error)) is not None:
             _end(logger, known)
         logger.exception("gradleak: unexpected error")
         if _is_shown_by_run(logger):
@@ -85,22 +88,6 @@ def _limit_threads(threads: int) -> None:
     # MKL is part of PyTorch's own library, where nothing else reaches it.
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
-
-
-def _check(paths: Iterable[str]) -> None:
-    """Refuse inputs that differ from the outputs of jobs of this checkout."""
-    for path in paths:
-        # Data sets and files from users are checked elsewhere.
-        if Path(path).parts[:1] == ("results",):
-            job_records.check(str(path))
-
-
-def _leave() -> NoReturn:
-    """End the process without PyTorch's teardown, which takes 0.4 s of a job's 2."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)
 
 
 def _handler(path: Path) -> logging.Handler:
@@ -132,22 +119,17 @@ def _is_shown_by_run(logger: logging.Logger) -> bool:
 def _known(snakemake: Any, error: Exception) -> GradleakError | None:
     """Describe in one sentence what the machine lacks; None for any other error."""
     if is_shortage(error):
-        return MemoryShortage(_shortage(snakemake))
+        wildcards = ", ".join(f"{key}={value}" for key, value in snakemake.wildcards.items())
+        of = f" ({wildcards})" if wildcards else ""
+        return MemoryShortage(
+            f"The job {snakemake.rule}{of} ran out of memory: it held up to "
+            f"{job_records.peak_mib():.0f} MiB, and {available_mib():.0f} MiB of the machine's are "
+            "free now; run fewer jobs at once (--cores 1, or --resources mem_mb=... as much as "
+            "there is), take a smaller scale, or raise the limit that was set."
+        )
     if isinstance(error, OSError) and error.errno in DISK:
         return ArtifactError(
             f"Cannot use {error.filename or 'a file of this job'}: {error.strerror}; free space or "
             "choose a folder you may write to."
         )
     return None
-
-
-def _shortage(snakemake: Any) -> str:
-    """Describe which job lacked memory, what it had, what is left, and possible remedies."""
-    wildcards = ", ".join(f"{key}={value}" for key, value in snakemake.wildcards.items())
-    of = f" ({wildcards})" if wildcards else ""
-    return (
-        f"The job {snakemake.rule}{of} ran out of memory: it held up to "
-        f"{job_records.peak_mib():.0f} MiB, and {available_mib():.0f} MiB of the machine's are "
-        f"free now; run fewer jobs at once (--cores 1, or --resources mem_mb=... as much as "
-        f"there is), take a smaller scale, or raise the limit that was set."
-    )

@@ -1,8 +1,7 @@
 """Sidecars: origin and cost of an artifact.
 
-Artifacts depend on config and code alone, so that equal inputs give equal bytes. Facts that differ
-from run to run (commit, host, time, seconds, memory) are in a sidecar: `results/provenance/`
-mirrors the tree and has `{artifact}.json` for every file that a job wrote.
+Equal inputs give equal bytes of artifacts. Facts that differ from run to run (commit, host, time,
+memory) are in `results/provenance/{artifact}.json`, for every file that a job wrote.
 """
 
 from __future__ import annotations
@@ -17,6 +16,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -31,16 +31,11 @@ from gradleak.runtime.provenance import TREE, versions
 # Code of a run, of which new files count although git does not know them.
 SOURCES = ("Snakefile", "benchmarks", "papers", "src", "workflow")
 FOLDER = Path("results/provenance")
-# Snakemake puts it into an output folder once the job is done.
-TIMESTAMP = ".snakemake_timestamp"
+TIMESTAMP = ".snakemake_timestamp"  # Snakemake puts it into an output folder once the job is done
 
 
 def path_of(artifact: str | os.PathLike[str]) -> Path:
-    """Path of the sidecar of an artifact.
-
-    `results/scores/a.csv` has `results/provenance/scores/a.csv.json`; files outside `results/`
-    keep their own path, and files outside the working folder its last two parts.
-    """
+    """Path of an artifact's sidecar: its own below `results/`, or its last two parts elsewhere."""
     path = Path(os.path.relpath(artifact))
     if path.parts[0] == os.pardir:
         path = Path(*Path(os.path.normpath(Path(artifact).absolute())).parts[1:][-2:])
@@ -63,13 +58,10 @@ def checksum(path: str | os.PathLike[str]) -> str:
 
 
 def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(TREE), *arguments], capture_output=True, text=True, check=False
-        )
-    except OSError:
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    command = ["git", "-C", str(TREE), *arguments]
+    with suppress(OSError, subprocess.CalledProcessError):
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    return None
 
 
 @cache
@@ -107,13 +99,10 @@ def age() -> float:
 
 def measured() -> dict[str, float | int]:
     """Resources used by this process since its start, imports and child processes included."""
-    times = os.times()
     torch = sys.modules.get("torch")
     return {
         "seconds": round(age(), 3),
-        "cpu_seconds": round(
-            times.user + times.system + times.children_user + times.children_system, 3
-        ),
+        "cpu_seconds": round(sum(os.times()[:4]), 3),
         "peak_mib": round(peak_mib(), 1),
         "torch_threads": torch.get_num_threads() if torch else 0,
     }
@@ -122,9 +111,7 @@ def measured() -> dict[str, float | int]:
 def gpu() -> str | None:
     """Name of the card that this process computed on, if any."""
     torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_initialized():
-        return None
-    return str(torch.cuda.get_device_name())
+    return str(torch.cuda.get_device_name()) if torch and torch.cuda.is_initialized() else None
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -134,10 +121,9 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def check(path: str | os.PathLike[str]) -> None:
-    """Raise `ArtifactError` if a file differs from the checksum in its sidecar, or became a folder.
+    """Raise `ArtifactError` if a file differs from its sidecar, or became a folder.
 
-    A file without a sidecar, or of the shared cache, is not compared: another checkout may have
-    made it.
+    A file without a sidecar, or of the shared cache, may come from another checkout: it is skipped.
     """
     place = path_of(path)
     if Path(path).is_symlink() or not Path(path).exists() or not place.is_file():
@@ -156,14 +142,9 @@ def check(path: str | os.PathLike[str]) -> None:
 def jobs(folder: Path) -> list[dict[str, Any]]:
     """One sidecar per job in a folder: that of the output written last."""
     found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for path in sorted(folder.rglob("*.json")):
-        entry = read(path)
-        job = (
-            entry["rule"],
-            entry["images"],
-            entry["scale"],
-            tuple(sorted(entry["wildcards"].items())),
-        )
+    for entry in map(read, sorted(folder.rglob("*.json"))):
+        wildcards = tuple(sorted(entry["wildcards"].items()))
+        job = entry["rule"], entry["images"], entry["scale"], wildcards
         if job not in found or entry["ended"] >= found[job]["ended"]:
             found[job] = entry
     return list(found.values())

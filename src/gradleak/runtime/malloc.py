@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import re
 import sys
 
 import psutil
@@ -12,23 +13,18 @@ import psutil
 TRIM_THRESHOLD, MMAP_MAX = -1, -4
 KEPT = 2**30
 # Messages of torch on CPU, CUDA and MPS; it raises no MemoryError.
-SHORTAGES = (
-    "out of memory",
-    "can't allocate memory",
-    "not enough memory",
-    "cannot allocate memory",
-    "std::bad_alloc",
+SHORTAGES = re.compile(
+    "out of memory|can't allocate memory|not enough memory|cannot allocate memory|std::bad_alloc|"
     "alloc_failed",
+    re.IGNORECASE,
 )
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep freed memory, up to 1 GiB at the top of each arena.
+    """Let glibc keep freed memory, up to 1 GiB at the top of each arena; False without glibc.
 
-    By default it returns blocks to the system and gets new zeroed pages at the next step: 30 % of
-    the time of DLG on R-GAP's Figure 2, 40 % of Inverting Gradients on 100 MNIST images, whose
-    blocks are so large (47 MB) that no other setting of glibc affects them. Returns whether the
-    allocator accepted; False without glibc.
+    Returning blocks and getting zeroed pages again takes 30 % of the time of DLG on R-GAP's Figure
+    2, 40 % of Inverting Gradients on 100 MNIST images.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -44,7 +40,7 @@ def is_shortage(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno == errno.ENOMEM
     if isinstance(error, RuntimeError | ImportError):
-        return any(words in str(error).lower() for words in SHORTAGES)
+        return SHORTAGES.search(str(error)) is not None
     return isinstance(error, MemoryError)
 
 

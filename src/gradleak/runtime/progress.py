@@ -1,9 +1,9 @@
 """Progress of a long job: a bar with the time left on a terminal, plain lines in a log.
 
-Jobs that run at once share their terminal. Only one of them draws there, the first to take the
-terminal's lock; the next takes over when it is done. Every job writes lines to its own log, and
-without a terminal to standard error as well. If their run has a display of its own, it shows the
-last lines of their logs, and jobs neither draw nor write.
+Of the jobs that share a terminal, the first to take its lock draws there; the next takes over when
+it is done. Every job writes lines to its own log, and without a terminal to standard error as well.
+If their run has a display of its own, it shows the last lines of their logs, and jobs neither draw
+nor write.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING, TypeVar, overload
 
 if TYPE_CHECKING:
@@ -36,17 +35,15 @@ Item = TypeVar("Item")
 
 
 class Progress:
-    """Context of a loop that reports its progress, together with that of the loops within.
+    """Context of a loop of `total` items (None if unknown), `what` in the plural, `done` before.
 
-    `total` is the number of items (None if unknown), `what` names them in the plural, `done` is the
-    number of items done before.
+    It reports its progress together with that of the loops within.
     """
 
     def __init__(self, total: int | None, what: str, done: int = 0) -> None:
         self.total, self.what = total, what
         self.done = self.first = done
-        # Number of items that inner loops are working on.
-        self.under_way = 0
+        self.under_way = 0  # items that inner loops are working on
         # Returns text on the state of the loop, called at each output.
         self.note: Callable[[], str] | None = None
 
@@ -54,12 +51,7 @@ class Progress:
         _DISPLAY.begin(self)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         _DISPLAY.end(self)
 
     def update(self, count: int = 1) -> None:
@@ -97,11 +89,7 @@ def progress(todo: Collection[Item], what: str) -> Iterator[Item]: ...
 def progress(
     todo: Collection[Item] | int | None, what: str, done: int = 0
 ) -> Progress | Iterator[Item]:
-    """Report the progress of a loop.
-
-    `todo` is the collection to loop over, whose items are returned, or the total (None if unknown),
-    for a context whose `update` counts. `what` and `done` as of `Progress`.
-    """
+    """Report the progress of a loop over `todo`, or of a context with that many items."""
     if todo is None or isinstance(todo, int):
         return Progress(todo, what, done)
     return _each(todo, what)
@@ -122,29 +110,24 @@ def begin_job(name: str) -> None:
 
 
 class _Display:
-    """Output for the running loops, outermost first.
-
-    `job` is the job's name, empty outside the pipeline, where no lines are written; `due` are the
-    times of the next output.
-    """
+    """Output for the running loops, outermost first."""
 
     def __init__(self) -> None:
-        self.job = ""
-        self.due = math.inf
+        self.job = ""  # name; empty outside the pipeline, where no lines are written
+        self.due = math.inf  # time of the next output
         self._loops: list[Progress] = []
         self._bar: tqdm | None = None
-        self._terminal = _Terminal()
+        self._terminal: int | None = None  # handle of the terminal while this process draws there
         self._started = self._line_due = self._furthest = 0.0
 
     def begin(self, loop: Progress) -> None:
         """Enter a loop."""
         self._loops.append(loop)
-        if len(self._loops) > 1:
-            return
-        now = time.monotonic()
-        self._started, self._line_due, self._furthest = now, now + LINES, 0.0
-        on_terminal = _is_terminal()
-        self.due = now + BAR if on_terminal else self._line_due if self.job else math.inf
+        if len(self._loops) == 1:
+            self._started, self._furthest = time.monotonic(), 0.0
+            self._line_due = self._started + LINES
+            lines = self._line_due if self.job else math.inf
+            self.due = self._started + BAR if _is_terminal() else lines
 
     def end(self, loop: Progress) -> None:
         """Leave a loop, and inner ones that an error has left."""
@@ -156,16 +139,20 @@ class _Display:
         self.due = math.inf
         if self._bar is not None:
             self._bar.close()
-            self._bar = None
-        self._terminal.give_back()
+        if self._terminal is not None:
+            os.close(self._terminal)
+        self._bar = self._terminal = None
 
     def show(self) -> None:
         """Draw the bar and write a line, each when it is due."""
         now = time.monotonic()
         self._furthest = max(self._furthest, self._share())
-        left = self._left(now - self._started)
-        words = ", ".join(loop.words() for loop in (self._loops[0], *self._loops[1:][-1:]))
-        text = f"{words}, {left} left" if left else words
+        first = self._loops[0]
+        gained = self._furthest - (first.first / first.total if first.total else 0.0)
+        text = ", ".join(loop.words() for loop in (first, *self._loops[1:][-1:]))
+        if gained > 0.0:
+            left = (now - self._started) * (1.0 - self._furthest) / gained
+            text += f", {in_words(left)} left"
         on_terminal = _is_terminal()
         if on_terminal:
             self._draw(text)
@@ -179,8 +166,7 @@ class _Display:
         self.due = now + BAR if on_terminal else self._line_due
 
     def _draw(self, text: str) -> None:
-        """Draw the bar, unless another job has the terminal."""
-        if not self._terminal.take():
+        if not self._may_draw():
             return
         if self._bar is None:
             # Imported only for drawing, to save every other job the time.
@@ -193,53 +179,31 @@ class _Display:
         self._bar.n = self._furthest
         self._bar.set_description_str(f"{self.job}: {text}" if self.job else text)
 
-    def _share(self, level: int = 0) -> float:
-        """Fraction done of the loop at `level`, inner loops included."""
-        loop = self._loops[level]
-        if not loop.total:
-            return 0.0
-        inside = 0.0
-        if loop.under_way and level + 1 < len(self._loops):
-            inside = loop.under_way * self._share(level + 1)
-        return min(1.0, (loop.done + inside) / loop.total)
-
-    def _left(self, seconds: float) -> str:
-        """Time left in words; empty if unknown."""
-        first = self._loops[0]
-        before = first.first / first.total if first.total else 0.0
-        gained = self._furthest - before
-        return in_words(seconds * (1.0 - self._furthest) / gained) if gained > 0.0 else ""
-
-
-class _Terminal:
-    """Right to draw on the terminal of standard error, held by one process at a time."""
-
-    def __init__(self) -> None:
-        self._handle: int | None = None
-
-    def take(self) -> bool:
-        """Try to take it; return whether this process has it now."""
-        if self._handle is not None:
+    def _may_draw(self) -> bool:
+        """Take the terminal of standard error, unless another process holds it."""
+        if self._terminal is not None:
             return True
         try:
             # Reopened, since jobs inherit one open file and would share its lock.
             handle = os.open(os.ttyname(sys.stderr.fileno()), os.O_WRONLY | os.O_NOCTTY)
         except OSError:
-            # A terminal without a name is treated as not shared.
-            return True
+            return True  # A terminal without a name is treated as not shared.
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(handle)
             return False
-        self._handle = handle
+        self._terminal = handle
         return True
 
-    def give_back(self) -> None:
-        """Let another process draw."""
-        if self._handle is not None:
-            os.close(self._handle)
-            self._handle = None
+    def _share(self, level: int = 0) -> float:
+        """Fraction done of the loop at `level`, inner loops included."""
+        loop = self._loops[level]
+        if not loop.total:
+            return 0.0
+        inner = loop.under_way and level + 1 < len(self._loops)
+        inside = loop.under_way * self._share(level + 1) if inner else 0.0
+        return min(1.0, (loop.done + inside) / loop.total)
 
 
 def _is_terminal() -> bool:
@@ -253,17 +217,13 @@ def _is_terminal() -> bool:
 
 def in_words(seconds: float) -> str:
     """Duration in words: 12 s, 3 min, 2 h 5 min, 3 d 4 h."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours} h {minutes} min"
-    days, hours = divmod(hours, 24)
-    return f"{days} d {hours} h"
+    if round(seconds) < 60:
+        return f"{round(seconds)} s"
+    hours, minutes = divmod(round(seconds / 60), 60)
+    days, rest = divmod(hours, 24)
+    if days:
+        return f"{days} d {rest} h"
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min"
 
 
 _DISPLAY = _Display()

@@ -1,9 +1,8 @@
 """Code hashes and versions that an artifact depends on.
 
-Snakemake detects a change of a rule's script by its date, and no change of the package that the
-script imports. Each rule therefore carries a hash of its script and of the modules it runs
-(`gradleak.runtime.code_digest`): a change of code reruns the rule and its descendants, while a
-comment, a reworded message, or a module that is moved or renamed reruns nothing.
+Snakemake does not see changes of the package that a script imports. Each rule therefore carries a
+hash of its script and of the modules it runs (`gradleak.runtime.code_digest`): a change of code
+reruns the rule and its descendants; a comment, a reworded message, or a moved module does not.
 """
 
 from __future__ import annotations
@@ -25,45 +24,22 @@ from gradleak.runtime.code_digest import Imported, Source
 
 PACKAGE = "gradleak"
 ROOT = Path(__file__).resolve().parents[1]
-# Root of the source tree, which a wheel does not have.
-TREE = ROOT.parents[1]
+TREE = ROOT.parents[1]  # root of the source tree, which a wheel does not have
 # Where Python finds the packages of this project.
-FOLDERS = {
-    "gradleak": ROOT.parent,
-    "gradleak_audit": ROOT.parent,
-    "papers": TREE,
-    "benchmarks": TREE,
-}
+FOLDERS = dict.fromkeys(("gradleak", "gradleak_audit"), ROOT.parent)
+FOLDERS |= dict.fromkeys(("papers", "benchmarks"), TREE)
 # Modules for messages, start and end of jobs, and their cost; no number depends on them. The
 # package itself only re-exports.
-TELLING = frozenset(
-    f"{PACKAGE}.{name}"
-    for name in (
-        "errors",
-        "runtime.signals",
-        "runtime.progress",
-        "runtime.provenance",
-        "runtime.job",
-        "runtime.job_records",
-    )
-)
+TOLD = "signals", "progress", "provenance", "job", "job_records"
+TELLING = frozenset([f"{PACKAGE}.errors", *(f"{PACKAGE}.runtime.{name}" for name in TOLD)])
 # Entries of PYTHONPATH for processes that are to import the same packages.
 PYTHON_PATH = (str(ROOT.parent), str(TREE))
 # Digest of a module without code.
 EMPTY = code_digest.digest("").digest
-LIBRARIES = (
-    "numpy",
-    "scipy",
-    "pillow",
-    "scikit-image",
-    "scikit-learn",
-    "safetensors",
-    "torch",
-)
+LIBRARIES = ("numpy", "scipy", "pillow", "scikit-image", "scikit-learn", "safetensors", "torch")
 # Other libraries whose versions can change the output of costly rules.
 MORE = ("cma", "pandas", "torchvision")
-# Number of sources, older ones included, above which the cache starts anew.
-MOST_KEPT = 5000
+MOST_KEPT = 5000  # number of sources, older ones included, above which the cache starts anew
 
 
 @cache
@@ -73,17 +49,14 @@ def module_path(module: str) -> Path | None:
     if parts[0] not in FOLDERS:
         return None
     base = FOLDERS[parts[0]].joinpath(*parts)
-    for candidate in (base / "__init__.py", base.with_suffix(".py")):
-        if candidate.is_file():
-            return candidate
-    return None
+    paths = (base / "__init__.py", base.with_suffix(".py"))
+    return next((path for path in paths if path.is_file()), None)
 
 
 class _Sources:
     """Digests of sources by content, cached where Python keeps compiled files.
 
-    Parsing all modules takes longer than all else that Snakemake does before its first job, and
-    each job on a cluster would do it again.
+    Parsing all modules takes longer than all else that Snakemake does before its first job.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -100,10 +73,11 @@ class _Sources:
         content = path.read_bytes()
         key = hashlib.sha256(self._way + content).hexdigest()
         if key not in self._known:
-            self._known[key] = code_digest.digest(content.decode("utf-8")).as_json()
+            self._known[key] = list(code_digest.digest(content.decode("utf-8")))
             atexit.unregister(self._keep)
             atexit.register(self._keep)
-        return Source.from_json(self._known[key])
+        digest, imports = self._known[key]
+        return Source(digest, tuple(Imported(*entry) for entry in imports))
 
     def _load(self) -> dict[str, list[Any]]:
         try:
@@ -113,7 +87,6 @@ class _Sources:
         return found if len(found) < MOST_KEPT else {}
 
     def _keep(self) -> None:
-        """Write the cache; if that fails, the next start takes longer."""
         temporary = self._file.with_suffix(f".{os.getpid()}")
         try:
             self._file.parent.mkdir(exist_ok=True)
@@ -124,12 +97,7 @@ class _Sources:
                 temporary.unlink()
 
 
-_SOURCES = _Sources(ROOT / "__pycache__")
-
-
-@cache
-def _source(path: Path) -> Source:
-    return _SOURCES.read(path)
+_source = cache(_Sources(ROOT / "__pycache__").read)
 
 
 def _module_of(entry: Imported) -> tuple[str, str]:
@@ -145,10 +113,9 @@ def _digest(path: Path) -> str:
     parts = [source.digest]
     for entry in source.imports:
         module, name = _module_of(entry)
-        place = module_path(module)
         # Modules that only print messages may be reworded.
-        told = place is None or module in TELLING
-        parts.append(f"{name}:{'' if told or place is None else _source(place).digest}")
+        place = None if module in TELLING else module_path(module)
+        parts.append(f"{name}:{_source(place).digest if place else ''}")
     return hashlib.sha256(";".join(parts).encode()).hexdigest()
 
 

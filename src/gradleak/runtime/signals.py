@@ -30,10 +30,8 @@ class Stopped(SystemExit):
         self.signal = signal.Signals(number)
 
     def __str__(self) -> str:
-        return (
-            f"Stopped by {self.signal.name}; no half-written file is left, so ask Snakemake for "
-            "the same target to go on."
-        )
+        remedy = "no half-written file is left, so ask Snakemake for the same target to go on"
+        return f"Stopped by {self.signal.name}; {remedy}."
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
@@ -47,11 +45,7 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 def end_on_signals() -> None:
-    """End a job that has written nothing yet at once, with the sentence of `Stopped`.
-
-    Called before the imports, which take seconds: an exception raised in the middle of one would
-    end in a traceback, or be caught by the module. `clean_up_on_signals` takes over.
-    """
+    """End a job that only imports yet at once: imports catch exceptions, or print tracebacks."""
     for number in SIGNALS:
         if signal.getsignal(number) in DEFAULTS:
             signal.signal(number, _end)
@@ -64,10 +58,7 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 
 
 def interrupt_on_hangup() -> None:
-    """Let a closed terminal stop Snakemake as Ctrl-C does, so that it removes its lock.
-
-    A hangup that is ignored, as under nohup, stays ignored.
-    """
+    """Let a closed terminal stop Snakemake as Ctrl-C does, unless ignored, as under nohup."""
     main = threading.current_thread() is threading.main_thread()
     if main and signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:
         signal.signal(signal.SIGHUP, _interrupt)
@@ -90,12 +81,9 @@ def clean_up_on_signals() -> Iterator[None]:
 def starter() -> psutil.Process | None:
     """Find the Snakemake process that this one descends from; None if there is none."""
     for process in psutil.Process().parents():
-        try:
-            named = any(Path(word).name == "snakemake" for word in process.cmdline())
-        except psutil.Error:
-            continue
-        if named:
-            return process
+        with suppress(psutil.Error):
+            if any(Path(word).name == "snakemake" for word in process.cmdline()):
+                return process
     return None
 
 
@@ -116,11 +104,7 @@ def _watch(process: psutil.Process) -> None:
 
 
 def end_with_snakemake() -> None:
-    """End this job soon after the Snakemake that started it was killed.
-
-    Otherwise it would compete with the next run for cores and memory, for outputs that Snakemake
-    would make again anyway, as those of any interrupted job.
-    """
+    """End this job, soon after its Snakemake was killed, as the next run would make it again."""
     process = starter()
     if process is not None:
         threading.Thread(target=_watch, args=(process,), name="lifetime", daemon=True).start()

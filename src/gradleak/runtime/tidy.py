@@ -13,33 +13,13 @@ from gradleak.runtime.artifacts import read_csv
 
 # Keys of a run; together with `metric` they identify one value.
 RUN = [
-    "paper",
-    "result",
-    "attack",
-    "model",
-    "defence",
-    "images",
-    "targets",
-    "seed",
-    "batch",
-    "index",
-]
+    "paper", "result", "attack", "model", "defence", "images", "targets", "seed", "batch", "index",
+]  # fmt: skip
 SCORES = [*RUN, "label", "metric", "value", "status", "reason"]
 TABLES = [
-    "row",
-    "column",
-    "metric",
-    "paper",
-    "ours",
-    "low",
-    "high",
-    "n",
-    "n_ok",
-    "images",
-    "scale",
-    "verdict",
-    "note",
-]
+    "row", "column", "metric", "paper", "ours", "low", "high", "n", "n_ok", "images", "scale",
+    "verdict", "note",
+]  # fmt: skip
 
 Row = dict[str, Any]
 NOTHING = (np.nan, np.nan)
@@ -61,10 +41,8 @@ def cell(
 
 def frame(rows: Iterable[Row], columns: Sequence[str], images: str, scale: str) -> pd.DataFrame:
     """Make a table of rows, with columns for images and scale of the run."""
-    found = (
-        pd.DataFrame(list(rows)).assign(images=images, scale=scale).reindex(columns=list(columns))
-    )
-    return found.astype({"n": "Int64", "n_ok": "Int64"})
+    found = pd.DataFrame(list(rows)).assign(images=images, scale=scale)
+    return found.reindex(columns=list(columns)).astype({"n": "Int64", "n_ok": "Int64"})
 
 
 def finite(value: float) -> float:
@@ -73,10 +51,7 @@ def finite(value: float) -> float:
 
 
 def read_all(paths: Iterable[str]) -> pd.DataFrame:
-    """Concatenate tables of one kind; empty text stays empty.
-
-    Raises `ArtifactError` if there is no file.
-    """
+    """Concatenate tables of one kind; empty text stays empty. `ArtifactError` without any file."""
     frames = [read_csv(path, keep_default_na=False) for path in paths]
     if not frames:
         raise ArtifactError(

@@ -28,13 +28,13 @@ from gradleak.data.catalogue import info
 from gradleak.settings.validation_messages import ID_PATTERN, SENTENCE, undefined
 
 ActivationName = Literal["identity", "tanh", "sigmoid", "leaky_relu", "relu"]
+LossName = Literal["cross_entropy", "raw_logits", "logistic", "exponential", "hinge"]
 DatasetName = Literal["mnist", "cifar10", "cifar100", "imagenet"]
 # Keys of `data.mirrors`: data sets, and the networks of LPIPS.
 MirrorName = Literal[DatasetName, "lpips"]
 Precision = Literal["float32", "float64"]
 WEB = r"^https?://[^\s{}]+$"
-# File names have at most 255 bytes, and an id is a part of one.
-LONGEST_ID = 100
+LONGEST_ID = 100  # file names have at most 255 bytes, and an id is a part of one
 # Largest number of a config, far beyond what any machine here could do; and seed, of 32 bits.
 MOST, MOST_SEED = 10**7, 2**32 - 1
 # Limits of offset and divisor of inputs, whose pixels are in [0, 1].
@@ -77,10 +77,7 @@ class ByScale(Section):
 
 
 def at_scale(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Validation context of a parsed config.yaml: its scale and named amounts.
-
-    Invalid values here are reported by their own field, and replaced by valid ones.
-    """
+    """Validation context: scale and amounts; invalid ones, which fields report, are replaced."""
     scale = raw.get("scale")
     scale = scale if isinstance(scale, str) and scale in ByScale.model_fields else "laptop"
     named, amounts = raw.get("scales"), {}
@@ -126,9 +123,8 @@ class _AtScale:
         number = context["scales"][value] if isinstance(value, str) else value
         if number > self.most:
             named = f"{value} = " if isinstance(value, str) else ""
-            raise _complaint(
-                f"{named}{number} is more than the {self.most} that a run can keep; lower it"
-            )
+            most = f"more than the {self.most} that a run can keep"
+            raise _complaint(f"{named}{number} is {most}; lower it")
         return int(number)
 
 
@@ -156,11 +152,13 @@ def _pair(value: Any, validated: ValidatorFunctionWrapHandler) -> Any:
         raise ValueError(error.errors()[0]["msg"]) from None
 
 
-def known_split(dataset: str, split: str) -> None:
-    """Raise ValueError, naming the valid splits, for a split that a data set does not have."""
-    splits = info(dataset).splits
-    if split not in splits:
-        raise ValueError(f"split: {dataset} has {' and '.join(splits)}, not {split}")
+def known_split(section: Any) -> Any:
+    """Raise ValueError, naming the valid splits, for a `split` that the `dataset` does not have."""
+    splits = info(section.dataset).splits
+    if section.split not in splits:
+        known = " and ".join(splits)
+        raise ValueError(f"split: {section.dataset} has {known}, not {section.split}")
+    return section
 
 
 def _once(values: list[Any]) -> list[Any]:
@@ -187,25 +185,16 @@ OwnPath = Annotated[str, Field(min_length=1), AfterValidator(_plain_path)]
 # Another address of downloads; checksums remain the official ones.
 WebAddress = Annotated[str, Field(json_schema_extra={"pattern": WEB}), AfterValidator(_web_address)]
 Sides = Annotated[
-    tuple[Count, Count],
-    WrapValidator(_pair, json_schema_input_type=Count | tuple[Count, Count]),
+    tuple[Count, Count], WrapValidator(_pair, json_schema_input_type=Count | tuple[Count, Count])
 ]
 Margins = Annotated[
-    tuple[Whole, Whole],
-    WrapValidator(_pair, json_schema_input_type=Whole | tuple[Whole, Whole]),
+    tuple[Whole, Whole], WrapValidator(_pair, json_schema_input_type=Whole | tuple[Whole, Whole])
 ]
 # One or more different ids.
-Identifiers = Annotated[
-    list[Identifier],
-    Field(min_length=1, json_schema_extra={"uniqueItems": True}),
-    AfterValidator(_once),
-]
+_SET = Field(min_length=1, json_schema_extra={"uniqueItems": True})
+Identifiers = Annotated[list[Identifier], _SET, AfterValidator(_once)]
 # Different positions of images in a split.
-Indices = Annotated[
-    list[Whole],
-    Field(min_length=1, json_schema_extra={"uniqueItems": True}),
-    AfterValidator(_once),
-]
+Indices = Annotated[list[Whole], _SET, AfterValidator(_once)]
 
 
 def _described(schema: dict[str, Any]) -> None:

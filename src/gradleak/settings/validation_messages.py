@@ -13,15 +13,12 @@ from gradleak.errors import ConfigError
 
 # Ids become parts of paths and wildcards, so other characters are refused.
 ID_PATTERN = r"^[a-z][a-z0-9_]*$"
-# Type of an error whose message is complete.
-SENTENCE = "sentence"
+SENTENCE = "sentence"  # type of an error whose message is complete
 # Sections whose entries are a union, by `method` or `kind`, and keys that are one.
 UNIONS = ("attacks", "defences", "servers", "generators")
 UNION_KEYS = ("architecture", "network", "samples")
-# Least similarity, from 0 to 1, of a suggestion: 'dgl' for 'dlg' has 0.67.
-LIKENESS = 0.65
-# Most ids listed in a message; the nearest one is always named.
-MOST_CHOICES = 10
+LIKENESS = 0.65  # least similarity, from 0 to 1, of a suggestion: 'dgl' for 'dlg' has 0.67
+MOST_CHOICES = 10  # most ids listed in a message; the nearest one is always named
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

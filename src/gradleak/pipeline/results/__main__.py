@@ -1,7 +1,4 @@
-"""Write the list of all figures and tables into docs/targets.md.
-
-Run as `python -m gradleak.pipeline.results`.
-"""
+"""Write all figures and tables into docs/targets.md: `python -m gradleak.pipeline.results`."""
 
 from __future__ import annotations
 

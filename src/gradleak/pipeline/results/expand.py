@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from gradleak.errors import ConfigError
 from gradleak.pipeline.paths import Paths
@@ -29,8 +29,7 @@ def table_path(name: str) -> str:
     return f"results/tables/{name}.csv"
 
 
-@dataclass(frozen=True)
-class Needs:
+class Needs(NamedTuple):
     """Inputs of a figure's or table's job."""
 
     files: Files  # input files by name
@@ -40,16 +39,8 @@ class Needs:
 class Results:
     """Figures and tables of all papers.
 
-    Parameters
-    ----------
-    papers
-        Contents of each paper's results.yaml, in order of papers.
-    paths
-        File paths of the pipeline, with the config.
-    claims
-        Returns the claims file of a paper.
-    sources
-        The papers' results.yaml files.
+    `papers` are contents of results.yaml files, whose paths are `sources`; `claims` returns the
+    claims file of a paper.
     """
 
     def __init__(
@@ -67,7 +58,8 @@ class Results:
             kind: {n: e for paper in papers.values() for n, e in paper.entries(kind).items()}
             for kind in KINDS
         }
-        self.needs = cache(self._needs)
+        # Files and settings of one result; `ConfigError` for names missing in config.
+        self.needs = cache(lambda kind, name: Writer(self, kind, name).needs())
 
     @property
     def figures(self) -> list[str]:
@@ -118,10 +110,6 @@ class Results:
         """Return the paper whose id the result's name begins with."""
         return self.papers[name.partition("_")[0]]
 
-    def _needs(self, kind: str, name: str) -> Needs:
-        """Files and settings of one result; raise `ConfigError` for names missing in config."""
-        return Writer(self, kind, name).needs()
-
 
 class Writer:
     """Expands one entry."""
@@ -161,28 +149,27 @@ class Writer:
                 "the config has; correct it, put what it names back, or set enabled: false there."
             ) from error
 
+    def _need(self, there: bool, what: str) -> None:
+        if not there:
+            raise self.missing(what)
+
     def _check(self) -> None:
         entry, config = self.entry, self.config
+        lists = entry.scores, entry.points, entry.security, entry.rank, entry.trained
         shown = [entry.experiment] if entry.experiment else []
-        for key in ("scores", "points", "security", "rank", "trained", "experiments"):
-            shown += getattr(entry, key)
-        for name in shown:
-            if name not in config.experiments:
-                raise self.missing(f"experiments.{name}")
-        if entry.experiment:
+        for name in itertools.chain(shown, *lists, entry.experiments):
+            self._need(name in config.experiments, f"experiments.{name}")
+        for where in shown:
             for attack in [*(entry.attacks or ()), *entry.unseen]:
-                if attack not in config.experiments[entry.experiment].attacks:
-                    raise self.missing(f"attacks: {attack} in experiments.{entry.experiment}")
+                there = attack in config.experiments[where].attacks
+                self._need(there, f"attacks: {attack} in experiments.{where}")
         models = {*config.models, *config.groups, *config.families}
-        wanted = [*entry.initial, *entry.compared, *(entry.names or ())]
-        for name in wanted:
-            if name not in models:
-                raise self.missing(f"models.{name}")
-        if entry.targets is not None and entry.targets not in config.targets:
-            raise self.missing(f"targets.{entry.targets}")
+        for name in [*entry.initial, *entry.compared, *(entry.names or ())]:
+            self._need(name in models, f"models.{name}")
+        if entry.targets is not None:
+            self._need(entry.targets in config.targets, f"targets.{entry.targets}")
         for name in [*entry.tables, *([entry.table] if entry.table else [])]:
-            if name not in self.results.entries["tables"]:
-                raise self.missing(f"the table {name}")
+            self._need(name in self.results.entries["tables"], f"the table {name}")
 
     def _files(self) -> Files:
         entry, paths = self.entry, self.paths
@@ -196,28 +183,25 @@ class Writer:
             files["targets"] = paths.targets_of(entry.experiment)
             files["scores"] = self._shown(entry.experiment)
             files["reconstructions"] = [_reconstruction(path) for path in files["scores"]]
-        if entry.targets:
-            files["targets"] = paths.targets.format(targets=entry.targets)
-        if entry.scores:
-            attacks = entry.attacks
-            files["scores"] = paths.scores(*entry.scores, attacks=attacks, models=entry.models)
-        if entry.points:
-            files["points"] = paths.scores(*entry.points)
-        for key in ("security", "rank"):
-            if getattr(entry, key):
-                pattern = getattr(paths, key)
-                files[key] = paths.by_model(pattern, *getattr(entry, key), models=entry.models)
-        if entry.trained:
-            files["trained"] = paths.summaries(*entry.trained)
+        chosen = entry.models
+        more = {
+            "targets": entry.targets and paths.targets.format(targets=entry.targets),
+            "scores": entry.scores
+            and paths.scores(*entry.scores, attacks=entry.attacks, models=chosen),
+            "points": entry.points and paths.scores(*entry.points),
+            "security": entry.security
+            and paths.by_model(paths.security, *entry.security, models=chosen),
+            "rank": entry.rank and paths.by_model(paths.rank, *entry.rank, models=chosen),
+            "trained": entry.trained and paths.summaries(*entry.trained),
+            "initial": [paths.model.format(model=name) for name in entry.initial],
+            "dataset": entry.dataset and paths.dataset(entry.dataset, entry.split),
+            "table": entry.table and table_path(entry.table),
+            "tables": [table_path(name) for name in entry.tables],
+        }
+        found = {key: value for key, value in more.items() if getattr(entry, key)}
         if entry.initial:
-            files["models"] = [paths.model.format(model=name) for name in entry.initial]
-        if entry.dataset:
-            files["dataset"] = paths.dataset(entry.dataset, entry.split)
-        if entry.table:
-            files["table"] = table_path(entry.table)
-        if entry.tables:
-            files["tables"] = [table_path(name) for name in entry.tables]
-        return files
+            found["models"] = found.pop("initial")
+        return files | found
 
     def _words(self) -> Words:
         entry = self.entry
@@ -234,9 +218,8 @@ class Writer:
             members = [one for model in experiment.models for one in self.config.members(model)]
             words["chains"] = [self.config.chain(member).describe() for member in members]
             words["names"] = entry.names
-            words["defences"] = {
-                name: noise(self.config.defences[name]) for name in experiment.defences
-            }
+            defences = self.config.defences
+            words["defences"] = {name: noise(defences[name]) for name in experiment.defences}
         elif entry.models is not None and entry.experiment:
             words["models"] = self.paths.models(entry.experiment, entry.models)
         for key in ("rows", "columns"):
@@ -283,13 +266,10 @@ class Writer:
         return found
 
     def _attack(self, experiment: str, attacks: str | list[str]) -> str:
-        entry = self.config.experiments.get(experiment)
-        if entry is None:
-            raise self.missing(f"experiments.{experiment}")
+        self._need(experiment in self.config.experiments, f"experiments.{experiment}")
         choices = [attacks] if isinstance(attacks, str) else attacks
-        found = [name for name in choices if name in entry.attacks]
-        if not found:
-            raise self.missing(f"attacks: {choices[-1]} in experiments.{experiment}")
+        found = [name for name in choices if name in self.config.experiments[experiment].attacks]
+        self._need(bool(found), f"attacks: {choices[-1]} in experiments.{experiment}")
         return found[0]
 
     @property
@@ -298,10 +278,8 @@ class Writer:
         found = []
         for loop, names in self._looped(self.entry.curves):
             training, model = self.fill(loop.training, names), self.fill(loop.model, names)
-            if training not in self.config.trainings:
-                raise self.missing(f"trainings.{training}")
-            if model not in self.config.models:
-                raise self.missing(f"models.{model}")
+            self._need(training in self.config.trainings, f"trainings.{training}")
+            self._need(model in self.config.models, f"models.{model}")
             more = self.fill(loop.more, names)
             found.append({"training": training, "model": model, **more, **names["_place"]})
         return found
@@ -313,7 +291,6 @@ class Writer:
         return path.removesuffix(".safetensors") + end
 
     def _shown(self, name: str) -> list[str]:
-        """Score files of an experiment's runs, attacks in the figure's order."""
         experiment = self.config.experiments[name]
         return [
             self.paths.score.format(experiment=name, model=model, defence=defence, attack=attack)
@@ -325,14 +302,11 @@ class Writer:
     def _panel_files(self) -> Files:
         files: Files = {"targets": [], "reconstructions": [], "scores": []}
         for panel in self.panels:
-            entry = self.config.experiments[panel["experiment"]]
+            where, entry = panel["experiment"], self.config.experiments[panel["experiment"]]
             models = [m for m in entry.models if panel["model"] in self.config.members(m)]
-            if not models:
-                raise self.missing(f"models: {panel['model']} in experiments.{panel['experiment']}")
-            if panel["defence"] not in entry.defences:
-                raise self.missing(
-                    f"defences: {panel['defence']} in experiments.{panel['experiment']}"
-                )
+            self._need(bool(models), f"models: {panel['model']} in experiments.{where}")
+            there = panel["defence"] in entry.defences
+            self._need(there, f"defences: {panel['defence']} in experiments.{where}")
             cell = {key: panel[key] for key in ("experiment", "defence", "attack")}
             score = self.paths.score.format(model=models[0], **cell)
             files["targets"].append(self.paths.targets.format(targets=entry.targets))
@@ -352,14 +326,11 @@ def _lines(lines: Sequence[Mapping[str, Any]], key: str) -> Iterator[tuple[dict,
 
 def _fits(names: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """True if each name has the wanted value, or one of the wanted values."""
-    return all(
-        names.get(key) in (value if isinstance(value, list) else [value])
-        for key, value in wanted.items()
-    )
+    lists = {key: v if isinstance(v, list) else [v] for key, v in wanted.items()}
+    return all(names.get(key) in values for key, values in lists.items())
 
 
 def _reconstruction(score: str) -> str:
-    """Reconstructions that a score file belongs to."""
     return score.replace("scores", "reconstructions", 1).removesuffix("csv") + "safetensors"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gradleak.config.schema import Config
@@ -16,52 +16,36 @@ LOOKUP = re.compile(r"\$\{([^{}]+)\}")
 Names = Mapping[str, Any]
 
 
-class _Entries:
-    """Entries of a section of config by id."""
+class _Lookup:
+    """Values by name, made when looked up."""
 
-    def __init__(self, config: Config, section: str) -> None:
-        self._config, self._section = config, section
+    def __init__(self, of: Callable[[str], Any]) -> None:
+        self._of = of
 
     def __getitem__(self, name: str) -> Any:
-        if self._section == "models":
-            return self._config.chain(name)
-        return getattr(self._config, self._section)[name]
-
-
-class _StandIns:
-    """Description of the stand-in for a data set in this run; empty for the data set itself."""
-
-    def __init__(self, images: str) -> None:
-        self._images = images
-
-    def __getitem__(self, dataset: str) -> str:
-        shown = resolve(dataset, self._images)
-        return "" if shown == dataset else f"(here {shown})"
+        return self._of(name)
 
 
 def lookups(config: Config) -> dict[str, Any]:
-    """Namespace of `${...}`."""
-    sections = ("attacks", "models", "targets", "trainings")
-    found: dict[str, Any] = {section: _Entries(config, section) for section in sections}
-    return {**found, "stand_in": _StandIns(config.images)}
+    """Namespace of `${...}`; `stand_in` is empty for data sets that this run uses themselves."""
+
+    def stand_in(dataset: str) -> str:
+        shown = resolve(dataset, config.images)
+        return "" if shown == dataset else f"(here {shown})"
+
+    return {
+        "attacks": config.attacks,
+        "models": _Lookup(config.chain),
+        "targets": config.targets,
+        "trainings": config.trainings,
+        "stand_in": _Lookup(stand_in),
+    }
 
 
 def fill(value: Any, names: Names, known: Mapping[str, Any]) -> Any:
-    """Replace names in braces in all strings of a value.
+    """Replace `{name}` and `${...}` in all strings of a value, by `names` and `known` (`lookups`).
 
-    Parameters
-    ----------
-    value
-        String, or list or mapping of strings; anything else is returned unchanged.
-    names
-        Values of `{name}`; a string that consists of one name takes the value's type.
-    known
-        Values of `${...}`, as returned by `lookups`.
-
-    Raises
-    ------
-    LookupError
-        With the first string that has an unknown name.
+    A string that is one name takes the value's type. Raises LookupError with the first bad string.
     """
     if isinstance(value, Mapping):
         return {key: fill(part, names, known) for key, part in value.items()}

@@ -15,10 +15,7 @@ from gradleak.runtime.provenance import code_hash
 
 
 class Asked:
-    """Results of one `kind`, ``figures`` or ``tables``.
-
-    Each method takes a job's wildcards, one of which is `result`.
-    """
+    """Results of one `kind`, ``figures`` or ``tables``; methods take a job's wildcards."""
 
     def __init__(self, results: Results, kind: str) -> None:
         self.results, self.kind = results, kind
@@ -67,6 +64,5 @@ class Asked:
 def read(folder: Path, paths: Paths, claims: Any) -> Results:
     """Read the results of all papers in a folder; raise `ConfigError` for invalid files."""
     files = {paper: folder / paper / NAME for paper in paths.config.papers}
-    files = {paper: path for paper, path in files.items() if path.exists()}
-    papers = {paper: load(path) for paper, path in files.items()}
-    return Results(papers, paths, claims, list(map(str, files.values())))
+    papers = {paper: load(path) for paper, path in files.items() if path.exists()}
+    return Results(papers, paths, claims, [str(files[paper]) for paper in papers])

@@ -11,7 +11,7 @@ from pydantic import ConfigDict, Field, ValidationError
 from gradleak.config import yaml_checks
 from gradleak.errors import ConfigError
 from gradleak.runtime.provenance import module_path
-from gradleak.settings.fields import Count, DatasetName, Identifier, Identifiers, Section
+from gradleak.settings.fields import ByScale, DatasetName, Identifier, Identifiers, Section
 from gradleak.settings.validation_messages import sentence
 
 NAME = "results.yaml"
@@ -26,7 +26,7 @@ class Loop(Section):
 
     Loops run over rows and columns that do not show originals and over `foreach`, except for
     combinations that match `skip`: names with a value, or a list of values, each. `{name}` is
-    replaced by the value of a row, a column or `foreach`. Additional keys are passed to the figure.
+    replaced by its value. Additional keys are passed to the figure.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -61,14 +61,6 @@ class Compared(Section):
 
     servers: Identifiers
     targets: Identifier  # images for single-image gradients
-
-
-class Samples(Section):
-    """Number of gradients that a client samples, by scale."""
-
-    smoke: Count
-    laptop: Count
-    paper: Count
 
 
 class Entry(Section):
@@ -108,7 +100,7 @@ class Entry(Section):
     table: Identifier | None = None
     tables: Ids
     compared: Annotated[dict[Identifier, Compared], Field(default_factory=dict)]
-    samples: Samples | None = None
+    samples: ByScale | None = None  # gradients that a client samples
     rows: Lines
     columns: Lines
     panels: Annotated[list[Panel], Field(default_factory=list)]
@@ -139,35 +131,28 @@ class Paper(Section):
 
 
 def load(path: Path) -> Paper:
-    """Read and validate one results.yaml.
-
-    Raises `ConfigError` that names file, key, value and remedy.
-    """
+    """Read and validate one results.yaml; `ConfigError` names file, key, value and remedy."""
     try:
         paper = Paper.model_validate(yaml_checks.read(path))
     except ValidationError as error:
         raise ConfigError(f"{path}: {sentence(error, Paper)}") from error
     for kind in ("figures", "tables"):
         for name, entry in getattr(paper, kind).items():
+            where, own = f"{path}: {kind}.{name}", path.parent.name
             if module_path(entry.make) is None:
                 raise ConfigError(
-                    f"{path}: {kind}.{name}.make: there is no module {entry.make}; name one "
-                    "that has a function make."
+                    f"{where}.make: there is no module {entry.make}; name one that has a function "
+                    "make."
                 )
-            if name.partition("_")[0] != path.parent.name:
+            if name.partition("_")[0] != own:
                 raise ConfigError(
-                    f"{path}: {kind}.{name}: results of {path.parent.name} have names that begin "
-                    f"with {path.parent.name}_; rename it."
+                    f"{where}: results of {own} have names that begin with {own}_; rename it."
                 )
-            if entry.inputs and not _defines(entry.inputs_module(name), entry.inputs):
+            inputs = module_path(entry.inputs_module(name))  # not imported, which takes time
+            text = inputs.read_text(encoding="utf-8") if entry.inputs and inputs else ""
+            if entry.inputs and f"\ndef {entry.inputs}(" not in text:
                 raise ConfigError(
-                    f"{path}: {kind}.{name}.inputs: {path.with_name('inputs.py')} has no function "
+                    f"{where}.inputs: {path.with_name('inputs.py')} has no function "
                     f"{entry.inputs}; define it, or take the key out."
                 )
     return paper
-
-
-def _defines(module: str, function: str) -> bool:
-    """True if a module of the project defines a function; it is not imported."""
-    place = module_path(module)
-    return place is not None and f"\ndef {function}(" in place.read_text(encoding="utf-8")

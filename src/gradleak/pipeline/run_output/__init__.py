@@ -1,7 +1,6 @@
-"""Output of a run of the pipeline, in place of Snakemake's own.
+"""Output of a run of the pipeline, in place of Snakemake's own fifteen lines a job.
 
-Snakemake prints about fifteen lines a job. This package shows a display on a terminal, and
-elsewhere a line a job; failures are explained at the end. Snakemake's own output stays in
-`.snakemake/log/`, and `--verbose` prints it. Logger plugins are not used: one named by a profile
-must be installed before Snakemake reads anything here, and prints failures in a frame of its own.
+A terminal shows a display, anything else a line a job; failures are explained at the end.
+Snakemake's own output stays in `.snakemake/log/`, and `--verbose` prints it. A logger plugin is not
+used: Snakemake would need it before it reads anything here.
 """

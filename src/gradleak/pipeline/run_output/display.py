@@ -9,8 +9,7 @@ from typing import IO, TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.console import Group
 
-# Refreshes per second; jobs write to their logs every half minute.
-DRAWN = 2
+DRAWN = 2  # refreshes per second; jobs write to their logs every half minute
 # Bytes at a log's end that hold its last line.
 TAIL = 2048
 STAMP = re.compile(r"^[\d-]+ [\d:,]+ ")
@@ -30,10 +29,7 @@ def last_line(log: Path, since: float) -> str:
 
 
 class Display:
-    """A bar and running jobs, redrawn in place until stopped; text is printed above.
-
-    `stream` is the terminal. Raises ImportError if rich is not installed.
-    """
+    """A bar and running jobs, redrawn in place; text is printed above. ImportError without rich."""
 
     def __init__(self, stream: IO[str]) -> None:
         from rich.console import Console

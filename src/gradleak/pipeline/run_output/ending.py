@@ -20,24 +20,17 @@ def where_to_look(targets: Collection[str], figures: Sequence[str], tables: Sequ
     if targets and not set(targets) <= LOOKED_AT:
         return ""
     page = PAGE in targets or _is_current([*figures, *tables, CLAIMS])
-    there = [PAGE] if page else []
-    there += [CLAIMS] if Path(CLAIMS).exists() else []
-    made = [path for path in figures if Path(path).exists()]
-    if made:
+    there = [PAGE] * page + [CLAIMS] * Path(CLAIMS).exists()
+    if made := [path for path in figures if Path(path).exists()]:
         there.append(f"figures/ ({len(made)} of {len(figures)} figures)")
-    if not there:
-        return ""
     more = "" if page else f" `snakemake {PAGE}` puts them on one page."
-    return f"Look at {', '.join(there)}.{more}"
+    return f"Look at {', '.join(there)}.{more}" if there else ""
 
 
 def _is_current(results: Sequence[str]) -> bool:
     """Return whether the page is newer than its contents: `all` does not rebuild it."""
-    if not Path(PAGE).exists():
-        return False
-    made = Path(PAGE).stat().st_mtime_ns
-    there = [Path(path) for path in results if Path(path).exists()]
-    return all(path.stat().st_mtime_ns <= made for path in there)
+    times = [path.stat().st_mtime_ns for path in map(Path, results) if path.exists()]
+    return Path(PAGE).exists() and max(times, default=0) <= Path(PAGE).stat().st_mtime_ns
 
 
 def last_lines(workflow: Any, figures: Sequence[str], tables: Sequence[str]) -> list[str]:

@@ -12,15 +12,11 @@ LAST_WORD = re.compile(r"^[\d-]+ [\d:,]+ (gradleak: .*)", re.MULTILINE | re.DOTA
 # Location in a Snakefile of a raised message.
 HEAD = re.compile(r'^(?:WorkflowError|RuleException)(?: in .*?file "([^"]*)", line \d+)?:\n')
 FRAME = re.compile(r'^  File ".*", line \d+, in .*\n?', re.MULTILINE)
-# File times may be coarse.
-SECONDS = 2.0
+SECONDS = 2.0  # file times may be coarse
 
 
 def last_word(log: Path, since: float) -> str:
-    """Sentence, or sentence and traceback, with which a job ended; empty without one.
-
-    `log` is the job's log, ignored if older than `since`, when the job began.
-    """
+    """Sentence, and traceback if any, that ended a job begun at `since`; empty without one."""
     try:
         if log.stat().st_mtime < since - SECONDS:
             return ""

@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,9 +41,8 @@ class Job:
 class Output(logging.Handler):
     """Handler that replaces the one with which Snakemake prints.
 
-    `workflow` is Snakemake's; `display` replaces lines per job (None for lines). `data_root` is the
-    folder of the data sets, once known; `ending` gives lines on where results lie, for runs in
-    which Snakemake has nothing to do.
+    `display` replaces lines per job. `data_root` is the folder of the data sets, once known;
+    `ending` gives lines on where results lie, for runs in which Snakemake has nothing to do.
     """
 
     def __init__(self, workflow: Any, display: Display | None = None) -> None:
@@ -65,7 +65,7 @@ class Output(logging.Handler):
             "job_info": self._job,
             "job_finished": self._finished,
             "job_error": self._job_failed,
-            "group_error": self._group_failed,
+            "group_error": lambda record: self._say(record.getMessage()),
             "progress": self._progress,
             "error": self._error,
         }
@@ -87,9 +87,7 @@ class Output(logging.Handler):
         """Print what was kept for the end, and remove the display."""
         if self._display is not None:
             self._display.stop()
-        if self._table:
-            self._say(self._table)
-        self._table = ""
+        self._say_table()
         self._last_words()
         super().close()
 
@@ -102,11 +100,15 @@ class Output(logging.Handler):
         stream.write(f"{text}\n")
         stream.flush()
 
+    def _say_table(self) -> None:
+        if self._table:
+            self._say(self._table)
+        self._table = ""
+
     def _run(self, record: Any) -> None:
         """Show the number of jobs; a dry run prints its table at its end, where it is seen."""
         if self._table:
-            self._say(self._table)
-            self._table = ""
+            self._say_table()
             return
         self._total = record.stats["total"]
         jobs = self._workflow.dag.needrun_jobs()
@@ -166,9 +168,6 @@ class Output(logging.Handler):
         where = f" (log: {', '.join(logs)})" if logs else ""
         self._say(f"Failed: {job.words}{where}")
 
-    def _group_failed(self, record: Any) -> None:
-        self._say(record.getMessage())
-
     def _error(self, record: Any) -> None:
         text = record.getMessage()
         missing = MISSING.search(text)
@@ -206,11 +205,10 @@ class Output(logging.Handler):
         """Reasons of failures, each once; the last output of a run."""
         if self._display is not None:
             self._display.stop()
-        reasons = [*self._failed.values(), *self._said.values()]
         if self._data_failed:
             self._say(hints.data_line(self.data_root))
         # A stopped job has logged that itself.
-        for reason in dict.fromkeys(reasons):
+        for reason in dict.fromkeys([*self._failed.values(), *self._said.values()]):
             if not reason.startswith("gradleak: Stopped by "):
                 self._say(reason)
         self._failed, self._said, self._data_failed = {}, {}, False
@@ -227,8 +225,7 @@ def _in_full(record: logging.LogRecord) -> bool:
 def take_over(workflow: Any) -> Output | None:
     """Replace Snakemake's handler by ours.
 
-    Not if details (`--verbose`, `--printshellcmds`, `--debug-dag`) or another logger were
-    requested, nor for `--quiet all`, nor in the processes of single jobs.
+    Not if details or another logger were requested, nor for `--quiet all`, nor for single jobs.
     """
     # Settings for a run's jobs do not apply to runs that these start.
     os.environ.pop(SHOWN, None)
@@ -242,10 +239,8 @@ def take_over(workflow: Any) -> Output | None:
         return None
     display = None
     if sys.stderr.isatty() and os.environ.get("TERM") != "dumb" and not settings.dryrun:
-        try:
+        with suppress(ImportError):
             display = Display(sys.stderr)
-        except ImportError:
-            display = None
     handler = Output(workflow, display)
     logger.removeHandler(theirs[0])
     logger.addHandler(handler)

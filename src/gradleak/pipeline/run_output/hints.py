@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -39,11 +38,8 @@ def unknown(target: str, rules: Collection[Any]) -> str:
     known = {rule.name for rule in rules if not rule.has_wildcards()}
     paths = (path for rule in rules for path in (*rule.output, *rule.input))
     known |= {str(path) for path in paths if isinstance(path, str) and "{" not in path}
-    near = nearest(target, sorted(known))
-    return (
-        f"gradleak: No rule makes '{target}'{near}; README.md lists what can be asked for, "
-        f"docs/targets.md the files between."
-    )
+    said = f"gradleak: No rule makes '{target}'{nearest(target, sorted(known))}"
+    return f"{said}; README.md lists what can be asked for, docs/targets.md the files between."
 
 
 def asked_for(jobs: Iterable[Any], targets: Iterable[str]) -> list[str]:
@@ -60,10 +56,7 @@ def shortened(paths: list[str]) -> list[str]:
     """One path a line; the folders of more than `MOST_PATHS` with the number of their files."""
     if len(paths) <= MOST_PATHS:
         return paths
-    folders = Counter(str(Path(path).parent) for path in paths)
-    return [
-        f"{folder}/ ({count} files)"
-        if count > 1
-        else next(path for path in paths if str(Path(path).parent) == folder)
-        for folder, count in folders.items()
-    ]
+    folders: dict[str, list[str]] = {}
+    for path in paths:
+        folders.setdefault(str(Path(path).parent), []).append(path)
+    return [f"{at}/ ({len(own)} files)" if len(own) > 1 else own[0] for at, own in folders.items()]

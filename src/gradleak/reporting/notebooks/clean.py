@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -14,26 +13,23 @@ from nbformat import NotebookNode
 
 from gradleak.errors import GradleakError
 from gradleak.reporting.notebooks.source import read
-from gradleak.runtime.artifacts import atomic
+from gradleak.runtime.artifacts import FilePath, atomic
 
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
 def cleaned(notebook: NotebookNode) -> NotebookNode:
     """Remove outputs, execution counts, empty cells, and all metadata except cell tags."""
+    v4 = nbformat.v4
+    make = {"code": v4.new_code_cell, "markdown": v4.new_markdown_cell}
     cells = []
     for cell in notebook.cells:
-        if not cell.source.strip():
-            continue
-        kept = {"tags": cell.metadata.tags} if cell.metadata.get("tags") else {}
-        new = {"id": cell.id, "metadata": kept, "source": cell.source}
-        cells.append(
-            nbformat.v4.new_code_cell(**new)
-            if cell.cell_type == "code"
-            else nbformat.v4.new_markdown_cell(**new)
-        )
+        if cell.source.strip():
+            kept = {"tags": cell.metadata.tags} if cell.metadata.get("tags") else {}
+            new = make.get(cell.cell_type, v4.new_markdown_cell)
+            cells.append(new(id=cell.id, metadata=kept, source=cell.source))
     metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
-    return nbformat.v4.new_notebook(cells=cells, metadata=metadata)
+    return v4.new_notebook(cells=cells, metadata=metadata)
 
 
 def text(notebook: NotebookNode) -> str:
@@ -41,7 +37,7 @@ def text(notebook: NotebookNode) -> str:
     return nbformat.writes(cleaned(notebook)) + "\n"
 
 
-def clean(path: str | os.PathLike[str]) -> None:
+def clean(path: FilePath) -> None:
     """Clean a stored notebook in place."""
     content = text(read(path))
     with atomic(path) as temporary:

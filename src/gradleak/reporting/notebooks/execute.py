@@ -20,16 +20,12 @@ from nbformat import NotebookNode
 
 from gradleak.errors import NotebookError
 from gradleak.reporting.notebooks.source import INJECTED, code_cells
+from gradleak.runtime.artifacts import FilePath
 from gradleak.runtime.progress import progress
 from gradleak.runtime.provenance import PYTHON_PATH
 
 # Variables for the folders of Jupyter and IPython, by default in the home directory.
-STATE = (
-    "IPYTHONDIR",
-    "JUPYTER_CONFIG_DIR",
-    "JUPYTER_DATA_DIR",
-    "JUPYTER_RUNTIME_DIR",
-)
+STATE = ("IPYTHONDIR", "JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR", "JUPYTER_RUNTIME_DIR")
 # Socket paths have at most 107 characters; those of a kernel end in "-ipc-" and a number.
 LONGEST = 100
 STARTUP = 120  # seconds
@@ -45,18 +41,18 @@ class Kernel(AsyncKernelManager):
         return KernelSpec(argv=argv, display_name="Python 3", language="python")
 
 
-def run(notebook: NotebookNode, path: str | os.PathLike[str]) -> NotebookNode:
-    """Run all cells from top to bottom in a new kernel.
+def run(notebook: NotebookNode, path: FilePath) -> NotebookNode:
+    """Run all cells from top to bottom in a new kernel, in an empty folder with its sockets.
 
-    The kernel runs in an empty folder. It communicates through sockets there, or through ports if
-    the folder's path is too long. `notebook` receives the outputs; `path` is used in messages.
-
-    Raises `NotebookError` if a cell fails or ends the kernel.
+    `notebook` receives the outputs. Raises `NotebookError`, naming `path`, if a cell fails or ends
+    the kernel.
     """
     with tempfile.TemporaryDirectory(prefix="gradleak-") as folder, _private_state(folder):
+        file = str(Path(folder) / "kernel.json")
+        transport = "ipc" if len(file) <= LONGEST else "tcp"
         client = NotebookClient(
             notebook,
-            km=_kernel(Path(folder)),
+            km=Kernel(connection_file=file, transport=transport),
             timeout=None,
             startup_timeout=STARTUP,
             record_timing=False,
@@ -75,17 +71,8 @@ def run(notebook: NotebookNode, path: str | os.PathLike[str]) -> NotebookNode:
     return notebook
 
 
-def _kernel(folder: Path) -> Kernel:
-    file = folder / "kernel.json"
-    short = len(str(file)) <= LONGEST
-    return Kernel(connection_file=str(file), transport="ipc" if short else "tcp")
-
-
 def _executed(client: NotebookClient) -> None:
-    """Run a client's notebook, and stop the kernel however the run ends.
-
-    Uses a thread, since nbclient would replace the main thread's signal handlers.
-    """
+    """Run in a thread, as nbclient replaces signal handlers; stop the kernel however it ends."""
     given: dict[str, Any] = {"env": _environment(), "cleanup_kc": True}
     with ThreadPoolExecutor(1) as pool, progress(len(code_cells(client.nb)), "cells") as bar:
         client.on_cell_executed = lambda **_: bar.update()
@@ -93,8 +80,7 @@ def _executed(client: NotebookClient) -> None:
             # In an event loop that is closed afterwards.
             pool.submit(lambda: asyncio.run(client.async_execute(**given))).result()
         except BaseException:
-            provisioner = getattr(client.km, "provisioner", None)
-            process = getattr(provisioner, "process", None)
+            process = getattr(getattr(client.km, "provisioner", None), "process", None)
             if process is not None:
                 process.kill()
             raise
@@ -110,28 +96,21 @@ def _environment() -> dict[str, str]:
 @contextmanager
 def _private_state(folder: str) -> Iterator[None]:
     """Redirect the files of Jupyter and IPython to `folder`."""
-    before = {name: os.environ.get(name) for name in STATE}
+    before = dict(os.environ)
     os.environ.update({name: str(Path(folder) / name.lower()) for name in STATE})
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        for name in STATE:
+            os.environ.pop(name, None)
+        os.environ.update({name: before[name] for name in STATE if name in before})
 
 
 def _failure(
-    notebook: NotebookNode,
-    begun: list[NotebookNode],
-    path: str | os.PathLike[str],
-    how: str,
+    notebook: NotebookNode, begun: list[NotebookNode], path: FilePath, how: str
 ) -> NotebookError:
     """Describe the failure of the cell that started last, numbered as in the stored notebook."""
     cells = [cell for cell in code_cells(notebook) if cell.get("id") != INJECTED]
     failed = next((n for n, cell in enumerate(cells, 1) if begun and cell is begun[-1]), 1)
-    return NotebookError(
-        f"{path}: code cell {failed} {how}; open the notebook in Jupyter, mend the cell, and run "
-        "all cells."
-    )
+    remedy = "open the notebook in Jupyter, mend the cell, and run all cells"
+    return NotebookError(f"{path}: code cell {failed} {how}; {remedy}.")

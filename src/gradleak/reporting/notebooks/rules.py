@@ -36,6 +36,5 @@ class Notebooks:
         from gradleak.reporting.notebooks import source
 
         imported = source.modules(self.file(wildcards), self._by_name)
-        return code_hash(
-            "gradleak.reporting.notebooks.execute", "gradleak.reporting.notebooks.page", *imported
-        )
+        here = "gradleak.reporting.notebooks"
+        return code_hash(f"{here}.execute", f"{here}.page", *imported)

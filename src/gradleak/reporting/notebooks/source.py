@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,21 +13,17 @@ import nbformat
 from nbformat import NotebookNode
 
 from gradleak.errors import ArtifactError, NotebookError
+from gradleak.runtime.artifacts import FilePath
 from gradleak.runtime.provenance import module_path
 
 # Papermill's convention: one tag for the cell with defaults, the other for the injected cell.
 DEFAULTS, INJECTED = "parameters", "injected-parameters"
 # Image formats that a page can embed, with MIME types.
 IMAGES = {
-    ".gif": "image/gif",
-    ".jpeg": "image/jpeg",
-    ".jpg": "image/jpeg",
-    ".png": "image/png",
-    ".svg": "image/svg+xml",
-    ".webp": "image/webp",
-}
-# Lines for the shell or the kernel, valid in IPython but not in Python.
-NOT_PYTHON = ("%", "!")
+    ".gif": "image/gif", ".jpeg": "image/jpeg", ".jpg": "image/jpeg", ".png": "image/png",
+    ".svg": "image/svg+xml", ".webp": "image/webp",
+}  # fmt: skip
+NOT_PYTHON = ("%", "!")  # lines for the shell or the kernel, valid in IPython but not in Python
 # Images of a Markdown cell: ![text](file), <img src="file">, [name]: file.
 SHOWN = re.compile(
     r"!\[[^\]]*\]\(\s*<?([^)>\s]+)"
@@ -38,7 +33,7 @@ SHOWN = re.compile(
 )
 
 
-def read(path: str | os.PathLike[str]) -> NotebookNode:
+def read(path: FilePath) -> NotebookNode:
     """Read a notebook; raise `ArtifactError` if it is missing or invalid."""
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -62,30 +57,27 @@ def code_cells(notebook: NotebookNode) -> list[NotebookNode]:
 
 
 def with_parameters(
-    notebook: NotebookNode, values: Mapping[str, Any], path: str | os.PathLike[str]
+    notebook: NotebookNode, values: Mapping[str, Any], path: FilePath
 ) -> NotebookNode:
     """Insert a cell that sets `values` behind the cell of defaults.
 
-    Raises `ArtifactError` if no code cell is tagged for defaults, or it does not set one of
-    `values`, and `NotebookError` if that cell is not valid Python.
+    Raises `ArtifactError` if none has that tag or sets all, `NotebookError` if it is not Python.
     """
-    places = [
-        number
-        for number, cell in enumerate(notebook.cells)
-        if cell.cell_type == "code" and DEFAULTS in cell.metadata.get("tags", [])
-    ]
-    if not places:
+    cells = notebook.cells
+    tagged = [DEFAULTS in cell.metadata.get("tags", []) for cell in code_cells(notebook)]
+    if not any(tagged):
         raise ArtifactError(
             f"{path} has no code cell tagged '{DEFAULTS}', which holds {', '.join(values)}; add "
             "the tag to the cell that sets it."
         )
+    number = tagged.index(True)
+    defaults = code_cells(notebook)[number]
     try:
-        known = _assigned(notebook.cells[places[0]].source)
+        known = _assigned(defaults.source)
     except SyntaxError as error:
-        count = sum(cell.cell_type == "code" for cell in notebook.cells[: places[0] + 1])
         raise NotebookError(
-            f"{path}: code cell {count}, tagged '{DEFAULTS}', is no Python at line {error.lineno} "
-            f"({error.msg}); open the notebook in Jupyter and mend the cell."
+            f"{path}: code cell {number + 1}, tagged '{DEFAULTS}', is no Python at line "
+            f"{error.lineno} ({error.msg}); open the notebook in Jupyter and mend the cell."
         ) from error
     for name in values:
         if name not in known:
@@ -96,25 +88,20 @@ def with_parameters(
     cell = nbformat.v4.new_code_cell("\n".join(["# Set by the pipeline.", *lines]), id=INJECTED)
     cell.metadata["tags"] = [INJECTED]
     changed = NotebookNode(notebook)
-    changed.cells = [
-        *notebook.cells[: places[0] + 1],
-        cell,
-        *notebook.cells[places[0] + 1 :],
-    ]
+    behind = next(place for place, own in enumerate(cells, 1) if own is defaults)
+    changed.cells = [*cells[:behind], cell, *cells[behind:]]
     return changed
 
 
 def _assigned(code: str) -> set[str]:
     """Names that a cell assigns, with or without annotation."""
-    names: set[str] = set()
+    targets: list[ast.expr] = []
     for node in ast.walk(ast.parse(_python(code))):
-        targets: list[ast.expr] = []
         if isinstance(node, ast.Assign):
-            targets = node.targets
+            targets += node.targets
         elif isinstance(node, ast.AnnAssign) and node.value is not None:
-            targets = [node.target]
-        names.update(target.id for target in targets if isinstance(target, ast.Name))
-    return names
+            targets.append(node.target)
+    return {target.id for target in targets if isinstance(target, ast.Name)}
 
 
 def _python(code: str) -> str:
@@ -124,10 +111,7 @@ def _python(code: str) -> str:
 
 
 def imports(notebook: NotebookNode) -> tuple[str, ...]:
-    """Dotted names imported by the code cells.
-
-    ``from a import b`` gives ``a`` and ``a.b``; so does ``import a`` with ``a.b`` used.
-    """
+    """Dotted names that code cells import or use: `from a import b` gives ``a`` and ``a.b``."""
     names: set[str] = set()
     for cell in code_cells(notebook):
         for node in ast.walk(ast.parse(_python(cell.source))):
@@ -141,26 +125,19 @@ def imports(notebook: NotebookNode) -> tuple[str, ...]:
     return tuple(sorted(names))
 
 
-def images(path: str | os.PathLike[str]) -> list[str]:
-    """Existing files beside a notebook that its Markdown cells show.
-
-    Missing ones are reported by the job that writes the page.
-    """
+def images(path: FilePath) -> list[str]:
+    """Existing image files beside a notebook that its text shows; its page reports missing ones."""
     try:
         cells = read(path).cells
     except ArtifactError:
         return []
     text = "\n\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
-    folder = Path(path).parent
     named = {unquote(found) for match in SHOWN.findall(text) for found in match if found}
-    return sorted(str(folder / name) for name in named if _is_image(folder / name))
+    files = [Path(path).parent / name for name in named]
+    return sorted(str(file) for file in files if file.suffix.lower() in IMAGES and file.is_file())
 
 
-def _is_image(path: Path) -> bool:
-    return path.suffix.lower() in IMAGES and path.is_file()
-
-
-def modules(path: str | os.PathLike[str], by_name: Mapping[str, tuple[str, ...]]) -> list[str]:
+def modules(path: FilePath, by_name: Mapping[str, tuple[str, ...]]) -> list[str]:
     """Modules of this package that a notebook runs, for its code hash.
 
     `by_name` gives the modules behind names that the package looks up lazily, such as
