@@ -10,7 +10,7 @@ import numpy as np
 from gradleak.attacks.base import AttackerView
 from gradleak.data.targets import TargetSet
 from gradleak.models.chain import Chain
-from gradleak.models.files import ModelFile
+from gradleak.models.files import ModelFile, select
 from gradleak.models.numpy_autodiff import deltas, margin_label
 from gradleak.runtime.artifacts import read_tensors, write_tensors
 
@@ -23,11 +23,6 @@ class Case:
     deltas: dict[str, np.ndarray]  # dJ/dZ (O, Ph, Pw) of every convolution, for the ranks
     image: np.ndarray  # the original (C, H, W), for the error only
 
-    @property
-    def chain(self) -> Chain:
-        """The network."""
-        return self.view.chain
-
 
 def make(
     path: str,
@@ -37,15 +32,17 @@ def make(
     label: int,
     low: float,
     *,
-    precision: str = "float64",
-    loss: str = "cross_entropy",
-    granted: bool = False,
+    single: bool = False,
 ) -> None:
-    """Write a case for an image in [low, low + 1]; its gradient is captured on the CPU."""
+    """Write a case for an image in [low, low + 1]; its gradient is captured on the CPU.
+
+    With `single`, gradients are float32, of the logistic loss, and the label is granted.
+    """
     import torch
 
     from gradleak.client.capture import capture
 
+    precision, loss = ("float32", "logistic") if single else ("float64", "cross_entropy")
     settings: dict[str, Any] = {"precision": precision, "device": torch.device("cpu"), "loss": loss}
     parts = {
         "weights": weights,
@@ -54,42 +51,30 @@ def make(
     }
     tensors = {f"{part}/{name}": value for part in parts for name, value in parts[part].items()}
     facts = {"chain": chain.describe(), "low": low, "loss": loss}
-    facts["labels"] = [label] if granted else None
+    facts["labels"] = [label] if single else None
     write_tensors(path, {**tensors, "image": image.astype(np.float64)}, facts)
 
 
 def make_first(path: str, models: ModelFile, targets: TargetSet, *, single: bool = False) -> None:
-    """Write the case of a model's first seed and the first image.
-
-    With `single`, gradients are float32, of the logistic loss, y opposite to the output and
-    granted.
-    """
-    chain, image = models.chains[0], targets.inputs(0)[0]
+    """Write the case of a model's first seed and image, with `single` of the opposite label."""
+    chain, image, label = models.chains[0], targets.inputs(0)[0], int(targets.labels[0, 0])
     weights = models.of(chain, 0)
     if single:
         label = margin_label(chain, weights, image, "opposite")
-        options: dict[str, Any] = {"precision": "float32", "loss": "logistic", "granted": True}
-        make(path, chain, weights, image, label, targets.offset, **options)
-    else:
-        make(path, chain, weights, image, int(targets.labels[0, 0]), targets.offset)
+    make(path, chain, weights, image, label, targets.offset, single=single)
 
 
 def read(path: str) -> Case:
     """Read a case."""
     tensors, facts = read_tensors(path)
-
-    def part(name: str) -> dict[str, np.ndarray]:
-        own = f"{name}/"
-        return {key.removeprefix(own): v for key, v in tensors.items() if key.startswith(own)}
-
     labels, low = facts["labels"], facts["low"]
     view = AttackerView(
         Chain.from_description(facts["chain"]),
-        part("weights"),
-        part("gradients"),
+        select(tensors, "weights"),
+        select(tensors, "gradients"),
         None if labels is None else tuple(labels),
         low,
         low + 1.0,
         facts["loss"],
     )
-    return Case(view, part("deltas"), tensors["image"])
+    return Case(view, select(tensors, "deltas"), tensors["image"])

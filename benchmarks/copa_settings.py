@@ -23,19 +23,17 @@ Settings = dict[str, Any]
 # Limits that let each converge if it can. Adam never does: it gets the 8,000 steps of the
 # authors' later work; a step of Levenberg-Marquardt takes up to 150 products with U and U^T.
 LIMITS = {"lbfgs": 500, "levenberg_marquardt": 100, "adam": 8000}
+OPTIMISERS = [{"optimiser": name, "iterations": limit} for name, limit in LIMITS.items()]
 # A `hidden_spread` of NaN marks an unused one.
 STARTS = [
     {"start": start, "hidden_spread": spread, "pull_back": pull_back}
     for start, spread, pull_back in (
-        ("random", 0.05, "appendix_b"),
-        ("random", 0.2, "appendix_b"),
-        ("random", 0.5, "appendix_b"),
+        *(("random", spread, "appendix_b") for spread in (0.05, 0.2, 0.5)),
         ("rgap", np.nan, "appendix_b"),
         ("random", 0.05, "algorithm_1"),
         ("rgap", np.nan, "algorithm_1"),
     )
 ]
-OPTIMISERS = [{"optimiser": name, "iterations": limit} for name, limit in LIMITS.items()]
 
 
 def attempts(
@@ -44,33 +42,23 @@ def attempts(
     default: Settings,
     changes: Sequence[Settings],
 ) -> pd.DataFrame:
-    """Run COPA with each of `changes` on each gradient of one image.
+    """Run COPA with each of `changes` on each gradient of one image: a row for each.
 
-    Parameters
-    ----------
-    todo
-        View, seed and batch of each gradient, as in `gradleak.attacks.runner.Views`.
-    default
-        Settings of `Copa`, the entry ``copa`` of ``attacks`` without its method.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A row for each run with its change; NaN in `residual`, `mse` and `steps` if it failed.
-        `residual` is the largest ||U a(Y) − V|| / ||V|| of the layers behind another convolution
-        (eq. 5 or 7, its penalty included), 0 for a network with one convolution; `steps` is the
-        sum of their iterations.
+    `todo` has view, seed and batch of each gradient, as `gradleak.attacks.runner.Views`, `default`
+    the settings of `Copa`. `residual`, `mse` and `steps` are NaN if a run failed: the largest
+    ||U a(Y) − V|| / ||V|| of the layers behind another convolution (eq. 5 or 7, its penalty
+    included), 0 for a network with one convolution, and the sum of their iterations.
     """
     rows = []
     for number, change in enumerate(changes):
         attack = Copa(**default | {key: value for key, value in change.items() if value == value})
         for view, seed, batch in progress(todo, f"images, {' '.join(map(str, change.values()))}"):
             row = {"change": number, **change, "name": originals.names[batch]}
+            row |= dict.fromkeys(("residual", "mse", "steps"), np.nan)
             begin = time.perf_counter()
             try:
                 found = attack.run(view, run_seed(seed, batch))
             except NumericsError:
-                row |= dict.fromkeys(("residual", "mse", "steps"), np.nan)
                 found = None
             row["seconds"] = time.perf_counter() - begin
             if found is not None:
@@ -112,15 +100,11 @@ def starts(
     model: str, default: Settings, found: pd.DataFrame, printed: pd.DataFrame
 ) -> pd.DataFrame:
     """Row for each initialization and image from `attempts`; `printed` is from `paper_values`."""
-    keys = list(STARTS[0])
-    groups = found.groupby(["change", "name"], sort=False)
-    rows = groups[keys].first().assign(default=False)
-    rows["default"] = (rows[keys] == [default[key] for key in keys]).all(axis=1)
-    rows = rows.join(
-        groups["mse"].agg(
-            runs="size", failed=_missing, mse=geometric_mean, lowest="min", highest="max"
-        )
-    ).reset_index("name")
+    keys, groups = list(STARTS[0]), found.groupby(["change", "name"], sort=False)
+    rows = groups[keys].first()
+    rows["default"] = (rows == [default[key] for key in keys]).all(axis=1)
+    spread = {"runs": "size", "failed": _missing, "mse": geometric_mean}
+    rows = rows.join(groups["mse"].agg(**spread, lowest="min", highest="max")).reset_index("name")
     rows.insert(0, "model", model)
     return rows.assign(paper_mse=[paper_value(printed, model, name) for name in rows["name"]])
 

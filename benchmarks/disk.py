@@ -39,15 +39,16 @@ class Expected:
 
 def expected(config: Config, path: str) -> Expected | None:
     """Expected size of a file below ``results/``; None without arrays worth counting."""
-    parts = Path(path.removesuffix(".safetensors")).parts[1:]
     small = ".secret." in path or ".clients/" in path
     if small or not path.endswith(".safetensors"):
         return None
-    kind, names = parts[0], parts[2:]
+    _, kind, _, *names = Path(path.removesuffix(".safetensors")).parts
     if kind == "targets":
         return Expected(_paper(config, names[0]), kind, _pixels(config, names[0]))
     if kind in ("models", "servers", "training"):
-        draws = 1 if kind == "training" else _draws(config, names[-1])
+        # Seeds in a model's file: the most that an experiment asks for.
+        seeds = (e.seeds for e in config.experiments.values() if names[-1] in e.models)
+        draws = 1 if kind == "training" else max(seeds, default=1)
         # One kind of server may send networks of several papers.
         whose = names[-1] if kind == "servers" else names[0]
         return Expected(_paper(config, whose), kind, SINGLE * draws * parameters(config, names[-1]))
@@ -55,9 +56,8 @@ def expected(config: Config, path: str) -> Expected | None:
         return None
     entry = config.experiments[names[0]]
     if kind == "gradients":
-        passing = names[0] in passing_gradients(config)
-        kind = "gradients, passing" if passing else kind
-        return Expected(entry.paper, kind, _gradient(config, entry, names[1]))
+        passing = ", passing" * (names[0] in passing_gradients(config))
+        return Expected(entry.paper, f"{kind}{passing}", _gradient(config, entry, names[1]))
     return Expected(entry.paper, kind, _reconstruction(config, entry, names[1], names[3]))
 
 
@@ -65,12 +65,6 @@ def _paper(config: Config, name: str) -> str:
     """Paper from the first word of an id; ids of COPA's networks have no such word."""
     first = name.partition("_")[0]
     return first if first in config.papers else "copa"
-
-
-def _draws(config: Config, model: str) -> int:
-    """Seeds in a model's file: the most that an experiment asks for."""
-    seeds = (e.seeds for e in config.experiments.values() if model in e.models)
-    return max(seeds, default=1)
 
 
 def _batches(config: Config, targets: str) -> int:
@@ -82,7 +76,6 @@ def _batches(config: Config, targets: str) -> int:
 
 
 def _pixels(config: Config, targets: str) -> int:
-    """Pixels of a target set, one byte each."""
     entry = config.targets[targets]
     known = info(resolve(entry.dataset, config.images))
     side = known.height if entry.size is None else entry.size
@@ -100,12 +93,8 @@ def _chains(config: Config, model: str) -> list[Chain]:
 def _gradient(config: Config, entry: Experiment, model: str) -> int:
     chains = _chains(config, model)
     if entry.kept == "classifier":
-        linear = [layer for chain in chains for layer in chain.layers]
-        numbers = sum(
-            layer.outputs * (layer.inputs + layer.bias)
-            for layer in linear
-            if isinstance(layer, LinearLayer)
-        )
+        linear = (e for c in chains for e in c.layers if isinstance(e, LinearLayer))
+        numbers = sum(layer.outputs * (layer.inputs + layer.bias) for layer in linear)
     else:
         # A lock's key and weights never leave its client.
         locks = sum(locked.lock.parameters(locked.filters) for c in chains for locked in c.locked)
@@ -122,13 +111,10 @@ def _reconstruction(config: Config, entry: Experiment, model: str, attack: str) 
     numbers = batch * sum(prod(chain.input) for chain in chains)
     if config.attacks[attack].method in ("copa", "rgap"):
         # They also store the input of the first fully connected layer.
-        numbers += sum(_features(chain) for chain in chains)
+        linear = ((e for e in chain.layers if isinstance(e, LinearLayer)) for chain in chains)
+        numbers += sum(next(layers).inputs for layers in linear)
     rounds = entry.seeds * _batches(config, entry.targets)
     return (SINGLE if single else DOUBLE) * rounds * numbers
-
-
-def _features(chain: Chain) -> int:
-    return next(layer.inputs for layer in chain.layers if isinstance(layer, LinearLayer))
 
 
 def planned(overrides: dict[str, str]) -> list[str]:

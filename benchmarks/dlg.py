@@ -47,13 +47,8 @@ class Outcome:
         """Number of restarts with an MSE below `SUCCESS`."""
         return int(np.sum(self.errors < SUCCESS))
 
-    @property
-    def share(self) -> float:
-        """Fraction of successful restarts."""
-        return self.successes / self.errors.size
-
     def each(self, count: int) -> Facts:
-        """Seconds per one of `count`; empty if that is 0."""
+        """Seconds per one of `count`; NaN if that is 0."""
         return {"seconds": self.seconds / count if count else float("nan")}
 
 
@@ -72,10 +67,8 @@ def table_rows(
 def rows(case: Case, *, outer: int = 300, threads: int) -> list[Facts]:
     """Rows: seconds per image with all its restarts, per evaluation, per success.
 
-    Both implementations get `outer` times `INNER` evaluations per restart (DLG's authors make 300
-    calls of PyTorch's L-BFGS), the same initializations, and float32. Errors are medians of the MSE
-    over restarts. Each side uses its fastest number of 1 ... `threads`, found with `TRIAL` outer
-    steps.
+    Each side gets `outer` times `INNER` evaluations per restart (DLG's authors make 300 calls of
+    PyTorch's L-BFGS), the same float32 initializations, and its fastest number of threads.
     """
     first = case.views[0]
     assert first.starts is not None
@@ -86,30 +79,28 @@ def rows(case: Case, *, outer: int = 300, threads: int) -> list[Facts]:
         found = ours(case, outer * INNER)
     with _threads(best):
         plain = reference(case, outer)
-    count, starts = found.errors.shape
+    (count, starts), both = found.errors.shape, (found, plain)
+    shares = " and ".join(f"{side.successes / side.errors.size:.0%}" for side in both)
+    accepted = " and ".join(f"{side.accepted.mean():.0%}" for side in both)
     note = (
         f"{count} images, {starts} starts each, {outer * INNER} evaluations at most, float32; "
-        f"MSE below {SUCCESS:g}: {found.share:.0%} and {plain.share:.0%} of starts, accepted by "
-        f"the attacker: {found.accepted.mean():.0%} and {plain.accepted.mean():.0%}; evaluations "
-        f"{found.evaluations} and {plain.evaluations} (both stop at a relative distance of "
-        f"{TARGET:g}); against torch.optim.LBFGS, one start after "
-        f"the other; each with its fastest of 1 to {threads} threads: {own} and {best}"
+        f"MSE below {SUCCESS:g}: {shares} of starts, accepted by the attacker: {accepted}; "
+        f"evaluations {found.evaluations} and {plain.evaluations} (both stop at a relative "
+        f"distance of {TARGET:g}); against torch.optim.LBFGS, one start after the other; each "
+        f"with its fastest of 1 to {threads} threads: {own} and {best}"
+    )
+    again = (
+        f"of the same runs: {found.successes} and {plain.successes} starts with an MSE below "
+        f"{SUCCESS:g}; empty where there is none"
     )
     name = f"batched DLG {first.chain.name}"
-    an_image = [
-        {**side.each(count), "error": float(np.nanmedian(side.errors))} for side in (found, plain)
-    ]
-    evaluations = (found.each(found.evaluations), plain.each(plain.evaluations))
+    images = [{**side.each(count), "error": float(np.nanmedian(side.errors))} for side in both]
+    evaluations = (side.each(side.evaluations) for side in both)
+    successes = (side.each(side.successes) for side in both)
     return [
-        row(f"{name}, an image", an_image[0], an_image[1], note),
+        row(f"{name}, an image", *images, note),
         row(f"{name}, an evaluation", *evaluations, "of the same runs"),
-        row(
-            f"{name}, a success",
-            found.each(found.successes),
-            plain.each(plain.successes),
-            f"of the same runs: {found.successes} and {plain.successes} starts with an MSE below "
-            f"{SUCCESS:g}; empty where there is none",
-        ),
+        row(f"{name}, a success", *successes, again),
     ]
 
 
@@ -123,7 +114,7 @@ def closed_form_row(case_path: str, *, evaluations: int, threads: int) -> Facts:
         seconds = time.perf_counter() - begin
         [found], taken = searched(attack.run_many, [case.view])
     return row(
-        f"R-GAP against DLG {case.chain.name}",
+        f"R-GAP against DLG {case.view.chain.name}",
         {"seconds": seconds, "error": mse(case.image, closed.image)},
         {"seconds": taken, "error": mse(case.image, found.image)},
         f"one image, {threads} torch threads; DLG: one start, {found.evaluations} evaluations",
@@ -134,12 +125,9 @@ def ours(case: Case, evaluations: int) -> Outcome:
     """All images and restarts at once."""
     given = case.views[0].starts
     assert given is not None
-    options: dict[str, Any] = {
-        "start": "reconstruction",
-        "starts": len(given),
-        "precision": "float32",
-    }
-    return _outcome(case, Dlg(**options, iterations=evaluations, target=TARGET).run_many)
+    options: dict[str, Any] = {"start": "reconstruction", "precision": "float32"}
+    options |= {"starts": len(given), "iterations": evaluations, "target": TARGET}
+    return _outcome(case, Dlg(**options).run_many)
 
 
 def fastest(run: Callable[[], Outcome], most: int) -> int:
@@ -184,9 +172,8 @@ def _plain(view: AttackerView, start: np.ndarray, outer: int) -> Reconstruction:
             break
     images = image.detach().double().numpy()
     failure = Dlg().judge(last, images, view)
-    return Reconstruction(
-        images, stop="all steps", failure=failure, loss=last, evaluations=evaluations
-    )
+    facts: dict[str, Any] = {"failure": failure, "loss": last, "evaluations": evaluations}
+    return Reconstruction(images, stop="all steps", **facts)
 
 
 def _outcome(case: Case, run_many: RunMany) -> Outcome:

@@ -21,18 +21,21 @@ Distances = Callable[[torch.Tensor], torch.Tensor]
 
 
 def batched(view: AttackerView, size: int, device: torch.device) -> Distances:
-    """Evaluate `size` candidates together, as the attack does."""
-    return Population(_member(view, device), size).distances
-
-
-def single(view: AttackerView, device: torch.device) -> Distances:
-    """Evaluate one candidate at a time with the same code."""
-    population = Population(_member(view, device), 1)
-
-    def distances(images: torch.Tensor) -> torch.Tensor:
-        return torch.cat([population.distances(image[None]) for image in images])
-
-    return distances
+    """Evaluate `size` candidates at once, as the attack does."""
+    network = BranchGradients(view.chain, view.weights, view.loss, mode="evaluation", device=device)
+    squares = [np.sum(value.astype(np.float64) ** 2) for value in view.gradients.values()]
+    scale = 1.0 / np.sqrt(sum(squares))
+    scaled = {name: scale * value for name, value in view.gradients.items()}
+    member = Members(
+        network,
+        network.targets([scaled]),
+        network.tensor(np.array([scale])),
+        torch.tensor([view.labels], device=device),
+        network.tensor(np.zeros((1, 1, *view.chain.input))),
+        network.tensor(np.zeros((1, 1, view.chain.classes))),
+        torch.zeros((1, 2), dtype=torch.long, device=device),
+    )
+    return Population(member, size).distances
 
 
 def reference(view: AttackerView, device: torch.device) -> Distances:
@@ -46,29 +49,8 @@ def reference(view: AttackerView, device: torch.device) -> Distances:
     return lambda images: torch.stack([distance(image) for image in images])
 
 
-def _member(view: AttackerView, device: torch.device) -> Members:
-    """Optimisation for the image of a view, in evaluation mode."""
-    network = BranchGradients(view.chain, view.weights, view.loss, mode="evaluation", device=device)
-    squares = [np.sum(value.astype(np.float64) ** 2) for value in view.gradients.values()]
-    scale = 1.0 / np.sqrt(sum(squares))
-    scaled = {name: scale * value for name, value in view.gradients.items()}
-    start = network.tensor(np.zeros((1, 1, *view.chain.input)))
-    return Members(
-        network,
-        network.targets([scaled]),
-        network.tensor(np.array([scale])),
-        torch.tensor([view.labels], device=device),
-        start,
-        network.tensor(np.zeros((1, 1, view.chain.classes))),
-        torch.zeros((1, 2), dtype=torch.long, device=device),
-    )
-
-
 def population_row(given: Settings, *, population: int, rounds: int = 2, device: str) -> Facts:
-    """Seconds for the gradient distance of a candidate, in batches and one at a time.
-
-    Errors are the mean distance; the note has the largest relative difference of a candidate's two.
-    """
+    """Row: seconds for a candidate's gradient distance, together and one after the other."""
     options: Settings = {"given": given, "population": population, "device": device}
     sides = ("ours", "single", "reference")
     mine, alone, theirs = in_turns("ggl:timed", sides, rounds=rounds, **options)
@@ -87,12 +69,8 @@ def timed(side: str, given: Settings, population: int, device: str) -> Facts:
     """One side in this process; candidates are images, evaluated on another image's gradient."""
     found, chosen = stored(**given, count=max(PASSES * SEEN, population + 1)), pick_device(device)
     view = found.case(1).views[0]
-    sides: dict[str, Callable[[], Distances]] = {
-        "ours": lambda: batched(view, population, chosen),
-        "single": lambda: single(view, chosen),
-        "reference": lambda: reference(view, chosen),
-    }
-    distances = sides[side]()
+    size = {"ours": population, "single": 1}.get(side)
+    distances = batched(view, size, chosen) if size else reference(view, chosen)
     candidates = torch.from_numpy(found.inputs[1 : population + 1, None]).to(chosen)
     # Warm up: kernels are chosen in the first pass.
     distances(candidates)

@@ -23,6 +23,8 @@ IMAGES = 16
 # Iterations per second of the authors' code on one core: 1,000 for one image in 27 s, on a LeNet of
 # 6 and 16 filters.
 AUTHORS = 37
+# Names in `PlainGenerator` of a block's parameters of `draw`.
+PLACES = {"weight": "convolutions.{}.weight", "scale": "norms.{}.weight", "shift": "norms.{}.bias"}
 
 
 class PlainGenerator(nn.Module):
@@ -39,8 +41,11 @@ class PlainGenerator(nn.Module):
         self.norms = nn.ModuleList(nn.BatchNorm2d(outputs) for _, outputs in layout.blocks)
         named = dict(self.named_parameters())
         for name, value in drawn.items():
+            layer, _, kind = name.partition(".")
+            if layer.startswith("block"):
+                name = PLACES[kind].format(int(layer.removeprefix("block")) - 1)
             if name != "latents":
-                named[_module_name(name)].data = torch.from_numpy(value)
+                named[name].data = torch.from_numpy(value)
         self.latents: torch.Tensor
         self.register_buffer("latents", torch.from_numpy(drawn["latents"]))
 
@@ -51,17 +56,6 @@ class PlainGenerator(nn.Module):
             x = functional.interpolate(x, scale_factor=2, mode="nearest")
             x = functional.glu(norm(convolution(x)), 1)
         return torch.sigmoid(x), self.label(self.latents)
-
-
-def _module_name(name: str) -> str:
-    """Name in `PlainGenerator` of a parameter of `draw`."""
-    layer, kind = name.split(".")
-    if not layer.startswith("block"):
-        return name
-    number = int(layer.removeprefix("block")) - 1
-    if kind == "weight":
-        return f"convolutions.{number}.weight"
-    return f"norms.{number}.{'weight' if kind == 'scale' else 'bias'}"
 
 
 def attack(
@@ -86,18 +80,14 @@ def plain(
     dtype: torch.dtype = torch.float64,
     device: torch.device | str = "cpu",
 ) -> tuple[torch.Tensor, list[float]]:
-    """Best images (K, C, H, W) of one run with the attack's defaults, and its objective.
-
-    The objective is relative to the squared norm of the shared gradient, like that of `Grnn`.
-    """
+    """Best images (K, C, H, W) of one run, and its objectives over the gradient's squared norm."""
     attack = Grnn(**settings)
     layout = Layout(view.chain.input, view.chain.classes, attack.latent)
     drawn = draw(layout, view.batch, (seed, 0, STREAM))
     generator = PlainGenerator(layout, drawn).to(device, dtype)
     client = searches.PlainClient(view, dtype, device)
-    optimiser = torch.optim.RMSprop(
-        generator.parameters(), lr=attack.rate, momentum=attack.momentum
-    )
+    rates = {"lr": attack.rate, "momentum": attack.momentum}
+    optimiser = torch.optim.RMSprop(generator.parameters(), **rates)
     best, trace = torch.zeros(0), [float("inf")]
     for _ in range(attack.iterations):
         pixels, logits = generator()
@@ -121,15 +111,12 @@ def _variation(x: torch.Tensor) -> torch.Tensor:
 
 def grnn_row(given: searches.Settings, *, iterations: int, **options: Any) -> Facts:
     """Row for a model's first seed in evaluation mode; options are those of `iteration_row`."""
-    found = searches.iteration_row(
-        "GRNN",
-        "grnn:timed",
+    words = (
         "all images at once and no graph through the network against torch.autograd and "
-        "torch.optim.RMSprop, one image after the other, from the same weights",
-        given=given,
-        settings={"iterations": iterations},
-        **options,
+        "torch.optim.RMSprop, one image after the other, from the same weights"
     )
+    options |= {"given": given, "settings": {"iterations": iterations}}
+    found = searches.iteration_row("GRNN", "grnn:timed", words, **options)
     found["note"] += (
         f"; {1 / found['ours_s']:.3g} iterations times images per second and core of ours, the "
         f"authors' code makes {AUTHORS} on their LeNet"

@@ -55,7 +55,6 @@ def plain(
 
 
 def _cosine(found: tuple[torch.Tensor, ...], shared: list[torch.Tensor]) -> torch.Tensor:
-    """Cosine distance over all parameters."""
     inner = ours_ = theirs = torch.zeros((), device=found[0].device)
     for a, b in zip(found, shared, strict=True):
         inner = inner + (a * b).sum()
@@ -65,25 +64,18 @@ def _cosine(found: tuple[torch.Tensor, ...], shared: list[torch.Tensor]) -> torc
 
 
 def _variation(x: torch.Tensor) -> torch.Tensor:
-    """Mean absolute differences of neighbouring pixels."""
     down, across = x[:, :, 1:] - x[:, :, :-1], x[:, :, :, 1:] - x[:, :, :, :-1]
     return down.abs().mean() + across.abs().mean()
 
 
 def inverting_row(given: searches.Settings, *, iterations: int, **options: Any) -> Facts:
-    """Row for a model's first seed in evaluation mode, with running statistics of some images.
-
-    As many images are attacked as the attack processes at once. Options: see `iteration_row`.
-    """
-    return searches.iteration_row(
-        "Inverting Gradients",
-        "inverting:timed",
+    """Row for a model's first seed in evaluation mode; options are those of `iteration_row`."""
+    words = (
         "all images at once and no graph against torch.autograd and torch.optim.Adam, one image "
-        "after the other; initial weights with running statistics, evaluation mode",
-        given=given,
-        settings={"iterations": iterations, "rate": 0.1, "tv": 1e-4},
-        **options,
+        "after the other; initial weights with running statistics, evaluation mode"
     )
+    options |= {"given": given, "settings": {"iterations": iterations, "rate": 0.1, "tv": 1e-4}}
+    return searches.iteration_row("Inverting Gradients", "inverting:timed", words, **options)
 
 
 def timed(side: str, given: searches.Settings, settings: searches.Settings, device: str) -> Facts:

@@ -33,29 +33,19 @@ def networks(kind: str, width: int) -> dict[str, Chain]:
     Both have a norm where the lock is; LeNet has it only for the lock, so ``bare`` is without.
     LeNet is as FedKL trains it, with `width` filters and ReLU.
     """
+    out, relu = dict[str, Chain](), Activation("relu")
+    shape = (1 if kind == "lenet" else 3, 32, 32)
     specs: tuple[ConvSpec | LinearSpec, ...]
-    out, channels, relu = {}, 3, Activation("relu")
     if kind == "lenet":
-        strides, channels = (2, 2, 1), 1
+        strides = (2, 2, 1)
         first, *others = (ConvSpec(width, (5, 5), (s, s), (2, 2), True, relu) for s in strides)
-        rest: tuple[ConvSpec | LinearSpec, ...] = (*others, LinearSpec(10))
-        out["bare"] = Chain("lenet_bare", (1, 32, 32), (first, *rest))
+        rest = (*others, LinearSpec(10))
+        out["bare"] = Chain("lenet_bare", shape, (first, *rest))
         specs = (replace(first, norm="batch"), *rest)
     else:
         specs = resnet.specs(kind, width, 10)
-    shape = (channels, 32, 32)
     out["plain"] = Chain(kind, shape, specs)
     out["locked"] = Chain(f"{kind}_kl", shape, with_lock(specs, ["conv1"], LOCK))
-    return out
-
-
-def learners(chains: dict[str, Chain], precision: str, device: torch.device) -> dict[str, Learner]:
-    """Each network with its initial weights, in training mode."""
-    recipe, out = Recipe(1, batch=BATCH, rate=0.01, precision=precision), {}
-    for name, chain in chains.items():
-        weights = initial_weights(chain, 0) | draw_key(chain, 0, 0)
-        out[name] = Learner(chain, weights, recipe, 0, device)
-        out[name].module.train()
     return out
 
 
@@ -71,8 +61,7 @@ def seconds(learning: dict[str, Learner], steps: int, batch: int) -> dict[str, n
         # Rotate the order, which matters by 1 % on a small network.
         first_up = step % len(names)
         for name in names[first_up:] + names[:first_up]:
-            learner = learning[name]
-            started = time.perf_counter()
+            started, learner = time.perf_counter(), learning[name]
             learner._step(inputs, labels, learner.recipe.rate)
             if first.device.type == "cuda":
                 torch.cuda.synchronize(first.device)
@@ -83,11 +72,7 @@ def seconds(learning: dict[str, Learner], steps: int, batch: int) -> dict[str, n
 def lock_rows(
     *, device: str, threads: int, steps: int, kind: str = "resnet20", width: int = 16
 ) -> list[Facts]:
-    """Seconds of a training step with the lock and without, in float32 and in training's precision.
-
-    Both are medians over steps that take turns in one process, so that other load on the machine
-    affects both alike; the note has the median ratio of consecutive steps.
-    """
+    """Rows: seconds of a training step with the lock and without, medians of steps in turns."""
     job = {"device": device, "steps": steps, "kind": kind, "width": width}
     out = []
     for precision in PRECISIONS:
@@ -112,7 +97,11 @@ def _percent(quotient: float) -> str:
 
 def timed(device: str, precision: str, steps: int, kind: str, width: int) -> Facts:
     """Medians in this process."""
-    learning = learners(networks(kind, width), precision, pick_device(device))
+    recipe, learning = Recipe(1, batch=BATCH, rate=0.01, precision=precision), {}
+    for name, chain in networks(kind, width).items():
+        weights = initial_weights(chain, 0) | draw_key(chain, 0, 0)
+        learning[name] = Learner(chain, weights, recipe, 0, pick_device(device))
+        learning[name].module.train()
     spent = seconds(learning, steps, BATCH)
     found: Facts = {name: float(np.median(values)) for name, values in spent.items()}
     for what, other in (("quotient", "plain"), ("norm and lock", "bare")):

@@ -54,11 +54,7 @@ def sent(model: str, targets: str, images: int | None = None) -> Sent:
 def rows(
     model: str, secret: str, targets: str, *, loss: str, images: int, threads: int
 ) -> list[Facts]:
-    """Time the gradient of one batch, its inversion as published, and a plain loop for the same.
-
-    `model`, `secret` and `targets` are files: weights sent and kept by an MKOR server, and the
-    batch. All parts use `threads`, since PyTorch and NumPy benefit alike.
-    """
+    """Rows: an inversion as published beside its gradient, and a plain loop; all use `threads`."""
     view, gradient_s = _seen(model, secret, targets, loss, images, threads)
     first, found = _inversion(Mkor(), view, gradient_s, "", threads)
     chain, kept = view.chain, view.secret
@@ -73,8 +69,11 @@ def rows(
         f"{_words(view, threads)}; a loop over labels and pixels for eq. (17) to (19) alone, timed "
         f"on {LOOPED} labels and multiplied"
     )
-    ours, plain = {"seconds": first["ours_s"]}, {"seconds": loop_s}
-    return [first, row(f"MKOR {chain.name} against a loop", ours, plain, note)]
+    return [first, _row(f"MKOR {chain.name} against a loop", first["ours_s"], loop_s, note)]
+
+
+def _row(what: str, ours: float, reference: float, note: str) -> Facts:
+    return row(what, {"seconds": ours}, {"seconds": reference}, note)
 
 
 def cross_entropy_row(model: str, secret: str, targets: str, *, images: int, threads: int) -> Facts:
@@ -91,7 +90,7 @@ def _seen(
     given = sent(model, targets, images)
     inputs = given.targets.inputs(0)
     shared, seconds = _timed(lambda: given.gradient(inputs, loss=loss))
-    view = AttackerView(
+    return AttackerView(
         given.chain,
         given.weights,
         shared,
@@ -102,8 +101,7 @@ def _seen(
         given.targets.size,
         secret=Secrets.read(secret).of(given.chain.name, 0),
         fingerprint=files.fingerprint(given.weights),
-    )
-    return view, seconds
+    ), seconds
 
 
 def _inversion(
@@ -111,13 +109,9 @@ def _inversion(
 ) -> tuple[Facts, Reconstruction]:
     """Row of an inversion beside its gradient, and the reconstruction."""
     found, seconds = _timed(lambda: attack.run(view, 0), REPEATS)
-    share = 100 * seconds / gradient_s
-    return row(
-        f"MKOR {view.chain.name}{kind} against its gradient",
-        {"seconds": seconds},
-        {"seconds": gradient_s},
-        f"{_words(view, threads)}; inversion takes {share:.2g} % of the gradient's time",
-    ), found
+    what, share = f"MKOR {view.chain.name}{kind} against its gradient", 100 * seconds / gradient_s
+    note = f"{_words(view, threads)}; inversion takes {share:.2g} % of the gradient's time"
+    return _row(what, seconds, gradient_s, note), found
 
 
 def _words(view: AttackerView, threads: int) -> str:
@@ -133,28 +127,24 @@ def soteria_row(model: str, targets: str, *, threads: int) -> Facts:
     shared, gradient_s = _timed(lambda: given.gradient(inputs), REPEATS)
     client = Client(given.chain, given.weights, inputs, labels)
     _, soteria_s = _timed(lambda: Soteria().apply(client, shared, 0))
-    return row(
-        f"gradient of {given.chain.name} against Soteria",
-        {"seconds": gradient_s},
-        {"seconds": soteria_s},
+    note = (
         f"{len(inputs)} images, {threads} threads; Soteria takes {soteria_s / gradient_s:.3g} "
-        "times the gradient's own time",
+        "times the gradient's own time"
     )
+    return _row(f"gradient of {given.chain.name} against Soteria", gradient_s, soteria_s, note)
 
 
 def memory_row(model: str, targets: str, *, images: int, threads: int) -> Facts:
-    """Peak memory of the gradient of a large batch, which is processed in parts.
-
-    `reference_mib` is the size of the activations of the whole batch at once, by their number.
-    """
+    """Row: peak memory of a large batch's gradient, in parts; activations of all at once."""
     options = {"model": model, "targets": targets, "images": images}
     found = measure("mkor:timed", threads=threads, **options)
+    peak = found["peak_mib"]
     return row(
         f"gradient of {found['images']} images, {found['chain']}",
-        {"seconds": found["seconds"], "mib": found["peak_mib"]},
+        {"seconds": found["seconds"], "mib": peak},
         {"seconds": math.nan, "mib": found["at_once_mib"]},
         f"classifier's gradient, in parts, {threads} threads; peak of the whole process "
-        f"{found['peak_mib'] / 1024:.2g} GiB",
+        f"{peak / 1024:.2g} GiB",
     )
 
 
@@ -163,14 +153,10 @@ def timed(model: str, targets: str, images: int) -> Facts:
     given = sent(model, targets, images)
     batch = given.targets.batch(0)
     _, seconds = _timed(lambda: given.gradient(batch, kept="classifier"))
-    layers, count = given.chain.convolutions, len(batch)
-    values = sum(layer.shape.filters * layer.shape.positions for layer in layers)
-    return {
-        "chain": given.chain.name,
-        "images": count,
-        "seconds": seconds,
-        "at_once_mib": 4 * values * count / 2**20,
-    }
+    shapes = [layer.shape for layer in given.chain.convolutions]
+    values = len(batch) * sum(shape.filters * shape.positions for shape in shapes)
+    found = {"chain": given.chain.name, "images": len(batch), "seconds": seconds}
+    return {**found, "at_once_mib": 4 * values / 2**20}
 
 
 def _timed(what: Callable[[], Any], repeats: int = 1) -> tuple[Any, float]:
@@ -184,17 +170,13 @@ def _timed(what: Callable[[], Any], repeats: int = 1) -> tuple[Any, float]:
 
 
 def loop(chain: Chain, paths: Plan, values: np.ndarray) -> np.ndarray:
-    """Eq. (17) to (19) implemented literally, label after label and pixel after pixel.
-
-    `paths` are MKOR's in the network, `values` describers (B, channels, H, W).
-    """
+    """Eq. (17) to (19) literally, label by label and pixel by pixel, of describers (B, K, H, W)."""
     regions = Layout(paths, grid(chain), chain.input[0]).regions(values)
-    height, width = chain.input[1:]
-    out = np.empty((len(values), chain.input[0], height, width))
+    out = np.empty((len(values), *chain.input))
     for label in range(len(values)):
-        for y in range(height):
+        for y in range(chain.input[1]):
             rows_ = (regions.starts[0] <= y) & (y < regions.starts[0] + regions.side)
-            for x in range(width):
+            for x in range(chain.input[2]):
                 columns = (regions.starts[1] <= x) & (x < regions.starts[1] + regions.side)
                 if not rows_.any() or not columns.any():
                     out[label, :, y, x] = np.nan

@@ -22,31 +22,18 @@ from gradleak.runtime.job import THREADS
 from gradleak.runtime.provenance import TREE
 
 COPIED = (
-    "Snakefile",
-    "config.yaml",
-    "papers",
-    "src",
-    "benchmarks",
-    "workflow",
-    "profiles",
-    "envs",
+    *("Snakefile", "config.yaml", "papers", "src", "benchmarks", "workflow", "profiles", "envs"),
     "examples",
 )
-# Folder of the Snakefile.
 
 
 def snakemake(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run Snakemake in a copy of the tree; output and errors as text."""
     # The copy uses its own package, and sets threads itself.
-    mine = ("PYTHONPATH", *THREADS)
-    return subprocess.run(
-        [sys.executable, "-m", "snakemake", *arguments],
-        cwd=folder,
-        env={key: value for key, value in os.environ.items() if key not in mine},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    kept = {k: value for k, value in os.environ.items() if k not in ("PYTHONPATH", *THREADS)}
+    command = [sys.executable, "-m", "snakemake", *arguments]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "check": False}
+    return subprocess.run(command, cwd=folder, env=kept, **options)
 
 
 def make(folder: Path, *arguments: str) -> None:
@@ -69,8 +56,7 @@ def copy_tree(root: Path, folder: Path, overrides: dict[str, Any]) -> None:
         elif source.is_file():
             shutil.copy2(source, folder / name)
     path = folder / "config.yaml"
-    settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    settings.update(overrides)
+    settings = yaml.safe_load(path.read_text(encoding="utf-8")) | overrides
     path.write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
 
 
@@ -107,11 +93,7 @@ def wall_time(target: str, overrides: dict[str, Any], cores: int, root: Path = T
 
 
 def overhead_rows(target: str, overrides: dict[str, Any], root: Path = TREE) -> list[Facts]:
-    """Overhead of Snakemake on two cores, and the gain of the second core.
-
-    In the first row `reference_s` is the jobs' CPU time divided by two, their time without gaps
-    between them; in the second, the wall time on one core.
-    """
+    """Rows: wall time on two cores against half of the jobs' CPU time, and against one core."""
     two, one = (run(target, overrides, cores, root) for cores in (2, 1))
     least, name = two.jobs_cpu / 2, f"pipeline {target}, {overrides['scale']}"
     overhead = (
@@ -120,10 +102,8 @@ def overhead_rows(target: str, overrides: dict[str, Any], root: Path = TREE) -> 
         f"{two.all_cpu - two.jobs_cpu:.0f} s of CPU time"
     )
     cores = f"{one.jobs} jobs from empty results: wall time on 2 cores against that on 1"
-    return [
-        _row(name, two.wall, least, overhead),
-        _row(f"{name}, cores", two.wall, one.wall, cores),
-    ]
+    first = _row(name, two.wall, least, overhead)
+    return [first, _row(f"{name}, cores", two.wall, one.wall, cores)]
 
 
 def _row(what: str, ours: float, reference: float, note: str) -> Facts:

@@ -29,13 +29,8 @@ from gradleak.scoring.metrics.image import mse
 REPEATS = 5
 
 
-def _dense(case: Case) -> Facts:
-    image, layers = dense.rgap(case.view)
-    return {"image": image, "layers": layers}
-
-
-def _layers(case: Case) -> Facts:
-    """Build and solve every convolution's system by itself, from its weight and delta."""
+def _layers(case: Case) -> dict[str, float]:
+    """Seconds to build and solve every convolution's system by itself, from weight and delta."""
     seconds: dict[str, float] = {}
 
     def solve(task: LayerTask) -> LayerAnswer:
@@ -48,26 +43,19 @@ def _layers(case: Case) -> Facts:
         return minimum_norm(task)
 
     walk(case.view, ConvolutionCache(), solve, margin=INSIDE)
-    return {"layers": seconds}
+    return seconds
 
 
 def _systems(case: Case) -> Iterator[LayerSystem]:
     weights = dict(case.view.weights)
-    return (layer_system(layer, weights, case.deltas) for layer in case.chain.convolutions)
+    return (layer_system(layer, weights, case.deltas) for layer in case.view.chain.convolutions)
 
 
 def _index(case: Case) -> Facts:
-    """c(M) as reported, from weights and dJ/dZ."""
-    chain = case.chain
+    chain = case.view.chain
     follows = [behind(chain, layer) for layer in chain.convolutions]
     ranks, methods, _ = zip(*map(reported_rank, _systems(case), follows), strict=True)
     return {"ranks": ranks, "index": index_from_ranks(chain, ranks), "methods": sorted({*methods})}
-
-
-def _sizes(case: Case) -> Facts:
-    """c(M) from the sizes of the layers alone."""
-    value, exact = structural_index(case.chain)
-    return {"index": value, "exact": exact}
 
 
 # Timed tasks: from gradient to image, or from weights and dJ/dZ to ranks.
@@ -75,13 +63,18 @@ TASKS: dict[str, Callable[[Case], Facts]] = {
     "rgap": lambda case: {"image": RGap().run(case.view, 0).image},
     "rgap_balanced": lambda case: {"image": RGap(rows="balanced").run(case.view, 0).image},
     "rgap_single": lambda case: {"image": RGap(precision="float32").run(case.view, 0).image},
-    "rgap_layers": _layers,
-    "dense": _dense,
+    "rgap_layers": lambda case: {"layers": _layers(case)},
+    "dense": lambda case: dict(zip(("image", "layers"), dense.rgap(case.view), strict=True)),
     "dense_single": lambda case: {"image": dense.rgap_single(case.view)},
     "index": _index,
-    "sizes": _sizes,
+    # from the sizes of the layers alone
+    "sizes": lambda case: dict(
+        zip(("index", "exact"), structural_index(case.view.chain), strict=True)
+    ),
     "ranks": lambda case: {"ranks": [system.rank for system in _systems(case)]},
-    "dense_ranks": lambda case: {"ranks": dense.ranks(case.chain, case.view.weights, case.deltas)},
+    "dense_ranks": lambda case: {
+        "ranks": dense.ranks(case.view.chain, case.view.weights, case.deltas)
+    },
 }
 
 
@@ -107,12 +100,8 @@ def measured(what: str, path: str, repeats: int = 1, threads: int = 1) -> Facts:
 
 
 def attack_rows(path: str, *, threads: int, repeats: int = REPEATS) -> list[Facts]:
-    """R-GAP from gradient to image, and each of its layer systems, against dense least squares.
-
-    Errors are the MSE of either image; the note holds their relative difference
-    ||ours − reference|| / ||reference||.
-    """
-    chain = cases.read(path).chain
+    """R-GAP from gradient to image, and each of its layers' systems; errors are MSEs."""
+    chain = cases.read(path).view.chain
     ours, layers = (measured(task, path, repeats) for task in ("rgap", "rgap_layers"))
     reference = measured("dense", path, threads=threads)
     found, plain = np.array(ours["image"]), np.array(reference["image"])
@@ -128,14 +117,10 @@ def attack_rows(path: str, *, threads: int, repeats: int = REPEATS) -> list[Fact
 
 
 def float32_row(path: str, *, threads: int, repeats: int = REPEATS) -> Facts:
-    """R-GAP with balanced rows against NumPy's least squares of float32 data, like its authors.
-
-    The case holds float32 gradients. Padded pixels are unknowns of the reference, as in the
-    authors' matrices. The note has the MSE of our solver in their arithmetic.
-    """
+    """R-GAP with balanced rows on float32 gradients; the reference solves for padding as well."""
     theirs = measured("rgap_single", path)
     return row(
-        f"R-GAP {cases.read(path).chain.name} from float32",
+        f"R-GAP {cases.read(path).view.chain.name} from float32",
         measured("rgap_balanced", path, repeats),
         measured("dense_single", path, threads=threads),
         f"numpy.linalg.lstsq of every dense U in float32, padding included; rgap_float32 takes "
@@ -144,12 +129,8 @@ def float32_row(path: str, *, threads: int, repeats: int = REPEATS) -> Facts:
 
 
 def rank_rows(path: str, *, threads: int, repeats: int = REPEATS) -> list[Facts]:
-    """c(M) as reported, by numerical ranks only, and from sizes alone, against dense SVD.
-
-    `ours_error` is the largest difference of a layer's rank from the reference's; from sizes
-    alone, the difference of c(M).
-    """
-    chain, times = cases.read(path).chain, _times(repeats, threads)
+    """c(M) as reported, by ranks and by sizes; errors: largest of a layer's rank, or of c(M)."""
+    chain, times = cases.read(path).view.chain, _times(repeats, threads)
     reference = measured("dense_ranks", path, threads=threads)
     expected = reference["ranks"]
     out = []
@@ -157,10 +138,11 @@ def rank_rows(path: str, *, threads: int, repeats: int = REPEATS) -> list[Facts]
         ours = measured(task, path, repeats)
         ours["error"] = float(np.abs(np.subtract(ours["ranks"], expected)).max())
         way = "+".join(ours.get("methods", ["LayerSystem.rank"]))
+        same = "differ" if ours["error"] else "equal"
+        words = (" ".join(map(str, ranks)) for ranks in (ours["ranks"], expected))
         note = (
-            f"{way} against numpy.linalg.matrix_rank of dense U; ranks "
-            f"{'differ' if ours['error'] else 'equal'}: {_words(ours['ranks'])} and "
-            f"{_words(expected)}; {times}"
+            f"{way} against numpy.linalg.matrix_rank of dense U; ranks {same}: "
+            f"{' and '.join(words)}; {times}"
         )
         out.append(row(f"{what} {chain.name}", ours, reference, note))
     sizes, true = measured("sizes", path, repeats), index_from_ranks(chain, expected)
@@ -172,7 +154,3 @@ def rank_rows(path: str, *, threads: int, repeats: int = REPEATS) -> list[Facts]
 
 def _times(repeats: int, threads: int) -> str:
     return f"best of {repeats} with one thread against one run with {threads}"
-
-
-def _words(ranks: list[int]) -> str:
-    return " ".join(str(rank) for rank in ranks)

@@ -20,9 +20,9 @@ class Benchmarks:
 
     def pair_gradients(self, wildcards: Any) -> list[str]:
         """Gradients of both images of COPA's figures, in the order of its models."""
-        entry = self.config.experiments[PAIR]
-        gradient, defence = self.paths.gradient, entry.defences[0]
-        return [gradient.format(experiment=PAIR, model=m, defence=defence) for m in entry.models]
+        entry, path = self.config.experiments[PAIR], self.paths.gradient
+        first = entry.defences[0]
+        return [path.format(experiment=PAIR, model=m, defence=first) for m in entry.models]
 
     def pair_seeds(self, wildcards: Any) -> int:
         """Number of seeds for the comparison; few suffice for optimisers and initializations."""

@@ -45,13 +45,9 @@ def measure(task: str, *, threads: int = OURS_THREADS, **options: Any) -> Facts:
     Returns the task's facts, arrays as lists, with `mib`, the largest growth of the process beyond
     its imports, and `peak_mib`, its highest resident memory.
     """
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.runner", task, json.dumps(options)],
-        env=environment(threads),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-m", "benchmarks.runner", task, json.dumps(options)]
+    shown: dict[str, Any] = {"capture_output": True, "text": True, "check": False}
+    done = subprocess.run(command, env=environment(threads), **shown)
     if done.returncode:
         raise ArtifactError(
             f"Speed measurement {task} ended with status {done.returncode} "

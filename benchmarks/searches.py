@@ -57,10 +57,11 @@ class Network:
         options: dict[str, Any] = {"precision": "float32", "device": torch.device("cpu")}
         views, images = [], self.inputs[:count, None]
         for number, (image, label) in enumerate(zip(images, self.labels, strict=False)):
-            shared = capture(
-                self.chain, self.weights, image, np.array([label]), mode=mode, **options
+            sent = (self.chain, self.weights, image, np.array([label]))
+            shared, draw = (
+                capture(*sent, mode=mode, **options),
+                np.random.default_rng((number, stream)),
             )
-            draw = np.random.default_rng((number, stream))
             first = draw.standard_normal((starts, 1, *self.chain.input)).astype(np.float32)
             seen = (self.chain, self.weights, shared, (int(label),), *self.limits)
             views.append(AttackerView(*seen, starts=first, mode=mode))
@@ -113,7 +114,7 @@ def stored(
     chain, (offset, deviation) = models.chains[0], scale
     pixels = data.images[:count].astype(np.float32) / 255
     inputs = ((pixels + offset) / deviation).astype(np.float32)
-    weights: Mapping[str, np.ndarray] = models.of(chain, 0)
+    weights = models.of(chain, 0)
     if settle:
         weights = settled(chain, weights, inputs)
     limits = (offset / deviation, (1.0 + offset) / deviation)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -18,78 +17,54 @@ from gradleak.data.catalogue import resolve
 from gradleak.models import files
 
 COLUMNS = [
-    "what",
-    "ours_s",
-    "reference_s",
-    "ratio",
-    "ours_mib",
-    "reference_mib",
-    "ours_error",
-    "reference_error",
-    "note",
+    *("what", "ours_s", "reference_s", "ratio", "ours_mib", "reference_mib"),
+    *("ours_error", "reference_error", "note"),
 ]
 
 
 def groups(given: Any, params: Any, threads: int) -> Iterator[list[Facts]]:
     """Measure one group after the other; `given` and `params` are those of the rule `speed`."""
+    amounts, training = params.amounts, params.training
+    device, rounds = {"device": params.device}, {"rounds": amounts["rounds"]}
+    alone, many = {"threads": threads}, {"threads": threads, "images": params.mkor["images"]}
+    source = resolve(training["dataset"], params.images), training["split"]
+    networks, images = files.read(given.rgap_model), targets.read(given.rgap_targets)
+
     yield [pipeline.wall_time(params.target, params.overrides, threads)]
     with tempfile.TemporaryDirectory(prefix="gradleak-speed-") as folder:
-        yield from _closed_forms(given, params, threads, Path(folder))
-    networks, images = files.read(given.search_model), targets.read(given.rgap_targets)
-    yield dlg.table_rows(networks, images, threads=threads, **params.amounts["searches"])
-    yield from _mkor(given, params.mkor, threads)
-    yield from _training(given, params, threads)
-    yield from _searches(given, params)
+        double, single = (f"{folder}/{name}.safetensors" for name in ("double", "single"))
+        cases.make_first(double, files.read(given.model), targets.read(given.targets))
+        cases.make_first(single, networks, images, single=True)
+        yield rgap.attack_rows(double, **alone)
+        yield rgap.rank_rows(double, **alone)
+        yield [rgap.float32_row(single, **alone)]
+        yield [dlg.closed_form_row(single, evaluations=params.evaluations, **alone)]
+    yield dlg.table_rows(files.read(given.search_model), images, **alone, **amounts["searches"])
 
-
-def _closed_forms(given: Any, params: Any, threads: int, folder: Path) -> Iterator[list[Facts]]:
-    double, single = (str(folder / f"{name}.safetensors") for name in ("double", "single"))
-    cases.make_first(double, files.read(given.model), targets.read(given.targets))
-    networks, images = files.read(given.rgap_model), targets.read(given.rgap_targets)
-    cases.make_first(single, networks, images, single=True)
-    yield rgap.attack_rows(double, threads=threads)
-    yield rgap.rank_rows(double, threads=threads)
-    yield [rgap.float32_row(single, threads=threads)]
-    yield [dlg.closed_form_row(single, evaluations=params.evaluations, threads=threads)]
-
-
-def _mkor(given: Any, amounts: dict[str, int], threads: int) -> Iterator[list[Facts]]:
     code = (given.mkor_model, given.mkor_secret, given.mkor_targets)
     own = (given.own_model, given.own_secret, given.mkor_targets)
-    images, photos = amounts["images"], amounts["photos"]
-    yield mkor.rows(*code, loss="raw_logits", images=images, threads=threads)
-    yield [mkor.cross_entropy_row(*own, images=images, threads=threads)]
-    yield [mkor.soteria_row(given.soteria_model, given.soteria_targets, threads=threads)]
-    files_ = (given.photo_model, given.photo_targets)
-    yield [mkor.memory_row(*files_, images=photos, threads=threads)]
+    yield mkor.rows(*code, loss="raw_logits", **many)
+    yield [mkor.cross_entropy_row(*own, **many)]
+    yield [mkor.soteria_row(given.soteria_model, given.soteria_targets, **alone)]
+    photos = (given.photo_model, given.photo_targets)
+    yield [mkor.memory_row(*photos, images=params.mkor["photos"], **alone)]
 
-
-def _training(given: Any, params: Any, threads: int) -> Iterator[list[Facts]]:
-    amounts, shared = params.amounts, {"device": params.device, "threads": threads}
-    more = {"source": _source(params), "rounds": amounts["rounds"], **shared}
-    yield [engine.training_row(given.resnet, given.dataset, params.training, **more)]
-    yield lock.lock_rows(steps=amounts["lock_steps"], **shared)
+    more = {"source": source, **rounds, **device, **alone}
+    yield [engine.training_row(given.resnet, given.dataset, training, **more)]
+    yield lock.lock_rows(steps=amounts["lock_steps"], **device, **alone)
     # LeNet's steps are short.
-    yield lock.lock_rows(steps=10 * amounts["lock_steps"], kind="lenet", width=12, **shared)
+    lenet: dict[str, Any] = {"kind": "lenet", "width": 12, **device, **alone}
+    yield lock.lock_rows(steps=10 * amounts["lock_steps"], **lenet)
 
-
-def _searches(given: Any, params: Any) -> Iterator[list[Facts]]:
-    amounts, scale = params.amounts, (params.training["offset"], params.training["std"])
-    images = {"dataset": given.dataset, "source": _source(params), "scale": scale}
-    shared = {"device": params.device, "rounds": amounts["rounds"]}
-    first, deep, small = (
-        images | {"model": model} for model in (given.resnet, given.deep, given.search_model)
-    )
-    for case, iterations in zip((first, deep), amounts["inverting"], strict=True):
-        yield [inverting.inverting_row(case, iterations=iterations, **shared)]
-    small["scale"] = (0.0, 1.0)
-    yield [grnn.grnn_row(small, iterations=amounts["grnn"], **shared)]
-    yield [ggl.population_row(first, population=amounts["population"], **shared)]
-
-
-def _source(params: Any) -> tuple[str, str]:
-    """Data set and split of the training run."""
-    return resolve(params.training["dataset"], params.images), params.training["split"]
+    stored = {"dataset": given.dataset, "source": source}
+    stored["scale"] = (training["offset"], training["std"])
+    first = stored | {"model": given.resnet}
+    for model, count in zip((given.resnet, given.deep), amounts["inverting"], strict=True):
+        case = stored | {"model": model}
+        yield [inverting.inverting_row(case, iterations=count, **device, **rounds)]
+    small = stored | {"model": given.search_model, "scale": (0.0, 1.0)}
+    yield [grnn.grnn_row(small, iterations=amounts["grnn"], **device, **rounds)]
+    yield [ggl.population_row(first, population=amounts["population"], **device, **rounds)]
 
 
 def summary(rows: list[Facts]) -> str:

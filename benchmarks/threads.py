@@ -35,13 +35,7 @@ def shortened(raw: dict[str, Any]) -> dict[str, Any]:
 def compare(
     overrides: dict[str, Any], artifacts: Sequence[str], root: Path = TREE
 ) -> list[dict[str, Any]]:
-    """Make each artifact on one thread and on two, in a copy of the tree; a row for each.
-
-    `seconds_1` and `seconds_2` are wall seconds of the job's process, imports included, the better
-    of two runs each, taken in turns; `gain` is their ratio; `declared` is the rule's number of
-    threads, `fastest` follows from the gain and `WORTH`. `overrides` are top-level keys of
-    config.yaml.
-    """
+    """Make each artifact on one thread and on two, the better of two runs each: a row for each."""
     rows, cores = [], ("--cores", str(max(COUNTS)))
     with tempfile.TemporaryDirectory(prefix="gradleak-threads-") as name:
         folder = Path(name)
@@ -56,20 +50,10 @@ def compare(
                 make(folder, *cores, "--force", "--set-threads", threads, "--", artifact)
                 taken = job_records.read(sidecar)
                 best[count] = min(best.get(count, taken), taken, key=lambda run: run["seconds"])
-            rows.append(_row(artifact, made, *(best[count] for count in COUNTS)))
+            one, two = (best[count] for count in COUNTS)
+            gain = one["seconds"] / two["seconds"]
+            row = {"artifact": artifact, "script": made["script"], "declared": made["threads"]}
+            row |= {"seconds_1": one["seconds"], "seconds_2": two["seconds"], "gain": gain}
+            row |= {"cpu_seconds_1": one["cpu_seconds"], "cpu_seconds_2": two["cpu_seconds"]}
+            rows.append({**row, "fastest": COUNTS[int(gain >= WORTH)]})
     return rows
-
-
-def _row(artifact: str, made: Run, one: Run, two: Run) -> dict[str, Any]:
-    gain = one["seconds"] / two["seconds"]
-    return {
-        "artifact": artifact,
-        "script": made["script"],
-        "declared": made["threads"],
-        "seconds_1": one["seconds"],
-        "seconds_2": two["seconds"],
-        "gain": gain,
-        "cpu_seconds_1": one["cpu_seconds"],
-        "cpu_seconds_2": two["cpu_seconds"],
-        "fastest": COUNTS[int(gain >= WORTH)],
-    }

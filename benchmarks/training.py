@@ -31,8 +31,8 @@ WORKERS = (0, 2)
 COUNTED = 1000
 ARITHMETIC = {"mixed": "bfloat16", "float32": "float32"}
 
-
 Weights = dict[str, np.ndarray]
+Loader = DataLoader[tuple[torch.Tensor, int]]
 
 
 def now(device: torch.device) -> float:
@@ -46,8 +46,7 @@ def _facts(ends: list[float], images: int, loss: float, accuracy: float, kind: s
     """Facts of a training run with `images` per epoch.
 
     `seconds` are for `COUNTED` images, from the end of the first epoch to that of the last, with a
-    validation after each; `error` is the mean loss of the last epoch over its training images,
-    `accuracy` that of the validation after it, `kind` the arithmetic.
+    validation after each; `loss` and `accuracy` are of the last epoch, `kind` is the arithmetic.
     """
     seconds = COUNTED * (ends[-1] - ends[0]) / (images * (len(ends) - 1))
     return {"seconds": seconds, "error": loss, "accuracy": accuracy, "kind": kind, "images": images}
@@ -89,18 +88,11 @@ def plain(
     seed: int = 0,
     workers: int = 0,
 ) -> tuple[Facts, Weights]:
-    """Train in float32 the straightforward way: `DataLoader`, torchvision's transforms, SGD.
-
-    On a CPU images come in the engine's order. Returns the same as `ours`.
-    """
+    """As `ours`, by `DataLoader`, torchvision and SGD; on a CPU in the engine's order."""
     device = split.train.device
     module = load(chain, with_statistics(chain, weights), torch.float32).to(device)
-    optimiser = torch.optim.SGD(
-        module.parameters(),
-        momentum=recipe.momentum,
-        nesterov=recipe.nesterov,
-        weight_decay=recipe.weight_decay,
-    )
+    options = {name: getattr(recipe, name) for name in ("momentum", "nesterov", "weight_decay")}
+    optimiser = torch.optim.SGD(module.parameters(), **options)
     order = torch.Generator()
     training = _loader(split.train, recipe, workers, order)
     validation = DataLoader(Pictures(split.validation, []), EVALUATED, **_with(workers, device))
@@ -109,9 +101,9 @@ def plain(
         order.manual_seed(seed_of(seed, epoch))
         module.train()
         total, seen = 0.0, 0
-        for step, (inputs, labels) in enumerate(training):
+        for step, (inputs, labels) in enumerate(training, start=epoch * steps):
             for group in optimiser.param_groups:
-                group["lr"] = recipe.rate_at(epoch * steps + step, recipe.epochs * steps)
+                group["lr"] = recipe.rate_at(step, recipe.epochs * steps)
             inputs, labels = inputs.to(device), labels.to(device)
             loss = functional.cross_entropy(module(inputs), labels)
             optimiser.zero_grad()
@@ -125,20 +117,14 @@ def plain(
     return _facts(ends, seen, total / seen, accuracy, "float32"), left
 
 
-def _loader(
-    images: Images, recipe: Recipe, workers: int, order: torch.Generator
-) -> DataLoader[tuple[torch.Tensor, int]]:
+def _loader(images: Images, recipe: Recipe, workers: int, order: torch.Generator) -> Loader:
     size = images.pixels.shape[1:3]
     moved = [transforms.RandomCrop(size, padding=recipe.crop)] if recipe.crop else []
     mirrored = [transforms.RandomHorizontalFlip()] if recipe.flip else []
     pictures = Pictures(images, [*moved, *mirrored])
-    return DataLoader(
-        pictures,
-        recipe.batch,
-        sampler=RandomSampler(pictures, generator=order),
-        drop_last=len(images) >= recipe.batch,
-        **_with(workers, images.device),
-    )
+    options = {"drop_last": len(images) >= recipe.batch, **_with(workers, images.device)}
+    order_ = RandomSampler(pictures, generator=order)
+    return DataLoader(pictures, recipe.batch, sampler=order_, **options)
 
 
 def _with(workers: int, device: torch.device) -> dict[str, Any]:
@@ -148,11 +134,7 @@ def _with(workers: int, device: torch.device) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def _accuracy(
-    module: ChainModule,
-    images: DataLoader[tuple[torch.Tensor, int]],
-    device: torch.device,
-) -> float:
+def _accuracy(module: ChainModule, images: Loader, device: torch.device) -> float:
     module.eval()
     right, seen = 0, 0
     for inputs, labels in images:
@@ -176,17 +158,9 @@ def training_row(
     Errors are the mean training loss of the last epoch. `settings` are an entry of ``trainings``,
     amounts as numbers, with at least two epochs; `source` is the data set and its split.
     """
-    engine, *loops = in_turns(
-        "training:timed",
-        (None, *WORKERS),
-        rounds=rounds,
-        threads=threads,
-        model=model,
-        dataset=dataset,
-        settings=settings,
-        source=source,
-        device=device,
-    )
+    options = {"model": model, "dataset": dataset, "settings": settings, "source": source}
+    options |= {"rounds": rounds, "threads": threads, "device": device}
+    engine, *loops = in_turns("training:timed", (None, *WORKERS), **options)
     best = min(loops, key=lambda facts: facts["seconds"])
     tried = " and ".join(f"{facts['seconds']:.3g} s with {facts['workers']}" for facts in loops)
     note = (

@@ -72,13 +72,7 @@ class Panels(Files):
 
 
 def training(
-    folder: Path,
-    model: str,
-    accuracy: float,
-    *,
-    epochs: int = 12,
-    seeds: int = 1,
-    client: bool = True,
+    folder: Path, model: str, accuracy: float, epochs: int = 12, seeds: int = 1, client: bool = True
 ) -> tuple[str, str]:
     """Curve and summary of a central training that comes to `accuracy`; a client's rows beside."""
     epochs_, last = [], []

@@ -63,14 +63,8 @@ SMALL = Chain(
         LinearSpec(4, activation=TANH),
     ),
 )
-DEFAULT = {
-    "start": "random",
-    "first_spread": 0.5,
-    "hidden_spread": 0.05,
-    "pull_back": "appendix_b",
-    "optimiser": "lbfgs",
-    "iterations": 200,
-}
+DEFAULT = {"start": "random", "first_spread": 0.5, "hidden_spread": 0.05}
+DEFAULT |= {"pull_back": "appendix_b", "optimiser": "lbfgs", "iterations": 200}
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +106,7 @@ def test_the_reference_builds_the_same_system_as_the_operators(stride, padding):
 
 def test_a_case_survives_its_file_and_holds_the_float64_gradient(small_case, weights, image):
     found = case.read(small_case)
-    assert found.chain == SMALL
+    assert found.view.chain == SMALL
     assert (found.view.low, found.view.high, found.view.label) == (-0.5, 0.5, None)
     np.testing.assert_array_equal(found.image, image)
     expected = capture(
@@ -358,8 +352,7 @@ def test_float32_row_compares_two_ways_to_one_image(tmp_path):
     image = np.random.default_rng(1).uniform(0, 1, (2, 7, 7))
     label = -int(np.sign(forward(network, weights, image)[0]))
     path = str(tmp_path / "case.safetensors")
-    settings = {"precision": "float32", "loss": "logistic", "granted": True}
-    case.make(path, network, weights, image, label, 0.0, **settings)
+    case.make(path, network, weights, image, label, 0.0, single=True)
     assert case.read(path).view.label == label
     row = rgap.float32_row(path, threads=1, repeats=1)
     assert row["ours_error"] < 1e-8
@@ -382,20 +375,16 @@ def test_the_table_of_speeds_calls_what_measures_each_row(monkeypatch):
     monkeypatch.setattr(speed.cases, "make_first", create_autospec(case.make_first))
     monkeypatch.setattr(speed.files, "read", create_autospec(files.read))
     monkeypatch.setattr(speed.targets, "read", create_autospec(speed.targets.read))
+    few = {"images": 1, "starts": 1, "outer": 1}
+    amounts = {"rounds": 1, "searches": few, "lock_steps": 1, "inverting": (1, 1)}
+    training_ = {"dataset": "cifar10", "split": "train", "offset": 0.0, "std": 1.0}
     params = SimpleNamespace(
         target="all",
         overrides={},
         evaluations=1,
         mkor={"images": 1, "photos": 1},
-        training={"dataset": "cifar10", "split": "train", "offset": 0.0, "std": 1.0},
-        amounts={
-            "rounds": 1,
-            "searches": {"images": 1, "starts": 1, "outer": 1},
-            "lock_steps": 1,
-            "inverting": (1, 1),
-            "grnn": 1,
-            "population": 1,
-        },
+        training=training_,
+        amounts=amounts | {"grnn": 1, "population": 1},
         images="embedded",
         device="cpu",
     )

@@ -24,14 +24,8 @@ def test_wall_time_runs_in_a_copy_with_the_settings_of_this_run(tmp_path):
     (tmp_path / "config.yaml").write_text("amount: 1\n")
     found = pipeline.wall_time("out.txt", {"amount": 7}, 1, tmp_path)
     assert found["what"] == "pipeline out.txt"
-    assert found["ours_s"] > 0
-    assert found["reference_s"] > 0
+    assert found["ours_s"] > 0 < found["reference_s"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["Snakefile", "config.yaml"]
-
-
-def test_wall_time_of_a_pipeline_that_fails_is_refused(tmp_path):
-    (tmp_path / "Snakefile").write_text(SNAKEFILE)
-    (tmp_path / "config.yaml").write_text("amount: 1\n")
     with pytest.raises(ArtifactError, match=r"could not make nothing\.txt"):
         pipeline.wall_time("nothing.txt", {}, 1, tmp_path)
 
@@ -45,7 +39,7 @@ rule all:
 rule one:
     output: "results/{n}.csv"
     threads: 1
-    script: "job.py"
+    script: "workflow/job.py"
 """
 SCRIPT = """
 import time
@@ -63,7 +57,6 @@ with job(snakemake):
 def toy(tmp_path):
     (tmp_path / "Snakefile").write_text(JOBS)
     (tmp_path / "workflow").mkdir()
-    (tmp_path / "Snakefile").write_text(JOBS.replace("job.py", "workflow/job.py"))
     (tmp_path / "workflow/job.py").write_text(SCRIPT)
     (tmp_path / "config.yaml").write_text("amount: 1\nscale: laptop\nimages: embedded\n")
     return tmp_path

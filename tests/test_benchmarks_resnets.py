@@ -103,17 +103,13 @@ def test_running_statistics_are_those_of_the_images(data):
 
 
 @pytest.fixture(scope="module")
-def case(data):
-    images = ((data.images / 255 - 0.5) / 0.25).astype(np.float32)
-    weights = searches.settled(NET, initial_weights(NET, 0), images)
-    return searches.Network(NET, weights, images, data.labels, (-2.0, 2.0)).case(3)
+def case(stored):
+    return searches.stored(**stored["net"]).case(3)
 
 
 @pytest.fixture(scope="module")
-def smooth(data):
-    images = (data.images / 255).astype(np.float32)
-    weights = initial_weights(SMOOTH, 0)
-    return searches.Network(SMOOTH, weights, images, data.labels, (0.0, 1.0)).case(3)
+def smooth(stored):
+    return searches.stored(**stored["smooth"], settle=False).case(3)
 
 
 @pytest.mark.parametrize(
@@ -144,25 +140,16 @@ def test_all_ways_of_evaluating_a_population_give_the_same_distances(case, data)
     plain = ggl.reference(view, device)(images)
     assert plain.shape == (7,)
     assert plain.std() > 0.0
-    for ours in (ggl.batched(view, 7, device), ggl.single(view, device)):
+    for size in (7, 1):
+        ours = ggl.batched(view, size, device)
         torch.testing.assert_close(ours(images), plain, rtol=1e-4, atol=0.0)
 
 
 @pytest.mark.slow
 def test_rows_hold_times_memory_and_errors(stored):
-    settings = {
-        **COUNTS,
-        "epochs": 2,
-        "batch": 16,
-        "milestones": (0.5,),
-        "seed": 0,
-        "offset": -0.5,
-        "std": 0.25,
-        "size": None,
-        "resize": "repeat",
-        "crop": 2,
-        "precision": "auto",
-    }
+    settings = {**COUNTS, "epochs": 2, "batch": 16, "milestones": (0.5,), "seed": 0}
+    settings |= {"offset": -0.5, "std": 0.25, "size": None, "resize": "repeat"}
+    settings |= {"crop": 2, "precision": "auto"}
     given, more = stored["net"], {"device": "cpu", "rounds": 1}
     paths = (given["model"], given["dataset"])
     rows = [

@@ -27,14 +27,13 @@ from gradleak.models.locking import with_lock
 from gradleak.models.locks import Lock, private, public
 from gradleak.runtime.artifacts import write_csv
 from gradleak.training.data import Images, divide
-from papers.fedkl.distributions import COARSE, FINE, REACH, SPAN, Spread, first_norm, table
+from papers.fedkl.distributions import COARSE, FINE, REACH, SPAN, Spread, first_norm, make
 
 RELU = Activation("relu")
-SPECS = (
-    ConvSpec(4, (3, 3), padding=(1, 1), activation=RELU, norm="batch"),
-    LinearSpec(10),
-)
+SPECS = (ConvSpec(4, (3, 3), padding=(1, 1), activation=RELU, norm="batch"), LinearSpec(10))
 PLAIN = Chain("plain", (3, 32, 32), SPECS)
+CLIENT = "0.safetensors"
+RUN = {"images": "embedded", "scale": "smoke"}
 LOCKED = Chain("locked", (3, 32, 32), with_lock(SPECS, ["conv1"], Lock(8, RELU)))
 TRAINING = {"train": 20, "validation": 7, "test": 5, "seed": 3, "offset": -0.5, "std": 0.25}
 TRAINING |= {"size": None, "resize": "repeat"}
@@ -44,12 +43,8 @@ def weights_of(chain: Chain) -> dict[str, np.ndarray]:
     """Weights with running statistics and a norm that has learnt something."""
     rng = np.random.default_rng(len(chain.name))
     found = with_statistics(chain, {**initial_weights(chain, 0), **draw_key(chain, 0, 0)})
-    for name, low, high in (
-        ("running_mean", -1, 1),
-        ("running_var", 0.5, 2),
-        ("weight", -2, 2),
-        ("bias", -1, 1),
-    ):
+    limits = {"running_mean": (-1, 1), "running_var": (0.5, 2), "weight": (-2, 2), "bias": (-1, 1)}
+    for name, (low, high) in limits.items():
         if f"conv1_norm.{name}" in found:
             found[f"conv1_norm.{name}"] = rng.uniform(low, high, 4).astype(np.float32)
     return found
@@ -64,9 +59,8 @@ def data() -> Dataset:
 
 def pictures() -> Images:
     counts = {part: TRAINING[part] for part in ("train", "validation", "test")}
-    return divide(
-        data(), counts, seed=3, offset=-0.5, std=0.25, device=torch.device("cpu")
-    ).validation
+    options = {"seed": 3, "offset": -0.5, "std": 0.25, "device": torch.device("cpu")}
+    return divide(data(), counts, **options).validation
 
 
 def by_hand(chain: Chain, weights: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -171,35 +165,35 @@ def test_networks_without_a_norm_statistics_or_a_key_are_refused() -> None:
         first_norm(LOCKED, {**public(weights_of(LOCKED))}, pictures())
 
 
-def case(folder: Path) -> dict[str, Any]:
+def case(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """Files of one network with and without lock, two draws of each."""
-    made: dict[str, Any] = {"row": "ResNet-20, CIFAR-10", "dataset": "photos10"}
-    made |= {"data": str(folder / "data.safetensors")}
-    made["settings"] = {**TRAINING, "split": "train"}
-    made["networks"] = [PLAIN.name, LOCKED.name]
+    entry = {"row": "ResNet-20, CIFAR-10", "dataset": "photos10"}
+    entry |= {"settings": {**TRAINING, "split": "train"}, "networks": [PLAIN.name, LOCKED.name]}
+    made = {name: str(folder / f"{name}.safetensors") for name in ("data", "plain", "locked")}
     arrays.save(made["data"], data())
     for name, chain in (("plain", PLAIN), ("locked", LOCKED)):
         weights = weights_of(chain)
-        for kept, path in ((public, name), (private, "client")):
+        for kept in (public, private):
             stacked = {
                 f"{chain.name}/{key}": np.stack([value, 0 * value])
                 for key, value in kept(weights).items()
             }
-            made[path] = str(folder / f"{path}.safetensors")
             if kept is public:
-                files.save(made[path], [chain], stacked, {})
+                files.save(made[name], [chain], stacked, {})
             else:
-                ClientFile(0, (chain.name,), stacked, made[path]).save({})
-    return made
+                ClientFile(0, (chain.name,), stacked, str(folder / CLIENT)).save({})
+    return {**{k: [path] for k, path in made.items()}, "clients": [str(folder)]}, {"cases": [entry]}
 
 
 def test_a_network_that_a_file_lacks_is_named(tmp_path: Path) -> None:
+    given, words = case(tmp_path)
+    words["cases"][0]["networks"] = ["other", LOCKED.name]
     with pytest.raises(ArtifactError, match="has no other; delete it"):
-        table([{**case(tmp_path), "networks": ["other", LOCKED.name]}], "embedded", "smoke")
+        make(given, words, RUN)
 
 
 def test_table_has_four_distributions_of_the_first_draw(tmp_path: Path) -> None:
-    found = table([case(tmp_path)], "embedded", "smoke")
+    found = make(*case(tmp_path), RUN)
     assert set(found["images"]) == {"embedded"} and set(found["scale"]) == {"smoke"}
     assert found["n"].eq(7).all()
     columns = ["reference", "w/o KL", "w/ KL", "reference, w/ KL"]
@@ -229,17 +223,18 @@ def test_table_has_four_distributions_of_the_first_draw(tmp_path: Path) -> None:
 def test_equal_files_give_equal_bytes(tmp_path: Path) -> None:
     made = case(tmp_path)
     for name in ("a.csv", "b.csv"):
-        write_csv(tmp_path / name, table([made], "embedded", "smoke"))
+        write_csv(tmp_path / name, make(*made, RUN))
     assert (tmp_path / "a.csv").read_bytes() == (tmp_path / "b.csv").read_bytes()
     assert len(pd.read_csv(tmp_path / "a.csv").columns) == 16
 
 
 def test_a_client_that_lost_its_key_is_one_sentence(tmp_path: Path) -> None:
-    made = case(tmp_path)
-    kept = {k: v for k, v in client_keys.read(made["client"]).weights.items() if "key" not in k}
-    ClientFile(0, ("locked",), kept, made["client"]).save({})
+    given, words = case(tmp_path)
+    path = tmp_path / CLIENT
+    kept = {k: v for k, v in client_keys.read(str(path)).weights.items() if "key" not in k}
+    ClientFile(0, ("locked",), kept, str(path)).save({})
     with pytest.raises(ArtifactError, match="client 0 has no key for conv1 of locked; delete it"):
-        table([made], "embedded", "smoke")
-    Path(made["client"]).unlink()
-    with pytest.raises(ArtifactError, match=r"client\.safetensors is missing"):
-        table([made], "embedded", "smoke")
+        make(given, words, RUN)
+    path.unlink()
+    with pytest.raises(ArtifactError, match=r"0\.safetensors is missing"):
+        make(given, words, RUN)

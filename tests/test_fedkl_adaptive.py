@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from fedkl_files import REASON, Panels, originals
 from figure_words import flat, texts
 from papers.fedkl.figures import adaptive
-from papers.fedkl.tables.adaptive import runs, table
+from papers.fedkl.tables.adaptive import make, runs
 
 CASES = {"no lock": "no\nlock", "guess": "guess", "fit": "fit", "both": "both"}
 NOISE: dict[str, list[float | None]] = {
@@ -25,14 +26,12 @@ TARGETS = {"MNIST": originals("digits", (1, 16, 16), 3), "CIFAR-10": originals(b
 def build(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     """LeNet on two data sets; GRNN does not fit, and fails without a key."""
     made = Panels(folder)
-    for dataset, target in TARGETS.items():
-        for method in ("DLG", "GRNN"):
-            for case, noise in NOISE.items():
-                if (method, case) == ("GRNN", "fit"):
-                    continue
-                failed = (method, case) == ("GRNN", "guess")
-                words = {"network": "LeNet", "dataset": dataset, "method": method, "case": case}
-                made.add(target, None if failed else noise, model="net", attack=method, **words)
+    for dataset, method, case in itertools.product(TARGETS, ("DLG", "GRNN"), NOISE):
+        if (method, case) == ("GRNN", "fit"):
+            continue
+        noise = None if (method, case) == ("GRNN", "guess") else NOISE[case]
+        words = {"network": "LeNet", "dataset": dataset, "method": method, "case": case}
+        made.add(TARGETS[dataset], noise, model="net", attack=method, **words)
     words = {"title": "Adaptive", "note": "A note.", "cases": CASES, "panels": made.words}
     return made.files, words
 
@@ -49,7 +48,7 @@ def test_points_and_medians_are_those_of_the_scores(tmp_path: Path) -> None:
     figure = adaptive.make(files, words, "smoke")
     drawn = frames(figure)
     assert len(drawn) == 4
-    found = table(words["panels"], files["scores"], "no lock", "embedded", "smoke")
+    found = make(files, {**words, "base": "no lock"}, {"images": "embedded", "scale": "smoke"})
     for panel, path in zip(words["panels"], files["scores"], strict=True):
         place = list(TARGETS).index(panel["dataset"]), ["DLG", "GRNN"].index(panel["method"])
         # GRNN, which does not fit, has no place for that.
@@ -108,9 +107,9 @@ def test_pictures_are_of_the_attack_with_most_cases(tmp_path: Path) -> None:
 
 def test_of_attacks_with_as_many_cases_the_one_that_works_is_pictured(tmp_path: Path) -> None:
     made, target = Panels(tmp_path), TARGETS["MNIST"]
-    for method, noise in (("DLG", None), ("IG", 0.1)):
-        for case in ("no lock", "guess"):
-            words = {"network": "LeNet", "dataset": "MNIST", "method": method, "case": case}
-            made.add(target, noise, model="net", attack=method, **words)
+    for method, case in itertools.product(("DLG", "IG"), ("no lock", "guess")):
+        words = {"network": "LeNet", "dataset": "MNIST", "method": method, "case": case}
+        noise = 0.1 if method == "IG" else None
+        made.add(target, noise, model="net", attack=method, **words)
     words = {"title": "Adaptive", "cases": CASES, "panels": made.words}
     assert "Example:\nIG on\nLeNet,\nMNIST" in texts(adaptive.make(made.files, words, "smoke"))

@@ -32,14 +32,13 @@ def build(folder: Path, **more: Any) -> tuple[dict[str, list[str]], dict[str, An
     files: dict[str, list[str]] = {"curves": [], "summaries": []}
     entries = []
     for (row, column), each in REACHED.items():
-        for lock, accuracy in zip((False, True), each, strict=True):
+        for lock, accuracy in enumerate(each):
             if accuracy is None:
                 continue
             model = f"net{column}_{row}" + "_kl" * lock
-            curve, summary = training(folder, model, accuracy, **more)
-            files["curves"].append(curve)
-            files["summaries"].append(summary)
-            entries.append({"model": model, "lock": lock, "row": row, "column": column})
+            for kind, path in zip(files, training(folder, model, accuracy, **more), strict=True):
+                files[kind].append(path)
+            entries.append({"model": model, "lock": bool(lock), "row": row, "column": column})
     words = {
         "title": "Curves",
         "note": "A note.",
@@ -77,20 +76,17 @@ def test_curves_land_in_their_panels(tmp_path: Path) -> None:
 
 def test_numbers_are_those_of_the_summary(tmp_path: Path) -> None:
     figure = fedkl_curves.make(*build(tmp_path), "smoke")
-    said = [text.get_text() for text in panels(figure)[0, 0].texts]
-    assert said == ["w/ KL 85.0 %", "w/o KL 90.0 %"]  # from below
-    said = [text.get_text() for text in panels(figure)[1, 0].texts]
-    assert said == ["w/o KL 0.20", "w/ KL 0.30"]
+    # From below, where curves end high.
+    for line, wanted in enumerate(
+        (["w/ KL 85.0 %", "w/o KL 90.0 %"], ["w/o KL 0.20", "w/ KL 0.30"])
+    ):
+        assert [text.get_text() for text in panels(figure)[line, 0].texts] == wanted
 
 
 def test_images_are_counted(tmp_path: Path) -> None:
     found = flat(fedkl_curves.make(*build(tmp_path), "smoke"))
-    for fact in (
-        "CIFAR-10 (here photos10); CIFAR-100;",
-        "1,000, 100, 200 to train, choose the epoch and test; one draw",
-        "w/ KL",
-        "ResNet-32",
-    ):
+    counts = "1,000, 100, 200 to train, choose the epoch and test; one draw"
+    for fact in ("CIFAR-10 (here photos10); CIFAR-100;", counts, "w/ KL", "ResNet-32"):
         assert fact in found
 
 

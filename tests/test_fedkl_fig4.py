@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +45,12 @@ def build(folder: Path, rows: list[str] = ROWS) -> tuple[dict[str, Any], dict[st
     files: dict[str, Any] = {"table": str(folder / "table.csv"), "curves": [], "summaries": []}
     write_csv(files["table"], table(rows))
     entries = []
-    for panel in range(len(rows)):
-        for lock in (False, True):
-            model = f"net{panel}{lock}"
-            curve, summary = training(folder, model, 0.5 + 0.1 * panel + 0.05 * lock)
-            files["curves"].append(curve)
-            files["summaries"].append(summary)
-            entries.append({"model": model, "lock": lock, "panel": panel})
+    for panel, lock in itertools.product(range(len(rows)), (False, True)):
+        model = f"net{panel}{lock}"
+        made = training(folder, model, 0.5 + 0.1 * panel + 0.05 * lock)
+        for kind, path in zip(("curves", "summaries"), made, strict=True):
+            files[kind].append(path)
+        entries.append({"model": model, "lock": lock, "panel": panel})
     panels = [{"row": row, "images": "CIFAR-10 (here photos10)"} for row in rows]
     return files, {"title": "Distributions", "note": "A note.", "panels": panels, "curves": entries}
 

@@ -13,19 +13,15 @@ from figure_words import flat, pictures, texts
 from gradleak.errors import ArtifactError
 from papers.fedkl.figures import pictures as fedkl_pictures
 
+LINES = {"DLG": ("True", "w/o KL", "w/ BN", "w/ KL"), "IG": ("True", "w/o KL", "w/ KL")}
 ROWS = [
-    {"name": "True", "group": "DLG", "original": True},
-    {"name": "w/o KL", "group": "DLG"},
-    {"name": "w/ BN", "group": "DLG"},
-    {"name": "w/ KL", "group": "DLG"},
-    {"name": "True", "group": "IG", "original": True},
-    {"name": "w/o KL", "group": "IG"},
-    {"name": "w/ KL", "group": "IG"},
+    {"name": name, "group": group, "original": name == "True"}
+    for group, names in LINES.items()
+    for name in names
 ]
 COLUMNS = [
-    {"name": "MNIST", "group": "LeNet"},
-    {"name": "C-10", "group": "LeNet"},
-    {"name": "C-10", "group": "ResNet-18"},
+    {"name": name, "group": group}
+    for name, group in (("MNIST", "LeNet"), ("C-10", "LeNet"), ("C-10", "ResNet-18"))
 ]
 SETS = [originals("digits", (1, 16, 16)), originals("photos10"), originals("photos10", batches=3)]
 NOISE = {1: 0.01, 2: 0.3, 3: None, 5: 0.1, 6: 0.4}
@@ -141,9 +137,9 @@ def test_each_group_of_columns_has_originals_of_its_own(tmp_path: Path) -> None:
 def test_images_that_an_attack_was_not_run_on_are_said(tmp_path: Path) -> None:
     made, target = Panels(tmp_path), originals("photos224", (3, 64, 64), 3)
     made.add(target, 0.1, model="plain", column=1)
-    made.add(originals("photos224", (3, 64, 64), 3), [0.1], model="locked", column=2)
-    _, words = table5(tmp_path / "words")
-    figure = fedkl_pictures.make(made.files, {**words, "panels": made.words}, "smoke")
+    made.add(target, [0.1], model="locked", column=2)
+    words = table5(tmp_path / "words")[1] | {"panels": made.words}
+    figure = fedkl_pictures.make(made.files, words, "smoke")
     assert texts(figure).count("not run") == 2
 
 

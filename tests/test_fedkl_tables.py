@@ -24,6 +24,7 @@ from papers.fedkl.tables import parameters as fedkl_parameters
 
 CLAIMS = Path(__file__).parents[1] / "papers/fedkl/claims.yaml"
 RELU = Activation("relu")
+RUN = {"images": "embedded", "scale": "smoke"}
 
 
 def _locked(network: str) -> Chain:
@@ -48,12 +49,16 @@ def _case(network: str, **more: Any) -> dict[str, Any]:
     return {"network": network, "row": network, "chain": chain, **more}
 
 
+def _counted(*cases: dict[str, Any]) -> pd.DataFrame:
+    return fedkl_parameters.make({}, {"cases": cases}, RUN)
+
+
 NETWORKS = ("lenet", "resnet20", "resnet32", "resnet18", "resnet34", "vgg16")
 
 
 @pytest.fixture(scope="module")
 def parameters() -> pd.Series:
-    frame = fedkl_parameters.table([_case(name) for name in NETWORKS], "embedded", "smoke")
+    frame = _counted(*map(_case, NETWORKS))
     assert list(frame.columns) == fedkl_parameters.COLUMNS
     return frame.set_index(["network", "classes", "metric"])["ours"]
 
@@ -93,15 +98,11 @@ def test_counts_are_those_of_the_module(parameters: pd.Series, network: str) -> 
 
 
 def test_another_input_changes_what_it_says() -> None:
-    cases = [_case("lenet"), _case("lenet", input=[1, 28, 28])]
-    frame = fedkl_parameters.table(cases, "embedded", "smoke")
+    frame = _counted(_case("lenet"), _case("lenet", input=[1, 28, 28]))
     counted = frame[(frame["metric"] == "parameters") & (frame["classes"] == 10)]
     assert list(counted["input"]) == ["3x32x32", "1x28x28"]
     # Two channels of 300 weights less, and 49 of 64 features of each of 12 channels.
     assert counted["ours"].diff().iloc[1] == -600 - 12 * (64 - 49) * 10
-
-
-# --- Accuracies ----------------------------------------------------------------------------------
 
 
 def _row(model: str, client: str, regime: str, accuracy: Any, **more: Any) -> dict[str, Any]:
@@ -132,31 +133,29 @@ def _training(
     return {**case, "split": "train", "lock": lock}
 
 
+def _table(cases: list[dict[str, Any]]) -> pd.DataFrame:
+    files = {
+        key: [case[name] for case in cases]
+        for key, name in (("summaries", "summary"), ("curves", "curve"))
+    }
+    return fedkl_accuracy.make(files, {"curves": cases}, RUN)
+
+
 def _cases(folder: Path) -> list[dict[str, Any]]:
     clients = [_row("net_kl", str(k), "fedkl", 0.8 + 0.01 * k, dropped=k) for k in range(3)]
+    curves = _curve("net", [0.2, 0.5, 0.6]), _curve("net_kl", [0.1, 0.4, 0.7])
+    central = [_row("net", "", "central", 0.9)], [_row("net_kl", "", "central", 0.85)]
+    fed = [_row("net", "server", "fedavg", 0.7)], [*clients, _row("net_kl", "random", "fedkl", 0.3)]
     return [
-        _training(
-            folder,
-            "central",
-            "without",
-            [_row("net", "", "central", 0.9)],
-            _curve("net", [0.2, 0.5, 0.6]),
-        ),
-        _training(
-            folder,
-            "central",
-            "with",
-            [_row("net_kl", "", "central", 0.85)],
-            _curve("net_kl", [0.1, 0.4, 0.7]),
-        ),
-        _training(folder, "fed", "without", [_row("net", "server", "fedavg", 0.7)], []),
-        _training(folder, "fed", "with", [*clients, _row("net_kl", "random", "fedkl", 0.3)], []),
+        _training(folder, name, lock, rows, curve)
+        for name, *each in (("central", central, curves), ("fed", fed, ([], [])))
+        for lock, rows, curve in zip(("without", "with"), *each, strict=True)
     ]
 
 
 @pytest.fixture
 def accuracies(tmp_path: Path) -> pd.DataFrame:
-    frame = fedkl_accuracy.table(_cases(tmp_path), "real", "laptop")
+    frame = _table(_cases(tmp_path))
     assert list(frame.columns) == fedkl_accuracy.COLUMNS
     return frame.set_index(["metric", "lock", "client"]).sort_index()
 
@@ -199,7 +198,7 @@ def test_one_epoch_has_no_correlation(tmp_path: Path) -> None:
     cases = _cases(tmp_path)[:2]
     for case in cases:
         pd.DataFrame(_curve(case["model"], [0.5])).to_csv(case["curve"], index=False)
-    frame = fedkl_accuracy.table(cases, "real", "smoke").set_index("metric")
+    frame = _table(cases).set_index("metric")
     assert np.isnan(frame.loc["curve_correlation", "ours"])
     assert frame.loc["epochs_above", "ours"] == 0
 
@@ -207,7 +206,7 @@ def test_one_epoch_has_no_correlation(tmp_path: Path) -> None:
 def test_a_failed_training_leaves_no_mean(tmp_path: Path) -> None:
     rows = [_row("net", "", "central", 0.9), _row("net", "", "central", "", seed=1)]
     case = _training(tmp_path, "central", "without", rows, [])
-    found = fedkl_accuracy.table([case], "real", "laptop").iloc[0]
+    found = _table([case]).iloc[0]
     assert np.isnan(found["ours"]) and tuple(found[["n", "n_ok"]]) == (2, 1)
     assert "1 of 2 trainings failed" in found["note"]
 
@@ -219,9 +218,7 @@ def test_a_failed_training_leaves_no_mean(tmp_path: Path) -> None:
         ([_row("net", "", "central", 0.9)] * 2, "two rows of one client and draw of net"),
     ],
 )
-def test_summaries_that_do_not_fit_are_refused(
-    tmp_path: Path, rows: list[dict], words: str
-) -> None:
+def test_summaries_that_do_not_fit_are_refused(tmp_path: Path, rows: list, words: str) -> None:
     case = _training(tmp_path, "central", "without", rows, [])
     with pytest.raises(ArtifactError, match=words):
-        fedkl_accuracy.table([case], "real", "laptop")
+        _table([case])

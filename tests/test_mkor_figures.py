@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -71,7 +71,7 @@ class Factory(Files):
             scores += ByClass(target, batch, chain, record).rows(means, same)
             runs.append(record)
             images.append(np.concatenate([means, np.full_like(inputs[:1], np.nan)]))
-        self._panel(title, target, np.stack(images), runs, scores, more)
+        self._panel(target, np.stack(images), runs, scores, title=title, **more)
 
     def by_image(self, title: str, target: TargetSet, *, failed: bool = False) -> None:
         """An attack on the first batch that gives its images in another order."""
@@ -80,27 +80,15 @@ class Factory(Files):
         found = np.clip(inputs + 0.05 * self.rng.standard_normal(inputs.shape), 0, 1)
         scores = []
         for k, image in enumerate(found):
-            values: dict[str, float | None] = {"psnr": None, "ssim_gauss": None}
-            if not failed:
-                values = {
-                    "psnr": psnr(inputs[k], image),
-                    "ssim_gauss": ssim_gauss(inputs[k], image),
-                }
+            metrics = {"psnr": psnr, "ssim_gauss": ssim_gauss}
+            values = {m: None if failed else of(inputs[k], image) for m, of in metrics.items()}
             scores += rows(record, int(target.indices[0, k]), values)
         stored = np.full_like(found, np.nan) if failed else found
-        self._panel(title, target, stored[None, ::-1], [record], scores, {})
+        self._panel(target, stored[None, ::-1], [record], scores, title=title)
 
-    def _panel(
-        self,
-        title: str,
-        target: TargetSet,
-        images: np.ndarray,
-        runs: list[dict[str, Any]],
-        scores: list[dict[str, Any]],
-        more: Mapping[str, Any],
-    ) -> None:
-        self.save({"net": images[None, :, None].astype(np.float32)}, runs, scores, target)
-        self.words["panels"].append({"title": title, "model": "net", **more})
+    def _panel(self, target: TargetSet, images: np.ndarray, *rows: Any, **words: Any) -> None:
+        self.save({"net": images[None, :, None].astype(np.float32)}, *rows, target)
+        self.words["panels"].append({"model": "net", **words})
 
 
 def mnist(folder: Path) -> tuple[Any, Factory]:
@@ -155,9 +143,6 @@ def draw(build: Any, folder: Path) -> Any:
     return module.make(made.files, made.words, "smoke")
 
 
-# --- Panels --------------------------------------------------------------------------------------
-
-
 def test_images_come_to_the_places_of_their_originals(tmp_path: Path) -> None:
     _, made = mnist(tmp_path)
     mkor, search, fishing, failed = reader.read(made.files, made.words)
@@ -203,9 +188,6 @@ def test_numbers_in_words() -> None:
     picked = reader.evenly(1000, 100)
     assert len(set(picked)) == 100 and picked[0] == 0 and picked[-1] == 999
     assert reader.ranked([1.0, np.nan, 3.0, 3.0]) == [2, 3, 0]
-
-
-# --- One by one ----------------------------------------------------------------------------------
 
 
 def test_blocks_show_places_and_scores(tmp_path: Path) -> None:

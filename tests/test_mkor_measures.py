@@ -63,12 +63,15 @@ def test_files_of_a_server_hold_what_it_sends_and_keeps(sent, settings):
     assert len(marks) == 2
 
 
+def seen(honest, corrupt):
+    images = target_set(1, 6, (1, 8, 8))
+    found = inconspicuous.table(honest, ["server"], [corrupt], images, 4, "cross_entropy")
+    return pd.DataFrame(found)
+
+
 def rows(sent, settings):
     honest, corrupt, _ = sent(settings)
-    found = inconspicuous.table(
-        honest, ["server"], [corrupt], target_set(1, 6, (1, 8, 8)), 4, "cross_entropy"
-    )
-    frame = pd.DataFrame(found)
+    frame = seen(honest, corrupt)
     assert list(frame) == inconspicuous.COLUMNS
     return honest, corrupt, frame.set_index(["layer", "metric"])
 
@@ -92,11 +95,9 @@ def test_modified_weights_are_counted(sent):
 def test_a_network_without_convolutions_has_no_row_of_them():
     chain = Chain("fc", (1, 8, 8), (LinearSpec(4),))
     models = ModelFile((chain,), family_weights([chain], 1))
-    found = inconspicuous.table(
-        models, ["honest"], [models], target_set(1, 6, (1, 8, 8)), 4, "cross_entropy"
-    )
-    assert {row["layer"] for row in found} == {"fc1", "all"}
-    assert {row["value"] for row in found if row["metric"] == "modified"} == {0.0}
+    found = seen(models, models)
+    assert set(found.layer) == {"fc1", "all"}
+    assert set(found[found.metric == "modified"].value) == {0.0}
 
 
 def test_class_fishing_is_seen_in_zeros_and_in_gradients(sent):
@@ -109,10 +110,11 @@ def test_class_fishing_is_seen_in_zeros_and_in_gradients(sent):
 
 
 def test_unique_samples_are_as_many_as_eq_3_says():
-    found = {(row["images"], row["classes"]): row for row in unique_samples.table()}
-    assert found[100, 100]["expected"] == pytest.approx(36.97, abs=0.005)
-    assert found[100, 1]["expected"] == 0
-    for row in found.values():
+    found = unique_samples.make({}, {}, {})
+    by = found.set_index(["images", "classes"])["expected"]
+    assert by[100, 100] == pytest.approx(36.97, abs=0.005)
+    assert by[100, 1] == 0
+    for row in found.to_dict("records"):
         slack = 0.5 * (row["high"] - row["low"])
         assert row["low"] - slack <= row["expected"] <= row["high"] + slack
 
@@ -130,15 +132,18 @@ def test_low_passed_photos_are_the_nearest_of_their_size():
 
 
 def record(classes, counts, partial=False):
-    return {
-        "model": "net",
-        "seed": 0,
-        "answer": 0,
-        "kind": "answer",
-        "classes": classes,
-        "counts": counts,
-        "partial": partial,
-    }
+    record = {"model": "net", "seed": 0, "answer": 0, "kind": "answer"}
+    return record | {"classes": classes, "counts": counts, "partial": partial}
+
+
+def by_class(chosen, found, *of, **more):
+    """Rows of images `found` of some classes, given the counts of these."""
+    return pd.DataFrame(ByClass(chosen, 0, network(), record(*of, **more)).rows(found, CASE))
+
+
+def labelled(*labels):
+    chosen = target_set(1, len(labels), (1, 8, 8))
+    return targets.TargetSet(**{**vars(chosen), "labels": np.array([labels])})
 
 
 CASE = dict.fromkeys(
@@ -149,11 +154,9 @@ CASE = dict.fromkeys(
 
 def test_answers_by_class_are_compared_with_their_own_images():
     """Classes 0, 1 and 1 are in the batch; the attack finds 0 and 3."""
-    chosen = target_set(1, 3, (1, 8, 8))
-    labels = np.array([[0, 1, 1]])
-    chosen = targets.TargetSet(**{**vars(chosen), "labels": labels})
+    chosen = labelled(0, 1, 1)
     found = chosen.inputs(0)[:2].astype(np.float32)
-    frame = pd.DataFrame(ByClass(chosen, 0, network(), record([0, 3], [1, 2])).rows(found, CASE))
+    frame = by_class(chosen, found, [0, 3], [1, 2])
     psnr = frame[frame.metric == "psnr"].set_index("index")
     assert psnr.status.tolist() == ["ok", "missed", "missed"]
     assert psnr.value.iloc[0] > 100
@@ -165,25 +168,21 @@ def test_answers_by_class_are_compared_with_their_own_images():
     count = frame[frame.metric == "count"]
     assert count.status.tolist() == ["ok", "missed", "absent", "phantom"]
     assert count.value.tolist() == [1, 0, 0, 2]
-    alone = ByClass(chosen, 0, network(), record([0], [1], partial=True)).rows(found[:1], CASE)
-    assert {row["status"] for row in alone} == {"ok"}
-    assert {row["index"] for row in alone if row["metric"] == "psnr"} == {0}
+    alone = by_class(chosen, found[:1], [0], [1], partial=True)
+    assert set(alone.status) == {"ok"}
+    assert set(alone[alone.metric == "psnr"]["index"]) == {0}
 
 
 def test_an_image_of_several_is_also_compared_with_their_mean():
-    chosen = target_set(1, 2, (1, 8, 8))
-    chosen = targets.TargetSet(**{**vars(chosen), "labels": np.array([[1, 1]])})
-    found = chosen.inputs(0).mean(axis=0, keepdims=True)
-    frame = pd.DataFrame(ByClass(chosen, 0, network(), record([1], [2])).rows(found, CASE))
+    chosen = labelled(1, 1)
+    frame = by_class(chosen, chosen.inputs(0).mean(axis=0, keepdims=True), [1], [2])
     assert (frame[frame.metric == "psnr"].value < 40).all()
     assert (frame[frame.metric == "psnr_class_mean"].value > 100).all()
 
 
 def test_scores_up_to_scale_forgive_brightness_alone():
     chosen = target_set(1, 1, (1, 8, 8))
-    found = 0.3 * chosen.inputs(0)
-    frame = pd.DataFrame(ByClass(chosen, 0, network(), record([0], [1])).rows(found, CASE))
-    values = frame.set_index("metric").value
+    values = by_class(chosen, 0.3 * chosen.inputs(0), [0], [1]).set_index("metric").value
     assert values["psnr"] < 15
     assert values["psnr_scaled"] > 100
 
@@ -191,27 +190,16 @@ def test_scores_up_to_scale_forgive_brightness_alone():
 def test_losses_are_listed_with_what_a_client_could_notice(sent, tmp_path):
     _, _, _ = sent({**MKOR, "output_bias": 5.0})
     scores = tmp_path / "mkor.csv"
+    found = {"psnr": (20.0, 30.0), "psnr_scaled": (40.0, 60.0), "ssim_gauss": (0.5,)}
     rows = [
         {"model": "net", "answer": 0, "metric": metric, "value": value, "status": status}
-        for metric, value, status in (
-            ("psnr", 20.0, "ok"),
-            ("psnr", 30.0, "ok"),
-            ("psnr_scaled", 40.0, "ok"),
-            ("psnr_scaled", 60.0, "ok"),
-            ("ssim_gauss", 0.5, "ok"),
-            ("psnr", "", "missed"),
-            ("psnr_scaled", "", "missed"),
-            ("ssim_gauss", "", "missed"),
-        )
+        for metric, values in found.items()
+        for value, status in [*((v, "ok") for v in values), ("", "missed")]
     ]
     pd.DataFrame(rows).to_csv(scores, index=False)
-    case = {
-        "scores": str(scores),
-        "model": str(tmp_path / "sent.safetensors"),
-        "loss": "cross_entropy",
-        "output_bias": 5.0,
-    }
-    (row,) = losses.table([case]).to_dict("records")
+    given = {"scores": [str(scores)], "models": [str(tmp_path / "sent.safetensors")]}
+    words = {"cases": [{"loss": "cross_entropy", "output_bias": 5.0}]}
+    (row,) = losses.make(given, words, {}).to_dict("records")
     assert (row["n"], row["n_ok"], row["psnr_min"], row["psnr_max"]) == (3, 2, 0.0, 30.0)
     assert row["psnr_mean"] == pytest.approx(50.0 / 3)
     assert row["psnr_scaled_mean"] == pytest.approx(100.0 / 3)
@@ -251,15 +239,13 @@ def test_the_loop_gives_what_all_at_once_gives():
 
 
 def test_what_soteria_takes_is_counted_among_columns_that_were_not_empty(tmp_path):
-    plain = np.ones((1, 1, 2, 8), np.float32)
-    plain[..., :4] = 0.0
-    defended = plain.copy()
-    defended[..., 7] = 0.0
-    files_ = [str(tmp_path / f"{name}.safetensors") for name in ("none", "soteria")]
-    for path, value in zip(files_, (plain, defended), strict=True):
-        write_tensors(path, {"net/fc1.weight": value, "net/fc1.bias": value[..., 0]}, FACTS)
-    case = {"result": "x", "before": files_[0], "after": files_[1]}
-    (row,) = pruned.table([case]).to_dict("records")
+    given, value = {}, np.ones((1, 1, 2, 8), np.float32)
+    value[..., :4] = 0.0
+    for key in ("before", "after"):
+        given[key] = [str(tmp_path / key)]
+        write_tensors(*given[key], {"net/fc1.weight": value, "net/fc1.bias": value[..., 0]}, FACTS)
+        value[..., 7] = 0.0
+    (row,) = pruned.make(given, {"results": ["x"]}, {}).to_dict("records")
     assert (row["model"], row["features"], row["empty"], row["pruned"]) == ("net", 8, 4, 1)
     assert row["pruned_share"] == 0.25
 

@@ -325,7 +325,7 @@ def test_the_benchmark_counts_successes_of_both():
     assert entry["ours_error"] < benchmark.SUCCESS
     plain = benchmark.reference(case, 20)
     assert plain.errors.shape == plain.accepted.shape == (2, 2)
-    assert plain.share > 0
+    assert plain.successes > 0
     assert np.all(plain.accepted[plain.errors < benchmark.SUCCESS])
 
 

@@ -29,9 +29,7 @@ def _image(seed: int = 0) -> np.ndarray:
 def _shared(
     net: Net, image: np.ndarray, *, norm: bool = True, seed: int = 0
 ) -> tuple[Chain, dict[str, np.ndarray], dict[str, np.ndarray]]:
-    chain = net.chain(SIZE, norm=norm)
-    weights = networks.weights_of(chain, seed)
-    return chain, weights, networks.shared(chain, weights, image, 3, net.precision)
+    return net.captured(image, 3, seed, norm=norm)
 
 
 def _solved(
@@ -41,22 +39,14 @@ def _solved(
     chain, weights, gradients = _shared(net, image)
     true = networks.inside(chain, weights, image, 3)
     known = None if net.lock else Affine(factor * true.scale, true.shift)
-    found = through_norm(
-        chain.convolutions[0],
-        public(weights),
-        public(gradients),
-        head(weights, gradients, HEAD),
-        known,
-    )
+    seen = chain.convolutions[0], public(weights), public(gradients)
+    found = through_norm(*seen, head(weights, gradients, HEAD), known)
     x = image.reshape(3, -1) - (0 if net.padding else image.reshape(3, -1).mean(1, keepdims=True))
     return found, true, x.ravel()
 
 
 def _misfit(found: Normalised, x: np.ndarray) -> float:
     return relative(found.x * (found.x @ x), x)
-
-
-# --- Linear layers -------------------------------------------------------------------------------
 
 
 def test_a_regression_gives_its_sample_away_once_the_scale_is_known() -> None:
@@ -85,25 +75,18 @@ def test_the_last_layer_tells_label_probabilities_and_its_input() -> None:
     assert measures.two_layers(Run(image, 7, 1))["input_error"] < 1e-12
 
 
-# --- Convolution ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("filters", [16, 2])
 def test_a_convolutions_input_where_the_system_has_full_rank(filters: int) -> None:
     image, net = _image(), Net("net", "relu", filters, padding=1)
     chain, weights, gradients = _shared(net, image, norm=False)
-    found = through_convolution(
-        chain.convolutions[0], weights, gradients, head(weights, gradients, HEAD)
-    )
+    last = head(weights, gradients, HEAD)
+    found = through_convolution(chain.convolutions[0], weights, gradients, last)
     if filters == 16:
         assert found.free == 0 and found.x is not None
         assert relative(found.x, image.ravel()) < 1e-12
     else:
         # 128 outputs, of which ReLU shows some half, and 54 gradients for 192 unknowns.
         assert found.x is None and 192 - 128 - 54 < found.free < 192 - 54
-
-
-# --- Batch norm ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("net", [PLAIN, PADDED, Net("l", "leaky_relu", 4, padding=1)])
@@ -153,9 +136,6 @@ def test_too_few_filters_leave_unknowns_free() -> None:
     assert 192 - 72 - 3 <= found.free < 192 and found.x.size == 0
 
 
-# --- The lock ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("activation", ["identity", "relu", "sigmoid"])
 def test_in_the_proofs_network_the_lock_hides_neither_input_nor_scale(activation: str) -> None:
     net = Net("locked", "relu", 16, padding=1, lock=activation, key=64)
@@ -188,9 +168,8 @@ def test_the_locks_gradient_is_the_key() -> None:
     # The largest of 64 values in [0, 1) is a few hundredths from 1.
     assert 1e-4 < found["key_error_scaled"] < 0.2
     assert max(found[f"eq{n}"] for n in (34, 35, 36)) < 1e-12
-    assert (
-        measures.lock_gradient_from_key(LOCKED, Run(_image(), 3, 0))["lock_gradient_error"] < 1e-9
-    )
+    again = measures.lock_gradient_from_key(LOCKED, Run(_image(), 3, 0))
+    assert again["lock_gradient_error"] < 1e-9
 
 
 def test_gradients_in_float32_do() -> None:
@@ -198,9 +177,6 @@ def test_gradients_in_float32_do() -> None:
     found, _, x = _solved(net, _image())
     assert found.free == 0 and 1e-9 < _misfit(found, x) < 1e-4
     assert found.factor == pytest.approx(np.linalg.norm(x), rel=1e-2)
-
-
-# --- The table -----------------------------------------------------------------------------------
 
 
 def _dataset(side: int = 32, count: int = 3) -> Dataset:

@@ -71,8 +71,7 @@ def test_rgap_on_cnn6_from_float32_gradients_is_exact_to_1e_9_within_500_mib(tmp
     chain = CONFIG.chain("rgap_cnn6")
     weights, image = initial_weights(chain, 0), np.random.default_rng(5).uniform(size=chain.input)
     label = margin_label(chain, weights, image, "opposite")
-    options = {"precision": "float32", "loss": "logistic", "granted": True}
-    case.make(path, chain, weights, image, label, 0.0, **options)
+    case.make(path, chain, weights, image, label, 0.0, single=True)
     ours = measured("rgap_balanced", path)
     assert ours["error"] < 1e-9
     assert 0 < ours["mib"] < MEMORY_MIB

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,13 +16,11 @@ from gradleak.errors import ArtifactError, ConfigError
 from gradleak.models import files
 from gradleak.models.build import load
 from gradleak.models.chain import Chain
-from gradleak.runtime.tidy import TABLES
+from gradleak.runtime.tidy import TABLES, Given, Row, frame
 from gradleak.training.data import Images
 from gradleak.training.outputs import split_of
 
 COLUMNS = [*TABLES, "left", "right", "model"]
-# Files of a case: data set, networks without and with a lock, folder of clients' files.
-FILES = ("data", "plain", "locked", "clients")
 # Values are counted in bins of 1/FINE between ±REACH; tables give the density in bins of 1/COARSE
 # between ±SPAN. All are powers of two, so that edges are exact.
 FINE, REACH, COARSE, SPAN = 1024, 64, 16, 16
@@ -59,15 +56,14 @@ class Spread:
     @property
     def sd(self) -> float:
         """Standard deviation of all values."""
-        variance = self.sums[2] / self.sums[0] - self.mean**2
-        return float(np.sqrt(max(variance, 0.0)))
+        return float(np.sqrt(max(self.sums[2] / self.sums[0] - self.mean**2, 0.0)))
 
     @property
     def skewness(self) -> float:
         """E(v − mean)³ / sd³; NaN if all values are equal."""
-        mean, (second, third) = self.mean, self.sums[2:] / self.sums[0]
         if self.sd == 0:
             return float("nan")
+        mean, (second, third) = self.mean, self.sums[2:] / self.sums[0]
         return float((third - 3 * mean * second + 2 * mean**3) / self.sd**3)
 
     def distance(self, other: Spread) -> float:
@@ -123,54 +119,45 @@ def first_norm(chain: Chain, weights: Mapping[str, np.ndarray], images: Images) 
     return Norm(normalised, scaled, float((scale == 0).float().mean()))
 
 
-def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.DataFrame:
-    """Tidy table of distributions, four for each network and data set.
+def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
+    """Make the table of distributions, four for each network and data set.
 
-    Parameters
-    ----------
-    cases
-        ``row`` (its name); ``dataset`` (id), ``data`` (its file) and ``settings`` (the entry of
-        ``trainings``, amounts as numbers), which define the validation images; ``plain`` and
-        ``locked``, model files, and ``client``, the private file of the first client of the
-        latter; ``networks``, the names of both networks in them.
-    images, scale
-        Values of the columns of these names.
+    ``cases`` of `words` have ``row`` (a name); ``dataset`` (id) and ``settings`` (the entry of
+    ``trainings``, amounts as numbers), which define the validation images; and ``networks``, the
+    names of the network without and with a lock. Files of each: ``data``, model files ``plain`` and
+    ``locked``, and ``clients``, the folder of the latter's private files. `case` has the columns
+    ``images`` and ``scale``.
 
-    Returns
-    -------
-    pandas.DataFrame
-        Columns ``reference`` (û of the plain network), ``w/o KL`` (its γ·û + β), ``w/ KL`` (the
-        same of the locked one with its client's γ and β) and ``reference, w/ KL`` (û of the locked
-        one). Metrics: ``mean``, ``sd``, ``skewness``; ``asymmetry``, the absolute skewness;
-        ``wasserstein``, the 1-Wasserstein distance to the reference; ``zero_scale``, the share of
-        channels with γ = 0; ``outside``, the share of values beyond ±16; ``density`` in bins of
-        1/16 from ``left`` to ``right``. ``n`` counts images; the first seed is used.
+    Columns are ``reference`` (û of the plain network), ``w/o KL`` (its γ·û + β), ``w/ KL`` (the
+    same of the locked one with its first client's γ and β) and ``reference, w/ KL`` (û of the
+    locked one). Metrics: ``mean``, ``sd``, ``skewness``; ``asymmetry``, the absolute skewness;
+    ``wasserstein``, the 1-Wasserstein distance to the reference; ``zero_scale``, the share of
+    channels with γ = 0; ``outside``, the share of values beyond ±16; ``density`` in bins of 1/16
+    from ``left`` to ``right``. ``n`` counts images; the first seed is used.
     """
-    rows = [row for case in cases for row in _rows(case)]
-    found = pd.DataFrame(rows).assign(images=images, scale=scale)
-    return found.reindex(columns=COLUMNS).astype({"n": "Int64", "n_ok": "Int64"})
+    paths = (files[key] for key in ("data", "plain", "locked", "clients"))
+    each = zip(words["cases"], *paths, strict=True)
+    return frame([row for one in each for row in _rows(*one)], COLUMNS, **case)
 
 
-def _rows(case: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    pictures = _validation(case)
-    name, locked_name = case["networks"]
-    chain, weights = _network(case["plain"], name)
-    locked_chain, locked_weights = _network(case["locked"], locked_name, case["client"])
-    plain = first_norm(chain, weights, pictures)
-    locked = first_norm(locked_chain, locked_weights, pictures)
+def _rows(case: Given, data: str, plain: str, locked: str, clients: str) -> Iterator[Row]:
+    settings, (name, locked_name) = case["settings"], case["networks"]
+    dataset = arrays.load(data, case["dataset"], settings["split"])
+    pictures = split_of(dataset, settings, torch.device("cpu")).validation
+    sent = _network(plain, name), _network(locked, locked_name, f"{clients}/0.safetensors")
+    one, other = (first_norm(*network, pictures) for network in sent)
     head = {"row": case["row"], "n": len(pictures), "n_ok": len(pictures)}
     for column, model, spread, off in (
-        (REFERENCE, chain.name, plain.normalised, None),
-        (WITHOUT, chain.name, plain.scaled, plain.off),
-        (WITH, locked_chain.name, locked.scaled, locked.off),
-        (OWN, locked_chain.name, locked.normalised, None),
+        (REFERENCE, name, one.normalised, None),
+        (WITHOUT, name, one.scaled, one.off),
+        (WITH, locked_name, other.scaled, other.off),
+        (OWN, locked_name, other.normalised, None),
     ):
-        for one in _facts(spread, plain.normalised, off):
-            yield {**head, "column": column, "model": model, **one}
+        for facts in _facts(spread, one.normalised, off):
+            yield {**head, "column": column, "model": model, **facts}
 
 
-def _facts(spread: Spread, reference: Spread, off: float | None) -> Iterator[dict[str, Any]]:
-    """Metrics of one distribution."""
+def _facts(spread: Spread, reference: Spread, off: float | None) -> Iterator[Row]:
     said = {
         "mean": (spread.mean, "over images, channels and positions"),
         "sd": (spread.sd, "standard deviation"),
@@ -188,13 +175,6 @@ def _facts(spread: Spread, reference: Spread, off: float | None) -> Iterator[dic
         yield {"metric": "density", "ours": value, "left": left, "right": left + 1 / COARSE}
 
 
-def _validation(case: Mapping[str, Any]) -> Images:
-    """Validation images of a training run."""
-    settings = case["settings"]
-    data = arrays.load(case["data"], case["dataset"], settings["split"])
-    return split_of(data, settings, torch.device("cpu")).validation
-
-
 def _network(
     path: str, name: str, client: str | None = None
 ) -> tuple[Chain, dict[str, np.ndarray]]:
@@ -205,21 +185,3 @@ def _network(
         raise ArtifactError(f"{path} has no {name}; delete it and ask Snakemake for it again.")
     kept = {} if client is None else client_keys.read(client).of(chain, 0)
     return chain, {**found.of(chain, 0), **kept}
-
-
-def make(
-    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
-) -> pd.DataFrame:
-    """Table from files: ``data``, ``plain``, ``locked`` and folders ``clients``, per case."""
-    each = zip(words["cases"], *(files[key] for key in FILES), strict=True)
-    cases = [
-        {
-            **entry,
-            "data": data,
-            "plain": plain,
-            "locked": locked,
-            "client": f"{folder}/0.safetensors",
-        }
-        for entry, data, plain, locked, folder in each
-    ]
-    return table(cases, **case)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gradleak.data.catalogue import resolve
 from gradleak.pipeline.inputs import plain
 from gradleak.pipeline.results.expand import Files, Words, Writer
@@ -27,25 +25,20 @@ def propositions(writer: Writer, files: Files, words: Words) -> Made:
 def histograms(writer: Writer, files: Files, words: Words) -> Made:
     """Data, networks and clients' keys (a folder) of trainings without and with a lock."""
     paths, config = writer.paths, writer.config
-    pairs: list[list[dict[str, Any]]] = [[], []]
-    for curve in writer.curves:
-        pairs[curve["lock"]].append(curve)
-    unlocked, locked = pairs
+    unlocked, locked = ([c for c in writer.curves if c["lock"] == lock] for lock in (False, True))
     files = {
         "data": [paths.dataset_of(one["training"]) for one in unlocked],
         "plain": [writer.trained(one) for one in unlocked],
         "locked": [writer.trained(one) for one in locked],
         "clients": [writer.trained(one, ".clients") for one in locked],
     }
-    cases = []
-    for one, other in zip(unlocked, locked, strict=True):
-        training = config.trainings[one["training"]]
-        cases.append(
-            {
-                "row": one["row"],
-                "dataset": resolve(training.dataset, config.images),
-                "settings": plain(config, "trainings", one["training"]),
-                "networks": [one["model"], other["model"]],
-            }
-        )
+    cases = [
+        {
+            "row": one["row"],
+            "dataset": resolve(config.trainings[one["training"]].dataset, config.images),
+            "settings": plain(config, "trainings", one["training"]),
+            "networks": [one["model"], other["model"]],
+        }
+        for one, other in zip(unlocked, locked, strict=True)
+    ]
     return files, {"cases": cases}

@@ -15,16 +15,11 @@ def inconspicuous(writer: Writer, files: Files, words: Words) -> Made:
 
 def pruned(writer: Writer, files: Files, words: Words) -> Made:
     """Gradients of experiments (one network or group each), without and with Soteria."""
+    names, config, path = writer.entry.experiments, writer.config, writer.paths.gradient
+    models = {name: config.experiments[name].models[0] for name in names}
     for key, defence in (("before", "none"), ("after", "soteria")):
-        files[key] = [
-            writer.paths.gradient.format(
-                experiment=name,
-                model=writer.config.experiments[name].models[0],
-                defence=defence,
-            )
-            for name in writer.entry.experiments
-        ]
-    return files, {**words, "results": writer.entry.experiments}
+        files[key] = [path.format(experiment=n, model=models[n], defence=defence) for n in names]
+    return files, {**words, "results": names}
 
 
 def losses(writer: Writer, files: Files, words: Words) -> Made:
@@ -34,10 +29,12 @@ def losses(writer: Writer, files: Files, words: Words) -> Made:
     words["cases"] = []
     for name in writer.entry.experiments:
         entry = config.experiments[name]
+        case = {"loss": entry.loss}
+        case["output_bias"] = getattr(config.servers[entry.server], "output_bias", 0.0)
         for model in entry.models:
+            sent = paths.sent.format(server=entry.server, model=model)
             for path in paths.scores(name, models=[model]):
                 files["scores"].append(path)
-                files["models"].append(paths.sent.format(server=entry.server, model=model))
-                bias = getattr(config.servers[entry.server], "output_bias", 0.0)
-                words["cases"].append({"loss": entry.loss, "output_bias": bias})
+                files["models"].append(sent)
+                words["cases"].append(dict(case))
     return files, words

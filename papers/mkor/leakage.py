@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,6 +16,7 @@ from gradleak.errors import ConfigError
 from gradleak.models.build import load
 from gradleak.models.chain import Chain
 from gradleak.models.files import ModelFile, read
+from gradleak.runtime.tidy import Given
 
 COLUMNS = ["images", "formula", "asymptote", "layer", "measured", "entropies"]
 SIZES = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -33,8 +33,7 @@ LOSS = "cross_entropy"
 def gaussian(images: np.ndarray | float) -> np.ndarray:
     """½·log(K / (K − 1)) nats for K = `images`, K > 1 (eq. 2)."""
     k = np.asarray(images, dtype=float)
-    out: np.ndarray = 0.5 * np.log(k / (k - 1.0))
-    return out
+    return np.asarray(0.5 * np.log(k / (k - 1.0)))
 
 
 def asymptote(images: np.ndarray | float) -> np.ndarray:
@@ -63,37 +62,23 @@ def of_samples(
     found: dict[str, list[np.ndarray]] = {layer: [] for layer in LAYERS}
     for first in range(0, len(images), AT_ONCE):
         part = slice(first, first + AT_ONCE)
-        x = torch.from_numpy(images[part].astype(np.float32))
-        gradients = each(parameters, x, torch.from_numpy(labels[part]))
-        for layer in LAYERS:
+        x, y = torch.from_numpy(images[part].astype(np.float32)), torch.from_numpy(labels[part])
+        gradients = each(parameters, x, y)
+        for layer, parts in found.items():
             flat = gradients[layer].flatten(1).numpy()
             chosen = np.linspace(0, flat.shape[1] - 1, min(flat.shape[1], MOST_PARAMETERS))
-            found[layer].append(flat[:, chosen.round().astype(int)].copy())
+            parts.append(flat[:, chosen.round().astype(int)].copy())
     return {layer: np.concatenate(parts) for layer, parts in found.items()}
 
 
 def measured(gradients: np.ndarray, images: int, draws: int, seed: int = 0) -> tuple[float, float]:
     """Leakage about a parameter of one gradient in a sum of `images`, in nats.
 
-    Batches are drawn with replacement, so ρ² is 1/K whatever the distribution: the first number
-    only tests the arithmetic of eq. (2) and the sampling. The second needs no normal distribution.
-
-    Parameters
-    ----------
-    gradients
-        (n, parameters), of one image each.
-    images
-        K.
-    draws
-        Number of batches drawn.
-    seed
-        Seed of the sampling.
-
-    Returns
-    -------
-    tuple of float
-        −½·log(1 − ρ²) with ρ the correlation of g₁ and the sum, ρ² its mean over parameters; and
-        H(Σ over K) − H(Σ over K − 1) by Vasicek's estimator, NaN outside `ENTROPIES`.
+    `gradients` are (n, parameters), of one image each; `draws` batches of K = `images` are drawn
+    with replacement. Returns −½·log(1 − ρ²) with ρ the correlation of g₁ and the sum, ρ² its mean
+    over parameters, and H(Σ over K) − H(Σ over K − 1) by Vasicek's estimator, NaN outside
+    `ENTROPIES`. So drawn, ρ² is 1/K whatever the distribution: the first number only tests the
+    arithmetic of eq. (2) and the sampling. The second needs no normal distribution.
     """
     spread = gradients.std(axis=0)
     alive = spread > 1e-6 * spread.max(initial=0.0)
@@ -106,9 +91,8 @@ def measured(gradients: np.ndarray, images: int, draws: int, seed: int = 0) -> t
     # Subtract the bias of ρ², its expectation for independent samples.
     rho2 = min(max(1.0 - (1.0 - rho2) * (draws - 1) / (draws - 2), 0.0), 1.0 - 1e-12)
     least, most = ENTROPIES
-    entropies = np.nan
-    if least <= images <= most:
-        entropies = float((entropy(sums) - entropy(others)).mean())
+    inside = least <= images <= most
+    entropies = float((entropy(sums) - entropy(others)).mean()) if inside else np.nan
     return float(-0.5 * np.log1p(-rho2)), entropies
 
 
@@ -126,21 +110,18 @@ def _drawn(
 
 def _standard(values: np.ndarray) -> np.ndarray:
     centred = values - values.mean(axis=0)
-    out: np.ndarray = centred / centred.std(axis=0)
-    return out
+    return np.asarray(centred / centred.std(axis=0))
 
 
 def entropy(samples: np.ndarray) -> np.ndarray:
     """Differential entropy of each column of `samples` (R, parameters) in nats (Vasicek 1976)."""
     count = len(samples)
-    reach = max(1, round(np.sqrt(count) / 2))
+    reach, places = max(1, round(np.sqrt(count) / 2)), np.arange(count)
     ordered = np.sort(samples, axis=0)
-    places = np.arange(count)
     high = ordered[np.minimum(places + reach, count - 1)]
     low = ordered[np.maximum(places - reach, 0)]
     gaps = np.maximum(high - low, 1e-12)
-    out: np.ndarray = np.log(gaps * count / (2 * reach)).mean(axis=0)
-    return out
+    return np.asarray(np.log(gaps * count / (2 * reach)).mean(axis=0))
 
 
 def table(models: ModelFile, targets: TargetSet, model: str, *, draws: int) -> pd.DataFrame:
@@ -156,20 +137,15 @@ def table(models: ModelFile, targets: TargetSet, model: str, *, draws: int) -> p
     _, first = np.unique(targets.indices.ravel(), return_index=True)
     shape = targets.images.shape[2:]
     images = (targets.images.reshape(-1, *shape)[first] / 255.0 + targets.offset) / targets.std
-    labels = targets.labels.ravel()[first]
-    gradients = of_samples(chain, models.of(chain, 0), images, labels)
+    gradients = of_samples(chain, models.of(chain, 0), images, targets.labels.ravel()[first])
     rows = []
     for size in SIZES:
-        for layer, values in gradients.items():
-            found = measured(values, size, draws)
-            both = (float(gaussian(size)), float(asymptote(size)))
-            rows.append(dict(zip(COLUMNS, (size, *both, layer, *found), strict=True)))
+        both = float(gaussian(size)), float(asymptote(size))
+        rows += [(size, *both, name, *measured(v, size, draws)) for name, v in gradients.items()]
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def make(
-    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
-) -> pd.DataFrame:
+def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     """Table from files: ``models`` and ``targets``; `words` has ``model`` and ``draws``."""
     (path,) = files["models"]
     return table(read(path), read_targets(files["targets"]), words["model"], draws=words["draws"])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pandas as pd
 from scipy.fft import dctn, idctn
 
-from gradleak.data.targets import TargetSet, read
+from gradleak.data.targets import read
+from gradleak.runtime.tidy import Given
 from gradleak.scoring.metrics.image import psnr, ssim_gauss
 
 COLUMNS = ["bound", "metric", "value", "n"]
@@ -29,9 +27,9 @@ def low_pass(image: np.ndarray, side: int) -> np.ndarray:
     return np.asarray(idctn(spectrum, axes=(1, 2), norm="ortho"))
 
 
-def table(targets: TargetSet) -> list[dict[str, Any]]:
-    """Mean and largest PSNR and SSIM of low-passed photos, as rows with the keys `COLUMNS`."""
-    rows = []
+def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
+    """Mean and largest PSNR and SSIM of low-passed photos, which are files ``targets``."""
+    targets, rows = read(files["targets"]), []
     # A photo may be in several batches.
     _, places = np.unique(targets.indices, return_index=True)
     for side in SIDES:
@@ -44,19 +42,5 @@ def table(targets: TargetSet) -> list[dict[str, Any]]:
             values["ssim"].append(ssim_gauss(image, np.clip(found, 0.0, 1.0)))
         for metric, each in values.items():
             for how, value in (("mean", np.mean(each)), ("max", np.max(each))):
-                rows.append(
-                    {
-                        "bound": f"dct{side}",
-                        "metric": f"{metric}_{how}",
-                        "value": float(value),
-                        "n": len(each),
-                    }
-                )
-    return rows
-
-
-def make(
-    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
-) -> pd.DataFrame:
-    """Table from files: ``targets``, photos."""
-    return pd.DataFrame(table(read(files["targets"])), columns=COLUMNS)
+                rows.append((f"dct{side}", f"{metric}_{how}", float(value), len(each)))
+    return pd.DataFrame(rows, columns=COLUMNS)

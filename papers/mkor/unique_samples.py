@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 import pandas as pd
 
+from gradleak.runtime.tidy import Given
+
 COLUMNS = ["images", "classes", "expected", "simulated", "low", "high"]
 DRAWS = 20_000
+# Images and classes in batches of the paper: MNIST, CIFAR-100 with fewer classes, ImageNet.
+BATCHES = (*((100, classes) for classes in (1, 10, 25, 50, 75, 100)), (1000, 1000))
 
 
 def expected(images: int, probabilities: np.ndarray) -> float:
@@ -28,27 +29,11 @@ def simulated(images: int, classes: int, draws: int = DRAWS) -> tuple[float, flo
     return float(mean), float(mean - half), float(mean + half)
 
 
-def table() -> list[dict[str, float]]:
-    """Rows for the batches of the paper: MNIST, CIFAR-100 with fewer classes, ImageNet."""
-    rows = []
-    for images, classes in [(100, n) for n in (1, 10, 25, 50, 75, 100)] + [(1000, 1000)]:
-        draws = DRAWS if images < 1000 else DRAWS // 10
-        mean, low, high = simulated(images, classes, draws)
-        rows.append(
-            {
-                "images": images,
-                "classes": classes,
-                "expected": expected(images, np.full(classes, 1.0 / classes)),
-                "simulated": mean,
-                "low": low,
-                "high": high,
-            }
-        )
-    return rows
-
-
-def make(
-    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
-) -> pd.DataFrame:
+def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     """Table of Eq. (3) and its simulation; it needs no files."""
-    return pd.DataFrame(table(), columns=COLUMNS)
+    rows = []
+    for images, classes in BATCHES:
+        eq3 = expected(images, np.full(classes, 1.0 / classes))
+        draws = DRAWS if images < 1000 else DRAWS // 10
+        rows.append((images, classes, eq3, *simulated(images, classes, draws)))
+    return pd.DataFrame(rows, columns=COLUMNS)

@@ -55,28 +55,20 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     `words` has ``cases``, what the attacker has with axis labels, in order and starting with the
     case without lock; and ``panels`` with ``network``, ``dataset``, ``method`` and ``case``.
     """
-    cases = [
-        Case(
-            (f"{e['network']}, {e['dataset']}".replace(", ", ",\n"), _stand_in(panel)),
-            e["method"],
-            e["case"],
-            panel,
-        )
-        for e, panel in zip(words["panels"], reader.read(files, words), strict=True)
-    ]
+    cases = []
+    for entry, panel in zip(words["panels"], reader.read(files, words), strict=True):
+        name = f"{entry['network']}, {entry['dataset']}".replace(", ", ",\n")
+        dataset = panel.targets.source["dataset"]
+        row = name, f"(here {dataset})" if is_embedded(panel.targets) else ""
+        cases.append(Case(row, entry["method"], entry["case"], panel))
     names = words["cases"]
     rows = list(dict.fromkeys(case.row for case in cases))
-    points = HEAD + len(rows) * (HIGH + BETWEEN) + TICKS
-    columns = [1 + len(names)]
-    grid = Grid.fit(LEFT, points + ABOVE, PAGE - EDGE, columns, [UNDER], 0.06, widest=WIDEST)
+    top, columns = HEAD + len(rows) * (HIGH + BETWEEN) + TICKS + ABOVE, [1 + len(names)]
+    grid = Grid.fit(LEFT, top, PAGE - EDGE, columns, [UNDER], 0.06, widest=WIDEST)
     with drawing(words["title"], _footer(words, cases, scale), grid.bottom) as page:
         _charts(page, cases, rows, names)
         _pictures(page, grid, _pictured(cases), names)
     return page.figure
-
-
-def _stand_in(panel: Panel) -> str:
-    return f"(here {panel.targets.source['dataset']})" if is_embedded(panel.targets) else ""
 
 
 def _pictured(cases: Sequence[Case]) -> Sequence[Case]:
@@ -96,7 +88,6 @@ def _pictured(cases: Sequence[Case]) -> Sequence[Case]:
 def _charts(
     page: Page, cases: Sequence[Case], rows: Iterable[tuple[str, str]], names: Mapping[str, str]
 ) -> None:
-    """Draw a chart for each attack, network and data set, with a column per case."""
     there = {(case.method, case.name) for case in cases}
     tried = {
         method: [name for name in names if (method, name) in there]
@@ -126,7 +117,6 @@ def _charts(
 
 
 def _label(page: Page, middle: float, name: str, stand_in: str) -> None:
-    """Write the name of a line, and below it the stand-in for its data set."""
     page.text(EDGE, middle, name, va="bottom", weight="bold", fontsize=6.5)
     page.text(EDGE, middle + 0.03, stand_in, va="top", fontsize=SMALL, color=GREY)
 
@@ -159,12 +149,10 @@ def _chart(
             axes.text(x, 0.3, "\N{EN DASH}", color=GREY, **inside)
             continue
         values, (colour, marker) = own[0], looks[name]
-        style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 2.6}
-        strip(axes, x, values.clip(*SPAN), 0.22, alpha=0.6, **style)
+        strip(axes, x, values.clip(*SPAN), 0.22, alpha=0.6, color=colour, marker=marker, ms=2.6)
         middle, said = median(values, METRIC), "failed"
         if np.isfinite(middle):
-            said = wording.signed(middle, ".1f")
-            shown = float(np.clip(middle, *SPAN))
+            said, shown = wording.signed(middle, ".1f"), float(np.clip(middle, *SPAN))
             axes.plot((x - 0.3, x + 0.3), (shown, shown), color="black", linewidth=1.2)
             if name == base:
                 axes.axhline(shown, color=colour, linewidth=0.6, linestyle=(0, (2, 2)), zorder=0)
@@ -176,20 +164,16 @@ def _chart(
 
 
 def _pictures(page: Page, grid: Grid, cases: Sequence[Case], names: Mapping[str, str]) -> None:
-    """Draw the first image, and its reconstruction in each case."""
-    first = cases[0]
+    first, there = cases[0], {case.name: case.panel for case in cases}
     name, stand_in = first.row
-    middle = grid.tops[0] + grid.side / 2
-    _label(page, middle, f"Example:\n{first.method} on\n{name}", stand_in)
-    there = {case.name: case.panel for case in cases}
+    example = f"Example:\n{first.method} on\n{name}"
+    _label(page, grid.tops[0] + grid.side / 2, example, stand_in)
     shown = [case for case in names if case in there]
-    headings = ["original", *(names[case] for case in shown)]
-    headings = [" ".join(heading.replace("-\n", "").split()) for heading in headings]
-    grid.head(page, headings, fontsize=6.5)
-    original = displayed(first.panel.targets.images[0, 0] / 255.0)
-    grid.draw(page, {(0, 0): Cell(original)})
-    for column, case in enumerate(shown, start=1):
-        grid.draw(page, {(0, column): answer(page, there[case], 0)})
+    headings = (" ".join(names[case].replace("-\n", "").split()) for case in shown)
+    grid.head(page, ["original", *headings], fontsize=6.5)
+    original = Cell(displayed(first.panel.targets.images[0, 0] / 255.0))
+    found = [original, *(answer(page, there[case], 0) for case in shown)]
+    grid.draw(page, {(0, column): cell for column, cell in enumerate(found)})
 
 
 def _footer(words: Mapping[str, Any], cases: Sequence[Case], scale: str) -> str:

@@ -18,11 +18,9 @@ from gradleak.plotting.style import GREY, PAGE
 # Inches: left margin, gaps, headings, heights of panels, and space below the last ones.
 LEFT, GAP, HEAD, HIGH, BETWEEN, TICKS = 0.52, 0.1, 0.5, 0.86, 0.12, 0.2
 DWARFED = 30.0  # ratio of losses from which their axis is logarithmic
+BOX = {"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.75}
 # Metric of the curves, its factor, its name with the unit.
-METRICS = (
-    ("validation_accuracy", 100.0, "accuracy, %"),
-    ("validation_loss", 1.0, "loss"),
-)
+METRICS = (("validation_accuracy", 100.0, "accuracy, %"), ("validation_loss", 1.0, "loss"))
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
@@ -44,11 +42,11 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
         for place, lock in enumerate((True, False)):
             axes = page.swatch(LEFT + 0.85 * place, 0.08, NAMES[lock], 0.28, 6.5)
             axes.plot((0, 1), (0.5, 0.5), **LOOKS[lock])
+        below: dict[str, Any] = {"ha": "center", "fontsize": SMALL, "color": GREY}
         for left, entry in zip(lefts, [words["columns"][k] for k in columns], strict=True):
-            style: dict[str, Any] = {"ha": "center"}
-            page.text(left + width / 2, HEAD - 0.16, entry["name"], weight="bold", **style)
-            style |= {"fontsize": SMALL, "color": GREY}
-            page.text(left + width / 2, HEAD - 0.06, entry.get("below", ""), **style)
+            middle = left + width / 2
+            page.text(middle, HEAD - 0.16, entry["name"], weight="bold", ha="center")
+            page.text(middle, HEAD - 0.06, entry.get("below", ""), **below)
         for line, (row, metric) in enumerate(lines):
             top = HEAD + line * (HIGH + BETWEEN)
             drawn = [page.axes(left, top, width, HIGH) for left in lefts]
@@ -91,10 +89,7 @@ def _line(
 
 
 def _limits(found: np.ndarray, key: str) -> tuple[float, float, bool]:
-    """Return the range of all values of a line, and whether its axis is logarithmic.
-
-    The range of a loss begins at 0; it is logarithmic if the first epochs dwarf the others.
-    """
+    """Range of a line's values, a loss's from 0, and whether its first epochs dwarf the others."""
     values = found[np.isfinite(found)]
     if not len(values):
         return 0.0, 1.0, False
@@ -109,34 +104,18 @@ def _limits(found: np.ndarray, key: str) -> tuple[float, float, bool]:
 
 def _numbers(axes: Axes, each: Sequence[Curve], key: str) -> None:
     """Write test accuracy, or the loss at its epoch, of each network."""
-    accuracy, below = "accuracy" in key, _end_high(axes)
-    for place, curve in enumerate(sorted(each, key=lambda one: one.lock, reverse=below)):
-        said = f"{100 * curve.tested:.1f} %" if accuracy else f"{_at_best(curve, key):.2f}"
-        y = 0.05 + 0.13 * place if below else 0.95 - 0.13 * place
-        axes.text(
-            0.97,
-            y,
-            f"{NAMES[curve.lock]} {said}",
-            transform=axes.transAxes,
-            ha="right",
-            va="bottom" if below else "top",
-            fontsize=SMALL,
-            color=LOOKS[curve.lock]["color"],
-            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.3, "alpha": 0.75},
-        )
-
-
-def _end_high(axes: Axes) -> bool:
-    """True if a panel's curves end in its upper half, which leaves room below."""
+    # Curves that end in the panel's upper half leave room below.
     ends = np.array([np.asarray(line.get_xydata())[-1] for line in axes.get_lines()])
     heights = axes.transAxes.inverted().transform(axes.transData.transform(ends))[:, 1]
-    return bool(heights.mean() > 0.5)
-
-
-def _at_best(curve: Curve, key: str) -> float:
-    """Metric at each seed's best epoch, mean over seeds."""
-    chosen = curve.summary[["seed", "best_epoch"]].rename(columns={"best_epoch": "epoch"})
-    return float(chosen.merge(curve.epochs, on=["seed", "epoch"])[key].mean())
+    below = bool(heights.mean() > 0.5)
+    for place, curve in enumerate(sorted(each, key=lambda one: one.lock, reverse=below)):
+        chosen = curve.summary[["seed", "best_epoch"]].rename(columns={"best_epoch": "epoch"})
+        at_best = float(chosen.merge(curve.epochs, on=["seed", "epoch"])[key].mean())
+        said = f"{100 * curve.tested:.1f} %" if "accuracy" in key else f"{at_best:.2f}"
+        y = 0.05 + 0.13 * place if below else 0.95 - 0.13 * place
+        style: dict[str, Any] = {"ha": "right", "va": "bottom" if below else "top"}
+        style |= {"fontsize": SMALL, "color": LOOKS[curve.lock]["color"], "bbox": BOX}
+        axes.text(0.97, y, f"{NAMES[curve.lock]} {said}", transform=axes.transAxes, **style)
 
 
 def _footer(

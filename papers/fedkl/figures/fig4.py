@@ -63,17 +63,14 @@ class Distribution:
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw a chart for each of ``panels``.
+    """Draw a chart for each of ``panels``, with its ``row`` of the ``table`` and its ``images``.
 
-    `files` has ``table`` of `papers.fedkl.distributions.table` beside those of `curves.read`; a
-    panel has the ``row`` of the table and its ``images`` in words, a curve the index of its
-    ``panel``.
+    Other files are those of `curves.read`; a curve has the index of its ``panel``.
     """
     found = curves.read(files, words["curves"])
     table, panels = read_csv(files["table"]), words["panels"]
-    across = min(ACROSS, len(panels))
+    across, step = min(ACROSS, len(panels)), HEAD + HIGH + TICKS
     width = (PAGE - ACROSS * (LEFT + RIGHT) - (ACROSS - 1) * GAP) / ACROSS
-    step = HEAD + HIGH + TICKS
     depth = LEGEND + step * -(-len(panels) // across)
     with drawing(words["title"], _footer(words, table, found, scale), depth) as page:
         _legend(page)
@@ -101,13 +98,12 @@ def _read(table: pd.DataFrame, row: str, column: str) -> Distribution:
         raise ArtifactError(
             f"The table holds no '{column}' of {row}; delete it and ask Snakemake for it again."
         )
+    facts["highest"] = float(bins["ours"].max())
     edges = np.append(bins["left"], bins["right"].iloc[-1])
-    density = bins["ours"].to_numpy(dtype=float)
-    return Distribution(edges, density, {**facts, "highest": float(density.max())})
+    return Distribution(edges, bins["ours"].to_numpy(dtype=float), facts)
 
 
 def _legend(page: Page) -> None:
-    """Explain colours and lines, in the figure's first line."""
     for left, (colour, fill, name) in zip((0.06, 2.37, 3.87), SHOWN.values(), strict=True):
         axes = page.swatch(left, 0.09, name)
         axes.fill_between((0, 1), 0, 1, color=colour, alpha=fill, linewidth=0)
@@ -137,7 +133,6 @@ def _densities(axes: Axes, spreads: Mapping[str, Distribution]) -> None:
 
 
 def _numbers(page: Page, left: float, top: float, spreads: Mapping[str, Distribution]) -> None:
-    """Write a small table of the distributions' numbers."""
     lefts = [left + 0.78 + 0.42 * place for place in range(len(FACTS))]
     for x, (heading, _) in zip(lefts, FACTS.values(), strict=True):
         page.text(x, top, heading, ha="right", fontsize=SMALL, color=GREY)
@@ -156,11 +151,10 @@ def _accuracies(below: Axes, axes: Axes, own: Sequence[Curve]) -> None:
     """Draw accuracy over epochs above the distributions, on top and right axes."""
     axes.patch.set_alpha(0.0)
     axes.set_zorder(below.get_zorder() + 1)
-    axes.xaxis.tick_top()
-    axes.yaxis.tick_right()
-    axes.xaxis.set_label_position("top")
-    axes.yaxis.set_label_position("right")
     axes.grid(False)
+    for axis, side in ((axes.xaxis, "top"), (axes.yaxis, "right")):
+        axis.set_ticks_position(side)
+        axis.set_label_position(side)
     for name, spine in axes.spines.items():
         spine.set_visible(name in ("top", "right"))
     for curve in own:
@@ -177,25 +171,21 @@ def _footer(
     words: Mapping[str, Any], table: pd.DataFrame, found: Sequence[Curve], scale: str
 ) -> str:
     counts = sorted({int(n) for n in table["n"]})
-    first = table[table["metric"] == "density"].iloc[0]
+    bins = table[table["metric"] == "density"]
+    outside = table[(table["metric"] == "outside") & table["column"].isin(SHOWN)]
+    most = float(outside["ours"].max()) if len(outside) else 0.0
+    beyond = f" Up to {most:.1%} of the values lie beyond ±{bins['right'].max():g}."
     images = "; ".join(dict.fromkeys(panel["images"] for panel in words["panels"]))
+    width = bins["right"].iloc[0] - bins["left"].iloc[0]
     return (
         "Caption and text of the paper differ on the reference. Here: u = (z − mean) / sqrt("
         "variance + ε) behind the first convolution of the network without key-lock, with its "
         "running statistics. Scaled and shifted: γ·u + β of that network; with key-lock, u of the "
         "locked network with γ and β that its client's key and lock give. All validation images "
         f"({' or '.join(f'{n:,}' for n in counts)}), channels and positions, in bins of "
-        f"{first['right'] - first['left']:g}; sd: standard deviation; W₁: 1-Wasserstein distance "
+        f"{width:g}; sd: standard deviation; W₁: 1-Wasserstein distance "
         "to the reference; highest: density in the highest bin, which the axis may cut; γ = 0: "
-        f"share of channels that this scale turns off.{_beyond(table)} {words.get('note', '')} "
-        f"Accuracy: on the images that choose the epoch. Images: {images}; "
+        f"share of channels that this scale turns off.{beyond * (most > TAIL)} "
+        f"{words.get('note', '')} Accuracy: on the images that choose the epoch. Images: {images}; "
         f"{curves.describe(found)}. Scale {scale}."
     )
-
-
-def _beyond(table: pd.DataFrame) -> str:
-    """State how many values lie outside the table's bins, unless few."""
-    shown = table[(table["metric"] == "outside") & table["column"].isin(SHOWN)]
-    most = float(shown["ours"].max()) if len(shown) else 0.0
-    edge = table.loc[table["metric"] == "density", "right"].max()
-    return f" Up to {most:.1%} of the values lie beyond ±{edge:g}." if most > TAIL else ""

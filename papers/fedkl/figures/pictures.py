@@ -109,8 +109,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     under = [BELOW if row.original else UNDER for row in table.rows]
     for place, (line, other) in enumerate(itertools.pairwise(table.rows)):
         under[place] += GROUP * (line.group != other.group)
-    right = width - EDGE
-    grid = Grid.fit(LABEL, head, right, groups, under, apart=GROUP, widest=WIDEST)
+    grid = Grid.fit(LABEL, head, width - EDGE, groups, under, apart=GROUP, widest=WIDEST)
     with drawing(words["title"], _footer(words, table, scale), grid.bottom, width) as page:
         _headings(page, table, grid, embedded)
         _labels(page, table.rows, grid)
@@ -132,7 +131,6 @@ def _check(table: Table) -> None:
 
 
 def _headings(page: Page, table: Table, grid: Grid, embedded: bool) -> None:
-    """Write groups of columns with a line under each, and the columns' names."""
     columns, top = table.columns, grid.tops[0]
     grid.head(page, [column.name for column in columns], 0.04 + LINE * embedded, fontsize=6.5)
     if embedded:
@@ -145,8 +143,8 @@ def _headings(page: Page, table: Table, grid: Grid, embedded: bool) -> None:
         if not group:
             continue
         y = top - 0.05 - LINE * (1 + embedded)
-        style: dict[str, Any] = {"ha": "center", "va": "bottom", "weight": "bold"}
-        page.text(grid.middle(first, last), y, group, fontsize=6.5, **style)
+        middle = grid.middle(first, last)
+        page.text(middle, y, group, ha="center", va="bottom", weight="bold", fontsize=6.5)
         extent = grid.lefts[last] + grid.side - grid.lefts[first]
         rule = page.axes(grid.lefts[first], y + 0.005, extent, 0.001)
         rule.set(xticks=[], yticks=[])
@@ -155,7 +153,6 @@ def _headings(page: Page, table: Table, grid: Grid, embedded: bool) -> None:
 
 
 def _labels(page: Page, rows: Sequence[Line], grid: Grid) -> None:
-    """Write the label of each row, above it that of the group it begins."""
     names = [row.name.replace("_", " ") for row in rows]
     short = [textwrap.fill(n, LABEL_WIDTH, max_lines=3, placeholder=" …") for n in names]
     grid.label(page, short, weight="normal", fontsize=6.5)
@@ -166,7 +163,6 @@ def _labels(page: Page, rows: Sequence[Line], grid: Grid) -> None:
 
 
 def _cell(page: Page, table: Table, row: int, column: int, side: float) -> Cell:
-    """One picture with its values, or the reason why it is missing."""
     line, batch = table.rows[row], table.rows[row].batch
     if line.original or table.columns[column].original:
         targets = table.original(row, column).targets
@@ -195,8 +191,8 @@ def _footer(words: Mapping[str, Any], table: Table, scale: str) -> str:
     batches = sorted({row.batch for row in table.rows})
     panels = list(table.panels.values())
     failed = any(panel.reason(batch) for panel in panels for batch in batches)
-    shown = [sum(not line.original for line in each) for each in (table.rows, table.columns)]
-    empty = len(panels) < shown[0] * shown[1]
+    rows, columns = (sum(not e.original for e in lines) for lines in (table.rows, table.columns))
+    empty = len(panels) < rows * columns
     first = (
         f"{words.get('note', '')} Below each answer its PSNR (peak 1) and SSIM."
         f"{wording.FAILED * failed}{wording.ABSENT * empty} One draw of the weights; pictures are "

@@ -39,12 +39,10 @@ def regression(
     Without `bias_gradient` and `output` the result is the gradient itself, which is x up to the
     factor c: each c gives an x and a y that fit.
     """
-    if bias_gradient is None and output is None:
-        return Regression(gradient, float("nan"))
-    if bias_gradient is not None:
-        factor = bias_gradient
-    else:
-        assert output is not None
+    factor = bias_gradient
+    if factor is None:
+        if output is None:
+            return Regression(gradient, float("nan"))
         factor = float(theta @ gradient) / (output - bias)
     found = gradient / factor
     return Regression(found, float(theta @ found) + bias - factor / 2)
@@ -71,14 +69,10 @@ class Head:
 def head(weights: Arrays, gradients: Arrays, layer: str) -> Head:
     """Label, probabilities and input of the last layer, which has a bias."""
     residual = gradients[f"{layer}.bias"].astype(np.float64)
-    weight = weights[f"{layer}.weight"].astype(np.float64)
-    return Head(
-        int(np.argmin(residual)),
-        int((residual < 0).sum()),
-        residual,
-        from_delta(gradients[f"{layer}.weight"].astype(np.float64), residual),
-        weight.T @ residual,
-    )
+    label, negative = int(np.argmin(residual)), int((residual < 0).sum())
+    features = from_delta(gradients[f"{layer}.weight"].astype(np.float64), residual)
+    back = weights[f"{layer}.weight"].astype(np.float64).T @ residual
+    return Head(label, negative, residual, features, back)
 
 
 @dataclass(frozen=True)

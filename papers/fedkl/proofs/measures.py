@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import softmax
 
 from gradleak.attacks.closed_form.fully_connected import from_delta
 from gradleak.models.activations import Activation
@@ -46,12 +47,12 @@ def regressions(run: Run) -> dict[str, Measures]:
     inputs, targets = np.vstack([x, others]), generator.standard_normal(SAMPLES)
     many, _ = networks.regression_gradient(theta, 0.0, inputs, targets)
     summed = 2 / SAMPLES * inputs.T @ (inputs @ theta - targets)
-    one, _ = networks.regression_gradient(theta, 0.0, x[None], np.array([target]))
-    biased, d_bias = networks.regression_gradient(theta, bias, x[None], np.array([target]))
+    sample = x[None], np.array([target])
+    one, _ = networks.regression_gradient(theta, 0.0, *sample)
+    biased, d_bias = networks.regression_gradient(theta, bias, *sample)
     plain = regression(theta, one).input
-    known = regression(theta, one, output=float(theta @ x))
-    with_bias = regression(theta, biased, bias=bias, bias_gradient=d_bias)
-    return {
+    scaled = plain * (plain @ x) / (plain @ plain)
+    out: dict[str, Measures] = {
         f"{SAMPLES} samples": {
             "eq3": relative(summed, many),
             "free": SAMPLES * (x.size + 1) - x.size,
@@ -59,19 +60,20 @@ def regressions(run: Run) -> dict[str, Measures]:
         "1 sample": {
             "eq3": relative(2 * x * (theta @ x - target), one),
             "free": 1,
-            "input_error_scaled": relative(plain * (plain @ x) / (plain @ plain), x),
-        },
-        "1 sample, bias": {
-            "free": 0,
-            "input_error": relative(with_bias.input, x),
-            "target_error": abs(with_bias.target - target),
-        },
-        "1 sample, output known": {
-            "free": 0,
-            "input_error": relative(known.input, x),
-            "target_error": abs(known.target - target),
+            "input_error_scaled": relative(scaled, x),
         },
     }
+    for words, found in (
+        ("bias", regression(theta, biased, bias=bias, bias_gradient=d_bias)),
+        ("output known", regression(theta, one, output=float(theta @ x))),
+    ):
+        errors = {"input_error": relative(found.input, x)}
+        out[f"1 sample, {words}"] = {
+            "free": 0,
+            **errors,
+            "target_error": abs(found.target - target),
+        }
+    return out
 
 
 def _head(found: Head, label: int, probabilities: np.ndarray) -> Measures:
@@ -80,11 +82,6 @@ def _head(found: Head, label: int, probabilities: np.ndarray) -> Measures:
         "negative": found.negative,
         "probabilities_error": relative(found.probabilities, probabilities),
     }
-
-
-def _softmax(z: np.ndarray) -> np.ndarray:
-    shifted = np.exp(z - z.max())
-    return shifted / shifted.sum()
 
 
 def _double(arrays: Arrays) -> dict[str, np.ndarray]:
@@ -99,7 +96,7 @@ def two_layers(run: Run) -> Measures:
     w, x = _double(weights), run.image.ravel().astype(np.float64)
     u = w["fc1.weight"] @ x + w["fc1.bias"]
     a = np.maximum(u, 0.0)
-    residual = _softmax(w["fc2.weight"] @ a + w["fc2.bias"])
+    residual = softmax(w["fc2.weight"] @ a + w["fc2.bias"])
     found = head(weights, gradients, "fc2")
     out = _head(found, run.label, residual)
     residual[run.label] -= 1.0
@@ -116,14 +113,13 @@ def two_layers(run: Run) -> Measures:
 
 def convolution(net: Net, run: Run) -> Measures:
     """Claim 3, eq. (18) to (23): label, features, ∂L/∂u and input of a convolution."""
-    chain = net.chain(run.image.shape, norm=False)
-    weights = networks.weights_of(chain, run.seed)
-    gradients = networks.shared(chain, weights, run.image, run.label, net.precision)
+    chain, weights, gradients = net.captured(run.image, run.label, run.seed, norm=False)
     layer = chain.convolutions[0]
     w, x = _double(weights), run.image.ravel().astype(np.float64)
-    u = _convolved(chain, w, x) + w[f"{CONV}.bias"][:, None]
+    u = Convolution(w[f"{CONV}.weight"], layer.shape).apply(x).reshape(layer.shape.filters, -1)
+    u = u + w[f"{CONV}.bias"][:, None]
     a = layer.activation.forward(u).ravel()
-    probabilities = _softmax(w[f"{HEAD}.weight"] @ a + w[f"{HEAD}.bias"])
+    probabilities = softmax(w[f"{HEAD}.weight"] @ a + w[f"{HEAD}.bias"])
     found = head(weights, gradients, HEAD)
     residual = probabilities.copy()
     residual[run.label] -= 1.0
@@ -141,18 +137,9 @@ def convolution(net: Net, run: Run) -> Measures:
     }
 
 
-def _convolved(chain: Chain, weights: Arrays, x: np.ndarray) -> np.ndarray:
-    """W x (O, P)."""
-    layer = chain.convolutions[0]
-    found = Convolution(weights[f"{CONV}.weight"], layer.shape).apply(x)
-    return found.reshape(layer.shape.filters, -1)
-
-
 def normalised(net: Net, run: Run) -> Measures:
     """Claim 4, eq. (24) to (33): the same behind a batch norm."""
-    chain = net.chain(run.image.shape, norm=True)
-    weights = networks.weights_of(chain, run.seed)
-    gradients = networks.shared(chain, weights, run.image, run.label, net.precision)
+    chain, weights, gradients = net.captured(run.image, run.label, run.seed, norm=True)
     true = networks.inside(chain, weights, run.image, run.label)
     found = head(weights, gradients, HEAD)
     affine = Affine(true.scale, true.shift)
@@ -162,9 +149,8 @@ def normalised(net: Net, run: Run) -> Measures:
         "negative": float(found.negative),
         "eq28": relative((true.d_s * true.u_hat).sum(axis=1), gradients[f"{CONV}_norm.weight"]),
         "eq29": relative(true.d_s.sum(axis=1), gradients[f"{CONV}_norm.bias"]),
-        **backwards(true),
     }
-    return out | _input(chain, solved, true, run.image)
+    return out | backwards(true) | _input(chain, solved, true, run.image)
 
 
 def backwards(true: Inside) -> Measures:
@@ -190,7 +176,6 @@ def backwards(true: Inside) -> Measures:
 
 
 def _input(chain: Chain, solved: Normalised, true: Inside, image: np.ndarray) -> Measures:
-    """Errors of the inferred norm and input, and the number of free unknowns."""
     names = ("delta_error", "normalised_error", "input_error", "contrast_error")
     if solved.free:
         return {"free": solved.free, **dict.fromkeys(names, NOT_GIVEN)}
@@ -211,16 +196,14 @@ def _input(chain: Chain, solved: Normalised, true: Inside, image: np.ndarray) ->
 
 def locked(net: Net, run: Run) -> Measures:
     """Proposition 2, eq. (34) to (36): inference with the lock's gradient, and without."""
-    chain = net.chain(run.image.shape, norm=True)
-    weights = networks.weights_of(chain, run.seed)
-    gradients = networks.shared(chain, weights, run.image, run.label, net.precision)
+    chain, weights, gradients = net.captured(run.image, run.label, run.seed, norm=True)
     true = networks.inside(chain, weights, run.image, run.label)
-    layer, outside = chain.convolutions[0], public(gradients)
-    found = head(weights, gradients, HEAD)
-    solved = through_norm(layer, public(weights), outside, found, None)
+    layer, found = chain.convolutions[0], head(weights, gradients, HEAD)
+    solved = through_norm(layer, public(weights), public(gradients), found, None)
+    features = layer.activation.forward(true.scale[:, None] * true.u_hat + true.shift[:, None])
     out = {
         "label_wrong": float(found.label != run.label),
-        "features_error": relative(found.features, _features(chain, true)),
+        "features_error": relative(found.features, features.ravel()),
         **_lock_gradient(net, weights, gradients, true),
         **_input(chain, solved, true, run.image),
         "eq36": relative(true.d_s * true.scale[:, None], true.d_u_hat),
@@ -234,16 +217,10 @@ def locked(net: Net, run: Run) -> Measures:
     return out
 
 
-def _features(chain: Chain, true: Inside) -> np.ndarray:
-    s = true.scale[:, None] * true.u_hat + true.shift[:, None]
-    return chain.convolutions[0].activation.forward(s).ravel()
-
-
 def _lock_gradient(net: Net, weights: Arrays, gradients: Arrays, true: Inside) -> Measures:
     """Eq. (34) and (35), the key from the lock's gradient, and the lock's gradient from the key."""
-    key = weights[f"{CONV}_key"].astype(np.float64)
     scale, shift = (names_of(CONV)[part] for part in ("weight", "bias"))
-    slopes = _lock_slopes(net, weights, key)
+    key, _, slopes = _lock(net, weights)
     d_scale, d_shift = (true.d_s * true.u_hat).sum(axis=1), true.d_s.sum(axis=1)
     whole = gradients[f"{scale}.weight"].astype(np.float64)
     found = from_delta(whole, gradients[f"{scale}.bias"].astype(np.float64))
@@ -258,37 +235,25 @@ def _lock_gradient(net: Net, weights: Arrays, gradients: Arrays, true: Inside) -
     }
 
 
-def _lock_slopes(net: Net, weights: Arrays, key: np.ndarray) -> list[np.ndarray]:
-    """Slopes (O,) of the lock's activation at the outputs of its two layers."""
+def _lock(net: Net, weights: Arrays) -> tuple[np.ndarray, list[np.ndarray], list[np.ndarray]]:
+    """The key, and outputs and slopes (O,) of the activation of the lock's two layers."""
     assert net.lock is not None
-    activation = Activation(net.lock)
-    return [
-        activation.derivative(
-            weights[f"{name}.weight"].astype(np.float64) @ key + weights[f"{name}.bias"]
-        )
+    activation, key = Activation(net.lock), weights[f"{CONV}_key"].astype(np.float64)
+    inner = [
+        weights[f"{name}.weight"].astype(np.float64) @ key + weights[f"{name}.bias"]
         for name in names_of(CONV).values()
     ]
+    return key, [activation.forward(z) for z in inner], [activation.derivative(z) for z in inner]
 
 
 def lock_gradient_from_key(net: Net, run: Run) -> Measures:
     """Eq. (34) and (35) by an attacker who has the key and the lock's weights, not its gradient."""
-    chain = net.chain(run.image.shape, norm=True)
-    weights = networks.weights_of(chain, run.seed)
-    gradients = networks.shared(chain, weights, run.image, run.label, net.precision)
-    assert net.lock is not None
-    key, activation = weights[f"{CONV}_key"].astype(np.float64), Activation(net.lock)
-    scale, shift = (
-        activation.forward(
-            weights[f"{name}.weight"].astype(np.float64) @ key + weights[f"{name}.bias"]
-        )
-        for name in names_of(CONV).values()
-    )
-    found = head(weights, gradients, HEAD)
-    layer = chain.convolutions[0]
-    solved = through_norm(layer, public(weights), public(gradients), found, Affine(scale, shift))
+    chain, weights, gradients = net.captured(run.image, run.label, run.seed, norm=True)
+    key, outputs, (slopes, _) = _lock(net, weights)
+    seen = chain.convolutions[0], public(weights), public(gradients)
+    solved = through_norm(*seen, head(weights, gradients, HEAD), Affine(*outputs))
     if solved.free:
         return {"lock_gradient_error": NOT_GIVEN}
-    slopes = _lock_slopes(net, weights, key)[0][solved.channels]
-    inferred = np.outer(slopes * (solved.back * solved.normalised).sum(axis=1), key)
+    along = slopes[solved.channels] * (solved.back * solved.normalised).sum(axis=1)
     whole = gradients[f"{names_of(CONV)['weight']}.weight"][solved.channels]
-    return {"lock_gradient_error": relative(inferred, whole)}
+    return {"lock_gradient_error": relative(np.outer(along, key), whole)}

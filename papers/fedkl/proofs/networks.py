@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,7 +11,7 @@ from torch.nn import functional
 
 from gradleak.client.capture import capture
 from gradleak.models.activations import Activation
-from gradleak.models.build import ChainModule, load
+from gradleak.models.build import load
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 from gradleak.models.initial import draw_key, initial_weights
 from gradleak.models.locks import Lock
@@ -53,6 +54,14 @@ class Net:
         )
         return Chain(self.words, size, (conv, LinearSpec(CLASSES)))
 
+    def captured(
+        self, image: np.ndarray, label: int, seed: int, *, norm: bool
+    ) -> tuple[Chain, dict[str, np.ndarray], dict[str, np.ndarray]]:
+        """The network for an image (C, H, W), its weights under a seed, and its gradient."""
+        chain = self.chain(image.shape, norm=norm)
+        weights = weights_of(chain, seed)
+        return chain, weights, shared(chain, weights, image, label, self.precision)
+
 
 def two_layers(pixels: tuple[int, int, int]) -> Chain:
     """Two fully connected layers with ReLU between them (Claim 2)."""
@@ -75,30 +84,22 @@ def shared(
     chain: Chain, weights: dict[str, np.ndarray], image: np.ndarray, label: int, precision: str
 ) -> dict[str, np.ndarray]:
     """Gradient of the cross-entropy of one image (C, H, W) by all parameters."""
-    return capture(
-        chain,
-        weights,
-        image[None],
-        np.array([label]),
-        precision=precision,
-        device=torch.device("cpu"),
-    )
+    options: dict[str, Any] = {"precision": precision, "device": torch.device("cpu")}
+    return capture(chain, weights, image[None], np.array([label]), **options)
 
 
 @dataclass(frozen=True)
 class Inside:
-    """Values and derivatives inside a normalised network, from autograd.
+    """Values and derivatives inside a normalised network, from autograd."""
 
-    ``u``, ``u_hat``, ``s`` and their gradients ``d_u``, ``d_u_hat``, ``d_s`` are (O, P); the norm's
-    ``mean``, ``variance``, ``scale``, ``shift`` and ``d_mean``, ``d_variance`` (O,).
-    """
-
+    # û = (u − mean) / sqrt(variance + ε) and s = scale·û + shift: u (O, P), mean (O,)
     u: np.ndarray
     u_hat: np.ndarray
     mean: np.ndarray
     variance: np.ndarray
     scale: np.ndarray
     shift: np.ndarray
+    # gradients of the loss with respect to them
     d_u: np.ndarray
     d_u_hat: np.ndarray
     d_s: np.ndarray
@@ -108,30 +109,23 @@ class Inside:
 
 def inside(chain: Chain, weights: dict[str, np.ndarray], image: np.ndarray, label: int) -> Inside:
     """Values of eq. (24) to (33) from autograd, in float64."""
-    module = load(chain, weights, torch.float64)
-    layer = chain.convolutions[0]
-    scale, shift = _affine(module)
-    x = torch.from_numpy(image[None]).double()
-    u = module.get_submodule(CONV)(x)[0].flatten(1)
+    module, layer = load(chain, weights, torch.float64), chain.convolutions[0]
+    assert layer.norm == "batch"
+    if layer.lock is None:
+        norm = module.get_submodule(f"{CONV}_norm")
+        scale, shift = norm.get_parameter("weight"), norm.get_parameter("bias")
+    else:
+        scale, shift = module.unlocked(layer.name)
+    u = module.get_submodule(CONV)(torch.from_numpy(image[None]).double())[0].flatten(1)
     mean = u.mean(1)
     variance = ((u - mean[:, None]) ** 2).mean(1)
     u_hat = (u - mean[:, None]) / torch.sqrt(variance + EPSILON)[:, None]
     s = scale[:, None] * u_hat + shift[:, None]
     features = module.activations[0](s).reshape(1, -1)
     loss = functional.cross_entropy(module.classify(features), torch.tensor([label]))
-    d_u, d_u_hat, d_s, d_mean, d_variance = torch.autograd.grad(loss, [u, u_hat, s, mean, variance])
-    assert layer.norm == "batch"
-    found = (u, u_hat, mean, variance, scale, shift, d_u, d_u_hat, d_s, d_mean, d_variance)
-    return Inside(*(value.detach().numpy() for value in found))
-
-
-def _affine(module: ChainModule) -> tuple[torch.Tensor, torch.Tensor]:
-    """γ and β (O,) of the convolution's norm or lock."""
-    layer = module.chain.convolutions[0]
-    if layer.lock is not None:
-        return module.unlocked(layer.name)
-    norm = module.get_submodule(f"{CONV}_norm")
-    return norm.get_parameter("weight"), norm.get_parameter("bias")
+    found = torch.autograd.grad(loss, [u, u_hat, s, mean, variance])
+    values = (u, u_hat, mean, variance, scale, shift, *found)
+    return Inside(*(value.detach().numpy() for value in values))
 
 
 def regression_gradient(

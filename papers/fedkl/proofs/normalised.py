@@ -53,17 +53,14 @@ class Normalised:
 
 @dataclass(frozen=True)
 class _Shown:
-    """Known quantities of a layer's shown channels; all arrays are of these.
-
-    `values` (O', P) are s where they are `known`, `back` is ∂L/∂s, `gradient` ∂L/∂θ (O', taps).
-    """
+    """Known quantities of a layer's shown channels."""
 
     shape: ConvShape
     convolution: Convolution
-    values: np.ndarray
+    values: np.ndarray  # s (O', P) where `known`
     known: np.ndarray
-    back: np.ndarray
-    gradient: np.ndarray
+    back: np.ndarray  # ∂L/∂s (O', P)
+    gradient: np.ndarray  # ∂L/∂θ (O', taps)
 
     def meets(self, delta: np.ndarray, x: np.ndarray) -> np.ndarray:
         """K_delta x (O', taps)."""
@@ -85,21 +82,12 @@ def through_norm(
     v = σ ∂L/∂u (eq. 33) if the activation shows all of s and γ and β are known. The scale then
     follows from ε: σ² + ε = ε / (1 − mean û²).
 
-    Parameters
-    ----------
-    layer
-        The convolution, without bias.
-    weights, gradients
-        Weights known to the server and gradients shared by the client.
-    found
-        Result of `head`.
-    affine
-        γ and β; None if a lock hides them.
+    `layer` is the convolution, without bias, `found` the result of `head`, `affine` has γ and β, or
+    is None if a lock hides them.
     """
     shown, channels = _shown(layer, weights, gradients, found)
-    rows = [
-        _forward_rows(shown, shown.values if affine is None else _u_hat(shown, affine[channels]))
-    ]
+    inside = shown.values if affine is None else _u_hat(shown, affine[channels])
+    rows = [_forward_rows(shown, inside)]
     if affine is not None and shown.known.all():
         rows.append(_gradient_rows(shown, affine[channels]))
     shifts = shown.shape.channels if shown.shape.padding == (0, 0) else 0
@@ -110,9 +98,8 @@ def through_norm(
         nothing = np.empty(0)
         return Normalised(free, nothing, channels, nothing, nothing, Affine(nothing, nothing), 0.0)
     x, slopes, offsets = _direction(null, shown.shape, shifts > 0)
-    inside = (shown.convolution.apply(x).reshape(shown.back.shape) - offsets[:, None]) / slopes[
-        :, None
-    ]
+    linear = shown.convolution.apply(x).reshape(shown.back.shape)
+    inside = (linear - offsets[:, None]) / slopes[:, None]
     if affine is None:
         # Here `inside` is s, and slopes are sqrt(σ² + ε) / γ.
         unlocked, normalised = _unlock(shown, inside, x, slopes)
@@ -133,20 +120,15 @@ def _shown(
     values = opened.z.reshape(filters, -1)
     back = (found.back * layer.activation.derivative(opened.z)).reshape(values.shape)
     known = np.ones_like(values, bool) if opened.known is None else opened.known.reshape(back.shape)
-    mean = (values * known).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    count = known.sum(axis=1)
+    mean = (values * known).sum(axis=1) / np.maximum(count, 1)
     apart = (np.abs(values - mean[:, None]) * known).max(axis=1)
-    channels = (known.sum(axis=1) >= ENOUGH) & (apart > APART * np.abs(values).max())
+    channels = (count >= ENOUGH) & (apart > APART * np.abs(values).max())
     shape = replace(layer.shape, filters=int(channels.sum()))
     gradient = gradients[f"{layer.name}.weight"].astype(np.float64).reshape(filters, -1)
-    shown = _Shown(
-        shape,
-        Convolution(weights[f"{layer.name}.weight"][channels], shape),
-        values[channels],
-        known[channels],
-        back[channels],
-        gradient[channels],
-    )
-    return shown, channels
+    convolution = Convolution(weights[f"{layer.name}.weight"][channels], shape)
+    arrays = (each[channels] for each in (values, known, back, gradient))
+    return _Shown(shape, convolution, *arrays), channels
 
 
 def _u_hat(shown: _Shown, affine: Affine) -> np.ndarray:
@@ -165,13 +147,8 @@ def _gradient_rows(shown: _Shown, affine: Affine) -> np.ndarray:
     """K_v x − σ ∂L/∂θ = 0 as rows over (x, σ, μ), each of length 1."""
     v = centred(affine.scale[:, None] * shown.back, _u_hat(shown, affine))
     channel = np.repeat(np.eye(shown.shape.filters), shown.gradient.shape[1], axis=0)
-    rows = np.hstack(
-        [
-            shown.constraint(v).dense(),
-            -channel * shown.gradient.reshape(-1, 1),
-            np.zeros_like(channel),
-        ]
-    )
+    own = -channel * shown.gradient.reshape(-1, 1)
+    rows = np.hstack([shown.constraint(v).dense(), own, np.zeros_like(channel)])
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(float).tiny)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,45 +11,27 @@ import pandas as pd
 from gradleak.data import arrays
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ConfigError
-from gradleak.runtime.tidy import TABLES
+from gradleak.runtime.tidy import TABLES, Given, Row, frame
 from papers.fedkl.proofs import measures
 from papers.fedkl.proofs.measures import Measures, Run
 from papers.fedkl.proofs.networks import Net
 
 IMAGES, SEEDS, SIDE = 5, 3, 8
 # ResNet's stem has 16 filters with padding. Three are too few behind ReLU.
-NETS = (
-    Net("ReLU, 16 filters", "relu", 16),
-    Net("ReLU, 16 filters, padding", "relu", 16, padding=1),
-    Net("LeakyReLU, 16 filters, padding", "leaky_relu", 16, padding=1),
-    Net("ReLU, 3 filters, padding", "relu", 3, padding=1),
-    Net("LeakyReLU, 3 filters, padding", "leaky_relu", 3, padding=1),
-    Net("ReLU, 16 filters, padding, float32", "relu", 16, padding=1, precision="float32"),
+SETTINGS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("ReLU, 16 filters", {"padding": 0}),
+    ("ReLU, 16 filters, padding", {}),
+    ("LeakyReLU, 16 filters, padding", {"activation": "leaky_relu"}),
+    ("ReLU, 3 filters, padding", {"filters": 3}),
+    ("LeakyReLU, 3 filters, padding", {"activation": "leaky_relu", "filters": 3}),
+    ("ReLU, 16 filters, padding, ReLU in the lock", {"lock": "relu"}),
+    ("ReLU, 16 filters, padding, Sigmoid in the lock", {"lock": "sigmoid"}),
+    ("ReLU, 16 filters, padding, float32", {"precision": "float32"}),
 )
-LOCKED = (
-    Net("ReLU, 16 filters", "relu", 16, lock="identity"),
-    Net("ReLU, 16 filters, padding", "relu", 16, padding=1, lock="identity"),
-    Net("LeakyReLU, 16 filters, padding", "leaky_relu", 16, padding=1, lock="identity"),
-    Net("ReLU, 3 filters, padding", "relu", 3, padding=1, lock="identity"),
-    Net("LeakyReLU, 3 filters, padding", "leaky_relu", 3, padding=1, lock="identity"),
-    Net("ReLU, 16 filters, padding, ReLU in the lock", "relu", 16, padding=1, lock="relu"),
-    Net("ReLU, 16 filters, padding, Sigmoid in the lock", "relu", 16, padding=1, lock="sigmoid"),
-    Net(
-        "ReLU, 16 filters, padding, float32",
-        "relu",
-        16,
-        padding=1,
-        lock="identity",
-        precision="float32",
-    ),
-)
-REGRESSION, LAYERS, CONVOLUTION, NORM, LOCK = (
-    "Claim 1",
-    "Claim 2",
-    "Claim 3",
-    "Claim 4",
-    "Proposition 2",
-)
+USUAL: dict[str, Any] = {"activation": "relu", "filters": 16, "padding": 1}
+NETS = [Net(words, **USUAL | own) for words, own in SETTINGS if "lock" not in own]
+LOCKED = [Net(words, **USUAL | {"lock": "identity"} | own) for words, own in SETTINGS]
+NORM, LOCK = "Claim 4", "Proposition 2"
 ERROR = "relative error of what is computed from weights and the gradient alone"
 NOTES = {
     "label_wrong": "1 where the least entry of the last bias's gradient is not the label's",
@@ -72,56 +54,40 @@ NOTES = {
     "eq33_printed": "eq. (33) as printed, without sums, against autograd: relative error",
 }
 # In Claim 4 and Proposition 2.
-NORMED = (
-    "of the input after the best factor, without padding of its difference from each channel's "
-    f"mean: {ERROR}"
-)
-FREE_NORMED = "unknowns that are left free beyond brightness (without padding) and contrast"
+NORMED = {
+    "input_error": "of the input after the best factor, without padding of its difference from "
+    f"each channel's mean: {ERROR}",
+    "free": "unknowns that are left free beyond brightness (without padding) and contrast",
+}
 
 
 def table(data: Dataset, images: str, scale: str) -> pd.DataFrame:
     """Tidy table: rows are the paper's claims, columns networks, metrics the measures.
 
-    Parameters
-    ----------
-    data
-        Colour images, of which the first `IMAGES` are taken, averaged to `SIDE` x `SIDE`.
-    images, scale
-        Values of the columns of these names.
-
-    Returns
-    -------
-    pandas.DataFrame
-        ``ours`` is the median over images and `SEEDS` seeds, ``low`` and ``high`` the extremes,
-        ``n`` runs of which ``n_ok`` gave a number: an input has no error if the system leaves
-        unknowns free.
-
-    Raises
-    ------
-    ConfigError
-        If the images do not divide into `SIDE` x `SIDE` blocks or are too few.
+    `data` are colour images, of which the first `IMAGES` are taken, averaged to `SIDE` x `SIDE`.
+    ``ours`` is the median over images and `SEEDS` seeds, ``low`` and ``high`` the extremes, ``n``
+    runs of which ``n_ok`` gave a number: an input has no error if the system leaves unknowns free.
+    Raises `ConfigError` if the images do not divide into `SIDE` x `SIDE` blocks or are too few.
     """
     runs = list(_runs(data))
     rows = [
-        {"row": row, "column": column, "metric": metric, "note": _note(row, metric), **values}
+        {"row": row, "column": column, "metric": metric, "note": _note(row, metric)}
+        | _summary(np.array([one[metric] for one in found], dtype=float))
         for (row, column), found in _measured(runs).items()
-        for metric, values in _summaries(found).items()
+        for metric in found[0]
     ]
-    frame = pd.DataFrame(rows).assign(images=images, scale=scale)
-    return frame.reindex(columns=TABLES).astype({"n": "Int64", "n_ok": "Int64"})
+    return frame(rows, TABLES, images, scale)
 
 
 def _runs(data: Dataset) -> Iterator[Run]:
-    """Small images in [0, 1], under each seed."""
     count, channels, height, width = data.images.shape
     if count < IMAGES or height % SIDE or width % SIDE:
         raise ConfigError(
             f"{data.dataset} has {count} images of {height}x{width}, but the propositions need "
             f"{IMAGES} whose sides {SIDE} divides; choose another data set."
         )
-    blocks = data.images[:IMAGES].reshape(
-        IMAGES, channels, SIDE, height // SIDE, SIDE, width // SIDE
-    )
+    shape = (IMAGES, channels, SIDE, height // SIDE, SIDE, width // SIDE)
+    blocks = data.images[:IMAGES].reshape(shape)
     small = blocks.astype(np.float64).mean(axis=(3, 5)) / 255.0
     for seed in range(SEEDS):
         for image, label in zip(small, data.labels, strict=False):
@@ -129,15 +95,14 @@ def _runs(data: Dataset) -> Iterator[Run]:
 
 
 def _measured(runs: list[Run]) -> dict[tuple[str, str], list[Measures]]:
-    """Measures of each run, by row and column."""
     out: dict[tuple[str, str], list[Measures]] = {}
     for run in runs:
         for column, found in measures.regressions(run).items():
-            out.setdefault((REGRESSION, column), []).append(found)
-    out[LAYERS, "ReLU, 32 hidden values"] = [measures.two_layers(run) for run in runs]
+            out.setdefault(("Claim 1", column), []).append(found)
+    out["Claim 2", "ReLU, 32 hidden values"] = [measures.two_layers(run) for run in runs]
     for net in NETS:
         if net.precision == "float64":
-            out[CONVOLUTION, net.words] = [measures.convolution(net, run) for run in runs]
+            out["Claim 3", net.words] = [measures.convolution(net, run) for run in runs]
     for net in NETS:
         out[NORM, net.words] = [measures.normalised(net, run) for run in runs]
     for net in LOCKED:
@@ -147,37 +112,20 @@ def _measured(runs: list[Run]) -> dict[tuple[str, str], list[Measures]]:
     return out
 
 
-def _summaries(found: list[Measures]) -> dict[str, dict[str, Any]]:
-    """Median, extremes and counts of each measure."""
-    out = {}
-    for metric in found[0]:
-        values = np.array([one[metric] for one in found], dtype=float)
-        good = values[np.isfinite(values)]
-        ends = (good.min(), np.median(good), good.max()) if good.size else (np.nan,) * 3
-        out[metric] = {
-            "low": ends[0],
-            "ours": ends[1],
-            "high": ends[2],
-            "n": values.size,
-            "n_ok": good.size,
-        }
-    return out
+def _summary(values: np.ndarray) -> Row:
+    good = values[np.isfinite(values)]
+    ends = (good.min(), np.median(good), good.max()) if good.size else (np.nan,) * 3
+    found = (*ends, values.size, good.size)
+    return dict(zip(("low", "ours", "high", "n", "n_ok"), found, strict=True))
 
 
 def _note(row: str, metric: str) -> str:
-    if row in (NORM, LOCK):
-        if metric == "input_error":
-            return NORMED
-        if metric == "free":
-            return FREE_NORMED
-    if metric in NOTES:
-        return NOTES[metric]
+    if row in (NORM, LOCK) and metric in NORMED:
+        return NORMED[metric]
     number = metric.removeprefix("eq")
-    return f"eq. ({number}), with its sums, against autograd: relative error"
+    return NOTES.get(metric, f"eq. ({number}), with its sums, against autograd: relative error")
 
 
-def make(
-    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
-) -> pd.DataFrame:
+def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     """Table from files: ``dataset``, test images of the data set that `words` names."""
     return table(arrays.load(files["dataset"], words["dataset"], "test"), **case)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +11,7 @@ import pandas as pd
 from gradleak.claims.statistics import wilson, z_value
 from gradleak.errors import ArtifactError
 from gradleak.runtime.artifacts import again, read_csv
-from gradleak.runtime.tidy import TABLES, Row, cell, frame
+from gradleak.runtime.tidy import TABLES, Given, Row, cell, frame
 
 KEYS = ["model", "training", "network", "dataset", "split", "lock", "client"]
 COLUMNS = [*TABLES, *KEYS, "error", "tested"]
@@ -24,54 +23,41 @@ CENTRAL, SERVER, MEAN, RANDOM = "central", "server", "mean", "random"
 FEWEST = 3
 
 
-def table(cases: Sequence[Mapping[str, Any]], images: str, scale: str) -> pd.DataFrame:
-    """Tidy table: rows are regimes and keys as in Tables I and III, columns networks on data sets.
+def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
+    """Make the table: rows are regimes and keys as in Tables I and III, columns networks on data.
 
-    Parameters
-    ----------
-    cases
-        For each training of each network: files ``summary`` and ``curve``; ``column``, the label of
-        network and data; ``model``, ``training``, ``network``, ``dataset``, ``split`` and ``lock``
-        (``with`` or ``without``).
-    images, scale
-        Values of these columns.
+    Files ``summaries`` and ``curves`` are those of the trainings in ``curves`` of `words`: their
+    ``column``, the label of network and data; ``model``, ``training``, ``network``, ``dataset``,
+    ``split`` and ``lock`` (``with`` or ``without``). `case` has the columns ``images`` and
+    ``scale``.
 
-    Returns
-    -------
-    pandas.DataFrame
-        In percent: ``accuracy`` on `tested` images used neither for training nor for choosing the
-        epoch, the mean over seeds (and over clients for ``mean``); ``gap``, that minus the random
-        key's; ``change``, with the lock minus without it, in the same regime. ``low`` and ``high``
-        are 95 % binomial intervals (Wilson; of a difference, of independent shares), ``error`` half
-        of that over z: all networks are tested on the same few images, so more seeds or clients do
-        not reduce it. ``curve_correlation`` correlates the accuracies of two central trainings over
-        epochs, and ``epochs_above`` is the share of epochs in which the lock is above. `n` counts
-        trainings, of which `n_ok` gave a number; a failed one leaves none.
+    In percent: ``accuracy`` on `tested` images used neither for training nor for choosing the
+    epoch, the mean over seeds (and clients for ``mean``); ``gap``, that minus the random key's;
+    ``change``, with the lock minus without it, in the same regime. ``low`` and ``high`` are 95 %
+    binomial intervals (Wilson; of a difference, of independent shares), ``error`` half of that over
+    z: all networks are tested on the same few images, so more seeds or clients do not reduce it.
+    ``curve_correlation`` correlates the accuracies of two central trainings over epochs, and
+    ``epochs_above`` is the share of epochs in which the lock is above. `n` counts trainings, of
+    which `n_ok` gave a number; a failed one leaves none.
 
-    Raises
-    ------
-    ArtifactError
-        If a summary has no row of its network, or two for one client and seed.
+    Raises `ArtifactError` if a summary has no row of its network, or two for one client and seed.
     """
-    found = [_Case(case) for case in cases]
-    rows = [row for case in found for row in [*case.accuracies(), *case.gaps()]]
+    each = zip(words["curves"], files["summaries"], files["curves"], strict=True)
+    cases = [_Case(*one) for one in each]
+    rows = [row for own in cases for row in [*own.accuracies(), *own.gaps()]]
     rows += _changes(rows)
-    rows += [row for pair in _pairs(found) for row in _curves(*pair)]
-    return frame(rows, COLUMNS, images, scale).astype({"tested": "Int64"})
+    rows += [row for pair in _pairs(cases) for row in _compared(*pair)]
+    return frame(rows, COLUMNS, **case).astype({"tested": "Int64"})
 
 
 class _Case:
     """A network of one training: its clients' accuracies over seeds."""
 
-    def __init__(self, case: Mapping[str, Any]) -> None:
-        self.case = case
-        path, model = case["summary"], case["model"]
-        text = read_csv(path, dtype=str, keep_default_na=False)
-        own = text[text["model"] == model]
-        if own.empty:
+    def __init__(self, case: Given, path: str, curve: str) -> None:
+        self.case, self.curve, model = case, curve, case["model"]
+        summary = _read(path, model, "test_accuracy", "test")
+        if summary.empty:
             raise ArtifactError(f"{path} has no row of {model}; {again(path)}.")
-        accuracy = pd.to_numeric(own["test_accuracy"], errors="coerce")
-        summary = own.assign(test_accuracy=accuracy, test=own["test"].astype(int))
         self.central = bool((summary["regime"] == CENTRAL).any())
         # The client of a central training also goes by that name.
         called = summary["client"].where(
@@ -86,7 +72,6 @@ class _Case:
         self.numbered = sorted((name for name in self.clients if name.isdigit()), key=int)
 
     def head(self, client: str, metric: str) -> Row:
-        """Columns that identify the network and the metric."""
         keys = {key: self.case[key] for key in ("column", *KEYS) if key != "client"}
         row = _words(self.case["lock"], client)
         return {"row": row, **keys, "client": client, "metric": metric}
@@ -101,21 +86,18 @@ class _Case:
             yield {**self.head(MEAN, "accuracy"), **mean}
 
     def gaps(self) -> Iterator[Row]:
-        """Yield rows ``gap``: accuracies minus that of the random key."""
         if RANDOM not in self.clients or not self.numbered:
             return
         rows = {row["client"]: row for row in self.accuracies()}
-        base = rows[RANDOM]
-        note = "accuracy less that of the random key"
+        base, note = rows[RANDOM], {"note": "accuracy less that of the random key"}
         for client in [*self.numbered, MEAN]:
-            yield {**self.head(client, "gap"), **_difference(rows[client], base), "note": note}
+            yield self.head(client, "gap") | _difference(rows[client], base) | note
         same = {key: base[key] for key in ("n", "n_ok", "tested")}
         same |= dict.fromkeys(("ours", "low", "high", "error"), 0.0)
         yield {**self.head(RANDOM, "gap"), **same, "note": "the random key itself"}
 
 
 def _words(lock: str, client: str) -> str:
-    """Label of a row, as in Tables I and III."""
     if client.startswith(CENTRAL):
         other = client.removeprefix(CENTRAL).replace("_", ", ")
         return f"Centralized {'w/ KL' if lock == 'with' else 'w/o KL'}{other}"
@@ -126,7 +108,6 @@ def _words(lock: str, client: str) -> str:
 
 
 def _share(own: pd.DataFrame) -> Row:
-    """Accuracy in percent, a mean over trainings, with its binomial interval."""
     tested, missing = int(own["test"].iloc[0]), int(own["test_accuracy"].isna().sum())
     out: Row = {"n": len(own), "n_ok": len(own) - missing, "tested": tested}
     out["note"] = f"{tested} test images, best epoch or round of {own['epochs'].iloc[0]}"
@@ -179,9 +160,9 @@ def _pairs(cases: Sequence[_Case]) -> Iterator[tuple[_Case, _Case]]:
             yield plain, locked
 
 
-def _curves(plain: _Case, locked: _Case) -> Iterator[Row]:
+def _compared(plain: _Case, locked: _Case) -> Iterator[Row]:
     """Compare the accuracies of two trainings over epochs, seed by seed."""
-    one, other = (_curve(case.case) for case in (plain, locked))
+    one, other = (_curve(case) for case in (plain, locked))
     both = one.merge(other, on=["seed", "epoch"], suffixes=("_without", "_with"))
     pairs = [
         (own["accuracy_without"].to_numpy(), own["accuracy_with"].to_numpy())
@@ -201,17 +182,16 @@ def _curves(plain: _Case, locked: _Case) -> Iterator[Row]:
         yield cell(head, metric, mean, note, interval, (len(pairs), len(values)))
 
 
-def _curve(case: Mapping[str, Any]) -> pd.DataFrame:
-    text = read_csv(case["curve"], dtype=str, keep_default_na=False)
-    own = text[(text["model"] == case["model"]) & (text.get("client", "") == "")]
-    accuracy = pd.to_numeric(own["validation_accuracy"], errors="coerce")
-    kept = own.assign(accuracy=accuracy, epoch=own["epoch"].astype(int))
-    return kept[["seed", "epoch", "accuracy"]].dropna()
+def _curve(case: _Case) -> pd.DataFrame:
+    own = _read(case.curve, case.case["model"], "validation_accuracy", "epoch")
+    own = own[own.get("client", pd.Series("", own.index)) == ""]
+    found = own.rename(columns={"validation_accuracy": "accuracy"})
+    return found[["seed", "epoch", "accuracy"]].dropna()
 
 
-def make(
-    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
-) -> pd.DataFrame:
-    """Make the table from files: ``summaries`` and ``curves`` of the trainings in ``curves``."""
-    each = zip(files["summaries"], files["curves"], words["curves"], strict=True)
-    return table([{"summary": one, "curve": other, **entry} for one, other, entry in each], **case)
+def _read(path: str, model: str, accuracy: str, count: str) -> pd.DataFrame:
+    """Rows of a model as text, but for an accuracy, NaN if it is none, and a whole number."""
+    text = read_csv(path, dtype=str, keep_default_na=False)
+    own = text[text["model"] == model]
+    numbers = pd.to_numeric(own[accuracy], errors="coerce")
+    return own.assign(**{accuracy: numbers, count: own[count].astype(int)})

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
@@ -11,7 +10,7 @@ import pandas as pd
 from gradleak.claims.statistics import bootstrap_mean
 from gradleak.errors import ArtifactError
 from gradleak.runtime.artifacts import read_csv
-from gradleak.runtime.tidy import NOTHING, TABLES, Row, cell, finite, frame
+from gradleak.runtime.tidy import NOTHING, TABLES, Given, Row, cell, finite, frame
 
 PLACE = ("network", "dataset", "method")
 COLUMNS = [*TABLES, *PLACE, "case", "model", "attack", "result"]
@@ -45,72 +44,57 @@ def median(values: pd.Series, metric: str) -> float:
     return float(values.fillna(WORST[metric]).median())
 
 
-def table(
-    panels: Sequence[Mapping[str, Any]], scores: Sequence[str], base: str, images: str, scale: str
-) -> pd.DataFrame:
-    """Tidy table: a row for each network, data set, attack, case and metric.
+def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
+    """Make the table: a row for each network, data set, attack, case and metric.
 
-    Parameters
-    ----------
-    panels
-        For each panel: labels ``network``, ``dataset`` and ``method``; ``case`` (what the attacker
-        has), ``experiment``, ``attack`` and ``model``.
-    scores
-        The score file of each.
-    base
-        The reference case, without a lock.
-    images, scale
-        Values of these columns.
+    Files ``scores`` are those of ``panels`` of `words`, which have labels ``network``, ``dataset``
+    and ``method``; ``case`` (what the attacker has), ``experiment``, ``attack`` and ``model``.
+    ``base`` is the reference case, without a lock; `case` has the columns ``images`` and ``scale``.
 
-    Returns
-    -------
-    pandas.DataFrame
-        For each of ``mse``, ``psnr``, ``ssim`` and, if computed, ``lpips_alex``: mean (with a 95 %
-        bootstrap interval; none if a run failed), ``…_median`` (failed runs count as the worst;
-        none if the median is one), ``…_sd``. Against the case without lock, on common runs:
-        ``mse_ratio``, the ratio of medians, and ``psnr_change``, ``ssim_change``,
-        ``lpips_alex_change``, their difference. ``n`` counts runs (seeds and images), ``n_ok``
-        successful ones.
+    For each of ``mse``, ``psnr``, ``ssim`` and, if computed, ``lpips_alex``: mean (with a 95 %
+    bootstrap interval; none if a run failed), ``…_median`` (failed runs count as the worst; none if
+    the median is one), ``…_sd``. Against the case without lock, on common runs: ``mse_ratio``, the
+    ratio of medians, and ``psnr_change``, ``ssim_change``, ``lpips_alex_change``, their difference.
+    ``n`` counts runs (seeds and images), ``n_ok`` successful ones.
     """
-    found = [runs(path, panel["model"]) for panel, path in zip(panels, scores, strict=True)]
-    places = [[panel[key] for key in PLACE] for panel in panels]
+    panels, base = words["panels"], words["base"]
+    found = [runs(path, p["model"]) for p, path in zip(panels, files["scores"], strict=True)]
+    places = [tuple(panel[key] for key in PLACE) for panel in panels]
     cases = list(zip(panels, places, found, strict=True))
-    bases = {tuple(place): one for panel, place, one in cases if panel["case"] == base}
+    bases = {place: one for panel, place, one in cases if panel["case"] == base}
     rows: list[Row] = []
     for panel, place, one in cases:
         head = {key: panel[key] for key in (*PLACE, "case", "model", "attack")}
         head |= {"row": f"{panel['network']}, {panel['dataset']}", "result": panel["experiment"]}
         head["column"] = f"{panel['method']}: {panel['case']}"
         rows += _own(head, one)
-        if panel["case"] != base and tuple(place) in bases:
-            rows += _against(head, one, bases[tuple(place)], base)
-    return frame(rows, COLUMNS, images, scale)
+        if panel["case"] != base and place in bases:
+            rows += _against(head, one, bases[place], base)
+    return frame(rows, COLUMNS, **case)
 
 
 def _own(head: Row, one: pd.DataFrame) -> Iterator[Row]:
     for metric, values in one.items():
         good = values.dropna().to_numpy()
         counts, complete = (len(values), len(good)), len(good) == len(values)
-        interval = bootstrap_mean(good) if complete and len(good) > 1 else NOTHING
+        several = len(good) > 1
+        interval = bootstrap_mean(good) if complete and several else NOTHING
         mean = float(good.mean()) if complete else np.nan
         said = "mean" if complete else "mean; none, since runs failed"
         yield cell(head, str(metric), mean, said, interval, counts)
-        middle, said = (
-            finite(median(values, str(metric))),
-            "median, a failed run counting as the worst",
-        )
-        yield cell(head, f"{metric}_median", middle, said, counts=counts)
-        spread = float(good.std(ddof=1)) if len(good) > 1 else np.nan
-        said = "standard deviation over runs that did not fail"
-        yield cell(head, f"{metric}_sd", spread, said, counts=counts)
+        middle = finite(median(values, str(metric)))
+        spread = float(good.std(ddof=1)) if several else np.nan
+        for name, value, said in (
+            ("median", middle, "median, a failed run counting as the worst"),
+            ("sd", spread, "standard deviation over runs that did not fail"),
+        ):
+            yield cell(head, f"{metric}_{name}", value, said, counts=counts)
 
 
 def _against(head: Row, one: pd.DataFrame, other: pd.DataFrame, base: str) -> Iterator[Row]:
     """Yield medians compared with those of the same runs in the case `base`."""
     shared = one.index.intersection(other.index)
-    for metric in WORST:
-        if metric not in one or metric not in other:
-            continue
+    for metric in (name for name in WORST if name in one and name in other):
         pair = [each[metric].reindex(shared) for each in (one, other)]
         own, theirs = (finite(median(values, metric)) for values in pair)
         name, value, what = f"{metric}_change", own - theirs, "median less that"
@@ -118,10 +102,3 @@ def _against(head: Row, one: pd.DataFrame, other: pd.DataFrame, base: str) -> It
             name, value, what = "mse_ratio", own / theirs, "median over that"
         counts = len(shared), int((pair[0].notna() & pair[1].notna()).sum())
         yield cell(head, name, value, f"{what} of '{base}' on the same runs", counts=counts)
-
-
-def make(
-    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
-) -> pd.DataFrame:
-    """Make the table from files: ``scores`` of ``panels`` of `words`, with reference ``base``."""
-    return table(words["panels"], list(files["scores"]), words["base"], **case)

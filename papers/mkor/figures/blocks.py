@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -52,14 +53,13 @@ class Tiles:
         lacking: list[placeholders.Box] = []
         for place, image in enumerate(images):
             top, left = (1 + k * (self.side + 1) for k in divmod(place, self.columns))
+            low, right = top + self.side, left + self.side
             if image is None:
-                low, first = top - 0.5, left - 0.5
-                lacking.append((first, low, first + self.side, low + self.side))
+                lacking.append((left - 0.5, top - 0.5, right - 0.5, low - 0.5))
             else:
-                pixels = np.clip(shrunk(image, self.side), 0.0, 1.0)
                 # One channel is broadcast to three.
-                box = (slice(top, top + self.side), slice(left, left + self.side))
-                canvas[box] = np.moveaxis(pixels, 0, -1)
+                pixels = np.clip(shrunk(image, self.side), 0.0, 1.0)
+                canvas[top:low, left:right] = np.moveaxis(pixels, 0, -1)
         axes.imshow(canvas, interpolation="none", aspect="auto")
         placeholders.mark(axes, lacking, data=True)
         axes.set_axis_off()
@@ -70,12 +70,10 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     panels = reader.read(files, words)
     originals = panels[0].targets
     wanted, batch = words["batch"], min(words["batch"], len(originals.images) - 1)
-    shown = reader.evenly(originals.size, MOST)
-    across = 3 if len(panels) <= 5 else 4
+    shown, across = reader.evenly(originals.size, MOST), 3 if len(panels) <= 5 else 4
     width = (PAGE - 2 * MARGIN - (across - 1) * GAP) / across
     tiles = Tiles.fitting(len(shown), width)
-    height = tiles.shape[0] / DPI
-    title = words["title"]
+    height, title = tiles.shape[0] / DPI, words["title"]
     if wanted != batch:
         title += f": batch {batch} in place of {wanted}, which this scale lacks"
     depth = -(-(len(panels) + 1) // across) * (HEAD + height + UNDER)
@@ -131,21 +129,18 @@ def _footer(
     size = panels[0].targets.size
     there = [panel for panel in panels if not panel.reason(batch)]
     by_class = [panel.says("classes", batch) for panel in there]
-    said = ["Each image of the batch has its place in all blocks."]
-    if any(by_class):
-        said.append(
-            "Attacks that go by class show the image of its class there, the mean of all images "
-            "of that class."
-        )
-    if not all(by_class):
-        said.append("Images of other attacks are matched so that the sum of MSEs is least.")
-    if any(panel.values(batch)["psnr"].isna().any() for panel in there):
-        said.append("Grey with a cross: the attack gives no image of that class.")
-    if shown < size:
-        said.append(f"{shown} of {size:,} images are shown, spread evenly over the batch.")
-    said.append(
+    said = {
+        "Each image of the batch has its place in all blocks.": True,
+        "Attacks that go by class show the image of its class there, the mean of all images of "
+        "that class.": any(by_class),
+        "Images of other attacks are matched so that the sum of MSEs is least.": not all(by_class),
+        "Grey with a cross: the attack gives no image of that class.": any(
+            panel.values(batch)["psnr"].isna().any() for panel in there
+        ),
+        f"{shown} of {size:,} images are shown, spread evenly over the batch.": shown < size,
         "Below each block mean and best over all images of the batch that it gives; values are "
-        "clipped to [0, 1] for display and for SSIM."
-    )
+        "clipped to [0, 1] for display and for SSIM.": True,
+    }
     images = wording.counted(panels[0].targets, batch, words.get("drawn", ""))
-    return wording.footer(words, panels, images, scale, " ".join(said))
+    first = " ".join(itertools.compress(said, said.values()))
+    return wording.footer(words, panels, images, scale, first)

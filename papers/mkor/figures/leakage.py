@@ -33,7 +33,11 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     width = (PAGE - LEFT - BETWEEN - 0.1) / 2
     with drawing(TITLE, _footer(images, scale), HEAD + CHART + TICKS) as page:
         axes = page.axes(LEFT, HEAD, width, CHART)
-        _curves(axes, table)
+        rows = table.drop_duplicates("images").sort_values("images")
+        ks, dashed = rows["images"], {"color": GREY, "linestyle": (0, (3, 2))}
+        fine = np.geomspace(ks.min(), ks.max(), 200)
+        axes.plot(fine, 0.5 * np.log(fine / (fine - 1.0)), color="black", label="½ log(K/(K − 1))")
+        axes.plot(ks, rows["asymptote"], **dashed, label="1/(2K)")
         _marks(axes, table, over_formula=False)
         axes.set(xscale="log", yscale="log", xlabel="Images K in a batch")
         axes.set_title("Leakage of a parameter (nats)", loc="left", pad=4)
@@ -46,16 +50,7 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     return page.figure
 
 
-def _curves(axes: Axes, table: pd.DataFrame) -> None:
-    """Draw formula and asymptote between the smallest and the largest batch."""
-    rows = table.drop_duplicates("images").sort_values("images")
-    fine = np.geomspace(rows["images"].min(), rows["images"].max(), 200)
-    axes.plot(fine, 0.5 * np.log(fine / (fine - 1.0)), color="black", label="½ log(K/(K − 1))")
-    axes.plot(rows["images"], rows["asymptote"], color=GREY, linestyle=(0, (3, 2)), label="1/(2K)")
-
-
 def _marks(axes: Axes, table: pd.DataFrame, *, over_formula: bool) -> None:
-    """Draw measured values of each layer, or their ratios to the formula."""
     layers = list(dict.fromkeys(table["layer"]))
     for number, layer in enumerate(layers):
         rows = table[table["layer"] == layer]

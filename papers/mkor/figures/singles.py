@@ -17,6 +17,7 @@ from gradleak.plotting.style import PAGE
 
 LABEL, LINE, UNDER, WIDEST = 0.6, 0.11, 0.3, 1.3  # inches
 PER_INCH = 17.5  # characters of a heading
+FISHED = " Fished: of the class that class fishing is after, the one that it gives best."
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
@@ -31,11 +32,10 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     grid = grid.moved(down=0.12 + LINE * max(heading.count("\n") + 1 for heading in headings))
     columns = [_originals(originals, batch, places)]
     columns += [_found(panel, batch, places) for panel in panels]
-    footer = _footer(words, panels, batch, samples, scale)
+    footer = _footer(words, panels, batch, "Fished" in samples, scale)
     with drawing(words["title"], footer, grid.bottom) as page:
         for left, heading in zip(grid.lefts, headings, strict=True):
-            style: dict[str, Any] = {"va": "bottom", "weight": "bold", "fontsize": 5.8}
-            page.text(left, grid.tops[0] - 0.05, heading, **style)
+            page.text(left, grid.tops[0] - 0.05, heading, va="bottom", weight="bold", fontsize=5.8)
         grid.label(page, list(samples))
         for column, cells in enumerate(columns):
             grid.fill(page, column, cells)
@@ -71,16 +71,16 @@ def _originals(targets: TargetSet, batch: int, places: Sequence[int]) -> list[Ce
     cells = []
     for k in places:
         same = int((labels == labels[k]).sum())
-        others = f"1 of {same} of its class" if same > 1 else "alone in its class"
         if drawn:
             others = f"label drawn, {same} have it" if same > 1 else "label drawn, alone"
+        else:
+            others = f"1 of {same} of its class" if same > 1 else "alone in its class"
         words = wording.shortened(targets.words[int(labels[k])]), others
         cells.append(Cell(targets.images[batch, k] / 255.0, words))
     return cells
 
 
 def _found(panel: Panel, batch: int, places: Sequence[int]) -> list[Cell]:
-    """Reconstructions at these positions."""
     reason, values, cells = panel.reason(batch), panel.values(batch), []
     for k, image in zip(places, panel.images(batch, places), strict=True):
         if image is None:
@@ -93,22 +93,13 @@ def _found(panel: Panel, batch: int, places: Sequence[int]) -> list[Cell]:
 
 
 def _footer(
-    words: Mapping[str, Any],
-    panels: Sequence[Panel],
-    batch: int,
-    samples: Mapping[str, int],
-    scale: str,
+    words: Mapping[str, Any], panels: Sequence[Panel], batch: int, fished: bool, scale: str
 ) -> str:
     name = " ".join(panels[0].title.split())
-    fished = (
-        " Fished: of the class that class fishing is after, the one that it gives best."
-        if "Fished" in samples
-        else ""
-    )
     first = (
-        f"Best, median and worst image of the batch by the PSNR of “{name}”.{fished} Where "
-        "images share a class, attacks that go by class give their mean. Below each its PSNR and "
-        "SSIM; grey with a cross: no image of that class. Values are clipped to [0, 1] for "
+        f"Best, median and worst image of the batch by the PSNR of “{name}”.{FISHED * fished} "
+        "Where images share a class, attacks that go by class give their mean. Below each its PSNR "
+        "and SSIM; grey with a cross: no image of that class. Values are clipped to [0, 1] for "
         "display and for SSIM."
     )
     images = wording.counted(panels[0].targets, batch, words.get("drawn", ""))

@@ -22,10 +22,7 @@ WIDTH = (PAGE - LEFT - 0.1 - BETWEEN) / 2  # inches, width of a chart
 
 
 def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figure:
-    """Draw the figure.
-
-    `words` has ``panels`` with ``classes`` each, and ``shown``, the numbers of classes to sample.
-    """
+    """Draw ``panels`` with ``classes`` each, and samples of those that `words` has in ``shown``."""
     found = reader.read(files, words)
     panels = {int(e["classes"]): p for e, p in zip(words["panels"], found, strict=True)}
     shown = [n for n in words["shown"] if n in panels] or list(panels)[:1]
@@ -55,31 +52,25 @@ def means(panel: Panel, metric: str) -> np.ndarray:
 
 
 def _chart(axes: Axes, panels: Mapping[int, Panel], metric: str) -> None:
-    """Draw mean and standard deviation over batches, and each batch as a dot."""
     each = {n: means(panel, metric) for n, panel in panels.items()}
     each = {n: values for n, values in each.items() if len(values)}
     middle = [float(values.mean()) for values in each.values()]
     # One batch has no standard deviation.
     spread = [float(v.std(ddof=1)) if len(v) > 1 else 0.0 for v in each.values()]
-    style: dict[str, Any] = {"marker": "o", "markerfacecolor": "white", "capsize": 2.5}
     colour = BLUE if metric == "psnr" else RED
-    axes.errorbar(list(each), middle, spread, color=colour, **style)
+    style: dict[str, Any] = {"marker": "o", "markerfacecolor": "white", "color": colour}
+    axes.errorbar(list(each), middle, spread, capsize=2.5, **style)
     for n, values in each.items():
         axes.plot([n] * len(values), values, ".", color=GREY, markersize=2.5, zorder=3)
     name = "Mean PSNR of a batch (dB)" if metric == "psnr" else "Mean SSIM of a batch"
     axes.set_title(name, loc="left", pad=4)
-    axes.set_xticks(list(panels))
-    axes.set_xlim(*_span(panels))
+    axes.set(xticks=list(panels), xlim=(-4, max(panels) + 5))
     axes.margins(y=0.15)
-
-
-def _span(panels: Mapping[int, Panel]) -> tuple[float, float]:
-    return -4, max(panels) + 5
 
 
 def _tick_words(page: Page, panels: Mapping[int, Panel], left: float) -> None:
     """Label axes with the number of images alone in their class, and the PSNR to class means."""
-    low, high = _span(panels)
+    low, high = -4, max(panels) + 5
     style: dict[str, Any] = {"fontsize": 5, "va": "center"}
     names = ("N, at most", "alone, eq. (3)", "alone, counted", "class mean, dB")
     for row, name in enumerate(names):
@@ -87,21 +78,16 @@ def _tick_words(page: Page, panels: Mapping[int, Panel], left: float) -> None:
         page.text(left - 0.06, top, name, ha="right", **style)
         for n, panel in panels.items():
             if row:
-                said = (*_alone(panel, n), _to_mean(panel))[row - 1]
-                page.text(left + WIDTH * (n - low) / (high - low), top, said, ha="center", **style)
+                x = left + WIDTH * (n - low) / (high - low)
+                page.text(x, top, _counts(panel, n)[row - 1], ha="center", **style)
 
 
-def _alone(panel: Panel, classes: int) -> tuple[str, str]:
-    """Images alone in their class: by eq. (3) with equal shares, and the mean over batches."""
+def _counts(panel: Panel, classes: int) -> tuple[str, str, str]:
+    """Images alone in their class, by eq. (3) and the mean over batches; PSNR to class means."""
     lone = expected(panel.targets.size, np.full(classes, 1.0 / classes))
     counts = [np.unique(labels, return_counts=True)[1] for labels in panel.targets.labels]
-    return f"{lone:.1f}", f"{np.mean([(count == 1).sum() for count in counts]):.1f}"
-
-
-def _to_mean(panel: Panel) -> str:
-    """Mean PSNR of MKOR's images against the mean image of each class."""
-    values = means(panel, "psnr_class_mean")
-    return f"{values.mean():.1f}" if len(values) else "–"
+    drawn, values = np.mean([(c == 1).sum() for c in counts]), means(panel, "psnr_class_mean")
+    return f"{lone:.1f}", f"{drawn:.1f}", f"{values.mean():.1f}" if len(values) else "–"
 
 
 def _samples(panel: Panel, first: int) -> dict[tuple[int, int], Cell]:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import pandas as pd
 
 from gradleak.runtime.artifacts import read_csv
+from gradleak.runtime.tidy import Given
 
 
-def make(
-    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
-) -> pd.DataFrame:
+def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
     """Make the table from the rows of files ``parts``."""
     return pd.concat([read_csv(path) for path in files["parts"]], ignore_index=True)

@@ -2,43 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import stats
 
-from gradleak.models import files
+from gradleak.models.files import ModelFile, read, select
 from gradleak.runtime.artifacts import read_csv
+from gradleak.runtime.tidy import Given
 
 FACTS = ["loss", "output_bias", "attack", "model"]
 PSNR = ["psnr_mean", "psnr_median", "psnr_min", "psnr_max"]
 COLUMNS = [*FACTS, *PSNR, "psnr_scaled_mean", "ssim_mean", "n", "n_ok", "largest_bias", "ks_p"]
 
 
-def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Return one row for each score file and network.
+def make(files: Given, words: Given, case: Given) -> pd.DataFrame:
+    """Make the table: a row for each file of ``scores`` and network in ``models``, as sent.
 
-    Parameters
-    ----------
-    cases
-        For each: ``scores``, ``model`` (as sent by the server), ``loss`` and ``output_bias``.
-
-    Returns
-    -------
-    pandas.DataFrame
-        PSNR in dB and SSIM over all `n` images of all batches, 0 for those not reconstructed;
-        `n_ok` were. `psnr_scaled` ignores a wrong brightness, which a network without biases leaves
-        undetermined. `largest_bias` is the largest bias of the last layer over its initialization
-        range 1/sqrt(inputs), `ks_p` the p-value of a Kolmogorov-Smirnov test of these biases
-        against that range: what a client could notice.
+    ``cases`` of `words` have the ``loss`` and ``output_bias`` of each. PSNR in dB and SSIM are over
+    all `n` images of all batches, 0 for those not reconstructed; `n_ok` were. `psnr_scaled` ignores
+    a wrong brightness, which a network without biases leaves undetermined. `largest_bias` is the
+    largest bias of the last layer over its initialization range 1/sqrt(inputs), `ks_p` the p-value
+    of a Kolmogorov-Smirnov test of these biases against that range: what a client could notice.
     """
     rows = []
-    for case in cases:
-        frame = read_csv(case["scores"], ["model", "answer", "status", "metric", "value"])
-        models = files.read(case["model"])
+    for entry, scores, sent in zip(words["cases"], files["scores"], files["models"], strict=True):
+        frame = read_csv(scores, ["model", "answer", "status", "metric", "value"])
+        models = read(sent)
         for chain in models.chains:
             own = frame[(frame["model"] == chain.name) & (frame["answer"] == 0)]
             ok = own["status"] == "ok"
@@ -47,7 +38,7 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
             psnr, scaled, ssim = (
                 values[own["metric"] == name] for name in ("psnr", "psnr_scaled", "ssim_gauss")
             )
-            facts = [case["loss"], case["output_bias"], Path(case["scores"]).stem, chain.name]
+            facts = [entry["loss"], entry["output_bias"], Path(scores).stem, chain.name]
             means = [*psnr.agg(["mean", "median", "min", "max"]), scaled.mean(), ssim.mean()]
             counts = [len(psnr), int(ok[psnr.index].sum())]
             noticed = _noticed(models, chain.name, chain.layers[-1].name)
@@ -55,20 +46,12 @@ def table(cases: Sequence[dict[str, Any]]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def _noticed(models: files.ModelFile, chain: str, last: str) -> tuple[float, float]:
+def _noticed(models: ModelFile, chain: str, last: str) -> tuple[float, float]:
     """Largest bias of the last layer and the test's p-value, under the first seed."""
-    weights = files.select(models.weights, chain, 0)
-    bias = weights.get(f"{last}.bias")
-    if bias is None:
+    weights = select(models.weights, chain, 0)
+    if f"{last}.bias" not in weights:
         return np.nan, np.nan
-    scaled = bias.astype(np.float64) * np.sqrt(weights[f"{last}.weight"].shape[1])
+    scaled = weights[f"{last}.bias"].astype(np.float64)
+    scaled *= np.sqrt(weights[f"{last}.weight"].shape[1])
     test = stats.kstest(scaled, stats.uniform(-1.0, 2.0).cdf)
     return float(np.abs(scaled).max()), float(test.pvalue)
-
-
-def make(
-    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
-) -> pd.DataFrame:
-    """Make the table from files: ``scores`` and ``models`` for each of ``cases`` of `words`."""
-    each = zip(files["scores"], files["models"], words["cases"], strict=True)
-    return table([{"scores": scores, "model": model, **entry} for scores, model, entry in each])

@@ -34,13 +34,9 @@ class Content:
         `words` has ``chains`` (descriptions of the networks), their ``names``, ``attacks`` with
         headings, and ``note``.
         """
-        return Content(
-            reader.read_all(files),
-            [Chain.from_description(entry) for entry in words.get("chains", [])],
-            words["attacks"],
-            words.get("names", {}),
-            words.get("note", ""),
-        )
+        chains = [Chain.from_description(entry) for entry in words.get("chains", [])]
+        more = words["attacks"], words.get("names", {}), words.get("note", "")
+        return Content(reader.read_all(files), chains, *more)
 
     @property
     def originals(self) -> TargetSet:
@@ -95,15 +91,15 @@ class Content:
 
     def describe(self, scale: str) -> str:
         """Describe the runs of a figure: images, scale, precision, and number per attack."""
-        what = ("image", "images") if self.originals.size == 1 else ("batch", "batches")
+        what = "image" if self.originals.size == 1 else "batch"
         counts = []
         for attack, name in self.attacks.items():
             rows = self.table(attack)
-            batches = rows["batch"].nunique()
             others = rows[rows["kind"].str.startswith("start") & (rows["answer"] > 0)]
-            starts = 1 + others["answer"].nunique()
-            said = f"{name}: {batches} {what[batches != 1]}"
-            counts.append(said + (f", {starts} starts" if starts > 1 else ""))
+            starts, batches = 1 + others["answer"].nunique(), rows["batch"].nunique()
+            plural = ("es" if what == "batch" else "s") * (batches != 1)
+            more = f", {starts} starts" if starts > 1 else ""
+            counts.append(f"{name}: {batches} {what}{plural}{more}")
         low, high = self.originals.offset, 1 + self.originals.offset
         return (
             f"{self.note} Runs: {'; '.join(counts)}. A failed run counts as worst. MSE on inputs "

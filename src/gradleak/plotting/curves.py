@@ -54,18 +54,15 @@ class Curve:
 
 
 def read(files: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list[Curve]:
-    """Read the curves of networks (``model`` and ``lock``), each trained in one training run.
-
-    `files` has ``curves`` and ``summaries``, one of each per entry.
-    """
+    """Read each entry's network: ``model``, ``lock``, one of ``curves`` and of ``summaries``."""
     if not entries:
         raise ArtifactError(
             "Nothing to draw; name trainings and models of the figure in config.yaml."
         )
     each = zip(entries, files["curves"], files["summaries"], strict=True)
     return [
-        Curve(_central(curve, entry["model"]), _central(summary, entry["model"]), entry["lock"])
-        for entry, curve, summary in each
+        Curve(*(_central(path, entry["model"]) for path in paths), entry["lock"])
+        for entry, *paths in each
     ]
 
 

@@ -26,6 +26,7 @@ PER_INCH = 25  # characters of the footer
 # Inches per letter and line of the smallest text, and the part of a frame it may fill.
 LETTER, LINE, PART = 0.6 * LEAST / 72, 1.2 * LEAST / 72, 0.8
 FEWEST, MOST_LINES = 8, 4
+MIDDLE: dict[str, Any] = {"ha": "center", "va": "center"}
 MOST_PIXELS = 224  # of a picture's side, the limit of visible detail
 
 
@@ -88,7 +89,7 @@ class Page:
             return axes
         if cell.absent:
             axes.set_axis_off()
-            axes.text(0.5, 0.5, "\N{EN DASH}", ha="center", va="center", color=GREY)
+            axes.text(0.5, 0.5, "\N{EN DASH}", color=GREY, **MIDDLE)
             return axes
         if cell.image is not None:
             draw_pixels(axes, cell.image)
@@ -97,10 +98,9 @@ class Page:
         else:
             mark(axes)
         if cell.crossed:
-            style: dict[str, Any] = {"ha": "center", "va": "center", "weight": "bold"}
             box = {"facecolor": "white", "edgecolor": "none", "pad": 0.4}
-            style |= {"fontsize": 7, "color": RED, "transform": axes.transAxes, "bbox": box}
-            axes.text(0.93, 0.93, "\N{MULTIPLICATION SIGN}", **style)
+            style = {"fontsize": 7, "color": RED, "weight": "bold", "bbox": box, **MIDDLE}
+            axes.text(0.93, 0.93, "\N{MULTIPLICATION SIGN}", transform=axes.transAxes, **style)
         under(axes, *cell.words)
         return axes
 
@@ -120,24 +120,14 @@ class Page:
         box = axes.get_position()
         letters = max(FEWEST, int(PART * box.width * self.width / LETTER))
         lines = min(MOST_LINES, int(PART * box.height * self.height / LINE))
-        axes.text(
-            0.5,
-            0.5,
-            "\n".join(textwrap.wrap(self.notes.short(reason, letters, lines), letters)),
-            transform=axes.transAxes,
-            ha="center",
-            va="center",
-            fontsize=LEAST,
-            bbox={"facecolor": GRID, "edgecolor": "none", "pad": 0.8},
-        )
+        words = "\n".join(textwrap.wrap(self.notes.short(reason, letters, lines), letters))
+        style = {"bbox": {"facecolor": GRID, "edgecolor": "none", "pad": 0.8}, **MIDDLE}
+        axes.text(0.5, 0.5, words, transform=axes.transAxes, fontsize=LEAST, **style)
 
 
 @contextmanager
 def drawing(title: str, footer: str, depth: float, width: float = PAGE) -> Iterator[Page]:
-    """Yield a page with a title, `depth` inches for the content, and a footer.
-
-    At the end the reasons for missing images are added below the footer.
-    """
+    """Yield a page: title, `depth` inches, footer, and at the end reasons for missing images."""
     with styled():
         lines = _wrapped(footer, width)
         page = Page(width, TITLE + depth + FOOTER_LINE * len(lines) + 0.08)
@@ -176,16 +166,14 @@ class Grid:
     ) -> Grid:
         """Fit a grid between two edges; the gap behind the last column ends at the right one.
 
-        `columns` has the number in each group; groups are `apart` in addition to the `gap`; `under`
-        is the space below each row; `widest` limits the width of a picture.
+        `columns` has the number in each group, `apart` in addition to the `gap`; `under` is the
+        space below each row; `widest` limits the width of a picture.
         """
         room = right - left - apart * (len(columns) - 1)
         side = min(room / sum(columns) - gap, widest)
         steps = [apart * (not column) for size in columns for column in range(size)]
-        steps[0] = 0.0
-        lefts = [
-            left + k * (side + gap) + more for k, more in enumerate(itertools.accumulate(steps))
-        ]
+        added = itertools.accumulate([0.0, *steps[1:]])
+        lefts = [left + k * (side + gap) + more for k, more in enumerate(added)]
         tops = [top, *itertools.accumulate((side + more for more in under), initial=top)][1:]
         return Grid(lefts, tops[:-1], side, tops[-1])
 
@@ -209,19 +197,19 @@ class Grid:
 
     def head(self, page: Page, words: Sequence[str], up: float = 0.04, **style: Any) -> None:
         """Write headings over the columns."""
-        style = {"ha": "center", "va": "bottom", "fontsize": 6, **style}
+        style = {"ha": "center", "va": "bottom", "fontsize": 6} | style
         for column, heading in enumerate(words):
             page.text(self.middle(column), self.tops[0] - up, heading, **style)
 
     def label(self, page: Page, words: Sequence[str], **style: Any) -> None:
         """Write row labels at the page's left edge."""
-        style = {"va": "center", "weight": "bold", **style}
+        style = {"va": "center", "weight": "bold"} | style
         for top, name in zip(self.tops, words, strict=True):
             page.text(EDGE, top + self.side / 2, name, **style)
 
 
 def frame(axes: Axes) -> None:
-    """Make axes a frame for an image: a thin line around, no ticks."""
+    """Draw a thin line around the axes of an image, without ticks."""
     axes.set(xticks=[], yticks=[])
     axes.grid(False)
     for spine in axes.spines.values():
@@ -239,16 +227,9 @@ def under(axes: Axes, *lines: str) -> None:
     """Write up to three lines under a picture, the first in black."""
     for place, words in enumerate(lines):
         drop, size = LINES[place]
-        axes.annotate(
-            words,
-            (0.5, 0.0),
-            (0.0, drop),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            ha="center",
-            fontsize=size,
-            color=GREY if place else "black",
-        )
+        at = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "center"}
+        colour = GREY if place else "black"
+        axes.annotate(words, (0.5, 0.0), (0.0, drop), fontsize=size, color=colour, **at)
 
 
 def displayed(image: np.ndarray) -> np.ndarray:
@@ -259,8 +240,7 @@ def displayed(image: np.ndarray) -> np.ndarray:
 def shrunk(image: np.ndarray, side: int) -> np.ndarray:
     """Resize an image (C, H, W) to (C, side, side): the mean over each new pixel's area."""
     rows, columns = (_areas(count, side) for count in image.shape[1:])
-    out: np.ndarray = rows @ image.astype(np.float64) @ columns.T
-    return out
+    return np.asarray(rows @ image.astype(np.float64) @ columns.T)
 
 
 def _areas(count: int, side: int) -> np.ndarray:
@@ -268,5 +248,4 @@ def _areas(count: int, side: int) -> np.ndarray:
     edges = np.arange(side + 1) * (count / side)
     low = np.maximum(edges[:-1, None], np.arange(count))
     high = np.minimum(edges[1:, None], np.arange(1, count + 1))
-    out: np.ndarray = np.clip(high - low, 0.0, None) * (side / count)
-    return out
+    return np.asarray(np.clip(high - low, 0.0, None) * (side / count))

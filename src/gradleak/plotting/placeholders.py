@@ -56,7 +56,6 @@ class Notes:
         return clause if fits(clause) else f"{other} ({number})"
 
     def _number(self, reason: str) -> int:
-        """Number of a reason's note, from 1."""
         form = NUMBER.sub("#", reason.replace("#", "number"))
         self._values.setdefault(form, []).append(NUMBER.findall(reason))
         return list(self._values).index(form) + 1

@@ -27,10 +27,7 @@ SEED = 0  # seed of the weights for pictures
 
 
 class Stored:
-    """A reconstruction file read image by image: one with 1,000 photos has 600 MB.
-
-    Smaller ones are validated as a whole.
-    """
+    """A reconstruction file read image by image, since one with 1,000 photos has 600 MB."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -78,11 +75,9 @@ class Panel:
 
     def record(self, batch: int, answer: int = 0) -> Mapping[str, Any] | None:
         """Stored record of a reconstruction; None if the attack was not run."""
-        place = (self.model, SEED, batch, answer)
-        for entry in self.stored.runs:
-            if (entry["model"], entry["seed"], entry["batch"], entry["answer"]) == place:
-                return entry
-        return None
+        place, keys = (self.model, SEED, batch, answer), ("model", "seed", "batch", "answer")
+        runs = self.stored.runs
+        return next((run for run in runs if tuple(run[key] for key in keys) == place), None)
 
     def reason(self, batch: int) -> str:
         """Reason why a batch has no images; empty if it has."""
@@ -92,11 +87,7 @@ class Panel:
         return "" if entry["status"] == "ok" else str(entry["reason"] or entry["status"])
 
     def says(self, key: str, batch: int) -> bool:
-        """True if the record of a batch has a non-empty `key`.
-
-        ``partial`` marks attacks that target only some classes, ``classes`` those that give one
-        image per class.
-        """
+        """True if the record of a batch has a `key`, such as ``partial`` or ``classes``."""
         entry = self.record(batch)
         return entry is not None and bool(entry.get(key))
 
@@ -107,9 +98,11 @@ class Panel:
             return None
         images = self.stored.images(self.model, batch, slice(None), answer)
         found = images[np.isfinite(images).all(axis=(1, 2, 3))]
-        rows = self.table[(self.table["seed"] == SEED) & (self.table["batch"] == batch)]
-        rows = rows[rows["answer"] == answer]
-        return Answer(found, rows, str(entry["status"]), str(entry["reason"]))
+        return Answer(found, self._rows(batch, answer), str(entry["status"]), str(entry["reason"]))
+
+    def _rows(self, batch: int, answer: int = 0) -> pd.DataFrame:
+        there = (self.table[["seed", "batch", "answer"]] == [SEED, batch, answer]).all(axis=1)
+        return self.table[there]
 
     def images(self, batch: int, positions: Sequence[int]) -> list[np.ndarray | None]:
         """Reconstructions (C, H, W) of these originals, in [0, 1] up to rounding.
@@ -146,9 +139,8 @@ class Panel:
 
     def values(self, batch: int) -> pd.DataFrame:
         """Row of metrics for each original of a batch, NaN if missing."""
-        rows = self.chosen
-        rows = rows[(rows["seed"] == SEED) & (rows["batch"] == batch)]
-        return rows.set_index("index").reindex(self.targets.indices[batch]).reset_index(drop=True)
+        rows, indices = self._rows(batch).set_index("index"), self.targets.indices[batch]
+        return rows.reindex(indices).reset_index(drop=True)
 
 
 def read(files: Mapping[str, Any], words: Mapping[str, Any]) -> list[Panel]:
@@ -163,26 +155,19 @@ def read(files: Mapping[str, Any], words: Mapping[str, Any]) -> list[Panel]:
         raise nothing()
     sets = {path: targets.read(path) for path in dict.fromkeys(files["targets"])}
     return [
-        _panel(
-            entry["title"], sets[chosen], Stored(found), entry["model"], read_scores(score), score
-        )
-        for entry, chosen, found, score in each
+        _panel(e["title"], sets[chosen], Stored(found), e["model"], read_scores(score), score)
+        for e, chosen, found, score in each
     ]
 
 
 def read_all(files: Mapping[str, Any]) -> dict[tuple[str, str, str], Panel]:
-    """Read panels of all ``reconstructions`` and ``scores``, by network, attack and defence.
-
-    Raises `ArtifactError` if there are none, or a file is missing or damaged.
-    """
+    """Read panels by network, attack and defence; `ArtifactError` if there are none, or damaged."""
     originals, panels = targets.read(files["targets"]), {}
     for found, score in zip(files["reconstructions"], files["scores"], strict=True):
         stored, scores = Stored(found), read_scores(score)
-        for (model, attack, defence), _ in scores.groupby(
-            ["model", "attack", "defence"], sort=False
-        ):
-            key = (str(model), str(attack), str(defence))
-            panels[key] = _panel("", originals, stored, str(model), scores, score)
+        for place, _ in scores.groupby(["model", "attack", "defence"], sort=False):
+            model, attack, defence = map(str, place)
+            panels[model, attack, defence] = _panel("", originals, stored, model, scores, score)
     if not panels:
         raise nothing()
     return panels

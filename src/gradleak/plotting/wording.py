@@ -67,13 +67,11 @@ def is_embedded(originals: TargetSet) -> bool:
 
 
 def _source(originals: TargetSet) -> str:
-    """Data set and split, in words."""
     dataset = originals.source["dataset"]
     return f"{NAMES.get(dataset, dataset)} {SPLITS.get(originals.source['split'], 'test')}"
 
 
 def _origin(originals: TargetSet) -> str:
-    """Origin of embedded images, and the data set they replace."""
     dataset = originals.source["dataset"]
     photos = "crops of photos that ship with scikit-image and scikit-learn"
     what = "digits that ship with scikit-learn" if dataset == "digits" else photos
@@ -89,11 +87,10 @@ def listed(originals: TargetSet, batches: Sequence[int] | None = None) -> str:
     """List the images of all or some batches by their numbers in the data set."""
     batches = range(len(originals.indices)) if batches is None else batches
     indices = [int(i) for batch in batches for i in originals.indices[batch]]
+    *first, last = map(str, indices)
+    numbers = " and ".join(filter(None, [", ".join(first), last]))
     if len(indices) > 2 and indices == list(range(indices[0], indices[-1] + 1)):
-        numbers = f"{indices[0]} to {indices[-1]}"
-    else:
-        *first, last = map(str, indices)
-        numbers = " and ".join(filter(None, [", ".join(first), last]))
+        numbers = f"{first[0]} to {last}"
     plural = "s" * (len(indices) > 1)
     return f"{_source(originals)} image{plural} {numbers}{_enlarged(originals)}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ TABLES = [
 ]  # fmt: skip
 
 Row = dict[str, Any]
+Given = Mapping[str, Any]  # files, words or case of a result
 NOTHING = (np.nan, np.nan)
 
 
