@@ -30,28 +30,13 @@ LOCKED = chain(
 )
 SIZES = conditional_vae.Sizes((1, 8, 8), 3, latent=2, width=8)
 TENSORS = (
-    "targets",
-    "model",
-    "client",
-    "gradient",
-    "reconstruction",
-    "sent",
-    "secret",
-    "generator",
-    "pictures",
-    "dataset",
-)
+    "targets", "model", "client", "gradient", "reconstruction", "sent", "secret", "generator",
+    "pictures", "dataset",
+)  # fmt: skip
 CASE = {
-    "paper": "rgap",
-    "result": "r",
-    "attack": "rgap",
-    "defence": "none",
-    "images": "embedded",
-    "targets": "t",
-    "precision": "float64",
-    "mode": "training",
-    "training": "",
-}
+    "paper": "rgap", "result": "r", "attack": "rgap", "defence": "none", "images": "embedded",
+    "targets": "t", "precision": "float64", "mode": "training", "training": "",
+}  # fmt: skip
 TASK = {"loss": "cross_entropy", "labels": "dataset"}
 
 
@@ -70,14 +55,8 @@ def make(folder):
     models.save(paths["model"], [NET], family_weights([NET], 2), {})
     locked = models.ModelFile((LOCKED,), family_weights([LOCKED], 2))
     client_keys.create(paths["client"], 0, locked)
-    tensors, facts = capture.capture_all(
-        models.read(paths["model"]),
-        target_set(),
-        seeds=2,
-        precision="float64",
-        granted=True,
-        device="cpu",
-    )
+    how = {"seeds": 2, "precision": "float64", "granted": True, "device": "cpu"}
+    tensors, facts = capture.capture_all(models.read(paths["model"]), target_set(), **how)
     write_tensors(paths["gradient"], tensors, facts)
     found = runner.attack_all(paths["model"], paths["gradient"], {"method": "rgap"})
     found.save(paths["reconstruction"], str(folder / "seconds.json"), {})
@@ -91,9 +70,8 @@ def make(folder):
     audits.save_pictures(paths["pictures"], pictures)
     pixels = np.zeros((3, 1, 28, 28), np.uint8)
     words = [str(digit) for digit in range(10)]
-    arrays.save(
-        paths["dataset"], arrays.Dataset(pixels, np.arange(3), words, "mnist", "test", "official")
-    )
+    data = arrays.Dataset(pixels, np.arange(3), words, "mnist", "test", "official")
+    arrays.save(paths["dataset"], data)
     paths["scores"] = str(folder / "scores.csv")
     write_rows(paths["scores"], COLUMNS, scored(paths), check=True)
     return paths
@@ -133,10 +111,7 @@ READERS = {
     "model": lambda paths: (models.read(paths["model"]), attacked(paths)),
     "client": _client,
     "gradient": attacked,
-    "reconstruction": lambda paths: (
-        reconstructions.read(paths["reconstruction"]),
-        scored(paths),
-    ),
+    "reconstruction": lambda paths: (reconstructions.read(paths["reconstruction"]), scored(paths)),
     "stored": _images,
     "sent": lambda paths: models.read(paths["sent"]),
     "secret": _known,

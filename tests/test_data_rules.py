@@ -1,25 +1,16 @@
 """The rules for data sets, in a small workflow of their own."""
 
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-import yaml
 from safetensors.numpy import save_file
 
-from conftest import copy_tree
+import rule_trees
 from gradleak.data import arrays, catalogue
 from settings_files import whole
 
-ROOT = Path(__file__).resolve().parents[1]
-SNAKEFILE = """
-configfile: "config.yaml"
-include: "workflow/rules/config_file.smk"
-include: "workflow/rules/common.smk"
-include: "workflow/rules/data.smk"
+USE = """
 rule use:
     input: "data/cifar10-train.safetensors", "data/cifar10-test.safetensors"
     output: "used.txt"
@@ -28,22 +19,10 @@ rule use:
 
 
 def run(folder, *targets, mirrors=None, imagenet=None):
-    copy_tree(folder, ("src", "workflow"))
-    (folder / "envs").mkdir(exist_ok=True)
-    (folder / "envs" / "gradleak.yaml").write_text("dependencies: []\n")
-    (folder / "Snakefile").write_text(SNAKEFILE)
     settings = whole()
     settings["data"] = {"root": "data", "mirrors": mirrors or {}, "imagenet": imagenet}
-    (folder / "config.yaml").write_text(yaml.safe_dump(settings))
-    command = [sys.executable, "-m", "snakemake", "--cores", "1"]
-    return subprocess.run(
-        [*command, *targets],
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    rule_trees.build(folder, ("data",), settings, USE)
+    return rule_trees.run(folder, *targets)
 
 
 def jobs(done):
@@ -63,13 +42,8 @@ def test_exactly_one_rule_makes_each_data_set(tmp_path):
     files = [f"data/{d}-{s}.safetensors" for d, i in catalogue.CATALOGUE.items() for s in i.splits]
     done = run(tmp_path, "--dry-run", *files)
     assert done.returncode == 0, done.stdout
-    assert jobs(done) == {
-        "embedded_dataset": 7,
-        "download_dataset": 3,
-        "unpack_dataset": 6,
-        "import_imagenet": 1,
-        "total": 17,
-    }
+    expected = {"embedded_dataset": 7, "download_dataset": 3, "unpack_dataset": 6}
+    assert jobs(done) == expected | {"import_imagenet": 1, "total": 17}
 
 
 @pytest.mark.parametrize("name", ["imagenet-train", "xmnist-test"])

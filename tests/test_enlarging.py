@@ -13,16 +13,9 @@ from gradleak.training import data as training
 from gradleak.training.data import divide
 
 ENTRY = {
-    "indices": None,
-    "draw": "consecutive",
-    "first": 0,
-    "relabel": 0,
-    "names": None,
-    "offset": -0.5,
-    "std": 0.25,
-    "seed": 0,
-    "classes": None,
-}
+    "indices": None, "draw": "consecutive", "first": 0, "relabel": 0, "names": None, "offset": -0.5,
+    "std": 0.25, "seed": 0, "classes": None,
+}  # fmt: skip
 
 
 def dataset(side, images=40, channels=3):

@@ -2,6 +2,8 @@
 
 import copy
 import dataclasses
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import numpy as np
@@ -17,21 +19,10 @@ from gradleak.training.generators import conditional_vae, files, make, train
 from gradleak.training.generators.conditional_vae import Autoencoder, Decoder, Sizes
 from settings_files import whole
 
-ROOT = Path(__file__).resolve().parents[1]
 SETTINGS = {
-    "kind": "conditional_vae",
-    "images": 60,
-    "first": 4,
-    "size": 8,
-    "resize": "repeat",
-    "epochs": 60,
-    "batch": 20,
-    "latent": 4,
-    "width": 8,
-    "rate": 1e-2,
-    "seed": 1,
-    "checkpoint": 2,
-}
+    "kind": "conditional_vae", "images": 60, "first": 4, "size": 8, "resize": "repeat",
+    "epochs": 60, "batch": 20, "latent": 4, "width": 8, "rate": 1e-2, "seed": 1, "checkpoint": 2,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -45,11 +36,8 @@ def data():
 
 
 def trained(data, folder, settings=SETTINGS, **more):
-    paths = {
-        "weights": str(folder / "vae.safetensors"),
-        "curve": str(folder / "vae.curve.csv"),
-        "checkpoints": str(folder / "vae.checkpoints"),
-    }
+    names = {"weights": "safetensors", "curve": "curve.csv", "checkpoints": "checkpoints"}
+    paths = {key: str(folder / f"vae.{name}") for key, name in names.items()}
     make.train_vae(data, settings, device="cpu", paths=paths, provenance={}, code="1", **more)
     return paths
 
@@ -79,8 +67,7 @@ def test_the_class_steers_the_image(made):
     z = torch.from_numpy(np.random.default_rng(0).standard_normal((15, 4))).float()
     images = generator.images(z, labels)
     assert images.shape == (15, 3, 8, 8)
-    assert images.min() >= 0.0
-    assert images.max() <= 1.0
+    assert images.min() >= 0.0 and images.max() <= 1.0
     assert torch.equal(images.mean((2, 3)).argmax(1), labels)
     # And z what the class leaves open.
     spread = images.mean((2, 3)).gather(1, labels[:, None]).view(3, 5).std(1)
@@ -90,58 +77,42 @@ def test_the_class_steers_the_image(made):
 def test_the_file_says_what_it_was_made_from(data, made):
     _, metadata = read_tensors(made["weights"])
     assert metadata["kind"] == "conditional_vae"
-    source = metadata["source"]
-    assert source["images"] == 60
-    assert source["first"] == 4
-    assert source["dataset"] == "photos10"
-    assert metadata["trained"]["epoch"] == 60
-    assert metadata["trained"]["device"] == "cpu"
+    assert metadata["source"].items() >= {"images": 60, "first": 4, "dataset": "photos10"}.items()
+    assert metadata["trained"].items() >= {"epoch": 60, "device": "cpu"}.items()
+
+
+OTHERS = [
+    ({"rate": 2e-2}, r"other settings \(rate: 0.01, not 0.02\)"),
+    ({"first": 5}, r"another data set \(first: 4, not 5\)"),
+    ({"latent": 5}, "another network"),
+    ({"seed": 2}, "other settings"),
+]
 
 
 def test_the_same_seed_gives_the_same_bytes_interrupted_or_not(data, made, tmp_path, monkeypatch):
-    class Killed(Exception):
-        pass
-
+    """And another training's checkpoint is refused."""
     true, calls = train.Trainer._epoch, []
 
     def dying(self, epoch, bar):
         calls.append(epoch)
         if len(calls) == 8:
-            raise Killed
-        return true(self, epoch, bar)
-
-    monkeypatch.setattr(train.Trainer, "_epoch", dying)
-    with pytest.raises(Killed):
-        trained(data, tmp_path)
-    left = list((tmp_path / "vae.checkpoints").iterdir())
-    assert [path.name for path in left] == [make.CHECKPOINT]
-    assert not (tmp_path / "vae.safetensors").exists()
-    paths = trained(data, tmp_path)
-    # Its seventh epoch, after the checkpoint of the sixth, is done again.
-    assert calls[8:] == list(range(6, 60))
-    for key in ("weights", "curve"):
-        assert Path(paths[key]).read_bytes() == Path(made[key]).read_bytes()
-
-
-def test_another_trainings_checkpoint_is_refused(data, tmp_path, monkeypatch):
-    true = train.Trainer._epoch
-
-    def dying(self, epoch, bar):
-        if epoch == 3:
             raise KeyboardInterrupt
         return true(self, epoch, bar)
 
     monkeypatch.setattr(train.Trainer, "_epoch", dying)
     with pytest.raises(KeyboardInterrupt):
         trained(data, tmp_path)
-    with pytest.raises(ArtifactError, match=r"is of other settings \(rate: 0.01, not 0.02\)"):
-        trained(data, tmp_path, SETTINGS | {"rate": 2e-2})
-    with pytest.raises(ArtifactError, match=r"is of another data set \(first: 4, not 5\)"):
-        trained(data, tmp_path, SETTINGS | {"first": 5})
-    with pytest.raises(ArtifactError, match="is of another network"):
-        trained(data, tmp_path, SETTINGS | {"latent": 5})
-    with pytest.raises(ArtifactError, match="is of other settings"):
-        trained(data, tmp_path, SETTINGS | {"seed": 2})
+    left = list((tmp_path / "vae.checkpoints").iterdir())
+    assert [path.name for path in left] == [make.CHECKPOINT]
+    assert not (tmp_path / "vae.safetensors").exists()
+    for change, words in OTHERS:
+        with pytest.raises(ArtifactError, match=f"is of {words}"):
+            trained(data, tmp_path, SETTINGS | change)
+    paths = trained(data, tmp_path)
+    # Its seventh epoch, after the checkpoint of the sixth, is done again.
+    assert calls[8:] == list(range(6, 60))
+    for key in ("weights", "curve"):
+        assert Path(paths[key]).read_bytes() == Path(made[key]).read_bytes()
 
 
 def test_a_training_that_diverges_is_named_and_keeps_its_curve(data, tmp_path, monkeypatch):
@@ -155,8 +126,8 @@ def test_a_training_that_diverges_is_named_and_keeps_its_curve(data, tmp_path, m
     with pytest.raises(NumericsError, match=r"diverged in epoch 4 .* lower rate: 0.01"):
         trained(data, tmp_path)
     kept = tmp_path / "vae.checkpoints"
-    assert {path.name for path in kept.iterdir()} == {make.CHECKPOINT, make.KEPT_CURVE}
-    assert len((kept / make.KEPT_CURVE).read_text().splitlines()) == 4
+    assert {path.name for path in kept.iterdir()} == {make.CHECKPOINT, "curve.csv"}
+    assert len((kept / "curve.csv").read_text().splitlines()) == 4
 
 
 def test_fewer_images_than_asked_for_are_all_taken(data, tmp_path):
@@ -225,15 +196,14 @@ def test_files_that_are_no_generators_are_refused(made, tmp_path):
         files.read(str(tmp_path / "none.safetensors"))
     tensors, metadata = read_tensors(made["weights"])
     other = str(tmp_path / "other.safetensors")
-    write_tensors(other, tensors, metadata | {"kind": "models"})
-    with pytest.raises(ArtifactError, match=r"no generator \(kind: models\)"):
-        files.read(other)
-    write_tensors(other, {"enter.weight": tensors["enter.weight"]}, metadata)
-    with pytest.raises(ArtifactError, match="is damaged"):
-        files.read(other)
-    write_tensors(other, tensors, {**metadata, "sizes": {"shape": [3, 30, 30]}})
-    with pytest.raises(ArtifactError, match="is damaged"):
-        files.read(other)
+    for content, words in (
+        ((tensors, metadata | {"kind": "models"}), r"no generator \(kind: models\)"),
+        (({"enter.weight": tensors["enter.weight"]}, metadata), "is damaged"),
+        ((tensors, {**metadata, "sizes": {"shape": [3, 30, 30]}}), "is damaged"),
+    ):
+        write_tensors(other, *content)
+        with pytest.raises(ArtifactError, match=words):
+            files.read(other)
 
 
 @pytest.fixture
@@ -246,13 +216,9 @@ def raw():
     }
     found["attacks"]["searching"] = {"method": "ggl", "generator": "small"}
     found["experiments"]["searched"] = {
-        "paper": "fedkl",
-        "targets": "rgap_resnet",
-        "models": ["rgap_resnet18"],
-        "seeds": 1,
-        "defences": ["none"],
-        "attacks": ["searching"],
-    }
+        "paper": "fedkl", "targets": "rgap_resnet", "models": ["rgap_resnet18"], "seeds": 1,
+        "defences": ["none"], "attacks": ["searching"],
+    }  # fmt: skip
     return found
 
 
@@ -272,10 +238,7 @@ def test_defaults_are_those_of_the_code():
 
 def refused(raw, path, value):
     *parents, last = path.split(".")
-    place = raw
-    for part in parents:
-        place = place[part]
-    place[last] = value
+    reduce(getitem, parents, raw)[last] = value
     with pytest.raises(ConfigError) as caught:
         loader.load(raw)
     message = str(caught.value)
@@ -316,11 +279,7 @@ def test_config_refuses_in_one_sentence(raw, path, value, words):
 def test_images_of_the_same_split_are_held_apart(raw):
     raw["generators"]["small"] |= {"split": "test", "first": 10}
     assert loader.load(raw).generators["small"].first == 10
-    raw["targets"]["drawn"] = {
-        "dataset": "cifar10",
-        "split": "test",
-        "count": 1,
-        "draw": "random",
-    }
+    drawn = {"dataset": "cifar10", "split": "test", "count": 1, "draw": "random"}
+    raw["targets"]["drawn"] = drawn
     message = refused(raw, "experiments.searched.targets", "drawn")
     assert "trained on drawn images of cifar10-test" in message

@@ -26,24 +26,16 @@ def configured(tree):
         },
         "big": {"kind": "biggan", "weights": "own/biggan.bin", "size": 224},
     }
-    raw["attacks"]["searching"] = {
-        "method": "ggl",
-        "generator": "small",
-        "generations": 2,
-        "population": 4,
-    }
+    amounts = {"generations": 2, "population": 4}
+    raw["attacks"]["searching"] = {"method": "ggl", "generator": "small", **amounts}
     raw["models"]["searched"] = {
         "input": [3, 32, 32],
         "layers": [{"conv": 4, "kernel": 3, "stride": 2, "activation": "sigmoid"}, {"fc": 10}],
     }
     raw["experiments"]["searched"] = {
-        "paper": "fedkl",
-        "targets": "rgap_cifar",
-        "models": ["searched"],
-        "seeds": 1,
-        "defences": ["none"],
-        "attacks": ["searching"],
-    }
+        "paper": "fedkl", "targets": "rgap_cifar", "models": ["searched"], "seeds": 1,
+        "defences": ["none"], "attacks": ["searching"],
+    }  # fmt: skip
     path.write_text(yaml.safe_dump(raw))
 
 

@@ -57,17 +57,16 @@ def test_large_stem_is_torchvisions():
     ours = Chain("resnet34", (3, 64, 64), specs("resnet34", 64, 10, "large"))
     other = torchvision.models.resnet34(num_classes=10).double().eval()
     assert ours.parameters == sum(p.numel() for p in other.parameters())
-    state = {
-        name: value
-        for name, value in other.state_dict().items()
-        if not name.endswith("num_batches_tracked")
-    }
-    weights = dict(zip(_order(ours), (v.numpy() for v in state.values()), strict=True))
+    weights = dict(zip(_order(ours), _state(other).values(), strict=True))
     images = torch.rand(2, 3, 64, 64, dtype=torch.float64)
+    found = load(ours, {k: v.numpy() for k, v in weights.items()}, torch.float64)
     with torch.no_grad():
-        np.testing.assert_allclose(
-            load(ours, weights, torch.float64)(images), other(images), rtol=1e-9, atol=1e-9
-        )
+        np.testing.assert_allclose(found(images), other(images), rtol=1e-9, atol=1e-9)
+
+
+def _state(module):
+    state = module.state_dict().items()
+    return {name: value for name, value in state if not name.endswith("num_batches_tracked")}
 
 
 @pytest.mark.parametrize(
@@ -85,19 +84,13 @@ def test_parameters_of_small_networks(kind, parameters):
 @pytest.mark.parametrize("training", [True, False])
 def test_outputs_are_those_of_torchvision(kind, training):
     ours_, other = network(kind, 64, side=16), theirs(kind).double().train(training)
-    state = list(other.state_dict().items())
-    rng = np.random.default_rng(0)
-    weights = {}
-    places = iter(_order(ours_))
-    for name, value in state:
-        if name.endswith("num_batches_tracked"):
-            continue
+    rng, weights = np.random.default_rng(0), {}
+    for ours, (name, value) in zip(_order(ours_), _state(other).items(), strict=True):
         if name.endswith("running_var"):
             value.uniform_(0.5, 2.0)
         elif "running_mean" in name or value.ndim == 1:
             value.copy_(torch.from_numpy(rng.uniform(-0.3, 0.7, value.shape)))
-        weights[next(places)] = value.numpy().copy()
-    assert next(places, None) is None
+        weights[ours] = value.numpy().copy()
     module = load(ours_, weights, torch.float64).train(training)
     images = torch.from_numpy(rng.uniform(0, 1, (3, 3, 16, 16)))
     with torch.no_grad():

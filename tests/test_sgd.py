@@ -30,17 +30,11 @@ print("torch._dynamo" in sys.modules)
 @pytest.mark.parametrize("weight_decay", [5e-4, 0.0])
 def test_steps_are_those_of_torch_to_the_last_bit(momentum: float, weight_decay: float) -> None:
     """Rates that change, and a parameter that has a gradient in every second step only."""
-    settings = {
-        "momentum": momentum,
-        "nesterov": momentum > 0,
-        "weight_decay": weight_decay,
-    }
+    settings = {"momentum": momentum, "nesterov": momentum > 0, "weight_decay": weight_decay}
     ours, theirs = (nn.Linear(7, 5), nn.Linear(7, 5))
     theirs.load_state_dict(ours.state_dict())
-    mine, reference = (
-        Sgd(ours.parameters(), **settings),
-        torch.optim.SGD(theirs.parameters(), lr=1.0, **settings),
-    )
+    mine = Sgd(ours.parameters(), **settings)
+    reference = torch.optim.SGD(theirs.parameters(), lr=1.0, **settings)
     generator = torch.Generator().manual_seed(0)
     for step in range(6):
         rate = 0.1 / (step + 1)

@@ -7,7 +7,5 @@ from gradleak.runtime.job import job
 
 with job(snakemake):
     client_keys.create(
-        snakemake.output[0],
-        int(snakemake.wildcards.client),
-        files.read(snakemake.input[0]),
+        snakemake.output[0], int(snakemake.wildcards.client), files.read(snakemake.input[0])
     )

@@ -5,8 +5,4 @@ from gradleak.data import embedded
 from gradleak.runtime.job import job
 
 with job(snakemake):
-    embedded.write(
-        snakemake.output.arrays,
-        snakemake.wildcards.dataset,
-        snakemake.wildcards.split,
-    )
+    embedded.write(snakemake.output.arrays, snakemake.wildcards.dataset, snakemake.wildcards.split)

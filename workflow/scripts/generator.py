@@ -12,13 +12,9 @@ with job(snakemake) as log:
         convert_biggan(settings, output.weights, provenance)
     else:
         dataset = catalogue.resolve(settings["dataset"], params.images)
-        paths = {"weights": output.weights, "curve": params.curve}
-        train_vae(
-            arrays.load(snakemake.input[0], dataset, settings["split"]),
-            settings,
-            device=params.device,
-            paths=paths | {"checkpoints": params.checkpoints},
-            provenance=provenance,
-            code=params.code,
-        )
+        data = arrays.load(snakemake.input[0], dataset, settings["split"])
+        paths = {key: getattr(params, key) for key in ("curve", "checkpoints")}
+        paths["weights"] = output.weights
+        how = {"device": params.device, "code": params.code}
+        train_vae(data, settings, paths=paths, provenance=provenance, **how)
     log.info("%s", output.weights)

@@ -5,9 +5,5 @@ from gradleak.data import own_folder
 from gradleak.runtime.job import job
 
 with job(snakemake):
-    own_folder.write(
-        snakemake.output.arrays,
-        snakemake.params.source,
-        snakemake.wildcards.dataset,
-        snakemake.wildcards.split,
-    )
+    of = snakemake.wildcards
+    own_folder.write(snakemake.output.arrays, snakemake.params.source, of.dataset, of.split)

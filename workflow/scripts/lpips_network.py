@@ -5,8 +5,4 @@ from gradleak.data import backbones
 from gradleak.runtime.job import job
 
 with job(snakemake):
-    backbones.make(
-        snakemake.output[0],
-        snakemake.wildcards.network,
-        snakemake.params.mirror,
-    )
+    backbones.make(snakemake.output[0], snakemake.wildcards.network, snakemake.params.mirror)

@@ -6,9 +6,4 @@ from gradleak.runtime.job import job
 
 with job(snakemake):
     params = snakemake.params
-    create(
-        snakemake.output[0],
-        snakemake.wildcards.model,
-        params.settings,
-        params.seeds,
-    )
+    create(snakemake.output[0], snakemake.wildcards.model, params.settings, params.seeds)

@@ -9,12 +9,6 @@ from gradleak.runtime.job import job
 
 with job(snakemake):
     files = snakemake.input
-    sources = page.Sources(
-        figures=[Path(path) for path in files.figures],
-        tables=[Path(path) for path in files.tables],
-        claimed=Path(files.claimed),
-        claims=[Path(path) for path in files.claims],
-        explanations=[Path(path) for path in files.explanations],
-        captions=[Path(path) for path in files.captions],
-    )
-    page.write(snakemake.output[0], sources)
+    kinds = ("figures", "tables", "claims", "explanations", "captions")
+    many = {kind: [Path(path) for path in getattr(files, kind)] for kind in kinds}
+    page.write(snakemake.output[0], page.Sources(claimed=Path(files.claimed), **many))

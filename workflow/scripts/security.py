@@ -8,9 +8,6 @@ from gradleak.runtime.artifacts import write_csv
 from gradleak.runtime.job import job
 
 with job(snakemake):
-    table = copa_index.index_table(
-        files.read(snakemake.input.model),
-        targets.read(snakemake.input.targets),
-        seeds=snakemake.params.seeds,
-    )
+    models, chosen = files.read(snakemake.input.model), targets.read(snakemake.input.targets)
+    table = copa_index.index_table(models, chosen, seeds=snakemake.params.seeds)
     write_csv(snakemake.output[0], table, check=True)

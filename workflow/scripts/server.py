@@ -7,8 +7,5 @@ from gradleak.servers.base import create
 
 with job(snakemake):
     params = snakemake.params
-    create(
-        (snakemake.output.sent, snakemake.output.secret),
-        files.read(snakemake.input[0]),
-        params.settings,
-    )
+    paths = (snakemake.output.sent, snakemake.output.secret)
+    create(paths, files.read(snakemake.input[0]), params.settings)

@@ -14,6 +14,8 @@ with job(snakemake) as log:
     params, output = snakemake.params, snakemake.output
     settings = params.settings
     dataset = catalogue.resolve(settings["dataset"], params.images)
+    paths = {key: getattr(output, key) for key in ("weights", "curve", "summary")}
+    paths |= {"checkpoints": params.checkpoints, "clients": output.get("clients", "")}
     train_all = (run_federated if settings["federated"] else run).train_all
     train_all(
         files.read(snakemake.input.model),
@@ -21,13 +23,7 @@ with job(snakemake) as log:
         settings,
         seeds=params.seeds,
         device=params.device,
-        paths={
-            "weights": output.weights,
-            "curve": output.curve,
-            "summary": output.summary,
-            "checkpoints": params.checkpoints,
-            "clients": output.get("clients", ""),
-        },
+        paths=paths,
         images=params.images,
         provenance={"settings": settings, "seeds": params.seeds},
         code=params.code,

@@ -8,9 +8,5 @@ from gradleak.data import official
 from gradleak.runtime.job import job
 
 with job(snakemake):
-    official.unpack(
-        snakemake.output.arrays,
-        Path(snakemake.input.marker).parent,
-        snakemake.wildcards.dataset,
-        snakemake.wildcards.split,
-    )
+    folder, of = Path(snakemake.input.marker).parent, snakemake.wildcards
+    official.unpack(snakemake.output.arrays, folder, of.dataset, of.split)

@@ -1,9 +1,8 @@
 """Data sets as files: images and labels in one safetensors file, with its SHA-256 beside it.
 
-A file is either made by the pipeline (its header carries metadata, and a checksum file in the
-format of ``sha256sum`` stands beside it) or placed by hand on a machine without internet: its
-header then has the keys ``dataset``, ``split`` and ``classes`` (a JSON list), or none. The SHA-256
-of either is passed on, so that provenance names the very bytes that were used.
+A file is made by the pipeline (its header carries metadata, and a checksum file in the format of
+``sha256sum`` stands beside it) or placed by hand: its header then has the keys ``dataset``,
+``split`` and ``classes`` (a JSON list), or none. Provenance names the SHA-256 of either.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -57,12 +56,7 @@ class Dataset:
 
     def identity(self) -> dict[str, str]:
         """Return the provenance of the images: data set, split, origin, checksum."""
-        return {
-            "dataset": self.dataset,
-            "split": self.split,
-            "origin": self.origin,
-            "sha256": self.sha256,
-        }
+        return {key: getattr(self, key) for key in ("dataset", "split", "origin", "sha256")}
 
 
 def sidecar(path: str | os.PathLike[str]) -> Path:
@@ -81,22 +75,20 @@ def checksum(path: str | os.PathLike[str], algorithm: str = "sha256") -> str:
 
 
 def save(
-    path: str | os.PathLike[str], data: Dataset, provenance: Mapping[str, Any] | None = None
+    path: str | os.PathLike[str], data: Dataset, sources: Mapping[str, str] | None = None
 ) -> str:
     """Write a data set and its checksum file; return the checksum.
 
-    Raises `DataError`, and writes nothing, if images or labels do not match the catalogue, and
-    `ArtifactError` if the files cannot be written.
+    `sources` are files that it was made from, with their checksums. Raises `DataError`, and writes
+    nothing, if images or labels do not match the catalogue, and `ArtifactError` if the files cannot
+    be written.
     """
-    _check(Path(path), data, None, "check what it was made from")
-    metadata = {
-        "kind": "dataset",
-        "dataset": data.dataset,
-        "split": data.split,
-        "classes": data.classes,
-        "origin": data.origin,
-        "provenance": dict(provenance or {}),
-    }
+    _check(Path(path), data, "check what it was made from")
+    provenance: dict[str, Any] = {"settings": {"dataset": data.dataset, "split": data.split}}
+    if sources:
+        provenance["sources"] = sources
+    metadata = {"kind": "dataset", "provenance": provenance}
+    metadata |= {key: getattr(data, key) for key in ("dataset", "split", "classes", "origin")}
     write_tensors(path, {"images": data.images, "labels": data.labels}, metadata)
     digest = checksum(path)
     with atomic(sidecar(path)) as temporary:
@@ -119,17 +111,11 @@ def is_by_hand(path: str | os.PathLike[str]) -> bool:
         return not sidecar(path).is_file()
 
 
-def load(
-    path: str | os.PathLike[str],
-    dataset: str,
-    split: str,
-    shape: tuple[int, int, int] | None = None,
-) -> Dataset:
-    """Read a data set and check it.
+def load(path: str | os.PathLike[str], dataset: str, split: str) -> Dataset:
+    """Read the file of a data set's split.
 
-    The file must hold `dataset` and `split`, with images of `shape` (C, H, W), by default that of
-    the catalogue. Raises `DataError` if it is missing, truncated or altered, or holds arrays of
-    another data set, shape or dtype, or labels out of range.
+    Raises `DataError` if it is missing, truncated or altered, or holds arrays of another data set,
+    shape or dtype, or labels out of range.
     """
     source = Path(path)
     if source.is_dir():
@@ -155,16 +141,11 @@ def load(
                 f"{source} says that its {key} is '{metadata[key]}' where '{wanted}' is expected; "
                 f"{remedy}."
             )
+    classes, origin = metadata["classes"], metadata["origin"]
     data = Dataset(
-        images=tensors["images"],
-        labels=tensors["labels"],
-        classes=metadata["classes"],
-        dataset=dataset,
-        split=split,
-        origin=metadata["origin"],
-        sha256=digest,
+        **tensors, classes=classes, dataset=dataset, split=split, origin=origin, sha256=digest
     )
-    _check(source, data, shape, remedy)
+    _check(source, data, remedy)
     return data
 
 
@@ -211,37 +192,29 @@ def _by_hand(source: Path, header: dict[str, str], dataset: str, split: str) -> 
         raise DataError(
             f"{source} has metadata 'classes' that is no JSON list of names; {REPLACE}."
         )
-    names = [str(name) for name in classes]
-    return {
-        "dataset": header.get("dataset", dataset),
-        "split": header.get("split", split),
-        "classes": names or [str(k) for k in range(catalogue.info(dataset).classes)],
-        "origin": BY_HAND,
-    }
+    names = [str(name) for name in classes or range(catalogue.info(dataset).classes)]
+    own: dict[str, Any] = {"dataset": dataset, "split": split, "classes": names, "origin": BY_HAND}
+    return own | {key: header[key] for key in ("dataset", "split") if key in header}
 
 
-def _check(path: Path, data: Dataset, shape: tuple[int, int, int] | None, remedy: str) -> None:
-    images, labels = data.images, data.labels
-    wanted = shape or catalogue.info(data.dataset).shape
+def _check(path: Path, data: Dataset, remedy: str) -> None:
+    for wrong in _faults(data):
+        raise DataError(f"{path} {wrong}; {remedy}.")
+
+
+def _faults(data: Dataset) -> Iterator[str]:
+    images, labels, wanted = data.images, data.labels, catalogue.info(data.dataset).shape
     for name, array, dtype in (("images", images, np.uint8), ("labels", labels, np.int64)):
         if array.dtype != dtype:
-            raise DataError(
-                f"{path} holds {name} of type {array.dtype} where {np.dtype(dtype)} is expected; "
-                f"{remedy}."
-            )
+            yield f"holds {name} of type {array.dtype} where {np.dtype(dtype)} is expected"
     if images.ndim != 4 or images.shape[1:] != wanted:
-        raise DataError(
-            f"{path} holds images of shape {images.shape} where (N, {', '.join(map(str, wanted))}) "
-            f"is expected; {remedy}."
-        )
+        sizes = ", ".join(map(str, wanted))
+        yield f"holds images of shape {images.shape} where (N, {sizes}) is expected"
     if labels.shape != (len(images),) or len(labels) == 0:
-        raise DataError(
-            f"{path} holds {len(images)} images and labels of shape {labels.shape} where one "
-            f"label for each of at least one image is expected; {remedy}."
+        yield (
+            f"holds {len(images)} images and labels of shape {labels.shape} where one label for "
+            "each of at least one image is expected"
         )
-    outside = np.flatnonzero((labels < 0) | (labels >= len(data.classes)))
-    if len(outside):
-        raise DataError(
-            f"{path} has label {labels[outside[0]]} at index {outside[0]} where 0 to "
-            f"{len(data.classes) - 1} is expected; {remedy}."
-        )
+    last = len(data.classes) - 1
+    for index in np.flatnonzero((labels < 0) | (labels > last)):
+        yield f"has label {labels[index]} at index {index} where 0 to {last} is expected"

@@ -10,6 +10,7 @@ import os
 import pickle
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,15 +29,9 @@ FOLDER = "lpips"
 ADDRESS = "https://download.pytorch.org/models"
 PREFIX = "features."
 UNREADABLE = (
-    SafetensorError,
-    pickle.UnpicklingError,
-    RuntimeError,
-    ValueError,
-    TypeError,
-    KeyError,
-    EOFError,
-    OSError,
-)
+    SafetensorError, pickle.UnpicklingError, RuntimeError, ValueError, TypeError, KeyError,
+    EOFError, OSError,
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -70,18 +65,14 @@ def file_names(network: str) -> tuple[str, str, str]:
 def present(folder: str | os.PathLike[str]) -> list[str]:
     """Files of weights in `folder`, the first of `file_names` for each network that has one."""
     places = ([Path(folder) / name for name in file_names(network)] for network in BACKBONES)
-    found = (next((place for place in each if place.is_file()), None) for each in places)
+    found = (next(filter(Path.is_file, each), None) for each in places)
     return [str(place) for place in found if place is not None]
 
 
 def by_network(paths: Iterable[str]) -> dict[str, str]:
     """Network of each file, by the file's name."""
-    return {
-        network: path
-        for network in BACKBONES
-        for path in paths
-        if Path(path).name in file_names(network)
-    }
+    pairs = product(BACKBONES, paths)
+    return {network: path for network, path in pairs if Path(path).name in file_names(network)}
 
 
 def missing(network: str) -> str:
@@ -100,8 +91,9 @@ def empty(network: str) -> torch.nn.Sequential:
     import torchvision
 
     with torch.device("meta"):
-        whole = getattr(torchvision.models, BACKBONES[network].function)(weights=None)
-    features: torch.nn.Sequential = whole.features
+        features: torch.nn.Sequential = getattr(torchvision.models, BACKBONES[network].function)(
+            weights=None
+        ).features
     return features
 
 
@@ -113,25 +105,23 @@ def read(path: str | os.PathLike[str], network: str) -> dict[str, np.ndarray]:
     another network.
     """
     source, words = Path(path), BACKBONES[network].words
+    ask = f"ask Snakemake for {FOLDER}/{network}.safetensors"
     if not source.is_file():
-        raise DataError(
-            f"{source} is missing; ask Snakemake for {FOLDER}/{network}.safetensors in data.root."
-        )
+        raise DataError(f"{source} is missing; {ask} in data.root.")
     try:
         found = _safetensors(source) if source.suffix == ".safetensors" else _torch(source)
     except UNREADABLE as error:
         raise DataError(
             f"{source} cannot be read as weights of {words}: it is damaged or holds something "
-            f"else; replace it, or delete it and ask Snakemake for {FOLDER}/{network}.safetensors."
+            f"else; replace it, or delete it and {ask}."
         ) from error
     weights = {}
     for name, expected in empty(network).state_dict().items():
         key = PREFIX + name
-        wrong = _difference(found.get(key), tuple(expected.shape))
-        if wrong:
+        if wrong := _difference(found.get(key), tuple(expected.shape)):
             raise DataError(
                 f"{source} does not hold the weights of {words}: {key} {wrong}; put the right "
-                f"file there, or delete it and ask Snakemake for {FOLDER}/{network}.safetensors."
+                f"file there, or delete it and {ask}."
             )
         weights[key] = found[key]
     return weights
@@ -140,10 +130,10 @@ def read(path: str | os.PathLike[str], network: str) -> dict[str, np.ndarray]:
 def make(path: str | os.PathLike[str], network: str, mirror: str | None) -> None:
     """Write the safetensors file of a network, from torchvision's.
 
-    A torchvision file in the folder is used; else the official one is downloaded, and deleted once
-    the convolutions have been extracted, since VGG-16's has 528 MB. Raises `DataError` if the
-    official file cannot be downloaded or was altered, or a file in the folder is of another
-    network, and `ArtifactError` if `path` cannot be written.
+    A torchvision file in the folder is used; else the official one is downloaded, and deleted
+    afterwards, since VGG-16's has 528 MB. Raises `DataError` if the official file cannot be
+    downloaded or was altered, or a file in the folder is of another network, and `ArtifactError` if
+    `path` cannot be written.
     """
     target, remote = Path(path), BACKBONES[network].remote(mirror)
     _, official, features = (target.parent / name for name in file_names(network))
@@ -151,8 +141,7 @@ def make(path: str | os.PathLike[str], network: str, mirror: str | None) -> None
     source = by_hand or fetch(remote, target.parent)
     if source == official:
         check(official, remote)
-    sources = {source.name: checksum(source)}
-    provenance = {"settings": {"network": network}, "sources": sources}
+    provenance = {"settings": {"network": network}, "sources": {source.name: checksum(source)}}
     write_tensors(target, read(source, network), {"kind": "backbone", "provenance": provenance})
     if by_hand is None:
         source.unlink()
@@ -173,7 +162,6 @@ def _torch(path: Path) -> dict[str, np.ndarray]:
 
 
 def _difference(found: np.ndarray | None, shape: tuple[int, ...]) -> str:
-    """Difference of an array from the expected one, in words; empty without any."""
     if found is None:
         return "is missing"
     if found.shape != shape:

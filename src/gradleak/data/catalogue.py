@@ -1,8 +1,6 @@
 """Known data sets, and the embedded stand-in of each real one.
 
-A real data set is downloaded (`official`) or read from a user's folder (`own_folder`); its stand-in
-(`embedded`) is made from images that ship with scikit-image and scikit-learn. A stand-in has its
-own name, so that no row or figure can be mistaken for the real images.
+A stand-in has its own name, so that no row or figure can be mistaken for the real images.
 """
 
 from __future__ import annotations
@@ -70,10 +68,9 @@ def check_split(dataset: str, split: str) -> None:
 
 
 def resolve(dataset: str, images: str) -> str:
-    """Id of the data set actually used.
+    """Id of the data set used: of `dataset` itself, or of its stand-in if `images` is ``embedded``.
 
-    With `images` ``embedded`` the stand-in replaces a real data set; with ``real`` `dataset` itself
-    is used. Raises `ConfigError` if the data set or the setting is unknown.
+    Raises `ConfigError` if the data set or the setting is unknown.
     """
     if images not in IMAGES:
         raise ConfigError(f"images: '{images}' is unknown; choose one of {', '.join(IMAGES)}.")

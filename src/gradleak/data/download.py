@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,22 +54,9 @@ def fetch(remote: RemoteFile, folder: Path, attempts: int = ATTEMPTS) -> Path:
     """Download a file into `folder`, unless it is there already.
 
     A partial ``{name}.part`` of an earlier call is completed by an HTTP range request; if the
-    server ignores ranges, the transfer starts anew.
-
-    Parameters
-    ----------
-    remote
-        The file to download.
-    folder
-        Destination; created if need be.
-    attempts
-        Number of times that a broken transfer is resumed, for each address.
-
-    Raises
-    ------
-    DataError
-        If the existing or the downloaded file has another checksum (the latter is deleted), if no
-        address can be reached, or if the folder cannot be written.
+    server ignores ranges, the transfer starts anew. A broken transfer is resumed `attempts` times
+    at each address. Raises `DataError` if the existing or the downloaded file has another checksum
+    (the latter is deleted), if no address can be reached, or if the folder cannot be written.
     """
     target = folder / remote.name
     if target.is_file():
@@ -95,8 +83,7 @@ def check(
         raise DataError(
             f"{path} is missing where a file with {kind} {remote.digest} is expected; {remedy}."
         )
-    wrong = remote.mismatch(path)
-    if wrong:
+    if wrong := remote.mismatch(path):
         raise DataError(f"{path} was truncated or altered: {wrong}; {remedy}.")
 
 
@@ -116,8 +103,7 @@ def _fetch_part(remote: RemoteFile, target: Path, attempts: int) -> None:
             except requests.RequestException as error:
                 reasons.append(f"{url}: {_reason(error)}")
                 break
-            wrong = remote.mismatch(part)
-            if not wrong:
+            if not (wrong := remote.mismatch(part)):
                 return
             part.unlink()
             if not resumed:
@@ -155,7 +141,6 @@ def _transfer(url: str, part: Path) -> bool:
 
 
 def _receive(reply: requests.Response, part: Path, start: int) -> bool:
-    """Write the reply behind byte `start`, or from the beginning if the server sends all."""
     from urllib3.exceptions import HTTPError
 
     resumed = _continues_at(reply, start)
@@ -191,24 +176,24 @@ def _continues_at(reply: requests.Response, start: int) -> bool:
 
 
 def _timed_out(error: BaseException) -> bool:
-    """Return whether a time-out is among the causes."""
+    return any(isinstance(cause, TimeoutError) for cause in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error and its causes, the innermost last: requests nests its errors three deep."""
     cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, TimeoutError):
+    while cause is not None:
+        yield cause
         cause = cause.__cause__ or cause.__context__
-    return cause is not None
 
 
 def _reason(error: requests.RequestException) -> str:
-    """Return the innermost cause in a few words: requests nests its errors three deep."""
     import requests
 
     if error.response is not None:
         return f"HTTP {error.response.status_code} {error.response.reason}"
-    if isinstance(error, requests.ConnectTimeout):
-        return f"no answer within {TIMEOUT[0]:g} s"
-    if isinstance(error, requests.ReadTimeout):
-        return f"no answer within {TIMEOUT[1]:g} s"
-    cause: BaseException = error
-    while cause.__cause__ or cause.__context__:
-        cause = cause.__cause__ or cause.__context__ or cause
+    if isinstance(error, requests.Timeout):
+        late = TIMEOUT[0] if isinstance(error, requests.ConnectTimeout) else TIMEOUT[1]
+        return f"no answer within {late:g} s"
+    *_, cause = _causes(error)
     return getattr(cause, "strerror", None) or str(cause) or type(cause).__name__

@@ -1,17 +1,17 @@
 """Stand-ins for the real data sets, made from images that installed packages carry.
 
-Eight colour photos of scikit-image and two of scikit-learn become classes, and square crops of them
-the samples; scikit-learn's handwritten digits stand in for MNIST. Nothing is downloaded or random:
-crops follow an unscrambled Halton sequence, so equal versions of the packages give equal bytes.
+Eight colour photos of scikit-image and two of scikit-learn become classes, square crops of them
+samples; scikit-learn's digits stand in for MNIST. Crops follow an unscrambled Halton sequence, so
+equal versions of the packages give equal bytes.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import as_file, files
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -24,8 +24,8 @@ from gradleak.errors import DataError
 EVERY_FIFTH = 5
 CONTRAST_CHOICE = 2
 DIGITS_TRAIN = 1437
-# Crops of each photo in photos224.
-CROPS = 100
+CROPS = 100  # of each photo in photos224
+Built = tuple[np.ndarray, np.ndarray, list[str]]  # images, labels, names of classes
 
 
 class Box(NamedTuple):
@@ -41,8 +41,7 @@ class Box(NamedTuple):
         return Box(self.left * width, self.top * height, self.right * width, self.bottom * height)
 
 
-@dataclass(frozen=True)
-class Photo:
+class Photo(NamedTuple):
     """A photo, the package that carries it, and the part that shows its subject."""
 
     name: str
@@ -69,25 +68,21 @@ PHOTOS = (
 def build(dataset: str, split: str) -> Dataset:
     """Images and labels of an embedded data set.
 
-    Labels cycle through the classes, so that the first images are one of each class. In
-    ``photos10`` these first ten of the train split show each photo's subject whole. No crop is in
-    both splits. Raises `ConfigError` if data set or split is unknown, and `DataError` if the data
-    set is not an embedded one, or the installed package lacks a picture.
+    Labels cycle through the classes; the first ten of ``photos10``'s train split show each photo's
+    subject whole. No crop is in both splits. Raises `ConfigError` if data set or split is unknown,
+    and `DataError` if the data set is not an embedded one, or the package lacks a picture.
     """
     catalogue.check_split(dataset, split)
-    builder = BUILDERS.get(dataset)
-    if builder is None:
+    if dataset not in BUILDERS:
         raise DataError(
             f"Data set '{dataset}' is not embedded; choose one of {', '.join(BUILDERS)}."
         )
-    images, labels, classes = builder(split)
-    return Dataset(images, labels, classes, dataset, split, origin="embedded")
+    return Dataset(*BUILDERS[dataset](split), dataset, split, origin="embedded")
 
 
 def write(path: str | os.PathLike[str], dataset: str, split: str) -> None:
     """Build an embedded data set and save it with its provenance."""
-    settings = {"dataset": dataset, "split": split}
-    arrays.save(path, build(dataset, split), {"settings": settings})
+    arrays.save(path, build(dataset, split))
 
 
 @cache
@@ -110,7 +105,6 @@ def _photo(photo: Photo, side: int | None) -> Image.Image:
 
 
 def _cut(picture: Image.Image, box: Box, side: int) -> np.ndarray:
-    """Part of a picture as a uint8 array of shape (3, side, side)."""
     tile = picture.resize((side, side), Image.Resampling.LANCZOS, box=box)
     return np.asarray(tile).transpose(2, 0, 1)
 
@@ -156,65 +150,57 @@ def _crops10() -> list[list[np.ndarray]]:
     per_class = []
     for photo in PHOTOS:
         picture = _photo(photo, 160)
-        whole = Box(0, 0, *picture.size)
-        first = photo.portrait.scaled(*picture.size)
+        whole, first = Box(0, 0, *picture.size), photo.portrait.scaled(*picture.size)
         per_class.append(_tiles(picture, first, whole, 250, (0.35, 0.85)))
     return per_class
 
 
-def _photos10(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def _photos10(split: str) -> Built:
     """Ten photos; 2,000 crops to train and 500 to test."""
     return *_interleave(_crops10(), split), [photo.name for photo in PHOTOS]
 
 
-def _grid(picture: Image.Image) -> list[Box]:
-    """Ten regions that do not overlap: two rows of five."""
-    cells = [Box(k / 5, row / 2, (k + 1) / 5, (row + 1) / 2) for row in range(2) for k in range(5)]
-    return [cell.scaled(*picture.size) for cell in cells]
-
-
 @cache
 def _crops100() -> list[list[np.ndarray]]:
+    """Crops of each photo's ten regions, two rows of five that do not overlap."""
     per_class = []
-    for number in range(10):
-        for photo in PHOTOS:
-            picture = _photo(photo, 400)
-            region = _grid(picture)[number]
-            side = region.right - region.left
-            top = (region.top + region.bottom - side) / 2
-            first = Box(region.left, top, region.right, top + side)
-            per_class.append(_tiles(picture, first, region, 50, (0.5, 0.95)))
+    for row, column, photo in product(range(2), range(5), PHOTOS):
+        picture = _photo(photo, 400)
+        cell = Box(column / 5, row / 2, (column + 1) / 5, (row + 1) / 2)
+        region = cell.scaled(*picture.size)
+        side = region.right - region.left
+        top = (region.top + region.bottom - side) / 2
+        first = Box(region.left, top, region.right, top + side)
+        per_class.append(_tiles(picture, first, region, 50, (0.5, 0.95)))
     return per_class
 
 
-def _part_names() -> list[str]:
-    return [f"{photo.name} {number}" for number in range(10) for photo in PHOTOS]
+def _numbered(parts: int) -> list[str]:
+    return [f"{photo.name} {number}" for number, photo in product(range(parts), PHOTOS)]
 
 
-def _photos100(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def _photos100(split: str) -> Built:
     """Ten regions of each of ten photos; 4,000 crops to train and 1,000 to test."""
-    return *_interleave(_crops100(), split), _part_names()
+    return *_interleave(_crops100(), split), _numbered(10)
 
 
-def _photos224(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def _photos224(split: str) -> Built:
     """A hundred crops of each of ten photos, each its own class: 1,000 images of 224x224."""
     del split
     views = []
     for photo in PHOTOS:
-        picture = _photo(photo, None)
-        whole = Box(0, 0, *picture.size)
+        whole = Box(0, 0, *_photo(photo, None).size)
         drawn = _squares(whole, CROPS - 1, 0.35, 0.75)
-        views.append([photo.portrait.scaled(*picture.size), *drawn])
+        views.append([photo.portrait.scaled(whole.right, whole.bottom), *drawn])
     images = [
         _cut(_photo(photo, None), boxes[number], 224)
         for number in range(CROPS)
         for photo, boxes in zip(PHOTOS, views, strict=True)
     ]
-    names = [f"{photo.name} {number}" for number in range(CROPS) for photo in PHOTOS]
-    return np.stack(images), np.arange(len(images), dtype=np.int64), names
+    return np.stack(images), np.arange(len(images), dtype=np.int64), _numbered(CROPS)
 
 
-def _digits(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
+def _digits(split: str) -> Built:
     """scikit-learn's 1,797 digits of 8x8 in MNIST's format: 20x20 amid 28x28."""
     from sklearn.datasets import load_digits
 
@@ -228,9 +214,6 @@ def _digits(split: str) -> tuple[np.ndarray, np.ndarray, list[str]]:
     return images, source.target[chosen].astype(np.int64), [str(digit) for digit in range(10)]
 
 
-BUILDERS: dict[str, Callable[[str], tuple[np.ndarray, np.ndarray, list[str]]]] = {
-    "digits": _digits,
-    "photos10": _photos10,
-    "photos100": _photos100,
-    "photos224": _photos224,
-}
+BUILDERS: dict[str, Callable[[str], Built]] = {
+    "digits": _digits, "photos10": _photos10, "photos100": _photos100, "photos224": _photos224,
+}  # fmt: skip

@@ -1,7 +1,7 @@
 """MNIST, CIFAR-10 and CIFAR-100 from their official files.
 
-Addresses, checksums and file formats are torchvision's own: its classes name the files and read
-them. This module adds a download that resumes, and errors that name the remedy.
+torchvision's classes name the files, their addresses and checksums, and read them; this module adds
+a download that resumes, and errors that name the remedy.
 """
 
 from __future__ import annotations
@@ -28,15 +28,9 @@ INSTEAD = (
     "put the arrays into the folder of data: root: (--config 'data={root: FOLDER}' sets another)"
 )
 UNREADABLE = (
-    RuntimeError,
-    ValueError,
-    KeyError,
-    EOFError,
-    tarfile.TarError,
-    gzip.BadGzipFile,
-    pickle.UnpicklingError,
-    zlib.error,
-)
+    RuntimeError, ValueError, KeyError, EOFError, tarfile.TarError, gzip.BadGzipFile,
+    pickle.UnpicklingError, zlib.error,
+)  # fmt: skip
 
 
 def torchvision_class(dataset: str) -> Any:
@@ -51,19 +45,16 @@ def torchvision_class(dataset: str) -> Any:
 
 
 def remote_files(dataset: str, mirror: str | None = None) -> list[RemoteFile]:
-    """Return the official files of a data set, with addresses and MD5 checksums.
+    """Return the official files of ``mnist``, ``cifar10`` or ``cifar100``, with MD5 checksums.
 
-    `dataset` is ``mnist``, ``cifar10`` or ``cifar100``; `mirror`, the address of a folder with the
-    same files, replaces the official addresses.
+    `mirror`, the address of a folder with the same files, replaces the official addresses.
     """
     source = torchvision_class(dataset)
     if hasattr(source, "resources"):
-        bases, named = list(source.mirrors), list(source.resources)
+        bases, named = source.mirrors, source.resources
     else:
-        bases, named = (
-            [source.url.removesuffix(source.filename)],
-            [(source.filename, source.tgz_md5)],
-        )
+        bases = [source.url.removesuffix(source.filename)]
+        named = [(source.filename, source.tgz_md5)]
     if mirror:
         bases = [mirror.rstrip("/") + "/"]
     return [
@@ -88,16 +79,12 @@ def download(marker: str | os.PathLike[str], dataset: str, mirror: str | None = 
 
 
 def unpack(
-    path: str | os.PathLike[str],
-    folder: str | os.PathLike[str],
-    dataset: str,
-    split: str,
+    path: str | os.PathLike[str], folder: str | os.PathLike[str], dataset: str, split: str
 ) -> None:
     """Convert the official files in `folder` to one file of arrays.
 
-    Raises `DataError` if an official file is missing, truncated or altered, or its content is not
-    what torchvision expects, and `ArtifactError` if the arrays cannot be written; an earlier file
-    stays as it was.
+    Raises `DataError` if an official file is missing, truncated or altered, or not what torchvision
+    expects, and `ArtifactError` if the arrays cannot be written; an earlier file stays as it was.
     """
     catalogue.check_split(dataset, split)
     remotes = remote_files(dataset)
@@ -105,9 +92,7 @@ def unpack(
     for file, remote in zip(files, remotes, strict=True):
         check(file, remote, f"delete the folder {folder} and ask Snakemake for it again")
     data = read(files, dataset, split)
-    settings = {"dataset": dataset, "split": split}
-    sources = {remote.name: remote.digest for remote in remotes}
-    arrays.save(path, data, {"settings": settings, "sources": sources})
+    arrays.save(path, data, {remote.name: remote.digest for remote in remotes})
 
 
 def read(files: list[Path], dataset: str, split: str) -> Dataset:
@@ -158,4 +143,4 @@ def _unpack_tar(archive: Path, folder: Path, source: Any) -> None:
                 raise ValueError(f"{member} is no file")
             batch = content.read()
             pickles.vet(batch, member)
-            (folder / source.base_folder / name).write_bytes(batch)
+            (folder / member).write_bytes(batch)

@@ -1,8 +1,8 @@
 """ImageNet from a user's folder or archive, since it cannot be downloaded freely.
 
-Two layouts are read: one subfolder for each class, or a ``manifest.csv`` with the columns ``path``
-and ``label`` (and optionally ``class_name``). Archives are read in place: nothing is extracted, so
-no member's name can lead outside.
+Images lie in one subfolder for each class, or a ``manifest.csv`` has the columns ``path`` and
+``label`` (and optionally ``class_name``). Archives are read in place, so no member's name can lead
+outside.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image, ImageOps
@@ -28,31 +29,20 @@ from gradleak.data.arrays import Dataset, checksum
 from gradleak.errors import DataError
 
 MANIFEST = "manifest.csv"
-SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm"})
+SUFFIXES = {".jpg", ".jpeg", ".png", ".webp", ".bmp", ".ppm"}
 MOST = 5000
 KEY = "data.imagenet"
 UNREADABLE = (
-    tarfile.TarError,
-    zipfile.BadZipFile,
-    zlib.error,
-    lzma.LZMAError,
-    EOFError,
-    OSError,
+    tarfile.TarError, zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, OSError,
     RuntimeError,
-)
+)  # fmt: skip
 logger = logging.getLogger("gradleak")
 
 
-@dataclass(frozen=True)
-class Sample:
-    """Path and class of one image."""
-
-    path: str
-    label: int
+Samples = list[tuple[str, int]]  # path and class of each image
 
 
-@dataclass(frozen=True)
-class Files:
+class Files(NamedTuple):
     """Names of the files in a folder or an archive, and a function that reads one."""
 
     source: Path
@@ -61,10 +51,7 @@ class Files:
 
 
 def write(
-    path: str | os.PathLike[str],
-    source: str | os.PathLike[str] | None,
-    dataset: str,
-    split: str,
+    path: str | os.PathLike[str], source: str | os.PathLike[str] | None, dataset: str, split: str
 ) -> None:
     """Save a user's images as arrays; `DataError` if `source` is unset or unusable."""
     catalogue.check_split(dataset, split)
@@ -76,30 +63,16 @@ def write(
         )
     root = Path(source)
     data = read(root, dataset, split)
-    sources = {root.name: checksum(root)} if root.is_file() else {root.name: "folder"}
-    settings = {"dataset": dataset, "split": split}
-    arrays.save(path, data, {"settings": settings, "sources": sources})
+    arrays.save(path, data, {root.name: checksum(root) if root.is_file() else "folder"})
 
 
 def read(source: Path, dataset: str, split: str, most: int = MOST) -> Dataset:
     """Read a user's images, each resized to the data set's side and cropped at the centre.
 
-    The order is the manifest's; from class folders (labelled in sorted order) the first image of
-    every class, then the second, ...
-
-    Parameters
-    ----------
-    source
-        Folder, or archive that tarfile or zipfile reads.
-    dataset, split
-        Ids of the catalogue.
-    most
-        Largest number of images taken, so that they fit into memory (5,000 take 1 GB).
-
-    Raises
-    ------
-    DataError
-        If the source is missing or damaged, holds no images, or one of them cannot be read.
+    `source` is a folder, or an archive that tarfile or zipfile reads. The order is the manifest's;
+    from class folders (labelled in sorted order) the first image of every class, then the second,
+    ... At most `most` are taken, so that they fit into memory (5,000 take 1 GB). Raises `DataError`
+    if the source is missing or damaged, holds no images, or one of them cannot be read.
     """
     info = catalogue.info(dataset)
     with _open(source) as files:
@@ -110,9 +83,9 @@ def read(source: Path, dataset: str, split: str, most: int = MOST) -> Dataset:
         images = np.empty((len(samples), *info.shape), np.uint8)
         # Compressed archives can only be read forwards: keep the order of the archive.
         place = {name: k for k, name in enumerate(files.names)}
-        for k in sorted(range(len(samples)), key=lambda k: place[samples[k].path]):
-            images[k] = _image(files, samples[k].path, (info.width, info.height))
-    labels = np.array([sample.label for sample in samples], dtype=np.int64)
+        for k in sorted(range(len(samples)), key=lambda k: place[samples[k][0]]):
+            images[k] = _image(files, samples[k][0], (info.width, info.height))
+    labels = np.array([label for _, label in samples], dtype=np.int64)
     return Dataset(images, labels, classes, dataset, split, origin="own folder")
 
 
@@ -168,7 +141,7 @@ def _is_image(name: str) -> bool:
     return path.suffix.lower() in SUFFIXES and not hidden
 
 
-def _by_folder(files: Files) -> tuple[list[Sample], list[str]]:
+def _by_folder(files: Files) -> tuple[Samples, list[str]]:
     """One sample for each image in a class folder: the first of every class, then the second."""
     groups: dict[str, list[str]] = {}
     for name in sorted(filter(_is_image, files.names)):
@@ -185,21 +158,16 @@ def _by_folder(files: Files) -> tuple[list[Sample], list[str]]:
             f"with the columns path and label."
         )
     classes = sorted(groups)
-    longest = max(len(names) for names in groups.values())
-    samples = [
-        Sample(groups[name][turn], label)
-        for turn in range(longest)
-        for label, name in enumerate(classes)
-        if turn < len(groups[name])
-    ]
-    return samples, classes
+    labelled = ([(path, label) for path in groups[name]] for label, name in enumerate(classes))
+    turns = zip_longest(*labelled)
+    return [sample for turn in turns for sample in turn if sample is not None], classes
 
 
-def _listed(files: Files, manifest: str) -> tuple[list[Sample], list[str]]:
+def _listed(files: Files, manifest: str) -> tuple[Samples, list[str]]:
     """List the samples of a manifest, in its order, and the names of their classes."""
     base = PurePosixPath(manifest).parent
     present = set(files.names)
-    samples: list[Sample] = []
+    samples: Samples = []
     names: dict[int, str] = {}
     text = files.read(manifest).decode("utf-8-sig", errors="replace")
     for line, row in enumerate(csv.DictReader(io.StringIO(text)), start=2):
@@ -215,7 +183,7 @@ def _listed(files: Files, manifest: str) -> tuple[list[Sample], list[str]]:
                 f"{files.source}/{manifest}, line {line}: {path} is not in {files.source}; add "
                 f"the file or remove the line."
             )
-        samples.append(Sample(member, int(label)))
+        samples.append((member, int(label)))
         names[int(label)] = row.get("class_name") or label
     if not samples:
         raise DataError(f"{files.source}/{manifest} lists no images; add a line for each of them.")

@@ -1,7 +1,6 @@
 """Check untrusted pickles, such as CIFAR's batches: unpickling can run arbitrary code.
 
-`vet` allows only the few names that arrays, numbers, text, lists and dictionaries need. A pickle
-that passes calls nothing else, whoever reads the same bytes afterwards.
+A pickle that `vet` passes calls nothing else, whoever reads the same bytes afterwards.
 """
 
 from __future__ import annotations
@@ -11,15 +10,13 @@ import pickle
 from typing import Any
 
 # Names in pickled NumPy arrays, under Python 2 and 3 and under NumPy 1 and 2.
-ALLOWED = frozenset(
-    {
-        ("numpy.core.multiarray", "_reconstruct"),
-        ("numpy._core.multiarray", "_reconstruct"),
-        ("numpy", "ndarray"),
-        ("numpy", "dtype"),
-        ("_codecs", "encode"),
-    }
-)
+ALLOWED = {
+    ("numpy.core.multiarray", "_reconstruct"),
+    ("numpy._core.multiarray", "_reconstruct"),
+    ("numpy", "ndarray"),
+    ("numpy", "dtype"),
+    ("_codecs", "encode"),
+}
 
 
 class _Restricted(pickle.Unpickler):

@@ -48,25 +48,18 @@ def fit(grid: tuple[int, int], size: int | None, how: str, where: str) -> Fit:
     return Fit(repeat=size // height)
 
 
-class Taps(NamedTuple):
-    """Two pixels of a line between which each new pixel lies."""
-
-    first: np.ndarray  # positions, int64 (S,)
-    second: np.ndarray  # positions, int64 (S,)
-    share: np.ndarray  # weight of the second, float64 (S,); the first has the rest
-
-
-def taps(side: int, size: int) -> Taps:
+def taps(side: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Positions of `size` pixels in a line of `side`; both lines begin and end alike.
 
-    The centre of pixel k of the new line is at (k + 1/2)·side/size − 1/2 of the old one. Pixels
-    beyond the last centres repeat the edge.
+    The centre of pixel k of the new line is at (k + 1/2)·side/size − 1/2 of the old one. Returned
+    are the two old pixels that it lies between, int64 (S,), where pixels beyond the last centres
+    repeat the edge, and the weight of the second, float64 (S,); the first has the rest.
     """
     place = (np.arange(size) + 0.5) * (side / size) - 0.5
     below = np.floor(place)
     first = below.astype(np.int64)
     near, far = (np.clip(near, 0, side - 1) for near in (first, first + 1))
-    return Taps(near, far, place - below)
+    return near, far, place - below
 
 
 def bilinear(images: np.ndarray, size: int) -> np.ndarray:

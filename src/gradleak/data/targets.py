@@ -14,6 +14,7 @@ from gradleak.errors import DataError
 from gradleak.runtime.artifacts import check_array, read_tensors, whole, write_tensors
 from gradleak.runtime.metadata import Amount, Metadata
 
+ARRAYS = ("images", "labels", "indices")
 # Batches of more images are named by their number, not by their images.
 MOST_NAMED = 8
 
@@ -97,9 +98,8 @@ class Batch:
 def build(data: Dataset, settings: dict[str, Any], count: int | None, size: int) -> TargetSet:
     """Choose images according to `settings`, an entry of ``targets`` in config.yaml.
 
-    `count` and `size` are the batches (without listed indices) and the images in each. Raises
-    `DataError` if an index is out of range, a class has too few images, or images cannot be brought
-    to the size requested.
+    `count` is the number of batches (without listed indices), `size` that of images in each. Raises
+    `DataError` if an index is out of range, a class lacks images, or images cannot be resized.
     """
     chosen = _choose(data, settings, count, size)
     indices = chosen * (1 + settings["relabel"])
@@ -108,7 +108,7 @@ def build(data: Dataset, settings: dict[str, Any], count: int | None, size: int)
         draw = np.random.default_rng((settings["seed"], len(chosen)))
         classes = settings["classes"] or len(data.classes)
         labels[len(chosen) :] = draw.integers(0, classes, len(indices) - len(chosen))
-    images, enlarged = _resized(images, settings["size"], settings["resize"])
+    images, enlarged = resized(images, settings["size"], settings["resize"])
     words = {int(label): data.classes[int(label)] for label in labels}
     batches = (len(indices) // size, size)
     return TargetSet(
@@ -125,7 +125,6 @@ def build(data: Dataset, settings: dict[str, Any], count: int | None, size: int)
 
 
 def _names(labels: np.ndarray, indices: list[int], words: dict[int, str], size: int) -> list[str]:
-    """Name of each batch: its images, or its number if there are many."""
     if size > MOST_NAMED:
         return [f"batch {number} of {size}" for number in range(len(indices) // size)]
     each = [f"{words[int(label)]} {i}" for label, i in zip(labels, indices, strict=True)]
@@ -159,7 +158,7 @@ def _one_of_each(data: Dataset, count: int, size: int) -> list[int]:
             f"{len(data.classes)} classes for a batch of {size}; lower batch."
         )
     places = [np.flatnonzero(labels == label)[:count] for label in range(size)]
-    fewest = min(len(found) for found in places)
+    fewest = min(map(len, places))
     if fewest < count:
         raise DataError(
             f"targets: draw: unique needs {count} images of each class, but {data.dataset}-"
@@ -186,7 +185,7 @@ def _drawn(data: Dataset, settings: dict[str, Any], count: int, size: int) -> li
     return out
 
 
-def _resized(images: np.ndarray, size: int | None, how: str) -> tuple[np.ndarray, int]:
+def resized(images: np.ndarray, size: int | None, how: str) -> tuple[np.ndarray, int]:
     """Images (n, C, H, W) brought to `size`, but for the repetitions of pixels, returned beside."""
     height, width = images.shape[2:]
     plan = fit((height, width), size, how, "targets")
@@ -196,21 +195,9 @@ def _resized(images: np.ndarray, size: int | None, how: str) -> tuple[np.ndarray
 
 def save(path: str, targets: TargetSet, provenance: dict[str, Any]) -> None:
     """Write a target set."""
-    tensors = {
-        "images": targets.images,
-        "labels": targets.labels,
-        "indices": targets.indices,
-    }
-    metadata = {
-        "offset": targets.offset,
-        "std": targets.std,
-        "names": list(targets.names),
-        "source": targets.source,
-        "words": {str(label): word for label, word in targets.words.items()},
-        "enlarged": targets.enlarged,
-        "provenance": provenance,
-    }
-    write_tensors(path, tensors, metadata)
+    tensors = {name: getattr(targets, name) for name in ARRAYS}
+    metadata = {name: getattr(targets, name) for name in _Metadata.model_fields}
+    write_tensors(path, tensors, {**metadata, "provenance": provenance})
 
 
 class _Metadata(Metadata):
@@ -235,14 +222,6 @@ def read(path: str) -> TargetSet:
         unknown = set(labels.ravel().tolist()) - words.keys()
         if unknown or len(metadata["names"]) != len(images):
             raise ValueError("a label or a batch has no name")
-    return TargetSet(
-        images,
-        labels,
-        indices,
-        metadata["offset"],
-        tuple(metadata["names"]),
-        metadata["source"],
-        words,
-        metadata["enlarged"],
-        metadata["std"],
-    )
+    known = {name: metadata[name] for name in _Metadata.model_fields}
+    named = known | {"names": tuple(metadata["names"]), "words": words}
+    return TargetSet(images=images, labels=labels, indices=indices, **named)

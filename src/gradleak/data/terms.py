@@ -5,13 +5,12 @@ Apart from `catalogue`, on which all results depend: rewording here reruns nothi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from gradleak.data import catalogue
 
 
-@dataclass(frozen=True)
-class Terms:
+class Terms(NamedTuple):
     """Permission to redistribute pictures of a data set, and the reason."""
 
     shareable: bool  # whether an archive may show them

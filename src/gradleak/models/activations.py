@@ -48,9 +48,7 @@ class Activation:
             return 0.5 * (1.0 + np.tanh(0.5 * z))
         if self.name == "leaky_relu":
             return np.where(z >= 0, z, self.slope * z)
-        if self.name == "relu":
-            return np.maximum(z, 0.0)
-        return z.copy()
+        return np.maximum(z, 0.0) if self.name == "relu" else z.copy()
 
     def derivative(self, z: np.ndarray) -> np.ndarray:
         """Return a'(z), same shape as z; at 0 the derivative from the left, as in PyTorch."""
@@ -61,9 +59,7 @@ class Activation:
             return value * (1.0 - value)
         if self.name == "leaky_relu":
             return np.where(z > 0, 1.0, self.slope)
-        if self.name == "relu":
-            return (z > 0).astype(np.float64)
-        return np.ones_like(z)
+        return (z > 0).astype(np.float64) if self.name == "relu" else np.ones_like(z)
 
     @property
     def is_kinked(self) -> bool:
@@ -89,14 +85,9 @@ class Activation:
         """Return z with a(z) = x (COPA eq. 2).
 
         Values nearer than `margin` to the ends of the range, or beyond them, are moved there first:
-        an estimate from a rank-deficient layer may lie outside the range.
-
-        Raises
-        ------
-        NotApplicable
-            If the activation has no inverse.
-        NumericsError
-            If a value lies at or beyond the end of the range and `margin` is 0.
+        an estimate from a rank-deficient layer may lie outside the range. Raises `NotApplicable` if
+        the activation has no inverse, and `NumericsError` if a value lies at or beyond the end of
+        the range and `margin` is 0.
         """
         if self.name not in INVERTIBLE:
             raise NotApplicable(
@@ -116,16 +107,13 @@ class Activation:
             return np.arctanh(x)
         if self.name == "sigmoid":
             return np.log(x) - np.log1p(-x)
-        if self.name == "leaky_relu":
-            return np.where(x >= 0, x, x / self.slope)
-        return x.copy()
+        return np.where(x >= 0, x, x / self.slope) if self.name == "leaky_relu" else x.copy()
 
     def open(self, x: np.ndarray, margin: float = 0.0) -> Opened:
         """Return what x = a(z) with errors says about z; for ReLU only z > 0 is known.
 
-        Where ReLU gave 0, a'(z) = 0 and z is unknown, which removes a weight constraint (R-GAP
-        section 3.1.2); `_zero_level` defines what counts as 0. For `margin` and errors see
-        `inverse`.
+        Where ReLU gave 0 (see `_zero_level`), z is unknown, which removes a weight constraint
+        (R-GAP section 3.1.2). For `margin` and errors see `inverse`.
         """
         if self.name == "relu":
             known = x > _zero_level(x)

@@ -13,9 +13,8 @@ from torch.nn import functional
 
 from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
-from gradleak.models.chain import POOL, Chain, ConvLayer, LinearLayer
-from gradleak.models.locks import KEY, Lock, names_of
-from gradleak.models.parts import ConvPart
+from gradleak.models.chain import POOL, Chain, ConvLayer, ConvPart, LinearLayer
+from gradleak.models.locks import KEY, names_of
 
 # Values stored for the backward pass of one part of a batch: 1 GiB in float32.
 ACTIVATIONS = 2**28
@@ -27,9 +26,8 @@ def activation_module(activation: Activation) -> nn.Module:
     """Return the PyTorch module of an activation."""
     if activation.name == "leaky_relu":
         return nn.LeakyReLU(activation.slope)
-    return {"tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "relu": nn.ReLU, "identity": nn.Identity}[
-        activation.name
-    ]()
+    kinds = {"tanh": nn.Tanh, "sigmoid": nn.Sigmoid, "relu": nn.ReLU, "identity": nn.Identity}
+    return kinds[activation.name]()
 
 
 def pooled(x: torch.Tensor, pool: str) -> torch.Tensor:
@@ -73,19 +71,15 @@ class ChainModule(nn.Module):
 
     def _add_norm(self, part: ConvPart, statistics: bool) -> None:
         """Add a convolution's batch norm and lock, if any."""
+        lock, filters = part.lock, part.shape.filters
         if part.normed:
-            affine, filters = part.lock is None, part.shape.filters
-            norm = nn.BatchNorm2d(filters, affine=affine, track_running_stats=statistics)
+            norm = nn.BatchNorm2d(filters, affine=lock is None, track_running_stats=statistics)
             self.add_module(part.norm, norm)
-        if part.lock is not None:
-            self._add_lock(part.lock, part)
-
-    def _add_lock(self, lock: Lock, part: ConvPart) -> None:
-        """Add both fully connected layers and the buffer of the key."""
-        for name in names_of(part.name).values():
-            self.add_module(name, nn.Linear(lock.key, part.shape.filters))
-        self.register_buffer(f"{part.name}{KEY}", torch.zeros(lock.key))
-        self._unlock[part.name] = activation_module(lock.activation)
+        if lock is not None:
+            for name in names_of(part.name).values():
+                self.add_module(name, nn.Linear(lock.key, filters))
+            self.register_buffer(f"{part.name}{KEY}", torch.zeros(lock.key))
+            self._unlock[part.name] = activation_module(lock.activation)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Output of the last activation for images (B, C, H, W)."""
@@ -103,7 +97,6 @@ class ChainModule(nn.Module):
         return x.flatten(1)
 
     def _linear(self, part: ConvPart, x: torch.Tensor) -> torch.Tensor:
-        """Apply a convolution and its batch norm."""
         z: torch.Tensor = self.get_submodule(part.name)(x)
         if not part.normed:
             return z
@@ -111,17 +104,11 @@ class ChainModule(nn.Module):
         if part.lock is None:
             return norm(z)
         assert isinstance(norm, nn.BatchNorm2d)
-        scale, shift = self.unlocked(part.name)
         # At once, as in a batch norm: another pass over z costs 2 % of ResNet-20's step.
+        statistics, scale_shift = (norm.running_mean, norm.running_var), self.unlocked(part.name)
+        own = norm.training or norm.running_mean is None
         return functional.batch_norm(
-            z,
-            norm.running_mean,
-            norm.running_var,
-            scale,
-            shift,
-            norm.training or norm.running_mean is None,
-            norm.momentum or 0.0,
-            norm.eps,
+            z, *statistics, *scale_shift, own, norm.momentum or 0.0, norm.eps
         )
 
     def unlocked(self, name: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -155,17 +142,9 @@ def _affine(layer: nn.Module, key: torch.Tensor) -> torch.Tensor:
 
 
 def _convolution(part: ConvPart) -> nn.Conv2d:
-    """Build a convolution without its batch norm."""
     shape = part.shape
-    return nn.Conv2d(
-        shape.channels,
-        shape.filters,
-        shape.kernel,
-        stride=shape.stride,
-        padding=shape.padding,
-        padding_mode=part.padding_mode,
-        bias=part.bias,
-    )
+    sizes = (shape.channels, shape.filters, shape.kernel, shape.stride, shape.padding)
+    return nn.Conv2d(*sizes, padding_mode=part.padding_mode, bias=part.bias)
 
 
 def fast_layout(chain: Chain) -> torch.memory_format:
@@ -175,10 +154,9 @@ def fast_layout(chain: Chain) -> torch.memory_format:
     a stride and fewer channels in that layout it writes out of bounds when it computes the
     gradient of the weights (https://github.com/uxlfoundation/oneDNN/issues/6035).
     """
-    shapes = (part.shape for part in chain.parts)
     unsafe = any(
         shape.kernel == (1, 1) and max(shape.stride) > 1 and shape.channels < AT_A_TIME
-        for shape in shapes
+        for shape in (part.shape for part in chain.parts)
     )
     return torch.contiguous_format if unsafe else torch.channels_last
 
@@ -207,12 +185,8 @@ def load(
 ) -> ChainModule:
     """Build the module of `chain` in evaluation mode with the given weights.
 
-    Without a `copy` it shares memory with them, and must not be trained.
-
-    Raises
-    ------
-    ConfigError
-        If the chain is locked, and a key is missing or has another length.
+    Without a `copy` it shares memory with them, and must not be trained. Raises `ConfigError` if
+    the chain is locked, and a key is missing or has another length.
     """
     check_keys(chain, weights)
     # No initial weights are drawn: for VGG-16 that would take a second.
@@ -228,13 +202,7 @@ def load(
 
 
 def check_keys(chain: Chain, weights: Mapping[str, np.ndarray]) -> None:
-    """Check that every locked layer has a key of its lock's length.
-
-    Raises
-    ------
-    ConfigError
-        If not, with the layer and a remedy.
-    """
+    """Raise `ConfigError` unless every locked layer has a key of its lock's length."""
     for layer in chain.locked:
         key = weights.get(f"{layer.name}{KEY}")
         if key is None:
@@ -250,24 +218,15 @@ def check_keys(chain: Chain, weights: Mapping[str, np.ndarray]) -> None:
 
 
 def images_at_once(chain: Chain) -> int:
-    """Number of images per pass that keeps stored values within `ACTIVATIONS`.
-
-    A batch that is normalised passes whole.
-    """
+    """Number of images per pass that keeps stored values within `ACTIVATIONS`."""
     if chain.is_normalised:
-        return sys.maxsize
+        return sys.maxsize  # a batch that is normalised passes whole
     values = sum(3 * layer.shape.filters * layer.shape.positions for layer in chain.convolutions)
     return max(1, ACTIVATIONS // max(1, values))
 
 
 def check_norms(chain: Chain, images: int) -> None:
-    """Check that every batch norm gets more than one value per channel from `images` in training.
-
-    Raises
-    ------
-    ConfigError
-        If not, naming the batch norm.
-    """
+    """Raise `ConfigError` unless batch norms get more than one value per channel from `images`."""
     for part in chain.parts:
         if part.normed and images * prod(part.shape.output) == 1:
             _, height, width = chain.input

@@ -5,17 +5,53 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, Literal
 
 from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
 from gradleak.models.locks import Lock, Locked
-from gradleak.models.parts import SKIP, ConvPart, PaddingMode
 from gradleak.operators.shape import ConvShape
 
 IDENTITY = Activation("identity")
 # Side of a pool's blocks, and its stride.
 POOL = 2
+# Suffix of the name of a skip's projection, after that of the layer where it ends.
+SKIP = "_skip"
+PaddingMode = Literal["zeros", "replicate"]
+# Fields of a `ConvSpec` that a layer has in its `shape`.
+SIZES = ("filters", "kernel", "stride", "padding")
+
+
+@dataclass(frozen=True)
+class ConvPart:
+    """A convolution of a layer, its own or its skip's projection, and the batch norm behind it."""
+
+    name: str  # of its parameters: the layer's, or with `SKIP` appended
+    back: int  # its input is that of the layer `back` − 1 places before; 1 for its own layer's
+    shape: ConvShape
+    bias: bool = False
+    gain: float = 1.0
+    padding_mode: PaddingMode = "zeros"
+    normed: bool = False  # true if a batch norm follows
+    lock: Lock | None = None  # source of its scale and shift; None if they are parameters
+
+    @property
+    def norm(self) -> str:
+        """Name of the batch norm."""
+        return f"{self.name}_norm"
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Shape (O, C, kH, kW) of its weights."""
+        return (self.shape.filters, self.shape.channels, *self.shape.kernel)
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights and biases, including those of the batch norm or of its lock."""
+        own = prod(self.size) + self.shape.filters * self.bias
+        if self.lock is not None:
+            return own + self.lock.parameters(self.shape.filters)
+        return own + 2 * self.shape.filters * self.normed
 
 
 @dataclass(frozen=True)
@@ -75,18 +111,13 @@ class ConvLayer:
     @property
     def output(self) -> int:
         """Number of values in the layer's output."""
-        height, width = self.grid
-        return self.shape.filters * height * width
+        return self.shape.filters * prod(self.grid)
 
     @property
     def is_plain(self) -> bool:
         """True if `shape` says all: no pool, batch norm, projection or replicated padding."""
-        return (
-            self.pool == "none"
-            and self.padding_mode == "zeros"
-            and not self.normed
-            and self.projection is None
-        )
+        usual = self.pool == "none" and self.padding_mode == "zeros"
+        return usual and not self.normed and self.projection is None
 
 
 @dataclass(frozen=True)
@@ -101,6 +132,11 @@ class LinearLayer:
     gain: float = 1.0
     dropout: float = 0.0
 
+    @property
+    def size(self) -> tuple[int, ...]:
+        """Shape (outputs, inputs) of its weights."""
+        return self.outputs, self.inputs
+
 
 Layer = ConvLayer | LinearLayer
 
@@ -109,9 +145,8 @@ Layer = ConvLayer | LinearLayer
 class ConvSpec:
     """A convolution's entry in config; sizes follow from the layer before.
 
-    `skip` and `pool` are those of `ConvLayer`; `gain` multiplies the initial weights.
-    `padding_mode` is ``zeros`` or ``replicate``. `projection` puts a 1x1 convolution into the skip,
-    `skip_lock` a lock behind that.
+    `gain` multiplies the initial weights. `projection` puts a 1x1 convolution into the skip,
+    `skip_lock` a lock behind that. The other fields are those of `ConvLayer`.
     """
 
     filters: int
@@ -157,83 +192,59 @@ class Chain:
     def layers(self) -> tuple[Layer, ...]:
         """Layers with all sizes filled in, named ``conv1`` ... and ``fc1`` ...
 
-        Raises
-        ------
-        ConfigError
-            If sizes do not fit, a convolution follows a fully connected layer, or the last
-            layer is not fully connected.
+        Raises `ConfigError` if sizes do not fit, a convolution follows a fully connected layer, or
+        the last layer is not fully connected.
         """
         out: list[Layer] = []
         sizes = [self.input]
         features: int | None = None
         for spec in self.specs:
             if isinstance(spec, ConvSpec):
-                number = len(sizes)
                 if features is not None:
-                    raise ConfigError(
-                        f"models.{self.name}: convolution {number} follows a fully connected "
-                        "layer; put the convolutions first."
+                    raise self._error(
+                        f"convolution {len(sizes)} follows a fully connected layer; put the "
+                        "convolutions first"
                     )
-                layer = self._convolution(spec, number, sizes)
+                layer = self._convolution(spec, sizes)
                 out.append(layer)
                 sizes.append((spec.filters, *layer.grid))
             else:
-                number = len(out) - len(sizes) + 2
                 inputs = prod(sizes[-1]) if features is None else features
-                out.append(self._linear(spec, number, inputs))
+                out.append(self._linear(spec, len(out) - len(sizes) + 2, inputs))
                 features = spec.outputs
         if not out or not isinstance(out[-1], LinearLayer):
-            raise ConfigError(
-                f"models.{self.name}: the last layer must be fully connected (fc: classes)."
-            )
+            raise self._error("the last layer must be fully connected (fc: classes)")
         return tuple(out)
 
-    def _convolution(
-        self, spec: ConvSpec, number: int, sizes: list[tuple[int, int, int]]
-    ) -> ConvLayer:
-        """Convolution `number`, from 1; `sizes` are the inputs (C, H, W) of all layers up to it."""
-        name, shape = f"conv{number}", self._conv_shape(spec, number, sizes[-1])
-        self._check_pool(name, spec.pool, shape.output)
-        projection = self._skip(name, spec, (spec.filters, *shape.output), sizes)
-        return ConvLayer(
-            name,
-            shape,
-            spec.bias,
-            spec.activation,
-            spec.skip,
-            spec.gain,
-            spec.pool,
-            spec.padding_mode,
-            spec.norm,
-            projection,
-            spec.lock,
-            spec.skip_lock,
-        )
+    def _error(self, what: str) -> ConfigError:
+        return ConfigError(f"models.{self.name}: {what}.")
+
+    def _convolution(self, spec: ConvSpec, sizes: list[tuple[int, int, int]]) -> ConvLayer:
+        """The next convolution; `sizes` are the inputs (C, H, W) of all layers up to it."""
+        number, (channels, *size) = len(sizes), sizes[-1]
+        own = vars(spec).copy()
+        taken = {key: own.pop(key) for key in SIZES}
+        try:
+            shape = ConvShape(channels=channels, size=(size[0], size[1]), **taken)
+        except ConfigError as error:
+            reason = str(error).removeprefix("convolution: ")
+            raise self._error(f"convolution {number}: {reason}") from error
+        name, (height, width) = f"conv{number}", shape.output
+        if spec.pool in ("max", "average") and (height % POOL or width % POOL):
+            raise self._error(
+                f"{name} gives {height}x{width}, which a pool of {POOL}x{POOL} does not divide; "
+                "choose another image size, stride or padding"
+            )
+        own["projection"] = self._skip(name, spec, (spec.filters, height, width), sizes)
+        return ConvLayer(name, shape, **own)
 
     def _linear(self, spec: LinearSpec, number: int, inputs: int) -> LinearLayer:
-        """Fully connected layer `number`, from 1, with `inputs` values."""
         if spec.inputs is not None and spec.inputs != inputs:
-            raise ConfigError(
-                f"models.{self.name}: fully connected layer {number} says inputs: "
-                f"{spec.inputs}, but the layers before it give {inputs}; correct one of them."
+            raise self._error(
+                f"fully connected layer {number} says inputs: {spec.inputs}, but the layers before "
+                f"it give {inputs}; correct one of them"
             )
-        return LinearLayer(
-            f"fc{number}",
-            inputs,
-            spec.outputs,
-            spec.bias,
-            spec.activation,
-            spec.gain,
-            spec.dropout,
-        )
-
-    def _check_pool(self, name: str, pool: str, size: tuple[int, int]) -> None:
-        """Raise for a pool whose blocks do not fill the image."""
-        if pool in ("max", "average") and any(side % POOL for side in size):
-            raise ConfigError(
-                f"models.{self.name}: {name} gives {size[0]}x{size[1]}, which a pool of "
-                f"{POOL}x{POOL} does not divide; choose another image size, stride or padding."
-            )
+        return LinearLayer(f"fc{number}", **{**vars(spec), "inputs": inputs})
 
     def _skip(
         self,
@@ -247,51 +258,33 @@ class Chain:
         `output` is the layer's linear output, `sizes` the inputs of all layers up to it.
         """
         if spec.skip_lock is not None and not spec.projection:
-            raise ConfigError(
-                f"models.{self.name}: {name} has a lock in its skip but no projection; give it "
-                "projection: true."
+            raise self._error(
+                f"{name} has a lock in its skip but no projection; give it projection: true"
             )
         if not spec.skip:
             if spec.projection:
-                raise ConfigError(
-                    f"models.{self.name}: {name} has a projection but no skip; give it skip: n."
-                )
+                raise self._error(f"{name} has a projection but no skip; give it skip: n")
             return None
         if spec.skip > len(sizes):
-            raise ConfigError(
-                f"models.{self.name}: {name} has skip: {spec.skip}, but only {len(sizes)} layers "
-                "end there; lower it."
+            raise self._error(
+                f"{name} has skip: {spec.skip}, but only {len(sizes)} layers end there; lower it"
             )
         start = sizes[-spec.skip]
         if not spec.projection:
             if output != start:
-                raise ConfigError(
-                    f"models.{self.name}: {name} has skip: {spec.skip}, which adds {start} to "
-                    f"{output}; a skip needs equal sizes, or projection: true."
+                raise self._error(
+                    f"{name} has skip: {spec.skip}, which adds {start} to {output}; a skip needs "
+                    "equal sizes, or projection: true"
                 )
             return None
         stride = -(-start[1] // output[1])
         shape = ConvShape(start[0], output[0], (1, 1), (stride, stride), (0, 0), start[1:])
         if shape.output != output[1:]:
-            raise ConfigError(
-                f"models.{self.name}: {name} has a projection from {start} to {output}, which no "
-                "stride of a 1x1 convolution gives; change strides or padding."
+            raise self._error(
+                f"{name} has a projection from {start} to {output}, which no stride of a 1x1 "
+                "convolution gives; change strides or padding"
             )
         return shape
-
-    def _conv_shape(self, spec: ConvSpec, number: int, size: tuple[int, int, int]) -> ConvShape:
-        try:
-            return ConvShape(
-                channels=size[0],
-                filters=spec.filters,
-                kernel=spec.kernel,
-                stride=spec.stride,
-                padding=spec.padding,
-                size=(size[1], size[2]),
-            )
-        except ConfigError as error:
-            reason = str(error).removeprefix("convolution: ")
-            raise ConfigError(f"models.{self.name}: convolution {number}: {reason}.") from error
 
     def describe(self) -> dict[str, Any]:
         """Return the chain as a dict for JSON; `from_description` reads it back."""
@@ -315,17 +308,15 @@ class Chain:
         """Build a chain from the result of `describe`."""
         specs: list[ConvSpec | LinearSpec] = []
         for entry in content["layers"]:
-            fields = {key: value for key, value in entry.items() if key != "kind"}
-            fields["activation"] = Activation(**fields["activation"])
-            if entry["kind"] == "conv":
-                for key in ("kernel", "stride", "padding"):
-                    fields[key] = tuple(fields[key])
-                for key in ("lock", "skip_lock"):
-                    if lock := fields.get(key):
-                        fields[key] = Lock(lock["key"], Activation(**lock["activation"]))
-                specs.append(ConvSpec(**fields))
-            else:
+            fields = {**entry, "activation": Activation(**entry["activation"])}
+            if fields.pop("kind") != "conv":
                 specs.append(LinearSpec(**fields))
+                continue
+            fields |= {key: tuple(fields[key]) for key in ("kernel", "stride", "padding")}
+            for key in ("lock", "skip_lock"):
+                if lock := fields.get(key):
+                    fields[key] = Lock(lock["key"], Activation(**lock["activation"]))
+            specs.append(ConvSpec(**fields))
         channels, height, width = content["input"]
         return Chain(content["name"], (channels, height, width), tuple(specs), content["spread"])
 

@@ -31,9 +31,8 @@ def live_channels(
     lows, highs = np.full(chain.input[0], low), np.full(chain.input[0], high)
     for layer in layers:
         least, most = _linear(layer, weights, lows, highs)
-        activation = layer.activation
-        lows, highs = activation.forward(least), activation.forward(most)
-        if activation.name == "relu":
+        lows, highs = layer.activation.forward(least), layer.activation.forward(most)
+        if layer.activation.name == "relu":
             live = ~(most <= 0.0)
         else:
             live = (least != 0.0) | (most != 0.0) | (lows != 0.0)
@@ -74,9 +73,8 @@ def drop_silent(module: ChainModule, live: list[np.ndarray]) -> None:
 
 def with_silent(chain: Chain, features: torch.Tensor, live: list[np.ndarray]) -> torch.Tensor:
     """Expand features (K, m) without silent channels to those (K, n) of the whole network."""
-    if not live or len(live[-1]) == chain.convolutions[-1].shape.filters:
+    if not live or len(live[-1]) == (last := chain.convolutions[-1]).shape.filters:
         return features
-    last = chain.convolutions[-1]
     images, positions = len(features), prod(last.grid)
     whole = features.new_zeros((images, last.shape.filters, positions))
     whole[:, _kept(live[-1])] = features.view(images, -1, positions)

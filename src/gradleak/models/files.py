@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -61,19 +62,11 @@ def save(
 
 
 class _Metadata(Metadata):
-    """Metadata of a model file."""
-
     chains: list[dict[str, Any]]
 
 
 def read(path: str) -> ModelFile:
-    """Read a model file.
-
-    Raises
-    ------
-    ArtifactError
-        If the file is missing, damaged or of another kind.
-    """
+    """Read a model file; raise `ArtifactError` if it is missing, damaged or of another kind."""
     weights, metadata = read_tensors(path, _Metadata)
     with whole(path):
         chains = tuple(Chain.from_description(entry) for entry in metadata["chains"])
@@ -90,7 +83,4 @@ def read(path: str) -> ModelFile:
 
 def runs(chains: tuple[Chain, ...], seeds: int, images: int) -> Iterator[tuple[Chain, int, int]]:
     """Iterate over (chain, seed, image) of an experiment, in the order of all files."""
-    for chain in chains:
-        for seed in range(seeds):
-            for image in range(images):
-                yield chain, seed, image
+    return product(chains, range(seeds), range(images))

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from gradleak.models.chain import Chain, LinearLayer
-from gradleak.models.locks import KEY, names_of
-from gradleak.models.parts import ConvPart
+from gradleak.models.chain import Chain, ConvPart, LinearLayer
+from gradleak.models.locks import KEY, Locked, names_of
 
 # Names of the random streams of lock weights and keys, beside the seed. Words, since NumPy pads
 # short seeds with zeros: small numbers would repeat the streams of attacks and training runs.
 LOCKS, KEYS = b"locks", b"keys"
+
+
+def _parts(chain: Chain) -> Iterator[ConvPart | LinearLayer]:
+    """Convolutions, then fully connected layers, in the order in which they are drawn."""
+    yield from chain.parts
+    yield from (layer for layer in chain.layers if isinstance(layer, LinearLayer))
+
+
+def _is_scaled(part: ConvPart | LinearLayer) -> bool:
+    """True if a batch norm with scale and shift of its own follows."""
+    return isinstance(part, ConvPart) and part.normed and part.lock is None
 
 
 def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
@@ -24,23 +34,23 @@ def initial_weights(chain: Chain, seed: int) -> dict[str, np.ndarray]:
     """
     generator = np.random.default_rng(seed)
     out: dict[str, np.ndarray] = {}
-    parts: list[ConvPart | LinearLayer] = [*chain.parts]
-    parts += [layer for layer in chain.layers if isinstance(layer, LinearLayer)]
-    for part in parts:
-        if isinstance(part, ConvPart):
-            shape = part.shape
-            size: tuple[int, ...] = (shape.filters, shape.channels, *shape.kernel)
-        else:
-            size = (part.outputs, part.inputs)
-        limit = chain.spread or 1.0 / np.sqrt(np.prod(size[1:]))
-        weight = part.gain * generator.uniform(-limit, limit, size)
+    for part in _parts(chain):
+        limit = chain.spread or 1.0 / np.sqrt(np.prod(part.size[1:]))
+        weight = part.gain * generator.uniform(-limit, limit, part.size)
         out[f"{part.name}.weight"] = weight.astype(np.float32)
-        if isinstance(part, ConvPart) and part.normed and part.lock is None:
-            out[f"{part.norm}.weight"] = np.ones(size[0], np.float32)
-            out[f"{part.norm}.bias"] = np.zeros(size[0], np.float32)
+        if _is_scaled(part):
+            out[f"{part.name}_norm.weight"] = np.ones(part.size[0], np.float32)
+            out[f"{part.name}_norm.bias"] = np.zeros(part.size[0], np.float32)
         if part.bias:
-            out[f"{part.name}.bias"] = generator.uniform(-limit, limit, size[0]).astype(np.float32)
+            drawn = generator.uniform(-limit, limit, part.size[0])
+            out[f"{part.name}.bias"] = drawn.astype(np.float32)
     return out | _locks(chain, seed)
+
+
+def _lock_shapes(layer: Locked) -> dict[str, tuple[int, ...]]:
+    kinds = {"weight": (layer.filters, layer.lock.key), "bias": (layer.filters,)}
+    names = names_of(layer.name).values()
+    return {f"{name}.{kind}": size for name in names for kind, size in kinds.items()}
 
 
 def _locks(chain: Chain, seed: int) -> dict[str, np.ndarray]:
@@ -53,51 +63,36 @@ def _locks(chain: Chain, seed: int) -> dict[str, np.ndarray]:
     out = {}
     for layer in chain.locked:
         limit = 1.0 / np.sqrt(layer.lock.key)
-        for name in names_of(layer.name).values():
-            for part, size in (("weight", (layer.filters, layer.lock.key)), ("bias", None)):
-                values = generator.uniform(-limit, limit, size or layer.filters)
-                out[f"{name}.{part}"] = values.astype(np.float32)
+        for name, size in _lock_shapes(layer).items():
+            out[name] = generator.uniform(-limit, limit, size).astype(np.float32)
     return out
 
 
 def parameter_shapes(chain: Chain) -> dict[str, tuple[int, ...]]:
     """Shape of each array that `initial_weights` draws for a chain."""
     out: dict[str, tuple[int, ...]] = {}
-    for part in chain.parts:
-        shape = part.shape
-        out[f"{part.name}.weight"] = (shape.filters, shape.channels, *shape.kernel)
-        if part.bias:
-            out[f"{part.name}.bias"] = (shape.filters,)
-        if part.normed and part.lock is None:
-            out |= dict.fromkeys((f"{part.norm}.weight", f"{part.norm}.bias"), (shape.filters,))
-    for layer in chain.layers:
-        if isinstance(layer, LinearLayer):
-            out[f"{layer.name}.weight"] = (layer.outputs, layer.inputs)
-            if layer.bias:
-                out[f"{layer.name}.bias"] = (layer.outputs,)
-    for locked in chain.locked:
-        for name in names_of(locked.name).values():
-            out[f"{name}.weight"] = (locked.filters, locked.lock.key)
-            out[f"{name}.bias"] = (locked.filters,)
+    for part in _parts(chain):
+        out[f"{part.name}.weight"] = part.size
+        ones = [f"{part.name}.bias"] if part.bias else []
+        if _is_scaled(part):
+            ones += [f"{part.name}_norm.weight", f"{part.name}_norm.bias"]
+        out |= dict.fromkeys(ones, part.size[:1])
+    for layer in chain.locked:
+        out |= _lock_shapes(layer)
     return out
 
 
 def draw_key(chain: Chain, client: int, seed: int) -> dict[str, np.ndarray]:
     """Draw the private keys ``{layer}_key`` (S,) of one client: uniform in [0, 1) (FedKL IV-A)."""
     generator = np.random.default_rng((seed, *KEYS, client))
-    out = {}
-    for layer in chain.locked:
-        # Below 1 in float32 as well.
-        values = generator.random(layer.lock.key, np.float32)
-        out[f"{layer.name}{KEY}"] = values
-    return out
+    # In float32, to stay below 1 there as well.
+    return {
+        f"{layer.name}{KEY}": generator.random(layer.lock.key, np.float32) for layer in chain.locked
+    }
 
 
 def family_weights(chains: Iterable[Chain], seeds: int) -> dict[str, np.ndarray]:
-    """Draw weights of several chains under seeds 0 ... seeds − 1, keyed ``{chain}/{parameter}``.
-
-    Each array has the seeds as its first dimension.
-    """
+    """Draw weights (seeds, ...) of chains under seeds 0 ... seeds − 1, ``{chain}/{parameter}``."""
     out = {}
     for chain in chains:
         draws = [initial_weights(chain, seed) for seed in range(seeds)]

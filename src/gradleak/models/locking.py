@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gradleak.errors import ConfigError
-from gradleak.models.chain import ConvSpec, LinearSpec
+from gradleak.models.chain import SKIP, ConvSpec, LinearSpec
 from gradleak.models.locks import Lock
-from gradleak.models.parts import SKIP
 
 
 def with_lock(
@@ -17,22 +16,9 @@ def with_lock(
     """Lock some convolutions of a network: scale and shift of their batch norm come from a key.
 
     A locked convolution loses its own batch norm; the lock brings one (FedKL Figure 2), and no
-    other layer gets any.
-
-    Parameters
-    ----------
-    specs
-        Layers from first to last.
-    layers
-        Names of convolutions, ``conv1`` for the first; ``conv8_skip`` for the projection of the
-        skip that ends at the eighth.
-    lock
-        Lock of each of them, with separate weights and key.
-
-    Raises
-    ------
-    ConfigError
-        If a name is not that of a convolution.
+    other layer gets any. `layers` are names of convolutions, ``conv1`` for the first,
+    ``conv8_skip`` for the projection of the skip that ends at the eighth; each gets weights and key
+    of its own. Raises `ConfigError` if a name is not that of a convolution.
     """
     named = {f"conv{n}": spec for n, spec in enumerate(specs, 1) if isinstance(spec, ConvSpec)}
     own, skips = list(named), [f"{name}{SKIP}" for name, spec in named.items() if spec.projection]
@@ -56,7 +42,6 @@ def _locked(name: str, spec: ConvSpec, layers: Sequence[str], lock: Lock) -> Con
 
 
 def _listed(own: Sequence[str], skips: Sequence[str]) -> str:
-    """Names of convolutions in words."""
     if not own:
         return "none"
     *others, last = f"conv1 to {own[-1]}", *skips

@@ -48,8 +48,7 @@ def is_key(name: str) -> bool:
 
 def is_private(name: str) -> bool:
     """True if an array of this name never leaves a client: its key, or its lock's parameters."""
-    layer = name.split(".")[0]
-    return layer.endswith((SCALE, SHIFT)) or is_key(name)
+    return name.split(".")[0].endswith((SCALE, SHIFT)) or is_key(name)
 
 
 def public(arrays: Mapping[str, Value]) -> dict[str, Value]:

@@ -52,8 +52,7 @@ class MarginLoss:
     def turn(self) -> float:
         """Minimiser μ of ∂ℓ/∂μ·μ, which falls before and rises after, so μ has a twin.
 
-        For the logistic loss the root of 1 + e^−μ = μ (1.278), for the exponential loss 1, for the
-        hinge loss 1, where it jumps to 0.
+        For the logistic loss the root of 1 + e^−μ = μ (1.278), else 1; the hinge loss jumps there.
         """
         if self.name == "logistic":
             return _root(lambda mu: 1.0 + np.exp(-mu) - mu, 1.0, 2.0, xtol=1e-15)
@@ -101,9 +100,7 @@ class MarginLoss:
 def _root(
     function: Callable[[float], float], low: float, high: float, **tolerances: float
 ) -> float:
-    """Root of a function between two bounds at which its signs differ."""
-    # Imported here, since it takes a third of a second in every job.
-    from scipy.optimize import brentq
+    from scipy.optimize import brentq  # takes a third of a second in every job
 
     return float(brentq(function, low, high, **tolerances))
 

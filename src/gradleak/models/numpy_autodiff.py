@@ -35,8 +35,7 @@ def _values(
     chain: Chain, layers: tuple[Layer, ...], weights: Weights, image: np.ndarray
 ) -> tuple[list[np.ndarray], list[np.ndarray]]:
     """Inputs X of each of `layers`, the chain's first, the last one's output, and Z of each."""
-    unknown = unknown_keys(chain)
-    if unknown:
+    if unknown := unknown_keys(chain):
         raise ConfigError(
             f"models.{chain.name}: a single image cannot be analysed with {unknown}; choose a "
             "model without."
@@ -61,14 +60,17 @@ def _values(
     return [*inputs, x], outputs
 
 
+def _padded_shape(layer: ConvLayer) -> ConvShape:
+    shape = layer.shape
+    if layer.padding_mode == "zeros":
+        return shape
+    (down, across), (height, width) = shape.padding, shape.size
+    return replace(shape, padding=(0, 0), size=(height + 2 * down, width + 2 * across))
+
+
 def _convolution(weight: np.ndarray, layer: ConvLayer) -> Convolution:
     """W of a layer, `weight` in float64; built once for images that share it."""
-    shape = layer.shape
-    if layer.padding_mode == "replicate":
-        (down, across), (height, width) = shape.padding, shape.size
-        size = (height + 2 * down, width + 2 * across)
-        shape = replace(shape, padding=(0, 0), size=size)
-    return _built(weight.tobytes(), shape)
+    return _built(weight.tobytes(), _padded_shape(layer))
 
 
 def _padded(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
@@ -81,7 +83,6 @@ def _padded(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
 
 
 def _unpadded(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
-    """Adjoint of `_padded`."""
     if layer.padding_mode == "zeros":
         return x
     out = np.zeros(layer.shape.channels * layer.shape.size[0] * layer.shape.size[1])
@@ -98,7 +99,6 @@ def _blocks(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
 
 
 def _pooled(x: np.ndarray, layer: ConvLayer) -> np.ndarray:
-    """Output of a layer's pool, flat."""
     if layer.pool == "none":
         return x
     blocks = _blocks(x, layer)
@@ -155,8 +155,8 @@ def deltas(
     """
     _, found = _backward(chain, weights, image, label, loss)
     return {
-        layer.name: found[i].reshape(layer.shape.filters, *layer.shape.output)
-        for i, layer in enumerate(chain.convolutions)
+        layer.name: delta.reshape(layer.shape.filters, *layer.shape.output)
+        for layer, delta in zip(chain.convolutions, found, strict=False)
     }
 
 
@@ -169,10 +169,8 @@ def weight_gradients(
     for layer, x, delta in zip(chain.layers, inputs, found, strict=False):
         if isinstance(layer, ConvLayer):
             grid = delta.reshape(layer.shape.filters, *layer.shape.output)
-            shape = _convolution(
-                weights[f"{layer.name}.weight"].astype(np.float64), layer
-            ).conv_shape
-            out[layer.name] = GradientConstraint(grid, shape).apply(_padded(x, layer))
+            constraint = GradientConstraint(grid, _padded_shape(layer))
+            out[layer.name] = constraint.apply(_padded(x, layer))
         else:
             out[layer.name] = np.outer(delta, x).ravel()
     return out

@@ -11,6 +11,7 @@ from gradleak.models.activations import Activation
 from gradleak.models.chain import Chain, ConvSpec, LinearSpec
 
 TRIES = 1000
+SIZES = ("filters", "kernels", "strides", "paddings")
 
 
 def draw(name: str, settings: dict[str, Any], networks: int) -> list[Chain]:
@@ -18,12 +19,7 @@ def draw(name: str, settings: dict[str, Any], networks: int) -> list[Chain]:
 
     Sizes of each layer are drawn independently and uniformly from the lists in `settings`
     (keys of ``families`` in config.yaml). If a kernel does not fit its input, the network is
-    drawn again. A larger `networks` keeps the earlier draws.
-
-    Raises
-    ------
-    ConfigError
-        If the sizes hardly ever fit.
+    drawn again; `ConfigError` if they hardly ever fit. A larger `networks` keeps the earlier draws.
     """
     generator = np.random.default_rng(settings["seed"])
     activation = Activation(settings["activation"])
@@ -37,19 +33,9 @@ def draw(name: str, settings: dict[str, Any], networks: int) -> list[Chain]:
             )
         specs: list[ConvSpec | LinearSpec] = []
         for _ in range(settings["convolutions"]):
-            filters, kernel, stride, padding = (
-                int(generator.choice(settings[key]))
-                for key in ("filters", "kernels", "strides", "paddings")
-            )
-            specs.append(
-                ConvSpec(
-                    filters,
-                    (kernel, kernel),
-                    (stride, stride),
-                    (padding, padding),
-                    activation=activation,
-                )
-            )
+            filters, *sides = (int(generator.choice(settings[key])) for key in SIZES)
+            kernel, stride, padding = ((side, side) for side in sides)
+            specs.append(ConvSpec(filters, kernel, stride, padding, activation=activation))
         specs.append(LinearSpec(settings["classes"], True, activation))
         channels, height, width = settings["input"]
         chain = Chain(f"{name}_{len(out):03d}", (channels, height, width), tuple(specs))

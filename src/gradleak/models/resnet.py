@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, replace
+from typing import Any
 
 from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
@@ -38,28 +39,13 @@ def specs(
     cut: Collection[int] = (),
     activation: str = "relu",
 ) -> tuple[ConvSpec | LinearSpec, ...]:
-    """Layers of a residual network.
+    """Layers of a residual network, a `kind` of `KINDS`, with `classes` outputs.
 
-    Parameters
-    ----------
-    kind
-        One of `KINDS`.
-    width
-        Filters of the stem, the base width.
-    classes
-        Outputs.
-    stem
-        ``small``, for 32x32 images: 3x3. ``large``, for 224x224: 7x7 at stride 2, then a pool of
-        3x3 at stride 2.
-    cut
-        Blocks, counted from 1 over all stages, whose skip is left out.
-    activation
-        Of every convolution; attacks that need smooth gradients take Sigmoid.
-
-    Raises
-    ------
-    ConfigError
-        If `cut` names a block that does not exist.
+    `width` is the number of filters of the `stem`: ``small``, for 32x32 images, is 3x3; ``large``,
+    for 224x224, is 7x7 at stride 2, then a pool of 3x3 at stride 2. The skips of the blocks `cut`,
+    counted from 1 over all stages, are left out. `activation` follows every convolution; attacks
+    that need smooth gradients take Sigmoid. Raises `ConfigError` if `cut` names a block twice, or
+    one that does not exist.
     """
     shape = KINDS[kind]
     count = sum(shape.blocks)
@@ -71,21 +57,8 @@ def specs(
         raise ConfigError(
             f"cut: {missing[0]} is no block of {kind}, which has blocks 1 to {count}; correct it."
         )
-    layers = _layers(shape, width, classes, stem, cut)
-    chosen = Activation(activation)
-    return tuple(
-        replace(spec, activation=chosen) if isinstance(spec, ConvSpec) else spec for spec in layers
-    )
-
-
-def _layers(
-    shape: ResNet, width: int, classes: int, stem: str, cut: Collection[int]
-) -> tuple[ConvSpec | LinearSpec, ...]:
-    """Layers without activations."""
-    first = _convolution(width, 3, 1) if stem == "small" else _convolution(width, 7, 2)
-    layers: list[ConvSpec | LinearSpec] = [
-        first if stem == "small" else replace(first, pool="max3")
-    ]
+    small = stem == "small"
+    layers = [_convolution(width, 3, 1) if small else _convolution(width, 7, 2, pool="max3")]
     number, entering = 0, width
     for stage, blocks in enumerate(shape.blocks):
         for place in range(blocks):
@@ -96,33 +69,21 @@ def _layers(
             plain = stride == 1 and entering == leaving
             layers += _block(inner, leaving, stride, skip=number not in cut, projected=not plain)
             entering = leaving
-    last = layers[-1]
-    assert isinstance(last, ConvSpec)
-    return (*layers[:-1], replace(last, pool="global"), LinearSpec(classes))
+    layers[-1] = replace(layers[-1], pool="global")
+    chosen = Activation(activation)
+    return *(replace(layer, activation=chosen) for layer in layers), LinearSpec(classes)
 
 
 def _block(inner: int, leaving: int, stride: int, *, skip: bool, projected: bool) -> list[ConvSpec]:
     """Convolutions of one residual block; the skip ends at the last."""
     if inner == leaving:
-        body = [_convolution(inner, 3, stride)]
-        end, kernel = leaving, 3
+        body, kernel = [_convolution(inner, 3, stride)], 3
     else:
-        body = [_convolution(inner, 1, 1), _convolution(inner, 3, stride)]
-        end, kernel = leaving, 1
+        body, kernel = [_convolution(inner, 1, 1), _convolution(inner, 3, stride)], 1
     over = len(body) + 1 if skip else 0
-    return [*body, _convolution(end, kernel, 1, skip=over, projection=skip and projected)]
+    return [*body, _convolution(leaving, kernel, 1, skip=over, projection=skip and projected)]
 
 
-def _convolution(
-    filters: int, kernel: int, stride: int, *, skip: int = 0, projection: bool = False
-) -> ConvSpec:
-    margin = kernel // 2
-    return ConvSpec(
-        filters,
-        (kernel, kernel),
-        (stride, stride),
-        (margin, margin),
-        skip=skip,
-        norm="batch",
-        projection=projection,
-    )
+def _convolution(filters: int, kernel: int, stride: int, **more: Any) -> ConvSpec:
+    size, step, margin = ((side, side) for side in (kernel, stride, kernel // 2))
+    return ConvSpec(filters, size, step, margin, norm="batch", **more)

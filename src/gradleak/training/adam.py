@@ -21,17 +21,6 @@ def adam_step(
     """
     first, second, steps = map(list, state)
     adam(
-        list(values),
-        list(slopes),
-        first,
-        second,
-        [],
-        steps,
-        amsgrad=False,
-        beta1=0.9,
-        beta2=0.999,
-        lr=rate,
-        weight_decay=0.0,
-        eps=1e-8,
-        maximize=False,
-    )
+        list(values), list(slopes), first, second, [], steps, lr=rate, beta1=0.9, beta2=0.999,
+        eps=1e-8, weight_decay=0.0, amsgrad=False, maximize=False,
+    )  # fmt: skip

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
-from gradleak.errors import ArtifactError
+from gradleak.errors import ArtifactError, GradleakError
 from gradleak.runtime.artifacts import read_tensors, write_tensors
 
 Arrays = dict[str, np.ndarray]
+OnRows = Callable[[list[dict[str, Any]]], None]
 Found = TypeVar("Found")
 GROUPS = ("weights", "momentum", "best")
+# Curve of a failed training run, beside its checkpoints.
+KEPT_CURVE = "curve.csv"
 
 
 @dataclass
@@ -27,11 +31,9 @@ class State:
 
     epoch: int = 0  # epochs done
     weights: Arrays = field(default_factory=dict)  # parameters and running statistics
-    momentum: Arrays = field(default_factory=dict)  # SGD's buffers of the parameters
-    # `weights` after the epoch of the best validation accuracy
-    best: Arrays = field(default_factory=dict)
-    # one record an epoch, as in the curve's CSV
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    momentum: Arrays = field(default_factory=dict)  # the optimiser's moments of the parameters
+    best: Arrays = field(default_factory=dict)  # `weights` of the best validation accuracy
+    rows: list[dict[str, Any]] = field(default_factory=list)  # of the curve, one an epoch
 
 
 @dataclass(frozen=True)
@@ -41,10 +43,6 @@ class Identity:
     network: dict[str, Any]  # name of the chain, hash of its description and initial weights
     data: dict[str, Any]  # data set, split, checksum and the part used
     recipe: dict[str, Any]  # settings, seed and arithmetic
-
-    def record(self) -> dict[str, dict[str, Any]]:
-        """Convert to JSON values."""
-        return {"network": self.network, "data": self.data, "recipe": self.recipe}
 
 
 WORDS = {"network": "another network", "data": "another data set", "recipe": "other settings"}
@@ -57,18 +55,20 @@ def write(
     tensors = {
         f"{group}/{name}": value for group, named in groups.items() for name, value in named.items()
     }
-    write_tensors(path, tensors, {"identity": identity.record(), **record})
+    write_tensors(path, tensors, {"identity": vars(identity), **record})
 
 
 def read(
-    path: Path, identity: Identity, unpack: Callable[[dict[str, Arrays], dict[str, Any]], Found]
+    path: Path | None,
+    identity: Identity,
+    unpack: Callable[[dict[str, Arrays], dict[str, Any]], Found],
 ) -> Found | None:
     """Read the checkpoint at `path`, which must belong to `identity`; None without one.
 
     `unpack` builds a state from groups and record; a key that it misses counts as damage. Raises
     `ArtifactError` if the file is damaged, or of another network, data set or recipe.
     """
-    if not path.exists():
+    if path is None or not path.exists():
         return None
     try:
         tensors, metadata = read_tensors(path)
@@ -82,13 +82,13 @@ def read(
         raise ArtifactError(
             f"The checkpoint {path} is damaged ({error}); delete it, and training starts anew."
         ) from error
-    for part, ours in identity.record().items():
-        difference = _difference(theirs[part], ours)
-        if difference:
-            raise ArtifactError(
-                f"The checkpoint {path} is of {WORDS[part]} ({difference}); delete it, and "
-                "training starts anew."
-            )
+    for part, words in WORDS.items():
+        for key, ours in getattr(identity, part).items():
+            if (other := theirs[part].get(key)) != ours:
+                raise ArtifactError(
+                    f"The checkpoint {path} is of {words} ({key}: {other}, not {ours}); delete it, "
+                    "and training starts anew."
+                )
     return found
 
 
@@ -98,20 +98,39 @@ def save(path: Path, identity: Identity, state: State) -> None:
     write(path, identity, groups, {"epoch": state.epoch, "rows": state.rows})
 
 
-def load(path: Path, identity: Identity) -> State:
+def load(path: Path | None, identity: Identity) -> State:
     """Read the checkpoint of a training run, as `read`; a fresh state without one."""
 
     def unpack(groups: dict[str, Arrays], record: dict[str, Any]) -> State:
-        return State(
-            int(record["epoch"]), rows=record["rows"], **{group: groups[group] for group in GROUPS}
-        )
+        arrays = {group: groups[group] for group in GROUPS}
+        return State(int(record["epoch"]), rows=record["rows"], **arrays)
 
     return read(path, identity, unpack) or State()
 
 
-def _difference(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """First key in which two records differ, with both values; empty if they are equal."""
-    for key in ours:
-        if theirs.get(key) != ours[key]:
-            return f"{key}: {theirs.get(key)}, not {ours[key]}"
-    return ""
+def epochs(
+    path: Path | None, done: int, last: int, every: int, save: Callable[[Path], None]
+) -> Iterator[int]:
+    """Iterate from `done` to `last`; `save` after multiples of `every` and the last to `path`."""
+    for epoch in range(done, last):
+        yield epoch
+        if path is not None and ((epoch + 1) % every == 0 or epoch + 1 == last):
+            save(path)
+
+
+@contextmanager
+def curve_kept(folder: Path, write: Callable[[Path], None]) -> Iterator[None]:
+    """Write the curve into `folder` if training fails, since Snakemake removes its outputs."""
+    try:
+        yield
+    except GradleakError:
+        write(folder / KEPT_CURVE)
+        raise
+
+
+def clear(folder: Path, *checkpoints: Path) -> None:
+    """Delete checkpoints and the curve kept beside them, and their folder if it is empty then."""
+    for path in (folder / KEPT_CURVE, *checkpoints):
+        path.unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()

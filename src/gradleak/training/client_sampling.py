@@ -24,8 +24,7 @@ class Federated:
     local_epochs: int = 1  # passes over a client's images in a round
     split: str = "iid"  # see `gradleak.training.partition.split`
     alpha: float = 0.5  # see there
-    # probability that a chosen client responds; else it drops out of the round
-    answering: float = 1.0
+    answering: float = 1.0  # probability that a chosen client responds; else it drops out
 
     def chosen(self, seed: int, number: int) -> list[int]:
         """Clients chosen in round `number`, in ascending order."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -21,8 +22,7 @@ ENLARGED = 16
 class Images:
     """Some images of a data set on a device."""
 
-    # uint8 (N, H, W, C): colours last, as convolutions with channels last read them
-    pixels: torch.Tensor
+    pixels: torch.Tensor  # uint8 (N, H, W, C), as convolutions with channels last read them
     labels: torch.Tensor  # int64 (N,)
     offset: float = 0.0  # inputs are (pixels / 255 + offset) / std
     std: float = 1.0
@@ -44,6 +44,12 @@ class Images:
             return channels, self.size.side, self.size.side
         return channels, self.size.repeat * height, self.size.repeat * width
 
+    @classmethod
+    def of(cls, images: np.ndarray, labels: np.ndarray, device: torch.device, **more: Any) -> Self:
+        """Put images (N, C, H, W), uint8, and labels (N,) on a device; `more` are other fields."""
+        pixels = torch.from_numpy(images).permute(0, 2, 3, 1).contiguous().to(device)
+        return cls(pixels, torch.from_numpy(labels).to(device), **more)
+
     def part(self, chosen: np.ndarray) -> Images:
         """Images at positions `chosen` (n,)."""
         places = torch.from_numpy(chosen).to(self.device)
@@ -58,9 +64,8 @@ class Images:
         """Pixels (B, H, W, C) enlarged to the network's size (B, S, S, C), uint8."""
         if self.size.side is not None:
             return bilinear(pixels, self.size.side)
-        if self.size.repeat > 1:
-            tall = pixels.repeat_interleave(self.size.repeat, 1)
-            return tall.repeat_interleave(self.size.repeat, 2)
+        if (times := self.size.repeat) > 1:
+            return pixels.repeat_interleave(times, 1).repeat_interleave(times, 2)
         return pixels
 
     def batches(self, size: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
@@ -74,9 +79,8 @@ class Images:
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """Inputs and labels in random order, cropped from a margin of zeros and mirrored.
 
-        Each image has its own shift, uniform in −crop … crop along both axes, and is mirrored
-        with probability 1/2. A last batch of fewer than `size` images is left out, unless it is the
-        first.
+        Each image has its own shift, uniform in −crop … crop along both axes, and is mirrored with
+        probability 1/2. A last batch of fewer than `size` is left out, unless it is the first.
         """
         order = torch.randperm(len(self), generator=generator, device=self.device)
         for first in range(0, max(len(self) - size, 0) + 1, size):
@@ -114,9 +118,8 @@ def bilinear(pixels: torch.Tensor, size: int) -> torch.Tensor:
     Products and sums are those of that function, one by one, so that the bytes are the same.
     """
     out = pixels.new_empty((len(pixels), size, size, pixels.shape[3]))
-    first, second, share = (
-        torch.from_numpy(x).to(pixels.device) for x in taps(len(pixels[0]), size)
-    )
+    between = taps(len(pixels[0]), size)
+    first, second, share = (torch.from_numpy(x).to(pixels.device) for x in between)
     rest = 1.0 - share
     for start in range(0, len(pixels), ENLARGED):
         part = slice(start, start + ENLARGED)
@@ -141,11 +144,7 @@ class Split:
     @property
     def sizes(self) -> dict[str, int]:
         """Number of images in each part."""
-        return {
-            "train": len(self.train),
-            "validation": len(self.validation),
-            "test": len(self.test),
-        }
+        return {part: len(images) for part, images in vars(self).items()}
 
 
 def divide(
@@ -159,24 +158,12 @@ def divide(
     size: int | None = None,
     resize: str = "repeat",
 ) -> Split:
-    """Split the data set `data` at random into the parts of `Split`.
+    """Shuffle a data set by `seed` and divide it into the parts of `Split`.
 
-    Parameters
-    ----------
-    counts
-        Images for ``train``, ``validation`` and ``test``. If the data set has fewer in all, parts
-        shrink in proportion.
-    seed
-        Seed of the shuffle.
-    offset, std, device
-        See `Images`.
-    size, resize
-        See `gradleak.data.resize.fit`.
-
-    Raises
-    ------
-    DataError
-        If a part would be empty, or images cannot be brought to `size`.
+    `counts` are the images for ``train``, ``validation`` and ``test``; if the data set has fewer in
+    all, parts shrink in proportion. For `offset`, `std` and `device` see `Images`, for `size` and
+    `resize` `gradleak.data.resize.fit`. Raises `DataError` if a part would be empty, or images
+    cannot be brought to `size`.
     """
     height, width = data.images.shape[2:]
     plan = fit((height, width), size, resize, "trainings")
@@ -194,11 +181,6 @@ def divide(
         chosen = np.sort(order[first : first + taken])
         first += taken
         pixels = data.images[chosen][:, :, plan.rows, plan.columns]
-        parts[name] = Images(
-            torch.from_numpy(pixels).permute(0, 2, 3, 1).contiguous().to(device),
-            torch.from_numpy(data.labels[chosen]).to(device),
-            offset,
-            std,
-            plan,
-        )
+        inputs = {"offset": offset, "std": std, "size": plan}
+        parts[name] = Images.of(pixels, data.labels[chosen], device, **inputs)
     return Split(**parts)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from gradleak.errors import NumericsError
 from gradleak.models.chain import Chain
 from gradleak.runtime.progress import Progress, progress
 from gradleak.training import checkpoint
-from gradleak.training.checkpoint import Arrays, State
+from gradleak.training.checkpoint import Arrays, OnRows, State
 from gradleak.training.data import Split
-from gradleak.training.learner import Learner
+from gradleak.training.learner import Learner, arrays_of
 from gradleak.training.recipe import Recipe
 
 LOG = logging.getLogger("gradleak")
@@ -27,8 +28,7 @@ LOG = logging.getLogger("gradleak")
 class Trained:
     """Result of a training run."""
 
-    # parameters and running statistics after the epoch of the best validation accuracy
-    weights: Arrays
+    weights: Arrays  # parameters and running statistics of the best validation accuracy
     last: Arrays  # the same after the last epoch
     epoch: int  # best epoch, from 1; the first of equally good ones
     accuracy: float  # of `weights` on the test images, which chose nothing
@@ -36,24 +36,19 @@ class Trained:
     rows: list[dict[str, Any]]
 
 
+def _best(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Row of the best epoch, the first of equally good ones."""
+    return max(rows, key=itemgetter("validation_accuracy"), default={"validation_accuracy": -1.0})
+
+
 class Trainer(Learner):
     """Train one network; a run that was killed resumes at its last checkpoint.
 
     The order of images and their augmentation follow from (seed, epoch) alone, so on a CPU with
-    the same number of threads the same seed gives the same weights, interrupted or not.
-
-    Parameters
-    ----------
-    chain, weights
-        The network and its initial weights.
-    split, recipe
-        Images, on the training device, and settings.
-    seed
-        Seed of order and augmentation.
-    source
-        Identity of the images in the checkpoint: data set, split, checksum and sizes.
-    code
-        Hash of the code: a checkpoint of other code may not end with the same weights.
+    the same number of threads the same seed gives the same weights, interrupted or not. `weights`
+    are the initial ones, the images of `split` lie on the training device; `source` identifies them
+    in the checkpoint, and `code` is the hash of the code: a checkpoint of other code may not end
+    with the same weights.
     """
 
     def __init__(
@@ -71,71 +66,40 @@ class Trainer(Learner):
         data = {**(source or {}), **split.sizes}
         self.identity = self._identity(weights, data, code=code)
 
-    def run(
-        self,
-        path: Path | None = None,
-        on_epoch: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
-    ) -> Trained:
-        """Train to the end.
+    def run(self, path: Path | None = None, on_epoch: OnRows = lambda rows: None) -> Trained:
+        """Train to the end, and evaluate the best weights on the test images.
 
         `path` is the checkpoint, if any; `on_epoch` is called with the curve so far after each
-        epoch.
-
-        Raises
-        ------
-        NumericsError
-            If the loss or a weight is no longer finite; the last checkpoint stays.
-        ConfigError
-            If a batch does not fit in memory.
-        ArtifactError
-            If the checkpoint is damaged or of another training run.
+        epoch. Raises `NumericsError` if the loss or a weight is no longer finite (the last
+        checkpoint stays), `ConfigError` if a batch does not fit in memory, and `ArtifactError` if
+        the checkpoint is damaged or of another training run.
         """
-        state = State() if path is None else checkpoint.load(path, self.identity)
+        state = checkpoint.load(path, self.identity)
         if state.epoch:
             self._restore(state)
             LOG.info("%s goes on after epoch %d, from %s", self.chain.name, state.epoch, path)
-        with self.within_memory(self.split.train):
-            return self._run(state, path, on_epoch)
-
-    def _run(
-        self,
-        state: State,
-        path: Path | None,
-        on_epoch: Callable[[list[dict[str, Any]]], None],
-    ) -> Trained:
-        """Run the remaining epochs."""
         epochs, steps = self.recipe.epochs, self.split.train.steps(self.recipe.batch)
         what = f"steps of {self.chain.name}, seed {self.seed}"
-        with progress(epochs * steps, what, state.epoch * steps) as bar:
-            for epoch in range(state.epoch, epochs):
+
+        def save(path: Path) -> None:
+            state.weights, state.momentum = self.weights(), self._momentum()
+            checkpoint.save(path, self.identity, state)
+
+        with (
+            self.within_memory(self.split.train),
+            progress(epochs * steps, what, state.epoch * steps) as bar,
+        ):
+            for epoch in checkpoint.epochs(path, state.epoch, epochs, self.recipe.checkpoint, save):
                 row = self._epoch(epoch, bar, path, state)
-                if row["validation_accuracy"] > self._best(state.rows):
+                if row["validation_accuracy"] > _best(state.rows)["validation_accuracy"]:
                     state.best = self.weights()
                 state.rows.append(row)
                 state.epoch = epoch + 1
                 on_epoch(state.rows)
-                if path is not None and (
-                    state.epoch % self.recipe.checkpoint == 0 or state.epoch == epochs
-                ):
-                    state.weights, state.momentum = self.weights(), self._momentum()
-                    checkpoint.save(path, self.identity, state)
-        return self._finished(state)
-
-    @staticmethod
-    def _best(rows: list[dict[str, Any]]) -> float:
-        return max((row["validation_accuracy"] for row in rows), default=-1.0)
-
-    def _finished(self, state: State) -> Trained:
-        """Evaluate the best weights on the test images."""
-        last = self.weights()
-        best = next(
-            row["epoch"]
-            for row in state.rows
-            if row["validation_accuracy"] == self._best(state.rows)
-        )
-        self._put(state.best)
-        _, accuracy = self.evaluate(self.split.test)
-        return Trained(state.best, last, best, accuracy, state.rows)
+            last = self.weights()
+            self._put(state.best)
+            _, accuracy = self.evaluate(self.split.test)
+        return Trained(state.best, last, _best(state.rows)["epoch"], accuracy, state.rows)
 
     def _epoch(self, epoch: int, bar: Progress, path: Path | None, state: State) -> dict[str, Any]:
         """One pass over the training images, then the validation images."""
@@ -158,25 +122,19 @@ class Trainer(Learner):
         }
 
     def _momentum(self) -> Arrays:
-        held = self.optimiser.buffers
-        return {
-            name: held[parameter].contiguous().cpu().numpy().copy()
-            for name, parameter in self.module.named_parameters()
-            if parameter in held
-        }
+        held, named = self.optimiser.buffers, self.module.named_parameters()
+        return arrays_of({name: held[value] for name, value in named if value in held})
 
     def _restore(self, state: State) -> None:
         self._put(state.weights)
         parameters = dict(self.module.named_parameters())
         for name, value in state.momentum.items():
             like = parameters[name]
-            buffer = torch.empty_like(like).copy_(torch.from_numpy(value))
-            self.optimiser.buffers[like] = buffer
+            self.optimiser.buffers[like] = torch.empty_like(like).copy_(torch.from_numpy(value))
 
     def _check_finite(
         self, epoch: int, losses: tuple[float, float], path: Path | None, state: State
     ) -> None:
-        """Refuse losses, weights and running statistics that are not finite."""
         if np.isfinite(losses).all() and self.is_finite():
             return
         kept = state.epoch - state.epoch % self.recipe.checkpoint

@@ -24,23 +24,23 @@ class Aggregate:
 
     def add(self, client: int, weights: Mapping[str, np.ndarray], images: int) -> None:
         """Add the weights of one client; `ConfigError` if they do not match the server's model."""
-        for name in sorted(self._like.keys() ^ weights.keys()):
-            which = "lacks" if name in self._like else "has"
-            other = "has" if name in self._like else "lacks"
+        if wrong := self._difference(weights):
             raise ConfigError(
-                f"Client {client} {which} {name}, which the server's model {other}; weights of "
-                "unlike models have no mean, so give every client the server's model."
+                f"Client {client} {wrong}; weights of unlike models have no mean, so give every "
+                "client the server's model."
             )
-        for name, value in self._like.items():
-            if weights[name].shape != value.shape:
-                raise ConfigError(
-                    f"Client {client} has {name} of shape {weights[name].shape}, the server's "
-                    f"model of {value.shape}; weights of unlike models have no mean, so give every "
-                    "client the server's model."
-                )
         for name, total in self._sums.items():
             total += images * weights[name].astype(np.float64)
         self._images += images
+
+    def _difference(self, weights: Mapping[str, np.ndarray]) -> str:
+        for name in sorted(self._like.keys() ^ weights.keys()):
+            which, other = ("lacks", "has") if name in self._like else ("has", "lacks")
+            return f"{which} {name}, which the server's model {other}"
+        for name, value in self._like.items():
+            if (shape := weights[name].shape) != value.shape:
+                return f"has {name} of shape {shape}, the server's model of {value.shape}"
+        return ""
 
     def mean(self) -> dict[str, np.ndarray]:
         """The mean, in the server's dtype; the server's own weights if none was added."""

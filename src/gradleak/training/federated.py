@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from gradleak.models.initial import draw_key
 from gradleak.models.locks import private, public
 from gradleak.runtime.progress import Progress, progress
 from gradleak.training import checkpoint
-from gradleak.training.checkpoint import Arrays
+from gradleak.training.checkpoint import Arrays, OnRows
 from gradleak.training.client_sampling import Federated, chosen_number
 from gradleak.training.data import Images, Split
 from gradleak.training.fedavg import Aggregate
@@ -27,6 +27,8 @@ from gradleak.training.recipe import Recipe
 LOG = logging.getLogger("gradleak")
 # Owners of accuracies other than numbered clients.
 SERVER, RANDOM = "server", "random"
+# Fields of `Rounds` that a checkpoint has as JSON values.
+COUNTED = ("done", "mean", "dropped", "answers", "rows")
 # Client number for the random key; no client has it.
 NOBODY = 2**31
 
@@ -46,44 +48,36 @@ class Rounds:
 
     public: Arrays  # the server's weights
     private: list[Arrays]  # key and lock weights of each client; empty without a lock
-    kept: Arrays  # `public` after the round of the best mean validation accuracy
-    kept_private: list[Arrays]  # `private` after that round
+    dropped: list[int]  # rounds in which each client was chosen and did not respond
+    kept: Arrays = field(default_factory=dict)  # `public` of the best mean validation accuracy
+    kept_private: list[Arrays] = field(default_factory=list)  # `private` after that round
     done: int = 0  # rounds done
     mean: float = -1.0  # best mean validation accuracy
     best: dict[str, Best] = field(default_factory=dict)  # by client, or ``server`` and ``random``
-    # rounds in which each client was chosen and did not respond
-    dropped: list[int] = field(default_factory=list)
     answers: int = 0  # number of clients' weights averaged so far
     rows: list[dict[str, Any]] = field(default_factory=list)  # rows of the curve's CSV
 
     def groups(self) -> dict[str, Arrays]:
         """Arrays as stored in a checkpoint."""
         named = {"public": self.public, "kept": self.kept}
-        for client, (own, kept) in enumerate(zip(self.private, self.kept_private, strict=True)):
-            named |= {f"private{client}": own, f"kept{client}": kept}
+        for group, each in (("private", self.private), ("kept", self.kept_private)):
+            named |= {f"{group}{client}": own for client, own in enumerate(each)}
         return named
 
     def record(self) -> dict[str, Any]:
         """Other fields as JSON values."""
         best = {who: asdict(one) for who, one in self.best.items()}
-        keys = ("done", "mean", "dropped", "answers", "rows")
-        return {"best": best, **{key: getattr(self, key) for key in keys}}
+        return {"best": best, **{key: getattr(self, key) for key in COUNTED}}
 
     @staticmethod
     def unpack(groups: Mapping[str, Arrays], record: Mapping[str, Any]) -> Rounds:
         """Invert `groups` and `record`."""
         clients = range(len(record["dropped"]))
+        own, kept = ([groups[f"{g}{c}"] for c in clients] for g in ("private", "kept"))
+        best = {who: Best(**one) for who, one in record["best"].items()}
+        more = {key: record[key] for key in COUNTED}
         return Rounds(
-            groups["public"],
-            [groups[f"private{client}"] for client in clients],
-            groups["kept"],
-            [groups[f"kept{client}"] for client in clients],
-            int(record["done"]),
-            float(record["mean"]),
-            {who: Best(**one) for who, one in record["best"].items()},
-            list(record["dropped"]),
-            int(record["answers"]),
-            record["rows"],
+            groups["public"], own, kept=groups["kept"], kept_private=kept, best=best, **more
         )
 
 
@@ -98,24 +92,10 @@ class Federation(Learner):
     A client that does not respond, or whose weights are not finite, is left out of the round and
     continues from its previous lock. Random choices of a round follow from (seed, round) alone.
 
-    Parameters
-    ----------
-    chain, weights
-        The network, and the server's weights; those of locks initialise every client's lock.
-    clients
-        Key and lock weights of each client; empty dictionaries without a lock.
-    parts
-        Each client's images, on the training device.
-    split
-        Validation and test images for all clients.
-    recipe
-        Settings; epochs are rounds.
-    federated
-        Participation settings.
-    seed
-        Seed of order, augmentation, choices of clients and responses.
-    source, code
-        See `gradleak.training.engine.Trainer`.
+    `weights` are the server's; those of locks initialise every client's lock. `clients` are key and
+    lock weights of each client (empty without a lock), `parts` their images, on the training
+    device. Epochs of `recipe` are rounds. For `source` and `code` see
+    `gradleak.training.engine.Trainer`.
     """
 
     def __init__(
@@ -143,47 +123,32 @@ class Federation(Learner):
         self._random: Arrays | None = None
         if chain.locked:
             self._random = draw_key(chain, NOBODY, seed) | private(self._weights)
-        everything = {
-            f"{client}/{k}": v for client, own in enumerate(clients) for k, v in own.items()
-        }
+        everything = {f"{c}/{k}": v for c, own in enumerate(clients) for k, v in own.items()}
         data = {**(source or {}), **split.sizes, "clients": [len(part) for part in parts]}
         settings = {f"federated.{key}": value for key, value in asdict(federated).items()}
         self.identity = self._identity({**weights, **everything}, data, code=code, **settings)
 
-    def run(
-        self,
-        path: Path | None = None,
-        on_round: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
-    ) -> Rounds:
+    def run(self, path: Path | None = None, on_round: OnRows = lambda rows: None) -> Rounds:
         """Train to the end.
 
         `path` is the checkpoint, if any; `on_round` is called with the curve so far after each
-        round.
-
-        Raises
-        ------
-        NumericsError
-            If no client responded in any round.
-        ConfigError
-            If a batch does not fit in memory.
-        ArtifactError
-            If the checkpoint is damaged or of another training run.
+        round. Raises `NumericsError` if no client responded in any round, `ConfigError` if a batch
+        does not fit in memory, and `ArtifactError` if the checkpoint is damaged or of another
+        training run.
         """
-        state = None if path is None else checkpoint.read(path, self.identity, Rounds.unpack)
-        if state is None:
-            state = self._begin()
-        else:
+        state = checkpoint.read(path, self.identity, Rounds.unpack) or self._begin()
+        if state.done:
             LOG.info("%s goes on after round %d, from %s", self.chain.name, state.done, path)
         rounds = self.recipe.epochs
+
+        def save(path: Path) -> None:
+            checkpoint.write(path, self.identity, state.groups(), state.record())
+
         with self.within_memory(max(self.parts, key=len)), self._bar(state) as bar:
-            for number in range(state.done, rounds):
-                passed = self._round(number, state, bar)
-                self._judge(number, state, passed)
+            for number in checkpoint.epochs(path, state.done, rounds, self.recipe.checkpoint, save):
+                self._judge(number, state, self._round(number, state, bar))
                 state.done = number + 1
                 on_round(state.rows)
-                last = state.done == rounds
-                if path is not None and (state.done % self.recipe.checkpoint == 0 or last):
-                    checkpoint.write(path, self.identity, state.groups(), state.record())
         if not state.answers:
             raise NumericsError(
                 f"{self.chain.name}: no client answered in any of {rounds} rounds, so nothing was "
@@ -192,14 +157,10 @@ class Federation(Learner):
         return state
 
     def _begin(self) -> Rounds:
-        """State before the first round."""
         clients = [dict(own) for own in self._private]
-        start = Rounds(public(self._weights), clients, {}, [{} for _ in clients])
-        start.dropped = [0] * len(clients)
-        return start
+        return Rounds(public(self._weights), clients, [0] * len(clients))
 
     def _bar(self, state: Rounds) -> Progress:
-        """Progress of the run, including the passes of clients."""
         settings = self.federated
         part = chosen_number(settings.share, settings.clients) / settings.clients
         steps = sum(images.steps(self.recipe.batch) for images in self.parts)
@@ -212,35 +173,24 @@ class Federation(Learner):
         silent = self.federated.silent(self.seed, number)
         total, passed = Aggregate(state.public), dict[int, Passed]()
         for client in self.federated.chosen(self.seed, number):
-            found = None
             if client in silent:
                 self._drop(number, client, state, "did not answer")
-            else:
-                found = self._locally(number, client, state, bar)
-            if found is None:
-                continue
-            weights, passed[client] = found
-            state.private[client] = private(weights)
-            total.add(client, public(weights), len(self.parts[client]))
+            elif found := self._locally(number, client, state, bar):
+                weights, passed[client] = found
+                state.private[client] = private(weights)
+                total.add(client, public(weights), len(self.parts[client]))
         state.answers += len(passed)
         if not passed:
-            LOG.warning(
-                "%s, round %d: no client answered; the server's weights stay as they were",
-                self.chain.name,
-                number + 1,
-            )
+            self._warn(number, "no client answered; the server's weights stay as they were")
         state.public = total.mean()
         return passed
 
+    def _warn(self, number: int, what: str) -> None:
+        LOG.warning("%s, round %d: %s", self.chain.name, number + 1, what)
+
     def _drop(self, number: int, client: int, state: Rounds, why: str) -> None:
         state.dropped[client] += 1
-        LOG.warning(
-            "%s, round %d: client %d %s; the round goes on without it",
-            self.chain.name,
-            number + 1,
-            client,
-            why,
-        )
+        self._warn(number, f"client {client} {why}; the round goes on without it")
 
     def _locally(
         self, number: int, client: int, state: Rounds, bar: Progress

@@ -36,10 +36,7 @@ class Passed(NamedTuple):
 
 
 class Learner:
-    """Network trained by SGD on a device.
-
-    `weights` are the initial ones; `seed` is that of order and augmentation.
-    """
+    """Network trained by SGD on a device; `seed` is that of order and augmentation."""
 
     def __init__(
         self,
@@ -61,18 +58,9 @@ class Learner:
         self, weights: Mapping[str, np.ndarray], data: Mapping[str, Any], **more: Any
     ) -> Identity:
         """Identity for checkpoints: initial weights, images and settings."""
-        described = json.dumps([self.chain.describe(), fingerprint(weights)], sort_keys=True)
-        return Identity(
-            {"name": self.chain.name, "hash": hashlib.sha256(described.encode()).hexdigest()[:16]},
-            dict(data),
-            {
-                **json.loads(json.dumps(asdict(self.recipe))),
-                "seed": self.seed,
-                "arithmetic": self.kind,
-                "device": self.device.type,
-                **more,
-            },
-        )
+        network = [self.chain.describe(), fingerprint(weights)]
+        own = {"seed": self.seed, "arithmetic": self.kind, "device": self.device.type}
+        return identity_of(self.chain.name, network, data, self.recipe, **own, **more)
 
     def one_pass(
         self,
@@ -95,8 +83,7 @@ class Learner:
         # Dropout uses PyTorch's global generator.
         torch.manual_seed(drawn)
         self.module.train()
-        sums = torch.zeros(2, dtype=torch.float64, device=self.device)
-        seen = 0
+        sums, seen = torch.zeros(2, dtype=torch.float64, device=self.device), 0
 
         def state() -> str:
             # Waits for the device, so it is called only for output.
@@ -144,14 +131,10 @@ class Learner:
 
     def weights(self) -> Arrays:
         """Copy of the current parameters, running statistics and keys."""
-        return {
-            name: value.detach().contiguous().cpu().numpy().copy()
-            for name, value in self.module.state_dict().items()
-            if not name.endswith("num_batches_tracked")
-        }
+        state = self.module.state_dict().items()
+        return arrays_of({n: v for n, v in state if not n.endswith("num_batches_tracked")})
 
     def _put(self, weights: Mapping[str, np.ndarray]) -> None:
-        """Copy weights into the network."""
         there = self.module.state_dict()
         with torch.no_grad():
             for name, value in weights.items():
@@ -191,16 +174,29 @@ class Learner:
         self._evaluated = max(1, min(EVALUATED, most))
 
     def _too_large(self, fits: int | None) -> ConfigError:
+        remedy = f"{fits} would fit: set batch to that" if fits else "not even one image would fit"
         if fits is None:
             remedy = f"try batch: {max(1, self.recipe.batch // 2)}"
-        elif fits:
-            remedy = f"{fits} would fit: set batch to that"
-        else:
-            remedy = "not even one image would fit"
         return ConfigError(
             f"{self.chain.name}: batch: {self.recipe.batch} does not fit in the memory of "
             f"{self.device.type}; {remedy}, or free memory."
         )
+
+
+def arrays_of(tensors: Mapping[str, torch.Tensor]) -> Arrays:
+    """Copies of tensors as arrays."""
+    return {
+        name: value.detach().contiguous().cpu().numpy().copy() for name, value in tensors.items()
+    }
+
+
+def identity_of(
+    name: str, network: Any, data: Mapping[str, Any], recipe: Any, **more: Any
+) -> Identity:
+    """Identity for checkpoints: hash of a network's JSON values, images, settings."""
+    hashed = hashlib.sha256(json.dumps(network, sort_keys=True).encode()).hexdigest()[:16]
+    settings = json.loads(json.dumps(asdict(recipe)))
+    return Identity({"name": name, "hash": hashed}, dict(data), {**settings, **more})
 
 
 def seed_of(seed: int, number: int, client: int = 0) -> int:

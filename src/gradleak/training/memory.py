@@ -39,8 +39,7 @@ def free_bytes(device: torch.device) -> int:
 def largest_batch(per_image: float, fixed: float, device: torch.device) -> int:
     """Batch that fits in free memory for training, a power of two up to 2^20; 0 if none does.
 
-    `per_image` are bytes that an image keeps for the backward pass, `fixed` those needed for any
-    batch.
+    `per_image` are the bytes that an image keeps for the backward pass, `fixed` those of any batch.
     """
     most = (SHARE * free_bytes(device) - fixed) / (OVERHEAD * max(per_image, 1.0))
     return 0 if most < 1 else 2 ** min(20, int(most).bit_length() - 1)

@@ -4,55 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
 
+from gradleak.client.capture import pick_device
 from gradleak.client.client_keys import ClientFile
 from gradleak.data.arrays import Dataset
-from gradleak.errors import ConfigError, GradleakError
+from gradleak.errors import ConfigError
 from gradleak.models import files
 from gradleak.models.chain import Chain
 from gradleak.models.locks import private, public
 from gradleak.runtime.artifacts import write_rows
-from gradleak.training.checkpoint import Arrays
+from gradleak.training.checkpoint import Arrays, OnRows, clear, curve_kept
 from gradleak.training.data import Split, divide
 from gradleak.training.learner import Learner
 from gradleak.training.recipe import Recipe
 
 CURVE = (
-    "model",
-    "seed",
-    "epoch",
-    "rate",
-    "train_loss",
-    "train_accuracy",
-    "validation_loss",
-    "validation_accuracy",
-    "client",
-)
+    "model", "seed", "epoch", "rate", "train_loss", "train_accuracy", "validation_loss",
+    "validation_accuracy", "client",
+)  # fmt: skip
 SUMMARY = (
-    "model",
-    "seed",
-    "images",
-    "epochs",
-    "best_epoch",
-    "validation_accuracy",
-    "test_accuracy",
-    "train",
-    "validation",
-    "test",
-    "arithmetic",
-    "device",
-    "regime",
-    "client",
-    "dropped",
-)
-# Curve of a failed training run, beside its checkpoints.
-KEPT_CURVE = "curve.csv"
+    "model", "seed", "images", "epochs", "best_epoch", "validation_accuracy", "test_accuracy",
+    "train", "validation", "test", "arithmetic", "device", "regime", "client", "dropped",
+)  # fmt: skip
 PARTS = ("train", "validation", "test")
+# Settings that determine the images of the parts.
+DRAWN = ("seed", "offset", "std", "size", "resize")
 
 
 def recipe_of(settings: Mapping[str, Any]) -> Recipe:
@@ -64,43 +46,8 @@ def recipe_of(settings: Mapping[str, Any]) -> Recipe:
 
 def split_of(data: Dataset, settings: Mapping[str, Any], device: torch.device) -> Split:
     """Images for an entry of ``trainings``, amounts as numbers."""
-    return divide(
-        data,
-        {part: settings[part] for part in PARTS},
-        seed=settings["seed"],
-        offset=settings["offset"],
-        std=settings["std"],
-        device=device,
-        size=settings["size"],
-        resize=settings["resize"],
-    )
-
-
-def source_of(data: Dataset, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Identity of the images in a checkpoint."""
-    chosen = {key: settings[key] for key in ("seed", "offset", "std", "size", "resize")}
-    return {**data.identity(), **chosen}
-
-
-def networks(models: files.ModelFile, seeds: int) -> Iterator[tuple[Chain, int]]:
-    """Each chain under each seed."""
-    for chain in models.chains:
-        for seed in range(seeds):
-            yield chain, seed
-
-
-def check(chain: Chain, data: Dataset, split: Split) -> None:
-    """Raise `ConfigError` for a network that does not fit the images or their number of classes."""
-    if split.train.shape != chain.input:
-        raise ConfigError(
-            f"{chain.name} takes images of {list(chain.input)}, but {data.dataset} has "
-            f"{list(split.train.shape)}; choose another data set, size or model."
-        )
-    if chain.classes < len(data.classes):
-        raise ConfigError(
-            f"{chain.name} has {chain.classes} outputs, but {data.dataset} has "
-            f"{len(data.classes)} classes; give it as many outputs."
-        )
+    counts = {part: settings[part] for part in PARTS}
+    return divide(data, counts, device=device, **{key: settings[key] for key in DRAWN})
 
 
 class HasRows(Protocol):
@@ -111,80 +58,89 @@ class HasRows(Protocol):
         """Rows of its curve."""
 
 
-Found = TypeVar("Found", bound=HasRows, covariant=True)
-
-
-class Runnable(Protocol[Found]):
-    """Training of one network."""
-
-    def run(self, path: Path | None, on_epoch: Callable[[list[dict[str, Any]]], None], /) -> Found:
-        """Train to the end; a checkpoint at `path`, the curve so far to `on_epoch`."""
-
-
-class Curve:
-    """Rows of all networks so far, rewritten with each epoch."""
-
-    def __init__(self, path: str) -> None:
-        self._path, self._rows = path, list[dict[str, Any]]()
-
-    def begin(self, head: dict[str, Any]) -> Callable[[list[dict[str, Any]]], None]:
-        """Callback for the rows of one network; `head` are the columns that identify it."""
-        before = [row for row in self._rows if not head.items() <= row.items()]
-
-        def show(rows: list[dict[str, Any]]) -> None:
-            self._rows = [*before, *({"client": ""} | head | row for row in rows)]
-            self.write(self._path)
-
-        return show
-
-    def write(self, path: str | Path) -> None:
-        """Write all rows, if there are any."""
-        if self._rows:
-            write_rows(path, CURVE, self._rows, check=True)
+Found = TypeVar("Found", bound=HasRows)
 
 
 class Results:
-    """Weights and accuracies of the trained networks, and their output files.
+    """Training of all networks of a model file, their weights, accuracies, and output files.
 
     The model file holds the server's part: for a locked network what clients share, with the
-    initial lock weights from the server. Private parts go into the clients' own files. `images` is
-    ``embedded`` or ``real``, for the summary.
+    initial lock weights from the server. Private parts go into the clients' own files.
 
     Parameters
     ----------
     models, seeds
-        Networks, and number of seeds that are trained.
+        Networks and their initial weights, and number of seeds that are trained.
+    data, settings
+        Images for training, validation and test, by an entry of ``trainings``, amounts as numbers.
+    device
+        auto | cpu | cuda | mps.
     paths
         ``weights`` (a model file), ``curve`` (a row an epoch, rewritten as it grows), ``summary``
         (a row a network and client), ``checkpoints`` (their folder; emptied at the end), and
         ``clients``, a folder, for locked networks.
+    images
+        ``embedded`` or ``real``, for the summary.
     """
 
     def __init__(
-        self, models: files.ModelFile, seeds: int, paths: Mapping[str, str], images: str
+        self,
+        models: files.ModelFile,
+        data: Dataset,
+        settings: Mapping[str, Any],
+        *,
+        seeds: int,
+        device: str,
+        paths: Mapping[str, str],
+        images: str,
     ) -> None:
-        self._models, self._seeds, self._paths, self._images = models, seeds, paths, images
-        self.curve = Curve(paths["curve"])
+        self._models, self._data, self._paths, self._images = models, data, paths, images
+        self._networks = list(product(models.chains, range(seeds)))
+        self.split = split_of(data, settings, pick_device(device))
+        self.recipe = recipe_of(settings)
+        # Identity of the images in a checkpoint.
+        self.source = {**data.identity(), **{key: settings[key] for key in DRAWN}}
         self.summary: list[dict[str, Any]] = []
+        self._rows: list[dict[str, Any]] = []
         self._weights: dict[str, list[np.ndarray]] = {}
         self._private: dict[int, dict[str, list[np.ndarray]]] = {}
         self._folder = Path(paths["checkpoints"])
 
-    def checkpoint(self, chain: Chain, seed: int) -> Path:
-        """Path of the checkpoint of one network."""
+    def networks(self) -> Iterator[tuple[Chain, int]]:
+        """Each chain under each seed; `ConfigError` for one that does not fit images or classes."""
+        for chain, seed in self._networks:
+            data, shape = self._data, self.split.train.shape
+            if shape != chain.input:
+                raise ConfigError(
+                    f"{chain.name} takes images of {list(chain.input)}, but {data.dataset} has "
+                    f"{list(shape)}; choose another data set, size or model."
+                )
+            if chain.classes < len(data.classes):
+                raise ConfigError(
+                    f"{chain.name} has {chain.classes} outputs, but {data.dataset} has "
+                    f"{len(data.classes)} classes; give it as many outputs."
+                )
+            yield chain, seed
+
+    def _checkpoint(self, chain: Chain, seed: int) -> Path:
         return self._folder / f"{chain.name}-{seed}.safetensors"
 
-    def run(self, learner: Runnable[Found], chain: Chain, seed: int) -> Found:
+    def run(self, train: Callable[[Path, OnRows], Found], chain: Chain, seed: int) -> Found:
         """Train one network to the end and write its curve meanwhile."""
-        show = self.curve.begin({"model": chain.name, "seed": seed})
-        try:
-            found = learner.run(self.checkpoint(chain, seed), show)
-        except GradleakError:
-            # Snakemake removes the outputs of a failed job, but its curve helps to find the reason.
-            self.curve.write(self._folder / KEPT_CURVE)
-            raise
+        before, head = self._rows, {"client": "", "model": chain.name, "seed": seed}
+
+        def show(rows: list[dict[str, Any]]) -> None:
+            self._rows = [*before, *(head | row for row in rows)]
+            self._write_curve(self._paths["curve"])
+
+        with curve_kept(self._folder, self._write_curve):
+            found = train(self._checkpoint(chain, seed), show)
         show(found.rows)
         return found
+
+    def _write_curve(self, path: str | Path) -> None:
+        if self._rows:
+            write_rows(path, CURVE, self._rows, check=True)
 
     def keep(self, chain: Chain, seed: int, shared: Arrays, own: Sequence[Arrays]) -> None:
         """Store the weights that a network's clients share and the private part of each."""
@@ -196,14 +152,14 @@ class Results:
             for name, value in private(arrays).items():
                 kept.setdefault(f"{chain.name}/{name}", []).append(value)
 
-    def tell(self, learner: Learner, split: Split, **columns: Any) -> None:
+    def tell(self, learner: Learner, **columns: Any) -> None:
         """Add a row to the summary: network, seed, and `columns`."""
         row = {
             "model": learner.chain.name,
             "seed": learner.seed,
             "images": self._images,
             "epochs": learner.recipe.epochs,
-            **split.sizes,
+            **self.split.sizes,
             "arithmetic": learner.kind,
             "device": learner.device.type,
             **columns,
@@ -217,15 +173,7 @@ class Results:
             own = {name: np.stack(values) for name, values in weights.items()}
             replace(clients[number], weights=own, path=path).save(provenance)
         stacked = {name: np.stack(values) for name, values in self._weights.items()}
-        files.save(
-            self._paths["weights"], list(self._models.chains), stacked, provenance, self.summary
-        )
+        chains = list(self._models.chains)
+        files.save(self._paths["weights"], chains, stacked, provenance, self.summary)
         write_rows(self._paths["summary"], SUMMARY, self.summary, check=True)
-        self._clear()
-
-    def _clear(self) -> None:
-        used = [self.checkpoint(*network) for network in networks(self._models, self._seeds)]
-        for path in (self._folder / KEPT_CURVE, *used):
-            path.unlink(missing_ok=True)
-        if self._folder.is_dir() and not any(self._folder.iterdir()):
-            self._folder.rmdir()
+        clear(self._folder, *(self._checkpoint(*network) for network in self._networks))

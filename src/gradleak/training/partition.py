@@ -12,11 +12,10 @@ SPLIT = 3
 
 
 def split(labels: np.ndarray, settings: Federated, seed: int) -> list[np.ndarray]:
-    """Positions of each client's images, int64 (n,), ascending; each image goes to one client.
+    """Positions of each client's images, int64 (n,), ascending, among those with `labels` (N,).
 
-    `labels` (N,) are those of all images. `settings` choose ``iid``: random parts, whose sizes
-    differ by at most one; or ``dirichlet``: see `dirichlet`. Raises `DataError` if a client would
-    have no image.
+    Each image goes to one client. `settings` choose ``iid``: random parts, whose sizes differ by at
+    most one; or `dirichlet`. Raises `DataError` if a client would have no image.
     """
     if len(labels) < settings.clients:
         raise DataError(
@@ -44,10 +43,9 @@ def dirichlet(
 ) -> list[np.ndarray]:
     """Split each class among the clients in proportions drawn from Dir(alpha, …, alpha).
 
-    With small `alpha` few clients share a class, with large ones proportions are nearly equal. Hsu
-    et al. (2019) draw a client's proportions of classes and keep clients equally large; drawing a
-    class's proportions of clients (Yurochkin et al. 2019) uses each image once, and clients differ
-    in size.
+    With small `alpha` few clients share a class. Hsu et al. (2019) draw a client's proportions of
+    classes and keep clients equally large; drawing a class's proportions of clients (Yurochkin et
+    al. 2019) uses each image once, and clients differ in size.
     """
     parts: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for label in np.unique(labels):

@@ -18,8 +18,7 @@ class Recipe:
     """Settings of a training run; an entry of ``trainings`` in config.yaml has the same keys."""
 
     epochs: int  # passes over the training images
-    # images per step; the last, smaller batch of an epoch is left out if there is another
-    batch: int = 128
+    batch: int = 128  # images per step; a last, smaller batch of several is left out
     rate: float = 0.1  # initial learning rate
     momentum: float = 0.9  # as in `torch.optim.SGD`, like the next two
     nesterov: bool = True
@@ -50,12 +49,8 @@ class Recipe:
 
     def optimiser(self, module: torch.nn.Module) -> Sgd:
         """SGD over all parameters of a network."""
-        return Sgd(
-            module.parameters(),
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-        )
+        own = {key: getattr(self, key) for key in ("momentum", "nesterov", "weight_decay")}
+        return Sgd(module.parameters(), **own)
 
 
 def arithmetic(precision: str, device: torch.device) -> str:
@@ -66,13 +61,12 @@ def arithmetic(precision: str, device: torch.device) -> str:
     """
     if precision != "auto":
         return precision
+    fits = False
     if device.type == "cuda":
         fits = torch.cuda.is_bf16_supported(including_emulation=False)
     elif device.type == "cpu":
         # PyTorch has no public function for this.
         fits = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    else:
-        fits = False
     return "mixed" if fits else "float32"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gradleak.client.capture import pick_device
 from gradleak.client.client_keys import ClientFile
 from gradleak.data.arrays import Dataset
 from gradleak.errors import ConfigError
@@ -13,9 +12,8 @@ from gradleak.models import files
 from gradleak.models.chain import Chain
 from gradleak.training.checkpoint import Arrays
 from gradleak.training.client_sampling import Federated
-from gradleak.training.data import Split
 from gradleak.training.federated import RANDOM, SERVER, Federation, Rounds
-from gradleak.training.outputs import Results, check, networks, recipe_of, source_of, split_of
+from gradleak.training.outputs import Results
 from gradleak.training.partition import split as split_between
 
 AVERAGED, LOCKED = "fedavg", "fedkl"
@@ -26,13 +24,10 @@ def train_all(
     data: Dataset,
     settings: Mapping[str, Any],
     *,
-    seeds: int,
-    device: str,
-    paths: Mapping[str, str],
-    images: str,
     provenance: dict[str, Any],
     code: str = "",
     clients: Sequence[ClientFile] = (),
+    **how: Any,
 ) -> None:
     """Train every chain under every seed and write the results.
 
@@ -40,29 +35,18 @@ def train_all(
     of locked networks, in order. Raises `DataError` if a client would have no image.
     """
     federated = Federated(**settings["federated"])
-    split, recipe = split_of(data, settings, pick_device(device)), recipe_of(settings)
-    parts = [
-        split.train.part(places)
-        for places in split_between(split.train.labels.cpu().numpy(), federated, settings["seed"])
-    ]
-    results = Results(models, seeds, paths, images)
-    source = source_of(data, settings)
-    for chain, seed in networks(models, seeds):
-        check(chain, data, split)
+    results = Results(models, data, settings, **how)
+    train = results.split.train
+    places = split_between(train.labels.cpu().numpy(), federated, settings["seed"])
+    parts = [train.part(own) for own in places]
+    for chain, seed in results.networks():
+        private = _private(chain, seed, clients, federated.clients)
         federation = Federation(
-            chain,
-            models.of(chain, seed),
-            _private(chain, seed, clients, federated.clients),
-            parts,
-            split,
-            recipe,
-            federated,
-            seed,
-            source,
-            code,
-        )
-        found = results.run(federation, chain, seed)
-        _tell(results, federation, split, found)
+            chain, models.of(chain, seed), private, parts, results.split, results.recipe, federated,
+            seed, results.source, code,
+        )  # fmt: skip
+        found = results.run(federation.run, chain, seed)
+        _tell(results, federation, found)
         results.keep(chain, seed, found.kept, found.kept_private if chain.locked else [])
     results.save(provenance, clients)
 
@@ -80,23 +64,18 @@ def _private(chain: Chain, seed: int, clients: Sequence[ClientFile], number: int
     return [client.of(chain, seed) for client in clients]
 
 
-def _tell(results: Results, federation: Federation, split: Split, found: Rounds) -> None:
-    """Add a row for each client whose accuracy counts, and for the server or the random key."""
-    regime = LOCKED if federation.chain.locked else AVERAGED
+def _tell(results: Results, federation: Federation, found: Rounds) -> None:
     for who, best in found.best.items():
         columns = {"dropped": sum(found.dropped) if who == SERVER else 0}
         if who not in (SERVER, RANDOM):
-            columns = {
-                "dropped": found.dropped[int(who)],
-                "train": len(federation.parts[int(who)]),
-            }
+            client = int(who)
+            columns = {"dropped": found.dropped[client], "train": len(federation.parts[client])}
         results.tell(
             federation,
-            split,
             best_epoch=best.round,
             validation_accuracy=best.validation_accuracy,
             test_accuracy=best.test_accuracy,
-            regime=regime,
+            regime=LOCKED if federation.chain.locked else AVERAGED,
             client=who,
             **columns,
         )

@@ -40,16 +40,9 @@ class Sgd:
         slopes = [p.grad for p in moved if p.grad is not None]
         buffers = [self.buffers.get(p) for p in moved]
         sgd(
-            list(moved),
-            slopes,
-            buffers,
-            lr=rate,
-            momentum=self.momentum,
-            dampening=0.0,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-            maximize=False,
-        )
+            list(moved), slopes, buffers, lr=rate, momentum=self.momentum, nesterov=self.nesterov,
+            weight_decay=self.weight_decay, dampening=0.0, maximize=False,
+        )  # fmt: skip
         for parameter, buffer in zip(moved, buffers, strict=True):
             if buffer is not None:
                 self.buffers[parameter] = buffer

@@ -14,8 +14,15 @@ from gradleak.attacks.optimization.engine.branch_layers import EPSILON
 from gradleak.errors import ConfigError, NotApplicable
 from gradleak.models.activations import Activation
 from gradleak.models.build import load
-from gradleak.models.chain import IDENTITY, Chain, ConvSpec, LinearLayer, LinearSpec
-from gradleak.models.parts import SKIP, PaddingMode
+from gradleak.models.chain import (
+    IDENTITY,
+    SKIP,
+    Chain,
+    ConvSpec,
+    LinearLayer,
+    LinearSpec,
+    PaddingMode,
+)
 from gradleak_audit.read.client import passing
 from gradleak_audit.read.fx_graph import Layer, Reading
 from gradleak_audit.read.layer_names import told

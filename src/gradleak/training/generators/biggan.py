@@ -48,49 +48,16 @@ class Sizes:
         return self.latent + self.embedding
 
 
+BLOCKS = (
+    (False, 16, 16), (True, 16, 16), (False, 16, 16), (True, 16, 8), (False, 8, 8), (True, 8, 8),
+    (False, 8, 8), (True, 8, 4), (False, 4, 4), (True, 4, 2), (False, 2, 2), (True, 2, 1),
+)  # fmt: skip
 # Images of 256x256, as in the published file of that name.
-DEEP_256 = Sizes(
-    blocks=(
-        (False, 16, 16),
-        (True, 16, 16),
-        (False, 16, 16),
-        (True, 16, 8),
-        (False, 8, 8),
-        (True, 8, 8),
-        (False, 8, 8),
-        (True, 8, 4),
-        (False, 4, 4),
-        (True, 4, 2),
-        (False, 2, 2),
-        (True, 2, 1),
-    ),
-    attention=8,
-)
+DEEP_256 = Sizes(BLOCKS, attention=8)
 
 
-class Norm(nn.Module):
-    """(x − mean) / √(variance + eps) · (1 + S c) + T c, under the condition c."""
-
-    mean: torch.Tensor
-    variance: torch.Tensor
-
-    def __init__(self, channels: int, condition: int, eps: float) -> None:
-        super().__init__()
-        self.register_buffer("mean", torch.zeros(channels))
-        self.register_buffer("variance", torch.ones(channels))
-        self.scale = nn.Linear(condition, channels, bias=False)
-        self.offset = nn.Linear(condition, channels, bias=False)
-        self.eps = eps
-
-    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
-        """Normalise x (B, C, H, W) under conditions (B, m)."""
-        normed = functional.batch_norm(x, self.mean, self.variance, eps=self.eps)
-        scale, offset = self.scale(condition), self.offset(condition)
-        return torch.addcmul(offset[..., None, None], normed, 1.0 + scale[..., None, None])
-
-
-class LastNorm(nn.Module):
-    """Norm with a scale and a shift of its own."""
+class _Statistics(nn.Module):
+    """Norm by fixed statistics."""
 
     mean: torch.Tensor
     variance: torch.Tensor
@@ -99,9 +66,31 @@ class LastNorm(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(channels))
         self.register_buffer("variance", torch.ones(channels))
+        self.eps = eps
+
+
+class Norm(_Statistics):
+    """(x − mean) / √(variance + eps) · (1 + S c) + T c, under the condition c."""
+
+    def __init__(self, channels: int, condition: int, eps: float) -> None:
+        super().__init__(channels, eps)
+        self.scale = nn.Linear(condition, channels, bias=False)
+        self.offset = nn.Linear(condition, channels, bias=False)
+
+    def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
+        """Normalise x (B, C, H, W) under conditions (B, m)."""
+        normed = functional.batch_norm(x, self.mean, self.variance, eps=self.eps)
+        scale, offset = self.scale(condition), self.offset(condition)
+        return torch.addcmul(offset[..., None, None], normed, 1.0 + scale[..., None, None])
+
+
+class LastNorm(_Statistics):
+    """Norm with a scale and a shift of its own."""
+
+    def __init__(self, channels: int, eps: float) -> None:
+        super().__init__(channels, eps)
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
-        self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise x (B, C, H, W)."""
@@ -129,9 +118,8 @@ class Block(nn.Module):
     def forward(self, x: torch.Tensor, condition: torch.Tensor) -> torch.Tensor:
         """Map x (B, C, H, W) under conditions (B, m)."""
         passed = self._sized(x[:, : self.leaving])
-        for number, (norm, convolution) in enumerate(
-            zip(self.norms, self.convolutions, strict=True)
-        ):
+        pairs = zip(self.norms, self.convolutions, strict=True)
+        for number, (norm, convolution) in enumerate(pairs):
             x = functional.relu(norm(x, condition))
             # Before the first 3x3 convolution, as the pixels of a doubled grid need smoothing.
             x = convolution(self._sized(x) if number == 1 else x)
@@ -199,14 +187,11 @@ class BigGan(nn.Module):
     @torch.no_grad()
     def images(self, z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
         """Images as `generators.base.Generator` says; resized to `side` by means over areas."""
-        found = (self(z, labels) + 1.0) / 2.0
-        side = self.sizes.side
-        return (
-            found
-            if found.shape[-1] == side
-            else functional.interpolate(found, size=(side, side), mode="area")
-        )
+        found, side = (self(z, labels) + 1.0) / 2.0, self.sizes.side
+        if found.shape[-1] == side:
+            return found
+        return functional.interpolate(found, size=(side, side), mode="area")
 
     def placed(self, device: torch.device) -> Self:
-        """See `gradleak.training.generators.base.Generator`."""
+        """Copy on a device."""
         return self.to(device)

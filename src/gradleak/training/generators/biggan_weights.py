@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,40 +18,42 @@ PUBLISHED = (
 )
 REMEDY = f"download {PUBLISHED} and set generators: NAME: weights to where it lies"
 
+# Names of parts of `BigGan`, and of its attention, in the file.
+HEADS = {
+    "embedding": "embeddings", "enter": "generator.gen_z", "norm": "generator.bn",
+    "leave": "generator.conv_to_rgb",
+}  # fmt: skip
+ATTENTION = {
+    "gain": "gamma", "query": "snconv1x1_theta", "key": "snconv1x1_phi", "value": "snconv1x1_g",
+    "leave": "snconv1x1_o_conv",
+}  # fmt: skip
+
 Tensors = Mapping[str, torch.Tensor]
 
 
 def convert(path: str, sizes: Sizes, truncation: float = 1.0) -> dict[str, np.ndarray]:
     """State dict of `BigGan` of some `sizes` from the published file.
 
-    Parameters
-    ----------
-    path
-        A PyTorch state dict with the keys of huggingface's pytorch-pretrained-BigGAN, read
-        without running any of its code.
-    truncation
-        Truncation in (0, 1] of the norms' statistics, interpolated linearly between those in the
-        file.
-
-    Raises
-    ------
-    DataError
-        If the file is missing, not a state dict, or of another network.
+    The file is a PyTorch state dict with the keys of huggingface's pytorch-pretrained-BigGAN, read
+    without running any of its code. The norms' statistics are those of a `truncation` in (0, 1],
+    interpolated linearly. Raises `DataError` if the file is missing, no state dict, or of another
+    network.
     """
     state = _read(path)
-    found, wanted = {}, dict(_keys(sizes))
+    found: dict[str, np.ndarray] = {}
     with torch.device("meta"):
         shapes = {name: tuple(value.shape) for name, value in BigGan(sizes).state_dict().items()}
-    for name, key in wanted.items():
+    for name, shape in shapes.items():
+        key = _key(name, sizes.attention)
         try:
             value = _value(state, key, truncation, sizes.statistics)
         except KeyError as error:
             raise DataError(
                 f"{path} lacks {error.args[0]}, so it is no BigGAN-deep-256; {REMEDY}."
             ) from None
-        if tuple(value.shape) != shapes[name]:
+        if tuple(value.shape) != shape:
             raise DataError(
-                f"{path} has {key} of {list(value.shape)} where {list(shapes[name])} is expected, "
+                f"{path} has {key} of {list(value.shape)} where {list(shape)} is expected, "
                 f"so it is no BigGAN-deep-256; {REMEDY}."
             )
         if not torch.isfinite(value).all():
@@ -81,49 +83,29 @@ def _read(path: str) -> Tensors:
     return state
 
 
-def _keys(sizes: Sizes) -> Iterator[tuple[str, str]]:
-    """Name of each tensor of `BigGan`, and its key in the file."""
-    yield "embedding.weight", "embeddings.weight"
-    yield from _layer("enter", "generator.gen_z", bias=True)
-    for number in range(len(sizes.blocks)):
+def _key(name: str, attention: int) -> str:
+    """Key in the file of a tensor of `BigGan`."""
+    head, *rest = name.split(".")
+    if head == "blocks":
+        number, kind, k, *rest = rest
         # Attention counts among the file's layers.
-        block = f"generator.layers.{number + (number >= sizes.attention)}"
-        for k in range(4):
-            yield from _layer(f"blocks.{number}.convolutions.{k}", f"{block}.conv_{k}", bias=True)
-            norm, theirs = f"blocks.{number}.norms.{k}", f"{block}.bn_{k}"
-            yield from _statistics(norm, theirs)
-            for kind in ("scale", "offset"):
-                yield from _layer(f"{norm}.{kind}", f"{theirs}.{kind}", bias=False)
-    attention = f"generator.layers.{sizes.attention}"
-    yield "attention.gain", f"{attention}.gamma"
-    names = {"query": "theta", "key": "phi", "value": "g", "leave": "o_conv"}
-    for ours, theirs in names.items():
-        yield from _layer(f"attention.{ours}", f"{attention}.snconv1x1_{theirs}", bias=False)
-    yield from _statistics("norm", "generator.bn")
-    yield "norm.weight", "generator.bn.weight"
-    yield "norm.bias", "generator.bn.bias"
-    yield from _layer("leave", "generator.conv_to_rgb", bias=True)
-
-
-def _layer(ours: str, theirs: str, *, bias: bool) -> Iterator[tuple[str, str]]:
-    yield f"{ours}.weight", f"{theirs}.weight_orig"
-    if bias:
-        yield f"{ours}.bias", f"{theirs}.bias"
-
-
-def _statistics(ours: str, theirs: str) -> Iterator[tuple[str, str]]:
-    yield f"{ours}.mean", f"{theirs}.running_means"
-    yield f"{ours}.variance", f"{theirs}.running_vars"
+        place = int(number) + (int(number) >= attention)
+        head = f"generator.layers.{place}.{'conv' if kind == 'convolutions' else 'bn'}_{k}"
+    elif head == "attention":
+        head, rest[0] = f"generator.layers.{attention}", ATTENTION[rest[0]]
+    else:
+        head = HEADS[head]
+    plain = head in ("embeddings", "generator.bn")
+    last = {"mean": "running_means", "variance": "running_vars"}
+    last |= {} if plain else {"weight": "weight_orig"}
+    return ".".join([head, *(last.get(part, part) for part in rest)])
 
 
 def _value(state: Tensors, key: str, truncation: float, statistics: int) -> torch.Tensor:
-    """A tensor in `BigGan`'s form."""
     if key.endswith("_orig"):
         return _divided(state, key.removesuffix("_orig"))
-    value = state[key]
-    if key.endswith(("running_means", "running_vars")):
-        return _at(value, truncation, statistics)
-    return value
+    running = key.endswith(("running_means", "running_vars"))
+    return _at(state[key], truncation, statistics) if running else state[key]
 
 
 def _divided(state: Tensors, key: str) -> torch.Tensor:

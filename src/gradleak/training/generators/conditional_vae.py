@@ -66,6 +66,10 @@ class Sizes:
         return [self.width * min(2**j, WIDEST) for j in range(self.halvings + 1)]
 
 
+def _norms(channels: list[int]) -> nn.ModuleList:
+    return nn.ModuleList(nn.GroupNorm(each // GROUP, each) for each in channels)
+
+
 class Decoder(nn.Module):
     """From (z, class) to an image: the generator.
 
@@ -81,13 +85,10 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(sizes.classes, EMBEDDED)
         nn.init.zeros_(self.embedding.weight)
         self.enter = nn.Linear(sizes.latent + EMBEDDED, channels[-1] * sizes.grid**2)
-        coarse_to_fine = list(zip(channels[:0:-1], channels[-2::-1], strict=True))
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(entering, leaving, 3, padding=1) for entering, leaving in coarse_to_fine
+            nn.Conv2d(*pair, 3, padding=1) for pair in pairwise(channels[::-1])
         )
-        self.norms = nn.ModuleList(
-            nn.GroupNorm(leaving // GROUP, leaving) for _, leaving in coarse_to_fine
-        )
+        self.norms = _norms(channels[-2::-1])
         self.leave = nn.Conv2d(channels[0], sizes.shape[0], 3, padding=1)
 
     def forward(self, z: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -118,12 +119,9 @@ class Encoder(nn.Module):
         super().__init__()
         channels = [sizes.shape[0], *sizes.channels[1:]]
         self.convolutions = nn.ModuleList(
-            nn.Conv2d(entering, leaving, 3, stride=2, padding=1)
-            for entering, leaving in pairwise(channels)
+            nn.Conv2d(*pair, 3, stride=2, padding=1) for pair in pairwise(channels)
         )
-        self.norms = nn.ModuleList(
-            nn.GroupNorm(leaving // GROUP, leaving) for leaving in channels[1:]
-        )
+        self.norms = _norms(channels[1:])
         self.embedding = nn.Embedding(sizes.classes, EMBEDDED)
         self.leave = nn.Linear(channels[-1] * sizes.grid**2 + EMBEDDED, 2 * sizes.latent)
 

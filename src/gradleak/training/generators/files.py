@@ -37,23 +37,17 @@ def read(path: str) -> Generator:
         for name, array in tensors.items():
             if array.dtype.kind == "f" and array.dtype != np.float32:
                 raise ValueError(f"array '{name}' is of type {array.dtype}")
-        return _built(metadata["kind"], metadata["sizes"], tensors)
+        module = _module(metadata["kind"], metadata["sizes"])
+        state = {name: torch.from_numpy(value) for name, value in tensors.items()}
+        nn.Module.load_state_dict(module, state, assign=True)
+    return module.eval().requires_grad_(False)
 
 
-def _built(
-    kind: str, sizes: Mapping[str, Any], tensors: Mapping[str, np.ndarray]
-) -> conditional_vae.Decoder | biggan.BigGan:
-    """Generator with these weights."""
-    module: conditional_vae.Decoder | biggan.BigGan
+def _module(kind: str, sizes: Mapping[str, Any]) -> conditional_vae.Decoder | biggan.BigGan:
     if kind == "biggan":
         with torch.device("meta"):
-            module = biggan.BigGan(biggan.Sizes.of(sizes))
-    else:
-        shape = tuple(sizes["shape"])
-        # Small, and an embedding on "meta" imports torch.compile, which takes longer.
-        with torch.random.fork_rng(devices=[]):
-            module = conditional_vae.Decoder(conditional_vae.Sizes(**{**sizes, "shape": shape}))
-    state = {name: torch.from_numpy(value) for name, value in tensors.items()}
-    nn.Module.load_state_dict(module, state, assign=True)
-    module.eval()
-    return module.requires_grad_(False)
+            return biggan.BigGan(biggan.Sizes.of(sizes))
+    shape = tuple(sizes["shape"])
+    # Small, and an embedding on "meta" imports torch.compile, which takes longer.
+    with torch.random.fork_rng(devices=[]):
+        return conditional_vae.Decoder(conditional_vae.Sizes(**{**sizes, "shape": shape}))

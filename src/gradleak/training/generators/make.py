@@ -12,13 +12,15 @@ import torch
 from gradleak.client.capture import pick_device
 from gradleak.data import targets
 from gradleak.data.arrays import Dataset
-from gradleak.errors import DataError, GradleakError
+from gradleak.errors import DataError
 from gradleak.runtime.artifacts import write_rows
+from gradleak.training.checkpoint import clear, curve_kept
 from gradleak.training.data import Images
 from gradleak.training.generators import biggan, biggan_weights, conditional_vae, files
 from gradleak.training.generators.train import CURVE, Recipe, Trainer
+from gradleak.training.learner import arrays_of
 
-CHECKPOINT, KEPT_CURVE = "checkpoint.safetensors", "curve.csv"
+CHECKPOINT = "checkpoint.safetensors"
 
 
 def convert_biggan(
@@ -47,36 +49,17 @@ def train_vae(
     provenance: dict[str, Any],
     code: str = "",
 ) -> None:
-    """Train a conditional autoencoder and write its decoder.
+    """Train a conditional autoencoder on images of a split and write its decoder.
 
-    Parameters
-    ----------
-    data
-        The split of the data set that its images are taken from.
-    settings
-        Entry of kind ``conditional_vae``, amounts as numbers.
-    device
-        auto | cpu | cuda | mps.
-    paths
-        ``weights`` (the generator), ``curve`` (a row an epoch, rewritten as it grows),
-        ``checkpoints`` (a folder; emptied at the end).
-    provenance
-        Of the generator.
-    code
-        Hash of the code: checkpoints of other code are not resumed.
-
-    Raises
-    ------
-    DataError
-        If the data set has no image from ``first`` on.
-    ConfigError
-        If the network does not support the images' size.
+    `settings` are an entry of kind ``conditional_vae``, amounts as numbers. `paths` are ``weights``
+    (the generator), ``curve`` (a row an epoch, rewritten as it grows), and ``checkpoints`` (a
+    folder; emptied at the end), of which those of another hash `code` are not resumed. Raises
+    `DataError` if the data set has no image from ``first`` on, and `ConfigError` if the network
+    does not support the images' size.
     """
     images = _images(data, settings, pick_device(device))
-    _, height, width, channels = images.pixels.shape
-    sizes = conditional_vae.Sizes(
-        (channels, height, width), len(data.classes), settings["latent"], settings["width"]
-    )
+    own = {key: settings[key] for key in ("latent", "width")}
+    sizes = conditional_vae.Sizes(images.shape, len(data.classes), **own)
     recipe = Recipe(**{field.name: settings[field.name] for field in fields(Recipe)})
     source = {**data.identity(), **{key: settings[key] for key in ("first", "size", "resize")}}
     trainer = Trainer(sizes, images, recipe, source, code)
@@ -87,29 +70,20 @@ def train_vae(
         rows[:] = found
         write_rows(paths["curve"], CURVE, found)
 
-    try:
-        show(trainer.run(folder / CHECKPOINT, show))
-    except GradleakError:
-        # Snakemake removes the outputs of a failed job, but its curve helps to find the reason.
+    def keep(path: Path) -> None:
         if rows:
-            write_rows(folder / KEPT_CURVE, CURVE, rows)
-        raise
-    name = "decoder."
-    weights = {
-        key.removeprefix(name): value
-        for key, value in trainer.weights().items()
-        if key.startswith(name)
-    }
+            write_rows(path, CURVE, rows)
+
+    with curve_kept(folder, keep):
+        show(trainer.run(folder / CHECKPOINT, show))
     facts = {
         "source": {**source, "images": len(images)},
         "trained": {**rows[-1], "device": images.device.type},
         "provenance": provenance,
     }
-    files.save(paths["weights"], "conditional_vae", sizes, weights, facts)
-    for left in (CHECKPOINT, KEPT_CURVE):
-        (folder / left).unlink(missing_ok=True)
-    if folder.is_dir() and not any(folder.iterdir()):
-        folder.rmdir()
+    decoder = arrays_of(trainer.module.decoder.state_dict())
+    files.save(paths["weights"], "conditional_vae", sizes, decoder, facts)
+    clear(folder, folder / CHECKPOINT)
 
 
 def _images(data: Dataset, settings: Mapping[str, Any], device: torch.device) -> Images:
@@ -121,21 +95,6 @@ def _images(data: Dataset, settings: Mapping[str, Any], device: torch.device) ->
             f"generators: first: {first} leaves no image, since {data.dataset}-{data.split} has "
             f"{len(data)}; lower first."
         )
-    chosen = {
-        "indices": None,
-        "draw": "consecutive",
-        "first": first,
-        "relabel": 0,
-        "offset": 0.0,
-        "std": 1.0,
-        "names": None,
-        "size": settings["size"],
-        "resize": settings["resize"],
-    }
-    found = targets.build(data, chosen, count, 1)
-    times = found.enlarged
-    pixels = found.images[:, 0].repeat(times, axis=2).repeat(times, axis=3)
-    return Images(
-        torch.from_numpy(pixels).permute(0, 2, 3, 1).contiguous().to(device),
-        torch.from_numpy(found.labels[:, 0]).to(device),
-    )
+    images, labels = data.take(range(first, first + count))
+    images, times = targets.resized(images, settings["size"], settings["resize"])
+    return Images.of(images.repeat(times, axis=2).repeat(times, axis=3), labels, device)

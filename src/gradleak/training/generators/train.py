@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from gradleak.errors import NumericsError
 from gradleak.runtime.progress import Progress, progress
 from gradleak.training import checkpoint
 from gradleak.training.adam import adam_step
-from gradleak.training.checkpoint import Arrays, Identity, State
+from gradleak.training.checkpoint import Arrays, OnRows, State
 from gradleak.training.data import Images
 from gradleak.training.generators.conditional_vae import Autoencoder, Sizes, loss_of
-from gradleak.training.learner import seed_of
+from gradleak.training.learner import arrays_of, identity_of, seed_of
 
 LOG = logging.getLogger("gradleak")
 CURVE = ("epoch", "rate", "loss", "mse", "kl")
@@ -32,8 +30,7 @@ class Recipe:
     """Settings of the training run."""
 
     epochs: int  # passes over the images
-    # images per step; the last, smaller batch of an epoch is left out if there is another
-    batch: int = 64
+    batch: int = 64  # images per step; a last, smaller batch of several is left out
     rate: float = 1e-3  # initial learning rate of Adam; it falls to 0 as (1 + cos(π t)) / 2
     seed: int = 0  # of initialization, order and noise
     checkpoint: int = 5  # epochs between checkpoints
@@ -61,54 +58,41 @@ class Trainer:
             torch.manual_seed(recipe.seed)
             self.module = Autoencoder(sizes)
         self.module.to(images.device).to(memory_format=torch.channels_last)
-        parameters = dict(self.module.named_parameters())
-        self._parameters = parameters
-        self._first = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        self._second = {name: torch.zeros_like(value) for name, value in parameters.items()}
-        described = json.dumps(asdict(sizes), sort_keys=True)
-        self.identity = Identity(
-            {
-                "name": "conditional_vae",
-                "hash": hashlib.sha256(described.encode()).hexdigest()[:16],
-            },
-            {**(source or {}), "images": len(images)},
-            {**asdict(recipe), "device": images.device.type, "code": code},
-        )
+        self._parameters = dict(self.module.named_parameters())
+        # Both moments of Adam.
+        pairs = product(("first", "second"), self._parameters.items())
+        self._moments = {f"{k}.{name}": torch.zeros_like(value) for k, (name, value) in pairs}
+        data = {**(source or {}), "images": len(images)}
+        own = {"device": images.device.type, "code": code}
+        self.identity = identity_of("conditional_vae", asdict(sizes), data, recipe, **own)
 
     def run(
-        self,
-        path: Path | None = None,
-        on_epoch: Callable[[list[dict[str, Any]]], None] = lambda rows: None,
+        self, path: Path | None = None, on_epoch: OnRows = lambda rows: None
     ) -> list[dict[str, Any]]:
         """Train to the end; return the curve, a record of `CURVE` an epoch.
 
         `path` is the checkpoint, if any; `on_epoch` is called with the curve so far after each
-        epoch.
-
-        Raises
-        ------
-        NumericsError
-            If the loss is no longer finite; the last checkpoint stays.
-        ArtifactError
-            If the checkpoint is damaged or of another training run.
+        epoch. Raises `NumericsError` if the loss is no longer finite (the last checkpoint stays),
+        and `ArtifactError` if the checkpoint is damaged or of another training run.
         """
-        state = State() if path is None else checkpoint.load(path, self.identity)
+        state = checkpoint.load(path, self.identity)
         if state.epoch:
             self._restore(state)
             LOG.info("the generator goes on after epoch %d, from %s", state.epoch, path)
         epochs, steps = self.recipe.epochs, self.images.steps(self.recipe.batch)
+
+        def save(path: Path) -> None:
+            state.weights, state.momentum = self.weights(), arrays_of(self._moments)
+            checkpoint.save(path, self.identity, state)
+
         with progress(epochs * steps, "steps", state.epoch * steps) as bar:
-            for epoch in range(state.epoch, epochs):
+            for epoch in checkpoint.epochs(path, state.epoch, epochs, self.recipe.checkpoint, save):
                 state.rows.append(self._epoch(epoch, bar))
                 state.epoch = epoch + 1
                 on_epoch(state.rows)
-                due = state.epoch % self.recipe.checkpoint == 0 or state.epoch == epochs
-                if path is not None and due:
-                    self._save(path, state)
         return state.rows
 
     def _epoch(self, epoch: int, bar: Progress) -> dict[str, Any]:
-        """One pass over the images."""
         images, recipe = self.images, self.recipe
         steps = images.steps(recipe.batch)
         generator = torch.Generator(images.device).manual_seed(seed_of(recipe.seed, epoch))
@@ -117,9 +101,8 @@ class Trainer:
         for number, (inputs, labels) in enumerate(batches):
             done = epoch * steps + number
             rate = recipe.rate * (1.0 + math.cos(math.pi * done / (recipe.epochs * steps))) / 2.0
-            noise = torch.randn(
-                (len(labels), self.sizes.latent), generator=generator, device=images.device
-            )
+            shape = (len(labels), self.sizes.latent)
+            noise = torch.randn(shape, generator=generator, device=images.device)
             sums += len(labels) * self._step(inputs, labels, noise, rate, done)
             seen += len(labels)
             bar.update()
@@ -146,34 +129,18 @@ class Trainer:
         loss = loss_of(error, divergence, math.prod(self.sizes.shape))
         parameters: list[torch.Tensor] = list(self._parameters.values())
         slopes = torch.autograd.grad(loss, parameters)
-        moments = list(self._first.values()), list(self._second.values())
+        moments, count = list(self._moments.values()), len(parameters)
         steps = [torch.tensor(float(done)) for _ in parameters]
         with torch.no_grad():
-            adam_step(parameters, slopes, (*moments, steps), rate)
+            adam_step(parameters, slopes, (moments[:count], moments[count:], steps), rate)
         return torch.stack([error.detach().double(), divergence.detach().double()])
 
     def weights(self) -> Arrays:
         """Copy of the parameters of encoder and decoder."""
-        return _arrays(self._parameters)
-
-    def _save(self, path: Path, state: State) -> None:
-        """Write a checkpoint; `momentum` holds both moments of Adam."""
-        state.weights = self.weights()
-        moments = {"first": self._first, "second": self._second}
-        state.momentum = {
-            f"{kind}.{name}": value
-            for kind, values in moments.items()
-            for name, value in _arrays(values).items()
-        }
-        checkpoint.save(path, self.identity, state)
+        return arrays_of(self._parameters)
 
     @torch.no_grad()
     def _restore(self, state: State) -> None:
-        for name, value in self._parameters.items():
-            value.copy_(torch.from_numpy(state.weights[name]))
-            self._first[name].copy_(torch.from_numpy(state.momentum[f"first.{name}"]))
-            self._second[name].copy_(torch.from_numpy(state.momentum[f"second.{name}"]))
-
-
-def _arrays(tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
-    return {name: value.detach().cpu().numpy().copy() for name, value in tensors.items()}
+        stored = state.weights | state.momentum
+        for name, value in (self._parameters | self._moments).items():
+            value.copy_(torch.from_numpy(stored[name]))

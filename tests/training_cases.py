@@ -1,0 +1,159 @@
+"""Small networks, data and training runs: alone, and of clients together."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from dataclasses import is_dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from conftest import PACKAGES
+from gradleak.data.arrays import Dataset
+from gradleak.models import files
+from gradleak.models.activations import Activation
+from gradleak.models.build import load
+from gradleak.models.chain import Chain, ConvSpec, LinearSpec
+from gradleak.models.initial import draw_key, family_weights, initial_weights
+from gradleak.models.locks import Lock, private
+from gradleak.training.client_sampling import Federated
+from gradleak.training.data import divide
+from gradleak.training.engine import Trainer
+from gradleak.training.federated import Federation
+from gradleak.training.partition import split as split_between
+from gradleak.training.recipe import Recipe
+
+CPU = torch.device("cpu")
+RELU = Activation("relu")
+SMALL = Chain(
+    "small",
+    (3, 8, 8),
+    (
+        ConvSpec(8, (3, 3), padding=(1, 1), activation=RELU, norm="batch"),
+        ConvSpec(8, (3, 3), padding=(1, 1), activation=RELU, skip=1, norm="batch", pool="global"),
+        LinearSpec(3),
+    ),
+)
+COUNTS = {"train": 60, "validation": 20, "test": 20}
+PLAIN = {"crop": 0, "flip": False, "precision": "float32"}
+SETTINGS = {
+    **COUNTS, "seed": 0, "offset": -0.5, "std": 0.25, "size": None, "resize": "repeat", "epochs": 2,
+    "batch": 16, "milestones": [0.5], "precision": "float32", "checkpoint": 1,
+}  # fmt: skip
+
+
+def with_lock(key=64, name="locked"):
+    first = replace(SMALL.specs[0], lock=Lock(key, RELU))
+    return Chain(name, SMALL.input, (first, *SMALL.specs[1:]))
+
+
+LOCKED = with_lock()
+_PROJECTED = {"filters": 6, "projection": True, "skip_lock": Lock(16, RELU)}
+# With the projection of a skip locked too.
+SKIPPED = Chain(
+    "skipped",
+    SMALL.input,
+    (LOCKED.specs[0], replace(SMALL.specs[1], **_PROJECTED), *SMALL.specs[2:]),
+)
+
+
+def dataset(images=100, side=8, seed=0):
+    """Three classes, each brightest in its own colour."""
+    rng = np.random.default_rng(seed)
+    labels = np.arange(images) % 3
+    pixels = rng.integers(0, 120, (images, 3, side, side)).astype(np.uint8)
+    pixels[np.arange(images), labels] += 100
+    return Dataset(pixels, labels.astype(np.int64), ["r", "g", "b"], "mine", "train", "test")
+
+
+def split(counts=COUNTS, **more):
+    return divide(dataset(**more), dict(counts), seed=0, offset=-0.5, std=0.25, device=CPU)
+
+
+def trainer(seed=0, chain=SMALL, parts=None, source=None, **recipe):
+    settings = {"epochs": 6, "batch": 16, "checkpoint": 2, "rate": 0.05} | recipe
+    weights, parts = initial_weights(chain, seed), parts or split()
+    return Trainer(chain, weights, parts, Recipe(**settings), seed, source)
+
+
+def federation(chain=SMALL, parts=None, seed=0, recipe=None, changed=None, **federated):
+    """Three clients, four rounds; `changed` replaces what clients keep."""
+    settings = Federated(**({"clients": 3} | federated))
+    parts, weights = parts or split(), initial_weights(chain, seed)
+    own = [private(weights) | draw_key(chain, c, seed) for c in range(settings.clients)]
+    own = changed(own) if changed else own
+    places = split_between(parts.train.labels.numpy(), settings, 0)
+    images = [parts.train.part(part) for part in places]
+    options = {"epochs": 4, "batch": 8, "rate": 0.05, "checkpoint": 2} | (recipe or {})
+    more = (Recipe(**options), settings, seed, {"sha256": "ab"})
+    return Federation(chain, weights, own, images, parts, *more)
+
+
+def equal(one, other):
+    assert one.keys() == other.keys()
+    return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def same(one, two):
+    """Whether two results are equal in every bit."""
+    if is_dataclass(one):
+        one, two = vars(one), vars(two)
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(two) and all(map(same, one, two))
+    return np.array_equal(one, two)
+
+
+def accuracy(chain, weights, images):
+    module = load(chain, weights, torch.float32)
+    with torch.no_grad():
+        right = module(images.inputs(images.pixels)).argmax(1) == images.labels
+    return right.float().mean().item()
+
+
+def model_file(folder, *chains, seeds=2):
+    path = str(folder / "model.safetensors")
+    files.save(path, list(chains), family_weights(chains, seeds), {})
+    return files.read(path)
+
+
+def paths_in(folder):
+    names = {"weights": "t.safetensors", "curve": "t.curve.csv", "summary": "t.csv"}
+    names |= {"checkpoints": "t.checkpoints", "clients": "t.clients"}
+    return {key: str(folder / name) for key, name in names.items()}
+
+
+@contextmanager
+def one_thread():
+    """As in the process of `run_code`."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
+def run_code(code, *arguments, **environment):
+    """Start a process that runs `code` with this module as ``t``."""
+    places = [str(Path(__file__).parent), *PACKAGES]
+    code = f"import sys\nsys.path[:0] = {places!r}\nimport training_cases as t\n{code}"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, arguments)], env=os.environ | environment
+    )
+
+
+def killed(run, path):
+    """Run `run` of a training until it has written its checkpoint `path`; SIGKILL."""
+    slow = f"{run}.run(t.Path(sys.argv[1]), lambda rows: t.time.sleep(0.3))"
+    process = run_code(f"t.torch.set_num_threads(1)\n{slow}", path)
+    deadline = time.monotonic() + 120
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
