@@ -103,7 +103,7 @@ def starts(
     keys, groups = list(STARTS[0]), found.groupby(["change", "name"], sort=False)
     rows = groups[keys].first()
     rows["default"] = (rows == [default[key] for key in keys]).all(axis=1)
-    spread = {"runs": "size", "failed": _missing, "mse": geometric_mean}
+    spread: dict[str, Any] = {"runs": "size", "failed": _missing, "mse": geometric_mean}
     rows = rows.join(groups["mse"].agg(**spread, lowest="min", highest="max")).reset_index("name")
     rows.insert(0, "model", model)
     return rows.assign(paper_mse=[paper_value(printed, model, name) for name in rows["name"]])

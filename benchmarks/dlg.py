@@ -94,11 +94,11 @@ def rows(case: Case, *, outer: int = 300, threads: int) -> list[Facts]:
         f"{SUCCESS:g}; empty where there is none"
     )
     name = f"batched DLG {first.chain.name}"
-    images = [{**side.each(count), "error": float(np.nanmedian(side.errors))} for side in both]
-    evaluations = (side.each(side.evaluations) for side in both)
-    successes = (side.each(side.successes) for side in both)
+    ours_, theirs = ({**s.each(count), "error": float(np.nanmedian(s.errors))} for s in both)
+    evaluations = found.each(found.evaluations), plain.each(plain.evaluations)
+    successes = found.each(found.successes), plain.each(plain.successes)
     return [
-        row(f"{name}, an image", *images, note),
+        row(f"{name}, an image", ours_, theirs, note),
         row(f"{name}, an evaluation", *evaluations, "of the same runs"),
         row(f"{name}, a success", *successes, again),
     ]

@@ -86,7 +86,7 @@ def plain(
     drawn = draw(layout, view.batch, (seed, 0, STREAM))
     generator = PlainGenerator(layout, drawn).to(device, dtype)
     client = searches.PlainClient(view, dtype, device)
-    rates = {"lr": attack.rate, "momentum": attack.momentum}
+    rates: dict[str, Any] = {"lr": attack.rate, "momentum": attack.momentum}
     optimiser = torch.optim.RMSprop(generator.parameters(), **rates)
     best, trace = torch.zeros(0), [float("inf")]
     for _ in range(attack.iterations):

@@ -36,6 +36,7 @@ def networks(kind: str, width: int) -> dict[str, Chain]:
     out, relu = dict[str, Chain](), Activation("relu")
     shape = (1 if kind == "lenet" else 3, 32, 32)
     specs: tuple[ConvSpec | LinearSpec, ...]
+    rest: tuple[ConvSpec | LinearSpec, ...]
     if kind == "lenet":
         strides = (2, 2, 1)
         first, *others = (ConvSpec(width, (5, 5), (s, s), (2, 2), True, relu) for s in strides)

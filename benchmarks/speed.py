@@ -26,7 +26,8 @@ def groups(given: Any, params: Any, threads: int) -> Iterator[list[Facts]]:
     """Measure one group after the other; `given` and `params` are those of the rule `speed`."""
     amounts, training = params.amounts, params.training
     device, rounds = {"device": params.device}, {"rounds": amounts["rounds"]}
-    alone, many = {"threads": threads}, {"threads": threads, "images": params.mkor["images"]}
+    alone: dict[str, Any] = {"threads": threads}
+    many = alone | {"images": params.mkor["images"]}
     source = resolve(training["dataset"], params.images), training["split"]
     networks, images = files.read(given.rgap_model), targets.read(given.rgap_targets)
 

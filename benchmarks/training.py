@@ -158,7 +158,12 @@ def training_row(
     Errors are the mean training loss of the last epoch. `settings` are an entry of ``trainings``,
     amounts as numbers, with at least two epochs; `source` is the data set and its split.
     """
-    options = {"model": model, "dataset": dataset, "settings": settings, "source": source}
+    options: dict[str, Any] = {
+        "model": model,
+        "dataset": dataset,
+        "settings": settings,
+        "source": source,
+    }
     options |= {"rounds": rounds, "threads": threads, "device": device}
     engine, *loops = in_turns("training:timed", (None, *WORKERS), **options)
     best = min(loops, key=lambda facts: facts["seconds"])

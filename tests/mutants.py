@@ -29,7 +29,7 @@ TESTS = """
 answers attack_parts attacks auditing_structure branches capture claims claims_answers claims_config
 claims_estimates claims_explanations claims_fedkl claims_input claims_losses claims_mkor claims_rgap
 contracts gauss_newton ggl gram grnn locked_attacks losses mkor mkor_input mkor_measures
-mkor_servers operator_parts operators optimisation_attacks propositions rank_analysis rank_identity
+mkor_servers operators optimisation_attacks propositions rank_analysis rank_identity
 resnet_tables rgap rgap_failures scores_fedkl security structure unlock
 """
 QUIET = ["-q", "-p", "no:cacheprovider", "-p", "no:randomly", "-m", "not slow"]

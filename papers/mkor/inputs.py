@@ -29,12 +29,11 @@ def losses(writer: Writer, files: Files, words: Words) -> Made:
     words["cases"] = []
     for name in writer.entry.experiments:
         entry = config.experiments[name]
-        case = {"loss": entry.loss}
-        case["output_bias"] = getattr(config.servers[entry.server], "output_bias", 0.0)
+        bias = getattr(config.servers[entry.server], "output_bias", 0.0)
         for model in entry.models:
             sent = paths.sent.format(server=entry.server, model=model)
             for path in paths.scores(name, models=[model]):
                 files["scores"].append(path)
                 files["models"].append(sent)
-                words["cases"].append(dict(case))
+                words["cases"].append({"loss": entry.loss, "output_bias": bias})
     return files, words

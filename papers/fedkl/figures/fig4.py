@@ -152,9 +152,10 @@ def _accuracies(below: Axes, axes: Axes, own: Sequence[Curve]) -> None:
     axes.patch.set_alpha(0.0)
     axes.set_zorder(below.get_zorder() + 1)
     axes.grid(False)
-    for axis, side in ((axes.xaxis, "top"), (axes.yaxis, "right")):
-        axis.set_ticks_position(side)
-        axis.set_label_position(side)
+    axes.xaxis.tick_top()
+    axes.yaxis.tick_right()
+    axes.xaxis.set_label_position("top")
+    axes.yaxis.set_label_position("right")
     for name, spine in axes.spines.items():
         spine.set_visible(name in ("top", "right"))
     for curve in own:

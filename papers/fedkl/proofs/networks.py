@@ -111,6 +111,8 @@ def inside(chain: Chain, weights: dict[str, np.ndarray], image: np.ndarray, labe
     """Values of eq. (24) to (33) from autograd, in float64."""
     module, layer = load(chain, weights, torch.float64), chain.convolutions[0]
     assert layer.norm == "batch"
+    scale: torch.Tensor
+    shift: torch.Tensor
     if layer.lock is None:
         norm = module.get_submodule(f"{CONV}_norm")
         scale, shift = norm.get_parameter("weight"), norm.get_parameter("bias")

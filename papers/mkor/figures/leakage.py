@@ -34,10 +34,10 @@ def make(files: Mapping[str, Any], words: Mapping[str, Any], scale: str) -> Figu
     with drawing(TITLE, _footer(images, scale), HEAD + CHART + TICKS) as page:
         axes = page.axes(LEFT, HEAD, width, CHART)
         rows = table.drop_duplicates("images").sort_values("images")
-        ks, dashed = rows["images"], {"color": GREY, "linestyle": (0, (3, 2))}
+        ks = rows["images"]
         fine = np.geomspace(ks.min(), ks.max(), 200)
         axes.plot(fine, 0.5 * np.log(fine / (fine - 1.0)), color="black", label="½ log(K/(K − 1))")
-        axes.plot(ks, rows["asymptote"], **dashed, label="1/(2K)")
+        axes.plot(ks, rows["asymptote"], color=GREY, linestyle=(0, (3, 2)), label="1/(2K)")
         _marks(axes, table, over_formula=False)
         axes.set(xscale="log", yscale="log", xlabel="Images K in a batch")
         axes.set_title("Leakage of a parameter (nats)", loc="left", pad=4)

@@ -61,8 +61,8 @@ def read(files: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> list
         )
     each = zip(entries, files["curves"], files["summaries"], strict=True)
     return [
-        Curve(*(_central(path, entry["model"]) for path in paths), entry["lock"])
-        for entry, *paths in each
+        Curve(_central(curve, entry["model"]), _central(summary, entry["model"]), entry["lock"])
+        for entry, curve, summary in each
     ]
 
 

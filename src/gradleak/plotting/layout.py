@@ -227,7 +227,11 @@ def under(axes: Axes, *lines: str) -> None:
     """Write up to three lines under a picture, the first in black."""
     for place, words in enumerate(lines):
         drop, size = LINES[place]
-        at = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "center"}
+        at: dict[str, Any] = {
+            "xycoords": "axes fraction",
+            "textcoords": "offset points",
+            "ha": "center",
+        }
         colour = GREY if place else "black"
         axes.annotate(words, (0.5, 0.0), (0.0, drop), fontsize=size, color=colour, **at)
 

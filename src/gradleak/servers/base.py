@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gradleak.models.files import ModelFile
 
 Arrays = Mapping[str, np.ndarray]
+Sent = tuple[dict[str, np.ndarray], Arrays]  # the parameters sent, the values of the secret
 # Separate from the seeds of initial weights and of defences.
 SEED = 15_485_863
 
@@ -24,7 +25,7 @@ class Server(Method):
     """An entry of ``servers`` in config.yaml: settings as fields."""
 
     @abstractmethod
-    def corrupt(self, chain: Chain, weights: Arrays, seed: int) -> tuple[Arrays, Arrays]:
+    def corrupt(self, chain: Chain, weights: Arrays, seed: int) -> Sent:
         """Return the parameters sent instead of `weights`, and the values of the secret."""
 
 

@@ -9,7 +9,7 @@ from pydantic import PositiveFloat
 
 from gradleak.errors import ConfigError
 from gradleak.models.chain import Chain, LinearLayer
-from gradleak.servers.base import Arrays, Server
+from gradleak.servers.base import Arrays, Sent, Server
 from gradleak.settings.fields import Whole
 
 
@@ -25,7 +25,7 @@ class ClassFishingServer(Server):
     target: Whole = 0  # the class
     bias: PositiveFloat = 10.0  # of the other classes, above the fished one's
 
-    def corrupt(self, chain: Chain, weights: Arrays, seed: int) -> tuple[Arrays, Arrays]:
+    def corrupt(self, chain: Chain, weights: Arrays, seed: int) -> Sent:
         """See `gradleak.servers.base.Server`; `seed` is ignored."""
         last = chain.layers[-1]
         assert isinstance(last, LinearLayer)

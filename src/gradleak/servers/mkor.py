@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field, PositiveFloat
 
 from gradleak.models.chain import Chain, ConvLayer
-from gradleak.servers.base import Arrays, Server
+from gradleak.servers.base import Arrays, Sent, Server
 from gradleak.servers.classifier import write_classifier
 from gradleak.servers.convolutions import check_spare, write_convolutions
 from gradleak.servers.plan import plan
@@ -47,7 +47,7 @@ class MkorServer(Server):
         1  # pairs of nodes of each class; dropout has to hit all to lose it (section 3.5)
     )
 
-    def corrupt(self, chain: Chain, weights: Arrays, seed: int) -> tuple[Arrays, Arrays]:
+    def corrupt(self, chain: Chain, weights: Arrays, seed: int) -> Sent:
         """See `gradleak.servers.base.Server`."""
         generator = np.random.default_rng(seed)
         sent = {name: value.copy() for name, value in weights.items()}

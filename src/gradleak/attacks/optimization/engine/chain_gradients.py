@@ -235,7 +235,8 @@ def _parameters(layer: Layer) -> list[tuple[str, tuple[int, ...]]]:
         shape = (layer.shape.filters, layer.shape.channels, *layer.shape.kernel)
     else:
         shape = (layer.outputs, layer.inputs)
-    return [(f"{layer.name}.weight", shape), (f"{layer.name}.bias", shape[:1])][: 1 + layer.bias]
+    biases = [(f"{layer.name}.bias", shape[:1])] if layer.bias else []
+    return [(f"{layer.name}.weight", shape), *biases]
 
 
 def rows_times(rows: Tensor, weight: Tensor) -> Tensor:
