@@ -1,7 +1,5 @@
 """Inputs of R-GAP's measurements: one network, its weights, one image and its gradient."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """COPA's optimisers, initializations and pull-backs, compared on the same gradients."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Collection, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Dense reference: every U = [W; K] as a matrix, with NumPy's least squares and SVD."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 

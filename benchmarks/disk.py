@@ -1,7 +1,5 @@
 """Disk space that a whole run takes, computed from config.yaml before anything is made."""
 
-from __future__ import annotations
-
 import csv
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Speed of the batched DLG against PyTorch's L-BFGS, one restart after the other."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

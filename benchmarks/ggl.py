@@ -1,7 +1,5 @@
 """Speed of GGL's population in batches against one candidate after the other."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Speed of GRNN against a straightforward loop: one image, a graph of a graph."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Speed of Inverting Gradients on residual networks against a straightforward loop."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Cost of a lock in training: steps of one network with it and without, in turns."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 

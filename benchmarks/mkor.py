@@ -1,7 +1,5 @@
 """Speed of MKOR: inversion against the gradient's own time and a loop, memory of large batches."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable

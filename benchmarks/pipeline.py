@@ -1,7 +1,5 @@
 """Wall time of the pipeline from empty results, against the CPU time of its processes."""
 
-from __future__ import annotations
-
 import os
 import resource
 import shutil

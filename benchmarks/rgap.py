@@ -1,7 +1,5 @@
 """R-GAP and c(M) against the dense reference, each measured in a fresh process."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 

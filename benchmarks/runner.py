@@ -4,8 +4,6 @@ A task is a function of a module of this folder, ``module:function``. It takes o
 returns facts, printed as JSON: its own `seconds`, and values for the rows.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """Common parts of measurements of optimisation-based attacks: gradients, ours and a plain loop."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Rows of speed.csv: ours against plain references, in one run on one machine."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator
 from typing import Any

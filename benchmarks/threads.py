@@ -1,7 +1,5 @@
 """Gain from a second thread: the same jobs on one and on two."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Speed of the training engine against the loop of PyTorch's tutorials."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from typing import Any

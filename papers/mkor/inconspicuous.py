@@ -1,7 +1,5 @@
 """Malicious parameters as a client sees them: counts, moments, a two-sample test, gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 

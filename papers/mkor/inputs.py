@@ -1,7 +1,5 @@
 """Inputs of tables that need more of the config than an entry of results.yaml can express."""
 
-from __future__ import annotations
-
 from gradleak.pipeline.results.expand import Files, Words, Writer
 
 Made = tuple[Files, Words]

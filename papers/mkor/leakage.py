@@ -1,7 +1,5 @@
 """Information on one gradient in the sum of a batch's (MKOR eq. 1 and 2), formula and measured."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import numpy as np

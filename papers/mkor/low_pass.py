@@ -1,7 +1,5 @@
 """Best approximation of a photo by an image of few numbers: MKOR's 91x91 remark."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 from scipy.fft import dctn, idctn

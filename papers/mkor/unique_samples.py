@@ -1,7 +1,5 @@
 """Expected number of samples that are alone in their class (MKOR eq. 3), and its simulation."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 

@@ -1,7 +1,5 @@
 """`gradleak.audit`: run an audit from Python."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Run the audit of an entry of ``audit`` in config.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path

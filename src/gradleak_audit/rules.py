@@ -1,7 +1,5 @@
 """Inputs and parameters of the audit's rules, as functions of their wildcards."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Run an audit: structure, attacks, changes, prices, verdict."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Settings of an audit, and names of the network in its result."""
 
-from __future__ import annotations
-
 import math
 import operator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Key-lock under attackers who know parts of it, or fit its effect."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

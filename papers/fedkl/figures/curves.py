@@ -1,7 +1,5 @@
 """FedKL Table II: accuracy and loss over epochs, with and without key-lock."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

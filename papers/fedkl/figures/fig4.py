@@ -1,7 +1,5 @@
 """FedKL Figure 4: output of the first norm with and without key-lock, and accuracy."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Computations of an attacker from weights and gradients alone, layer by layer (FedKL III-A)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

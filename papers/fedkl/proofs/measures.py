@@ -1,7 +1,5 @@
 """Errors of an attacker's computations against the truth, claim by claim (FedKL III-A, III-B)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

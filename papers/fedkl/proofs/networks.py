@@ -1,7 +1,5 @@
 """The networks of FedKL's proofs, their shared gradients, and reference values from autograd."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """FedKL's claims and propositions in numbers: one tidy table over images and seeds."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

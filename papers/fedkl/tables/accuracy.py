@@ -1,7 +1,5 @@
 """Accuracies with and without a key-lock, by client and under another key (FedKL I, III)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import product
 

@@ -1,7 +1,5 @@
 """Protection by a key-lock against attackers who know parts of it, or fit its effect."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

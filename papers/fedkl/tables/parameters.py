@@ -1,7 +1,5 @@
 """A lock's share of a network's parameters (FedKL Table III)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pandas as pd

@@ -1,7 +1,5 @@
 """Information on one gradient in a sum, against the batch size (MKOR eq. 1 and 2)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

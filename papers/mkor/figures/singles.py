@@ -1,7 +1,5 @@
 """MKOR Figures 5, 16, 17 and 18: single images of a batch, enlarged."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any

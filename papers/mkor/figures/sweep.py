@@ -1,7 +1,5 @@
 """MKOR Figure 10: cost of several images of a batch sharing a class."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Concatenate tables of several files."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from gradleak.runtime.artifacts import read_csv

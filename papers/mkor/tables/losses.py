@@ -1,7 +1,5 @@
 """Effect of the loss on MKOR: raw logits, cross-entropy, and output biases of several sizes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Columns that Soteria prunes from gradients: those that carry images, and empty ones."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from gradleak.client import gradient_files

@@ -1,7 +1,5 @@
 """Backward passes for Soteria and for a gradient."""
 
-from __future__ import annotations
-
 import pandas as pd
 
 from gradleak.client.defences import soteria

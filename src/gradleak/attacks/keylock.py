@@ -1,7 +1,5 @@
 """Attacker's substitutes for a client's key-lock (FedKL sections III-B, IV-E)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Label inference from gradients (iDLG; COPA section 2; R-GAP section 3.1.1)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Container
 

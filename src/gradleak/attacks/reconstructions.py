@@ -1,7 +1,5 @@
 """Reconstruction files: images of every reconstruction, and a record of each run."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 

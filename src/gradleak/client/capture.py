@@ -1,7 +1,5 @@
 """Gradient capture: the gradients that a client shares in one step of federated learning."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Private state of a client of a federation: keys of locked layers and weights of their locks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product

@@ -1,7 +1,5 @@
 """Checks for unusable gradients; without PyTorch, so that closed-form attacks start quickly."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gradient files: what clients share, as written by `gradleak.client.capture` and defences."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

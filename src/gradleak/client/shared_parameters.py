@@ -1,7 +1,5 @@
 """Part of its lock that a client of a locked network shares (FedKL section IV-E)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Protocol
 

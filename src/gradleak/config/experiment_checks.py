@@ -1,7 +1,5 @@
 """Combinations in one experiment of config.yaml that cannot be run, each refused in a sentence."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from gradleak.config.generators import BigGanConfig

@@ -1,7 +1,5 @@
 """Sections of config.yaml: generators, in whose latent space attacks optimise."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, model_validator

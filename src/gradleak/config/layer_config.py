@@ -1,7 +1,5 @@
 """Layers as written in config.yaml, and layers of other networks that a chain does not support."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, PositiveFloat, ValidationError

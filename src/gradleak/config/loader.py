@@ -1,7 +1,5 @@
 """Load config.yaml as a whole; refuse unknown keys, ids and impossible combinations."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

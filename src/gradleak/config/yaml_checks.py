@@ -4,8 +4,6 @@ Of two equal keys Snakemake takes the last. It reports invalid YAML without line
 Python expressions in a file that says ``__use_yte__: true``.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping

@@ -5,8 +5,6 @@ A file is made by the pipeline (its header carries metadata, and a checksum file
 ``split`` and ``classes`` (a JSON list), or none. Provenance names the SHA-256 of either.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

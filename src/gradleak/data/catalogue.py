@@ -3,8 +3,6 @@
 A stand-in has its own name, so that no row or figure can be mistaken for the real images.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ torchvision's classes name the files, their addresses and checksums, and read th
 a download that resumes, and errors that name the remedy.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 import pickle

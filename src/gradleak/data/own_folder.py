@@ -5,8 +5,6 @@ Images lie in one subfolder for each class, or a ``manifest.csv`` has the column
 outside.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import logging

@@ -3,8 +3,6 @@
 A pickle that `vet` passes calls nothing else, whoever reads the same bytes afterwards.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 from typing import Any

@@ -3,8 +3,6 @@
 Target sets and training share this, so a network is trained on the pixels it is attacked on.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -3,8 +3,6 @@
 Apart from `catalogue`, on which all results depend: rewording here reruns nothing.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from gradleak.data import catalogue

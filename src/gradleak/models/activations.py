@@ -1,7 +1,5 @@
 """Activations with derivative and inverse, for attacks that walk a network backwards."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

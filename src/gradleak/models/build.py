@@ -1,7 +1,5 @@
 """Chains as PyTorch modules."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Mapping
 from math import prod

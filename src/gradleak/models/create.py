@@ -1,7 +1,5 @@
 """Models from descriptions: listed chains, or a family of them, under all seeds."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from gradleak.models import files

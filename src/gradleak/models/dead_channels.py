@@ -1,7 +1,5 @@
 """Channels that are zero for every image; a malicious server may leave few others."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from math import prod
 

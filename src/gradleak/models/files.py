@@ -1,7 +1,5 @@
 """Model files: weights of all seeds of one model or family, with the architecture."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

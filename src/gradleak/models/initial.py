@@ -1,7 +1,5 @@
 """Initial weights of chains, drawn without PyTorch."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Key-locks for convolutions of any network."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The key-lock: scale and shift of a batch norm from a client's private key (FedKL eq. 37)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TypeVar

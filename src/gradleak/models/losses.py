@@ -1,7 +1,5 @@
 """Losses of one output, and the margin μ that a gradient reveals (R-GAP section 3.1.1)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Forward and backward pass of a chain in float64, to analyse known images without PyTorch."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import lru_cache
 

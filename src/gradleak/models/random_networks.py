@@ -1,7 +1,5 @@
 """Random networks, for questions about architectures in general."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

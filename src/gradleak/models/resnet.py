@@ -1,7 +1,5 @@
 """Residual networks as chains of layers (He et al. 2016; R-GAP Figure 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """VGG-16 as a chain of layers (Simonyan and Zisserman 2015, configuration D)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from gradleak.models.activations import Activation

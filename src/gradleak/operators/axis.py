@@ -1,7 +1,5 @@
 """One image axis of a convolution: windows, offsets, and the gradient constraint on it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """Cholesky factor of a sparse positive definite matrix that is banded after a reordering."""
 
-from __future__ import annotations
-
 import numpy as np
 from scipy import sparse
 from scipy.linalg import LinAlgError, cho_solve_banded, cholesky_banded

@@ -1,7 +1,5 @@
 """Base class of the linear operators of a layer."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Layers behind a convolution and their constraints on its dJ/dZ (docs/rank.md)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The weight constraint: a convolution as a sparse matrix (COPA eq. 1a)."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Sizes of a convolution, and quantities that follow from them alone."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from functools import cached_property
 

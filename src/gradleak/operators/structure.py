@@ -7,8 +7,6 @@ limit what gradients there are, see :class:`gradleak.operators.behind.Behind`. P
 ``docs/rank.md``.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from itertools import product
 

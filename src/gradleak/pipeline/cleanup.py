@@ -1,7 +1,5 @@
 """Free disk space once figures, tables and claims of a run are made."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Inputs and parameters of rules, as functions of their wildcards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Paths of the pipeline's files, as patterns with Snakemake's wildcards."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from fnmatch import fnmatchcase
 

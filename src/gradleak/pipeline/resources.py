@@ -5,8 +5,6 @@ sidecars of a run (`python -m gradleak.pipeline.resources`). For a scale without
 next smaller one is multiplied by the ratio of work in config.yaml. Both double with each attempt.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import math

@@ -5,8 +5,6 @@ makes, but not the package, the libraries, or contents of folders; these are pas
 (`provenance.code_hash`, `provenance.software`, `listing`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

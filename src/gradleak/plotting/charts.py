@@ -1,7 +1,5 @@
 """Charts of runs: jittered points, and axes of errors."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

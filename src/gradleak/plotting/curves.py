@@ -1,7 +1,5 @@
 """Training curves: accuracy and loss over epochs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Missing images: the same mark in all figures, short text in it, the reason in the footer."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Read originals, reconstructions and their scores for figures."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Images side by side for notebooks: one row per attack, with text under the pictures."""
 
-from __future__ import annotations
-
 import base64
 import io
 import textwrap

@@ -1,7 +1,5 @@
 """Style of all figures: sizes, fonts, colours, and reproducible files."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager

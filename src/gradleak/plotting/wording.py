@@ -1,7 +1,5 @@
 """Text of figures: numbers, classes, and descriptions of images and runs."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -4,8 +4,6 @@ Equal contents give equal bytes: names are sorted; times and permissions are fix
 Figures that may show pictures that must not be redistributed are left out, and listed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zipfile

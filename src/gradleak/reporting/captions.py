@@ -1,7 +1,5 @@
 """Captions of papers, figures and tables, in reStructuredText."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path

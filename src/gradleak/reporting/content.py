@@ -1,7 +1,5 @@
 """Content of the report: papers with their figures, tables and claims."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence

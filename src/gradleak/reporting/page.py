@@ -1,7 +1,5 @@
 """report.html: all figures, tables and claims on one self-contained page."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Sequence

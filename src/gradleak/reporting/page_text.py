@@ -1,7 +1,5 @@
 """Numbers, shapes and words as pages show them."""
 
-from __future__ import annotations
-
 from math import floor, isfinite, isinf, isnan, log10
 
 from markupsafe import Markup, escape

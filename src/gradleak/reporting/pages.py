@@ -1,7 +1,5 @@
 """Common parts of all pages: one file each, without external resources."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from functools import cache

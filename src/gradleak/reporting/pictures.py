@@ -1,7 +1,5 @@
 """Figures as WebP inside the page, as large as the page's size allows."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Chain behind a file: its sidecar, those of its inputs, and so on down to the sources."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

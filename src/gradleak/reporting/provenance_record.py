@@ -1,7 +1,5 @@
 """results/provenance.json: the origin of every figure, table and claim, in one file."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import platform

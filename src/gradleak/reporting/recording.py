@@ -4,8 +4,6 @@ Tables and claims as they came out, origin and cost of each of their files, and 
 the README. No pictures: those of restricted data sets must not be redistributed.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterable, Mapping

@@ -6,8 +6,6 @@ assertions, and labels of progress bars. Names imported from this package are id
 they come from, so moving or renaming a module changes no digest.
 """
 
-from __future__ import annotations
-
 import ast
 import hashlib
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ CRC-32 of all other columns, so truncation and changes are detected even without
 the shared cache. A table without rows has them in its header.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import re

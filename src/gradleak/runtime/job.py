@@ -1,7 +1,5 @@
 """Common frame of the pipeline's scripts: a log, and errors as one sentence."""
 
-from __future__ import annotations
-
 import logging
 import os
 import sys

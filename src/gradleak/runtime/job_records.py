@@ -4,8 +4,6 @@ Equal inputs give equal bytes of artifacts. Facts that differ from run to run (c
 memory) are in `results/provenance/{artifact}.json`, for every file that a job wrote.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

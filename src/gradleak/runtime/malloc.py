@@ -1,7 +1,5 @@
 """Memory: keep freed blocks for reuse, and detect a shortage."""
 
-from __future__ import annotations
-
 import ctypes
 import errno
 import re

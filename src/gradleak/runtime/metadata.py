@@ -1,7 +1,5 @@
 """Metadata of tensor files: the base of their schemas."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field

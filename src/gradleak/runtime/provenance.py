@@ -5,8 +5,6 @@ hash of its script and of the modules it runs (`gradleak.runtime.code_digest`): 
 reruns the rule and its descendants; a comment, a reworded message, or a moved module does not.
 """
 
-from __future__ import annotations
-
 import atexit
 import hashlib
 import json

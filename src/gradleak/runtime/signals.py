@@ -1,7 +1,5 @@
 """Early ends of a job or a run: by a signal, or by the end of the Snakemake above a job."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

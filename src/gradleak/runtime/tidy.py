@@ -1,7 +1,5 @@
 """Tidy tables: their columns, the same everywhere so that one reader serves all, and rows."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Class fishing (Wen et al. 2022), as MKOR's authors describe it."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

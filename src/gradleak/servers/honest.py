@@ -1,7 +1,5 @@
 """The honest server, which needs no job: clients get the model's own weights."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from gradleak.settings.fields import Method

@@ -1,7 +1,5 @@
 """MKOR's malicious server (Wang, Velipasalar, Gursoy, section 3 and Algorithm 1)."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal
 
 import numpy as np

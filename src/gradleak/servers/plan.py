@@ -6,8 +6,6 @@ down, one both ("4-direction layers" of MKOR section 3.4.1). If a max pool follo
 layer also carries 1 − x, whose maximum is one minus the minimum of x.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

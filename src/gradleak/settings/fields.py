@@ -1,7 +1,5 @@
 """Base classes and types of the sections of config.yaml."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

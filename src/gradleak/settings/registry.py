@@ -4,8 +4,6 @@ Looking them up by name makes a job depend on the file of its own method alone, 
 leaves the results of the others valid.
 """
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Turn pydantic's errors into one sentence."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Adam without torch.optim.Adam, whose import of torch.compile takes 2.5 s of every job."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Checkpoints of training runs: written whole or not at all, and never mistaken for another's."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """Participation in a round of federated training: clients chosen by the server that respond."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Training loop: one network, one split, one recipe."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass

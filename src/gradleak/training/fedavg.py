@@ -1,7 +1,5 @@
 """Aggregation of clients' weights by a server."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

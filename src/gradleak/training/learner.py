@@ -1,7 +1,5 @@
 """One network on a device: passes over images, their memory, and the resulting weights."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Memory of a batch, checked before hours of training."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import psutil

@@ -1,7 +1,5 @@
 """Settings of training runs and their outputs: model file, curves, accuracies, clients' files."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from itertools import product

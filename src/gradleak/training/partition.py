@@ -1,7 +1,5 @@
 """Distribution of images to the clients of federated training."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gradleak.errors import DataError

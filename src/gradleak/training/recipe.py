@@ -1,7 +1,5 @@
 """Training settings and learning rate schedules."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Train every network of a model file by itself: weights, curves, and accuracies."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

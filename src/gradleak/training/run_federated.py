@@ -1,7 +1,5 @@
 """Let clients train every network of a model file together: FedAvg and FedKL."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

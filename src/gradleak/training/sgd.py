@@ -1,7 +1,5 @@
 """SGD without torch.optim.SGD, whose first step imports torch.compile: 1 to 2 s of every job."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import torch

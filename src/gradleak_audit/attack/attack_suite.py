@@ -1,7 +1,5 @@
 """Attacks of an audit with their settings by scale and their requirements on networks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Malicious server: MKOR's weights are sent, and one gradient per batch comes back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from typing import Any
 

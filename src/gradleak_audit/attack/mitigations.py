@@ -1,7 +1,5 @@
 """Defences and architectural changes, each with the network and gradient it leads to."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Networks of an audit as run by clients and seen by attackers: chains, and all others."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Images under attack, images to compare reconstructions with, and images to train on."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Score reconstructions: quality, nearest image in the pool, and readability."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

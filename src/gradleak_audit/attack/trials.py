@@ -1,7 +1,5 @@
 """Run every attack on every change and score the reconstructions."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

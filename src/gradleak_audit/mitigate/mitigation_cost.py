@@ -1,7 +1,5 @@
 """Cost of a change: parameters, multiply-adds, a client's time, accuracy."""
 
-from __future__ import annotations
-
 import logging
 import statistics
 import time

@@ -1,7 +1,5 @@
 """Effect of a change on the leak, paired by gradient with the unchanged network."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Gradients that a client would share from any PyTorch network, by automatic differentiation."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial

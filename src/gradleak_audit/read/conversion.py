@@ -1,7 +1,5 @@
 """Convert a traced network into a `Chain`, which closed-form attacks need."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 

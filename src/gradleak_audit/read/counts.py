@@ -5,8 +5,6 @@ and values that skips or branches need later are carried along beside each layer
 appendix D: W* = [W 0; 0 I]. Both agree for chains whose skips have no projection.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod

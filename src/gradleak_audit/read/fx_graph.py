@@ -1,7 +1,5 @@
 """Read a PyTorch network as a graph of layers with torch.fx."""
 
-from __future__ import annotations
-
 import operator
 import traceback
 from collections import Counter

@@ -1,7 +1,5 @@
 """Reasons in the user's terms, with the layer names of the user's network."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Copy a user's network for the audit, refusing networks that cannot be audited."""
 
-from __future__ import annotations
-
 import copy
 import inspect
 import keyword

@@ -1,7 +1,5 @@
 """Classification of PyTorch modules, functions and methods that an audit knows."""
 
-from __future__ import annotations
-
 import operator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Match pooling layers of a network with those that chains support."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Preprocessing ahead of the first layer, a·x + b, which an attacker undoes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

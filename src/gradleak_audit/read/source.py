@@ -1,7 +1,5 @@
 """Load a user's network from a Python file or from torchvision."""
 
-from __future__ import annotations
-
 import difflib
 import importlib.util
 import sys

@@ -1,7 +1,5 @@
 """Structural analysis of leakage by layer: ranks, counts, c(M)."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod

@@ -1,7 +1,5 @@
 """Load a user's weights: only tensors are read, and only those that fit."""
 
-from __future__ import annotations
-
 import warnings
 import zipfile
 from pathlib import Path

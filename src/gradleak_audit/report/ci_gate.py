@@ -1,7 +1,5 @@
 """Gate for continuous integration: fail if a network leaks more than allowed."""
 
-from __future__ import annotations
-
 from gradleak.errors import GradleakError
 from gradleak_audit.result import NONE, Audit
 

@@ -1,7 +1,5 @@
 """Files of an audit: the result as JSON, and images shown on the page."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """report.html: an audit as one self-contained page."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterable, Sequence

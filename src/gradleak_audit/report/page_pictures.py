@@ -1,7 +1,5 @@
 """Images of an audit as PNG data inside the page."""
 
-from __future__ import annotations
-
 import base64
 import io
 from collections.abc import Mapping

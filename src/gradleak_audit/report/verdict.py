@@ -1,7 +1,5 @@
 """Verdict of an audit: grade, ranking, and the sentences of ``workflow/report/verdict.j2``."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

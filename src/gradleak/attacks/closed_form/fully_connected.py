@@ -1,7 +1,5 @@
 """Closed form for a fully connected layer (COPA Lemma A.1, eq. 9 to 13)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ s = γ û + β. As û has mean 0 and variance 1 in each channel, β is the mean 
 whatever key made them. A deviation has no sign, so the lock's activation must not make γ negative.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal

@@ -1,7 +1,5 @@
 """Layers whose dℓ/dz R-GAP's walk recovers from the gradients alone."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import numpy as np

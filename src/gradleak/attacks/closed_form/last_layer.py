@@ -1,7 +1,5 @@
 """Start of the walk: input and dJ/dz of the last layer, from its gradient and the loss."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

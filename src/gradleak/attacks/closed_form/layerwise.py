@@ -1,7 +1,5 @@
 """The walk from the last layer to the image that R-GAP and COPA share (COPA Algorithm 1)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """COPA's layer problem (eq. 5 and 7) and three matrix-free optimisers for it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Phong's bias attack on a fully connected first layer (R-GAP Theorem 1, eq. 3)."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Choice among several reconstructions from one gradient (R-GAP appendix B)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

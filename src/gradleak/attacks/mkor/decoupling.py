@@ -9,8 +9,6 @@ features: z̄ + v s, which `gradleak.attacks.mkor.free_direction` fixes. One lar
 nearly all of v on one class.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Information of features on pixels, layer by layer (MKOR sections 3.4.2 and 3.6)."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gradleak.attacks.base import Arrays

@@ -8,8 +8,6 @@ illumination from scenes), which gives ∇s as a weighted median. Least squares 
 differences weighted by how well the classes agree, values by how narrow their range is.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 # Ends of the range: at every place some class is black, or white.

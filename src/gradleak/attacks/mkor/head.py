@@ -1,7 +1,5 @@
 """The classifier alone and its gradients for each class, in NumPy, which starts faster."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from gradleak.attacks.base import Arrays

@@ -1,7 +1,5 @@
 """From regions to pixels: bounds, their middle, means, and least squares (MKOR eq. 14 to 19)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -9,8 +9,6 @@ If all classes are present, z̄ and thus p̄ depend on the choice of
 ∂ℓ/∂W is that feature times ∂ℓ/∂b of the first layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

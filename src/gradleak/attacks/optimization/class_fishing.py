@@ -1,7 +1,5 @@
 """Class fishing: the images of one class in a large batch (Wen et al. 2022; MKOR's baseline CF)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal

@@ -1,7 +1,5 @@
 """Initial images of an optimiser: another attack's reconstruction, or the attacker's images."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Defences on the gradients of a file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

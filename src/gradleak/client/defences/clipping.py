@@ -1,7 +1,5 @@
 """Gradient clipping, as differentially private training applies before its noise."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Gaussian noise on the gradient (R-GAP appendix G)."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """No defence: the gradient is shared as it is."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

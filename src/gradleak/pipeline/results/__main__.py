@@ -1,7 +1,5 @@
 """Write all figures and tables into docs/targets.md: `python -m gradleak.pipeline.results`."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Expand entries of results.yaml into a job's input files and settings."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache

@@ -1,7 +1,5 @@
 """Fill in `{name}` of a loop and `${attacks[dlg].iterations}` of config in results.yaml."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence

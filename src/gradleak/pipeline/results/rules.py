@@ -1,7 +1,5 @@
 """Inputs and parameters of the rules for figures and tables."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Schema of papers/{paper}/results.yaml, which lists a paper's figures and tables."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal

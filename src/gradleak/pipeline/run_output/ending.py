@@ -1,7 +1,5 @@
 """Last lines of a run: where to find the results."""
 
-from __future__ import annotations
-
 import atexit
 import sys
 from collections.abc import Collection, Sequence

@@ -1,7 +1,5 @@
 """Reasons of failures as one sentence, without Snakemake's framing."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Reduce Snakemake's log to a few lines: one per job, and failures at the end."""
 
-from __future__ import annotations
-
 import logging
 import os
 import re

@@ -1,7 +1,5 @@
 """Hints of a run beyond its jobs: locations of data and results, similar targets."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 ``python -m gradleak.reporting.notebooks.clean notebooks/*.ipynb`` cleans files in place.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Run notebooks in fresh kernels that leave no files behind."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

@@ -1,7 +1,5 @@
 """HTML page of an executed notebook, self-contained."""
 
-from __future__ import annotations
-
 import base64
 import os
 import re

@@ -1,7 +1,5 @@
 """Inputs of the rules for notebooks."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A stored notebook: format, parameters, and modules imported by its cells."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Interface of a generator."""
 
-from __future__ import annotations
-
 from typing import Protocol, Self
 
 import torch

@@ -4,8 +4,6 @@ Spectral norms are divided out of the weights and the norms' statistics are thos
 (`gradleak.training.generators.biggan_weights` does both), so neither is implemented here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self

@@ -1,7 +1,5 @@
 """BigGAN-deep's published weights, read from a user's file."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """A small class-conditional variational autoencoder (Kingma and Welling 2014; Sohn et al. 2015)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Self

@@ -1,7 +1,5 @@
 """Generator files: weights and everything needed to generate images from them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any

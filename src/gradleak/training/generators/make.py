@@ -1,7 +1,5 @@
 """Make the generator of an entry of ``generators`` in config.yaml."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Training of the class-conditional autoencoder; a job that was killed resumes."""
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping

@@ -4,8 +4,6 @@
 is the identity), and the tangent of γ is a'(p) ∘ (Ẇ k + ḃ). β likewise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

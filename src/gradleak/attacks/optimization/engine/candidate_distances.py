@@ -1,7 +1,5 @@
 """Gradient distances of many candidate images of one run."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Base of batched gradients: device, precision, parameter names."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import Self

@@ -1,7 +1,5 @@
 """Distances between gradients, with their derivatives in the gradients."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

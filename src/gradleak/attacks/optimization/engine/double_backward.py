@@ -1,7 +1,5 @@
 """Distance between gradients and its derivative in the images, written out without a graph."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """Levenberg-Marquardt with preconditioned conjugate gradients on gradients of a network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import torch

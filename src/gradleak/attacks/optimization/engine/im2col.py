@@ -1,7 +1,5 @@
 """Convolutions of many members' images as products with unfolded windows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import torch

@@ -1,7 +1,5 @@
 """Gradients of a chain to first order in the image: their Jacobian and its adjoint."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import torch

@@ -1,7 +1,5 @@
 """L-BFGS's curvature memory for many problems at once."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Line searches of many problems at once, each in its own state."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

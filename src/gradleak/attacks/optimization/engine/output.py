@@ -1,7 +1,5 @@
 """Derivatives of a loss in a network's outputs, for many members at once."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 from torch.nn import functional

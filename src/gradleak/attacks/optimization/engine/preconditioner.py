@@ -7,8 +7,6 @@ needs no network pass for any of its columns. For LeakyReLU it is exact up to th
 loss; for smooth activations it omits the change of δ.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch
