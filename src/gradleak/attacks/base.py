@@ -14,7 +14,6 @@ from gradleak.models.chain import Chain
 from gradleak.settings.fields import Method
 
 if TYPE_CHECKING:
-    from gradleak.attacks.runner import Results
     from gradleak.servers.secret import Secret
 
 
@@ -153,13 +152,3 @@ class ManyAttack(Entry, ABC):
     @abstractmethod
     def run_many(self, views: Sequence[AttackerView], seeds: Sequence[int]) -> list[Outcome]:
         """Attack each view; a failed one gives its error and leaves the others as they are."""
-
-
-class Postprocess(Entry, ABC):
-    """A reconstruction made from those of other attacks."""
-
-    postprocesses = True
-
-    @abstractmethod
-    def make(self, paths: Sequence[str]) -> Results:
-        """Make reconstructions from the files of the attacks named by `of`, in that order."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 from pydantic import Field, PositiveFloat
 
-from gradleak.attacks.base import Postprocess
+from gradleak.attacks.base import Entry
 from gradleak.settings.fields import Identifier, Identifiers
 
 if TYPE_CHECKING:
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
 
 # Fields copied from the reconstruction that a new one is made from.
 KEPT = ("model", "seed", "batch", "status", "reason", "stop")
+
+
+class Postprocess(Entry, ABC):
+    """A reconstruction made from those of other attacks."""
+
+    postprocesses = True
+
+    @abstractmethod
+    def make(self, paths: Sequence[str]) -> Results:
+        """Make reconstructions from the files of the attacks named by `of`, in that order."""
 
 
 class TotalVariation(Postprocess):
