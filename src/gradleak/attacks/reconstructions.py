@@ -5,7 +5,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from gradleak.attacks.base import Arrays
 from gradleak.runtime.artifacts import FLOATS, check_array, read_metadata, read_tensors, whole
 from gradleak.runtime.metadata import Metadata, Place
 
@@ -47,7 +46,7 @@ def read_runs(path: str) -> list[dict[str, Any]]:
     return runs
 
 
-def _check(images: Arrays, run: Mapping[str, Any]) -> None:
+def _check(images: Mapping[str, np.ndarray], run: Mapping[str, Any]) -> None:
     """Raise for a record without a place among the images, or a reconstruction without an image."""
     if run["status"] != "ok":
         return

@@ -1,16 +1,21 @@
 """Forward and backward pass of a chain in float64, to analyse known images without PyTorch."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gradleak.errors import ConfigError
 from gradleak.models.chain import POOL, Chain, ConvLayer, Layer
 from gradleak.models.losses import output_gradient
-from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 from gradleak.operators.shape import ConvShape
+
+if TYPE_CHECKING:
+    from gradleak.operators.convolution import Convolution
 
 Weights = dict[str, np.ndarray]
 POOLS = ("none", "max", "average")
@@ -120,6 +125,8 @@ def _unpooled(back: np.ndarray, x: np.ndarray, layer: ConvLayer) -> np.ndarray:
 def _built(weight: bytes, shape: ConvShape) -> Convolution:
     """W of a layer, by value: building it takes longer than the products with it."""
     sizes = (shape.filters, shape.channels, *shape.kernel)
+    from gradleak.operators.convolution import Convolution  # SciPy takes long to import
+
     return Convolution(np.frombuffer(weight, np.float64).reshape(sizes), shape)
 
 

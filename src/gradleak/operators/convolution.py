@@ -8,27 +8,13 @@ from scipy import sparse
 from gradleak.errors import NumericsError
 from gradleak.operators.band import BandCholesky, NotPositiveDefinite
 from gradleak.operators.base import Operator
-from gradleak.operators.shape import ConvShape
+from gradleak.operators.shape import ConvShape, patch_indices
 
 # Above this condition number W counts as rank-deficient and the dense path is used: normal
 # equations lose twice the digits, and 1e6 leaves four of float64's sixteen.
 CONDITION_LIMIT = 1e6
 # Number of products in the sparse W^T W above which the structured U^T U of `gram` is faster.
 FACTOR_WORK = 10**8
-
-
-def patch_indices(shape: ConvShape) -> tuple[np.ndarray, np.ndarray]:
-    """Pixel of one channel that offset k meets at output position p.
-
-    Returns flat indices (kh * kw, P) into the H x W image, 0 where the offset meets padding, and a
-    mask (kh * kw, P), False for padding: a known zero, not an unknown.
-    """
-    height, width = shape.axes
-    rows, cols = height.pixel.T[:, None, :, None], width.pixel.T[None, :, None, :]
-    valid = height.valid.T[:, None, :, None] & width.valid.T[None, :, None, :]
-    flat = (shape.kernel[0] * shape.kernel[1], shape.positions)
-    indices = np.where(valid, rows * width.size + cols, 0)
-    return indices.reshape(flat), valid.reshape(flat)
 
 
 class Convolution(Operator):

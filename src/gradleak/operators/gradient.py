@@ -8,8 +8,7 @@ import numpy as np
 
 from gradleak.errors import NumericsError
 from gradleak.operators.base import Operator
-from gradleak.operators.convolution import patch_indices
-from gradleak.operators.shape import ConvShape, Seen
+from gradleak.operators.shape import ConvShape, Seen, patch_indices
 
 
 class GradientConstraint(Operator):

@@ -15,8 +15,9 @@ from scipy.linalg import lapack
 
 from gradleak.errors import NumericsError
 from gradleak.operators.base import Operator
-from gradleak.operators.convolution import Convolution, patch_indices
+from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
+from gradleak.operators.shape import patch_indices
 
 MATRIX_BYTES = 4 * 2**30
 # Added to U^T U relative to its largest diagonal entry. Rounding leaves about eps / DAMPING of x in

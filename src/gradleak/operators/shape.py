@@ -82,3 +82,17 @@ class ConvShape:
         sides = [[len(uses) for _, uses in Gradient(axis).phases] for axis in self.axes]
         pairs = [(down, across) for down in sides[0] for across in sides[1]]
         return sorted(pairs * self.channels, key=lambda side: side[0] * side[1])
+
+
+def patch_indices(shape: ConvShape) -> tuple[np.ndarray, np.ndarray]:
+    """Pixel of one channel that offset k meets at output position p.
+
+    Returns flat indices (kh * kw, P) into the H x W image, 0 where the offset meets padding, and a
+    mask (kh * kw, P), False for padding: a known zero, not an unknown.
+    """
+    height, width = shape.axes
+    rows, cols = height.pixel.T[:, None, :, None], width.pixel.T[None, :, None, :]
+    valid = height.valid.T[:, None, :, None] & width.valid.T[None, :, None, :]
+    flat = (shape.kernel[0] * shape.kernel[1], shape.positions)
+    indices = np.where(valid, rows * width.size + cols, 0)
+    return indices.reshape(flat), valid.reshape(flat)

@@ -1,13 +1,17 @@
 """Tidy tables: their columns, the same everywhere so that one reader serves all, and rows."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 
 from gradleak.errors import ArtifactError
 from gradleak.runtime.artifacts import read_csv
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 # Keys of a run; together with `metric` they identify one value.
 RUN = [
@@ -40,6 +44,8 @@ def cell(
 
 def frame(rows: Iterable[Row], columns: Sequence[str], images: str, scale: str) -> pd.DataFrame:
     """Make a table of rows, with columns for images and scale of the run."""
+    import pandas as pd  # jobs that only need the columns start without it
+
     found = pd.DataFrame(list(rows)).assign(images=images, scale=scale)
     return found.reindex(columns=list(columns)).astype({"n": "Int64", "n_ok": "Int64"})
 
@@ -51,6 +57,8 @@ def finite(value: float) -> float:
 
 def read_all(paths: Iterable[str]) -> pd.DataFrame:
     """Concatenate tables of one kind; empty text stays empty. `ArtifactError` without any file."""
+    import pandas as pd
+
     frames = [read_csv(path, keep_default_na=False) for path in paths]
     if not frames:
         raise ArtifactError(
