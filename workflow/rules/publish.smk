@@ -120,6 +120,7 @@ rule provenance:
         # Beginnings of paths, of all cases: what rules make, and what holds images.
         made=["results/", "figures/"],
         pictured=PATHS.pictured,
+        included=list(INCLUDED),
         resolved=CONFIG.model_dump_json(exclude_unset=True),
         code=code("gradleak.reporting.provenance_record"),
     message:

@@ -11,5 +11,6 @@ with job(snakemake, altered=True):
     given = snakemake.input
     sources = {"config.yaml": given.config, "requirements.lock": given.lock}
     sources |= dict(zip(snakemake.params.included, given.included, strict=True))
-    sources |= {f"papers/{Path(path).parent.name}/claims.yaml": path for path in given.claims}
+    of_papers = map(Path, given.claims)
+    sources |= {f"papers/{path.parent.name}/{path.name}": str(path) for path in of_papers}
     archive.write(snakemake.output[0], given.provenance, given.results, sources)

@@ -12,6 +12,7 @@ with job(snakemake, altered=True):
     config = Config.model_validate_json(params.resolved)
     layout = Layout(params.data_root, tuple(params.made), tuple(params.pictured))
     given = snakemake.input
-    files = {"config.yaml": given.config, **dict(zip(config.include, given.included, strict=True))}
+    included = dict(zip(params.included, given.included, strict=True))
+    files = {"config.yaml": given.config, **included}
     told = make(map(str, given.results), config, layout, settings=files, lock=given.lock)
     write_json(snakemake.output[0], told)
