@@ -198,7 +198,7 @@ def test_the_rules_from_arrays_to_the_archive(tree, snakemake, tmp_path_factory,
     assert {entry["path"] for entry in out} == (figures if images == "real" else set())
     assert figures & names == (set() if images == "real" else figures)
     assert {"results/claims.csv", "results/tables/copa_table2.csv", "config.yaml"} <= names
-    kinds, papers = ("claims", "explanations", "paper"), ("copa", "rgap", "fedkl", "mkor")
+    kinds, papers = ("claims", "explanations"), ("copa", "rgap", "fedkl", "mkor")
     assert {f"papers/{paper}/{kind}.yaml" for paper in papers for kind in kinds} <= names
     assert "examples/audit.yaml" in names and "examples/audit.yaml" in record["files"]
     schema = json.loads((ROOT / "workflow/schemas/provenance.schema.json").read_text())
