@@ -1,1 +1,1 @@
-"""What only one paper computes or draws: a folder for each."""
+"""Computations, figures and tables of one paper alone: a folder for each."""

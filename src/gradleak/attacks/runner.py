@@ -168,7 +168,7 @@ def _attack(
     if isinstance(attack, ManyAttack):
         found = iter(attack.run_many(views, seeds) if views else ())
     else:
-        found = (_alone(attack, *one) for one in zip(views, seeds, strict=True))
+        found = (run_one(attack, *one) for one in zip(views, seeds, strict=True))
     answers = (NumericsError(one) if one else next(found) for one in why)
     return [
         NotAttacked("failed", str(one)) if isinstance(one, NumericsError) else one
@@ -176,7 +176,8 @@ def _attack(
     ]
 
 
-def _alone(attack: Attack, view: AttackerView, seed: int) -> Reconstruction | NumericsError:
+def run_one(attack: Attack, view: AttackerView, seed: int) -> Reconstruction | NumericsError:
+    """Attack one gradient; an attack that fails gives its error."""
     try:
         return attack.run(view, seed)
     except NumericsError as error:

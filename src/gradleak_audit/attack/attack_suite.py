@@ -56,7 +56,7 @@ class Entry:
 
     @property
     def chapter(self) -> Chapter:
-        """What the server does."""
+        """Chapter of the report: an honest or a malicious server."""
         return MALICIOUS if self.id == MKOR else HONEST
 
     def attack(self, chain: Chain | None, device: str) -> Attack | ManyAttack:

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from gradleak.attacks.base import Attack, AttackerView, ManyAttack, Reconstruction
+from gradleak.attacks.base import AttackerView, ManyAttack, Reconstruction
 from gradleak.attacks.optimization.inverting import InvertingGradients
+from gradleak.attacks.runner import run_one
 from gradleak.client.capture import capture
 from gradleak.client.defences.base import Client, Defence
 from gradleak.client.gradient_checks import check_gradient
@@ -168,7 +169,7 @@ class ChainNetwork(_Network):
         elif isinstance(attack, ManyAttack):
             found = attack.run_many(views, seeds)
         else:
-            found = [_run(attack, view, seed) for view, seed in zip(views, seeds, strict=True)]
+            found = [run_one(attack, view, seed) for view, seed in zip(views, seeds, strict=True)]
         return [self._judged(one) for one in found]
 
     def _judged(self, found: Reconstruction | NumericsError) -> Answer:
@@ -242,15 +243,6 @@ class ModuleNetwork(_Network):
 
 
 Network = ChainNetwork | ModuleNetwork
-
-
-def _run(attack: Attack, view: AttackerView, seed: int) -> Reconstruction | NumericsError:
-    try:
-        return attack.run(view, seed)
-    except NumericsError as error:
-        return error
-    except np.linalg.LinAlgError as error:
-        return NumericsError(f"Linear algebra gave up: {error}.")
 
 
 def _judged(found: Reconstruction | NumericsError) -> Answer:
