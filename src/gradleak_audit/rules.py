@@ -7,14 +7,6 @@ from gradleak.config.audit import DatasetSamples
 from gradleak.pipeline import shared_cache
 from gradleak.pipeline.inputs import Settings, plain
 from gradleak.pipeline.paths import Paths
-from gradleak.settings import registry
-
-# Attacks, defences and servers are found by name, so that no import tells of their code.
-METHODS = sorted(
-    module
-    for folder in ("attacks", "defences", "servers")
-    for module in registry.modules(folder).values()
-)
 
 
 def _there(path: str | None) -> list[str]:

@@ -33,7 +33,7 @@ rule audit:
         scale=CONFIG.scale,
         device=CONFIG.device,
         listing=AUDITED.listing,
-        code=code("gradleak_audit.from_config", *audit_rules.METHODS),
+        code=code("gradleak_audit.from_config", *METHODS),
     message:
         "Audit {wildcards.audit}"
     script:

@@ -11,7 +11,7 @@ from gradleak.config import loader as gradleak_config
 from gradleak.pipeline import cleanup, resources, shared_cache
 from gradleak.settings import registry
 from gradleak.errors import GradleakError
-from gradleak.pipeline.inputs import Inputs, Needs
+from gradleak.pipeline.inputs import METHODS, Inputs, Needs
 from gradleak.pipeline.paths import Paths
 from gradleak.runtime.provenance import code_hash as code
 from gradleak.runtime.provenance import software

@@ -24,7 +24,7 @@ EXPLANATIONS = [
 REPORT_PARTS = ("report.html.j2", "base.css", "report.css", "report.js")
 NOTEBOOK_PARTS = ("notebook/conf.json", "notebook/index.html.j2", "notebook/style.css")
 NOTEBOOK = "results/notebooks/{notebook}.html"
-NOTEBOOKS = notebook_rules.Notebooks(beside_snakefile("notebooks"))
+NOTEBOOKS = notebook_rules.Notebooks(beside_snakefile("notebooks"), METHODS)
 # Figures, tables, claims, scores and what else is small stay, and with them `all` has nothing to do;
 # what is deleted of these brings back the steps that it needs.
 CLEANED = (

@@ -17,6 +17,14 @@ from gradleak.settings import registry
 # Batch size from which optimisation-based attacks are faster on two threads.
 LARGE_BATCH = 50
 
+# Modules of attacks, defences and servers, which are loaded by name: no import statement shows
+# that an audit depends on them.
+METHODS = sorted(
+    module
+    for folder in ("attacks", "defences", "servers")
+    for module in registry.modules(folder).values()
+)
+
 Settings = dict[str, Any]
 Amount = Callable[[Any, int], int]
 

@@ -4,19 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from gradleak.runtime.provenance import code_hash
-from gradleak.settings import registry
 
 
 class Notebooks:
-    """Notebooks of a folder."""
+    """Notebooks of a folder; `audited` are modules that an audit loads by name."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, audited: list[str]) -> None:
         self.folder = folder
         self.names = sorted(path.stem for path in Path(folder).glob("*.ipynb"))
-        # Loaded by name, so that they do not appear in the import statements of an audit.
-        folders = ("attacks", "defences", "servers")
-        named = sorted(module for kind in folders for module in registry.modules(kind).values())
-        self._by_name = {"gradleak.audit": ("gradleak_audit.api", *named)}
+        self._by_name = {"gradleak.audit": ("gradleak_audit.api", *audited)}
 
     def file(self, wildcards: Any) -> str:
         """Path of the stored notebook."""
