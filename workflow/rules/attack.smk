@@ -74,8 +74,8 @@ rule defended_gradient:
     resources:
         **needs("defended_gradient"),
     params:
-        defence=ASK.defence_settings,
-        code=ASK.defence_code,
+        defence=ASK.entry("defences", "defence"),
+        code=ASK.method_code("defences", "defence", "gradleak.client.defences.apply"),
     message:
         "Defend the gradient of {wildcards.model} by {wildcards.defence} ({wildcards.experiment})"
     script:
@@ -112,9 +112,9 @@ rule attack:
         **needs("attack"),
         gpu=ASK.attack_gpu,
     params:
-        settings=ASK.attack_settings,
+        settings=ASK.entry("attacks", "attack"),
         device=ASK.attack_device,
-        code=ASK.attack_code,
+        code=ASK.method_code("attacks", "attack", "gradleak.attacks.runner"),
         software=SOFTWARE,
     message:
         "Attack {wildcards.attack} on {wildcards.model}"
@@ -139,8 +139,8 @@ rule postprocess:
     resources:
         **needs("postprocess"),
     params:
-        settings=ASK.attack_settings,
-        code=ASK.attack_code,
+        settings=ASK.entry("attacks", "attack"),
+        code=ASK.method_code("attacks", "attack", "gradleak.attacks.runner"),
     message:
         "Postprocess {wildcards.attack} of {wildcards.model}"
         " ({wildcards.experiment}, defence {wildcards.defence})"

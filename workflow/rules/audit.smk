@@ -25,7 +25,7 @@ rule audit:
     conda:
         "../../envs/gradleak.yaml"
     resources:
-        **needs.doubling(6000, 120),
+        **resources.doubling(6000, 120),
         gpu=ASK.gpu,
     params:
         name=wildcard("audit"),
@@ -56,7 +56,7 @@ rule audit_report:
     conda:
         "../../envs/gradleak.yaml"
     resources:
-        **needs.doubling(2000, 10),
+        **resources.doubling(2000, 10),
     params:
         code=code("gradleak_audit.report.page"),
     message:
@@ -81,7 +81,7 @@ rule audit_gate:
     conda:
         "../../envs/gradleak.yaml"
     resources:
-        **needs.doubling(1000, 10),
+        **resources.doubling(1000, 10),
     params:
         limit=AUDITED.limit,
         baseline=AUDITED.baseline,

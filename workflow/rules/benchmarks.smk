@@ -86,7 +86,7 @@ rule speed:
         "../../envs/gradleak.yaml"
     threads: lambda wildcards: workflow.cores
     resources:
-        **needs.doubling(12000, 60),
+        **resources.doubling(12000, 60),
     params:
         target="figures/copa_fig1.pdf",
         overrides=TIMED.run_overrides,
@@ -116,7 +116,7 @@ rule speed_pipeline:
         "../../envs/gradleak.yaml"
     threads: lambda wildcards: workflow.cores
     resources:
-        **needs.doubling(6000, 120),
+        **resources.doubling(6000, 120),
     params:
         target=SPEED_TARGET,
         overrides={"images": "embedded", "scale": "smoke", "device": CONFIG.device},
@@ -136,7 +136,7 @@ rule threads:
         "../../envs/gradleak.yaml"
     threads: lambda wildcards: workflow.cores
     resources:
-        **needs.doubling(12000, 120),
+        **resources.doubling(12000, 120),
     params:
         artifacts=THREADED,
         overrides=TIMED.few_overrides,
@@ -163,7 +163,7 @@ rule copa_settings:
         "../../envs/gradleak.yaml"
     threads: lambda wildcards: workflow.cores
     resources:
-        **needs.doubling(3000, 120),
+        **resources.doubling(3000, 120),
     params:
         models=COPA_PAIR_MODELS,
         seeds=TIMED.pair_seeds,

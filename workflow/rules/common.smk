@@ -11,7 +11,7 @@ from gradleak.config import loader as gradleak_config
 from gradleak.pipeline import cleanup, resources, shared_cache
 from gradleak.settings import registry
 from gradleak.errors import GradleakError
-from gradleak.pipeline.inputs import METHODS, Inputs, Needs
+from gradleak.pipeline.inputs import METHODS, Inputs
 from gradleak.pipeline.paths import Paths
 from gradleak.runtime.provenance import code_hash as code
 from gradleak.runtime.provenance import software
@@ -68,7 +68,7 @@ ASK = Inputs(PATHS)
 # Columns of tables that say what they are of.
 CASE = {"images": CONFIG.images, "scale": CONFIG.scale}
 # Memory and minutes of a script's jobs, by what measured ones took.
-needs = Needs(resources.Resources(CONFIG))
+needs = resources.Resources(CONFIG)
 
 
 def ids(names):

@@ -46,7 +46,7 @@ rule download_dataset:
     conda:
         "../../envs/gradleak.yaml"
     resources:
-        **needs.doubling(1000, 120),
+        **resources.doubling(1000, 120),
     params:
         mirror=ASK.mirror,
         code=code("gradleak.data.official"),
@@ -70,7 +70,7 @@ rule unpack_dataset:
     conda:
         "../../envs/gradleak.yaml"
     resources:
-        **needs.doubling(2000, 10),
+        **resources.doubling(2000, 10),
     params:
         dataset=wildcard("dataset"),
         split=wildcard("split"),
@@ -96,7 +96,7 @@ rule import_imagenet:
     conda:
         "../../envs/gradleak.yaml"
     resources:
-        **needs.doubling(4000, 60),
+        **resources.doubling(4000, 60),
     params:
         dataset=wildcard("dataset"),
         split=wildcard("split"),
@@ -123,7 +123,7 @@ rule lpips_network:
     conda:
         "../../envs/gradleak.yaml"
     resources:
-        **needs.doubling(2000, 60),
+        **resources.doubling(2000, 60),
     params:
         network=wildcard("network"),
         mirror=CONFIG.data.mirrors.get("lpips"),

@@ -15,7 +15,7 @@ rule targets:
     resources:
         **needs("targets"),
     params:
-        settings=ASK.target_settings,
+        settings=ASK.entry("targets", "targets"),
         number=ASK.target_count,
         size=ASK.target_batch,
         images=CONFIG.images,
@@ -86,8 +86,8 @@ rule server:
     resources:
         **needs("server"),
     params:
-        settings=ASK.server_settings,
-        code=ASK.server_code,
+        settings=ASK.entry("servers", "server"),
+        code=ASK.method_code("servers", "server", "gradleak.servers.base"),
     message:
         "Set the weights of {wildcards.model} as the server {wildcards.server} sends them"
     script:

@@ -195,7 +195,7 @@ rule notebook:
     conda:
         "../../envs/gradleak.yaml"
     resources:
-        **needs.doubling(3000, 30),
+        **resources.doubling(3000, 30),
     params:
         scale=CONFIG.scale,
         code=NOTEBOOKS.code,

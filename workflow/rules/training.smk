@@ -8,7 +8,7 @@ WEIGHTS = {
     "summary": PATHS.trained.replace(".safetensors", ".csv"),
 }
 TRAINING_PARAMS = {
-    "settings": ASK.training_settings,
+    "settings": ASK.entry("trainings", "training"),
     "seeds": ASK.training_seeds,
     "device": CONFIG.device,
     "images": CONFIG.images,
@@ -98,7 +98,7 @@ rule generator:
         **needs("generator"),
         gpu=ASK.gpu,
     params:
-        settings=ASK.generator_settings,
+        settings=ASK.entry("generators", "generator"),
         device=CONFIG.device,
         images=CONFIG.images,
         # Not outputs: a curve that BigGAN does not have, and what a killed job leaves to go on from.

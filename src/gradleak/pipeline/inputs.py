@@ -10,7 +10,7 @@ from gradleak.data.arrays import is_by_hand
 from gradleak.data.catalogue import Source, pairs, pairs_pattern
 from gradleak.pipeline import shared_cache
 from gradleak.pipeline.paths import Paths
-from gradleak.pipeline.resources import LARGE, Resources, parameters
+from gradleak.pipeline.resources import LARGE, parameters
 from gradleak.runtime.provenance import code_hash
 from gradleak.settings import registry
 
@@ -26,7 +26,6 @@ METHODS = sorted(
 )
 
 Settings = dict[str, Any]
-Amount = Callable[[Any, int], int]
 
 
 def plain(config: Config, section: str, name: str) -> Settings:
@@ -54,6 +53,19 @@ class Inputs:
         # GPUs requested from a scheduler for a job on `device`; `auto` uses what is available and
         # requests none.
         self.gpu = int(config.device == "cuda")
+
+    def entry(self, section: str, wildcard: str) -> Callable[[Any], Settings]:
+        """Settings: the entry of a section of config that a wildcard names."""
+        return lambda wildcards: plain(self.config, section, getattr(wildcards, wildcard))
+
+    def method_code(self, folder: str, wildcard: str, base: str) -> Callable[[Any], str]:
+        """Hash of `base` and of the module of one method, so that edits do not rerun others."""
+
+        def code(wildcards: Any) -> str:
+            method = getattr(self.config, folder)[getattr(wildcards, wildcard)].method
+            return code_hash(base, registry.modules(folder)[method])
+
+        return code
 
     def made_from(self, source: Source) -> str:
         """Constraint on {dataset}: names made by `source`, except for files that users provide."""
@@ -83,10 +95,6 @@ class Inputs:
         chosen = self.config.targets[wildcards.targets]
         return self.paths.dataset(chosen.dataset, chosen.split)
 
-    def target_settings(self, wildcards: Any) -> Settings:
-        """Entry of `targets`."""
-        return plain(self.config, "targets", wildcards.targets)
-
     def target_count(self, wildcards: Any) -> int | None:
         """Number of images, for target sets that take the first images of a split."""
         return self.config.targets[wildcards.targets].count
@@ -112,20 +120,7 @@ class Inputs:
         """Threads: two for large networks; VGG-16 is then 1.5 times as fast (measured)."""
         return 2 if parameters(self.config, wildcards.model) > LARGE else 1
 
-    def server_settings(self, wildcards: Any) -> Settings:
-        """Entry of `servers`."""
-        return plain(self.config, "servers", wildcards.server)
-
-    def server_code(self, wildcards: Any) -> str:
-        """Hash of the code of this server alone."""
-        method = self.config.servers[wildcards.server].method
-        return code_hash("gradleak.servers.base", registry.modules("servers")[method])
-
     # --- Trainings and generators ----------------------------------------------------------------
-
-    def training_settings(self, wildcards: Any) -> Settings:
-        """Entry of `trainings`."""
-        return plain(self.config, "trainings", wildcards.training)
 
     def training_dataset(self, wildcards: Any) -> str:
         """Arrays for a training."""
@@ -145,10 +140,6 @@ class Inputs:
             if e.training == wildcards.training and wildcards.model in e.models
         )
         return max(asked, default=1)
-
-    def generator_settings(self, wildcards: Any) -> Settings:
-        """Entry of `generators`."""
-        return plain(self.config, "generators", wildcards.generator)
 
     def generator_source(self, wildcards: Any) -> list[str]:
         """Arrays for training a generator, or the user's weights.
@@ -203,24 +194,6 @@ class Inputs:
         return self.paths.gradient.format(
             experiment=wildcards.experiment, model=wildcards.model, defence=self.undefended[0]
         )
-
-    def defence_settings(self, wildcards: Any) -> Settings:
-        """Entry of `defences`."""
-        return plain(self.config, "defences", wildcards.defence)
-
-    def defence_code(self, wildcards: Any) -> str:
-        """Hash of the code of this defence alone."""
-        method = self.config.defences[wildcards.defence].method
-        return code_hash("gradleak.client.defences.apply", registry.modules("defences")[method])
-
-    def attack_settings(self, wildcards: Any) -> Settings:
-        """Entry of `attacks`."""
-        return plain(self.config, "attacks", wildcards.attack)
-
-    def attack_code(self, wildcards: Any) -> str:
-        """Hash of the code of this attack alone, so that edits do not rerun others."""
-        method = self.config.attacks[wildcards.attack].method
-        return code_hash("gradleak.attacks.runner", registry.modules("attacks")[method])
 
     def attack_device(self, wildcards: Any) -> str | None:
         """Device of attacks that use PyTorch; None for others, so that it cannot rerun them."""
@@ -324,30 +297,3 @@ class Inputs:
         of_rgap = [(name, entry.targets) for name, entry in experiments if entry.paper == "rgap"]
         single = [name for name, targets in of_rgap if self.config.targets[targets].batch == 1]
         return self.paths.by_model(self.paths.rank, *single)
-
-
-class Needs:
-    """Resources requested from a scheduler, from `measured` runs; doubled at each attempt."""
-
-    def __init__(self, measured: Resources) -> None:
-        self._measured = measured
-
-    def __call__(self, script: str) -> dict[str, Amount]:
-        """Memory in MiB and minutes for a script's jobs, from measured ones."""
-        found = self._measured
-        return {
-            "mem_mb": lambda wildcards, attempt: found.memory(
-                script, dict(wildcards.items()), attempt
-            ),
-            "runtime": lambda wildcards, attempt: found.minutes(
-                script, dict(wildcards.items()), attempt
-            ),
-        }
-
-    @staticmethod
-    def doubling(mib: int, minutes: int) -> dict[str, Amount]:
-        """Resources of jobs without measurements."""
-        return {
-            "mem_mb": lambda wildcards, attempt: mib * 2 ** (attempt - 1),
-            "runtime": lambda wildcards, attempt: minutes * 2 ** (attempt - 1),
-        }

@@ -9,7 +9,7 @@ import argparse
 import csv
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +38,8 @@ IMPORTS_MIB, IMPORTS_SECONDS = 350, 1.5
 MOST_MIB, MOST_MINUTES = 128_000, 2_880
 # Amounts of an entry of `attacks` that lengthen a job.
 STEPS = ("starts", "iterations", "generations", "images")
+
+Amount = Callable[[Any, int], int]
 
 
 class Measured(NamedTuple):
@@ -145,6 +147,17 @@ class Resources:
                 )
         return next(filter(None, (self._most(script, None, scale) for scale in scales)), UNMEASURED)
 
+    def __call__(self, script: str) -> dict[str, Amount]:
+        """Resources of a rule whose jobs run `script`, as functions of wildcards and attempt."""
+        return {
+            "mem_mb": lambda wildcards, attempt: self.memory(
+                script, dict(wildcards.items()), attempt
+            ),
+            "runtime": lambda wildcards, attempt: self.minutes(
+                script, dict(wildcards.items()), attempt
+            ),
+        }
+
     def memory(self, script: str, wildcards: Mapping[str, str], attempt: int = 1) -> int:
         """MiB that a job requests, doubled at each further attempt."""
         mib = min(MOST_MIB, MARGIN_MIB + MARGIN * self._found(script, wildcards)[0])
@@ -154,6 +167,14 @@ class Resources:
         """Minutes that a job requests, doubled at each further attempt."""
         minutes = math.ceil(PATIENCE * self._found(script, wildcards)[1] / 60)
         return min(MOST_MINUTES, max(LEAST_MINUTES, minutes)) * int(2 ** (attempt - 1))
+
+
+def doubling(mib: int, minutes: int) -> dict[str, Amount]:
+    """Resources of a rule without measured jobs."""
+    return {
+        "mem_mb": lambda wildcards, attempt: mib * 2 ** (attempt - 1),
+        "runtime": lambda wildcards, attempt: minutes * 2 ** (attempt - 1),
+    }
 
 
 @cache
