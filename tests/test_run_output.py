@@ -11,7 +11,7 @@ import pytest
 
 from conftest import PACKAGES, ROOT, run
 from gradleak.config.loader import with_data_root
-from gradleak.pipeline.run_output import failures, hints
+from gradleak.pipeline.run_output import ending, failures, hints
 from gradleak.pipeline.run_output.display import last_line
 from gradleak.runtime.progress import SHOWN
 from test_progress import Terminal
@@ -276,6 +276,57 @@ def test_every_rule_has_a_message():
     assert len(found) > 40 and [name for name, message in found.items() if not message] == []
     bases, heirs = map(set, zip(*inherited, strict=True))
     assert len(heirs) >= 5 and bases <= {*found, *heirs}
+
+
+# --- The last line, which says where to look -----------------------------------------------------
+
+FIGURES, TABLES = ["figures/one.pdf", "figures/two.pdf"], ["results/tables/one.csv"]
+CLAIMS, PAGE = "results/claims.csv", "results/report.html"
+FILES = f"{CLAIMS}, figures/ (2 of 2 figures)"
+ALONE = f"Look at {FILES}. `snakemake {PAGE}` puts them on one page."
+WITH_PAGE = f"Look at {PAGE}, {FILES}."
+
+
+@pytest.fixture
+def look(tmp_path, monkeypatch):
+    """Last line of a run for targets, of which all results are there, made at the given times."""
+    monkeypatch.chdir(tmp_path)
+
+    def line(*targets, **times):
+        for path in (*FIGURES, *TABLES, CLAIMS, *[PAGE] * bool(times)):
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).touch()
+            os.utime(path, (times.get(path, 100),) * 2)
+        return ending.where_to_look(targets, FIGURES, TABLES)
+
+    return line
+
+
+@pytest.mark.parametrize("targets", [(), ("all",), ("figures", "claims"), ("tables",)])
+def test_runs_of_everything_end_with_one_line(look, targets):
+    assert look(*targets) == ALONE
+
+
+@pytest.mark.parametrize("targets", [("figures/one.pdf",), ("figures/two.pdf", "claims")])
+def test_other_targets_get_no_line(look, targets):
+    assert look(*targets) == ""
+
+
+@pytest.mark.parametrize("newest", [*FIGURES, *TABLES, CLAIMS])
+def test_the_page_is_named_unless_it_is_older_than_what_it_shows(look, newest):
+    assert look("all", **{PAGE: 200}) == WITH_PAGE
+    assert look("all", **{PAGE: 200, newest: 300}) == ALONE
+    assert look(PAGE, **{PAGE: 200, newest: 300}) == WITH_PAGE
+
+
+def test_the_pipeline_s_own_all_ends_with_the_line(tree, snakemake):
+    """Its figures and tables by name, of which one job makes one."""
+    (tree / "results").mkdir()
+    (tree / CLAIMS).touch()
+    begin = ("--cores", "1", "--config", "scale=smoke", "--until")
+    done = snakemake(tree, *begin, "results/tables/mkor_unique_samples.csv", "--", "all")
+    assert (tree / "results/tables/mkor_unique_samples.csv").exists()
+    assert done.stderr.splitlines()[-1] == ALONE.replace(FILES, CLAIMS)
 
 
 REAL = ("-n", "--config", "images=real", "scale=smoke")
