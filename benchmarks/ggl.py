@@ -9,9 +9,8 @@ import torch
 from benchmarks.runner import Facts, in_turns, row
 from benchmarks.searches import PASSES, SEEN, PlainClient, Settings, stored
 from gradleak.attacks.base import AttackerView
-from gradleak.attacks.optimization.engine.candidate_distances import Population
 from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
-from gradleak.attacks.optimization.engine.search_batch import Members
+from gradleak.attacks.optimization.engine.search_batch import Members, Population
 from gradleak.client.capture import pick_device
 
 # Distances of a population of candidates (P, 1, C, H, W), (P,).

@@ -43,6 +43,11 @@ def image(network, seed=0, low=-0.5):
     return np.random.default_rng(seed).uniform(low, low + 1.0, network.input)
 
 
+def error(found, target):
+    """Mean squared error of a reconstruction, of one image (C, H, W) or several."""
+    return float(np.mean((found.images.reshape(target.shape) - target) ** 2))
+
+
 def view(
     network,
     target,
@@ -93,18 +98,18 @@ def seen(network, loss="logistic", side="opposite", seed=0, low=0.0, granted=Tru
 
 
 @st.composite
-def conv_shapes(draw, most_filters=5):
+def conv_shapes(draw, most_filters=5, most_channels=4, most_kernel=4, most_stride=3):
     """Geometries of small convolutions."""
 
     def pair(low, high):
         return draw(st.tuples(st.integers(low, high), st.integers(low, high)))
 
-    kernel, padding = pair(1, 4), pair(0, 2)
+    kernel, padding = pair(1, most_kernel), pair(0, 2)
     size = tuple(
         draw(st.integers(max(1, k - 2 * p), 8)) for k, p in zip(kernel, padding, strict=True)
     )
-    channels, filters = draw(st.integers(1, 4)), draw(st.integers(1, most_filters))
-    return ConvShape(channels, filters, kernel, pair(1, 3), padding, size)
+    channels, filters = draw(st.integers(1, most_channels)), draw(st.integers(1, most_filters))
+    return ConvShape(channels, filters, kernel, pair(1, most_stride), padding, size)
 
 
 def parts(shape, seed=0):

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from chains import chain, conv, image, view
 from gradleak.analysis.copa_index import layer_system
@@ -16,7 +17,10 @@ from gradleak.attacks.label_inference import recover_label
 from gradleak.attacks.runner import build
 from gradleak.errors import NumericsError
 from gradleak.models.activations import INVERTIBLE, Activation
+from gradleak.models.build import activation_module
+from gradleak.models.initial import initial_weights
 from gradleak.models.numpy_autodiff import deltas
+from gradleak.operators.convolution import Convolution
 from gradleak.operators.gradient import GradientConstraint
 
 # Every layer of these has full column rank, so that the image is determined.
@@ -31,6 +35,7 @@ DETERMINED = {
     "no fc bias": chain(conv(4, 3), conv(6, 3), bias=False),
 }
 UNDETERMINED = chain(conv(3, 4, stride=2), conv(2, 2))
+LACKING = chain(conv(2, 4, stride=2), side=10, channels=3)
 
 
 @pytest.mark.parametrize("method", ["rgap", "copa"])
@@ -51,9 +56,6 @@ def test_determined_networks_give_the_image(method, network):
 def test_contract_of_closed_forms(method):
     """Beside that of every attack (test_contracts)."""
     attack = build({"method": method})
-    seen = view(UNDETERMINED, image(UNDETERMINED), precision="float32")
-    first, second = attack.run(seen, 7), build({"method": method}).run(seen, 7)
-    np.testing.assert_array_equal(first.image, second.image)
     assert attack.applies(UNDETERMINED) is None
     skip = chain(conv(2, 3), dataclasses.replace(conv(2, 3, padding=1), skip=1))
     assert "conv2 has a skip connection" in attack.applies(skip)
@@ -112,8 +114,7 @@ def test_copa_finds_the_image_from_a_random_start(name):
 
 
 def test_rgap_is_the_minimum_norm_solution_of_the_first_layer():
-    network = chain(conv(2, 4, stride=2), side=10, channels=3)
-    target = image(network)
+    network, target = LACKING, image(LACKING)
     seen = view(network, target)
     found = RGap().run(seen, 0)
     # The FC input is exact, so layer 1's system is the true one.
@@ -126,8 +127,7 @@ def test_rgap_is_the_minimum_norm_solution_of_the_first_layer():
 
 
 def test_copa_keeps_its_random_start_where_nothing_is_known():
-    network = chain(conv(2, 4, stride=2), side=10, channels=3)
-    seen = view(network, image(network))
+    seen = view(LACKING, image(LACKING))
     minimum, first, second = (
         attack.run(seen, seed).image for attack, seed in ((RGap(), 0), (Copa(), 0), (Copa(), 1))
     )
@@ -155,12 +155,10 @@ def test_optimisers_reach_the_minimum_of_a_layer_problem(optimiser):
 
 def test_layer_problem_gradient_is_the_derivative():
     network = chain(conv(6, 3, bias=True), conv(4, 3))
-    from gradleak.operators.convolution import Convolution
-
-    layers = network.convolutions
-    generator = np.random.default_rng(0)
-    weights = view(network, image(network)).weights
-    first, second = (Convolution(weights[f"{c.name}.weight"], c.shape) for c in layers)
+    generator, weights = np.random.default_rng(0), initial_weights(network, 0)
+    first, second = (
+        Convolution(weights[f"{layer.name}.weight"], layer.shape) for layer in network.convolutions
+    )
     problem = LayerProblem(
         second,
         generator.standard_normal(second.shape[0]),
@@ -198,34 +196,28 @@ def test_failures_are_one_sentence_each():
     network = DETERMINED["plain"]
     seen = view(network, image(network))
 
-    def with_gradient(name, value):
-        return dataclasses.replace(seen, gradients={**seen.gradients, name: value})
+    def changed(**gradients):
+        given = {name.replace("_", "."): value for name, value in gradients.items()}
+        return dataclasses.replace(seen, gradients=dict(seen.gradients) | given)
 
-    nan = with_gradient("conv1.weight", np.full((4, 2, 3, 3), np.nan))
-    with pytest.raises(NumericsError, match="NaN or infinity"):
-        RGap().run(nan, 0)
     zero = dataclasses.replace(seen, gradients={k: 0 * v for k, v in seen.gradients.items()})
-    with pytest.raises(NumericsError, match=r"gradient of conv1.weight is zero everywhere"):
-        RGap().run(zero, 0)
-    with pytest.raises(NumericsError, match="name 0 classes"):
-        recover_label(dataclasses.replace(zero, labels=None))
-    with pytest.raises(NumericsError, match="divide by zero"):
-        from_delta(np.ones((2, 3)), np.zeros(2))
+    nan = np.full((4, 2, 3, 3), np.nan)
     # Saturated units: Tanh is exactly 1 in float32, and atanh(1) is infinite.
-    saturated = with_gradient("fc1.weight", np.ones_like(seen.gradients["fc1.weight"]))
-    saturated.gradients["fc1.bias"][:] = 1.0
-    with pytest.raises(NumericsError, match="inverse is infinite"):
-        RGap().run(saturated, 0)
-    with pytest.raises(NumericsError, match="inverse is infinite"):
-        Activation("sigmoid").inverse(np.array([0.0, 0.5]))
+    saturated = changed(fc1_weight=np.ones((4, 96)), fc1_bias=np.ones(4))
+    for words, call in (
+        ("NaN or infinity", lambda: RGap().run(changed(conv1_weight=nan), 0)),
+        ("gradient of conv1.weight is zero everywhere", lambda: RGap().run(zero, 0)),
+        ("name 0 classes", lambda: recover_label(dataclasses.replace(zero, labels=None))),
+        ("divide by zero", lambda: from_delta(np.ones((2, 3)), np.zeros(2))),
+        ("inverse is infinite", lambda: RGap().run(saturated, 0)),
+        ("inverse is infinite", lambda: Activation("sigmoid").inverse(np.array([0.0, 0.5]))),
+    ):
+        with pytest.raises(NumericsError, match=words):
+            call()
 
 
 @pytest.mark.parametrize("name", ["identity", "tanh", "sigmoid", "leaky_relu", "relu"])
 def test_activations_match_pytorch(name):
-    import torch
-
-    from gradleak.models.build import activation_module
-
     activation = Activation(name, 0.2)
     z = np.linspace(-3, 3, 31)
     tensor = torch.from_numpy(z).requires_grad_()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from chains import chain, conv, image, net, view
+from chains import chain, conv, error, image, net, view
 from gradleak.attacks.closed_form.known_layers import known_deltas
 from gradleak.attacks.closed_form.layerwise import ConvolutionCache
 from gradleak.attacks.closed_form.rgap import RGap
@@ -23,9 +23,14 @@ from gradleak.attacks.optimization.gauss_newton import GaussNewton
 from gradleak.client.capture import signs
 from gradleak.errors import NumericsError
 from gradleak.models.activations import Activation
-from gradleak.models.chain import ConvSpec, LinearSpec
+from gradleak.models.chain import LinearSpec
 from gradleak.models.initial import initial_weights
 from test_matching import matching
+from test_matching import network as small
+
+
+def run(seen, seed=0, **settings):
+    return GaussNewton(**settings).run_many([seen], [seed])[0]
 
 
 def tensor(*shape, seed=0):
@@ -60,22 +65,6 @@ def perturbed(network, noise=0.3, seed=0):
     return replace(shared, starts=start[None, None]), target
 
 
-def error(found, target):
-    return float(np.mean((found.image - target) ** 2))
-
-
-def network_of(loss, activation, skip):
-    act, outputs = Activation(activation, 0.2), 3 if loss == "cross_entropy" else 1
-    return net(
-        ConvSpec(3, (3, 2), (2, 1), (1, 1), True, act),
-        ConvSpec(3, (3, 3), (1, 1), (1, 1), False, act, skip=1 if skip else 0),
-        ConvSpec(3, (1, 3), (1, 1), (0, 1), True, act, skip=2 if skip else 0),
-        LinearSpec(4, True, act),
-        LinearSpec(outputs, False),
-        size=(2, 6, 5),
-    )
-
-
 def linearised(network, loss, members=2, batch=2, known=None):
     weights = initial_weights(network, 0)
     gradients = ChainGradients(network, weights, loss, dtype=torch.float64)
@@ -93,7 +82,7 @@ def linearised(network, loss, members=2, batch=2, known=None):
     [("cross_entropy", "tanh"), ("logistic", "sigmoid"), ("exponential", "leaky_relu")],
 )
 def test_the_jacobian_and_its_adjoint_equal_automatic_derivatives(loss, activation, skip):
-    at = linearised(network_of(loss, activation, skip), loss)
+    at = linearised(small(loss, activation, skip=skip), loss)
 
     def function(x):
         found = at.network(x, at.labels, at.scale)
@@ -110,7 +99,7 @@ def test_the_jacobian_and_its_adjoint_equal_automatic_derivatives(loss, activati
 
 
 def test_known_deltas_stay_and_the_rest_follows_from_the_image():
-    network = network_of("logistic", "sigmoid", skip=False)
+    network = small("logistic", "sigmoid", skip=False)
     plain = linearised(network, "logistic")
     true = {"conv2": plain.left[1], "conv3": plain.left[2]}
     same = linearised(network, "logistic", known=true)
@@ -153,10 +142,10 @@ def test_the_normal_matrix_is_exact_where_only_images_move(filters):
     found = normal_matrix(at, weights, len(network.layers))
     expected = jacobian.T @ jacobian
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5 * expected.max())
-    solve = Preconditioner(found, damping=1.0)
     vector = tensor(pixels)
     solved = torch.linalg.solve(expected + torch.eye(pixels), vector)
-    torch.testing.assert_close(solve(vector), solved, rtol=1e-3, atol=1e-4)
+    found = Preconditioner(found, damping=1.0)(vector)
+    torch.testing.assert_close(found, solved, rtol=1e-3, atol=1e-4)
 
 
 def test_a_matrix_without_a_factor_leaves_its_diagonal():
@@ -181,40 +170,43 @@ def test_conjugate_gradients_need_one_step_with_the_inverse_at_hand():
 
 def test_a_smooth_network_is_solved_from_a_perturbed_image_and_from_noise():
     shared, target = perturbed(smooth())
-    near = GaussNewton().run_many([shared], [0])[0]
-    far = GaussNewton(start="normal", layers=False).run_many([shared], [0])[0]
+    noise = {"start": "normal", "layers": False}
+    near, far = run(shared), run(shared, **noise)
     for found in (near, far):
         assert error(found, target) < 1e-12
         assert found.failure == "" and found.stop == "target reached"
         assert found.loss < 1e-12 and found.evaluations < 200
         assert found.trace[-1] == found.loss
+    # The preconditioner saves iterations of conjugate gradients.
+    assert 2 * far.evaluations < run(shared, **noise, precondition=False).evaluations
+    several = run(shared, **noise, starts=3)
+    assert len(several.others) == 2
+    assert several.loss <= min(other.loss for other in several.others)
+    assert error(several, target) < 1e-12
 
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_known_layers_solve_what_rgap_cannot_and_the_kinks_forbid(seed):
     shared, target = attacked(deficient(), seed)
-    assert set(known_deltas(shared, ConvolutionCache())) == {"conv2", "conv3"}
     closed = RGap().run(shared, 0)
     started = replace(shared, starts=closed.images[None])
-    found = GaussNewton().run_many([started], [0])[0]
-    without = GaussNewton(layers=False).run_many([started], [0])[0]
+    found = run(started)
     assert error(closed, target) > 0.1
-    assert error(without, target) > 1e-3
+    assert error(run(started, layers=False), target) > 1e-3
     assert error(found, target) < 1e-12 and found.evaluations < 200
 
 
-def test_known_deltas_are_the_true_ones():
+def test_known_deltas_are_the_true_ones_and_a_wrong_label_leaves_none():
     shared, target = attacked(deficient())
     gradients = ChainGradients(shared.chain, shared.weights, "logistic", dtype=torch.float64)
     images, labels = torch.from_numpy(target)[None, None], torch.tensor([list(shared.labels)])
-    true = gradients.factors(images, labels)
-    for name, delta in known_deltas(shared, ConvolutionCache()).items():
-        expected = true[name][0][0].numpy()
+    names = (layer.name for layer in shared.chain.layers)
+    true = dict(zip(names, gradients.walk(images, labels).left, strict=True))
+    known = known_deltas(shared, ConvolutionCache())
+    assert set(known) == {"conv2", "conv3"}
+    for name, delta in known.items():
+        expected = true[name][0].numpy()
         np.testing.assert_allclose(delta, expected, atol=1e-8 * np.abs(expected).max())
-
-
-def test_a_wrong_label_leaves_no_layer_known():
-    shared, _ = attacked(deficient())
     wrong = replace(shared, labels=(-shared.labels[0],))
     assert known_deltas(wrong, ConvolutionCache()) == {}
 
@@ -223,98 +215,55 @@ def test_an_exact_start_costs_one_evaluation_and_stays():
     shared, target = attacked(deficient())
     # Out of range, so that a clipped start would show.
     low, high = target.min() + 0.1, target.max() - 0.1
-    started = replace(shared, starts=target[None, None], low=low, high=high)
-    found = GaussNewton().run_many([started], [0])[0]
+    found = run(replace(shared, starts=target[None, None], low=low, high=high))
     np.testing.assert_array_equal(found.image, target)
     assert found.evaluations == 1 and found.stop == "target reached"
 
 
-@pytest.mark.parametrize(("target", "stages"), [(1e-12, 1), (0.0, 2)])
-def test_the_image_is_searched_after_the_known_layers(target, stages, monkeypatch):
-    """Unless these alone reach the target."""
-    shared, _ = perturbed(deficient())
-    begun = []
+@pytest.mark.parametrize(("target", "low", "stages"), [(1e-12, 0.0, 1), (0.0, -2.0, 2)])
+def test_the_image_is_searched_after_the_known_layers(target, low, stages, monkeypatch):
+    """Unless these alone reach the target; the prior is that of a uniform image."""
+    spreads = []
 
-    def note(problem, **more):
-        begun.append(problem)
-        return Damped(problem, **more)
+    def note(problem, *, spread, **more):
+        spreads.append(spread)
+        return Damped(problem, spread=spread, **more)
 
     monkeypatch.setattr("gradleak.attacks.optimization.engine.gauss_newton_solver.Damped", note)
-    GaussNewton(iterations=12, target=target).run_many([shared], [0])
-    assert len(begun) == stages
+    run(replace(perturbed(deficient())[0], low=low), iterations=12, target=target)
+    assert spreads == [(1.0 - low) ** 2 / 12.0] * stages
 
 
 def test_members_do_not_influence_each_other_and_a_run_repeats_itself():
     views = [perturbed(smooth(), seed=seed)[0] for seed in range(2)]
     nan = {name: np.full_like(g, np.nan) for name, g in views[0].gradients.items()}
-    bad = replace(views[0], gradients=nan)
-    attack = GaussNewton(iterations=3)
-    together = attack.run_many([views[0], bad, views[1]], [0, 1, 2])
+    views.insert(1, replace(views[0], gradients=nan))
+    together = GaussNewton(iterations=3).run_many(views, [0, 1, 2])
     assert isinstance(together[1], NumericsError)
     assert "holds NaN or infinity" in str(together[1])
-    for shared, seed, found in ((views[0], 0, together[0]), (views[1], 2, together[2])):
-        alone = attack.run_many([shared], [seed])[0]
-        np.testing.assert_allclose(alone.image, found.image, rtol=0, atol=1e-10)
-        again = GaussNewton(iterations=3).run_many([shared], [seed])[0]
+    for number in (0, 2):
+        alone, again = (run(views[number], number, iterations=3) for _ in range(2))
+        np.testing.assert_allclose(alone.image, together[number].image, rtol=0, atol=1e-10)
         np.testing.assert_array_equal(alone.image, again.image)
 
 
-def test_the_best_of_several_starts_is_the_answer():
+@pytest.mark.parametrize("start", [1e4, np.nan, None])
+def test_a_start_outside_of_the_range_is_moved_into_it_and_noise_replaces_none(start):
     shared, target = attacked(smooth())
-    found = GaussNewton(start="normal", starts=3, layers=False).run_many([shared], [0])[0]
-    assert len(found.others) == 2
-    assert found.loss <= min(other.loss for other in found.others)
-    assert error(found, target) < 1e-12
-
-
-def test_a_start_outside_of_the_range_is_moved_into_it():
-    shared, target = attacked(smooth())
-    started = replace(shared, starts=np.full((1, 1, *target.shape), 1e4))
-    found = GaussNewton().run_many([started], [0])[0]
-    assert error(found, target) < 1e-12
-
-
-def test_without_a_finite_start_the_search_begins_with_noise():
-    shared, target = attacked(smooth())
-    absent = replace(shared, starts=None)
-    broken = replace(shared, starts=np.full((1, 1, *target.shape), np.nan))
-    for found in GaussNewton().run_many([absent, broken], [0, 0]):
-        assert error(found, target) < 1e-12
-
-
-def test_gradients_of_no_image_are_a_failure():
-    shared, _ = perturbed(smooth())
-    draw = np.random.default_rng(0)
-    noise = {name: draw.standard_normal(g.shape) for name, g in shared.gradients.items()}
-    # Its sign is that of the granted label.
-    noise["fc1.bias"] = shared.gradients["fc1.bias"]
-    found = GaussNewton(iterations=5).run_many([replace(shared, gradients=noise)], [0])[0]
-    assert "relative distance of gradients" in found.failure
-    assert found.loss >= 0.5 and np.isfinite(found.image).all()
+    starts = None if start is None else np.full((1, 1, *target.shape), start)
+    assert error(run(replace(shared, starts=starts)), target) < 1e-12
 
 
 def test_a_batch_and_a_skip_go_without_preconditioner():
     layers = conv(2, 3, padding=1), conv(2, 3, padding=1, skip=1), LinearSpec(1, True)
-    network = net(*layers, size=(2, 6, 6))
-    shared, target = perturbed(network, noise=0.05)
-    skip = GaussNewton().run_many([shared], [0])[0]
-    assert error(skip, target) < 1e-6
+    shared, target = perturbed(net(*layers, size=(2, 6, 6)), noise=0.05)
+    assert error(run(shared), target) < 1e-6
     small = chain(conv(6, 3, activation="sigmoid"), side=5, classes=4, last="identity")
     pair = np.stack([image(small, seed, low=0.0) for seed in range(2)])
-    shared = view(small, pair, [0, 2], low=0.0)
     start = pair + 0.05 * np.random.default_rng(0).standard_normal(pair.shape)
-    found = GaussNewton().run_many([replace(shared, starts=start[None])], [0])[0]
+    found = run(view(small, pair, [0, 2], low=0.0, starts=start[None]))
     assert found.loss < 1e-10
-    assert float(np.mean((found.images - pair) ** 2)) < 1e-6
-
-
-def test_the_preconditioner_saves_conjugate_gradients():
-    shared, target = attacked(smooth())
-    settings = {"start": "normal", "layers": False}
-    found = GaussNewton(**settings).run_many([shared], [0])[0]
-    plain = GaussNewton(**settings, precondition=False).run_many([shared], [0])[0]
-    assert error(found, target) < 1e-12
-    assert 2 * found.evaluations < plain.evaluations
+    assert error(found, pair) < 1e-6
 
 
 def test_the_distance_is_that_of_dlg():
@@ -323,7 +272,7 @@ def test_the_distance_is_that_of_dlg():
     members = attack._members([shared], [attack._prepare(shared, 0)])
     problem = Problem(members)
     distance = matching(
-        members.gradients, members.starts, members.labels, members.targets, members.scale
+        members.network, members.starts, members.labels, members.targets, members.scale
     )
     assert problem.distance(members.starts) == pytest.approx(float(distance))
     at = problem.linearise(members.starts)

@@ -32,19 +32,23 @@ def truth():
     return targets(1).inputs(0)[0]
 
 
+def assert_found(found):
+    """The image up to its brightness."""
+    assert not found.failure
+    scale = float((found.image * truth()).sum() / (found.image**2).sum())
+    np.testing.assert_allclose(scale * found.image, truth(), atol=2e-4)
+    assert max(one.residual for one in found.layers) < 1e-3
+    assert [one.free for one in found.layers] == [0, 0, 0]
+
+
 @pytest.mark.parametrize("moved", [0.0, 0.2])
 @pytest.mark.parametrize("activation", ["sigmoid", "tanh", "leaky_relu"])
 def test_a_locked_image_is_found_up_to_its_brightness(activation, moved):
     """Whatever key made γ and β, and however far the lock's weights are from the server's."""
-    seen = view("withheld", chain(activation=activation), Client(moved))
-    found = Unlock().run(seen, 0)
-    assert not found.failure
-    scale = float((found.image * truth()).sum() / (found.image**2).sum())
-    np.testing.assert_allclose(scale * found.image, truth(), atol=2e-4)
+    found = Unlock().run(view("withheld", chain(activation=activation), Client(moved)), 0)
+    assert_found(found)
     assert found.image.max() == pytest.approx(1.0) and found.image.min() > -1e-3
     assert [one.layer for one in found.layers] == ["fc1", "conv2", "conv1"]
-    assert max(one.residual for one in found.layers) < 1e-3
-    assert [one.free for one in found.layers] == [0, 0, 0]
 
 
 def test_nothing_of_the_lock_is_used():
@@ -56,15 +60,10 @@ def test_nothing_of_the_lock_is_used():
 
 
 def test_channels_that_the_lock_made_constant_are_left_out():
-    seen = view("withheld", chain("relu"))
-    found = Unlock().run(seen, 0)
-    assert not found.failure
     own = Client().of(chain("relu"), 0)
     gamma = own["conv1_lock_scale.weight"] @ own["conv1_key"] + own["conv1_lock_scale.bias"]
     assert 0 < (gamma > 0).sum() < 8
-    assert found.layers[-1].residual < 1e-3 and found.layers[-1].free == 0
-    scale = float((found.image * truth()).sum() / (found.image**2).sum())
-    np.testing.assert_allclose(scale * found.image, truth(), atol=2e-4)
+    assert_found(Unlock().run(view("withheld", chain("relu")), 0))
 
 
 def test_what_padding_does_not_fix_is_counted():
@@ -84,8 +83,8 @@ def test_gradients_of_other_features_fail_or_contradict():
         name: value + np.random.default_rng(0).standard_normal(value.shape) * np.std(value)
         for name, value in seen.gradients.items()
     }
-    found = Unlock().run(dataclasses.replace(seen, gradients=noisy), 0)
-    assert "contradict each other" in found.failure
+    seen = dataclasses.replace(seen, gradients=noisy)
+    assert "contradict each other" in Unlock().run(seen, 0).failure
 
 
 def test_where_it_does_not_apply_it_says_why():

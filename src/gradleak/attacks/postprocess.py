@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 # Fields copied from the reconstruction that a new one is made from.
 KEPT = ("model", "seed", "batch", "status", "reason", "stop")
+Images = dict[str, np.ndarray]
+Files = Sequence[tuple[Images, list[dict[str, Any]]]]
 
 
 class Postprocess(Entry, ABC):
@@ -25,68 +27,69 @@ class Postprocess(Entry, ABC):
 
     postprocesses = True
 
-    @abstractmethod
     def make(self, paths: Sequence[str]) -> Results:
         """Make reconstructions from the files of the attacks named by `of`, in that order."""
+        from gradleak.attacks import reconstructions, runner
+
+        files = [reconstructions.read(path) for path in paths]
+        out, begin = runner.Results({}, [], []), time.perf_counter()
+        for record in self._each(files, out.images):
+            now = time.perf_counter()
+            out.seconds.append(now - begin)
+            out.runs.append(record | {"label": None, "evaluations": 0, "loss": None})
+            begin = now
+        return out
+
+    @abstractmethod
+    def _each(self, files: Files, found: Images) -> Iterator[dict[str, Any]]:
+        """Put each reconstruction into `found` and yield its record."""
 
 
 class TotalVariation(Postprocess):
-    """Denoising of another attack's reconstruction."""
+    """Denoising of another attack's reconstruction; those without an image keep their reason."""
 
     method: Literal["total_variation"] = "total_variation"
     of: Identifier
     weight: PositiveFloat
 
-    def make(self, paths: Sequence[str]) -> Results:
-        """Denoise every reconstruction of a file; those without an image keep their reason."""
-        from gradleak.attacks import reconstructions, runner
-
-        images, records = reconstructions.read(paths[0])
-        found = {k: np.full_like(v, np.nan) for k, v in images.items() if k.endswith("/images")}
-        out = runner.Results(found, [], [])
+    def _each(self, files: Files, found: Images) -> Iterator[dict[str, Any]]:
+        ((images, records),) = files
+        found |= {k: np.full_like(v, np.nan) for k, v in images.items() if k.endswith("/images")}
         for record in records:
             key = f"{record['model']}/images"
             place = (record["seed"], record["batch"], record["answer"])
-            begin = time.perf_counter()
             if record["status"] == "ok":
                 for number, image in enumerate(images[key][place]):
                     found[key][(*place, number)] = total_variation(image, self.weight)
-            out.seconds.append(time.perf_counter() - begin)
-            out.runs.append(_kept(record, record["answer"], record["kind"]))
-        return out
+            yield {key: record[key] for key in (*KEPT, "answer", "kind") if key in record}
 
 
 class HybridGap(Postprocess):
-    """H-GAP: for each image the reconstruction with the least noise."""
+    """H-GAP: for each image the reconstruction with the least salt-and-pepper noise.
+
+    The noise is ||x − m(x)|| with m the 3x3 average (R-GAP section 5). Failed attacks are ignored;
+    where all failed, the run failed. Runs missing from one of the files, of the same gradients, are
+    left out.
+    """
 
     method: Literal["h_gap"] = "h_gap"
     of: Annotated[Identifiers, Field(min_length=2)]
 
-    def make(self, paths: Sequence[str]) -> Results:
-        """Choose for each run the attack whose reconstruction has the least salt-and-pepper noise.
-
-        The noise is ||x − m(x)|| with m the 3x3 average (R-GAP section 5). Failed attacks are
-        ignored; where all failed, the run failed. Runs missing from one of `paths`, reconstruction
-        files of the same gradients, are left out.
-        """
-        from gradleak.attacks import reconstructions, runner
-
-        files = [reconstructions.read(path) for path in paths]
+    def _each(self, files: Files, found: Images) -> Iterator[dict[str, Any]]:
         choices = [
             {(r["model"], r["seed"], r["batch"]): r for r in records if r["answer"] == 0}
             for _, records in files
         ]
-        shared = [place for place in choices[0] if all(place in other for other in choices[1:])]
-        out = runner.Results({}, [], [])
-        for place in shared:
-            begin = time.perf_counter()
+        for place, record in choices[0].items():
+            if not all(place in other for other in choices[1:]):
+                continue
             model, seed, batch = place
             key = f"{model}/images"
-            if key not in out.images:
+            if key not in found:
                 sizes = [images[key].shape for images, _ in files]
                 most = max(size[3] for size in sizes)
-                out.images[key] = np.full((*sizes[0][:2], 1, most, *sizes[0][4:]), np.nan)
-            record, least = choices[0][place], np.inf
+                found[key] = np.full((*sizes[0][:2], 1, most, *sizes[0][4:]), np.nan)
+            least = np.inf
             for (images, _), records in zip(files, choices, strict=True):
                 if records[place]["status"] != "ok":
                     continue
@@ -94,16 +97,10 @@ class HybridGap(Postprocess):
                 image = image[np.isfinite(image).all(axis=(1, 2, 3))]
                 if (noise := salt_and_pepper(image)) < least:
                     record, least = records[place], noise
-                    out.images[key][seed, batch, 0] = np.nan
-                    out.images[key][seed, batch, 0, : len(image)] = image
-            out.seconds.append(time.perf_counter() - begin)
-            out.runs.append(_kept(record, 0, "answer"))
-        return out
-
-
-def _kept(record: dict[str, Any], answer: int, kind: str) -> dict[str, Any]:
-    kept = {key: record[key] for key in KEPT if key in record}
-    return {**kept, "answer": answer, "kind": kind, "label": None, "evaluations": 0, "loss": None}
+                    found[key][seed, batch, 0] = np.nan
+                    found[key][seed, batch, 0, : len(image)] = image
+            kept = {key: record[key] for key in KEPT if key in record}
+            yield {**kept, "answer": 0, "kind": "answer"}
 
 
 def total_variation(image: np.ndarray, weight: float) -> np.ndarray:

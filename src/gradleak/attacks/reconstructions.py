@@ -60,8 +60,3 @@ def _check(images: Mapping[str, np.ndarray], run: Mapping[str, Any]) -> None:
         raise ValueError(f"{said} is ok but its images hold NaN or infinity")
     if run.get("counts") and len(run["classes"]) != len(run["counts"]):
         raise ValueError(f"{said} has classes without counts")
-
-
-def chosen(images: dict[str, np.ndarray], chain: str) -> np.ndarray:
-    """Return each run's chosen reconstruction, its first image: (seeds, targets, C, H, W)."""
-    return images[f"{chain}/images"][:, :, 0, 0]

@@ -161,15 +161,16 @@ def _attack(
     reason = attack.applies(first.chain, *[first.mode] if many else [])
     if reason is not None:
         return [NotAttacked("not_applicable", reason) for _ in runs]
-    why = [broken.get((view.chain.name, seed, batch), "") for view, seed, batch in runs]
-    views = [view for (view, _, _), one in zip(runs, why, strict=True) if not one]
-    seeds = [run_seed(*run[1:]) for run, one in zip(runs, why, strict=True) if not one]
+    why = [broken.get((view.chain.name, seed, batch)) for view, seed, batch in runs]
+    whole = [run for run, one in zip(runs, why, strict=True) if one is None]
+    views = [view for view, _, _ in whole]
+    seeds = [run_seed(seed, batch) for _, seed, batch in whole]
     found: Iterator[Reconstruction | NumericsError]
     if isinstance(attack, ManyAttack):
         found = iter(attack.run_many(views, seeds) if views else ())
     else:
         found = (run_one(attack, *one) for one in zip(views, seeds, strict=True))
-    answers = (NumericsError(one) if one else next(found) for one in why)
+    answers = (next(found) if one is None else NumericsError(one) for one in why)
     return [
         NotAttacked("failed", str(one)) if isinstance(one, NumericsError) else one
         for one in answers

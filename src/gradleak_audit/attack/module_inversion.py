@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.optimization.engine.device_mixin import Placed
+from gradleak.attacks.optimization.engine.chain_gradients import Placed
 from gradleak.attacks.optimization.engine.search_batch import Members
 from gradleak.attacks.optimization.inverting import InvertingGradients
 from gradleak.client.capture import DTYPES, mean_loss, pick_device
@@ -69,12 +69,6 @@ def _one(attack: InvertingGradients, view: ModuleView, seed: int) -> Reconstruct
 
 class ModuleMembers(Members):
     """One optimisation-based attack on a network that is not a chain."""
-
-    @property
-    def gradients(self) -> ModuleGradients:  # type: ignore[override]
-        """See `Members`."""
-        assert isinstance(self.network, ModuleGradients)
-        return self.network
 
     def select(self, index: torch.Tensor | slice) -> ModuleMembers:
         """Return itself: there is one member."""

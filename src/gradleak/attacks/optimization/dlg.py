@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import PositiveFloat
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.optimization.optimization_attack import (
-    Lock,
-    Search,
-    Share,
-    Start,
-    moments,
-    reconstructions,
-)
-from gradleak.models.chain import Chain
+from gradleak.attacks.optimization.optimization_attack import Lock, Search, Share, Start
 from gradleak.runtime.progress import progress
 from gradleak.settings.fields import AmountOrName, Hidden, Identifier, Precision
 
@@ -77,11 +69,6 @@ class Dlg(Judged):
     The distance is relative: both gradients are divided by the norm of the shared one.
     """
 
-    history: ClassVar[int] = 100  # pairs that L-BFGS remembers
-    # Stop when `window` steps lowered the distance by no more than this fraction.
-    change: ClassVar[float] = 0.01
-    window: ClassVar[int] = 200
-
     method: Literal["dlg"] = "dlg"
     # Granted or recovered from the gradient (iDLG), or optimised with the image.
     label: Literal["from_view", "unknown"] = "from_view"
@@ -121,39 +108,32 @@ class Dlg(Judged):
         shape = members.starts.shape
         settings = Settings(
             evaluations=self.iterations,
-            history=self.history,
+            history=100,
             target=self.target,
-            change=self.change,
-            window=self.window,
-            slack=slack_of(members.network.chain),
+            change=0.01,
+            window=200,
+            # With kinks (ReLU, LeakyReLU) the distance jumps as z changes sign: an optimiser that
+            # must always descend stops at the first such jump.
+            slack=float(members.network.chain.is_kinked),
         )
         found = _searched(members, settings)
         pixels, outputs = shape[1:].numel(), members.logits.shape
         logits = members.logits
         if members.labels is None:
             logits = found.x[:, pixels : pixels + outputs[1:].numel()].reshape(outputs)
-        answers = reconstructions(
+        answers = self.reconstructions(
             members,
             found.x[:, :pixels].reshape(shape),
             logits,
+            [found.trace[m, :n] for m, n in enumerate(found.evaluations)],
             stop=found.stop,
             loss=found.value.tolist(),
             evaluations=found.evaluations.tolist(),
-            trace=[moments(found.trace[m, :n]) for m, n in enumerate(found.evaluations)],
         )
         return [
             replace(one, failure=self.judge(one.loss, one.images, view))
             for one, view in zip(answers, views, strict=True)
         ]
-
-
-def slack_of(chain: Chain) -> float:
-    """Return the fraction by which a step may raise the largest distance of the last 10.
-
-    It is 0 with smooth activations and 1 with kinks (ReLU, LeakyReLU), where the distance jumps as
-    z changes sign: an optimiser that must always descend stops at the first such jump.
-    """
-    return float(chain.is_kinked)
 
 
 def _searched(members: Members, settings: Settings) -> Minimum:
@@ -162,7 +142,18 @@ def _searched(members: Members, settings: Settings) -> Minimum:
 
     from gradleak.attacks.optimization.engine.lbfgs import minimise
 
-    start, distance = members.starts.flatten(1), _Distance(members)
+    active = members
+
+    def distance(x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        nonlocal active
+        # Members only ever leave, so equal numbers mean equal members.
+        if len(ids) != len(active):
+            active = members.select(ids)
+        found = [_distance(x[part], active.select(part)) for part in active.parts()]
+        values, gradients = zip(*found, strict=True)
+        return torch.cat(values), torch.cat(gradients)
+
+    start = members.starts.flatten(1)
     if members.labels is None:
         start = torch.cat((start, members.logits.flatten(1)), 1)
     if members.scaling is None:
@@ -172,59 +163,32 @@ def _searched(members: Members, settings: Settings) -> Minimum:
     with progress(count + left, "gradients") as bar:
         with bar.doing(count):
             lead = minimise(distance, start, replace(settings, evaluations=count))
-        start = torch.cat((lead.x, members.scaling), 1)
+        start, active = torch.cat((lead.x, members.scaling), 1), members
         with bar.doing(left):
             return lead.then(minimise(distance, start, replace(settings, evaluations=left)))
 
 
-class _Distance:
-    """Relative gradient distance and its derivative, as `minimise` expects them."""
+def _distance(x: Tensor, members: Members) -> tuple[Tensor, Tensor]:
+    """Return relative gradient distances (M,) and their gradients (M, n) at x (M, n)."""
+    import torch
 
-    def __init__(self, members: Members) -> None:
-        self._all, self._active = members, members
+    from gradleak.attacks.optimization.engine.distances import Squared
+    from gradleak.attacks.optimization.engine.jacobian import descend
+    from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
 
-    def __call__(self, x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """Return distances (A,) and gradients (A, n) at x (A, n) of members `ids`."""
-        import torch
-
-        # Members only ever leave, so equal numbers mean equal members.
-        if len(ids) != len(self._active):
-            self._active = self._all.select(ids)
-        found = [self._part(x[part], self._active.select(part)) for part in self._active.parts()]
-        values, gradients = zip(*found, strict=True)
-        return torch.cat(values), torch.cat(gradients)
-
-    @staticmethod
-    def _part(x: Tensor, members: Members) -> tuple[Tensor, Tensor]:
-        import torch
-
-        from gradleak.attacks.optimization.engine.distances import Squared
-        from gradleak.attacks.optimization.engine.double_backward import Descent
-        from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
-
-        size, outputs = members.starts.shape, members.logits.shape
-        pixels, labels = size[1:].numel(), members.labels
-        told = 0 if labels is not None else outputs[1:].numel()
-        images, logits, scaling = x.split((pixels, told, x.shape[1] - pixels - told), 1)
-        if labels is None:
-            labels = logits.reshape(outputs)
-        images = images.reshape(size)
-        network = members.network
-        if isinstance(network, BranchGradients):
-            fits = scaling.shape[1] > 0
-            if members.scaling is not None:
-                network = network.with_scaling(scaling if fits else members.scaling)
-            value, down, in_logits, in_scaling = network.descend_scaling(
-                images, labels, Squared(members.targets), members.scale
-            )
-        else:
-            descent = Descent(network, members.targets, members.scale)
-            value, down, in_logits = descent(images, labels)
-            fits, in_scaling = False, scaling
-        parts = [down.flatten(1)]
-        if in_logits is not None:
-            parts.append(in_logits.flatten(1))
-        if fits:
-            parts.append(in_scaling)
-        dead = (value - 1.0).abs() <= DEAD
-        return torch.where(dead, torch.inf, value), torch.cat(parts, 1)
+    size, outputs = members.starts.shape, members.logits.shape
+    pixels, labels = size[1:].numel(), members.labels
+    told = 0 if labels is not None else outputs[1:].numel()
+    images, logits, scaling = x.split((pixels, told, x.shape[1] - pixels - told), 1)
+    images, labels = images.reshape(size), logits.reshape(outputs) if labels is None else labels
+    network, fits = members.network, scaling.shape[1] > 0
+    if isinstance(network, BranchGradients):
+        if members.scaling is not None:
+            network = network.with_scaling(scaling if fits else members.scaling)
+        matched = Squared(members.targets)
+        value, *slopes = network.descend_scaling(images, labels, matched, members.scale)
+    else:
+        value, *slopes = descend(network, images, labels, members.targets, members.scale)
+    parts = [part.flatten(1) for part in slopes[: 2 + fits] if part is not None]
+    dead = (value - 1.0).abs() <= DEAD
+    return torch.where(dead, torch.inf, value), torch.cat(parts, 1)

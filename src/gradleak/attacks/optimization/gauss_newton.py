@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from gradleak.attacks.base import Arrays, AttackerView, Reconstruction
 from gradleak.attacks.optimization.dlg import Judged
-from gradleak.attacks.optimization.optimization_attack import Ready, moments, reconstructions
+from gradleak.attacks.optimization.optimization_attack import Ready
 from gradleak.models.chain import Chain
 from gradleak.runtime.progress import progress
 from gradleak.settings.fields import AmountOrName, Hidden, Identifier, Precision
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from gradleak.attacks.closed_form.layerwise import ConvolutionCache
     from gradleak.attacks.optimization.engine.gauss_newton_solver import Problem
     from gradleak.attacks.optimization.engine.search_batch import Members
-
-NOT_FINITE = "not finite at the start"
 
 
 class GaussNewton(Judged):
@@ -40,13 +38,6 @@ class GaussNewton(Judged):
     and backward pass counts as one, with or without derivatives, and so does a product with J and
     Jᵀ (measured: 0.3, 1 and 1.05 of DLG's).
     """
-
-    inner: ClassVar[int] = 100  # most conjugate-gradient iterations per step
-    # Conjugate gradients' tolerance, relative to the preconditioned residual.
-    tolerance: ClassVar[float] = 1e-2
-    # Initially λ = damping · ||r||² / (n σ²), with σ² the variance of uniform noise in the input
-    # range: the cost of a move across the range, relative to the residual.
-    damping: ClassVar[float] = 0.1
 
     method: Literal["gauss_newton"] = "gauss_newton"
     # Uniform noise where no finite reconstruction is given.
@@ -88,14 +79,14 @@ class GaussNewton(Judged):
         for number in progress(range(len(views)), "searches"):
             member = members.select(slice(number, number + 1))
             run = self._run(member, views[number], known)
-            (found,) = reconstructions(
+            (found,) = self.reconstructions(
                 member,
                 run.best,
                 member.logits,
+                [np.array(run.trace)],
                 stop=[run.stop],
                 loss=[run.distance],
                 evaluations=[run.passes],
-                trace=[moments(np.array(run.trace))],
             )
             why = self.judge(run.distance, found.images, views[number])
             out.append(replace(found, failure=why))
@@ -120,14 +111,8 @@ class GaussNewton(Judged):
         for problem in stages:
             # R-GAP's errors in a layer without rank lie far outside the range.
             start = member.starts.clamp(view.low, view.high) if problem is stages[0] else run.best
-            damped = Damped(
-                problem,
-                spread=(view.high - view.low) ** 2 / 12.0,
-                damping=self.damping,
-                inner=self.inner,
-                tolerance=self.tolerance,
-                target=self.target,
-            )
+            spread = (view.high - view.low) ** 2 / 12.0
+            damped = Damped(problem, spread=spread, target=self.target)
             found = damped.minimise(start, steps)
             steps -= damped.steps
             run.passes += damped.passes
@@ -144,16 +129,15 @@ class GaussNewton(Judged):
 
         from gradleak.attacks.optimization.engine.gauss_newton_solver import Problem
 
-        network = member.gradients
-        weights = []
-        for name, target in zip(network.names, member.targets, strict=True):
+        chain, targets = member.network.chain, member.targets
+        weights = [0.0 if chain.is_kinked else 1.0] * len(targets)
+        for number, (name, target) in enumerate(zip(member.network.names, targets, strict=True)):
             layer = name.split(".")[0]
-            weight = 0.0 if network.chain.is_kinked else 1.0
             if layer in known or layer.startswith("fc"):
                 norm = float(torch.linalg.vector_norm(target))
-                weight = 1.0 / norm if norm else 0.0
-            weights.append(weight)
-        deltas = {key: network.tensor(one)[None] * member.scale[0] for key, one in known.items()}
+                weights[number] = 1.0 / norm if norm else 0.0
+        place = member.network.tensor
+        deltas = {key: place(one)[None] * member.scale[0] for key, one in known.items()}
         return Problem(member, weights, deltas, precondition=self.precondition)
 
 
@@ -161,7 +145,7 @@ class _Run:
     """The best images (1, K, C, H, W) of one run by DLG's distance, and their cost."""
 
     def __init__(self, start: Tensor, plain: Problem) -> None:
-        from gradleak.attacks.optimization.engine.gauss_newton_solver import TARGET
+        from gradleak.attacks.optimization.engine.lbfgs import NOT_FINITE, TARGET
 
         self._plain = plain
         self.best, self.distance = start, plain.distance(start)

@@ -99,7 +99,7 @@ class Ggl(Search):
     def _run(self, member: Members, view: AttackerView) -> Reconstruction:
         import torch
 
-        from gradleak.attacks.optimization.engine.candidate_distances import Population
+        from gradleak.attacks.optimization.engine.search_batch import Population
 
         assert member.labels is not None
         device, label = member.scale.device, int(member.labels[0, 0])

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 from pydantic import Field, PositiveFloat
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.optimization.optimization_attack import FirstOrder, Lock, Share
+from gradleak.attacks.optimization.optimization_attack import FirstOrder, Lock, Share, variation
 from gradleak.models.chain import Chain
 from gradleak.runtime.progress import progress
 from gradleak.settings.fields import AmountOrName, Count, Hidden
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from gradleak.attacks.optimization.engine.generators import Layout
     from gradleak.attacks.optimization.engine.search_batch import Members
 
@@ -77,112 +73,67 @@ class Grnn(FirstOrder):
             )
         return super().applies(chain, mode)
 
-    def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
-        """See `Search.search`."""
-        from gradleak.attacks.optimization.engine.generators import Layout, at_once
+    def _layout(self, members: Members) -> Layout:
+        from gradleak.attacks.optimization.engine.generators import Layout
 
-        layout = Layout(members.network.chain.input, members.logits.shape[2], self.latent)
+        return Layout(members.network.chain.input, members.logits.shape[2], self.latent)
+
+    def _parts(self, members: Members) -> list[slice]:
+        """As in `FirstOrder`, with no more generators than memory holds."""
+        from gradleak.attacks.optimization.engine.generators import at_once
+
         size = len(members)
         if members.network.device.type == "cpu":
-            size = at_once(layout, members.network.dtype)
-        parts = [
+            size = at_once(self._layout(members), members.network.dtype)
+        return [
             slice(first, min(first + size, part.stop))
             for part in members.parts()
             for first in range(part.start, part.stop, size)
         ]
-        return self.searched(members, views, parts, partial(self._part, layout))
 
-    def _part(
-        self, layout: Layout, members: Members, views: Sequence[AttackerView]
-    ) -> list[Reconstruction]:
+    def _search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         import torch
 
         from gradleak.attacks.optimization.engine import generators as engine
+        from gradleak.attacks.optimization.engine.distances import Regressed
+        from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
         from gradleak.attacks.optimization.engine.search_batch import Best
 
-        network, batch = members.network, members.starts.shape[1]
-        drawn = (engine.draw(layout, batch, (*pair, STREAM)) for pair in members.seeds.tolist())
+        layout, network, scale = self._layout(members), members.network, members.scale
+        assert isinstance(network, BranchGradients)
+        seeds = [(*pair, STREAM) for pair in members.seeds.tolist()]
+        drawn = (engine.draw(layout, members.starts.shape[1], seed) for seed in seeds)
         generators = engine.Generators(layout, drawn, device=network.device, dtype=network.dtype)
-        objective = _Objective(self, members, views)
+        sides = np.array([(view.low, view.high - view.low) for view in views]).T
+        low, width = (network.tensor(side)[:, None, None, None, None] for side in sides)
+        # The network scales gradients by s: it computes s g against s t, and so s² d².
+        square = scale.square()
+        distance = Regressed(members.targets, self.norm * scale, self.wasserstein * scale)
         nothing = torch.full_like(members.starts, torch.nan)
-        best = Best(members.scale, nothing, torch.zeros_like(members.logits))
+        best = Best(scale, nothing, torch.zeros_like(members.logits))
         scaling = None if members.scaling is None else members.scaling.clone()
-        state = None if scaling is None else engine.State.of(scaling)
+        state = None if scaling is None else engine.fresh_state(scaling)
         trace = []
         for _ in progress(range(self.iterations), "steps"):
             pixels, logits = generators()
-            found = objective(pixels, logits.detach(), scaling)
-            best.offer(found.value, found.distance, pixels.detach(), logits.detach())
-            trace.append(found.value)
-            outputs = [pixels, found.rough]
-            slopes = [found.in_pixels, torch.ones_like(found.rough)]
-            if found.in_logits is not None:
+            labels = logits.detach() if members.labels is None else members.labels
+            known = network if scaling is None else network.with_scaling(scaling)
+            value, down, in_logits, in_scaling = known.descend_scaling(
+                low + width * pixels.detach(), labels, distance, scale
+            )
+            rough = self.tv * (2.0 * variation(pixels, torch.square))
+            value = value + square * rough.detach()
+            best.offer(value, distance.squared, pixels.detach(), logits.detach())
+            trace.append(value)
+            outputs = [pixels, rough]
+            slopes = [down * (width / square[:, None, None, None, None]), torch.ones_like(rough)]
+            if in_logits is not None:
                 outputs.append(logits)
-                slopes.append(found.in_logits)
+                slopes.append(in_logits / square[:, None, None])
             torch.autograd.backward(outputs, slopes)
             generators.step(self.rate, self.momentum)
             if scaling is not None and state is not None:
-                engine.rmsprop_step(scaling, found.in_scaling, state, self.rate, self.momentum)
-        return self.answers(members, best, objective.images(best.images), trace, "iterations done")
-
-
-@dataclass(frozen=True)
-class _Point:
-    """Value and gradients of the objective."""
-
-    value: Tensor  # (M,), relative to the squared norm of the shared gradient
-    distance: Tensor  # relative gradient distance (M,) at the same point
-    rough: Tensor  # tv · TV (M,), with a graph; not relative
-    # Gradients of the rest in pixels, in unknown labels' logits, and in γ and β of locked layers
-    # (M, 2 Σ O); not relative.
-    in_pixels: Tensor
-    in_logits: Tensor | None
-    in_scaling: Tensor
-
-
-class _Objective:
-    """The objective of each member."""
-
-    def __init__(self, attack: Grnn, members: Members, views: Sequence[AttackerView]) -> None:
-        from gradleak.attacks.optimization.engine.distances import Regressed
-        from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
-
-        assert isinstance(members.network, BranchGradients)
-        self._network, self._members, self._tv = members.network, members, attack.tv
-        low, high = np.array([(view.low, view.high) for view in views]).T
-        self._low, self._width = (
-            self._network.tensor(side)[:, None, None, None, None] for side in (low, high - low)
-        )
-        # The network scales gradients by s: it computes s g against s t, and so s² d².
-        scale = members.scale
-        self._square = scale.square()
-        self._distance = Regressed(members.targets, attack.norm * scale, attack.wasserstein * scale)
-
-    def images(self, pixels: Tensor) -> Tensor:
-        """Map pixels in 0..1 to the network's input."""
-        return self._low + self._width * pixels
-
-    def __call__(self, pixels: Tensor, logits: Tensor, scaling: Tensor | None) -> _Point:
-        """Evaluate pixels (M, K, C, H, W) in 0..1, logits, and γ and β that are fitted."""
-        labels = logits if self._members.labels is None else self._members.labels
-        network = self._network if scaling is None else self._network.with_scaling(scaling)
-        value, down, in_logits, in_scaling = network.descend_scaling(
-            self.images(pixels.detach()), labels, self._distance, self._members.scale
-        )
-        rough = self._tv * _variation(pixels)
-        if in_logits is not None:
-            in_logits = in_logits / self._square[:, None, None]
-        return _Point(
-            value + self._square * rough.detach(),
-            self._distance.squared,
-            rough,
-            down * (self._width / self._square[:, None, None, None, None]),
-            in_logits,
-            in_scaling / self._square[:, None],
-        )
-
-
-def _variation(pixels: Tensor) -> Tensor:
-    """Twice the mean squared difference of neighbours (M,) of pixels (M, K, C, H, W)."""
-    down, across = (pixels.diff(dim=d).square().flatten(1).mean(1) for d in (3, 4))
-    return 2.0 * (down + across)
+                in_scaling = in_scaling / square[:, None]
+                engine.rmsprop_step(scaling, in_scaling, state, self.rate, self.momentum)
+        images = low + width * best.images
+        return self.answers(members, best, images, trace, "iterations done")

@@ -1,19 +1,10 @@
 """Initial images of an optimiser: another attack's reconstruction, or the attacker's images."""
 
-from typing import Protocol
-
 import numpy as np
 
 from gradleak.attacks import reconstructions
 from gradleak.data.targets import TargetSet
 from gradleak.errors import NumericsError
-
-
-class Starts(Protocol):
-    """A source of initial images."""
-
-    def of(self, chain: str, seed: int, batch: int, classes: np.ndarray | None) -> np.ndarray:
-        """Return initial images (S, K', C, H, W) of one run; NaN where there are none."""
 
 
 class FromReconstruction:
@@ -28,7 +19,7 @@ class FromReconstruction:
         }
 
     def of(self, chain: str, seed: int, batch: int, classes: np.ndarray | None) -> np.ndarray:
-        """See `Starts.of`; one initial image."""
+        """Return an initial image (1, K', C, H, W) of one run, NaN where there is none."""
         images = self._images[f"{chain}/images"][seed, batch]
         answer = self._places.get((chain, seed, batch))
         if answer is None:
@@ -47,7 +38,7 @@ class OfOneClass:
         self._labels = own.labels[:, 0]
 
     def of(self, chain: str, seed: int, batch: int, classes: np.ndarray | None) -> np.ndarray:
-        """See `Starts.of`; one for each of the attacker's images that has the class.
+        """Return initial images (S, 1, C, H, W) of one run: the attacker's that have the class.
 
         Raises `NumericsError` if the class was not granted, or none of these images has it.
         """
@@ -63,3 +54,7 @@ class OfOneClass:
                 "own_images, or choose another start."
             )
         return same[:, None]
+
+
+# Sources of initial images.
+Starts = FromReconstruction | OfOneClass

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import PositiveFloat
 
 from gradleak.attacks.base import AttackerView, Reconstruction
-from gradleak.attacks.optimization.optimization_attack import FirstOrder, Lock, Share
+from gradleak.attacks.optimization.optimization_attack import FirstOrder, Lock, Share, variation
 from gradleak.models.chain import Chain
 from gradleak.runtime.progress import progress
 from gradleak.settings.fields import AmountOrName
@@ -50,11 +50,7 @@ class CosineSearch(FirstOrder):
         """Parameters of the network whose gradients are not compared."""
         return ()
 
-    def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
-        """See `Search.search`."""
-        return self.searched(members, views, members.parts(), self._part)
-
-    def _part(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
+    def _search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
         import torch
 
         from gradleak.attacks.optimization.engine.search_batch import Best
@@ -89,45 +85,29 @@ class CosineSearch(FirstOrder):
         from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients
 
         network, labels = members.network, members.labels
-        if not isinstance(network, BranchGradients):
-            return lambda x, _: self._differentiated(x, members)
         assert labels is not None
         ignored = self.ignored(network.chain)
         compared = [name not in ignored for name in network.names]
-        matched = Cosine(members.targets, compared)
+
+        def differentiated(x: Tensor, _: Tensor | None) -> Value:
+            cosine = _distance(network(x, labels, members.scale), members.targets, compared)
+            value = cosine + self.tv * variation(x, torch.abs)
+            return cosine.detach(), value.detach(), torch.autograd.grad(value.sum(), x)[0], None
+
+        if not isinstance(network, BranchGradients):
+            return differentiated
+        branches, matched = network, Cosine(members.targets, compared)
 
         def written(x: Tensor, scaling: Tensor | None) -> Value:
-            known = network if scaling is None else network.with_scaling(scaling)
+            known = branches if scaling is None else branches.with_scaling(scaling)
             cosine, down, _, moved = known.descend_scaling(
                 x.detach(), labels, matched, members.scale
             )
-            rough = self.tv * _variation(x)
+            rough = self.tv * variation(x, torch.abs)
             slope = down + torch.autograd.grad(rough.sum(), x)[0]
             return cosine, cosine + rough.detach(), slope, moved
 
         return written
-
-    def _differentiated(self, x: Tensor, members: Members) -> Value:
-        """As in `Objective`, by automatic differentiation."""
-        import torch
-
-        cosine = self._distance(x, members)
-        value = cosine + self.tv * _variation(x)
-        return cosine.detach(), value.detach(), torch.autograd.grad(value.sum(), x)[0], None
-
-    def _distance(self, x: Tensor, members: Members) -> Tensor:
-        """Return 1 − cosine of each member (M,); the shared gradients have norm 1."""
-        import torch
-
-        network = members.gradients
-        assert members.labels is not None
-        found = network(x, members.labels, members.scale)
-        ignored = self.ignored(network.chain)
-        triples = zip(network.names, found, members.targets, strict=True)
-        pairs = [(value, target) for name, value, target in triples if name not in ignored]
-        inner = torch.stack([(a * b).flatten(1).sum(1) for a, b in pairs]).sum(0)
-        square = torch.stack([a.flatten(1).square().sum(1) for a, _ in pairs]).sum(0)
-        return 1.0 - inner / square.sqrt()
 
 
 class InvertingGradients(CosineSearch):
@@ -137,7 +117,11 @@ class InvertingGradients(CosineSearch):
     lock: Lock = "guess"
 
 
-def _variation(x: Tensor) -> Tensor:
-    """Mean absolute differences of neighbouring pixels (M,) of images (M, K, C, H, W)."""
-    down, across = x.diff(dim=3).abs(), x.diff(dim=4).abs()
-    return down.flatten(1).mean(1) + across.flatten(1).mean(1)
+def _distance(found: list[Tensor], targets: list[Tensor], compared: list[bool]) -> Tensor:
+    """Return 1 − cosine of each member (M,), differentiable; `targets` have norm 1."""
+    import torch
+
+    pairs = [(a, b) for a, b, used in zip(found, targets, compared, strict=True) if used]
+    inner = torch.stack([(a * b).flatten(1).sum(1) for a, b in pairs]).sum(0)
+    square = torch.stack([a.flatten(1).square().sum(1) for a, _ in pairs]).sum(0)
+    return 1.0 - inner / square.sqrt()

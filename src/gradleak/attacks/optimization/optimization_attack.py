@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
-from gradleak.attacks.base import Arrays, AttackerView, ManyAttack, Outcome, Reconstruction
+from gradleak.attacks.base import AttackerView, ManyAttack, Outcome, Reconstruction
 from gradleak.attacks.label_inference import class_of, contradiction
 from gradleak.client.gradient_checks import check_gradient
 from gradleak.errors import NumericsError
@@ -20,7 +20,6 @@ from gradleak.runtime.progress import progress
 from gradleak.settings.fields import AmountOrName, Draws, Hidden, Precision
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from gradleak.attacks.keylock import Opening
@@ -139,6 +138,7 @@ class Search(ManyAttack):
         return out
 
     def _prepare(self, view: AttackerView, seed: int) -> Ready:
+        """Draw or take starting points; `NumericsError` if the view cannot be attacked."""
         from gradleak.attacks.keylock import open_lock
 
         check_gradient(view.chain, view.gradients)
@@ -181,19 +181,32 @@ class Search(ManyAttack):
     def _members(self, views: Sequence[AttackerView], ready: Sequence[Ready]) -> Members:
         import torch
 
+        from gradleak.attacks.optimization.engine import residual_gradients
+        from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients, stack
         from gradleak.attacks.optimization.engine.search_batch import Members
         from gradleak.client.capture import DTYPES, pick_device
 
         device = pick_device(self.device)
         if device.type == "mps":
             device = torch.device("cpu")
-        dtype = DTYPES[self.precision]
+        opened = [prepared.opening for prepared in ready]
+        chain, loss = views[0].chain, views[0].loss
+        weights = stack([opening.weights for opening in opened])
+        place: dict[str, Any] = {"device": device, "dtype": DTYPES[self.precision]}
+        network: ChainGradients | BranchGradients
+        if self.only_branches or residual_gradients.is_branched(chain):
+            place |= {"mode": views[0].mode, "shared": opened[0].shared}
+            network = residual_gradients.BranchGradients(chain, weights, loss, **place)
+        else:
+            network = ChainGradients(chain, weights, loss, **place)
         counts = torch.tensor([len(prepared.images) for prepared in ready])
         owner = torch.repeat_interleave(torch.arange(len(views)), counts).to(device)
-        opened = [prepared.opening for prepared in ready]
-        network = _network(views[0], opened, device, dtype, branches=self.only_branches)
         network = network.select(owner)
-        scales = [1.0 / _norm(opening.shared) for opening in opened]
+        squares = (
+            sum(np.sum(value.astype(np.float64) ** 2) for value in opening.shared.values())
+            for opening in opened
+        )
+        scales = [1.0 / float(np.sqrt(square)) for square in squares]
         scaled = [
             {name: scale * value.astype(np.float64) for name, value in opening.shared.items()}
             for opening, scale in zip(opened, scales, strict=True)
@@ -211,6 +224,30 @@ class Search(ManyAttack):
             network.tensor(np.concatenate(starts)) if starts else None,
         )
 
+    def reconstructions(
+        self,
+        members: Members,
+        images: Tensor,
+        logits: Tensor,
+        traces: Iterable[np.ndarray],
+        **each: Sequence[Any],
+    ) -> list[Reconstruction]:
+        """Reconstruct each member from images (M, K, C, H, W), dummy logits, and further fields."""
+        from gradleak.attacks.optimization.engine.output import told
+
+        found, labels = images.double().cpu().numpy(), members.labels
+        if labels is None:
+            labels = told(logits, members.network.loss)
+        return [
+            Reconstruction(
+                found[m],
+                label=int(labels[m, 0]) if found.shape[1] == 1 else None,
+                trace=moments(trace),
+                **{name: values[m] for name, values in each.items()},
+            )
+            for m, trace in enumerate(traces)
+        ]
+
 
 @dataclass(frozen=True)
 class Ready:
@@ -223,42 +260,24 @@ class Ready:
     opening: Opening
 
 
-def reconstructions(
-    members: Members, images: Tensor, logits: Tensor, **each: Sequence[Any]
-) -> list[Reconstruction]:
-    """Reconstruct each member from images (M, K, C, H, W), dummy logits, and further fields."""
-    from gradleak.attacks.optimization.engine.output import told
-
-    found, labels = images.double().cpu().numpy(), members.labels
-    if labels is None:
-        labels = told(logits, members.network.loss)
-    return [
-        Reconstruction(
-            found[m],
-            label=int(labels[m, 0]) if found.shape[1] == 1 else None,
-            **{name: values[m] for name, values in each.items()},
-        )
-        for m in range(len(found))
-    ]
-
-
 class FirstOrder(Search):
     """A search of a given number of first-order steps, whose best point counts."""
 
-    def searched(
-        self,
-        members: Members,
-        views: Sequence[AttackerView],
-        parts: Sequence[slice],
-        run: Callable[[Members, Sequence[AttackerView]], list[Reconstruction]],
-    ) -> list[Reconstruction]:
-        """Run the members of each part at once."""
+    def search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
+        """See `Search.search`; the members of each part at once."""
         out: list[Reconstruction] = []
         with progress(len(members), "searches") as bar:
-            for part in parts:
+            for part in self._parts(members):
                 with bar.doing(part.stop - part.start):
-                    out += run(members.select(part), views[part])
+                    out += self._search(members.select(part), views[part])
         return out
+
+    def _parts(self, members: Members) -> Sequence[slice]:
+        return members.parts()
+
+    @abstractmethod
+    def _search(self, members: Members, views: Sequence[AttackerView]) -> list[Reconstruction]:
+        """Optimise members at once."""
 
     def answers(
         self, members: Members, best: Best, images: Tensor, trace: Sequence[Tensor], stop: str
@@ -266,16 +285,15 @@ class FirstOrder(Search):
         """Reconstructions at the best points, whose images are `images`."""
         import torch
 
-        values = torch.stack(list(trace)).double().cpu().numpy()
-        return reconstructions(
+        return self.reconstructions(
             members,
             images,
             best.logits,
+            torch.stack(list(trace)).double().cpu().numpy().T,
             stop=[stop] * len(members),
             failure=[self.failure(one) for one in best.distance.tolist()],
             loss=best.value.tolist(),
             evaluations=[len(trace)] * len(members),
-            trace=[moments(column) for column in values.T],
         )
 
 
@@ -308,34 +326,16 @@ def known_labels(view: AttackerView) -> tuple[int, ...]:
     return view.labels
 
 
+def variation(images: Tensor, of: Callable[[Tensor], Tensor]) -> Tensor:
+    """Mean of a function of neighbours' differences, down + across (M,), of (M, K, C, H, W)."""
+    down, across = (of(images.diff(dim=d)).flatten(1).mean(1) for d in (3, 4))
+    return down + across
+
+
 def moments(trace: np.ndarray) -> tuple[float, ...]:
     """Return about `MOMENTS` evenly spaced values of `trace` (n,), including first and last."""
     places = np.unique(np.linspace(0, len(trace) - 1, MOMENTS).round().astype(int))
     return tuple(float(value) for value in trace[places])
-
-
-def _norm(gradients: Arrays) -> float:
-    return float(np.sqrt(sum(np.sum(v.astype(np.float64) ** 2) for v in gradients.values())))
-
-
-def _network(
-    view: AttackerView,
-    opened: Sequence[Opening],
-    device: torch.device,
-    dtype: torch.dtype,
-    *,
-    branches: bool,
-) -> ChainGradients | BranchGradients:
-    """Gradients of views like `view`, a member per opening; `branches`: by `BranchGradients`."""
-    from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients, stack
-    from gradleak.attacks.optimization.engine.residual_gradients import BranchGradients, is_branched
-
-    chain, weights = view.chain, stack([opening.weights for opening in opened])
-    place: dict[str, Any] = {"device": device, "dtype": dtype}
-    if branches or is_branched(chain):
-        shared = opened[0].shared
-        return BranchGradients(chain, weights, view.loss, mode=view.mode, shared=shared, **place)
-    return ChainGradients(chain, weights, view.loss, **place)
 
 
 def _alike(views: Sequence[AttackerView], *, together: bool) -> list[list[int]]:
@@ -347,22 +347,15 @@ def _alike(views: Sequence[AttackerView], *, together: bool) -> list[list[int]]:
     from gradleak.attacks.optimization.engine.residual_gradients import is_branched
     from gradleak.models.files import fingerprint
 
-    out: dict[tuple[Chain, str, int, str], list[int]] = {}
+    same: dict[tuple[Any, ...], list[int]] = {}
     for i, view in enumerate(views):
-        out.setdefault((view.chain, view.loss, view.batch, view.mode), []).append(i)
-    groups = []
-    for (chain, *_), group in out.items():
-        if not is_branched(chain):
-            groups.append(group)
-            continue
-        shared: dict[str, list[int]] = {}
-        for i in group:
-            shared.setdefault(fingerprint(views[i].weights), []).append(i)
-        alone = [i for same in shared.values() if len(same) == 1 for i in same]
-        groups += [same for same in shared.values() if len(same) > 1 or not together]
-        if alone and together:
-            groups.append(alone)
-    return groups
+        own = fingerprint(view.weights) if is_branched(view.chain) else ""
+        same.setdefault((view.chain, view.loss, view.batch, view.mode, own), []).append(i)
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for (*alike, own), group in same.items():
+        alone = together and len(group) == 1
+        groups.setdefault((*alike, "" if alone else own), []).extend(group)
+    return list(groups.values())
 
 
 def _choose(answers: Sequence[Reconstruction]) -> Reconstruction:

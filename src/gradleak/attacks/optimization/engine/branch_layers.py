@@ -1,4 +1,4 @@
-"""Parts of a layer for many members at once: convolution, batch norm, pool, and their adjoints.
+"""Layers of a residual network for many members at once, and what they keep between passes.
 
 Images are (K, M, C, H, W), K of each of M members. Without a copy they are a batch (K·M, C, H, W)
 for filters that all members share, and (K, M·C, H, W) in M groups for individual filters.
@@ -6,15 +6,24 @@ for filters that all members share, and (K, M·C, H, W) in M groups for individu
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.grad import conv2d_input, conv2d_weight
 
-from gradleak.models.chain import POOL
+from gradleak.attacks.optimization.engine.chain_gradients import (
+    activate,
+    derivative_of,
+    second_of,
+    times,
+)
+from gradleak.models.chain import POOL, ConvPart, Layer
 from gradleak.operators.shape import ConvShape
+
+Weights = Mapping[str, Tensor]
 
 EPSILON = 1e-5
 # All dimensions but members and channels of images (K, M, C, H, W).
@@ -206,3 +215,154 @@ def _averaged(images: Tensor, pool: str) -> Tensor:
     if pool == "global":
         return images.mean((3, 4), keepdim=True)
     return functional.avg_pool2d(images.flatten(0, 1), POOL).unflatten(0, images.shape[:2])
+
+
+@dataclass
+class Passed:
+    """Values that a branch keeps between passes; images are (K, M, C, H, W)."""
+
+    x: Tensor  # input
+    normed: Normed | None = None  # its normalised linear output
+    scaled: Tensor | None = None  # v = γ δ, where the batch norm has curvature
+    left: Tensor = field(init=False)  # dℓ/du, u = W x
+    moved: Tensor | None = None  # the tangent of u, where the batch norm has curvature
+    # In a locked branch: the tangent of û, and gradients (M, 2 O) in γ and β of the second pass.
+    turned: Tensor | None = None
+    scaling: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One term of a layer's sum: a convolution `part`, and the batch norm behind it.
+
+    Its methods take the weights by name, channels as (M or 1, C, 1, 1).
+    """
+
+    part: ConvPart
+    training: bool  # true if the batch norm uses the statistics of each member's images
+
+    @property
+    def convolution(self) -> Convolution:
+        """Its convolution, without the bias."""
+        return Convolution(self.part.shape)
+
+    def enter(self, x: Tensor, weights: Weights) -> tuple[Passed, Tensor]:
+        """First forward pass: return the branch's term of its layer's z, in new memory."""
+        u = self.convolution.apply(x, weights[f"{self.part.name}.weight"])
+        if self.part.bias:
+            u = u.add_(weights[f"{self.part.name}.bias"])
+        if not self.part.normed:
+            return Passed(x), u
+        normed = (
+            Normed.of_batch(u)
+            if self.training
+            else Normed.by(
+                u, weights[f"{self.part.norm}.mean"], weights[f"{self.part.norm}.inverse"]
+            )
+        )
+        scale, shift = weights[f"{self.part.norm}.weight"], weights[f"{self.part.norm}.bias"]
+        return Passed(x, normed), torch.addcmul(shift, normed.values, scale)
+
+    def leave(
+        self, passed: Passed, delta: Tensor, weights: Weights, out: dict[str, Tensor]
+    ) -> Tensor:
+        """First backward pass: return dℓ/du from δ and put gradients (M, ...) into `out`."""
+        left = delta
+        if passed.normed is not None:
+            out[f"{self.part.norm}.bias"] = delta.sum(PLACES)
+            out[f"{self.part.norm}.weight"] = (delta * passed.normed.values).sum(PLACES)
+            left = delta * weights[f"{self.part.norm}.weight"]
+            if self.training:
+                passed.scaled = left.clone()
+            left = passed.normed.along(left)
+        passed.left = left
+        out[f"{self.part.name}.weight"] = self.convolution.outer(passed.x, left)
+        if self.part.bias:
+            out[f"{self.part.name}.bias"] = left.sum(PLACES)
+        return left
+
+    def move(self, passed: Passed, x: Tensor | None, weights: Weights, moves: Weights) -> Tensor:
+        """Output tangent of `enter`, in new memory; `x` is None for images, which do not move."""
+        u = self.convolution.apply(passed.x, moves[f"{self.part.name}.weight"])
+        if x is not None:
+            u = u.add_(self.convolution.apply(x, weights[f"{self.part.name}.weight"]))
+        if self.part.bias:
+            u = u.add_(moves[f"{self.part.name}.bias"])
+        if passed.normed is None:
+            return u
+        if self.training:
+            passed.moved = u.clone()
+        found = passed.normed.along(u)
+        if self.part.lock is not None:
+            passed.turned = found.clone()
+        found = found.mul_(weights[f"{self.part.norm}.weight"])
+        found = found.addcmul_(passed.normed.values, moves[f"{self.part.norm}.weight"])
+        return found.add_(moves[f"{self.part.norm}.bias"])
+
+    def go_back(
+        self, passed: Passed, known: Tensor, delta: Tensor, weights: Weights, moves: Weights
+    ) -> Tensor:
+        """Second backward pass: gradient in the input, from those in z of both passes."""
+        u = delta
+        if passed.normed is not None:
+            if passed.turned is not None:
+                in_scale = (delta * passed.normed.values).addcmul_(known, passed.turned)
+                passed.scaling = torch.cat((in_scale.sum(PLACES), delta.sum(PLACES)), 1)
+            u = delta * weights[f"{self.part.norm}.weight"]
+            u = passed.normed.along(u.addcmul_(known, moves[f"{self.part.norm}.weight"]))
+            if passed.scaled is not None and passed.moved is not None:
+                u = u.add_(passed.normed.bend(passed.scaled, passed.moved))
+        name = f"{self.part.name}.weight"
+        found = self.convolution.adjoint(u, weights[name])
+        return found.add_(self.convolution.adjoint(passed.left, moves[name]))
+
+
+@dataclass
+class Step:
+    """Values that a layer keeps: (K, M, O, H, W) in a convolution, else (M, K, n)."""
+
+    output: Tensor  # a(z)
+    derivative: Tensor | None  # a'(z), None for 1
+    branches: list[Passed] = field(default_factory=list)  # of a convolution
+    pooled: Pooled = field(init=False)  # after a convolution
+    x: Tensor = field(init=False)  # input of a fully connected layer
+    back: Tensor = field(init=False)  # dℓ/da(z)
+    delta: Tensor = field(init=False)  # dℓ/dz
+    tangent: Tensor = field(init=False)  # ż
+
+    @staticmethod
+    def of(layer: Layer, z: Tensor) -> Step:
+        """Apply a layer's activation; may overwrite `z`."""
+        value = z.relu_() if layer.activation.name == "relu" else activate(layer.activation, z)
+        return Step(value, derivative_of(layer.activation, z, value))
+
+    def bent(self, layer: Layer, back: Tensor) -> Tensor:
+        """Second backward pass through the activation: a'(z) ∘ back plus the term in a''(z)."""
+        delta = times(self.derivative, back)
+        if layer.activation.is_homogeneous:
+            return delta
+        second = second_of(layer.activation, self.output, self.derivative)
+        return delta + second * (self.tangent * self.back)
+
+
+class Waiting:
+    """Gradients in the layers' inputs, summed until the backward pass reaches each."""
+
+    def __init__(self, last: int, gradient: Tensor) -> None:
+        self._found = {last: gradient}
+        self._shared = {last}
+
+    def add(self, number: int, gradient: Tensor, *, shared: bool = False) -> None:
+        """Add to entry `number`; a `shared` gradient is not overwritten."""
+        if number not in self._found:
+            self._found[number] = gradient
+            self._shared |= {number} if shared else set()
+        elif number not in self._shared:
+            self._found[number].add_(gradient)
+        else:
+            self._found[number] = self._found[number] + gradient
+            self._shared.discard(number)
+
+    def pop(self, number: int) -> Tensor:
+        """Remove an entry and return its sum."""
+        return self._found.pop(number)

@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from math import prod
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from gradleak.attacks.optimization.engine.device_mixin import Arrays, Placed
-from gradleak.attacks.optimization.engine.im2col import (
-    fold,
-    pooled,
-    to_columns,
-    to_images,
-    unfold,
-    unpooled,
-)
+from gradleak.attacks.base import Arrays
+from gradleak.attacks.optimization.engine import im2col
 from gradleak.attacks.optimization.engine.output import output_gradient
 from gradleak.errors import ConfigError
 from gradleak.models.activations import Activation
@@ -47,23 +43,33 @@ def stack(members: Sequence[Arrays]) -> dict[str, np.ndarray]:
     }
 
 
-def members_at_once(chain: Chain, batch: int, dtype: torch.dtype, device: torch.device) -> int:
-    """Return the number of members to compute at once: as many as fit the processor's cache.
+class Placed:
+    """Base of gradients in one precision on one device, for the parameters in `names`."""
 
-    Measured on one thread: members beyond the cache cost up to four times as much each, because
-    of page faults. An accelerator takes all.
-    """
-    if device.type != "cpu":
-        return sys.maxsize
-    numbers = 0
-    for layer in chain.layers:
-        if isinstance(layer, ConvLayer):
-            window = layer.shape.channels * layer.shape.kernel[0] * layer.shape.kernel[1]
-            numbers += batch * window * layer.shape.positions
-            numbers += 2 * window * layer.shape.filters
-        else:
-            numbers += 2 * layer.inputs * layer.outputs
-    return max(1, CACHE // (numbers * dtype.itemsize))
+    device: torch.device
+    dtype: torch.dtype
+    names: tuple[str, ...]
+    _weights: dict[str, Tensor]
+
+    def _with(self, weights: dict[str, Tensor]) -> Self:
+        """Return the same network under other weights."""
+        out = copy(self)
+        out._weights = weights
+        return out
+
+    def tensor(self, value: np.ndarray | Tensor) -> Tensor:
+        """Return `value` on this object's device and in its precision."""
+        return torch.as_tensor(value).to(device=self.device, dtype=self.dtype)
+
+    def targets(self, members: Sequence[Arrays]) -> list[Tensor]:
+        """Stack shared gradients of M members in the order of this object's, (M, ...) each."""
+        return [self.tensor(np.stack([member[name] for member in members])) for name in self.names]
+
+
+def check_known(what: str, value: str, known: Sequence[str]) -> None:
+    """Raise `ConfigError` for a value that is not among those known."""
+    if value not in known:
+        raise ConfigError(f"{what}: '{value}' is not known; choose one of {', '.join(known)}.")
 
 
 @dataclass(frozen=True)
@@ -96,26 +102,40 @@ class ChainGradients(Placed):
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        if loss not in LOSSES:
-            raise ConfigError(f"loss: '{loss}' is not known; choose one of {', '.join(LOSSES)}.")
+        check_known("loss", loss, LOSSES)
         self.chain, self.loss = chain, loss
         self.device, self.dtype = torch.device(device), dtype
-        self.names: tuple[str, ...] = ()
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._weights: dict[str, Tensor] = {}
         for layer in chain.layers:
-            for name, shape in _parameters(layer):
-                self.names += (name,)
-                self.shapes[name] = shape
-                value = self.tensor(weights[name])
-                own = value.ndim > len(shape)
-                # (M or 1, outputs, ...): each filter is a row.
-                self._weights[name] = value.reshape(value.shape[0] if own else 1, shape[0], -1)
+            shape = layer.parts[0].size if isinstance(layer, ConvLayer) else layer.size
+            self.shapes[f"{layer.name}.weight"] = shape
+            if layer.bias:
+                self.shapes[f"{layer.name}.bias"] = shape[:1]
+        self.names = tuple(self.shapes)
+        for name, shape in self.shapes.items():
+            value = self.tensor(weights[name])
+            own = value.ndim > len(shape)
+            # (M or 1, outputs, ...): each filter is a row.
+            self._weights[name] = value.reshape(value.shape[0] if own else 1, shape[0], -1)
 
     def select(self, index: Tensor | slice) -> ChainGradients:
         """Select members `index`; a slice copies nothing."""
         weights = self._weights.items()
         return self._with({k: v if v.shape[0] == 1 else v[index] for k, v in weights})
+
+    def at_once(self, batch: int) -> int:
+        """Number of members of `batch` images to compute at once: as many as fit the CPU's cache.
+
+        Measured on one thread: members beyond the cache cost up to four times as much each, because
+        of page faults. An accelerator takes all.
+        """
+        if self.device.type != "cpu":
+            return sys.maxsize
+        numbers = 2 * sum(prod(shape) for shape in self.shapes.values() if len(shape) > 1)
+        for layer in self.chain.convolutions:
+            numbers += batch * prod(layer.parts[0].size[1:]) * layer.shape.positions
+        return max(1, CACHE // (numbers * self.dtype.itemsize))
 
     def __call__(self, images: Tensor, labels: Tensor, scale: Tensor | None = None) -> list[Tensor]:
         """Return gradients (M, ...) of every parameter in the order of `names`, mean over K.
@@ -126,23 +146,13 @@ class ChainGradients(Placed):
         sigmoid(v) and −1 otherwise, and the loss is the expected one. `scale` (M,) multiplies each
         member's loss: the squared gradients of saturated networks underflow float32.
         """
-        factors = self.factors(images, labels, scale)
-        members = images.shape[0]
-        out = []
-        for name in self.names:
-            layer, kind = name.split(".")
-            left, right = factors[layer]
-            value = left.sum(2) if kind == "bias" else left @ right.mT
-            out.append(value.reshape(members, *self.shapes[name]))
-        return out
-
-    def factors(
-        self, images: Tensor, labels: Tensor, scale: Tensor | None = None
-    ) -> dict[str, tuple[Tensor, Tensor]]:
-        """Return ``{layer: (δ (M, O, q), inputs (M, n, q))}``, see `Walk`: ∂ℓ/∂W = δ inputsᵀ."""
         found = self.walk(images, labels, scale)
-        names = [layer.name for layer in self.chain.layers]
-        return dict(zip(names, zip(found.left, found.inputs, strict=True), strict=True))
+        out = []
+        for layer, delta, x in zip(self.chain.layers, found.left, found.inputs, strict=True):
+            out.append((delta @ x.mT).reshape(-1, *self.shapes[f"{layer.name}.weight"]))
+            if layer.bias:
+                out.append(delta.sum(2))
+        return out
 
     def walk(self, images: Tensor, labels: Tensor, scale: Tensor | None = None) -> Walk:
         """Run a forward and a backward pass; see `__call__` for the arguments."""
@@ -152,7 +162,7 @@ class ChainGradients(Placed):
             derivative_of(layer.activation, z, value)
             for layer, z, value in zip(layers, linear, outputs, strict=True)
         ]
-        gradient = self.output_gradient(outputs[-1], labels, scale)
+        gradient = output_gradient(self.loss, outputs[-1], labels, scale)
         entered: list[Tensor] = []
         left: list[Tensor] = []
         waiting: dict[int, Tensor] = {}
@@ -161,16 +171,13 @@ class ChainGradients(Placed):
             if number in waiting:
                 gradient = gradient + waiting.pop(number)
             if isinstance(layer, ConvLayer):
-                gradient = unpooled(gradient, outputs[number], layer.pool)
+                gradient = im2col.unpooled(gradient, outputs[number], layer.pool)
             entered.append(gradient)
             delta = gradient if derivative is None else gradient * derivative
-            if isinstance(layer, ConvLayer) and layer.skip:
-                start = number - layer.skip
-                # The output of layer `start` enters here too; kept until that layer's turn.
-                waiting[start] = waiting[start] + delta if start in waiting else delta
-            left.append(to_columns(delta) if isinstance(layer, ConvLayer) else delta.mT)
+            keep_skipped(waiting, number, layer, delta)
+            left.append(im2col.to_columns(delta) if isinstance(layer, ConvLayer) else delta.mT)
             if number:
-                gradient = self._transposed(number, left[-1], images.shape[1])
+                gradient = self.pulled(number, left[-1], images.shape[1])
         return Walk(inputs, outputs, derivatives, entered[::-1], left[::-1])
 
     def _forward(self, images: Tensor) -> tuple[list[Tensor], list[Tensor], list[Tensor]]:
@@ -182,11 +189,11 @@ class ChainGradients(Placed):
             bias = self._weights.get(f"{layer.name}.bias")
             if isinstance(layer, ConvLayer):
                 entering.append(x)
-                columns = unfold(x, layer)
+                columns = im2col.unfold(x, layer)
                 z = weight @ columns
                 if bias is not None:
                     z = z + bias
-                z = to_images(z, layer, x.shape[1])
+                z = im2col.to_images(z, layer, x.shape[1])
                 if layer.skip:
                     z = z + entering[-layer.skip]
                 inputs.append(columns)
@@ -200,20 +207,32 @@ class ChainGradients(Placed):
             x = activate(layer.activation, z)
             outputs.append(x)
             if isinstance(layer, ConvLayer):
-                x = pooled(x, layer.pool)
+                x = im2col.pooled(x, layer.pool)
         return inputs, linear, outputs
 
     def weight(self, layer: Layer) -> Tensor:
         """Weights (M or 1, O, n) of a layer, a filter in each row."""
         return self._weights[f"{layer.name}.weight"]
 
-    def _transposed(self, number: int, delta: Tensor, batch: int) -> Tensor:
-        """Return Wᵀ δ: the gradient with respect to a layer's input, in that shape."""
+    def pulled(
+        self,
+        number: int,
+        columns: Tensor,
+        batch: int,
+        direct: Tensor | None = None,
+        *,
+        fused: bool = True,
+    ) -> Tensor:
+        """Return Wᵀ `columns` (M, O, q) + `direct` (M, n, q), shaped as the layer's input.
+
+        See `plus_product` for `fused`.
+        """
         layer = self.chain.layers[number]
         weight = self.weight(layer)
         if isinstance(layer, ConvLayer):
-            return fold(weight.mT @ delta, layer, batch)
-        return self.entering(number, rows_times(delta.mT, weight))
+            return im2col.fold(plus_product(direct, weight.mT, columns, fused=fused), layer, batch)
+        rows = rows_times(columns.mT, weight, fused=fused)
+        return self.entering(number, rows if direct is None else rows + direct.mT)
 
     def entering(self, number: int, values: Tensor) -> Tensor:
         """Reshape the input (M, K, n) of fully connected layer `number` to the output before it."""
@@ -222,26 +241,24 @@ class ChainGradients(Placed):
             return values.unflatten(2, (previous.shape.filters, *previous.grid))
         return values if number else values.unflatten(2, self.chain.input)
 
-    def output_gradient(
-        self, output: Tensor, labels: Tensor, scale: Tensor | None = None
-    ) -> Tensor:
-        """Return dℓ/d(output) (M, K, m), divided by K for the batch mean, times `scale`."""
-        return output_gradient(self.loss, output, labels, scale)
+
+def keep_skipped(waiting: dict[int, Tensor], number: int, layer: Layer, delta: Tensor) -> None:
+    """Keep δ of layer `number` for the layer whose output its skip, if any, adds too."""
+    if isinstance(layer, ConvLayer) and layer.skip:
+        start = number - layer.skip
+        waiting[start] = waiting[start] + delta if start in waiting else delta
 
 
-def _parameters(layer: Layer) -> list[tuple[str, tuple[int, ...]]]:
-    shape: tuple[int, ...]
-    if isinstance(layer, ConvLayer):
-        shape = (layer.shape.filters, layer.shape.channels, *layer.shape.kernel)
-    else:
-        shape = (layer.outputs, layer.inputs)
-    biases = [(f"{layer.name}.bias", shape[:1])] if layer.bias else []
-    return [(f"{layer.name}.weight", shape), *biases]
+def plus_product(base: Tensor | None, a: Tensor, b: Tensor, *, fused: bool) -> Tensor:
+    """Return `base` (M, n, q) + a b, in one operation if `fused`: faster for many members."""
+    if base is None or not fused:
+        return a @ b if base is None else base + a @ b
+    return torch.baddbmm(base, a.expand(len(base), -1, -1), b)
 
 
-def rows_times(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply rows (M, K, a) by weights (M or 1, a, b); shared weights in one product."""
-    return rows @ (weight[0] if weight.shape[0] == 1 else weight)
+def rows_times(rows: Tensor, weight: Tensor, *, fused: bool = True) -> Tensor:
+    """Multiply rows (M, K, a) by weights (M or 1, a, b); shared ones in one product if `fused`."""
+    return rows @ (weight[0] if fused and weight.shape[0] == 1 else weight)
 
 
 def activate(activation: Activation, z: Tensor) -> Tensor:
@@ -266,3 +283,16 @@ def derivative_of(activation: Activation, z: Tensor, value: Tensor) -> Tensor | 
     if activation.name == "relu":
         return positive
     return positive * (1.0 - activation.slope) + activation.slope
+
+
+def times(derivative: Tensor | None, value: Tensor) -> Tensor:
+    """Return a'(z) ∘ value, where None stands for 1."""
+    return value if derivative is None else derivative * value
+
+
+def second_of(activation: Activation, value: Tensor, derivative: Tensor | None) -> Tensor:
+    """Return a''(z) of Tanh or Sigmoid from a(z) and a'(z)."""
+    assert derivative is not None
+    if activation.name == "tanh":
+        return -2.0 * value * derivative
+    return (1.0 - 2.0 * value) * derivative

@@ -5,16 +5,22 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
 from gradleak.attacks.optimization.engine.jacobian import Linearised
+from gradleak.attacks.optimization.engine.lbfgs import CHANGE, TARGET
 from gradleak.attacks.optimization.engine.preconditioner import Preconditioner, depth, normal_matrix
 from gradleak.attacks.optimization.engine.search_batch import Members
-from gradleak.runtime.progress import Progress, progress
+from gradleak.runtime.progress import progress
 
-TARGET = "target reached"
-CHANGE = "change small"
 BUDGET = "steps spent"
 NO_DECREASE = "no decrease along the step"
 
+# Most conjugate-gradient iterations per step, and their tolerance, relative to the preconditioned
+# residual.
+INNER, TOLERANCE = 100, 1e-2
+# Initially λ = DAMPING · ||r||² / (n σ²), with σ² the variance of uniform noise in the input range:
+# the cost of a move across the range, relative to the residual.
+DAMPING = 0.1
 # Number of conjugate-gradient steps after which an old H is recomputed.
 STALE = 10
 # Most times that a step is halved.
@@ -42,13 +48,13 @@ class Problem:
         *,
         precondition: bool = True,
     ) -> None:
-        assert member.labels is not None
+        network, labels = member.network, member.labels
+        assert isinstance(network, ChainGradients) and labels is not None
+        self.network, self._labels = network, labels
         self._member, self._known = member, known or {}
-        self._labels = member.labels
-        self.network = member.gradients
-        self.weights = list(weights) if weights is not None else [1.0] * len(member.targets)
+        self.weights = weights if weights is not None else [1.0] * len(member.targets)
         self._targets = [t.flatten(2) if t.ndim > 2 else t for t in member.targets]
-        one = member.starts.shape[1] == 1 and self.network.chain.is_sequential
+        one = member.starts.shape[1] == 1 and network.chain.is_sequential
         self.precondition = precondition and one
 
     def linearise(self, x: Tensor) -> Linearised:
@@ -79,25 +85,14 @@ class Damped:
     """One minimisation of ||r||²; each step minimises ||r + J d||² + λ ||d||².
 
     λ = c ||r||² / (n σ²) falls with the residual, as local quadratic convergence requires
-    (Yamashita and Fukushima 2001), and c, initially `damping`, follows how well the last step kept
-    its promise. σ² is `spread`, see `GaussNewton`; `inner` and `tolerance` are those of conjugate
-    gradients. Stops one step after ||r||² reaches `target`. After a run, `steps` counts steps
-    tried, `passes` network passes and products with J and Jᵀ; `trace` is ||r||² after each step
-    and `stop` the stopping reason.
+    (Yamashita and Fukushima 2001), and c, initially `DAMPING`, follows how well the last step kept
+    its promise. σ² is `spread`, see `DAMPING`. Stops one step after ||r||² reaches `target`. After
+    a run, `steps` counts steps tried, `passes` network passes and products with J and Jᵀ; `trace`
+    is ||r||² after each step and `stop` the stopping reason.
     """
 
-    def __init__(
-        self,
-        problem: Problem,
-        *,
-        spread: float,
-        damping: float,
-        inner: int,
-        tolerance: float,
-        target: float,
-    ) -> None:
-        self._problem, self._spread, self._c = problem, spread, damping
-        self._inner, self._tolerance, self._target = inner, tolerance, target
+    def __init__(self, problem: Problem, *, spread: float, target: float) -> None:
+        self._problem, self._spread, self._target, self._c = problem, spread, target, DAMPING
         self._matrix: Tensor | None = None
         self._last_inner = 0
         self.steps, self.passes = 0, 0
@@ -106,45 +101,41 @@ class Damped:
 
     def minimise(self, x: Tensor, steps: int) -> Tensor:
         """Return the lowest point found from images x (1, K, C, H, W) in at most `steps` steps."""
-        with progress(steps, "steps", self.steps) as bar:
-            return self._minimise(x, steps, bar)
-
-    def _minimise(self, x: Tensor, steps: int, bar: Progress) -> Tensor:
-        problem = self._problem
-        at = problem.linearise(x)
-        residual = problem.residual(at)
+        at = self._problem.linearise(x)
+        residual = self._problem.residual(at)
         value, refused, reached = square(residual), 0, False
         self.passes += 1
         self.trace.append(value)
-        while True:
-            if reached:
-                self.stop = TARGET
-            elif self.steps >= steps:
-                self.stop = BUDGET
-            elif refused >= REFUSALS:
-                self.stop = NO_DECREASE
-            elif len(self.trace) > WINDOW and value > (1.0 - CALM) * self.trace[-1 - WINDOW]:
-                self.stop = CHANGE
-            if self.stop:
-                return x
-            reached = value <= self._target
-            damping = self._c * value / (x.numel() * self._spread)
-            direction, promised = self._step(at, residual, damping, fresh=not refused)
-            self.steps += 1
-            bar.update()
-            found = self._along(x, direction, value)
-            if found is None:
-                self._c *= REFUSED
-                refused += 1
-                continue
-            share, x, at, residual = found
-            fell, value = value - square(residual), square(residual)
-            if share < 0.5:
-                self._c *= RAISE
-            elif share == 1.0 and fell > 0.5 * promised:
-                self._c *= LOWER
-            refused = 0
-            self.trace.append(value)
+        with progress(steps, "steps", self.steps) as bar:
+            while True:
+                if reached:
+                    self.stop = TARGET
+                elif self.steps >= steps:
+                    self.stop = BUDGET
+                elif refused >= REFUSALS:
+                    self.stop = NO_DECREASE
+                elif len(self.trace) > WINDOW and value > (1.0 - CALM) * self.trace[-1 - WINDOW]:
+                    self.stop = CHANGE
+                if self.stop:
+                    return x
+                reached = value <= self._target
+                damping = self._c * value / (x.numel() * self._spread)
+                direction, promised = self._step(at, residual, damping, fresh=not refused)
+                self.steps += 1
+                bar.update()
+                found = self._along(x, direction, value)
+                if found is None:
+                    self._c *= REFUSED
+                    refused += 1
+                    continue
+                share, x, at, residual = found
+                fell, value = value - square(residual), square(residual)
+                if share < 0.5:
+                    self._c *= RAISE
+                elif share == 1.0 and fell > 0.5 * promised:
+                    self._c *= LOWER
+                refused = 0
+                self.trace.append(value)
 
     def _step(
         self, at: Linearised, residual: Sequence[Tensor], damping: float, *, fresh: bool
@@ -166,9 +157,7 @@ class Damped:
             return problem.adjoint(at, moved).flatten() + damping * v
 
         down = -problem.adjoint(at, residual).flatten()
-        d, self._last_inner = conjugate_gradients(
-            product, precondition, down, self._inner, self._tolerance
-        )
+        d, self._last_inner = conjugate_gradients(product, precondition, down, INNER, TOLERANCE)
         direction = d.view(shape)
         ahead = [r + j for r, j in zip(residual, problem.forward(at, direction), strict=True)]
         self.passes += 1

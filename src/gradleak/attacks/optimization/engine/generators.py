@@ -18,6 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+# Mean square of a parameter's gradients, and its momentum, shaped as the parameter.
+State = tuple[Tensor, Tensor]
 # Side of the first image, input channels of the last block.
 FIRST, WIDTH = 4, 32
 # PyTorch's RMSprop defaults: decay of the mean square, and the ε added to its root.
@@ -46,11 +48,6 @@ class Layout:
     def blocks(self) -> list[tuple[int, int]]:
         """Input and output channels of each block's convolution."""
         return [(a, 2 * b) for a, b in zip(self.widths, self.widths[1:], strict=False)]
-
-    @property
-    def numbers(self) -> int:
-        """Number of values in all blocks' filters, most of a generator's parameters."""
-        return sum(9 * inputs * outputs for inputs, outputs in self.blocks)
 
 
 def makes(image: tuple[int, int, int]) -> bool:
@@ -118,7 +115,8 @@ class Generators:
             if name != "latents"
         }
         self._latents = torch.stack([member["latents"] for member in members])
-        self._states: dict[str, State] = {}
+        self._folded = self._latents.shape[1] == 1
+        self._states = {name: fresh_state(value) for name, value in self._parameters.items()}
 
     def __call__(self) -> tuple[Tensor, Tensor]:
         """Return images (M, K, C, H, W) in 0..1 and logits (M, K, classes), with a graph."""
@@ -139,11 +137,7 @@ class Generators:
     def _linear(self, name: str) -> Tensor:
         """Output of a first layer without its bias (M, K, n)."""
         weight = self._parameters[f"{name}.weight"]
-        return weight if self._is_folded else self._latents @ weight
-
-    @property
-    def _is_folded(self) -> bool:
-        return self._latents.shape[1] == 1
+        return weight if self._folded else self._latents @ weight
 
     @torch.no_grad()
     def step(self, rate: float, momentum: float) -> None:
@@ -151,11 +145,8 @@ class Generators:
         for name, value in self._parameters.items():
             if value.grad is None:
                 continue  # known labels
-            if name not in self._states:
-                self._states[name] = State.of(value)
-            folded = self._is_folded and name in ("first.weight", "label.weight")
             given = (value, value.grad, self._states[name], rate, momentum)
-            if folded:
+            if self._folded and name in ("first.weight", "label.weight"):
                 _folded_step(*given, self._latents)
             else:
                 rmsprop_step(*given)
@@ -164,8 +155,9 @@ class Generators:
 
 def at_once(layout: Layout, dtype: torch.dtype) -> int:
     """Number of single-image generators to compute at once on a CPU."""
-    # Filters, their gradients and two running means.
-    return max(1, MEMORY // (4 * layout.numbers * dtype.itemsize))
+    # Filters (most of the parameters), their gradients and two running means.
+    numbers = 4 * sum(9 * inputs * outputs for inputs, outputs in layout.blocks)
+    return max(1, MEMORY // (numbers * dtype.itemsize))
 
 
 def _arranged(name: str, drawn: Mapping[str, np.ndarray]) -> np.ndarray:
@@ -237,22 +229,14 @@ class _Spread(torch.autograd.Function):
         return out
 
 
-@dataclass(frozen=True)
-class State:
-    """Mean square of a parameter's gradients, and its momentum, shaped as the parameter."""
-
-    square: Tensor
-    moving: Tensor
-
-    @staticmethod
-    def of(value: Tensor) -> State:
-        """Zeros like `value`."""
-        return State(torch.zeros_like(value), torch.zeros_like(value))
+def fresh_state(value: Tensor) -> State:
+    """Return the state of a parameter before its first step."""
+    return torch.zeros_like(value), torch.zeros_like(value)
 
 
 def rmsprop_step(x: Tensor, slope: Tensor, state: State, rate: float, momentum: float) -> None:
     """Take one step in place, as torch.optim.RMSprop, whose import takes 2.5 s of every job."""
-    flat = [value.view(-1) for value in (x, slope.contiguous(), state.square, state.moving)]
+    flat = [value.view(-1) for value in (x, slope.contiguous(), *state)]
     size = PART if x.device.type == "cpu" else len(flat[0])
     for first in range(0, len(flat[0]), size):
         part, g, square, moving = (value[first : first + size] for value in flat)
@@ -266,8 +250,9 @@ def _folded_step(
 ) -> None:
     """Apply `rmsprop_step` of W to y = W z (M, 1, n), z of `latents` (M, 1, L)."""
     reach = latents.abs().sum(2, keepdim=True)
-    state.square.mul_(DECAY).addcmul_(slope, slope, value=1.0 - DECAY)
+    square, moving = state
+    square.mul_(DECAY).addcmul_(slope, slope, value=1.0 - DECAY)
     # Σ z² / (|z| r + ε) = Σ|z| / (r + L ε / Σ|z|) + O(ε²)
-    root = state.square.sqrt().add_(EPSILON * latents.shape[2] / reach)
-    state.moving.mul_(momentum).addcdiv_(slope, root)
-    x.sub_(state.moving * (rate * reach))
+    root = square.sqrt().add_(EPSILON * latents.shape[2] / reach)
+    moving.mul_(momentum).addcdiv_(slope, root)
+    x.sub_(moving * (rate * reach))

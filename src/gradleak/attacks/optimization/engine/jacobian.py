@@ -1,14 +1,21 @@
-"""Gradients of a chain to first order in the image: their Jacobian and its adjoint."""
+"""Gradients of a chain to first order in the image, and of their distance to others, by hand."""
 
 from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from gradleak.attacks.optimization.engine.chain_gradients import ChainGradients
-from gradleak.attacks.optimization.engine.double_backward import KINKED, second_of, times
-from gradleak.attacks.optimization.engine.im2col import fold, to_columns, to_images, unfold
-from gradleak.models.chain import ConvLayer
+from gradleak.attacks.optimization.engine import im2col
+from gradleak.attacks.optimization.engine.chain_gradients import (
+    ChainGradients,
+    keep_skipped,
+    plus_product,
+    rows_times,
+    second_of,
+    times,
+)
+from gradleak.attacks.optimization.engine.output import output_bend
+from gradleak.models.chain import ConvLayer, Layer
 
 
 class Linearised:
@@ -16,8 +23,8 @@ class Linearised:
 
     Layer l gives g_l = δ_l x_lᵀ, so J v = δ̇_l x_lᵀ + δ_l ẋ_lᵀ with tangents ẋ of the forward pass
     and δ̇ of the backward pass; Jᵀ u runs both passes in reverse. At kinks J is that of the linear
-    piece around x. `images`, `labels` and `scale` are as of `ChainGradients.__call__`, with known
-    labels.
+    piece around x. `images`, `labels` and `scale` are as of `ChainGradients.__call__`; `forward`
+    and `adjoint` want known labels, and no pools.
 
     `known` is ``{layer: δ (M, O, q)}`` for convolutions whose δ is known (scaled as the loss is):
     it is treated as constant, and so is the gradient it passes to the layers before. Only for
@@ -42,13 +49,12 @@ class Linearised:
         known = known or {}
         self.open = [layer.name not in known for layer in self._layers]
         for number in reversed(range(len(self._layers))):
-            layer = self._layers[number]
             if not self.open[number]:
-                self.left[number] = known[layer.name]
+                self.left[number] = known[self._layers[number].name]
             elif not all(self.open[number:]):
                 self._back[number] = self._pulled(number + 1, self.left[number + 1])
                 delta = times(self.derivatives[number], self._back[number])
-                self.left[number] = to_columns(delta)
+                self.left[number] = im2col.to_columns(delta)
 
     @torch.no_grad()
     def gradients(self) -> list[Tensor]:
@@ -61,15 +67,14 @@ class Linearised:
     @torch.no_grad()
     def forward(self, direction: Tensor) -> list[Tensor]:
         """Return J v (as `gradients`) for v of the images' shape."""
-        batch = direction.shape[1]
         moved, entering = direction, []
         tangents, columns = [], []
         for number, layer in enumerate(self._layers):
             entering.append(moved)
             weight = self.network.weight(layer)
             if isinstance(layer, ConvLayer):
-                columns.append(unfold(moved, layer))
-                z = to_images(weight @ columns[-1], layer, batch)
+                columns.append(im2col.unfold(moved, layer))
+                z = im2col.to_images(weight @ columns[-1], layer, direction.shape[1])
                 if layer.skip:
                     z = z + entering[-layer.skip]
             else:
@@ -78,9 +83,10 @@ class Linearised:
                 z = rows @ weight.mT
             tangents.append(z)
             moved = times(self.derivatives[number], z)
-        deltas = self._turned(tangents, self._curved(moved))
+        back, _ = self._bend(moved)
         weights, biases = [], []
-        for left, right, inputs, delta in zip(self.left, columns, self.inputs, deltas, strict=True):
+        every = zip(self.left, columns, self.inputs, self._turned(tangents, back), strict=True)
+        for left, right, inputs, delta in every:
             value = left @ right.mT
             weights.append(value if delta is None else torch.baddbmm(value, delta, inputs.mT))
             biases.append(torch.zeros_like(left[:, :, 0]) if delta is None else delta.sum(2))
@@ -93,108 +99,124 @@ class Linearised:
         turned: Tensor | None = back
         for number in reversed(range(len(self._layers))):
             layer = self._layers[number]
-            if number in waiting:
-                assert turned is not None
-                turned = turned + waiting.pop(number)
-            delta = self._local(number, tangents[number], turned)
+            delta: Tensor | None = None
+            if turned is not None:
+                turned = turned + waiting.pop(number) if number in waiting else turned
+                delta = times(self.derivatives[number], turned)
+            turned = None
+            if self.open[number] and not layer.activation.is_homogeneous:
+                bent = self._bent(number, tangents[number])
+                delta = bent if delta is None else delta + bent
             if not self.open[number] or delta is None:
                 out.append(None)
-                turned = None
                 continue
-            if isinstance(layer, ConvLayer) and layer.skip:
-                start = number - layer.skip
-                waiting[start] = waiting[start] + delta if start in waiting else delta
-            columns = to_columns(delta) if isinstance(layer, ConvLayer) else delta.mT
+            keep_skipped(waiting, number, layer, delta)
+            columns = im2col.to_columns(delta) if isinstance(layer, ConvLayer) else delta.mT
             out.append(columns)
             if number:
                 turned = self._pulled(number, columns)
         return out[::-1]
 
-    def _local(self, number: int, tangent: Tensor, back: Tensor | None) -> Tensor | None:
-        """Return a'(z) ∘ `back` + a''(z) ∘ `tangent` ∘ dℓ/da(z), None for 0."""
-        straight = None if back is None else times(self.derivatives[number], back)
-        activation = self._layers[number].activation
-        if activation.name in KINKED or not self.open[number]:
-            return straight
-        second = second_of(activation, self._outputs[number], self.derivatives[number])
-        bent = second * tangent * self._back[number]
-        return bent if straight is None else straight + bent
+    def _bent(self, number: int, tangent: Tensor) -> Tensor:
+        """Return a''(z) ∘ `tangent` ∘ dℓ/da(z)."""
+        known = self._outputs[number], self.derivatives[number]
+        return second_of(self._layers[number].activation, *known) * tangent * self._back[number]
 
     @torch.no_grad()
     def adjoint(self, duals: Sequence[Tensor]) -> Tensor:
         """Return Jᵀ u of the images' shape for u shaped as `gradients`."""
-        by_name = dict(zip(self.network.names, duals, strict=True))
-        batch = self.images.shape[1]
-        raised: list[Tensor | None] = []  # factor of each δ̇
-        passed: list[Tensor | None] = []  # factor of each tangent of dℓ/da(z)
+        wide = (u if u.ndim == 3 else u.unsqueeze(2) for u in duals)
+        return self.pull_back(dict(zip(self.network.names, wide, strict=True)))[0]
+
+    def pull_back(
+        self, duals: Mapping[str, Tensor], *, fused: bool = False
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return `adjoint` of duals (M, O, n) by name, also in dummy logits, if any.
+
+        See `gradleak.attacks.optimization.engine.chain_gradients.plus_product` for `fused`.
+        """
+        raised: dict[int, Tensor] = {}  # factor of each δ̇
+        passed: dict[int, Tensor] = {}  # factor of each tangent of dℓ/da(z)
         for number, layer in enumerate(self._layers):
             if not self.open[number]:
-                raised.append(None)
-                passed.append(None)
                 continue
-            before = passed[-1] if passed else None
-            z = by_name[f"{layer.name}.weight"] @ self.inputs[number]
+            z = duals[f"{layer.name}.weight"] @ self.inputs[number]
             if layer.bias:
-                z = z + by_name[f"{layer.name}.bias"].unsqueeze(2)
-            weight = self.network.weight(layer)
+                z = z + duals[f"{layer.name}.bias"]
+            z = self._pushed(layer, z, passed.get(number - 1), fused=fused)
+            # The input of layer 0 has no δ, so a skip from there adds nothing.
+            if isinstance(layer, ConvLayer) and layer.skip and number >= layer.skip:
+                z = z + passed[number - layer.skip]
+            raised[number] = z
+            z = times(self.derivatives[number], z)
             if isinstance(layer, ConvLayer):
-                if before is not None:
-                    z = z + weight @ unfold(before, layer)
-                z = to_images(z, layer, batch)
-                # The input of layer 0 has no δ, so a skip from there adds nothing.
-                if layer.skip and number >= layer.skip:
-                    start = passed[number - layer.skip]
-                    assert start is not None
-                    z = z + start
-            else:
-                z = z.mT if before is None else z.mT + before.flatten(2) @ weight.mT
-            raised.append(z)
-            passed.append(times(self.derivatives[number], z))
-        assert passed[-1] is not None
-        return self._lowered(raised, self._curved(passed[-1]), by_name)
-
-    def _lowered(
-        self, raised: Sequence[Tensor | None], back: Tensor, by_name: Mapping[str, Tensor]
-    ) -> Tensor:
-        """Second pass of `adjoint`: factor of the images."""
+                z = im2col.pooled_at(z, self._outputs[number], layer.pool)
+            passed[number] = z
+        back, in_logits = self._bend(passed[len(self._layers) - 1])
         waiting: dict[int, Tensor] = {}
         for number in reversed(range(len(self._layers))):
             layer = self._layers[number]
             if number in waiting:
                 back = back + waiting.pop(number)
-            derivative, up = self.derivatives[number], raised[number]
-            z = times(derivative, back)
-            if up is not None and layer.activation.name not in KINKED:
-                second = second_of(layer.activation, self._outputs[number], derivative)
-                z = z + second * up * self._back[number]
-            if isinstance(layer, ConvLayer) and layer.skip:
-                start = number - layer.skip
-                waiting[start] = waiting[start] + z if start in waiting else z
-            columns = to_columns(z) if isinstance(layer, ConvLayer) else z.mT
-            direct = by_name[f"{layer.name}.weight"].mT @ self.left[number]
-            back = self._pulled(number, columns, direct)
-        return back + waiting[-1] if -1 in waiting else back
+            if isinstance(layer, ConvLayer):
+                back = im2col.unpooled(back, self._outputs[number], layer.pool)
+            z = times(self.derivatives[number], back)
+            if number in raised and not layer.activation.is_homogeneous:
+                z = z + self._bent(number, raised[number])
+            keep_skipped(waiting, number, layer, z)
+            columns = im2col.to_columns(z) if isinstance(layer, ConvLayer) else z.mT
+            direct = duals[f"{layer.name}.weight"].mT @ self.left[number]
+            back = self._pulled(number, columns, direct, fused=fused)
+        return back + waiting[-1] if -1 in waiting else back, in_logits
 
-    def _pulled(self, number: int, columns: Tensor, direct: Tensor | None = None) -> Tensor:
-        """Return Wᵀ `columns` (M, O, q) + `direct` (M, n, q), shaped as the layer's input."""
-        layer = self._layers[number]
+    def _pushed(self, layer: Layer, z: Tensor, before: Tensor | None, *, fused: bool) -> Tensor:
+        """Return `z` (M, O, q) + W `before`, shaped as the layer's output."""
         weight = self.network.weight(layer)
-        batch = self.images.shape[1]
         if isinstance(layer, ConvLayer):
-            found = weight.mT @ columns
-            return fold(found if direct is None else found + direct, layer, batch)
-        rows = columns.mT @ weight
-        return self.network.entering(number, rows if direct is None else rows + direct.mT)
+            if before is not None:
+                z = plus_product(z, weight, im2col.unfold(before, layer), fused=fused)
+            return im2col.to_images(z, layer, self.images.shape[1])
+        z = z.mT
+        return z if before is None else z + rows_times(before.flatten(2), weight.mT, fused=fused)
 
-    def _curved(self, moved: Tensor) -> Tensor:
-        """Return ∂²ℓ/∂output² times `moved` (M, K, m)."""
-        with torch.enable_grad():
-            output = self._outputs[-1].detach().requires_grad_()
-            slope = self.network.output_gradient(output, self.labels, self.scale)
-            # The hinge loss has no curvature, and so no graph.
-            inner = (slope * moved).sum() + 0.0 * output.sum()
-            return torch.autograd.grad(inner, output)[0]
+    def _pulled(
+        self, number: int, columns: Tensor, direct: Tensor | None = None, *, fused: bool = False
+    ) -> Tensor:
+        return self.network.pulled(number, columns, self.images.shape[1], direct, fused=fused)
+
+    def _bend(self, moved: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return ∂²ℓ/∂output² times `moved` (M, K, m), and its like for dummy logits, if any."""
+        return output_bend(self.network.loss, self._outputs[-1], self.labels, self.scale, moved)
 
     def _by_name(self, weights: Sequence[Tensor], biases: Sequence[Tensor]) -> list[Tensor]:
         each = zip(self._layers, weights, biases, strict=True)
         return [part for layer, *both in each for part in both[: 1 + layer.bias]]
+
+
+@torch.no_grad()
+def descend(
+    network: ChainGradients,
+    images: Tensor,
+    labels: Tensor,
+    targets: Sequence[Tensor],
+    scale: Tensor,
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return Σ_l ||∂ℓ/∂W_l − target_l||² (M,) and its gradients (DLG; R-GAP eq. 1).
+
+    They are those in images (M, K, C, H, W), and in dummy logits, if any, twice as fast as by a
+    graph: with residuals r_l = ∂ℓ/∂W_l − target_l held fixed, ∇_x Σ ||r_l||² = 2 ∇_x d/dε ℓ(x; W +
+    ε r): one forward pass with tangents ż_l = r_l x_l + W_l ẋ_l, and one backward (Pearlmutter
+    1994, with the roles of weights and images exchanged). `targets` are those of
+    `ChainGradients.targets`, (M, ...); `scale` (M,) multiplies each member's loss.
+    """
+    at, residuals = Linearised(network, images, labels, scale), dict[str, Tensor]()
+    by_name = dict(zip(network.names, targets, strict=True))
+    for layer, delta, x in zip(network.chain.layers, at.left, at.inputs, strict=True):
+        rows = by_name[f"{layer.name}.weight"].flatten(2)
+        residuals[f"{layer.name}.weight"] = torch.baddbmm(rows, delta, x.mT, beta=-1)
+        if layer.bias:
+            offset = delta.sum(2) - by_name[f"{layer.name}.bias"]
+            residuals[f"{layer.name}.bias"] = offset.unsqueeze(2)
+    norms = [torch.linalg.vector_norm(r, dim=(1, 2)).square() for r in residuals.values()]
+    back, in_logits = at.pull_back(residuals, fused=True)
+    return torch.stack(norms).sum(0), 2.0 * back, None if in_logits is None else 2.0 * in_logits

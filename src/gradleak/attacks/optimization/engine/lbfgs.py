@@ -14,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradleak.attacks.optimization.engine.lbfgs_history import Curvature
-from gradleak.attacks.optimization.engine.line_search import LineSearch, Rows
+from gradleak.attacks.optimization.engine.line_search import Curvature, LineSearch, Rows
 from gradleak.runtime.progress import progress
 
 Objective = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -30,6 +29,8 @@ STOPS = (TARGET, GRADIENT, CHANGE, BUDGET, NO_DECREASE, NOT_FINITE)
 
 # Length of the first step, relative to max(|x|, 1).
 FIRST_STEP = 1e-2
+# Number of last values that `Settings.slack` compares with.
+RECENT = 10
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,9 @@ class Settings:
     # Stop when `window` steps lowered the value by no more than this fraction of it.
     change: float = 0.0
     window: int = 20  # steps that `change` looks back
-    # ``None``: steps obey the weak Wolfe conditions. A number: a step is accepted once it ends
-    # below (1 + slack) times the largest of the last `recent` values, for functions that jump; the
-    # lowest point seen is returned.
-    slack: float | None = None
-    recent: int = 10  # see `slack`
+    # A step is accepted once it ends below (1 + slack) times the largest of the last `RECENT`
+    # values, for functions that jump; the lowest point seen is returned.
+    slack: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -107,14 +106,12 @@ class _Run(Rows):
         count, device = len(x), x.device
         everyone = torch.ones(count, dtype=torch.bool, device=device)
         self.settings = settings
-        self.curvature = Curvature(
-            count, settings.history, x.shape[1], dtype=x.dtype, device=device
-        )
-        self.search = LineSearch(count, device, strict=settings.slack is None)
+        self.curvature = Curvature(x, settings.history)
+        self.search = LineSearch(x)
         self.ids = torch.arange(count, device=device)
         self.x, self.value, self.gradient = x, value, gradient
-        self.best, self.best_value, self.low_gradient = x, value, gradient
-        self.recent = value.unsqueeze(1).expand(-1, settings.recent).clone()
+        self.best, self.best_value = x, value
+        self.recent = value.unsqueeze(1).expand(-1, RECENT).clone()
         self.direction = torch.zeros_like(x)
         # Length of the last step, the initial length of a step along the gradient.
         self.length = FIRST_STEP * _norm(x).clamp(min=1.0)
@@ -129,22 +126,16 @@ class _Run(Rows):
 
     def trial(self) -> Tensor:
         """Points (A, n) to evaluate next."""
-        return self._at(self.search.t)
-
-    def _at(self, t: Tensor) -> Tensor:
-        return self.x + t.to(self.x.dtype).unsqueeze(1) * self.direction
+        return self.x + self.search.t.to(self.x.dtype).unsqueeze(1) * self.direction
 
     def advance(self, trial: Tensor, value: Tensor, gradient: Tensor) -> None:
         """Process values and gradients at `trial`, and set the next trial points."""
         self.evaluations = self.evaluations + 1
-        accepted, lowered, ended = self.search.tell(value, _dot(gradient, self.direction))
-        self.low_gradient = _choose(lowered, gradient, self.low_gradient)
-        # A line search that ends without an accepted step may still have lowered the value.
-        fallback = ended & (self.search.low > 0)
-        moved, stuck = accepted | fallback, ended & ~fallback
+        moved, stuck = self.search.tell(value, _dot(gradient, self.direction))
         step, change = torch.zeros_like(self.x), torch.zeros_like(self.x)
         if bool(moved.any()):
-            step, change = self._move(moved, accepted, trial, value, gradient)
+            step, change = trial - self.x, gradient - self.gradient
+            self._move(moved, step, trial, value, gradient)
         # A step lost to rounding does not count.
         least = torch.finfo(self.x.dtype).eps * _norm(self.x)
         stuck = stuck | (moved & (_norm(step) <= least))
@@ -155,14 +146,9 @@ class _Run(Rows):
             self._aim(moved, stuck, step, change)
 
     def _move(
-        self, moved: Tensor, accepted: Tensor, trial: Tensor, value: Tensor, gradient: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """Go to the trial point, or the bracket's low end; return steps and gradient changes."""
-        if bool((moved & ~accepted).any()):
-            trial = _choose(accepted, trial, self._at(self.search.low))
-            value = torch.where(accepted, value, self.search.low_value)
-            gradient = _choose(accepted, gradient, self.low_gradient)
-        step, change = trial - self.x, gradient - self.gradient
+        self, moved: Tensor, step: Tensor, trial: Tensor, value: Tensor, gradient: Tensor
+    ) -> None:
+        """Go to the trial points of those that `moved`."""
         self.length = torch.where(moved, _norm(step), self.length)
         self.x = _choose(moved, trial, self.x)
         self.gradient = _choose(moved, gradient, self.gradient)
@@ -170,10 +156,8 @@ class _Run(Rows):
         better = self.value < self.best_value
         self.best = _choose(better, self.x, self.best)
         self.best_value = torch.minimum(self.value, self.best_value)
-        self.recent = _choose(
-            moved, torch.cat((self.recent[:, 1:], self.value[:, None]), 1), self.recent
-        )
-        return step, change
+        recent = torch.cat((self.recent[:, 1:], self.value[:, None]), 1)
+        self.recent = _choose(moved, recent, self.recent)
 
     def _judge(self, moved: Tensor, hopeless: Tensor) -> None:
         """Set the stopping reason of each problem that should stop."""
@@ -210,8 +194,8 @@ class _Run(Rows):
         first = self.length / norm.clamp(min=torch.finfo(torch.float64).tiny)
         rows = moved | stuck
         self.direction = _choose(rows, direction, self.direction)
-        slack, highest = self.settings.slack, self.recent.amax(1)
-        ceiling = self.value if slack is None else highest + slack * highest.abs()
+        highest = self.recent.amax(1)
+        ceiling = highest + self.settings.slack * highest.abs()
         self.search.begin(rows, self.value, slope, torch.where(plain, first, 1.0), ceiling)
 
     def collect(self, out: Minimum) -> None:

@@ -15,12 +15,6 @@ def output_gradient(
     `output` (M, K, m) is that of the last activation; `labels` are integers (M, K) or dummy logits
     (M, K, m); `loss` is one of `gradleak.models.losses.LOSSES`.
     """
-    found = _output_gradient(loss, output, labels)
-    return found if scale is None else found * scale[:, None, None]
-
-
-def _output_gradient(loss: str, output: Tensor, labels: Tensor) -> Tensor:
-    batch = output.shape[1]
     dummy = labels.is_floating_point()
     if loss in OF_CLASSES:
         if dummy:
@@ -28,13 +22,15 @@ def _output_gradient(loss: str, output: Tensor, labels: Tensor) -> Tensor:
         else:
             truth = functional.one_hot(labels.long(), output.shape[2]).to(output.dtype)
         guess = torch.softmax(output, 2) if loss != RAW else torch.zeros_like(output)
-        return (guess - truth) / batch
-    if not dummy:
+        found = guess - truth
+    elif dummy:
+        one = torch.sigmoid(labels) * _margin_derivative(loss, output)
+        found = one - torch.sigmoid(-labels) * _margin_derivative(loss, -output)
+    else:
         sign = labels.to(output.dtype).unsqueeze(2)
-        return sign * _margin_derivative(loss, sign * output) / batch
-    one = torch.sigmoid(labels) * _margin_derivative(loss, output)
-    other = torch.sigmoid(-labels) * _margin_derivative(loss, -output)
-    return (one - other) / batch
+        found = sign * _margin_derivative(loss, sign * output)
+    found = found / output.shape[1]
+    return found if scale is None else found * scale[:, None, None]
 
 
 def output_bend(

@@ -8,6 +8,7 @@ loss; for smooth activations it omits the change of δ.
 """
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -15,7 +16,6 @@ from torch import Tensor
 from gradleak.attacks.optimization.engine.jacobian import Linearised
 from gradleak.models.chain import Chain, ConvLayer, Layer
 from gradleak.operators.gradient import GradientConstraint
-from gradleak.operators.shape import ConvShape
 
 # Least damping relative to the largest diagonal entry, for rounding in float32.
 LEAST = 1e-7
@@ -27,13 +27,12 @@ FEW = 4
 
 def depth(chain: Chain) -> int:
     """Number of layers up to the first whose K₀ has as many rows as columns: later add no rank."""
-    for number, layer in enumerate(chain.layers):
-        if not isinstance(layer, ConvLayer):
-            return number + 1
-        shape = layer.shape
-        if shape.filters * shape.kernel[0] * shape.kernel[1] >= shape.size[0] * shape.size[1]:
-            return number + 1
-    raise AssertionError("a chain ends with a fully connected layer")
+    return next(
+        number
+        for number, layer in enumerate(chain.layers, 1)
+        if not isinstance(layer, ConvLayer)
+        or layer.shape.filters * prod(layer.shape.kernel) >= prod(layer.shape.size)
+    )
 
 
 def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> Tensor:
@@ -51,14 +50,17 @@ def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> Tens
         weight = network.weight(layer)[0].float()
         slope, left = at.derivatives[number], at.left[number][0]
         if rows is not None:
-            rows = _transposed(layer, weight, _scaled(slope, rows))
+            rows = _transposed(layer, weight, slope, rows)
         if gram is not None:
-            half = _transposed(layer, weight, _scaled(slope, gram))
-            gram = _transposed(layer, weight, _scaled(slope, half.T.contiguous()))
+            half = _transposed(layer, weight, slope, gram)
+            gram = _transposed(layer, weight, slope, half.T.contiguous())
         size, own = by_name[f"{layer.name}.weight"], None
         if isinstance(layer, ConvLayer):
             shape = layer.shape
-            block = size * _block(shape, left).to(weight)
+            delta = left.double().cpu().numpy().reshape(shape.filters, *shape.output)
+            # (O·k², pixels)
+            block = torch.from_numpy(GradientConstraint(delta, shape).block).flatten(0, 1)
+            block = size * block.to(weight)
             # K = I_C ⊗ K₀: the same block for every channel.
             if gram is None and number and FEW * shape.channels * len(block) <= shape.unknowns:
                 own = torch.block_diag(*[block.T] * shape.channels)
@@ -78,19 +80,10 @@ def normal_matrix(at: Linearised, weights: Sequence[float], layers: int) -> Tens
     return rows @ rows.T if gram is None else gram.addmm_(rows, rows.T)
 
 
-def _block(shape: ConvShape, left: Tensor) -> Tensor:
-    """Return K₀ (O·k², pixels) from δ (O, P)."""
-    delta = left.double().cpu().numpy().reshape(shape.filters, *shape.output)
-    return torch.from_numpy(GradientConstraint(delta, shape).block).flatten(0, 1)
-
-
-def _scaled(slope: Tensor | None, columns: Tensor) -> Tensor:
-    """Return A'(z) times `columns` (outputs, B), where None stands for 1."""
-    return columns if slope is None else slope.flatten().to(columns.dtype)[:, None] * columns
-
-
-def _transposed(layer: Layer, weight: Tensor, columns: Tensor) -> Tensor:
-    """Return Wᵀ times `columns` (outputs, B): (inputs, B)."""
+def _transposed(layer: Layer, weight: Tensor, slope: Tensor | None, columns: Tensor) -> Tensor:
+    """Return Wᵀ A'(z) times `columns` (outputs, B): (inputs, B); a `slope` of None stands for 1."""
+    if slope is not None:
+        columns = slope.flatten().to(columns.dtype)[:, None] * columns
     if not isinstance(layer, ConvLayer):
         return weight.T @ columns
     shape = layer.shape

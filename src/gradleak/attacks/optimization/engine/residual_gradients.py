@@ -1,8 +1,8 @@
 """Gradients of many members under residual networks, and of distances between them, by hand.
 
-As `gradleak.attacks.optimization.engine.double_backward` for plain chains: with the derivative r of
-a distance in the gradients held fixed, ∇_x <∇_W ℓ(x; W), r> = ∇_x d/dε ℓ(x; W + εr), which takes a
-forward and a backward pass for the gradients, and another pair with tangents. No graph is kept.
+As `jacobian.descend` for plain chains: with the derivative r of a distance in the gradients held
+fixed, ∇_x <∇_W ℓ(x; W), r> = ∇_x d/dε ℓ(x; W + εr), which takes a forward and a backward pass for
+the gradients, and another pair with tangents. No graph is kept.
 """
 
 from __future__ import annotations
@@ -14,18 +14,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gradleak.attacks.optimization.engine import branch_locks
-from gradleak.attacks.optimization.engine.branch_layers import EPSILON, Pooled
-from gradleak.attacks.optimization.engine.branch_steps import Step, Waiting, branches_of
-from gradleak.attacks.optimization.engine.chain_gradients import rows_times
-from gradleak.attacks.optimization.engine.device_mixin import Placed
+from gradleak.attacks.optimization.engine.branch_layers import (
+    EPSILON,
+    Branch,
+    Pooled,
+    Step,
+    Waiting,
+    Weights,
+)
+from gradleak.attacks.optimization.engine.chain_gradients import (
+    Placed,
+    activate,
+    check_known,
+    derivative_of,
+    rows_times,
+    times,
+)
 from gradleak.attacks.optimization.engine.distances import Distance
-from gradleak.attacks.optimization.engine.double_backward import times
 from gradleak.attacks.optimization.engine.output import output_bend, output_gradient
 from gradleak.errors import ConfigError
 from gradleak.models.build import ChainModule
 from gradleak.models.chain import Chain, LinearLayer
-from gradleak.models.locks import is_private
+from gradleak.models.locks import KEY, Locked, is_private, names_of
 from gradleak.models.losses import LOSSES
 
 MODES = ("training", "evaluation")
@@ -40,7 +50,7 @@ class BranchGradients(Placed):
 
     Unlike `ChainGradients`, it supports batch norms, projections and all pools, but no replicated
     padding. `weights` and `loss` are as there, with running statistics, if any, and for a locked
-    layer its lock weights and key, or γ and β (see `branch_locks` beside this module). Gradients
+    layer its lock weights and key, or γ and β (see `opened_lock`). Gradients
     are computed of the parameters `shared`, all by default.
 
     In `mode` ``training`` batch norms use the statistics of each member's images, in
@@ -58,11 +68,8 @@ class BranchGradients(Placed):
         dtype: torch.dtype = torch.float32,
         shared: Collection[str] | None = None,
     ) -> None:
-        for what, value, known in (("loss", loss, LOSSES), ("mode", mode, MODES)):
-            if value not in known:
-                raise ConfigError(
-                    f"{what}: '{value}' is not known; choose one of {', '.join(known)}."
-                )
+        check_known("loss", loss, LOSSES)
+        check_known("mode", mode, MODES)
         if not follows(chain):
             raise ConfigError(f"{chain.name} has replicated padding; take it out.")
         self.chain, self.loss, self.mode = chain, loss, mode
@@ -72,7 +79,8 @@ class BranchGradients(Placed):
         self.shapes = {name: tuple(value.shape) for name, value in module.named_parameters()}
         self.names = tuple(name for name in self.shapes if shared is None or name in shared)
         self._branches = [
-            branches_of(layer, training=mode == "training") for layer in chain.convolutions
+            [Branch(part, mode == "training") for part in layer.parts]
+            for layer in chain.convolutions
         ]
         self._weights = {
             name: self._parameter(name, self.tensor(weights[name]))
@@ -80,12 +88,18 @@ class BranchGradients(Placed):
             if not is_private(name)
         }
         for layer in chain.locked:
-            held = branch_locks.held_by(layer)
-            own = {name: self.tensor(weights[name]) for name in held if name in weights}
-            self._weights |= branch_locks.opened(layer, own)
-        for branch in (branch for several in self._branches for branch in several):
-            if branch.normed and not branch.training:
-                self._statistics(branch.norm, weights)
+            own = (name for name in weights if name.startswith(f"{layer.name}_"))
+            self._weights |= opened_lock(layer, {name: self.tensor(weights[name]) for name in own})
+        for norm in [part.norm for part in chain.parts if part.normed and mode == "evaluation"]:
+            like = self._weights[f"{norm}.weight"][:1]
+            mean, variance = torch.zeros_like(like), torch.ones_like(like)
+            if f"{norm}.running_mean" in weights:
+                mean, variance = (
+                    spread(self.tensor(weights[f"{norm}.{kind}"]))
+                    for kind in ("running_mean", "running_var")
+                )
+            self._weights[f"{norm}.mean"] = mean
+            self._weights[f"{norm}.inverse"] = torch.rsqrt(variance + EPSILON)
 
     def _parameter(self, name: str, value: Tensor) -> Tensor:
         """Reshape a parameter (...) or (M, ...) for use; channels become (M or 1, C, 1, 1)."""
@@ -97,26 +111,14 @@ class BranchGradients(Placed):
             return rows
         return rows.unsqueeze(1) if name.startswith("fc") else rows[..., None, None]
 
-    def _statistics(self, norm: str, weights: Mapping[str, np.ndarray | Tensor]) -> None:
-        like = self._weights[f"{norm}.weight"][:1]
-        mean, variance = torch.zeros_like(like), torch.ones_like(like)
-        if f"{norm}.running_mean" in weights:
-            mean, variance = (
-                branch_locks.spread(self.tensor(weights[f"{norm}.{kind}"]))
-                for kind in ("running_mean", "running_var")
-            )
-        self._weights[f"{norm}.mean"] = mean
-        self._weights[f"{norm}.inverse"] = torch.rsqrt(variance + EPSILON)
-
     def select(self, index: Tensor | slice) -> BranchGradients:
         """Select members `index`; a slice copies nothing."""
-        weights = self._weights.items()
-        return self._with({k: v[index] if self._is_own(k, v) else v for k, v in weights})
-
-    def _is_own(self, name: str, value: Tensor) -> bool:
-        if len(self.shapes.get(name, ())) == 4:
-            return value.ndim == 5
-        return value.shape[0] > 1
+        weights = {}
+        for name, value in self._weights.items():
+            filters = len(self.shapes.get(name, ())) == 4
+            own = value.ndim == 5 if filters else len(value) > 1
+            weights[name] = value[index] if own else value
+        return self._with(weights)
 
     def at_once(self, batch: int) -> int:
         """Number of members of `batch` images to compute at once; all on an accelerator."""
@@ -159,43 +161,34 @@ class BranchGradients(Placed):
         down = down * factor[:, None, None, None, None]
         return value, down, in_logits, in_scaling * factor[:, None]
 
-    @property
-    def scaling(self) -> Tensor:
-        """γ and β of locked layers, concatenated (M or 1, 2 Σ O)."""
-        parts = [self._weights[name].flatten(1) for name in self._scaled]
-        most = max(len(part) for part in parts)
-        return torch.cat([part.expand(most, -1) for part in parts], 1)
-
     def with_scaling(self, scaling: Tensor) -> BranchGradients:
         """Replace γ and β by each member's own (M, 2 Σ O), independent of the key."""
         sizes = [self._weights[name].shape[1] for name in self._scaled]
         parts = zip(self._scaled, scaling.split(sizes, 1), strict=True)
-        return self._with(self._weights | {name: branch_locks.spread(part) for name, part in parts})
+        return self._with(self._weights | {name: spread(part) for name, part in parts})
 
     @property
     def _scaled(self) -> list[str]:
-        return [
-            branch_locks.norm_part(layer.name, kind)
-            for layer in self.chain.locked
-            for kind in ("weight", "bias")
-        ]
+        return [name for layer in self.chain.locked for name in norm_of(layer)]
 
-    def _moves(self, residuals: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def _moves(self, residuals: Weights) -> dict[str, Tensor]:
         """Tangents of weights along residuals; weights that are not compared stay."""
         public = [name for name in self.shapes if not is_private(name)]
-        out = {name: torch.zeros_like(self._weights[name]) for name in public}
-        out |= {
-            name: self._parameter(name, residuals[name]) for name in public if name in residuals
+        out = {
+            name: self._parameter(name, residuals[name])
+            if name in residuals
+            else torch.zeros_like(self._weights[name])
+            for name in public
         }
         for layer in self.chain.locked:
-            out |= branch_locks.moves(layer, residuals, self._weights)
+            out |= lock_moves(layer, residuals, self._weights)
         return out
 
-    def _listed(self, found: Mapping[str, Tensor]) -> list[Tensor]:
+    def _listed(self, found: Weights) -> list[Tensor]:
         known = dict(found)
         for layer in self.chain.locked:
-            if any(name in self.names for name in branch_locks.parameters_of(layer)):
-                known |= branch_locks.gradients(layer, found, self._weights)
+            if any(name.startswith(f"{layer.name}_lock") for name in self.names):
+                known |= lock_gradients(layer, found, self._weights)
         return [known[name] for name in self.names]
 
     def _forward(self, images: Tensor) -> list[Step]:
@@ -204,7 +197,7 @@ class BranchGradients(Placed):
         entered: list[Tensor] = []
         for layer, several in zip(self.chain.convolutions, self._branches, strict=True):
             entered.append(x)
-            found = [branch.enter(entered[-branch.back], self._weights) for branch in several]
+            found = [branch.enter(entered[-branch.part.back], self._weights) for branch in several]
             z = found[0][1]
             for _, out in found[1:]:
                 z = z.add_(out)
@@ -236,7 +229,6 @@ class BranchGradients(Placed):
         depth = len(self.chain.convolutions)
         for fc, step in reversed(list(zip(self._linear, steps[depth:], strict=True))):
             step.back, step.delta = back, times(step.derivative, back)
-            assert step.x is not None
             out[f"{fc.name}.weight"] = step.delta.mT @ step.x
             if fc.bias:
                 out[f"{fc.name}.bias"] = step.delta.sum(1)
@@ -244,14 +236,13 @@ class BranchGradients(Placed):
         waiting = Waiting(depth, self._imaged(back))
         for number in reversed(range(depth)):
             layer, step = self.chain.convolutions[number], steps[number]
-            assert step.pooled is not None
             step.back = step.pooled.adjoint(waiting.pop(number + 1))
             step.delta = times(step.derivative, step.back)
             for branch, passed in zip(self._branches[number], step.branches, strict=True):
                 left = branch.leave(passed, step.delta, self._weights, out)
-                start = number + 1 - branch.back
+                start = number + 1 - branch.part.back
                 if start:
-                    weight = self._weights[f"{branch.name}.weight"]
+                    weight = self._weights[f"{branch.part.name}.weight"]
                     waiting.add(start, branch.convolution.adjoint(left, weight))
             if layer.skip and layer.projection is None:
                 waiting.add(number + 1 - layer.skip, step.delta, shared=True)
@@ -263,7 +254,7 @@ class BranchGradients(Placed):
         size = (before[-1].shape.filters, *before[-1].grid) if before else self.chain.input
         return back.transpose(0, 1).unflatten(2, size)
 
-    def _along(self, steps: list[Step], moves: Mapping[str, Tensor]) -> Tensor:
+    def _along(self, steps: list[Step], moves: Weights) -> Tensor:
         """Tangent (M, K, m) of the outputs for tangents `moves` of the weights."""
         depth = len(self.chain.convolutions)
         entered: list[Tensor | None] = []
@@ -272,9 +263,9 @@ class BranchGradients(Placed):
             entered.append(x)
             step, z = steps[number], None
             for branch, passed in zip(self._branches[number], step.branches, strict=True):
-                out = branch.move(passed, entered[-branch.back], self._weights, moves)
+                out = branch.move(passed, entered[-branch.part.back], self._weights, moves)
                 z = out if z is None else z.add_(out)
-            assert z is not None and step.pooled is not None
+            assert z is not None
             start = entered[-layer.skip] if layer.skip and layer.projection is None else None
             if start is not None:
                 z = z.add_(start)
@@ -282,7 +273,6 @@ class BranchGradients(Placed):
             x = step.pooled.along(times(step.derivative, z))
         flat = None if x is None else x.flatten(2).transpose(0, 1)
         for fc, step in zip(self._linear, steps[depth:], strict=True):
-            assert step.x is not None
             tangent = step.x @ moves[f"{fc.name}.weight"].mT
             if fc.bias:
                 tangent = tangent + moves[f"{fc.name}.bias"]
@@ -293,25 +283,79 @@ class BranchGradients(Placed):
         assert flat is not None
         return flat
 
-    def _down(self, steps: list[Step], moves: Mapping[str, Tensor], back: Tensor) -> Tensor:
+    def _down(self, steps: list[Step], moves: Weights, back: Tensor) -> Tensor:
         """Gradient (K, M, C, H, W) in the images of <the outputs' tangent, dℓ/d(outputs)>."""
         depth = len(self.chain.convolutions)
         for fc, step in reversed(list(zip(self._linear, steps[depth:], strict=True))):
             delta = step.bent(fc, back)
-            assert step.delta is not None
             back = rows_times(delta, self._weights[f"{fc.name}.weight"])
             back = back + step.delta @ moves[f"{fc.name}.weight"]
         waiting = Waiting(depth, self._imaged(back))
         for number in reversed(range(depth)):
             layer, step = self.chain.convolutions[number], steps[number]
-            assert step.pooled is not None and step.delta is not None
             delta = step.bent(layer, step.pooled.adjoint(waiting.pop(number + 1)))
             for branch, passed in zip(self._branches[number], step.branches, strict=True):
                 found = branch.go_back(passed, step.delta, delta, self._weights, moves)
-                waiting.add(number + 1 - branch.back, found)
+                waiting.add(number + 1 - branch.part.back, found)
             if layer.skip and layer.projection is None:
                 waiting.add(number + 1 - layer.skip, delta, shared=True)
         return waiting.pop(0)
+
+
+def norm_of(layer: Locked) -> list[str]:
+    """Names under which γ and β of a convolution are stored."""
+    return [f"{layer.name}_norm.{kind}" for kind in names_of(layer.name)]
+
+
+def opened_lock(layer: Locked, weights: Weights) -> dict[str, Tensor]:
+    """Return γ and β for a batch norm (M or 1, O, 1, 1), slopes a'(p) (M or 1, O), and the key.
+
+    γ = a(p), p = W k + b, so ∂ℓ/∂b = ∂ℓ/∂γ ∘ a'(p) and ∂ℓ/∂W = ∂ℓ/∂b kᵀ (FedKL eqs. 34, 35, where
+    a is the identity), and the tangent of γ is a'(p) ∘ (Ẇ k + ḃ). β likewise.
+    `weights` holds lock weights and key by name, each shared or with a leading dimension of
+    members. Alternatively it holds γ and β, (O,) or (M, O), named by `norm_of`, and no key.
+    """
+    if norm_of(layer)[0] in weights:
+        return {name: spread(weights[name]) for name in norm_of(layer)}
+    key = weights[f"{layer.name}{KEY}"].reshape(-1, layer.lock.key)
+    out = {f"{layer.name}{KEY}": key}
+    for part, name in zip(norm_of(layer), names_of(layer.name).values(), strict=True):
+        matrix = weights[f"{name}.weight"].reshape(-1, layer.filters, layer.lock.key)
+        bias = weights[f"{name}.bias"].reshape(-1, layer.filters)
+        before = (matrix @ key[..., None]).squeeze(2) + bias
+        value = activate(layer.lock.activation, before)
+        slope = derivative_of(layer.lock.activation, before, value)
+        out[part] = spread(value)
+        out[f"{name}.slope"] = torch.ones_like(value) if slope is None else slope
+    return out
+
+
+def spread(value: Tensor) -> Tensor:
+    """Reshape (O,) or (M, O) to scale images: (M or 1, O, 1, 1)."""
+    return value.reshape(-1, value.shape[-1], 1, 1)
+
+
+def lock_gradients(layer: Locked, found: Weights, weights: Weights) -> dict[str, Tensor]:
+    """Gradients of a lock's parameters from those (M, O) in γ and β; `weights` of `opened_lock`."""
+    key, out = weights[f"{layer.name}{KEY}"], {}
+    for part, name in zip(norm_of(layer), names_of(layer.name).values(), strict=True):
+        bias = found[part] * weights[f"{name}.slope"]
+        out[f"{name}.bias"] = bias
+        out[f"{name}.weight"] = bias[:, :, None] * key[:, None, :]
+    return out
+
+
+def lock_moves(layer: Locked, moving: Weights, weights: Weights) -> dict[str, Tensor]:
+    """Tangents of γ and β (M, O, 1, 1) for tangents of the lock's parameters; 0 by default."""
+    out = {}
+    for part, name in zip(norm_of(layer), names_of(layer.name).values(), strict=True):
+        if f"{name}.weight" not in moving:
+            out[part] = torch.zeros_like(weights[part])
+            continue
+        matrix, bias = moving[f"{name}.weight"], moving[f"{name}.bias"]
+        move = (matrix @ weights[f"{layer.name}{KEY}"][..., None]).squeeze(2) + bias
+        out[part] = spread(move * weights[f"{name}.slope"])
+    return out
 
 
 def is_branched(chain: Chain) -> bool:
