@@ -11,7 +11,7 @@ from gradleak.attacks.base import AttackerView
 from gradleak.attacks.closed_form.copa import Copa
 from gradleak.attacks.runner import run_seed
 from gradleak.claims import load
-from gradleak.claims.paper import printed_runs
+from gradleak.claims.evaluate import printed_runs
 from gradleak.data.targets import TargetSet
 from gradleak.errors import NumericsError
 from gradleak.runtime.progress import progress

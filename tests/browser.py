@@ -22,13 +22,9 @@ FLAGS = """--headless --remote-debugging-pipe --no-first-run --no-default-browse
     --disable-extensions --disable-gpu --disable-sync --hide-scrollbars"""
 # Key -> (code, virtual key code, text).
 KEYS = {
-    "Tab": ("Tab", 9, ""),
-    "Enter": ("Enter", 13, "\r"),
-    " ": ("Space", 32, " "),
-    "ArrowRight": ("ArrowRight", 39, ""),
-    "Escape": ("Escape", 27, ""),
-}
-SHIFT = 8
+    "Tab": ("Tab", 9, ""), "Enter": ("Enter", 13, "\r"), " ": ("Space", 32, " "),
+    "ArrowRight": ("ArrowRight", 39, ""), "Escape": ("Escape", 27, ""),
+}  # fmt: skip
 
 
 def program():
@@ -139,7 +135,8 @@ class Page:
         browser.pages[self.session] = self
         for domain in ("Page", "Runtime", "Log", "Network", "DOM"):
             self.call(f"{domain}.enable")
-        self.resize(width)
+        sides = {"width": width, "height": 800, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", deviceScaleFactor=1, **sides)
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.call("Emulation.setEmulatedMedia", media=media, features=[feature])
         self.call("Emulation.setScriptExecutionDisabled", value=not script)
@@ -150,10 +147,6 @@ class Page:
     def call(self, method, **parameters):
         return self.browser.call(method, self.session, **parameters)
 
-    def resize(self, width, height=800):
-        sides = {"width": width, "height": height, "mobile": width < 600}
-        self.call("Emulation.setDeviceMetricsOverride", deviceScaleFactor=1, **sides)
-
     def js(self, expression):
         """Value of an expression in the page; a promise is waited for."""
         how = {"returnByValue": True, "awaitPromise": True}
@@ -162,18 +155,12 @@ class Page:
             raise BrowserError(str(found["exceptionDetails"]))
         return found["result"].get("value")
 
-    def press(self, key, shift=False):
+    def press(self, key):
         """Press and release a key, as a person does."""
-        code, number, text = KEYS.get(key, (f"Key{key.upper()}", ord(key[0].upper()), key))
+        code, number, text = KEYS[key]
         own = {"key": key, "code": code, "windowsVirtualKeyCode": number}
-        own["modifiers"] = SHIFT if shift else 0
         self.call("Input.dispatchKeyEvent", type="keyDown", text=text, **own)
         self.call("Input.dispatchKeyEvent", type="keyUp", **own)
-
-    def screenshot(self, path):
-        """The whole page as PNG."""
-        found = self.call("Page.captureScreenshot", captureBeyondViewport=True)
-        Path(path).write_bytes(base64.b64decode(found["data"]))
 
     def pdf(self, path):
         """What a printer would get."""
@@ -199,10 +186,7 @@ class Page:
         return [event["params"]["request"]["url"] for event in asked]
 
     def axe(self):
-        """Violations that axe-core finds: (rule, impact, places).
-
-        It reads the script that the package `axe-core-python` brings.
-        """
+        """Violations that axe-core finds: rule, impact, places."""
         self.js((files("axe_core_python") / "axe.min.js").read_text(encoding="utf-8") + ";0")
         found = self.js("axe.run(document, {resultTypes: ['violations', 'incomplete']})")
         return [

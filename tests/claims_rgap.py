@@ -1,21 +1,17 @@
 """Synthetic evidence for R-GAP's claims: runs that its own tables and sentences describe."""
 
 from functools import cache
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 
-from claims_fedkl import score
+import claims_synthetic
+from claims_synthetic import ROOT, score
 from gradleak.analysis.rank_analysis import analyse, largest_alone, network_index
-from gradleak.claims import Claims, Evidence, load
+from gradleak.claims import load
 from gradleak.claims.forms import Runs
 from gradleak.config.loader import load as load_config
-from gradleak.config.schema import Config
 from settings_files import whole
 
-ROOT = Path(__file__).parents[1]
 FILE = ROOT / "papers/rgap/claims.yaml"
 IMAGES = 6
 STARTS = DRAWS = 3
@@ -38,7 +34,7 @@ FIG6 = {"one": 1e-5, "bottleneck": 0.05, "bottleneck_skip": 1e-5, "two": 2e-5}
 FIG6 |= {"one_skip": 1e-5, "two_skip": 1e-5}
 BIAS = {"phong_single": 0.2, "phong": 0.1, "phong_weighted": 0.001}
 WIDTHS = {"base": 0.02, "behind": 0.02, "all": 0.005}
-BEYOND: dict[tuple[str, str, str, str], float] = {
+BEYOND = {
     ("rgap_twin", "rgap_twin", "none", "dlg"): 0.05,
     ("rgap_twin", "rgap_twin", "none", "dlg_near_twin"): 0.05,
     ("rgap_twin", "rgap_twin", "none", "dlg_same_class"): 1e-6,
@@ -81,7 +77,7 @@ BEYOND: dict[tuple[str, str, str, str], float] = {
     },
 }
 # Other metrics of a run's own choice, and how many images have them.
-FACTS: dict[tuple[str, str], dict[str, float]] = {
+FACTS = {
     **{
         ("rgap_twin", attack): {"twin_scale": 0.2, "gradient_mismatch": 1e-12, "twin_error": 0.8}
         for attack in CLOSED
@@ -114,21 +110,21 @@ TRAINED = {
 
 
 @cache
-def rgap() -> Claims:
+def rgap():
     return load(FILE)
 
 
 @cache
-def rgap_scores() -> list[dict[str, Any]]:
+def rgap_scores():
     return score_rows(rgap())
 
 
 @cache
-def config() -> Config:
+def config():
     return load_config(whole())
 
 
-def centres(claims: Claims) -> dict[tuple[str, str, str, str], float]:
+def centres(claims):
     """MSE of each cell of the paper's tables, and of what its sentences are about."""
     found = dict(BEYOND)
     for claim in claims.claims:
@@ -145,7 +141,7 @@ def centres(claims: Claims) -> dict[tuple[str, str, str, str], float]:
     return found
 
 
-def run(key: tuple[str, str, str, str], index: int, answer: int, **facts: Any) -> dict[str, Any]:
+def run(key, index, answer, **facts):
     result, model, defence, attack = key
     row = {"paper": "rgap", "defence": defence, "batch": index // BATCH.get(result, 1)}
     row["seed"] = index % DRAWS if result == "rgap_draws" else 0
@@ -154,7 +150,7 @@ def run(key: tuple[str, str, str, str], index: int, answer: int, **facts: Any) -
     return score(where, index, **row | facts)
 
 
-def score_rows(claims: Claims) -> list[dict[str, Any]]:
+def score_rows(claims):
     rng = np.random.default_rng(0)
     rows = []
     for key, centre in centres(claims).items():
@@ -177,7 +173,7 @@ def score_rows(claims: Claims) -> list[dict[str, Any]]:
 
 
 @cache
-def rank_rows() -> list[dict[str, Any]]:
+def rank_rows():
     """Real counts of the configured networks; ranks and condition numbers made up."""
     names = sorted(name for name in config().models if name.startswith("rgap_"))
     places = [(RANKED.get(name, "others"), name, 0, index) for name in names for index in range(2)]
@@ -185,7 +181,7 @@ def rank_rows() -> list[dict[str, Any]]:
     return [row for place in places for row in _layers(*place)]
 
 
-def _layers(result: str, name: str, seed: int, index: int) -> list[dict[str, Any]]:
+def _layers(result, name, seed, index):
     chain, rows = config().chain(name), []
     for place, count in enumerate(analyse(chain)):
         conv = place < len(chain.convolutions)
@@ -204,18 +200,10 @@ def _layers(result: str, name: str, seed: int, index: int) -> list[dict[str, Any
     return rows
 
 
-def read(folder: Path, scores: list[dict], rank: list[dict]) -> Evidence:
-    """Write the rows as CSV files, layers in a folder for each experiment, and read them."""
-    paths = []
-    for result, part in pd.DataFrame(rank).groupby("result") if rank else ():
-        paths.append(folder / str(result) / "layers.csv")
-        paths[-1].parent.mkdir()
-        part.drop(columns="result").to_csv(paths[-1], index=False)
-    pd.DataFrame(scores).to_csv(folder / "scores.csv", index=False)
-    tables = [folder / f"{name}.csv" for name in TRAINED]
-    for path, rows in zip(tables, TRAINED.values(), strict=True):
-        columns = ["model", "column", "metric", "ours"]
-        pd.DataFrame(rows, columns=columns).to_csv(path, index=False)
-    return Evidence.read(
-        scores=[folder / "scores.csv"] if scores else [], rank=paths, tables=tables
-    )
+def read(folder, scores, rank):
+    columns = ("model", "column", "metric", "ours")
+    trained = {
+        name: [dict(zip(columns, row, strict=True)) for row in rows]
+        for name, rows in TRAINED.items()
+    }
+    return claims_synthetic.read(folder, scores, rank=rank, **trained)

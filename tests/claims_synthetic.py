@@ -2,18 +2,16 @@
 
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import yaml
 
-from claims_fedkl import score
-from gradleak.claims import Claims, Evidence, Explanations, load, load_explanations
+from gradleak.claims import Evidence, load, load_explanations
 from gradleak.claims.evaluate import Judge
-from gradleak.claims.outcome import Outcome
 
-FILE = Path(__file__).parents[1] / "papers/copa/claims.yaml"
+ROOT = Path(__file__).parents[1]
+FILE = ROOT / "papers/copa/claims.yaml"
 EXPLANATIONS = FILE.with_name("explanations.yaml")
 SEEDS = 10
 IMAGES = {"copa_pair": [("1", "truck"), ("3", "animal")], "copa_padding": [("1", ""), ("3", "")]}
@@ -33,27 +31,27 @@ LAYERS = {
 
 
 @cache
-def copa() -> Claims:
+def copa():
     return load(FILE)
 
 
 @cache
-def copa_scores() -> list[dict]:
+def copa_scores():
     return score_rows(copa())
 
 
-def paper_mse(claims: Claims) -> dict[tuple[str, str], list[float]]:
+def paper_mse(claims):
     """The paper's MSEs of truck and animal, from its PSNRs, for each model and attack."""
-    found: dict[tuple[str, str], list[float]] = {}
+    found = {}
     for claim in claims.numbers():
         if claim.id.startswith("copa.table2.") and claim.id.endswith(".psnr"):
-            where: dict[str, Any] = claim.query.where  # type: ignore[union-attr]
+            where = claim.query.where
             values = found.setdefault((where["model"], where["attack"]), [])
             values.append(255**2 / 10 ** (claim.paper_value / 10))
     return found
 
 
-def score_rows(claims: Claims, images: str = "real", spread: float = 0.08) -> list[dict]:
+def score_rows(claims, images="real", spread=0.08):
     """Runs around the paper's own values, equal in all results; padding changes them by 5 %."""
     rng = np.random.default_rng(0)
     rows = []
@@ -72,12 +70,12 @@ def score_rows(claims: Claims, images: str = "real", spread: float = 0.08) -> li
                         values |= {"fc_error": 1e-13, "label_correct": 1}
                     where = {"result": result, "attack": attack}
                     where["model"] = f"{model}_padded" if padded else model
-                    more: dict = {"paper": "copa", "images": images, "seed": seed, "batch": 0}
+                    more = {"paper": "copa", "images": images, "seed": seed, "batch": 0}
                     rows += [score(where, index, *v, **more, name=name) for v in values.items()]
     return rows
 
 
-def security_rows() -> list[dict]:
+def security_rows():
     rows = []
     for variant, layers in CONTRIBUTIONS.items():
         for act in ("tanh", "leaky"):
@@ -91,7 +89,7 @@ def security_rows() -> list[dict]:
     return rows
 
 
-def index_rows(n: int = 40) -> list[dict]:
+def index_rows(n=40):
     rng = np.random.default_rng(1)
     c = -rng.uniform(0, 3000, n)
     mse = 10 ** (-1 - c / -3000 * -1 + rng.normal(0, 0.1, n))
@@ -100,39 +98,46 @@ def index_rows(n: int = 40) -> list[dict]:
     return [{"network": f"n{k}", **row} for k, row in enumerate(rows)]
 
 
-def read(folder: Path, scores: list[dict], security: list[dict], index: list[dict]) -> Evidence:
-    """Write the rows as CSV files, the scores in two parts, and read them."""
-    paths = [folder / name for name in ("a.csv", "b.csv", "security.csv", "index.csv")]
-    half = len(scores) // 2
-    for path, rows in zip(paths, [scores[:half], scores[half:], security, index], strict=True):
+def read(folder, scores=(), security=(), index=(), rank=(), **tables):
+    """Write rows as CSV files, scores in two parts, ranks in a folder per experiment; read them."""
+
+    def written(name, rows):
+        path = folder / f"{name}.csv"
+        path.parent.mkdir(exist_ok=True)
         pd.DataFrame(rows).to_csv(path, index=False)
-    return Evidence.read(
-        paths[:2] if scores else [], paths[2:3] if security else [], paths[3:] if index else []
-    )
+        return path
+
+    half = len(scores) // 2
+    parts = {"a": scores[:half], "b": scores[half:], "security": security, "index": index}
+    made = {name: [written(name, rows)] if rows else [] for name, rows in parts.items()}
+    groups = pd.DataFrame(rank).groupby("result") if rank else ()
+    layers = [written(f"{name}/layers", part.drop(columns="result")) for name, part in groups]
+    more = [written(name, rows) for name, rows in tables.items()]
+    return Evidence.read(made["a"] + made["b"], made["security"], made["index"], layers, more)
 
 
 class Judged:
     """Judges single claims when asked for them, on real images at laptop scale."""
 
-    def __init__(self, claims: Claims, evidence: Evidence) -> None:
+    def __init__(self, claims, evidence):
         self.judge = Judge(claims, evidence, "real", "laptop")
         self.by_id = {claim.id: claim for claim in claims.claims}
 
-    def __getitem__(self, name: str) -> Outcome:
+    def __getitem__(self, name):
         return self.judge(self.by_id[name])
 
 
-def content() -> dict[str, Any]:
+def content():
     return yaml.safe_load(FILE.read_text(encoding="utf-8"))
 
 
-def write(tmp_path: Path, changed: Any) -> Path:
+def write(tmp_path, changed):
     path = tmp_path / "copa.yaml"
     path.write_text(yaml.safe_dump(changed, sort_keys=False), encoding="utf-8")
     return path
 
 
-def explained(folder: Path, claims: Claims, texts: dict[str, str], **more: Any) -> Explanations:
+def explained(folder, claims, texts, **more):
     """Explanations by patterns of ids, of the recorded run, written to a file and read."""
     file = {
         "paper": claims.paper,
@@ -147,7 +152,7 @@ def explained(folder: Path, claims: Claims, texts: dict[str, str], **more: Any) 
     return load_explanations(path, claims)
 
 
-def changed(rows: list[dict], where: dict[str, Any], **new: Any) -> list[dict]:
+def changed(rows, where, **new):
     """Copies of the rows, those that match changed; the value ``times`` and ``plus`` a number."""
     out, times, plus = [], new.pop("times", None), new.pop("plus", 0.0)
     for row in rows:
@@ -157,3 +162,37 @@ def changed(rows: list[dict], where: dict[str, Any], **new: Any) -> list[dict]:
                 row["value"] = row["value"] * (times or 1.0) + plus
         out.append(row)
     return out
+
+
+def score(where, index, metric, value, **changes):
+    row = {"paper": "fedkl", "defence": "none", "images": "real", "targets": "t", "seed": 0}
+    row |= {key: where[key] for key in ("result", "attack", "model")}
+    row |= {"batch": index, "index": index, "label": "x", "metric": metric, "value": value}
+    row |= {"status": "ok", "reason": "", "answer": 0, "kind": "answer"}
+    return {**row, **changes}
+
+
+def claims_file(folder, claims, **more):
+    rules = {
+        "prediction": {"rule": "prediction"},
+        "mean": {"rule": "mean", "margin": 0.01},
+        "twofold": {"rule": "mean", "factor": 2},
+        "factor": {"rule": "factor", "factor": 1.1},
+        "above": {"rule": "alpha"},
+        "close": {"rule": "at_least", "amount": -3},
+        "least": {"rule": "at_least", "amount": 2},
+        "most": {"rule": "at_most", "amount": 2},
+        "half": {"rule": "at_least", "amount": 0.5},
+        "same": {"rule": "absolute", "amount": 0},
+        "test": {"rule": "alpha"},
+    }
+    tolerances = {name: {**rule, "reason": "A test."} for name, rule in rules.items()}
+    path = folder / "claims.yaml"
+    content = {"paper": "fedkl", "tolerances": tolerances, "claims": claims, **more}
+    path.write_text(yaml.safe_dump(content))
+    return load(path)
+
+
+def claim(name, query, tolerance, **more):
+    head = {"id": name, "locator": "x", "kind": "order", "statement": f"{name}."}
+    return {**head, "query": query, "tolerance": tolerance, **more}

@@ -11,7 +11,8 @@ from safetensors.numpy import save_file
 from conftest import ROOT
 from gradleak.config import loader
 from gradleak.data import catalogue
-from gradleak.reporting.provenance_chain import Layout
+from gradleak.reporting import provenance_record
+from gradleak.reporting.provenance_record import Layout
 from gradleak.runtime import job_records
 from gradleak.runtime.artifacts import write_json
 from settings_files import whole
@@ -22,6 +23,18 @@ LAYOUT = Layout(
     pictured=("results/targets/", "results/reconstructions/", "results/generators/"),
 )
 SOURCES = {"settings": {"config.yaml": "config.yaml"}, "lock": "requirements.lock"}
+
+
+# What a sidecar says of any job.
+OF_JOB = {
+    "wildcards": {}, "params": {"code": "0123456789abcdef"}, "versions": {"python": "3.11.7"},
+    "commit": "c" * 40, "changed": False, "host": "node1", "ended": "2026-01-02T03:04:05+00:00",
+    "threads": 1, "seconds": 1.5, "cpu_seconds": 1.0, "peak_mib": 100.0, "torch_threads": 0,
+}  # fmt: skip
+
+
+def sum_of(path):
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()
 
 
 @cache
@@ -41,27 +54,14 @@ def made(path, rule, inputs=(), content=None, **more):
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text(content if content is not None else f"content of {path}")
-    entry = {
-        "artifact": path,
-        "sha256": hashlib.sha256(place.read_bytes()).hexdigest(),
-        "rule": rule,
-        "wildcards": {},
-        "input": sorted(inputs),
-        "params": {"code": "0123456789abcdef"},
-        "threads": 1,
-        "versions": {"python": "3.11.7"},
-        "commit": "c" * 40,
-        "changed": False,
-        "host": "node1",
-        "ended": "2026-01-02T03:04:05+00:00",
-        "seconds": 1.5,
-        "cpu_seconds": 1.0,
-        "peak_mib": 100.0,
-        "torch_threads": 0,
-        **more,
-    }
-    write_json(job_records.path_of(path), entry)
+    own = {"artifact": path, "rule": rule, "input": sorted(inputs), "sha256": sum_of(place)}
+    write_json(job_records.path_of(path), {**OF_JOB, **own, **more})
     return path
+
+
+def record(results, **changes):
+    config = settings(**{"images": "real", "scale": "smoke", **changes})
+    return provenance_record.make(results, config, LAYOUT, **SOURCES)
 
 
 def lay_out(case="real-smoke"):

@@ -8,6 +8,7 @@ import pandas as pd
 from PIL import Image
 
 from gradleak.claims import COLUMNS, load
+from gradleak.claims.evaluate import OF_CLAIM
 from gradleak.claims.outcome import DIFFERS, VERDICTS
 from gradleak.reporting import page
 from gradleak.runtime import tidy
@@ -37,11 +38,10 @@ def papers():
     return found
 
 
-def interval(claim):
-    return {"low": 10, "high": 10} if claim.id == EXACT else {"low": 0.041, "high": 0.062}
-
-
-OF_CLAIMS = ("id", "paper", "locator", "kind", "statement", "paper_value")
+def ours(claim, n_ok=5, images="real", scale="laptop"):
+    low, high = (10, 10) if claim.id == EXACT else (0.041, 0.062)
+    counts = {"n": 5, "n_ok": n_ok, "images": images, "scale": scale}
+    return {"ours": 0.05123, "low": low, "high": high, **counts}
 
 
 def frame(images, scale):
@@ -49,20 +49,10 @@ def frame(images, scale):
     rows = []
     for claim, verdict in zip(papers(), cycle(VERDICTS), strict=False):
         given = claim.id == EXPLAINED and (images, scale) == ("real", "laptop")
-        rows.append(
-            {
-                **{key: getattr(claim, key) for key in OF_CLAIMS},
-                "ours": 0.05123,
-                **interval(claim),
-                "n": 5,
-                "n_ok": 4 if verdict == DIFFERS else 5,
-                "images": images,
-                "scale": scale,
-                "verdict": DIFFERS if claim.id in (EXPLAINED, OPEN) else verdict,
-                "reason": ODD,
-                "explanation": "It is solved to rounding." if given else "",
-            }
-        )
+        row = {key: getattr(claim, key) for key in OF_CLAIM} | {"reason": ODD}
+        row |= ours(claim, 4 if verdict == DIFFERS else 5, images, scale)
+        row["verdict"] = DIFFERS if claim.id in (EXPLAINED, OPEN) else verdict
+        rows.append(row | {"explanation": "It is solved to rounding." if given else ""})
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -73,35 +63,25 @@ def tables(folder, claimed):
     made = {}
     for name in ("copa_table1", "copa_table2"):
         rows = [
-            {
-                **{key: getattr(claim.cell, key) for key in ("row", "column", "metric")},
-                "paper": claim.paper_value,
-                "ours": 0.05123,
-                **interval(claim),
-                "n": 5,
-                "n_ok": 5,
-                "images": "real",
-                "scale": "laptop",
-                "note": ODD,
-                "verdict": verdicts[claim.id],
-            }
+            {key: getattr(claim.cell, key) for key in ("row", "column", "metric")}
+            | {"paper": claim.paper_value, "note": ODD, "verdict": verdicts[claim.id]}
+            | ours(claim)
             for claim in cells
             if claim.cell.table == name
         ]
         made[name] = pd.DataFrame(rows, columns=tidy.TABLES)
-    ours = {"row": "Network <1>", "column": "COPA", "metric": "mse", "ours": 1e-13, "n": 3}
-    made["copa_images"] = pd.DataFrame([{**ours, "n_ok": 2}], columns=tidy.TABLES)
-    made["copa_index"] = pd.DataFrame([ours] * 500, columns=tidy.TABLES)
+    alone = {"row": "Network <1>", "column": "COPA", "metric": "mse", "ours": 1e-13, "n": 3}
+    made["copa_images"] = pd.DataFrame([{**alone, "n_ok": 2}], columns=tidy.TABLES)
+    made["copa_index"] = pd.DataFrame([alone] * 500, columns=tidy.TABLES)
     speed = {"what": ["<a>", "b"], "ours_s": [1.131e7, np.nan], "note": ["some words", np.nan]}
     made["rgap_speed"] = pd.DataFrame(speed)
     # As wide as our widest.
     wide = {f"metric_{place}_mean": [1.234, 5.678, 9.012] for place in range(12)}
     made["rgap_wide"] = pd.DataFrame({"loss": ["cross_entropy", "raw_logits", "squares"], **wide})
-    paths = []
-    for name, table in made.items():
-        paths.append(folder / f"results/tables/{name}.csv")
-        table.to_csv(paths[-1], index=False)
-    return paths
+    paths = {name: folder / f"results/tables/{name}.csv" for name in made}
+    for name, path in paths.items():
+        made[name].to_csv(path, index=False)
+    return list(paths.values())
 
 
 def figures(folder):

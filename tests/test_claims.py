@@ -1,8 +1,5 @@
 """Claims: every verdict, the paper against itself, and the tables."""
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 import pandas as pd
 import pytest
@@ -23,33 +20,29 @@ from claims_synthetic import (
 )
 from gradleak.claims import COLUMNS, Evidence, evaluate, load, load_explanations, table
 from gradleak.claims.evaluate import Judge
-from gradleak.claims.outcome import Outcome
 from gradleak.errors import ConfigError
 from gradleak.runtime import tidy
 
 
 @pytest.fixture(scope="module")
-def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+def evidence(tmp_path_factory):
     return read(tmp_path_factory.mktemp("evidence"), copa_scores(), security_rows(), index_rows())
 
 
 @pytest.fixture(scope="module")
-def judged(evidence: Evidence) -> pd.DataFrame:
+def judged(evidence):
     return judge(evidence)
 
 
-def judge(evidence: Evidence, images: str = "real", scale: str = "laptop", **more: Any) -> Any:
+def judge(evidence, images="real", scale="laptop", **more):
     return evaluate(copa(), evidence, images, scale, **more).set_index("id")
 
 
-def of(folder: Path, rows: list[dict], *more: list[dict]) -> Judged:
+def of(folder, rows, *more):
     return Judged(copa(), read(folder, rows, *(more or ([], []))))
 
 
-# --- Verdicts ------------------------------------------------------------------------------------
-
-
-def test_columns_and_paper_values_reproduced_by_themselves(judged: pd.DataFrame) -> None:
+def test_columns_and_paper_values_reproduced_by_themselves(judged):
     assert list(judged.reset_index().columns) == COLUMNS
     cells = judged[judged.index.str.startswith(("copa.table1.", "copa.table2.fig"))]
     assert len(cells) == 136
@@ -75,7 +68,7 @@ REFUTED = {
 }
 
 
-def test_sentences_that_the_papers_tables_contradict(judged: pd.DataFrame) -> None:
+def test_sentences_that_the_papers_tables_contradict(judged):
     refuted = judged[judged["verdict"] == "refuted"]
     once = {name.removesuffix(".twenty") for name in refuted.index}
     assert once == set(REFUTED)
@@ -88,7 +81,7 @@ def test_sentences_that_the_papers_tables_contradict(judged: pd.DataFrame) -> No
     assert set(without[without["verdict"] == "refuted"].index) == set(refuted.index)
 
 
-def test_printed_psnr_and_mse_are_compared(tmp_path: Path) -> None:
+def test_printed_psnr_and_mse_are_compared(tmp_path):
     right = Judged(copa(), Evidence())["copa.table2.psnr_matches_mse"]
     assert (right.verdict, right.n, right.ours) == ("reproduced", 48, 48)
     data = content()
@@ -99,7 +92,7 @@ def test_printed_psnr_and_mse_are_compared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("factor", "verdict"), [(100.0, "differs"), (0.01, "exceeds")])
-def test_values_off_the_interval(tmp_path: Path, factor: float, verdict: str) -> None:
+def test_values_off_the_interval(tmp_path, factor, verdict):
     where = {"model": "cnn3_v1_tanh", "attack": "copa", "result": "copa_pair"}
     rows = changed(copa_scores(), {**where, "metric": "mse"}, times=factor)
     rows = changed(rows, {**where, "metric": "psnr_255"}, plus=-10 * np.log10(factor))
@@ -109,7 +102,7 @@ def test_values_off_the_interval(tmp_path: Path, factor: float, verdict: str) ->
     assert frame["copa.table2.fig1.v1.truck.rgap.mse"].verdict == "reproduced"
 
 
-def test_failed_runs_are_counted_and_count_as_worst(tmp_path: Path) -> None:
+def test_failed_runs_are_counted_and_count_as_worst(tmp_path):
     where, failed = {"model": "cnn3_v3_tanh", "attack": "copa"}, {"status": "failed", "value": ""}
     rows = copa_scores()
     for seed in range(4):
@@ -130,7 +123,7 @@ def test_failed_runs_are_counted_and_count_as_worst(tmp_path: Path) -> None:
     assert of(tmp_path, none_left)["copa.table2.fig1.v3.truck.copa.mse"].verdict == "differs"
 
 
-def test_divergence_and_equal_attacks(tmp_path: Path) -> None:
+def test_divergence_and_equal_attacks(tmp_path):
     copies = [row for row in copa_scores() if row["model"] == "cnn3_v1_leaky"]
     copies = [{**row, "attack": "rgap"} for row in copies if row["attack"] == "copa"]
     pair = ("cnn3_v1_leaky", "rgap")
@@ -142,14 +135,14 @@ def test_divergence_and_equal_attacks(tmp_path: Path) -> None:
     assert frame["copa.fig2.diverges.v2"].verdict == "reproduced"
 
 
-def test_large_padding_effect_differs(tmp_path: Path) -> None:
+def test_large_padding_effect_differs(tmp_path):
     where = {"result": "copa_padding", "metric": "mse"}
     frame = of(tmp_path, changed(copa_scores(), where, times=1e6))
     for name in ("copa.padding.copa", "copa.padding.rgap", "copa.padding.v1"):
         assert frame[name].verdict == "differs"
 
 
-def test_exact_and_correlation_claims_can_fail(tmp_path: Path) -> None:
+def test_exact_and_correlation_claims_can_fail(tmp_path):
     security = security_rows()
     security[0]["contribution"] = 1
     security[0]["kernel"] = 5
@@ -164,9 +157,7 @@ def test_exact_and_correlation_claims_can_fail(tmp_path: Path) -> None:
         assert frame[f"copa.{name}"].verdict == verdict
 
 
-def test_full_reconstruction_is_judged_on_the_better_attack(
-    judged: pd.DataFrame, tmp_path: Path
-) -> None:
+def test_full_reconstruction_is_judged_on_the_better_attack(judged, tmp_path):
     full = judged[judged.index.str.startswith("copa.c.full.")]
     assert len(full) == 12
     alone = full.loc["copa.c.full.fig2.copa"]
@@ -185,13 +176,13 @@ def test_full_reconstruction_is_judged_on_the_better_attack(
         assert frame["copa.c.full.fig1"].verdict == "reproduced"
 
 
-def test_the_better_attack_can_be_refuted_by_the_paper() -> None:
+def test_the_better_attack_can_be_refuted_by_the_paper():
     by_id = {claim.id: claim for claim in copa().claims}
     contradictions = Judge(copa(), Evidence(), "real", "laptop").contradictions
     either = by_id["copa.c.full.fig2"]
     assert contradictions(either) == ()
     query = either.query.model_copy(
-        update={"where": {**either.query.where, "model": "cnn3_v4_leaky"}}  # type: ignore[union-attr]
+        update={"where": {**either.query.where, "model": "cnn3_v4_leaky"}}
     )
     wrong = contradictions(either.model_copy(update={"query": query}))
     assert [text.rpartition(": ")[2] for text in wrong] == ["0.0382", "0.0483"]
@@ -201,9 +192,7 @@ def test_the_better_attack_can_be_refuted_by_the_paper() -> None:
     assert len(contradictions(theirs)) == 2
 
 
-def test_explanations_stand_beside_failures_of_the_recorded_run_only(
-    evidence: Evidence, tmp_path: Path
-) -> None:
+def test_explanations_stand_beside_failures_of_the_recorded_run_only(evidence, tmp_path):
     name, refuted = "copa.c.full.fig2.copa", "copa.fig1.captured"
     good = "copa.table2.fig1.v1.truck.copa.mse"
     why = explained(tmp_path, copa(), {name: "minima", refuted: "order", good: "none"})
@@ -215,7 +204,7 @@ def test_explanations_stand_beside_failures_of_the_recorded_run_only(
         assert (frame["explanation"] == "").all()
 
 
-def test_exceeding_is_explained(tmp_path: Path) -> None:
+def test_exceeding_is_explained(tmp_path):
     rows = changed(copa_scores(), {"metric": "mse", "attack": "copa"}, times=0.01)
     why = load_explanations(EXPLANATIONS, copa())
     frame = judge(read(tmp_path, rows, [], []), explanations=why)
@@ -224,11 +213,11 @@ def test_exceeding_is_explained(tmp_path: Path) -> None:
         assert row["verdict"] == "exceeds" and row["explanation"]
 
 
-def test_what_a_run_cannot_judge(tmp_path: Path) -> None:
+def test_what_a_run_cannot_judge(tmp_path):
     evidence = read(tmp_path, score_rows(copa(), "embedded"), security_rows(), index_rows())
     by_id = {claim.id: claim for claim in copa().claims}
 
-    def outcome(name: str, images: str, scale: str) -> Outcome:
+    def outcome(name, images, scale):
         return Judge(copa(), evidence, images, scale)(by_id[name])
 
     value = outcome("copa.table2.fig1.v1.truck.copa.mse", "embedded", "laptop")
@@ -245,14 +234,14 @@ def test_what_a_run_cannot_judge(tmp_path: Path) -> None:
         outcome(order, "photos", "laptop")
 
 
-def test_no_evidence_is_not_judged() -> None:
+def test_no_evidence_is_not_judged():
     frame = judge(Evidence())
     judged = frame[~frame["verdict"].isin(["not judged", "refuted"])]
     assert list(judged.index) == ["copa.table2.psnr_matches_mse"]
     assert frame["reason"].str.len().min() > 0
 
 
-def test_few_seeds_cannot_carry_a_test(tmp_path: Path) -> None:
+def test_few_seeds_cannot_carry_a_test(tmp_path):
     few = [row for row in copa_scores() if row["seed"] < 4]
     row = of(tmp_path, few)["copa.fig1.pair.12.copa"]
     assert row.verdict == "not judged" and row.reason.startswith("scale: 4 seeds")
@@ -261,9 +250,7 @@ def test_few_seeds_cannot_carry_a_test(tmp_path: Path) -> None:
     assert row.verdict == "not judged" and "one run has no interval" in row.reason
 
 
-def test_a_changed_claim_changes_nothing_elsewhere(
-    tmp_path: Path, evidence: Evidence, judged: pd.DataFrame
-) -> None:
+def test_a_changed_claim_changes_nothing_elsewhere(tmp_path, evidence, judged):
     data = content()
     data["tolerances"]["wide"] = {**data["tolerances"]["draw"], "factor": 3}
     data["grids"][1]["exceptions"]["wide"] = ["fig1.v1.truck.copa.mse"]
@@ -276,10 +263,7 @@ def test_a_changed_claim_changes_nothing_elsewhere(
     pd.testing.assert_frame_equal(frame.drop(changed), judged.drop(changed))
 
 
-# --- Tables --------------------------------------------------------------------------------------
-
-
-def test_tables(evidence: Evidence) -> None:
+def test_tables(evidence):
     second = table(copa(), evidence, "copa_table2", "real", "laptop")
     assert list(second.columns) == tidy.TABLES
     assert len(second) == 144

@@ -1,19 +1,22 @@
-"""Claims files against the rest of the repository: what the config makes, limits of figures."""
+"""Claims files against the rest of the repository: config, limits, explanations, words on pages."""
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
+import pandas as pd
 import pytest
 
 from claims_rgap import FILE, ROOT
 from claims_synthetic import FILE as COPA
+from claims_synthetic import copa, explained
 from gradleak.analysis.copa_index import COLUMNS as SECURITY_COLUMNS
 from gradleak.analysis.rank_table import COLUMNS as RANK_COLUMNS
-from gradleak.claims import load
+from gradleak.claims import load, load_all, load_explanations
 from gradleak.claims.forms import Query
+from gradleak.claims.forms.base import EXTREMES
+from gradleak.claims.metrics import label
 from gradleak.claims.statement import Rule
+from gradleak.errors import ConfigError
 from gradleak.runtime.tidy import TABLES
 from gradleak.scoring.metrics.image import AT_TWIN, INVISIBLE
 from papers.fedkl.distributions import COLUMNS as FIG4
@@ -24,7 +27,7 @@ from papers.mkor.tables.pruned import COLUMNS as PRUNED
 from settings_files import whole
 
 
-def _wheres(value: Any, outer: dict[str, Any]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def _wheres(value, outer):
     """Every selection in a query, with what stands around it, and the mapping it stands in."""
     if isinstance(value, list):
         for item in value:
@@ -43,7 +46,7 @@ def _wheres(value: Any, outer: dict[str, Any]) -> Iterator[tuple[dict[str, Any],
         yield outer, value
 
 
-def _listed(value: Any) -> set[str]:
+def _listed(value):
     return {str(item) for item in (value if isinstance(value, list) else [value])}
 
 
@@ -66,7 +69,7 @@ TIDY = {
 
 
 @pytest.mark.parametrize("path", [COPA, FILE, MKOR, FEDKL], ids=["copa", "rgap", "mkor", "fedkl"])
-def test_claims_name_only_what_the_config_makes(path: Path) -> None:
+def test_claims_name_only_what_the_config_makes(path):
     config = whole()
     experiments, groups = config["experiments"], config.get("groups", {})
     code = [*ROOT.glob("src/gradleak/scoring/scores*.py"), ROOT / IMAGE_METRICS]
@@ -94,7 +97,7 @@ def test_claims_name_only_what_the_config_makes(path: Path) -> None:
     assert looked_at > 100
 
 
-def test_sentences_that_tests_check_name_them() -> None:
+def test_sentences_that_tests_check_name_them():
     named = 0
     for claim in load(MKOR).claims:
         reason = getattr(claim.query, "reason", "")
@@ -106,7 +109,7 @@ def test_sentences_that_tests_check_name_them() -> None:
     assert named >= 4
 
 
-def test_the_page_on_claims_has_every_form_with_its_rules() -> None:
+def test_the_page_on_claims_has_every_form_with_its_rules():
     page = (ROOT / "docs/claims.md").read_text(encoding="utf-8")
     rows = page.partition("\n## Forms")[2].partition("\n## ")[0].splitlines()
     shown = {}
@@ -118,7 +121,7 @@ def test_the_page_on_claims_has_every_form_with_its_rules() -> None:
     assert shown == {name: (list(form.rules), form.asks) for name, form in named.items()}
 
 
-def test_figures_and_claims_have_the_same_limits() -> None:
+def test_figures_and_claims_have_the_same_limits():
     amounts = {name: tolerance.amount for name, tolerance in load(FILE).tolerances.items()}
     assert amounts["invisible"] == amounts["visible"] == INVISIBLE
     assert amounts["at_twin"] == amounts["off_twin"] == AT_TWIN
@@ -126,9 +129,168 @@ def test_figures_and_claims_have_the_same_limits() -> None:
     assert query.model_dump()["more"]["amount"] == AT_TWIN
 
 
-def test_the_papers_sentences_rest_on_its_own_arithmetic() -> None:
+def test_the_papers_sentences_rest_on_its_own_arithmetic():
     for claim in load(FILE).claims:
         selected = [where for where, _ in _wheres(claim.query.model_dump(), {})]
         attacks = {name for where in selected for name in _listed(where.get("attack", []))}
         if claim.reading == "paper" and claim.id != "rgap.label":
             assert "rgap_balanced" not in attacks, claim.id
+
+
+FILES = sorted((ROOT / "papers").glob("*/explanations.yaml"))
+CLAIM, OTHER = "copa.fig1.captured", "copa.fig1.close.v1"
+RUN = {"images": "real", "scale": "laptop"}
+ENTRY = {"claims": [CLAIM], "text": "why", "evidence": ["docs/copa.md"]}
+
+
+def test_a_pattern_reaches_its_claims_and_no_other(tmp_path):
+    why = explained(tmp_path, copa(), {"copa.table1.v1.*": "one", CLAIM: "two"})
+    first = {claim.id for claim in copa().claims if claim.id.startswith("copa.table1.v1.")}
+    assert set(why.by_id) == first | {CLAIM} and len(first) > 3
+    assert why.text(CLAIM, "refuted", "real", "laptop") == "two"
+    for verdict, images, scale in (
+        ("reproduced", "real", "laptop"),
+        ("not judged", "real", "laptop"),
+        ("differs", "embedded", "laptop"),
+        ("differs", "real", "smoke"),
+    ):
+        assert why.text(CLAIM, verdict, images, scale) == ""
+    assert why.text(OTHER, "differs", "real", "laptop") == ""
+
+
+def test_what_holds_in_any_run_is_shown_in_every_one(tmp_path):
+    given = [{**ENTRY, "of": "any"}, {**ENTRY, "claims": [OTHER]}]
+    why = explained(tmp_path, copa(), {}, explanations=given)
+    for images in ("real", "embedded"):
+        for scale in ("smoke", "laptop", "paper"):
+            assert why.text(CLAIM, "differs", images, scale) == "why"
+            assert why.text(CLAIM, "reproduced", images, scale) == ""
+            same = (images, scale) == ("real", "laptop")
+            assert why.text(OTHER, "differs", images, scale) == ("why" if same else "")
+
+
+# What an explanation of any run must not speak of: how a run went.
+OF_A_RUN = re.compile(r"p = |\d dB|SSIM|recorded|\d+ of \d+ runs|over five images")
+
+
+def test_explanations_of_any_run_have_no_numbers_of_one():
+    files = [load_explanations(path, load(path.with_name("claims.yaml"))) for path in FILES]
+    entries = {entry.text for why in files for entry in why.by_id.values() if entry.of == "any"}
+    assert len(entries) >= 5
+    assert [text for text in entries if OF_A_RUN.search(text)] == []
+    known = {name: entry for why in files for name, entry in why.by_id.items()}
+    for name in ("fedkl.share.lenet_mnist", "fedkl.prop2.scale", "rgap.resnet18.ra.critical"):
+        assert known[name].of == "any"
+
+
+BAD = {
+    "a run for an entry": ({"explanations": [{**ENTRY, "of": "smoke"}]}, "explanations.0.of"),
+    "a pattern of nothing": ({"explanations": [{**ENTRY, "claims": ["copa.none.*"]}]}, "none.*"),
+    "one claim twice": ({"explanations": [ENTRY, {**ENTRY, "claims": ["*.captured"]}]}, "twice"),
+    "no claims": ({"explanations": [{**ENTRY, "claims": []}]}, "explanations.0.claims"),
+    "no text": ({"explanations": [{**ENTRY, "text": ""}]}, "explanations.0.text"),
+    "no evidence": ({"explanations": [{**ENTRY, "evidence": []}]}, "explanations.0.evidence"),
+    "an unknown key": ({"explanations": [{**ENTRY, "why": "x"}]}, "explanations.0.why"),
+    "another paper": ({"paper": "rgap"}, "'rgap' is not 'copa'"),
+    "a run that is none": ({"of": {"images": "real", "scale": "large"}}, "of.scale"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), BAD.values(), ids=BAD)
+def test_bad_files_are_refused_in_one_sentence(tmp_path, change, words):
+    with pytest.raises(ConfigError) as raised:
+        explained(tmp_path, copa(), {CLAIM: "why"}, **change)
+    assert words in str(raised.value) and "explanations.yaml" in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_a_paper_may_have_none(tmp_path):
+    others = [path for path in FILES if path.parent != COPA.parent]
+    ((found, why),) = load_all([str(COPA)], map(str, others))
+    assert found.paper == "copa" and why is None
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.parent.name)
+def test_recorded_claims_that_differ_are_explained_by_evidence_that_is_there(path):
+    why = load_explanations(path, load(path.with_name("claims.yaml")))
+    for entry in why.by_id.values():
+        for place in entry.evidence:
+            assert (ROOT / place).is_file(), place
+    recorded = pd.read_csv(
+        ROOT / f"docs/results/{path.parent.name}/claims.csv", keep_default_na=False
+    )
+    assert {(why.of.images, why.of.scale)} == set(zip(recorded.images, recorded.scale, strict=True))
+    failed = set(recorded.id[recorded.verdict == "differs"])
+    assert failed and failed <= set(why.by_id)
+    for row in recorded.itertuples():
+        assert row.explanation == why.text(row.id, row.verdict, row.images, row.scale), row.id
+
+
+CLAIMS = {
+    claim.id: (claim, found.tolerances[claim.tolerance])
+    for found in map(load, sorted((ROOT / "papers").glob("*/claims.yaml")))
+    for claim in found.claims
+}
+# A claim of each form and rule, and what lies between its low and high.
+INTERVALS = {
+    "copa.table1.v1.layer1.kernel": EXTREMES,
+    "fedkl.prop2.scale": EXTREMES,
+    "copa.table2.fig1.v1.truck.copa.mse": "95 %: one further run",
+    "mkor.table2.mkor.o_avg_psnr": "95 %: one further batch",
+    "rgap.table1.rgap64.cnn6": "95 %: the mean, widened",
+    "copa.fig1.close.v1": "90 %",
+    "copa.c.full.fig1": "95 % of the runs",
+    "copa.c.position": "95 %",
+    "copa.c.indicator.copa": "95 %",
+    "fedkl.decline.central.lenet_mnist": "95 %",
+    "rgap.twin.same_class": "95 %",
+}
+OURS = {
+    "copa.variants.cover": "smallest gap",
+    "copa.c.position": "ratio of MSEs",
+    "mkor.better.original.gi.ssim": "mean difference of 1 − SSIM",
+    "fedkl.worse.ig_resnet20_mnist.rmse_255": "ratio of RMSEs",
+    "copa.fig1.close.v1": "mean difference of MSE",
+    "copa.c.full.fig1": "median over runs of MSE",
+    "copa.c.indicator.copa": "Spearman's rank correlation over networks",
+    "mkor.sweep.ssim": "Spearman's rank correlation over batches",
+    "fedkl.decline.central.lenet_mnist": "least clear difference; above −3 where",
+    "rgap.fig1.zero": "the number that decides",
+    "fedkl.models": "what the paper's own numbers come to",
+    "fedkl.psnr.with": "share of the paper's numbers",
+    "copa.table2.psnr_matches_mse": "cells of the paper's that agree",
+    "rgap.twin.same_class": "share of starts",
+    "copa.padding.copa": "the change's effect",
+    "mkor.table2.mkor.o_avg_psnr": "mean over batches of each one's mean PSNR",
+}
+
+
+def test_ours_and_its_interval_are_called_what_the_judge_makes():
+    for name, (claim, tolerance) in CLAIMS.items():
+        assert claim.query.ours(tolerance).startswith(OURS.get(name, "")), name
+        shown = claim.query.interval(tolerance)
+        assert shown == INTERVALS.get(name, shown), name
+    assert OURS.keys() | INTERVALS.keys() <= CLAIMS.keys()
+
+
+def test_ours_is_said_of_every_form_and_an_exact_claim_has_no_share_of_certainty():
+    for claim, tolerance in CLAIMS.values():
+        assert bool(claim.query.ours(tolerance)) == (claim.query.form != "elsewhere"), claim.id
+        if claim.kind == "exact" and claim.query.form in ("runs", "column"):
+            assert claim.query.interval(tolerance) == EXTREMES, claim.id
+
+
+LABELS = {
+    "rmse_255": "the paper's “MSE”: a root, of 0..255", "avg_psnr": "mean PSNR, dB",
+    "psnr_median": "median PSNR, dB", "eq33_printed": "Equation (33), as printed", "kernel": "",
+    "max_nothing": "",
+}  # fmt: skip
+
+
+def test_labels_of_metrics_and_of_those_in_the_docs():
+    assert {name: label(name) for name in LABELS} == LABELS
+    rows = (ROOT / "docs/metrics.md").read_text(encoding="utf-8").split("| --- | --- | --- |")[1]
+    table = rows.partition("\n\n")[0]
+    names = [part for line in table.splitlines() for part in line.partition(" | ")[0].split("`")]
+    metrics = [name for name in names[1:] if name.isidentifier()]
+    assert len(metrics) > 8 and all(label(name) for name in metrics)

@@ -1,16 +1,12 @@
 """Claims of FedKL: its tables, and its sentences against them and against made-up results."""
 
-from pathlib import Path
-
-import pandas as pd
 import pytest
 
-from claims_fedkl import read, score
 from claims_rgap import ROOT
-from gradleak.claims import Claims, Evidence, evaluate, load, load_explanations, table
+from claims_synthetic import read, score
+from gradleak.claims import Evidence, evaluate, load, load_explanations, table
 from gradleak.claims.forms import Column, Runs
 from gradleak.claims.forms.columns import Estimates
-from gradleak.claims.model import Claim
 
 FILE = ROOT / "papers/fedkl/claims.yaml"
 IMAGES = 5
@@ -18,19 +14,19 @@ ERROR = 0.02
 
 
 @pytest.fixture(scope="module")
-def claims() -> Claims:
+def claims():
     return load(FILE)
 
 
-def _cells(claims: Claims) -> list[Claim]:
+def _cells(claims):
     return [claim for claim in claims.claims if claim.cell is not None and claim.is_printed]
 
 
 @pytest.fixture(scope="module")
-def world(claims: Claims, tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+def world(claims, tmp_path_factory):
     """Results that are those of the paper's tables, accuracies known to 0.02 points."""
-    scores: list[dict] = []
-    tables: dict[str, list[dict]] = {"fedkl_accuracy": [], "fedkl_parameters": []}
+    scores = []
+    tables = {"fedkl_accuracy": [], "fedkl_parameters": []}
     for claim in _cells(claims):
         query = claim.query
         if isinstance(query, Column):
@@ -45,11 +41,11 @@ def world(claims: Claims, tmp_path_factory: pytest.TempPathFactory) -> Evidence:
 
 
 @pytest.fixture(scope="module")
-def judged(claims: Claims, world: Evidence) -> pd.DataFrame:
+def judged(claims, world):
     return evaluate(claims, world, "real", "paper").set_index("id")
 
 
-def test_every_number_of_the_tables_is_there(claims: Claims) -> None:
+def test_every_number_of_the_tables_is_there(claims):
     tables = [claim.cell.table for claim in _cells(claims) if claim.cell is not None]
     counts = {name: tables.count(f"fedkl_table{name}") for name in (1, 3, 6)}
     # 44 models, three references; five nets of five keys, two numbers, two data sets, LeNet of one,
@@ -62,7 +58,7 @@ def test_every_number_of_the_tables_is_there(claims: Claims) -> None:
     assert by_id["fedkl.table1.reference.lenet_mnist"].paper_value == 99.05
 
 
-def test_the_papers_own_world_reproduces_its_tables(claims: Claims, judged: pd.DataFrame) -> None:
+def test_the_papers_own_world_reproduces_its_tables(claims, judged):
     cells = judged.loc[[claim.id for claim in _cells(claims)]]
     judgeable = cells[~cells.index.str.contains("reference")]
     assert len(judgeable) == 44 + 116 + 220
@@ -81,7 +77,7 @@ REFUTED_BY_TABLES = {
 }
 
 
-def test_what_the_papers_tables_refute(claims: Claims, judged: pd.DataFrame) -> None:
+def test_what_the_papers_tables_refute(claims, judged):
     refuted = set(judged[judged["verdict"] == "refuted"].index)
     averages = {name for name in judged.index if name.startswith("fedkl.average.")}
     stated = {claim.id for claim in claims.claims if claim.contradicted_by}
@@ -93,9 +89,7 @@ def test_what_the_papers_tables_refute(claims: Claims, judged: pd.DataFrame) -> 
     assert "ours: differs" in ours["reason"] and ours["ours"] == pytest.approx(-4.1)
 
 
-def test_the_papers_other_sentences_hold_in_its_own_world(
-    claims: Claims, judged: pd.DataFrame
-) -> None:
+def test_the_papers_other_sentences_hold_in_its_own_world(claims, judged):
     forms = {claim.id: claim.query for claim in claims.claims}
     orders = judged[judged["kind"] == "order"]
     compared = orders[[isinstance(forms[name], Estimates) for name in orders.index]]
@@ -106,7 +100,7 @@ def test_the_papers_other_sentences_hold_in_its_own_world(
     assert (orders.loc[[f"fedkl.{name}" for name in names], "verdict"] == "reproduced").all()
 
 
-def test_without_results_nothing_but_the_papers_arithmetic_is_judged(claims: Claims) -> None:
+def test_without_results_nothing_but_the_papers_arithmetic_is_judged(claims):
     found = evaluate(claims, Evidence(), "embedded", "smoke").set_index("id")
     judged = found[found["verdict"] == "reproduced"]
     texts = {"models", "text.gain_resnet20", "text.dlg_mnist", "text.grnn_mnist", "psnr.without"}
@@ -117,7 +111,7 @@ def test_without_results_nothing_but_the_papers_arithmetic_is_judged(claims: Cla
     assert waiting.str.match(r"(data|scale|time|weights): ").all()
 
 
-def test_what_fits_or_opens_a_lock_is_asked_for_both_of_lenets(claims: Claims) -> None:
+def test_what_fits_or_opens_a_lock_is_asked_for_both_of_lenets(claims):
     by_id = {claim.id: claim for claim in claims.claims}
     for case in ("lenet_mnist", "lenet_cifar10"):
         for lock, words, kind in (("relu", "ReLU", "kl"), ("sigmoid", "Sigmoid", "kls")):
@@ -129,8 +123,8 @@ def test_what_fits_or_opens_a_lock_is_asked_for_both_of_lenets(claims: Claims) -
                 assert f"{words} in the lock" in claim.statement
 
 
-def test_orders_that_few_rounds_cannot_answer_need_the_papers_amounts(claims: Claims) -> None:
-    needs: dict[str, set[str]] = {}
+def test_orders_that_few_rounds_cannot_answer_need_the_papers_amounts(claims):
+    needs = {}
     for claim in claims.claims:
         if claim.kind != "order":
             continue
@@ -148,9 +142,7 @@ def test_orders_that_few_rounds_cannot_answer_need_the_papers_amounts(claims: Cl
 
 
 @pytest.mark.parametrize(("locked", "verdict"), [(-0.9, "reproduced"), (0.2, "differs")])
-def test_an_asymmetry_has_no_sign(
-    claims: Claims, tmp_path: Path, locked: float, verdict: str
-) -> None:
+def test_an_asymmetry_has_no_sign(claims, tmp_path, locked, verdict):
     rows = [
         {"row": "ResNet-20, CIFAR-10", "column": column, "metric": metric, "ours": value}
         for column, skewness in (("w/o KL", 0.5), ("w/ KL", locked))
@@ -162,9 +154,7 @@ def test_an_asymmetry_has_no_sign(
 
 
 @pytest.mark.parametrize(("found_ssim", "alike"), [(0.9, True), (0.7, False)])
-def test_a_key_that_is_read_is_held_against_one_that_is_shared(
-    claims: Claims, tmp_path: Path, found_ssim: float, alike: bool
-) -> None:
+def test_a_key_that_is_read_is_held_against_one_that_is_shared(claims, tmp_path, found_ssim, alike):
     model = {"model": "fedkl_lenet_mnist_kl"}
     rows = []
     for index in range(IMAGES):
@@ -189,7 +179,7 @@ def test_a_key_that_is_read_is_held_against_one_that_is_shared(
     assert found.loc["fedkl.gradient_only.lenet_mnist", "verdict"] == "reproduced"
 
 
-def test_a_gain_with_the_lock_is_explained_by_the_authors_networks(claims: Claims) -> None:
+def test_a_gain_with_the_lock_is_explained_by_the_authors_networks(claims):
     why = load_explanations(FILE.with_name("explanations.yaml"), claims)
     found = evaluate(claims, Evidence(), "real", "laptop", why).set_index("id")
     assert found.loc["fedkl.capacity", "verdict"] == "refuted"
@@ -199,7 +189,7 @@ def test_a_gain_with_the_lock_is_explained_by_the_authors_networks(claims: Claim
     assert explained == gains | {"fedkl.capacity", "fedkl.most_gained"} and len(gains) == 12
 
 
-def test_tables_show_the_papers_numbers_beside_ours(claims: Claims, world: Evidence) -> None:
+def test_tables_show_the_papers_numbers_beside_ours(claims, world):
     shown = table(claims, world, "fedkl_table6", "real", "laptop")
     cell = shown.set_index(["row", "column", "metric"]).loc[
         ("DLG, LeNet (32*32), MNIST", "w/", "rmse_255")

@@ -1,9 +1,6 @@
 """Claims: reading claims files and evidence, good and bad, and the statistics."""
 
 import re
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -27,10 +24,8 @@ from gradleak.claims import Evidence, evaluate, load, statistics
 from gradleak.errors import ArtifactError, ConfigError
 from gradleak.runtime.tidy import SCORES as SCORE_COLUMNS
 
-# --- The file ------------------------------------------------------------------------------------
 
-
-def test_every_number_of_both_tables_is_a_claim() -> None:
+def test_every_number_of_both_tables_is_a_claim():
     numbers = [claim for claim in copa().numbers() if claim.cell is not None]
     assert sum(claim.cell.table == "copa_table2" for claim in numbers) == 96
     assert sum(claim.cell.table == "copa_table1" for claim in numbers) == 32
@@ -40,22 +35,22 @@ def test_every_number_of_both_tables_is_a_claim() -> None:
     assert known.query.where == where
 
 
-def test_placeholders_are_filled() -> None:
+def test_placeholders_are_filled():
     for claim in copa().claims:
         assert not re.search(r'(?<!":)(?<![\[,])\{', claim.model_dump_json()[1:]), claim.id
 
 
-def last(**changes: str) -> Callable[[dict], None]:
+def last(**changes):
     return lambda data: data["claims"][-1].update(changes)
 
 
-def best_of_one(data: dict) -> None:
+def best_of_one(data):
     claim = next(claim for claim in data["claims"] if claim["query"].get("best_of"))
     claim["query"]["where"]["attack"] = "copa"
 
 
 NAME = "copa.table2.psnr_matches_mse"
-BAD: dict[str, tuple[Callable[[dict], Any], list[str]]] = {
+BAD = {
     "unknown key": (last(tolerence="test"), [NAME, "tolerence", "remove the key"]),
     "missing key": (lambda d: d["claims"][-1].pop("locator"), [NAME, "locator", "add the key"]),
     "wrong kind": (last(kind="sentence"), ["kind", "'sentence'", "correct the value"]),
@@ -85,7 +80,7 @@ BAD: dict[str, tuple[Callable[[dict], Any], list[str]]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_files_are_refused_in_one_sentence(tmp_path: Path, name: str) -> None:
+def test_bad_files_are_refused_in_one_sentence(tmp_path, name):
     (change, words), data = BAD[name], content()
     change(data)
     path = write(tmp_path, data)
@@ -96,7 +91,7 @@ def test_bad_files_are_refused_in_one_sentence(tmp_path: Path, name: str) -> Non
     assert [word for word in (str(path), *words) if word not in message] == []
 
 
-def test_missing_and_invalid_yaml_are_refused(tmp_path: Path) -> None:
+def test_missing_and_invalid_yaml_are_refused(tmp_path):
     with pytest.raises(ConfigError, match="give a readable file"):
         load(tmp_path / "none.yaml")
     (tmp_path / "broken.yaml").write_text("claims: [", encoding="utf-8")
@@ -104,11 +99,8 @@ def test_missing_and_invalid_yaml_are_refused(tmp_path: Path) -> None:
         load(tmp_path / "broken.yaml")
 
 
-# --- Evidence ------------------------------------------------------------------------------------
-
-
-def _row(**changes: Any) -> dict[str, Any]:
-    row: dict[str, Any] = dict.fromkeys([*SCORE_COLUMNS, "answer", "kind"], "x")
+def _row(**changes):
+    row = dict.fromkeys([*SCORE_COLUMNS, "answer", "kind"], "x")
     return {**row, "metric": "mse", "value": 0.1, "status": "ok", **changes}
 
 
@@ -121,7 +113,7 @@ def _row(**changes: Any) -> dict[str, Any]:
         ([{"paper": "copa"}], ["no column 'result'"]),
     ],
 )
-def test_malformed_scores_are_refused(tmp_path: Path, rows: list[dict], words: list[str]) -> None:
+def test_malformed_scores_are_refused(tmp_path, rows, words):
     path = tmp_path / "scores.csv"
     pd.DataFrame(rows).to_csv(path, index=False)
     with pytest.raises(ArtifactError) as error:
@@ -130,7 +122,7 @@ def test_malformed_scores_are_refused(tmp_path: Path, rows: list[dict], words: l
     assert [word for word in wanted if word not in str(error.value)] == []
 
 
-def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
+def test_missing_and_empty_files_are_refused(tmp_path):
     with pytest.raises(ArtifactError, match="is missing"):
         Evidence.read(security=[tmp_path / "none.csv"])
     (tmp_path / "empty.csv").touch()
@@ -141,7 +133,7 @@ def test_missing_and_empty_files_are_refused(tmp_path: Path) -> None:
         Evidence.read(index=[tmp_path / "other.csv"])
 
 
-def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
+def test_the_same_run_twice_is_refused(tmp_path):
     scores, security = copa_scores(), security_rows()
     again = {**scores[0], "precision": "float32"}
     with pytest.raises(ArtifactError, match="two values of mse"):
@@ -150,7 +142,7 @@ def test_the_same_run_twice_is_refused(tmp_path: Path) -> None:
         evaluate(copa(), read(tmp_path, [], [*security, security[0]], []), "real", "laptop")
 
 
-def test_tidy_index_table_is_spread_out(tmp_path: Path) -> None:
+def test_tidy_index_table_is_spread_out(tmp_path):
     rows = [
         {"row": row["network"], "column": column, "metric": metric, "ours": value}
         for row in index_rows(5)
@@ -163,7 +155,7 @@ def test_tidy_index_table_is_spread_out(tmp_path: Path) -> None:
     assert wide["c"].astype(float).tolist() == pytest.approx([row["c"] for row in index_rows(5)])
 
 
-def test_exact_reconstruction_gives_no_infinity(tmp_path: Path) -> None:
+def test_exact_reconstruction_gives_no_infinity(tmp_path):
     rows, where = copa_scores(), {"model": "cnn3_v3_tanh", "attack": "rgap"}
     for metric, value in (("mse", 0.0), ("psnr_255", np.inf)):
         rows = changed(rows, {**where, "metric": metric}, value=value)
@@ -174,12 +166,9 @@ def test_exact_reconstruction_gives_no_infinity(tmp_path: Path) -> None:
     assert frame["copa.table2.fig1.v3.truck.rgap.mse"].verdict == "reproduced"
 
 
-# --- Statistics ----------------------------------------------------------------------------------
-
-
 @settings(max_examples=15, deadline=None, derandomize=True)
 @given(st.integers(3, 25), st.floats(-5, 1), st.floats(0.01, 1.0), st.booleans())
-def test_intervals_cover_what_they_promise(n: int, center: float, spread: float, log: bool) -> None:
+def test_intervals_cover_what_they_promise(n, center, spread, log):
     rng = np.random.default_rng(n)
     draws = center + spread * rng.standard_normal((1500, n + 1))
     shown = 10**draws if log else draws
@@ -194,7 +183,7 @@ def test_intervals_cover_what_they_promise(n: int, center: float, spread: float,
     assert mean / 1500 == pytest.approx(0.95, abs=0.025)
 
 
-def test_prediction_interval_by_hand() -> None:
+def test_prediction_interval_by_hand():
     half = 4.302652729911275 * np.sqrt(1 + 1 / 3)  # Student's t, 2 degrees of freedom, 97.5 %
     found = statistics.prediction_interval([1, 2, 3], log=False)
     assert found == pytest.approx((2 - half, 2 + half))
@@ -203,14 +192,14 @@ def test_prediction_interval_by_hand() -> None:
     assert np.isnan(statistics.prediction_interval([1], log=False)).all()
 
 
-def test_small_tests() -> None:
+def test_small_tests():
     assert statistics.p_below_zero([-1, -2, -3, -4, -5]) == pytest.approx(1 / 32)
     assert statistics.p_below_zero([0] * 6) == 1
     assert np.isnan(statistics.p_below_zero([-1] * 4))
     assert statistics.p_below_zero([-1] * 10) < 0.01
 
 
-def test_bootstrap_of_a_rank_correlation() -> None:
+def test_bootstrap_of_a_rank_correlation():
     assert statistics.spearman(np.arange(40.0), -np.arange(40.0)) == pytest.approx((-1, -1, -1))
     rng = np.random.default_rng(2)
     x = rng.normal(size=30)

@@ -1,17 +1,14 @@
 """Claims of MKOR: its tables, values of batches, images that were missed, tables of ours."""
 
 from collections import defaultdict
-from pathlib import Path
-from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from claims_fedkl import claim as entry
-from claims_fedkl import claims_file, read, score
 from claims_rgap import ROOT
-from gradleak.claims import Claims, Evidence, evaluate, load, table
+from claims_synthetic import claim as entry
+from claims_synthetic import claims_file, read, score
+from gradleak.claims import evaluate, load, table
 from gradleak.claims.forms import Runs
 from gradleak.errors import ArtifactError, ConfigError
 
@@ -21,52 +18,49 @@ WHERE = {"result": "r", "model": "m", "defence": "none", "attack": "a"}
 Key = tuple[str, str, str, str]
 
 
-def _row(key: Key, batch: int, index: int, metric: str, value: Any, **changes: Any) -> dict:
+def _row(key, batch, index, metric, value, **changes):
     where = dict(zip(WHERE, key, strict=True))
     more = {"paper": "mkor", "defence": where["defence"], "label": f"class {index}", "batch": batch}
     return score(where, index, metric, value, **more | changes)
 
 
-def _batch(key: Key, batch: int, metric: str, values: list[float]) -> list[dict]:
+def _batch(key, batch, metric, values):
     return [_row(key, batch, SIZE * batch + k, metric, v) for k, v in enumerate(values)]
 
 
-def _classes(key: Key, batch: int, counts: dict[str, float], **status: str) -> list[dict]:
+def _classes(key, batch, counts, **status):
     return [
         _row(key, batch, -1, "count", value, label=label, status=status.get(label, "ok"))
         for label, value in counts.items()
     ]
 
 
-def _claim(query: dict, tolerance: str, **more: Any) -> dict:
+def _claim(query, tolerance, **more):
     query = {"form": "runs", "metric": "ssim", "of": "batches", "where": WHERE, **query}
     return entry("c", query, tolerance, **{"kind": "value", **more})
 
 
-def _judge(folder: Path, evidence: Evidence, asked: dict) -> pd.Series:
+def _judge(folder, evidence, asked):
     return evaluate(claims_file(folder, [asked]), evidence, "real", "laptop").iloc[0]
 
 
-# --- The paper's file ----------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
-def claims() -> Claims:
+def claims():
     return load(FILE)
 
 
 @pytest.fixture(scope="module")
-def judged(claims: Claims, tmp_path_factory: pytest.TempPathFactory) -> pd.DataFrame:
+def judged(claims, tmp_path_factory):
     """Verdicts on runs whose best and mean images are those of the paper's tables."""
-    cells: dict[tuple[Key, str], dict[str, float]] = defaultdict(dict)
+    cells = defaultdict(dict)
     for claim in claims.claims:
         query = claim.query
         if claim.cell is not None and claim.is_printed and isinstance(query, Runs):
             where = {"defence": "none", **query.where}
-            key: Any = tuple(str(where[name]) for name in WHERE)
+            key = tuple(str(where[name]) for name in WHERE)
             assert query.take is not None
             cells[key, query.metric][query.take] = claim.paper_value
-    rows: list[dict] = []
+    rows = []
     for (key, metric), found in cells.items():
         best = found["max"]
         rest = (SIZE * found.get("mean", best) - best) / (SIZE - 1)
@@ -78,7 +72,7 @@ def judged(claims: Claims, tmp_path_factory: pytest.TempPathFactory) -> pd.DataF
     return evaluate(claims, evidence, "real", "laptop").set_index("id")
 
 
-def test_every_number_of_the_tables_is_there(claims: Claims) -> None:
+def test_every_number_of_the_tables_is_there(claims):
     theirs = [c for c in claims.numbers() if c.cell is not None and c.reading == "paper"]
     tables = [c.cell.table for c in theirs if c.cell is not None]
     counts = {name: tables.count(f"mkor_table{name}") for name in (1, 2, 3, 4, 6, 7)}
@@ -92,7 +86,7 @@ def test_every_number_of_the_tables_is_there(claims: Claims) -> None:
     assert by_id["mkor.table1.cf.samples"].printed == "≤ 1"
 
 
-def test_the_papers_own_world_reproduces_its_tables(judged: pd.DataFrame) -> None:
+def test_the_papers_own_world_reproduces_its_tables(judged):
     cells = judged[judged.index.str.match(r"mkor\.table[23467]\.") & judged["ours"].notna()]
     numbers = cells[cells["paper_value"].notna()]
     theirs = numbers[~numbers["statement"].str.startswith("Ours")]
@@ -106,7 +100,7 @@ def test_the_papers_own_world_reproduces_its_tables(judged: pd.DataFrame) -> Non
     assert judged.loc["mkor.cifar.better.gi", "ours"] < 1
 
 
-def test_what_cannot_be_is_refuted_or_not_judged(judged: pd.DataFrame) -> None:
+def test_what_cannot_be_is_refuted_or_not_judged(judged):
     refuted = set(judged[judged["verdict"] == "refuted"].index)
     equations = {f"mkor.eq{n}" for n in (12, 13, 15)}
     overall = {f"mkor.modified.overall.{n}" for n in (100, 1000)}
@@ -119,9 +113,7 @@ def test_what_cannot_be_is_refuted_or_not_judged(judged: pd.DataFrame) -> None:
 
 
 @pytest.mark.parametrize(("psnr", "exact"), [(160.0, True), (40.0, False)])
-def test_infinite_means_the_same_image_in_8_bits(
-    claims: Claims, tmp_path: Path, psnr: float, exact: bool
-) -> None:
+def test_infinite_means_the_same_image_in_8_bits(claims, tmp_path, psnr, exact):
     modified = ("mkor_photos_modified", "mkor_modified_1000", "none", "mkor")
     strided = ("mkor_photos_strided", "mkor_vgg16_1000_strided", "none", "mkor")
     small = ("mkor_cifar_modified", "mkor_modified_100", "none", "mkor")
@@ -138,7 +130,7 @@ def test_infinite_means_the_same_image_in_8_bits(
     assert verdict["mkor.table4.random.m_max_psnr"] == "not judged"
 
 
-def test_a_table_of_words_has_what_was_measured(claims: Claims, tmp_path: Path) -> None:
+def test_a_table_of_words_has_what_was_measured(claims, tmp_path):
     fishing = ("mkor_lenet_fishing", "mkor_lenet", "none", "class_fishing")
     modified = (fishing[0], "mkor_lenet_code", *fishing[2:])
     rows = [row for key in (fishing, modified) for row in _classes(key, 0, {"0": 9.0})]
@@ -155,12 +147,10 @@ def test_a_table_of_words_has_what_was_measured(claims: Claims, tmp_path: Path) 
     assert shown.loc[("MKOR", "Type"), "verdict"] == "not judged"
 
 
-# --- Values of batches ---------------------------------------------------------------------------
-
-KEY: Key = ("r", "m", "none", "a")
+KEY = ("r", "m", "none", "a")
 
 
-def test_the_mean_and_the_best_of_a_batch(tmp_path: Path) -> None:
+def test_the_mean_and_the_best_of_a_batch(tmp_path):
     values = [[0.1, 0.5], [0.3, 0.7], [0.2, 0.6]]
     rows = [row for b, found in enumerate(values) for row in _batch(KEY, b, "ssim", found)]
     evidence = read(tmp_path, rows)
@@ -179,7 +169,7 @@ def test_the_mean_and_the_best_of_a_batch(tmp_path: Path) -> None:
     assert (least["verdict"], least["reason"]) == ("differs", "not all at least 2 (3 batches)")
 
 
-def test_one_batch_has_an_interval_over_its_images_alone(tmp_path: Path) -> None:
+def test_one_batch_has_an_interval_over_its_images_alone(tmp_path):
     evidence = read(tmp_path, _batch(KEY, 0, "psnr", [10.0, 12.0, 14.0]))
     query = {"metric": "psnr", "take": "mean"}
     mean = _judge(tmp_path, evidence, _claim(query, "mean", paper_value=12.0))
@@ -193,7 +183,7 @@ def test_one_batch_has_an_interval_over_its_images_alone(tmp_path: Path) -> None
     assert best["high"] == pytest.approx(14 + 10 * np.log10(1.1))
 
 
-def test_missed_images_are_left_out_or_zero_and_always_told(tmp_path: Path) -> None:
+def test_missed_images_are_left_out_or_zero_and_always_told(tmp_path):
     rows = [row for b in range(2) for row in _batch(KEY, b, "ssim", [0.4, 0.4, 0.4])]
     for row in rows:
         if row["index"] % SIZE == 2:
@@ -219,7 +209,7 @@ def test_missed_images_are_left_out_or_zero_and_always_told(tmp_path: Path) -> N
     assert (found["verdict"], found["n"], found["n_ok"]) == ("reproduced", 2, 1)
 
 
-def test_failed_batches_are_no_success(tmp_path: Path) -> None:
+def test_failed_batches_are_no_success(tmp_path):
     rows = _batch(KEY, 0, "ssim", [0.4, 0.4])
     rows += [{**row, "status": "failed", "value": ""} for row in _batch(KEY, 1, "ssim", [0, 0])]
     evidence = read(tmp_path, rows)
@@ -230,22 +220,22 @@ def test_failed_batches_are_no_success(tmp_path: Path) -> None:
     assert found["verdict"] == "differs" and "2 of 4 runs failed" in found["reason"]
 
 
-def test_images_that_return_in_another_batch_are_compared_within_theirs(tmp_path: Path) -> None:
-    other: Key = ("r", "m", "none", "b")
+def test_images_that_return_in_another_batch_are_compared_within_theirs(tmp_path):
+    other = ("r", "m", "none", "b")
     # Image 0 is in each batch; MKOR has more of them than the search.
     rows = [_row(other, 0, 0, "ssim", 0.4)]
     for batch in range(5):
         rows.append(_row(KEY, batch, 0, "ssim", 0.3 + 0.1 * batch))
         rows.append(_row(KEY, batch, batch + 1, "ssim", 0.5))
         rows.append(_row(other, batch, batch + 1, "ssim", 0.4))
-    query: dict[str, Any] = {"form": "compare", "metric": "ssim", "unit": "image"}
+    query = {"form": "compare", "metric": "ssim", "unit": "image"}
     query["comparisons"] = [{"better": {"attack": "a"}, "than": {"attack": "b"}}]
     found = _judge(tmp_path, read(tmp_path, rows), entry("c", query, "test"))
     assert found["ours"] == pytest.approx((5 * -0.1 + 0.1) / 6)  # image 0 in batch 0 is worse
     assert "6 images of 5 batches" in found["reason"]
 
 
-def _trend(folder: Path, sign: str, values: dict[int, list[list[float]]]) -> pd.Series:
+def _trend(folder, sign, values):
     """Verdict on a trend; `values` of each batch by x."""
     rows = [
         row
@@ -258,7 +248,7 @@ def _trend(folder: Path, sign: str, values: dict[int, list[list[float]]]) -> pd.
     return _judge(folder, read(folder, rows), entry("c", query, "test"))
 
 
-def test_a_trend_over_batches(tmp_path: Path) -> None:
+def test_a_trend_over_batches(tmp_path):
     for slope, verdict in ((0.01, "reproduced"), (-0.01, "differs")):
         values = {n: [[slope * n + 0.1 * k, 0.2] for k in range(2)] for n in (1, 10, 50, 100)}
         found = _trend(tmp_path, "positive", values)
@@ -267,7 +257,7 @@ def test_a_trend_over_batches(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sign", ["positive", "negative"])
-def test_a_trend_whose_interval_holds_0_is_none(sign: str, tmp_path: Path) -> None:
+def test_a_trend_whose_interval_holds_0_is_none(sign, tmp_path):
     side = 1 if sign == "positive" else -1
     means = {1: (0.3, 0.6), 10: (0.7, 0.4), 50: (0.5, 0.65), 100: (0.45, 0.75)}
     values = {n: [[side * mean] for mean in pair] for n, pair in means.items()}
@@ -277,7 +267,7 @@ def test_a_trend_whose_interval_holds_0_is_none(sign: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("swapped", [False, True])
-def test_shares_are_of_units_that_both_have(swapped: bool, tmp_path: Path) -> None:
+def test_shares_are_of_units_that_both_have(swapped, tmp_path):
     rows = [_row(("r", *KEY[1:]), 0, k, "ssim", 0.9) for k in range(9)]
     rows += [_row(("s", *KEY[1:]), 0, k, "ssim", 0.1) for k in range(2, 11)]
     more, less = ({"metric": "ssim", "where": {"result": name}} for name in ("r", "s"))
@@ -289,14 +279,14 @@ def test_shares_are_of_units_that_both_have(swapped: bool, tmp_path: Path) -> No
     assert "over 7 images" in found["reason"]
 
 
-def test_columns_of_other_tables(tmp_path: Path) -> None:
+def test_columns_of_other_tables(tmp_path):
     evidence = read(tmp_path, [], sizes=[{"model": "a", "value": 1}, {"model": "b", "value": 3}])
 
-    def judged(query: dict, tolerance: str = "most") -> pd.Series:
+    def judged(query, tolerance="most"):
         return _judge(tmp_path, evidence, entry("c", query, tolerance))
 
     side = {"table": "sizes", "column": "value"}
-    query: dict[str, Any] = {"form": "column", **side, "where": {}}
+    query = {"form": "column", **side, "where": {}}
     found = judged(query)
     assert (found["verdict"], found["high"], found["n"]) == ("differs", 3.0, 2)
     one, other = ({**side, "where": {"model": model}} for model in "ab")
@@ -321,12 +311,12 @@ def test_columns_of_other_tables(tmp_path: Path) -> None:
         ({"of": "runs", "missing": "zero"}, "missing: zero needs of: batches"),
     ],
 )
-def test_queries_of_batches_that_do_not_fit(tmp_path: Path, query: dict, words: str) -> None:
+def test_queries_of_batches_that_do_not_fit(tmp_path, query, words):
     with pytest.raises(ConfigError, match=words):
         claims_file(tmp_path, [_claim(query, "mean", paper_value=1)])
 
 
-def test_totals_are_of_layers_and_statuses_are_known(tmp_path: Path) -> None:
+def test_totals_are_of_layers_and_statuses_are_known(tmp_path):
     query = {"form": "column", "table": "sizes", "column": "value", "where": {}, "total": True}
     with pytest.raises(ConfigError, match="total sums over layers"):
         claims_file(tmp_path, [entry("c", query, "most")])

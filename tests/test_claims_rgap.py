@@ -1,8 +1,6 @@
 """Claims of R-GAP: its numbers, every form of sentence, several answers to one gradient."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+import math
 
 import numpy as np
 import pandas as pd
@@ -14,8 +12,10 @@ from claims_rgap import FILE, rank_rows, read, rgap, rgap_scores
 from claims_synthetic import Judged, changed
 from gradleak.claims import Evidence, evaluate, load, table
 from gradleak.claims.evaluate import Judge
+from gradleak.claims.forms.paired import one_answer
+from gradleak.claims.model import Claim
 from gradleak.claims.statistics import bootstrap_mean
-from gradleak.errors import ArtifactError, ConfigError
+from gradleak.errors import ConfigError
 from gradleak.runtime import tidy
 
 NEED_PAPER_SCALE = (
@@ -31,16 +31,16 @@ NEED_PAPER_SCALE = (
 
 
 @pytest.fixture(scope="module")
-def evidence(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
+def evidence(tmp_path_factory):
     return read(tmp_path_factory.mktemp("evidence"), rgap_scores(), rank_rows())
 
 
 @pytest.fixture(scope="module")
-def judged(evidence: Evidence) -> pd.DataFrame:
+def judged(evidence):
     return evaluate(rgap(), evidence, "real", "laptop").set_index("id")
 
 
-def written(folder: Path, change: Callable[[dict], Any]) -> Path:
+def written(folder, change):
     data = yaml.safe_load(FILE.read_text(encoding="utf-8"))
     change(data)
     path = folder / "rgap.yaml"
@@ -48,10 +48,7 @@ def written(folder: Path, change: Callable[[dict], Any]) -> Path:
     return path
 
 
-# --- The file ------------------------------------------------------------------------------------
-
-
-def test_every_number_is_a_claim_with_its_rounding_and_spread() -> None:
+def test_every_number_is_a_claim_with_its_rounding_and_spread():
     theirs = [c for c in rgap().claims if c.cell is not None and c.reading == "paper"]
     tables = [c.cell.table for c in theirs if c.cell is not None]
     assert [tables.count(f"rgap_table{n}") for n in (1, 2, 3)] == [12, 12, 10]
@@ -83,16 +80,13 @@ def test_every_number_is_a_claim_with_its_rounding_and_spread() -> None:
         ),
     ],
 )
-def test_bad_files_are_refused(tmp_path: Path, change: Any, words: list[str]) -> None:
+def test_bad_files_are_refused(tmp_path, change, words):
     with pytest.raises(ConfigError) as error:
         load(written(tmp_path, change))
     assert [word for word in words if word not in str(error.value)] == []
 
 
-# --- Verdicts ------------------------------------------------------------------------------------
-
-
-def test_the_papers_own_world_reproduces_it(judged: pd.DataFrame) -> None:
+def test_the_papers_own_world_reproduces_it(judged):
     waiting = {"rgap.speed", "rgap.batch.dlg_sometimes", *NEED_PAPER_SCALE}
     assert set(judged[judged["verdict"] == "not judged"].index) == waiting
     reasons = set(judged.loc[list(NEED_PAPER_SCALE), "reason"])
@@ -115,7 +109,7 @@ def test_the_papers_own_world_reproduces_it(judged: pd.DataFrame) -> None:
     assert "standard error" in row["reason"]
 
 
-def test_reasons_say_what_rests_on_one_draw_of_the_weights(judged: pd.DataFrame) -> None:
+def test_reasons_say_what_rests_on_one_draw_of_the_weights(judged):
     forms = {c.id: c.query.form for c in rgap().claims}
     tested = judged[judged.index.map(forms).isin(["compare", "close", "limit", "share"])]
     assert len(tested) > 50
@@ -181,7 +175,7 @@ SCORES = [
 
 
 @pytest.mark.parametrize("entry", SCORES, ids=str)
-def test_a_changed_score_changes_its_claims(tmp_path: Path, entry: tuple) -> None:
+def test_a_changed_score_changes_its_claims(tmp_path, entry):
     where, new, names, *verdict = entry
     frame = Judged(rgap(), read(tmp_path, changed(rgap_scores(), where, **new), []))
     for name in names.split():
@@ -211,21 +205,13 @@ RANK = [
 
 
 @pytest.mark.parametrize(("where", "new", "names"), RANK)
-def test_a_changed_layer_changes_its_claims(
-    tmp_path: Path, where: dict, new: dict, names: str
-) -> None:
+def test_a_changed_layer_changes_its_claims(tmp_path, where, new, names):
     frame = Judged(rgap(), read(tmp_path, [], changed(rank_rows(), where, **new)))
     for name in names.split():
         assert frame[f"rgap.{name}"].verdict == "differs", name
 
 
-def test_a_layer_twice_is_refused(tmp_path: Path) -> None:
-    row = next(row for row in rank_rows() if row["model"] == "rgap_fig2_a")
-    with pytest.raises(ArtifactError, match="The rank table holds layer"):
-        evaluate(rgap(), read(tmp_path, [], [*rank_rows(), row]), "real", "laptop")
-
-
-def test_a_value_that_is_not_there_is_not_judged(tmp_path: Path) -> None:
+def test_a_value_that_is_not_there_is_not_judged(tmp_path):
     empty = changed(rank_rows(), {"model": "rgap_lenet", "layer": "conv2"}, condition_padding="")
     frame = Judged(rgap(), read(tmp_path, [], empty))
     assert frame["rgap.lenet.condition.conv2"].verdict == "not judged"
@@ -233,8 +219,8 @@ def test_a_value_that_is_not_there_is_not_judged(tmp_path: Path) -> None:
     assert frame["rgap.table2.lenet.conv1"].verdict == "reproduced"
 
 
-def test_the_papers_own_tables_can_contradict_its_sentences(tmp_path: Path) -> None:
-    def change(data: dict) -> None:
+def test_the_papers_own_tables_can_contradict_its_sentences(tmp_path):
+    def change(data):
         data["grids"][0]["rows"][2]["values"][1] = "1.9 ± 0.0016"  # H-GAP on CNN6-d
         data["grids"][1]["rows"][1]["values"][2] = "50 ± 0.05"  # LeNet*, conv3
         data["grids"][2]["rows"][3]["values"][1] = "0.03"  # network 4
@@ -247,10 +233,7 @@ def test_the_papers_own_tables_can_contradict_its_sentences(tmp_path: Path) -> N
     assert "1.9 ± 0.0016" in wrong["rgap.hgap.best.cnn6d.cifar.dlg"][0]
 
 
-# --- Means, tables -------------------------------------------------------------------------------
-
-
-def test_bootstrap_of_a_mean_stays_positive_and_agrees_with_scipy() -> None:
+def test_bootstrap_of_a_mean_stays_positive_and_agrees_with_scipy():
     values = np.array([1e-6] * 9 + [0.5])
     low, high = bootstrap_mean(values)
     assert 0 < low < values.mean() < high
@@ -261,7 +244,7 @@ def test_bootstrap_of_a_mean_stays_positive_and_agrees_with_scipy() -> None:
     assert bootstrap_mean(draws) == pytest.approx((theirs.low, theirs.high), rel=0.03)
 
 
-def test_tables_show_ours_beside_the_papers_numbers(evidence: Evidence) -> None:
+def test_tables_show_ours_beside_the_papers_numbers(evidence):
     first = table(rgap(), evidence, "rgap_table1", "real", "laptop")
     assert list(first.columns) == tidy.TABLES
     assert len(first) == 22
@@ -272,3 +255,92 @@ def test_tables_show_ours_beside_the_papers_numbers(evidence: Evidence) -> None:
     third = table(rgap(), evidence, "rgap_table3", "embedded", "smoke")
     assert set(third.loc[third["metric"] == "ra", "verdict"]) == {"reproduced"}
     assert set(third.loc[third["metric"] == "mse", "verdict"]) == {"not judged"}
+
+
+FAILED = {"status": "failed", "value": ""}
+
+
+def _claim(name, **query):
+    edited = []
+    for claim in rgap().claims:
+        content = claim.model_dump()
+        content["query"] |= query if claim.id == name else {}
+        edited.append(Claim.model_validate(content))
+    return rgap().model_copy(update={"claims": edited})
+
+
+def of(folder, scores):
+    return Judged(rgap(), read(folder, scores, []))
+
+
+def test_a_query_sees_the_own_choice_or_all_answers(tmp_path):
+    where = {"result": "rgap_lenet", "model": "rgap_lenet", "attack": "dlg"}
+    real = read(tmp_path, rgap_scores(), []).on("real")
+    assert set(real.runs(where, "mse")["answer"]) == {"0"}
+    assert len(real.runs(where, "mse", "all")) == 18
+    assert len(real.runs({**where, "kind": ["start 1", "start 2"]}, "mse")) == 12
+    assert len(real.runs({**where, "answer": [1]}, "mse")) == 6
+
+
+def test_starts_are_compared_by_their_median(tmp_path):
+    name, where = "rgap.refined.better", {"model": "rgap_lenet", "attack": "dlg"}
+    comparisons = [{"better": {"attack": "dlg"}, "than": {"attack": "rgap_dlg"}}]
+    every = _claim(name, comparisons=comparisons, answers="all")
+    one = changed(rgap_scores(), {**where, "answer": 0}, **FAILED)
+    found = Judged(every, read(tmp_path, one, []))[name]
+    assert (found.verdict, found.n, found.n_ok) == ("reproduced", 24, 18)
+    two = changed(one, {**where, "answer": 1}, **FAILED)
+    assert Judged(every, read(tmp_path, two, []))[name].verdict == "differs"
+    found = Judged(_claim(name, comparisons=comparisons), read(tmp_path, one, []))[name]
+    assert (found.verdict, found.n_ok) == ("differs", 6)
+
+
+def test_more_failed_answers_than_not_are_a_failure():
+    rows = [("m", "0", 0, 0, value) for value in (20.0, math.nan, math.nan)]
+    rows += [("m", "0", 0, 1, value) for value in (20.0, 30.0, math.nan)]
+    found = pd.DataFrame(rows, columns=["model", "seed", "batch", "index", "value"])
+    assert one_answer(found, "psnr").ok.tolist() == [False, True]
+    assert one_answer(found, "psnr").value.tolist() == [-math.inf, 20.0]
+    assert one_answer(found, "mse").value.tolist() == [math.inf, 30.0]
+
+
+def test_failed_starts_count_in_shares_and_means(tmp_path):
+    where = {"result": "rgap_twin", "model": "rgap_twin", "attack": "dlg_same_class"}
+    failed = of(tmp_path, changed(rgap_scores(), {**where, "answer": 2}, **FAILED))
+    share = failed["rgap.twin.same_class"]
+    assert (share.verdict, share.n, share.n_ok) == ("reproduced", 36, 30)
+    assert share.ours == pytest.approx(2 / 3) and "67% against 0%" in share.reason
+    # Two metrics of the same six searches of three starts.
+    twin = failed["rgap.twin.dlg_random"]
+    assert (twin.n, twin.n_ok) == (18, 18)
+    where = {"model": "rgap_cnn6", "attack": "dlg", "answer": 0}
+    for count, verdict in ((2, "reproduced"), (3, "differs")):
+        rows = rgap_scores()
+        for index in range(count):
+            rows = changed(rows, {**where, "index": index}, **FAILED)
+        mean = of(tmp_path, rows)["rgap.table1.dlg.cnn6"]
+        assert (mean.verdict, mean.n, mean.n_ok) == (verdict, 6, 6 - count)
+        assert f"{count} of 6 runs failed" in mean.reason
+
+
+def test_a_failed_batch_counts_once_in_its_r2(tmp_path):
+    where = {"result": "rgap_batch5", "attack": "rgap_float32", "batch": 0}
+    rows = changed(rgap_scores(), where, **FAILED)
+    rows = [row for row in rows if row["status"] == "ok" or row["metric"] == "mse"]
+    found = of(tmp_path, rows)["rgap.batch.combination.5"]
+    assert (found.n, found.n_ok, found.verdict) == (6, 5, "differs")
+    assert found.reason.startswith("5 of 6 batches")
+
+
+@pytest.mark.parametrize(
+    ("name", "where", "verdict"),
+    [
+        ("hgap.best.cnn6.cifar.dlg", {"model": "rgap_cnn6", "attack": "dlg"}, "reproduced"),
+        ("hgap.best.cnn6.cifar.dlg", {"model": "rgap_cnn6", "attack": "hgap"}, "differs"),
+        ("ra.bigger.mse", {"model": "rgap_fig2_c", "attack": "dlg"}, "reproduced"),
+        ("ra.bigger.mse", {"model": "rgap_fig2_b", "attack": "dlg"}, "differs"),
+    ],
+)
+def test_a_failure_counts_against_the_side_that_may_not_be_worse(tmp_path, name, where, verdict):
+    rows = changed(rgap_scores(), {**where, "index": 3}, **FAILED)
+    assert of(tmp_path, rows)[f"rgap.{name}"].verdict == verdict

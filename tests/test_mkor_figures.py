@@ -16,7 +16,7 @@ from figure_words import flat, texts
 from gradleak.data.targets import TargetSet
 from gradleak.plotting import layout, reader, wording
 from gradleak.scoring.metrics.image import psnr, ssim_gauss
-from gradleak.scoring.scores_by_class import ByClass
+from gradleak.scoring.scores import ByClass
 from papers.mkor.figures import blocks as mkor_blocks
 from papers.mkor.figures import singles as mkor_singles
 from papers.mkor.figures import sweep as mkor_sweep

@@ -13,7 +13,7 @@ from gradleak.models.chain import Chain, LinearSpec
 from gradleak.models.files import ModelFile
 from gradleak.models.initial import family_weights
 from gradleak.runtime.artifacts import write_tensors
-from gradleak.scoring.scores_by_class import ByClass
+from gradleak.scoring.scores import ByClass
 from gradleak.servers import base
 from gradleak.servers.plan import plan
 from gradleak.servers.secret import Secrets

@@ -35,6 +35,13 @@ def html(made):
 
 
 @pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    """The page of another run."""
+    path = write(tmp_path_factory.mktemp("other"), images="embedded", scale="smoke")
+    return parse(path.read_text(encoding="utf-8"))
+
+
+@pytest.fixture(scope="module")
 def claimed(made):
     return pd.read_csv(made.parent / "claims.csv", keep_default_na=False)
 
@@ -66,7 +73,10 @@ def test_nothing_comes_from_elsewhere_and_the_policy_lets_nothing_else_in(html):
     assert_policy(html)
 
 
-def test_headings_are_in_order(html):
+def test_headings_are_in_order_and_texts_shown_as_they_are(html):
+    assert not html.all("b")
+    text = html.one("body").text()
+    assert "Network <1>" in text and "<a>" in text
     levels = [int(heading.tag[1]) for heading in html.all("h1", "h2", "h3", "h4")]
     assert levels[0] == 1 and levels.count(1) == 1
     assert all(after <= before + 1 for before, after in itertools.pairwise(levels))
@@ -89,26 +99,20 @@ def test_the_overview_counts_results_and_verdicts_of_each_paper(html, claimed):
             assert row[verdict.capitalize()] == str((part.verdict == verdict).sum())
 
 
-def differing(row):
-    """What the overview says of claims that differ: explained for another run only, nowhere."""
-    cells = [cell.text() for cell in row.all("td")]
-    return tuple(map(int, cells[-2:]))
-
-
-def test_the_overview_tells_other_runs_explanations_from_none(html, claimed, tmp_path):
-    total = html.one("section", id="overview").one("tfoot").one("tr")
+def test_the_overview_tells_other_runs_explanations_from_none(html, other, claimed):
+    total, row = (
+        [int(cell.text()) for cell in found.one("section", id="overview").one("tfoot").all("td")]
+        for found in (html, other)
+    )
     differ = claimed[claimed.verdict == "differs"]
-    assert sum(differing(total)) == (differ.explanation == "").sum()
-    other = parse(write(tmp_path, images="embedded", scale="smoke").read_text(encoding="utf-8"))
-    row = other.one("section", id="overview").one("tfoot").one("tr")
-    assert differing(row) == (differing(total)[0] + 1, differing(total)[1]), EXPLAINED
+    assert sum(total[-2:]) == (differ.explanation == "").sum()
+    assert row[-2:] == [total[-2] + 1, total[-1]], EXPLAINED
 
 
-def test_images_and_scale_are_said_on_top(html, tmp_path):
+def test_images_and_scale_are_said_on_top(html, other):
     lead = html.one("header").text()
     assert "Every number" not in lead and "of the recorded run" in lead
     assert "Images: real" in lead and "Scale: laptop" in lead and "not judged on these" not in lead
-    other = parse(write(tmp_path, images="embedded", scale="smoke").read_text(encoding="utf-8"))
     lead = other.one("header").text()
     assert "Images: embedded" in lead and "Scale: smoke" in lead and "not judged on these" in lead
     assert "images=embedded scale=smoke" in other.one("pre").text()
@@ -150,19 +154,16 @@ def test_the_interval_says_what_it_is(html):
         assert cells(html, claim)["Interval"] == f"0.04100 to 0.06200 {words}"
 
 
-def test_below_a_sentence_stands_what_ours_is(html):
+def test_below_a_sentence_stands_what_ours_is_and_below_a_label_its_metric(html):
     said = cells(html, CLOSE)["Claim"].partition("Ours: ")[2]
     assert said == "mean difference of MSE, the first side's less the other's."
     assert html.all("code") and "docs/metrics.md" in html.one("section", id="overview").text()
-
-
-def test_a_metric_has_a_label_and_below_it_its_name(html):
     row = html.one("tr", id=DRAWN)
     (label,) = [cell for cell in row.all("td") if cell.all("code")]
     assert label.text() == "MSE mse" and of_class(label, "span", "small")[0].text() == "mse"
 
 
-def test_what_failed_is_explained_or_said_to_be_unexplained(html, claimed, tmp_path):
+def test_what_failed_is_explained_or_said_to_be_unexplained(html, other):
     rows = {row["id"]: row for row in html.all("tr") if "data-verdict" in row.attributes}
     (why,) = of_class(rows[EXPLAINED], "details", "why")
     assert "It is solved to rounding." in why.text()
@@ -171,16 +172,9 @@ def test_what_failed_is_explained_or_said_to_be_unexplained(html, claimed, tmp_p
     for name, row in rows.items():
         if row["data-verdict"] in ("reproduced", "not judged"):
             assert not of_class(row, "details", "why") and "Not explained" not in row.text(), name
-    other = parse(write(tmp_path, images="embedded", scale="smoke").read_text(encoding="utf-8"))
     (row,) = [row for row in other.all("tr") if row.get("id") == EXPLAINED]
     text = of_class(row, "details", "why")[0].text()
     assert "not explained for this run" in text and "COPA has one solution" in text
-
-
-def test_names_and_reasons_are_shown_as_they_are(html):
-    assert not html.all("b")
-    text = html.one("body").text()
-    assert "Network <1>" in text and "<a>" in text
 
 
 def test_figures_stand_in_the_papers_order_beside_their_captions(html):
@@ -236,12 +230,9 @@ def test_columns_of_numbers_are_aligned_as_one_with_header_and_dashes(html):
     assert rows[0].all("td")[0].text() == "11,310,000"
 
 
-def test_whole_numbers_keep_their_digits():
+def test_whole_numbers_keep_their_digits_and_the_papers_have_a_minus():
     said = {1.131e7: "11,310,000", 505524: "505,524", -2266.5: "−2,266", 2.5e7: "25,000,000"}
     assert {value: str(page.short(value)) for value in said} == said
-
-
-def test_the_paper_s_numbers_have_a_minus():
     said = {-2266.5: "−2266.5", "1.9e-4 ± 7.0e-5": "1.9e−4 ± 7.0e−5", "-0.5": "−0.5"}
     said |= {"label-free, 3-5": "label-free, 3-5", np.nan: ""}
     assert {printed: content._stated(printed) for printed in said} == said
@@ -250,9 +241,6 @@ def test_the_paper_s_numbers_have_a_minus():
 def test_equal_inputs_give_equal_bytes(made, tmp_path):
     again = write(tmp_path / "again")
     assert again.read_bytes() == made.read_bytes()
-
-
-# --- Size --------------------------------------------------------------------------------------
 
 
 def noise(path, width, height):
@@ -291,9 +279,7 @@ def test_loss_is_tried_before_fewer_pixels(tmp_path):
     most = path.stat().st_size * 2 // 3
     (found,) = pictures.embed([path], most).values()
     assert found.width == 1400 and len(decoded(found)) <= most
-
-
-def test_the_budget_leaves_room_for_the_text_below_15_megabytes():
+    # All of them leave room for the text, in a page below 15 MB.
     assert pictures.BUDGET * 4 / 3 <= 12_000_000
 
 
@@ -304,9 +290,6 @@ def test_the_budget_leaves_room_for_the_text_below_15_megabytes():
 def test_the_limit_of_each_picture_uses_what_others_leave(sizes, budget, limit):
     assert pictures.allowed(sizes, budget) == limit
     assert sum(min(size, limit) for size in sizes) <= budget
-
-
-# --- Captions ----------------------------------------------------------------------------------
 
 
 CAPTIONED = [("papers", path.parent.name) for path in FILES]
@@ -343,16 +326,15 @@ def test_bad_captions_are_refused_in_one_sentence(tmp_path, text):
 def test_what_has_no_caption_is_shown_under_its_name(tmp_path):
     found = sources(tmp_path)
     (paper, _) = page.papers(replace(found, captions=[]))
-    assert paper.caption.title == "copa" and paper.figures[0].caption.title == "copa_fig1"
-
-
-# --- Refusals ----------------------------------------------------------------------------------
+    assert paper["caption"].title == "copa"
+    assert paper["figures"][0]["caption"].title == "copa_fig1"
 
 
 SPOILT = {
     "a figure that is none": ("copa_fig1.png", "no picture", "delete it and make it again"),
     "a table that is none": ("copa_table1.csv", "", "it is empty"),
     "claims without verdicts": ("claims.csv", "id,paper\nx,copa\n", "has no column 'locator'"),
+    "a verdict that is none": ("claims.csv", None, "'perhaps' is no verdict"),
 }
 
 
@@ -360,15 +342,8 @@ SPOILT = {
 def test_damaged_files_are_named_and_no_page_is_left(tmp_path, name, text, words):
     found = sources(tmp_path)
     files = (*found.figures, *found.tables, found.claimed)
-    next(path for path in files if path.name == name).write_text(text)
+    path = next(path for path in files if path.name == name)
+    path.write_text(path.read_text().replace("refuted", "perhaps", 1) if text is None else text)
     said = sentence(ArtifactError, page.write, tmp_path / "results/report.html", found)
     assert name in said and words in said
     assert not (tmp_path / "results/report.html").exists()
-
-
-def test_a_verdict_that_is_none_is_refused(tmp_path):
-    found = sources(tmp_path)
-    text = found.claimed.read_text().replace("refuted", "perhaps", 1)
-    found.claimed.write_text(text)
-    with pytest.raises(ArtifactError, match="'perhaps' is no verdict"):
-        page.write(tmp_path / "results/report.html", found)

@@ -73,6 +73,9 @@ def test_the_page_opens_alone_without_errors_and_fits_its_window(shown, width):
         .filter(e => !e.closest(".scroll, .unseen, .skip, dialog"))
         .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.outerHTML)"""
     assert tab.js(wide) == []
+    names = "Array.from(document.querySelectorAll('td .small code'))"
+    lines = tab.js(f"{names}.map(code => code.getClientRects().length)")
+    assert len(lines) > 20 and (width > 400 or set(lines) == {1}), "names stay on one line"
 
 
 @pytest.mark.skipif(axe_missing(), reason="needs the package axe-core-python")
@@ -87,8 +90,12 @@ def test_axe_finds_nothing_with_all_open_nor_in_the_dialog(shown, width, scheme)
     assert tab.axe() == []
 
 
-def test_verdicts_filter_rows_tables_and_counts(shown):
+def test_verdicts_filter_rows_tables_figures_headings_and_counts(shown):
     tab = shown()
+    heads = """Array.from(document.querySelectorAll('#rgap h3')).filter(h => h.checkVisibility())
+        .map(h => h.textContent)"""
+    before = ["Figures", "Tables", "Sentences and other claims"]
+    assert tab.js(heads) == before
     every = tab.js(f"{ROWS}.length")
     assert said(tab) == f"{every} of {every} claims shown"
     choose(tab, "verdict", "reproduced", "exceeds", "refuted", "not judged")
@@ -101,22 +108,13 @@ def test_verdicts_filter_rows_tables_and_counts(shown):
     found = "document.querySelector('#sheet-copa_table2 .found').textContent"
     inside = tab.js(f"{SHOWN}.filter(r => r.closest('#sheet-copa_table2')).length")
     assert tab.js(found) == f"({inside} shown)"
-    reset(tab)
-    assert said(tab) == f"{every} of {every} claims shown"
-    assert visible(tab, "sheet-copa_index") and tab.js(found) == ""
-
-
-def test_filtered_verdicts_leave_no_figure_and_no_empty_heading(shown):
-    tab = shown()
-    heads = """Array.from(document.querySelectorAll('#rgap h3')).filter(h => h.checkVisibility())
-        .map(h => h.textContent)"""
-    assert tab.js(heads) == ["Figures", "Tables", "Sentences and other claims"]
-    choose(tab, "verdict", "reproduced", "exceeds", "refuted", "not judged")
     assert not tab.js("Array.from(document.images).some(i => i.checkVisibility())")
     # R-GAP's one table here has no verdicts.
     assert tab.js(heads) == ["Sentences and other claims"]
     reset(tab)
-    assert len(tab.js(heads)) == 3 and visible(tab, "figure-rgap_fig1")
+    assert said(tab) == f"{every} of {every} claims shown"
+    assert visible(tab, "sheet-copa_index") and tab.js(found) == ""
+    assert tab.js(heads) == before and visible(tab, "figure-rgap_fig1")
 
 
 @pytest.mark.parametrize("place", ["nav", "#overview"])
@@ -149,16 +147,6 @@ def test_a_link_to_a_table_or_figure_shows_it_open(shown, name):
     assert tab.js(f"{inside}.checkVisibility()"), "although it was filtered out"
 
 
-def test_names_of_metrics_stay_on_one_line(shown):
-    tab = shown(width=400)
-    open_all(tab)
-    lines = tab.js(
-        """Array.from(document.querySelectorAll('td .small code'))
-        .map(code => code.getClientRects().length)"""
-    )
-    assert len(lines) > 20 and set(lines) == {1}
-
-
 @pytest.mark.parametrize("width", WIDTHS)
 def test_column_headings_stay_in_sight_of_a_long_table(shown, width):
     tab = shown(width=width)
@@ -175,17 +163,13 @@ def test_column_headings_stay_in_sight_of_a_long_table(shown, width):
     assert all(abs(top - 1) < 1.5 for top in tops[2])
 
 
-def test_papers_filter_whole_sections(shown):
+def test_papers_filter_whole_sections_also_by_keys(shown):
     tab = shown()
     choose(tab, "paper", "copa")
     assert not visible(tab, "copa") and visible(tab, "rgap")
     assert tab.js(f"{SHOWN}.every(row => row.id.startsWith('rgap.'))")
     choose(tab, "paper", "copa")
     assert visible(tab, "copa")
-
-
-def test_filters_work_by_keys(shown):
-    tab = shown()
     tab.js("""document.querySelector('[name="paper"][value="copa"]').focus()""")
     tab.press(" ")
     assert not visible(tab, "copa")
@@ -254,18 +238,13 @@ def test_a_figure_opens_and_closes_by_keys_and_the_focus_returns(shown):
     assert not tab.js(f"{dialog}.open") and tab.js(f"{FOCUSED} === {button}")
 
 
-def test_tables_open_and_close_together(shown):
+def test_tables_open_and_close_together_and_tab_reaches_every_control(shown):
     tab = shown()
     sheets = "Array.from(document.querySelectorAll('.sheet'))"
     tab.js("document.querySelector('[data-open=yes]').click()")
     assert tab.js(f"{sheets}.every(sheet => sheet.open)")
     tab.js("document.querySelector('[data-open=\"\"]').click()")
     assert tab.js(f"{sheets}.every(sheet => !sheet.open)")
-
-
-def test_every_control_is_reached_by_tab_and_seen(shown):
-    tab = shown()
-    tab.js("document.querySelectorAll('.sheet').forEach(d => { d.open = false; })")
     wanted = tab.js(
         """Array.from(document.querySelectorAll(
         "a[href], summary, button, input, .scroll")).filter(e => e.checkVisibility()).length"""

@@ -9,7 +9,7 @@ import pytest
 
 from backbone_files import write
 from chains import chain, conv
-from claims_fedkl import claim, claims_file
+from claims_synthetic import claim, claims_file
 from gradleak.attacks import reconstructions
 from gradleak.claims import Evidence, evaluate
 from gradleak.data.targets import TargetSet

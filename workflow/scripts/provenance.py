@@ -2,8 +2,7 @@
 
 import _package
 from gradleak.config.schema import Config
-from gradleak.reporting.provenance_chain import Layout
-from gradleak.reporting.provenance_record import make
+from gradleak.reporting.provenance_record import Layout, make
 from gradleak.runtime.artifacts import write_json
 from gradleak.runtime.job import job
 

@@ -2,10 +2,9 @@
 
 from gradleak.claims.evaluate import COLUMNS, evaluate
 from gradleak.claims.evidence import Evidence
-from gradleak.claims.explanations import Explanations, load_all, load_explanations
-from gradleak.claims.load import load
+from gradleak.claims.load import Explanations, load, load_all, load_explanations
 from gradleak.claims.model import Claims
-from gradleak.claims.table import table
+from gradleak.claims.paper_table import table
 
 __all__ = [
     "COLUMNS",

@@ -1,28 +1,50 @@
-"""Evaluate all claims of a file."""
+"""Evaluate all claims of a file, by our results and by the paper's own tables."""
 
 from dataclasses import replace
 
 import pandas as pd
 
 from gradleak.claims.evidence import Evidence
-from gradleak.claims.explanations import Explanations
+from gradleak.claims.forms import Column, Runs
+from gradleak.claims.load import Explanations
 from gradleak.claims.model import Claim, Claims
 from gradleak.claims.outcome import NOT_JUDGED, REFUTED, NotJudged, Outcome
-from gradleak.claims.paper import printed
+from gradleak.claims.printed import Printed, column_key, texts
 
 OF_CLAIM = ["id", "paper", "locator", "kind", "statement", "paper_value"]
 OF_OUTCOME = ["ours", "low", "high", "n", "n_ok"]
 COLUMNS = [*OF_CLAIM, *OF_OUTCOME, "images", "scale", "verdict", "reason", "explanation"]
 SCALES = ("smoke", "laptop", "paper")
+# Printed numbers correspond to runs: each image has one.
+PLACE = {"model": "", "seed": "0", "batch": "0", "index": "", "answer": "0"}
 
 
-def _unmet(claim: Claim, images: str, scale: str) -> str:
-    """Name the requirement of a claim that this run does not meet; empty if it meets all."""
-    if claim.needs.images == "real" and images != "real":
-        return "data: the paper's value depends on its images, and these are the embedded ones"
-    if SCALES.index(scale) < SCALES.index(claim.needs.scale):
-        return f"scale: needs at least {claim.needs.scale}, this is {scale}"
-    return ""
+def printed_runs(claims: Claims) -> pd.DataFrame:
+    """Printed values of the paper: a row per cell with its selection, `metric`, `value` and `text`.
+
+    Cells about a batch as a whole (such as its best image) are left out. ``index`` is the image of
+    a cell; means over images have none.
+    """
+    rows = []
+    for claim in claims.claims:
+        query, cell = claim.query, claim.cell
+        if cell and claim.is_printed and isinstance(query, Runs) and query.of != "batches":
+            text = f"{cell.row}, {cell.column}: {claim.shown}"
+            where = {key: " or ".join(wanted) for key, wanted in texts(query.where).items()}
+            number = {"metric": query.metric, "value": claim.paper_value, "text": text, "ok": True}
+            rows.append({**PLACE, "index": where.get("name", ""), **where, **number})
+    frame = pd.DataFrame(rows, columns=None if rows else [*PLACE, "metric", "value", "text", "ok"])
+    return frame.astype({"value": float, "ok": bool})
+
+
+def printed(claims: Claims) -> Printed:
+    """Return all printed numbers of a paper as evidence."""
+    numbers = [claim for claim in claims.claims if claim.is_printed]
+    columns: dict[str, Claim] = {}
+    for claim in numbers:
+        if isinstance(claim.query, Column):
+            columns.setdefault(column_key(claim.query), claim)
+    return Printed(scores=printed_runs(claims), numbers=tuple(numbers), columns=dict(columns))
 
 
 class Judge:
@@ -50,7 +72,7 @@ class Judge:
             outcome = claim.query.judge(claim, tolerance, evidence)
         except NotJudged as reason:
             outcome = Outcome(NOT_JUDGED, str(reason))
-        unmet = _unmet(claim, self.images, self.scale)
+        unmet = self._unmet(claim)
         if unmet and outcome.verdict and outcome.verdict != NOT_JUDGED:
             outcome = replace(outcome, verdict=NOT_JUDGED, reason=unmet)
         against = self.contradictions(claim)
@@ -59,6 +81,14 @@ class Judge:
         ours = f"ours: {outcome.verdict} ({outcome.reason})"
         whose = "the paper itself" if claim.contradicted_by else "the paper's own table"
         return replace(outcome, verdict=REFUTED, reason=f"{whose}: {' | '.join(against)}; {ours}")
+
+    def _unmet(self, claim: Claim) -> str:
+        """Name the requirement of a claim that this run does not meet; empty if it meets all."""
+        if claim.needs.images == "real" and self.images != "real":
+            return "data: the paper's value depends on its images, and these are the embedded ones"
+        if SCALES.index(self.scale) < SCALES.index(claim.needs.scale):
+            return f"scale: needs at least {claim.needs.scale}, this is {self.scale}"
+        return ""
 
     def contradictions(self, claim: Claim) -> tuple[str, ...]:
         """Return the paper's own numbers that contradict a sentence, in words.

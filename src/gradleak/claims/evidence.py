@@ -17,6 +17,8 @@ from gradleak.runtime import tidy
 from gradleak.runtime.artifacts import read_csv
 
 NETWORK = ["model", "seed", "index"]
+LAYER = ["result", *NETWORK, "layer"]
+ANSWER = [*tidy.RUN, "answer"]
 LAYER_COLUMNS = {
     "security": [*NETWORK, "layer", "contribution"],
     "rank": [*NETWORK, "layer", "unknowns", "weights", "outputs"],
@@ -54,12 +56,11 @@ def _numbers(frame: pd.DataFrame, column: str, source: object) -> pd.Series:
 def _read_scores(path: str | Path) -> pd.DataFrame:
     frame = _read(path, [*tidy.SCORES, "answer", "kind"])
     frame["value"] = _numbers(frame, "value", path)
-    unknown = ~frame["status"].isin(STATUSES)
-    empty = (frame["status"] == "ok") & frame["value"].isna()
-    for wrong, words in (
-        (unknown, f"status is not one of {', '.join(STATUSES)}"),
-        (empty, "status is ok but there is no value"),
-    ):
+    faults = {
+        f"status is not one of {', '.join(STATUSES)}": ~frame["status"].isin(STATUSES),
+        "status is ok but there is no value": (frame["status"] == "ok") & frame["value"].isna(),
+    }
+    for words, wrong in faults.items():
         if wrong.any():
             raise ArtifactError(f"{path}, line {np.flatnonzero(wrong)[0] + 2}: {words}; {AGAIN}.")
     return frame
@@ -112,13 +113,9 @@ class Evidence:
 
     @classmethod
     def read(
-        cls,
-        scores: Paths = (),
-        security: Paths = (),
-        index: Paths = (),
-        rank: Paths = (),
+        cls, scores: Paths = (), security: Paths = (), index: Paths = (), rank: Paths = (),
         tables: Paths = (),
-    ) -> Self:
+    ) -> Self:  # fmt: skip
         """Read lists of CSV files; an empty list is missing evidence.
 
         Raises `ArtifactError` if a file is missing or not a table, lacks a column or has text for a
@@ -127,8 +124,7 @@ class Evidence:
         found = {Path(path).stem: _read(path, []) for path in tables}
         for name, paths in (("security", security), ("rank", rank)):
             found[name] = _joined(_read_layers(path, name) for path in paths)
-        runs, networks = map(_read_scores, scores), map(_read_index, index)
-        return cls(_joined(runs), found, _joined(networks))
+        return cls(_joined(map(_read_scores, scores)), found, _joined(map(_read_index, index)))
 
     def on(self, images: str) -> Self:
         """Restrict to runs on ``embedded`` or ``real`` images."""
@@ -137,10 +133,10 @@ class Evidence:
     def runs(self, where: Where, metric: str, answers: Answers = "own") -> pd.DataFrame:
         """Select runs: ``model, seed, batch, index, answer, value, ok, missed``.
 
-        Failed or inapplicable runs have the value NaN, also for metrics that failed runs have no
-        row for. So do images that the attack did not find, marked in ``missed``. PSNR is capped at
-        the value for an MSE of 1e-30. Without ``answer`` or ``kind`` in `where`, `answers` applies:
-        ``own`` is the attack's choice, ``all`` includes its other restarts and twins.
+        Failed or inapplicable runs have the value NaN, also where they have no row, and so do
+        images that the attack did not find, marked in ``missed``. PSNR is capped at the value for
+        an MSE of 1e-30. Without ``answer`` or ``kind`` in `where`, `answers` applies: ``own`` is
+        the attack's choice, ``all`` includes its other restarts and twins.
 
         Raises `NotJudged` if a selected value has no runs, or the metric needs network weights that
         are missing, and `ArtifactError` if a run is duplicated.
@@ -162,7 +158,14 @@ class Evidence:
         reasons = found.loc[found["status"] == NOT_AVAILABLE, "reason"]
         if not reasons.empty:
             raise NotJudged(f"weights: {str(reasons.iloc[0]).rstrip('.')}")
-        _once(found, metric)
+        # Two classes may have the same name, as ImageNet's cranes.
+        if metric != OF_CLASSES and len(twice := found[found.duplicated(ANSWER)]):
+            row = twice.iloc[0]
+            raise ArtifactError(
+                f"Scores hold two values of {metric} for {row['attack']} on {row['model']}, seed "
+                f"{row['seed']}, index {row['index']}; hand over one file of each, or name the "
+                f"difference (such as precision) in the claim's where."
+            )
         ok = found["status"] == "ok"
         value = found["value"].where(ok)
         if metric in PEAKS:
@@ -187,9 +190,17 @@ class Evidence:
         found = frame[_mask(frame, side.where)]
         if found.empty:
             raise NotJudged(f"data: the {name} has nothing for {describe(side.where)}")
-        numbers = (
-            _numbers_of_layers(found, side, name) if layered else _numbers(found, side.column, name)
-        )
+        if layered and len(twice := found[found.duplicated(LAYER)]):
+            row = twice.iloc[0]
+            raise ArtifactError(
+                f"The {name} holds layer {row['layer']} of {row['model']} twice; hand over one "
+                f"file of each model."
+            )
+        if side.table == "rank" and side.column not in PER_IMAGE:
+            found = found.drop_duplicates([key for key in LAYER if key != "index"])
+        numbers = _numbers(found, side.column, name)
+        if side.total:
+            numbers = numbers.groupby([found[key] for key in LAYER[:-1]]).sum(min_count=1)
         if numbers.isna().any():
             raise NotJudged(f"data: column '{side.column}' of the {name} is empty in places")
         return numbers.to_numpy()
@@ -218,52 +229,20 @@ def _mask(frame: pd.DataFrame, where: Where) -> pd.Series:
     return mask
 
 
-def _once(found: pd.DataFrame, metric: str) -> None:
-    if metric == OF_CLASSES:
-        return  # Two classes may have the same name, as ImageNet's cranes.
-    if len(twice := found[found.duplicated([*tidy.RUN, "answer"])]):
-        row = twice.iloc[0]
-        raise ArtifactError(
-            f"Scores hold two values of {metric} for {row['attack']} on {row['model']}, seed "
-            f"{row['seed']}, index {row['index']}; hand over one file of each, or name the "
-            f"difference (such as precision) in the claim's where."
-        )
-
-
 def _with_failures(frame: pd.DataFrame, metric: str, one_attack: bool) -> pd.DataFrame:
-    """Rows of `metric`, and one for every failed run that has none.
-
-    Without a named attack, only failures of attacks that have this metric elsewhere count. A missed
-    class is not a failure of an image, and a missed image is not one of its batch.
-    """
+    """Rows of `metric`, and one for every failed run that has none."""
     found = frame[frame["metric"] == metric]
     worked = frame["status"].isin(("ok", NOT_AVAILABLE))
+    # A missed class is not a failure of an image, and a missed image is not one of its batch.
     failed = frame[~worked & (frame["metric"] != OF_CLASSES)]
-    run = [*tidy.RUN, "answer"]
+    run = ANSWER
     if metric not in OF_IMAGES:
         failed = failed[failed["status"] != MISSED]
-        run.remove("index")
+        run = [key for key in ANSWER if key != "index"]
     if failed.empty:
         return found
-    if not one_attack:
+    if not one_attack:  # only failures of attacks that have this metric elsewhere count
         failed = failed[failed["attack"].isin(found["attack"].unique())]
     failed = failed.drop_duplicates(run)
     lacking = ~failed.set_index(run).index.isin(found.set_index(run).index)
     return pd.concat([found, failed[lacking]])
-
-
-def _numbers_of_layers(found: pd.DataFrame, side: Side, name: str) -> pd.Series:
-    """Return a column of a table of layers, which may contain each layer once."""
-    keys = ["result", *NETWORK]
-    if len(twice := found[found.duplicated([*keys, "layer"])]):
-        row = twice.iloc[0]
-        raise ArtifactError(
-            f"The {name} holds layer {row['layer']} of {row['model']} twice; hand over one "
-            f"file of each model."
-        )
-    if side.table == "rank" and side.column not in PER_IMAGE:
-        found = found.drop_duplicates([key for key in [*keys, "layer"] if key != "index"])
-    numbers = _numbers(found, side.column, name)
-    if side.total:
-        numbers = numbers.groupby([found[key] for key in keys]).sum(min_count=1)
-    return numbers

@@ -1,19 +1,23 @@
-"""Load claims files: YAML, with grids and loops expanded to one claim each."""
+"""Load claims files, with grids and loops expanded to one claim each, and explanations."""
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import yaml
 from pydantic import BaseModel, Field, ValidationError
 
-from gradleak.claims.model import Claim, Claims, Needs
+from gradleak.claims.model import Case, Claim, Claims, Needs
+from gradleak.claims.outcome import DIFFERS, EXCEEDS, REFUTED
 from gradleak.claims.statement import Answers, Closed, Tolerance, Where
 from gradleak.errors import ConfigError
 
 Model = TypeVar("Model", bound=BaseModel)
+EXPLAINED = (DIFFERS, EXCEEDS, REFUTED)
 REMEDIES = {"extra_forbidden": "remove the key or correct its name", "missing": "add the key"}
 # A printed number, optionally with a value after ±.
 PRINTED = re.compile(r"([+-]?\d+(?:\.(\d+))?(?:e([+-]?\d+))?)(?: ± (\d+(?:\.\d+)?(?:e[+-]?\d+)?))?")
@@ -145,6 +149,10 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
             beside = (row.like or row.id, column.like or column.id)
             number = _number(f"{where}, cell '{name}'", values.get(beside), column.decimals)
             cell = {"row": row.row, "column": column.column, "metric": column.metric}
+            query = {**column.query, "where": {**column.query.get("where", {}), **row.where}}
+            query |= {} if row.answers is None else {"answers": row.answers}
+            if row.elsewhere is not None:
+                query = {"form": "elsewhere", "reason": row.elsewhere}
             said = grid.statement.format(value=number.pop("text"), **cell)
             ours = row.like is not None or column.like is not None
             yield {
@@ -153,7 +161,7 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
                 **number,
                 "kind": column.kind or grid.kind,
                 "statement": f"Ours beside the paper's number: {said}" if ours else said,
-                "query": _cell_query(row, column),
+                "query": query,
                 "tolerance": tolerances.pop(name, row.tolerance or column.tolerance),
                 "needs": (row.needs or column.needs or grid.needs).model_dump(),
                 "reading": "ours" if ours else "paper",
@@ -163,14 +171,6 @@ def _cells(path: Path, grid: Grid) -> Iterator[dict[str, Any]]:
         raise ConfigError(
             f"{where}, key 'exceptions': '{next(iter(tolerances))}' is no cell; write row.column."
         )
-
-
-def _cell_query(row: GridRow, column: GridColumn) -> dict[str, Any]:
-    """Query of a cell: the column's, with the row's selection and answers."""
-    if row.elsewhere is not None:
-        return {"form": "elsewhere", "reason": row.elsewhere}
-    query = {**column.query, "where": {**column.query.get("where", {}), **row.where}}
-    return query if row.answers is None else {**query, "answers": row.answers}
 
 
 def _values(where: str, grid: Grid) -> dict[tuple[str, str], float | str]:
@@ -236,3 +236,76 @@ def load(path: str | Path) -> Claims:
         parsed(source, Claim, head | entry, str(entry.get("id", "(without id)"))) for entry in raw
     ]
     return parsed(source, Claims, {**head, "tolerances": file.tolerances, "claims": claims})
+
+
+class Explanation(Closed):
+    """Explanation of why some claims fail, one or a group."""
+
+    of: Literal["any"] | None = None  # of every run, without numbers of one
+    claims: list[str] = Field(min_length=1)  # ids, in which * matches any characters
+    text: str = Field(min_length=1)
+    evidence: list[str] = Field(min_length=1)  # pages and tables of the repository
+
+
+class ExplanationsFile(Closed):
+    """A file of explanations as written, for the run `of`."""
+
+    paper: str
+    of: Case
+    explanations: list[Explanation]
+
+
+@dataclass(frozen=True)
+class Explanations:
+    """Explanations of a paper's claims by claim id, and the run they were written for."""
+
+    of: Case
+    by_id: dict[str, Explanation]
+
+    def text(self, claim: str, verdict: str, images: str, scale: str) -> str:
+        """Explanation of a failed claim, if written for this run or any; else empty."""
+        found = self.by_id.get(claim)
+        if found is None or verdict not in EXPLAINED:
+            return ""
+        same = (self.of.images, self.of.scale) == (images, scale)
+        return found.text if same or found.of == "any" else ""
+
+
+def load_explanations(path: str | Path, claims: Claims) -> Explanations:
+    """Load explanations of `claims` from a file such as ``papers/copa/explanations.yaml``.
+
+    Raises `ConfigError` if the file is invalid or about another paper, a pattern matches no claim,
+    or a claim is explained twice.
+    """
+    source = Path(path)
+    file = parsed(source, ExplanationsFile, read_yaml(source))
+    if file.paper != claims.paper:
+        raise ConfigError(
+            f"{source}: key 'paper': '{file.paper}' is not '{claims.paper}', whose claims these "
+            f"are; correct it."
+        )
+    ids = [claim.id for claim in claims.claims]
+    by_id: dict[str, Explanation] = {}
+    for entry in file.explanations:
+        for pattern in entry.claims:
+            some = [name for name in ids if fnmatchcase(name, pattern)]
+            if not some:
+                raise ConfigError(
+                    f"{source}: key 'explanations': '{pattern}' is no claim's id and matches none; "
+                    f"correct or remove it."
+                )
+            if twice := [name for name in some if by_id.setdefault(name, entry) is not entry]:
+                raise ConfigError(
+                    f"{source}: key 'explanations': claim '{twice[0]}' is explained twice; narrow "
+                    f"one of the patterns."
+                )
+    return Explanations(file.of, by_id)
+
+
+def load_all(
+    claims: Iterable[str | Path], explanations: Iterable[str | Path]
+) -> list[tuple[Claims, Explanations | None]]:
+    """Load the claims of several papers, each with the explanations file beside it."""
+    beside = {Path(path).parent: path for path in explanations}
+    read = [(load(path), beside.get(Path(path).parent)) for path in claims]
+    return [(found, load_explanations(path, found) if path else None) for found, path in read]

@@ -1,16 +1,51 @@
-"""A paper's table beside our numbers."""
+"""A paper's tables beside our numbers, from its claims and our evidence."""
 
+import math
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 
-from gradleak.claims import Evidence, load, table
+from gradleak.claims.evaluate import OF_OUTCOME, Judge
+from gradleak.claims.evidence import Evidence
+from gradleak.claims.load import load
+from gradleak.claims.model import Claims
+from gradleak.claims.outcome import joined
+from gradleak.errors import ConfigError
+from gradleak.runtime import tidy
 
 
-def make(
-    files: Mapping[str, Any], words: Mapping[str, Any], case: Mapping[str, str]
-) -> pd.DataFrame:
+def table(claims: Claims, evidence: Evidence, name: str, images: str, scale: str) -> pd.DataFrame:
+    """One of the paper's tables, such as ``copa_table2``: a row per number, the paper's and ours.
+
+    Rows that only we have (20 images) have an empty `paper` and `verdict`; those beside a number of
+    the paper's have both, and a note. Raises `ConfigError` if no grid has that table.
+    """
+    rows, judge = [], Judge(claims, evidence, images, scale)
+    for claim in claims.claims:
+        if claim.cell is None or claim.cell.table != name:
+            continue
+        outcome, paper = judge(claim), claim.paper_value
+        note = "ours, beside the paper's number" if claim.reading == "ours" else ""
+        if not claim.is_number:
+            note = "not in the paper"
+        rows.append(
+            {key: getattr(claim.cell, key) for key in ("row", "column", "metric")}
+            | {"paper": (claim.printed or math.nan) if paper is None else paper}
+            | {key: getattr(outcome, key) for key in OF_OUTCOME}
+            | {"images": images, "scale": scale}
+            | {"verdict": outcome.verdict if claim.is_number else ""}
+            | {"note": joined(note, outcome.reason)}
+        )
+    if not rows:
+        known = sorted({claim.cell.table for claim in claims.claims if claim.cell is not None})
+        raise ConfigError(
+            f"Table '{name}' has no grid in the claims of {claims.paper}; use one of "
+            f"{', '.join(known) or '(none)'} or add a grid."
+        )
+    return pd.DataFrame(rows, columns=tidy.TABLES).astype({"n": "Int64", "n_ok": "Int64"})
+
+
+def make(files: tidy.Given, words: tidy.Given, case: Mapping[str, str]) -> pd.DataFrame:
     """Make the table ``name`` of `words` by the paper's ``claims`` and the available evidence."""
     given = {kind: files.get(kind, []) for kind in ("scores", "security", "rank", "tables")}
     found = table(load(files["claims"]), Evidence.read(**given), words["name"], **case)

@@ -44,14 +44,12 @@ def interval_of_mean(
     return float(low), float(high)
 
 
-def bootstrap_mean(
-    values: np.ndarray, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
-) -> tuple[float, float]:
+def bootstrap_mean(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
     """Percentile bootstrap interval of the arithmetic mean of `values` (one per image).
 
     For positive skewed errors, where Student's interval would extend below 0.
     """
-    drawn = np.random.default_rng(seed).integers(len(values), size=(resamples, len(values)))
+    drawn = np.random.default_rng(0).integers(len(values), size=(RESAMPLES, len(values)))
     low, high = np.quantile(values[drawn].mean(axis=1), [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
@@ -90,7 +88,7 @@ def p_majority(successes: int, n: int) -> float:
 
 
 def spearman(
-    x: np.ndarray, y: np.ndarray, level: float = 0.95, resamples: int = RESAMPLES, seed: int = 0
+    x: np.ndarray, y: np.ndarray, level: float = 0.95, seed: int = 0
 ) -> tuple[float, float, float]:
     """Spearman's correlation of `x` and `y` (n,) with its percentile bootstrap interval.
 
@@ -100,7 +98,7 @@ def spearman(
     """
     if len(x) < 4 or np.ptp(stats.rankdata(x)) == 0 or np.ptp(stats.rankdata(y)) == 0:
         return math.nan, math.nan, math.nan
-    drawn = np.random.default_rng(seed).integers(len(x), size=(resamples, len(x)))
+    drawn = np.random.default_rng(seed).integers(len(x), size=(RESAMPLES, len(x)))
     rho = _row_correlations(x[None], y[None])[0]
     found = _row_correlations(x[drawn], y[drawn])
     low, high = np.nanquantile(found, [(1 - level) / 2, (1 + level) / 2])

@@ -64,14 +64,23 @@ def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str
     `files` are results by their paths in the working folder; `sources` maps names in the archive to
     files of the source tree. Raises `ArtifactError` if a file cannot be read or lies outside.
     """
-    told = _read(provenance)
+    try:
+        told = dict(json.loads(_bytes(provenance, provenance)))
+    except ValueError as error:
+        raise ArtifactError(
+            f"{provenance} is damaged ({error}); delete it and ask Snakemake for it again."
+        ) from error
     reasons = left_out(told)
     places = {name: name for name in {provenance, *files} - set(reasons)} | dict(sources)
     members = {name: _bytes(name, place) for name, place in places.items()}
-    resolved = json.dumps(told["config"], indent=2, sort_keys=True) + "\n"
-    members["config.resolved.json"] = resolved.encode()
+    members["config.resolved.json"] = _json(told["config"])
     members["README.md"] = readme(told, reasons).encode()
-    members["manifest.json"] = manifest(told, members, reasons).encode()
+    manifest = {
+        "commit": told["commit"],
+        "files": {name: hashlib.sha256(text).hexdigest() for name, text in members.items()},
+        "left_out": [{"path": path, "reason": reason} for path, reason in reasons.items()],
+    }
+    members["manifest.json"] = _json(manifest)
     with atomic(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
         for name in sorted(members):
             entry = zipfile.ZipInfo(f"{TOP}/{name}", TIME)
@@ -79,15 +88,6 @@ def write(path: str, provenance: str, files: Iterable[str], sources: Mapping[str
             entry.external_attr = 0o100644 << 16
             entry.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(entry, members[name], compresslevel=9)
-
-
-def _read(provenance: str) -> dict[str, Any]:
-    try:
-        return dict(json.loads(_bytes(provenance, provenance)))
-    except ValueError as error:
-        raise ArtifactError(
-            f"{provenance} is damaged ({error}); delete it and ask Snakemake for it again."
-        ) from error
 
 
 def _bytes(name: str, path: str) -> bytes:
@@ -101,9 +101,8 @@ def _bytes(name: str, path: str) -> bytes:
         return Path(path).read_bytes()
     except OSError as error:
         reason = error.strerror or str(error)
-        raise ArtifactError(
-            f"{path} cannot be read ({reason}); ask Snakemake for it again."
-        ) from error
+        words = f"{path} cannot be read ({reason}); ask Snakemake for it again."
+        raise ArtifactError(words) from error
 
 
 def left_out(provenance: Mapping[str, Any]) -> dict[str, str]:
@@ -143,34 +142,21 @@ def readme(provenance: Mapping[str, Any], reasons: Mapping[str, str]) -> str:
         used.setdefault(entry["terms"], set()).add(f"{entry['dataset']}{mark}")
     said = sorted(f"- {', '.join(sorted(names))}: {text}" for text, names in used.items())
     commit = provenance["commit"] or "unknown (no git where this was made)"
+    altered = sorted(entry["path"] for entry in provenance["results"] if entry["altered"])
+    altered += sorted(k for k, v in provenance["artifacts"].items() if v.get("altered"))
+    names = ", ".join(f"`{name}`" for name in dict.fromkeys(altered))
+    others = ", ".join(sorted(set(provenance["commits"]) - {str(provenance["commit"])}))
+    warnings = f"- Changed after the pipeline wrote them: {names}.\n" if names else ""
+    warnings += f"- Some files were made at other commits: {others}.\n" if others else ""
     return README.format(
         commit=f"{commit}{', with changes' if provenance['changed'] else ''}",
         terms="\n".join(said) or "None is recorded.",
         left_out="\n".join(f"- `{name}`: {reason}" for name, reason in sorted(reasons.items()))
         or "Nothing.",
-        warnings=_warnings(provenance),
+        warnings=f"\n## Mind\n\n{warnings}" if warnings else "",
         **{key: provenance[key] for key in ("images", "scale", "device", "made")},
     )
 
 
-def _warnings(provenance: Mapping[str, Any]) -> str:
-    """Warnings to read before trusting the files."""
-    altered = sorted(entry["path"] for entry in provenance["results"] if entry["altered"])
-    altered += sorted(k for k, v in provenance["artifacts"].items() if v.get("altered"))
-    names = ", ".join(f"`{name}`" for name in dict.fromkeys(altered))
-    others = ", ".join(sorted(set(provenance["commits"]) - {str(provenance["commit"])}))
-    said = f"- Changed after the pipeline wrote them: {names}.\n" if names else ""
-    said += f"- Some files were made at other commits: {others}.\n" if others else ""
-    return f"\n## Mind\n\n{said}" if said else ""
-
-
-def manifest(
-    provenance: Mapping[str, Any], members: Mapping[str, bytes], reasons: Mapping[str, str]
-) -> str:
-    """Checksums of the members and the files left out, as JSON."""
-    content = {
-        "commit": provenance["commit"],
-        "files": {name: hashlib.sha256(text).hexdigest() for name, text in members.items()},
-        "left_out": [{"path": path, "reason": reason} for path, reason in reasons.items()],
-    }
-    return json.dumps(content, indent=2, sort_keys=True) + "\n"
+def _json(content: Mapping[str, Any]) -> bytes:
+    return f"{json.dumps(content, indent=2, sort_keys=True)}\n".encode()

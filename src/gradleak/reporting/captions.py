@@ -1,8 +1,8 @@
 """Captions of papers, figures and tables, in reStructuredText."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from docutils.core import publish_parts
 from docutils.utils import SystemMessage
@@ -19,8 +19,7 @@ SETTINGS = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Caption:
+class Caption(NamedTuple):
     """A title, and paragraphs as HTML."""
 
     title: str

@@ -20,10 +20,10 @@ from gradleak.runtime.version import __version__
 NUMBERED = re.compile(r"(fig|table)(\d+)")
 WHOLE = 2.0**53  # above this value floats cannot represent all integers, so it is not a count
 SEVERAL = {EXCEEDS: "exceed", DIFFERS: "differ"}  # plural forms of verdicts, if different
-# The template includes the page's other parts.
-TEMPLATE = "report.html.j2"
-SHIPPED = "photos and digits that ship with scikit-image and scikit-learn"
-IMAGES = {"embedded": SHIPPED, "real": "the data sets that the papers name"}
+IMAGES = {
+    "embedded": "photos and digits that ship with scikit-image and scikit-learn",
+    "real": "the data sets that the papers name",
+}
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,23 @@ class Sources:
     captions: Sequence[Path]
 
 
-def write(path: FilePath, sources: Sources, budget: int = pictures.BUDGET) -> None:
-    """Write the page, with pictures of `budget` bytes in total; links are relative to its folder.
+def write(path: FilePath, sources: Sources) -> None:
+    """Write the page, with links relative to its folder.
 
     Raises `ArtifactError` or `ConfigError` if an input cannot be read.
     """
     target = Path(path)
-    text = pages.template(TEMPLATE).render(_context(target.parent, sources, budget))
+    # The template includes the page's other parts.
+    text = pages.template("report.html.j2").render(_context(target.parent, sources))
     with atomic(target) as temporary:
         temporary.write_text(text, encoding="utf-8")
 
 
-def papers(sources: Sources, budget: int = pictures.BUDGET) -> list[content.Paper]:
+def papers(sources: Sources) -> list[content.Part]:
     """Return the content by paper, with which names of figures and tables begin."""
     frame = content.read_claims(sources.claimed)
     captions = Captions(list(sources.captions))
-    shown = pictures.embed(sources.figures, budget)
+    shown = pictures.embed(sources.figures)
     order = list(dict.fromkeys(_paper(path) for path in (*sources.figures, *sources.tables)))
     found = []
     for claims, why in load_all(sources.claims, sources.explanations):
@@ -62,7 +63,8 @@ def papers(sources: Sources, budget: int = pictures.BUDGET) -> list[content.Pape
         tables = _of(sources.tables, claims.paper)
         if judged or mine or tables:
             found.append(content.paper(claims, judged, mine, tables, captions))
-    return sorted(found, key=lambda part: order.index(part.id) if part.id in order else len(order))
+    places = {name: place for place, name in enumerate(order)}
+    return sorted(found, key=lambda part: places.get(part["id"], len(order)))
 
 
 def _paper(path: Path) -> str:
@@ -79,15 +81,15 @@ def _of(paths: Sequence[Path], paper: str) -> list[Path]:
     return sorted((path for path in paths if _paper(path) == paper), key=place)
 
 
-def _context(folder: Path, sources: Sources, budget: int) -> dict[str, Any]:
-    found = papers(sources, budget)
+def _context(folder: Path, sources: Sources) -> dict[str, Any]:
+    found = papers(sources)
     frame = content.read_claims(sources.claimed)
     images, scale = str(frame["images"].iloc[0]), str(frame["scale"].iloc[0])
     return {
         "papers": found,
         "verdicts": VERDICTS,
-        "totals": content.counted(claim.verdict for part in found for claim in part.claims),
-        "claims": sum(len(part.claims) for part in found),
+        "totals": content.counted(claim for part in found for claim in part["claims"]),
+        "claims": sum(len(part["claims"]) for part in found),
         "claimed": _link(folder, sources.claimed),
         "images": images,
         "pictured": IMAGES.get(images, images),

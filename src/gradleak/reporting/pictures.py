@@ -3,11 +3,11 @@
 import base64
 import io
 from collections.abc import Iterable
-from dataclasses import dataclass
 from math import floor, sqrt
 from pathlib import Path
+from typing import NamedTuple
 
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 
 from gradleak.errors import ArtifactError
 
@@ -19,8 +19,7 @@ QUALITY = 90  # WebP quality for pictures that are too large when lossless; no v
 SHRINK = 0.97  # safety factor on each reduction of the width
 
 
-@dataclass(frozen=True)
-class Embedded:
+class Embedded(NamedTuple):
     """A picture as a data URI, with its sides in pixels."""
 
     uri: str
@@ -35,7 +34,7 @@ def embed(paths: Iterable[Path], budget: int = BUDGET) -> dict[Path, Embedded]:
     """
     stored = {path: _read(path) for path in paths}
     most = allowed([len(content) for content in stored.values()], budget)
-    return {path: _embedded(_within(content, most)) for path, content in stored.items()}
+    return {path: _within(content, most) for path, content in stored.items()}
 
 
 def allowed(sizes: list[int], budget: int) -> int:
@@ -54,34 +53,27 @@ def _read(path: Path) -> bytes:
     try:
         with Image.open(path) as picture:
             return _webp(picture.convert("RGB"), lossless=True)
-    except (OSError, UnidentifiedImageError, SyntaxError) as error:
+    except (OSError, SyntaxError) as error:
         raise ArtifactError(
             f"{path}: no picture that can be read ({error}); delete it and make it again."
         ) from error
 
 
-def _within(content: bytes, most: int) -> bytes:
+def _within(content: bytes, most: int) -> Embedded:
     """Reduce a picture until its file has at most `most` bytes."""
-    if len(content) <= most:
-        return content
     with Image.open(io.BytesIO(content)) as picture:
-        full = picture.convert("RGB")
-    content, width = _webp(full, quality=QUALITY), full.width
-    while len(content) > most and width > LEAST:
+        sides, full = picture.size, picture.convert("RGB") if len(content) > most else picture
+    if len(content) > most:
+        content = _webp(full, quality=QUALITY)
+    while len(content) > most and sides[0] > LEAST:
         # Bytes are roughly proportional to pixels.
-        width = max(LEAST, floor(width * min(SHRINK, sqrt(most / len(content)))))
-        sides = (width, max(1, round(full.height * width / full.width)))
+        width = max(LEAST, floor(sides[0] * min(SHRINK, sqrt(most / len(content)))))
+        sides = width, max(1, round(full.height * width / full.width))
         content = _webp(full.resize(sides, Image.Resampling.LANCZOS), quality=QUALITY)
-    return content
+    return Embedded(f"data:image/webp;base64,{base64.b64encode(content).decode()}", *sides)
 
 
 def _webp(picture: Image.Image, **how: int) -> bytes:
     stream = io.BytesIO()
     picture.save(stream, "WEBP", **how)
     return stream.getvalue()
-
-
-def _embedded(content: bytes) -> Embedded:
-    with Image.open(io.BytesIO(content)) as picture:
-        sides = picture.size
-    return Embedded(f"data:image/webp;base64,{base64.b64encode(content).decode()}", *sides)

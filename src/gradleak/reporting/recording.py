@@ -6,6 +6,7 @@ the README. No pictures: those of restricted data sets must not be redistributed
 
 import json
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pandas as pd
 
 from gradleak.claims.outcome import VERDICTS
 from gradleak.errors import ArtifactError
-from gradleak.reporting.provenance_chain import behind
+from gradleak.reporting.provenance_record import behind
 from gradleak.runtime.artifacts import read_csv, write_csv, write_json
 
 # Keys of results/provenance.json about the whole run.
@@ -36,7 +37,7 @@ def artifacts(tops: Iterable[str], files: Mapping[str, Mapping[str, Any]]) -> pd
 
     `files` are the `artifacts` of results/provenance.json. Files of one job share its time.
     """
-    paths = sorted(set().union(*(behind(top, files) for top in tops)))
+    paths = sorted(behind(tops, files))
     rows = [{"artifact": path, **files[path]} for path in paths if files[path]["recorded"]]
     return pd.DataFrame(rows, columns=[*ARTIFACT, *TOOK])
 
@@ -45,15 +46,13 @@ def summary(
     results: Iterable[str], claims: pd.DataFrame, made: Mapping[str, pd.DataFrame]
 ) -> pd.DataFrame:
     """One row a paper: results, claims by verdict, jobs and their CPU time in minutes."""
-    tops = list(results)
-    rows = []
+    tops, rows = list(results), []
     for paper, own in claims.groupby("paper", sort=False):
-        mine = [path for path in tops if paper_of(path) == paper]
+        kinds = Counter(Path(path).suffix for path in tops if paper_of(path) == paper)
         # Outputs of one job have identical costs.
         ran = made[str(paper)].drop_duplicates(["rule", *TOOK])
-        row = {"paper": paper, "figures": sum(path.endswith(".pdf") for path in mine)}
-        row |= {"tables": sum(path.endswith(".csv") for path in mine), "claims": len(own)}
-        row |= {verdict: int((own.verdict == verdict).sum()) for verdict in VERDICTS}
+        row = {"paper": paper, "figures": kinds[".pdf"], "tables": kinds[".csv"]}
+        row |= {"claims": len(own), **{key: int((own.verdict == key).sum()) for key in VERDICTS}}
         took = round(ran.cpu_seconds.sum() / 60, 1)
         rows.append({**row, "jobs": len(ran), "cpu_minutes": took})
     return pd.DataFrame(rows)
@@ -67,10 +66,11 @@ def write(folder: str, provenance: str, claims: str, tables: Iterable[str]) -> N
     """
     told = json.loads(Path(provenance).read_text(encoding="utf-8"))
     files = told["artifacts"]
-    changed = sorted(path for path, own in files.items() if own.get("altered"))
-    missing = sorted({path for own in told["results"] for path in own["unrecorded"]})
-    for paths, what in ((changed, "was changed after it was made"), (missing, "has no sidecar")):
-        if paths:
+    changed = [path for path, own in files.items() if own.get("altered")]
+    missing = {path for own in told["results"] for path in own["unrecorded"]}
+    faults = {"was changed after it was made": changed, "has no sidecar": missing}
+    for what, found in faults.items():
+        if paths := sorted(found):
             raise ArtifactError(
                 f"{paths[0]} {what} ({len(paths)} such files); delete it and ask Snakemake for it "
                 "again before you record this run."

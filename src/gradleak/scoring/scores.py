@@ -1,8 +1,9 @@
 """Scores of reconstructions: the only step that reads originals."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -13,11 +14,16 @@ from gradleak.models.files import ModelFile
 from gradleak.models.losses import BINARY, MarginLoss
 from gradleak.models.numpy_autodiff import fc_input, forward, margin_label, weight_gradients
 from gradleak.runtime.tidy import SCORES
-from gradleak.scoring.metrics.image import CLIPPED, Metrics, assignment, combination, mse, of_paper
-from gradleak.scoring.scores_by_class import ByClass, Row, tidy_row
+from gradleak.scoring.metrics import image as measures
 
 COLUMNS = [*SCORES, "name", "precision", "mode", "training", "answer", "kind"]
+Row = dict[str, Any]
+# Status of a class: whether it is in the batch, and whether the attack found it.
+STATUSES = {
+    (True, True): "ok", (True, False): "missed", (False, True): "phantom", (False, False): "absent",
+}  # fmt: skip
 Weights = dict[str, np.ndarray]
+Twin = tuple[dict[str, float], np.ndarray | None]
 
 
 def score(
@@ -32,12 +38,12 @@ def score(
 
     Failed reconstructions keep their rows, with an empty value. Reconstructions of a batch are
     assigned to its images so that the sum of MSEs is least; one image for a whole batch is compared
-    with each; those given by class, with the images of that class
-    (`gradleak.scoring.scores_by_class`). docs/metrics.md explains the metrics.
+    with each; those given by class, with the images of that class (`ByClass`). docs/metrics.md
+    explains the metrics.
     """
     images, records = reconstructions.read(path)
     chains = {chain.name: chain for chain in models.chains}
-    scorer = _Scorer(images, targets, models, task, of_paper(case["paper"]))
+    scorer = _Scorer(images, targets, models, task, measures.of_paper(case["paper"]))
     rows = []
     for record in records:
         chain = chains[record["model"]]
@@ -69,8 +75,22 @@ def answer(images: Mapping[str, np.ndarray], record: Mapping[str, Any]) -> np.nd
 def matched(originals: np.ndarray, found: np.ndarray) -> np.ndarray:
     """Reconstruction for each original (K, C, H, W); one image may stand for all."""
     if len(found) == len(originals):
-        return found[assignment(originals, found)]
+        return found[measures.assignment(originals, found)]
     return found[np.zeros(len(originals), dtype=int)]
+
+
+def tidy_row(
+    case: Row,
+    targets: TargetSet,
+    record: Mapping[str, Any],
+    batch: int,
+    position: int | None,
+    **own: Any,
+) -> Row:
+    """Row of a score file: a metric of the image at `position` of a batch, or of no image."""
+    index = -1 if position is None else int(targets.indices[batch, position])
+    same = {key: record[key] for key in ("model", "seed", "answer", "kind")}
+    return {**case, **same, "batch": batch, "index": index, "name": targets.names[batch], **own}
 
 
 def tidy(
@@ -86,39 +106,39 @@ def tidy(
     ]
 
 
-@dataclass(frozen=True)
-class _Twin:
-    """True μ of an image, and its twin data if there are any (R-GAP appendix B)."""
+def _measured(
+    targets: TargetSet, original: np.ndarray, found: np.ndarray, metrics: measures.Metrics
+) -> dict[str, float]:
+    """Metrics of an image and its reconstruction (C, H, W), both as the network's input."""
+    clipped = targets.pixels(original), np.clip(targets.pixels(found), 0.0, 1.0)
+    pair = original * targets.std, found * targets.std
+    return {n: m(*clipped) if n in measures.CLIPPED else m(*pair) for n, m in metrics.items()}
 
-    facts: dict[str, float]
-    image: np.ndarray | None
 
-    @classmethod
-    def of(cls, chain: Chain, weights: Weights, image: np.ndarray, task: Mapping[str, str]) -> Self:
-        """For one image (C, H, W); `task` as of `score`."""
-        loss = MarginLoss(task["loss"])
-        label = margin_label(chain, weights, image, task["labels"])
-        mu = label * float(forward(chain, weights, image)[0])
-        gradients = weight_gradients(chain, weights, image, label, task["loss"])
-        facts = {"mu": mu, "layer_product_spread": _spread(weights, gradients)}
-        others = [m for m in loss.margins(float(loss.product(mu))) if abs(m - mu) > 1e-6 * abs(mu)]
-        if not others:
-            return cls(facts, None)
-        facts["twin_scale"] = others[0] / mu
-        twin = facts["twin_scale"] * image
-        true, same = (
-            np.concatenate(list(each.values()))
-            for each in (gradients, weight_gradients(chain, weights, twin, label, task["loss"]))
-        )
-        facts["gradient_mismatch"] = float(np.linalg.norm(same - true) / np.linalg.norm(true))
-        return cls(facts, twin)
-
-    def metrics(self, found: np.ndarray) -> dict[str, float]:
-        """The facts, and the distance of a reconstruction (C, H, W) from the twin."""
-        if self.image is None:
-            return self.facts
-        distance = float(np.linalg.norm(found - self.image) / np.linalg.norm(self.image))
-        return {**self.facts, "mse_twin": mse(self.image, found), "twin_error": distance}
+def _twin(chain: Chain, weights: Weights, image: np.ndarray, task: Mapping[str, str]) -> Twin:
+    """True μ of an image (C, H, W) with other facts, and its twin if any (R-GAP appendix B)."""
+    loss = MarginLoss(task["loss"])
+    label = margin_label(chain, weights, image, task["labels"])
+    mu = label * float(forward(chain, weights, image)[0])
+    gradients = weight_gradients(chain, weights, image, label, task["loss"])
+    products = [
+        float(weights[f"{layer}.weight"].ravel().astype(np.float64) @ gradient)
+        for layer, gradient in gradients.items()
+    ]
+    # Largest over smallest ∇W_l · W_l of all layers, minus 1: 0 by R-GAP eq. 10.
+    spread = max(products, key=abs) / min(products, key=abs) - 1.0
+    facts = {"mu": mu, "layer_product_spread": spread}
+    others = [m for m in loss.margins(float(loss.product(mu))) if abs(m - mu) > 1e-6 * abs(mu)]
+    if not others:
+        return facts, None
+    facts["twin_scale"] = others[0] / mu
+    twin = facts["twin_scale"] * image
+    true, same = (
+        np.concatenate(list(each.values()))
+        for each in (gradients, weight_gradients(chain, weights, twin, label, task["loss"]))
+    )
+    facts["gradient_mismatch"] = float(np.linalg.norm(same - true) / np.linalg.norm(true))
+    return facts, twin
 
 
 @dataclass(frozen=True)
@@ -129,9 +149,9 @@ class _Scorer:
     targets: TargetSet
     models: ModelFile
     task: Mapping[str, str]
-    metrics: Metrics
+    metrics: measures.Metrics
     # The same for each reconstruction of an image, and they need passes of the network.
-    twins: dict[tuple[str, int, int], _Twin] = field(default_factory=dict)
+    twins: dict[tuple[str, int, int], Twin] = field(default_factory=dict)
 
     def values(self, record: Mapping[str, Any], chain: Chain) -> list[dict[str, float]]:
         """Metrics of each image of the batch of a successful `record`."""
@@ -146,8 +166,12 @@ class _Scorer:
         if targets.size == 1 and self.task["loss"] in BINARY and chain.is_homogeneous:
             run = (chain.name, seed, batch)
             if run not in self.twins:
-                self.twins[run] = _Twin.of(chain, weights, targets.inputs(batch)[0], self.task)
-            values[0] |= self.twins[run].metrics(found[0])
+                self.twins[run] = _twin(chain, weights, targets.inputs(batch)[0], self.task)
+            facts, twin = self.twins[run]
+            values[0] |= facts
+            if twin is not None:
+                distance = float(np.linalg.norm(found[0] - twin) / np.linalg.norm(twin))
+                values[0] |= {"mse_twin": measures.mse(twin, found[0]), "twin_error": distance}
         return values
 
     def _of_images(self, batch: int, found: np.ndarray) -> list[dict[str, float]]:
@@ -155,14 +179,11 @@ class _Scorer:
         targets, originals = self.targets, self.targets.inputs(batch)
         out = []
         for original, reconstruction in zip(originals, matched(originals, found), strict=True):
-            clipped = (targets.pixels(original), np.clip(targets.pixels(reconstruction), 0.0, 1.0))
-            pair = (original * targets.std, reconstruction * targets.std)
-            named = self.metrics.items()
-            out.append({n: m(*clipped) if n in CLIPPED else m(*pair) for n, m in named})
+            out.append(_measured(targets, original, reconstruction, self.metrics))
             if targets.std != 1.0:
-                out[-1]["mse_input"] = mse(original, reconstruction)
+                out[-1]["mse_input"] = measures.mse(original, reconstruction)
         if len(found) < len(originals):
-            weights, explained = combination(originals, found[0])
+            weights, explained = measures.combination(originals, found[0])
             for values, weight in zip(out, weights, strict=True):
                 values["coefficient"] = float(weight)
             out[0]["r2"] = explained
@@ -183,10 +204,76 @@ class _Scorer:
         return out
 
 
-def _spread(weights: Weights, gradients: Mapping[str, np.ndarray]) -> float:
-    """Largest over smallest ∇W_l · W_l of all layers, minus 1 (0 by R-GAP eq. 10)."""
-    products = [
-        float(weights[f"{layer}.weight"].ravel().astype(np.float64) @ gradient)
-        for layer, gradient in gradients.items()
-    ]
-    return max(products, key=abs) / min(products, key=abs) - 1.0
+@dataclass(frozen=True)
+class ByClass:
+    """Compare one reconstruction with a batch's images class by class.
+
+    Each image is compared with the image reconstructed for its class, the mean of all images of
+    that class: ``duplicates`` is their number, and ``psnr_class_mean`` compares with the true mean
+    image. An image whose class the attack did not find has the status ``missed``. One more row per
+    class, ``count``, has the number of images that the attack found there.
+    """
+
+    targets: TargetSet  # the originals
+    batch: int
+    chain: Chain  # the network, for its number of classes
+    record: Mapping[str, Any]  # the reconstruction's record in its file
+
+    def rows(self, found: np.ndarray, case: Row) -> list[Row]:
+        """Tidy rows of images `found` (K', C, H, W), one for each class of the record."""
+        labels = self.targets.labels[self.batch].tolist()
+        classes, true = self.record["classes"], Counter(labels)
+        place = {label: k for k, label in enumerate(classes)}
+        means: dict[int, float] = {}
+        out = []
+        for position, label in enumerate(labels):
+            image = found[place[label]] if label in place else None
+            if image is None and self.record["partial"]:
+                continue
+            values = self._compared(position, image, case["paper"])
+            status = "missed" if image is None else "ok"
+            if label not in means:
+                means[label] = self._to_mean(label, image)
+            values |= {"psnr_class_mean": means[label], "duplicates": float(true[label])}
+            out += [self._row(case, label, position, *item, status) for item in values.items()]
+        told = dict(zip(classes, self.record["counts"], strict=True))
+        for label in classes if self.record["partial"] else range(self.chain.classes):
+            found_here = told.get(label, 0)
+            status = STATUSES[true[label] > 0, found_here > 0]
+            out.append(self._row(case, label, None, "count", float(found_here), status))
+        return out
+
+    def _compared(self, position: int, image: np.ndarray | None, paper: str) -> dict[str, float]:
+        metrics = measures.of_paper(paper)
+        if image is None:
+            return dict.fromkeys((*metrics, "psnr_scaled"), np.nan)
+        original, image = self._original(position), image.astype(np.float64)
+        values = _measured(self.targets, original, image, metrics)
+        # Up to scale, to ignore wrong brightness.
+        original, image = original * self.targets.std, image * self.targets.std
+        scale = float(np.vdot(image, original) / max(float(np.vdot(image, image)), 1e-30))
+        return values | {"psnr_scaled": measures.psnr(original, scale * image)}
+
+    def _original(self, position: int) -> np.ndarray:
+        return self.targets.inputs(self.batch, slice(position, position + 1))[0]
+
+    def _to_mean(self, label: int, image: np.ndarray | None) -> float:
+        """PSNR of the reconstruction of a class against the mean of the class's images."""
+        if image is None:
+            return np.nan
+        places = np.flatnonzero(self.targets.labels[self.batch] == label).tolist()
+        mean = np.sum([self._original(place) for place in places], axis=0) / len(places)
+        return measures.psnr(mean, image.astype(np.float64))
+
+    def _row(
+        self, case: Row, label: int, position: int | None, metric: str, value: float, status: str
+    ) -> Row:
+        words = self.targets.words.get(label, f"class {label}")
+        reason = {
+            "ok": "",
+            "missed": f"The attack found no image of {words}.",
+            "absent": f"No image of {words} is in the batch, and the attack found none.",
+            "phantom": f"The attack found {value:g} images of {words}, but there is none.",
+        }[status]
+        own = {"label": words, "metric": metric, "value": value, "status": status, "reason": reason}
+        return tidy_row(case, self.targets, self.record, self.batch, position, **own)

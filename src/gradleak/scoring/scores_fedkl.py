@@ -10,8 +10,7 @@ from gradleak.data.targets import TargetSet
 from gradleak.models.files import ModelFile
 from gradleak.scoring.metrics.image import FEDKL
 from gradleak.scoring.metrics.perceptual import Lpips, as_stored, standard
-from gradleak.scoring.scores import answer, matched, own_case, tidy
-from gradleak.scoring.scores_by_class import Row
+from gradleak.scoring.scores import Row, answer, matched, own_case, tidy
 
 # Network of each LPIPS, and format of its images.
 LPIPS: dict[str, tuple[str, Callable[[Sequence[np.ndarray]], np.ndarray]]] = {

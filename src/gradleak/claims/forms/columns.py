@@ -1,6 +1,7 @@
-"""Columns of our tables: values, order of two, and estimates with an error."""
+"""Columns of our tables: values, order of two, estimates with an error; rank correlations."""
 
 import math
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -8,12 +9,16 @@ from pydantic import Field
 from scipy import stats
 
 from gradleak.claims.evidence import Evidence
+from gradleak.claims.forms import runs
 from gradleak.claims.forms.base import Form
-from gradleak.claims.forms.runs import exact, inside, interval, of_numbers
-from gradleak.claims.outcome import NOT_JUDGED, NotJudged, Outcome, holds, plainly
+from gradleak.claims.metrics import worst
+from gradleak.claims.outcome import NOT_JUDGED, NotJudged, Outcome, holds, joined, plainly
 from gradleak.claims.printed import ERROR, Printed
-from gradleak.claims.statement import EVERY, Closed, Side, Statement, Tolerance, describe
+from gradleak.claims.statement import EVERY, Closed, Side, Statement, Tolerance, Where, describe
+from gradleak.claims.statistics import spearman
 from gradleak.errors import ConfigError
+
+Sign = Literal["negative", "positive"]
 
 
 class Column(Form, Side):
@@ -28,20 +33,21 @@ class Column(Form, Side):
         values = evidence.column(self)
         n = int(values.size)
         if tolerance.rule != "prediction":
-            return exact(values, n, claim, tolerance)
-        ours = float(np.median(values))
+            return runs.exact(values, n, claim, tolerance)
+        made = Outcome("", "", float(np.median(values)), n=n, n_ok=n)
         if n < 2:
-            return Outcome(NOT_JUDGED, "scale: one value has no interval", ours, n=n, n_ok=n)
-        low, high = interval(values, self.column, tolerance)
+            return replace(made, verdict=NOT_JUDGED, reason="scale: one value has no interval")
+        low, high = runs.interval(values, self.column, tolerance)
+        made = replace(made, low=low, high=high)
         if claim.paper_value is None:
-            return Outcome("", "", ours, low, high, n, n)
-        ok = inside(claim, low, high)
+            return made
+        ok = runs.inside(claim, low, high)
         words = f"the paper's value {'lies' if ok else 'does not lie'} in our interval"
-        return Outcome(holds(ok), words, ours, low, high, n, n)
+        return replace(made, verdict=holds(ok), reason=words)
 
     def interval(self, tolerance: Tolerance) -> str:
         """See `Form.interval`."""
-        return of_numbers(tolerance, "value")
+        return runs.of_numbers(tolerance, "value")
 
 
 class Less(Closed):
@@ -73,19 +79,14 @@ class Columns(Form):
     asks = "both"
 
     def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
-        """Judge deterministic comparisons; our number is the smallest gap, above 0 if all hold.
-
-        Two equal integers have a gap of 0.5.
-        """
-        pairs = [pair for pair in self.comparisons if _told(pair, evidence)]
-        gaps = [_gap(pair, evidence) for pair in pairs]
+        """Judge all comparisons; our number is the smallest gap (two equal integers: 0.5)."""
+        gaps = [(pair, _gap(pair, evidence)) for pair in self.comparisons if _told(pair, evidence)]
         if isinstance(evidence, Printed):
-            wrong = (pair for pair, gap in zip(pairs, gaps, strict=True) if gap <= 0)
+            wrong = (pair for pair, gap in gaps if gap <= 0)
             return plainly(" ".join(evidence.of(s).statement for _, s in pair) for pair in wrong)
-        right, n = sum(gap > 0 for gap in gaps), len(gaps)
-        return Outcome(
-            holds(right == n), f"{right} of {n} comparisons hold", min(gaps), n=n, n_ok=n
-        )
+        right, n = sum(gap > 0 for _, gap in gaps), len(gaps)
+        words, least = f"{right} of {n} comparisons hold", min(gap for _, gap in gaps)
+        return Outcome(holds(right == n), words, least, n=n, n_ok=n)
 
 
 def _gap(pair: Less | Equal, evidence: Evidence) -> float:
@@ -121,10 +122,8 @@ class Estimates(Form):
         found = [_difference(pair, evidence, claim, tolerance.alpha) for pair in pairs]
         failed = [pair for pair, (_, _, high) in zip(pairs, found, strict=True) if high < amount]
         if isinstance(evidence, Printed):
-            return plainly(
-                f"{evidence.of(pair.more).statement} {evidence.of(pair.less).statement}"
-                for pair in failed
-            )
+            said = ((evidence.of(pair.more), evidence.of(pair.less)) for pair in failed)
+            return plainly(f"{more.statement} {less.statement}" for more, less in said)
         gap, low, high = min(found, key=lambda one: one[1])
         right, n = sum(low > amount for _, low, _ in found), len(found)
         verdict = holds(not failed) if failed or right == n else NOT_JUDGED
@@ -159,3 +158,70 @@ def _estimate(side: Side, evidence: Evidence, claim: Statement) -> tuple[float, 
             f"{describe(side.where)}, and an estimate is one; name more in where."
         )
     return float(values[0]), float(errors[0])
+
+
+def _signed(
+    x: np.ndarray, y: np.ndarray, sign: Sign, alpha: float, over: str, n: int, n_ok: int
+) -> Outcome:
+    """Judge the sign of the correlation of x and y; its bootstrap interval must exclude 0."""
+    rho, low, high = spearman(x, y, 1 - alpha)
+    if math.isnan(rho):
+        raise NotJudged(f"scale: {x.size} {over} give no rank correlation")
+    ok = high < 0 if sign == "negative" else low > 0
+    words = f"Spearman's correlation over {x.size} {over}, bootstrap interval"
+    return Outcome(holds(ok), words, rho, low, high, n, n_ok)
+
+
+class Correlation(Form):
+    """Spearman's correlation between two columns of the index table, one row per network."""
+
+    form: Literal["correlation"]
+    x: str
+    y: str
+    sign: Sign
+    rules = ("alpha",)
+    words = "Spearman's rank correlation over networks"
+
+    def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
+        """See `_signed`; a point is a network."""
+        x, y, n_ok = evidence.networks(self.x, self.y)
+        return _signed(x, y, self.sign, tolerance.alpha, "networks", int(x.size), n_ok)
+
+
+class Point(Closed):
+    """Runs at one value of x."""
+
+    x: float
+    where: Where
+
+
+class Trend(Form):
+    """Spearman's correlation between x and the mean over a batch's images, batch by batch."""
+
+    form: Literal["trend"]
+    metric: str
+    where: Where = Field(default_factory=dict)
+    points: list[Point] = Field(min_length=4)
+    sign: Sign
+    missing: Literal["failed", "zero"] = "failed"
+    rules = ("alpha",)
+    words = "Spearman's rank correlation over batches"
+
+    def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
+        """Judge the sign of the rank correlation of x with the means of batches.
+
+        The bootstrap resamples batches; a batch without any success counts as the worst.
+        """
+        xs: list[float] = []
+        means: list[float] = []
+        n = n_ok = 0
+        for point in self.points:
+            found = evidence.runs({**self.where, **point.where}, self.metric)
+            n, n_ok = n + len(found), n_ok + int(found["ok"].sum())
+            found = runs.zero_for_missed(found) if self.missing == "zero" else found
+            means += runs.by_batch(found, "mean").fillna(worst(self.metric)).tolist()
+            xs += [point.x] * (len(means) - len(xs))
+        lost = f"{n - n_ok} of {n} images have no value of their own" if n_ok < n else ""
+        both = np.array(xs), np.array(means)
+        made = _signed(*both, self.sign, tolerance.alpha, "batches", n, n_ok)
+        return replace(made, reason=joined(made.reason, lost))

@@ -15,6 +15,7 @@ from gradleak.models.losses import BINARY, MarginLoss
 
 # μ from −20 to 20, including 0 and 1.
 MARGINS = np.arange(-800, 801) / 40.0
+PRINTED = -MARGINS / (1.0 + np.exp(MARGINS))  # right-hand side of equations (11) and (35)
 
 # Whether the fact holds, and the number that shows it: a largest gap or a smallest value.
 Found = tuple[bool, float]
@@ -59,18 +60,16 @@ def zero_after_one(loss: MarginLoss, amount: float) -> Found:
 
 
 def roots(loss: MarginLoss, value: float) -> list[float]:
-    """Every μ of −20 to 20 with ∂ℓ/∂μ·μ = `value`, from the function alone.
-
-    A jump across `value`, as of the hinge loss at 1, is not a root.
-    """
+    """Every μ of −20 to 20 with ∂ℓ/∂μ·μ = `value`, from the function alone."""
 
     def gap(mu: float) -> float:
         return float(loss.product(mu)) - value
 
     gaps = loss.product(MARGINS) - value
-    found = [float(mu) for mu in MARGINS[gaps == 0]]
+    found = MARGINS[gaps == 0].tolist()
     for place in np.flatnonzero(np.sign(gaps[:-1]) * np.sign(gaps[1:]) < 0):
         root = float(brentq(gap, MARGINS[place], MARGINS[place + 1], xtol=1e-300, rtol=1e-15))
+        # A jump across `value`, as of the hinge loss at 1, is not a root.
         if abs(gap(root)) <= 1e-9 * max(1.0, abs(value)):
             found.append(root)
     return sorted(found)
@@ -98,13 +97,9 @@ def twin_larger_before_turn(loss: MarginLoss, amount: float) -> Found:
     return bool((before > 1).all() and (behind < 1).all()), float(before.min())
 
 
-def _printed(mu: np.ndarray) -> np.ndarray:
-    return -mu / (1.0 + np.exp(mu))
-
-
 def equation_11(loss: MarginLoss, amount: float) -> Found:
     """∂ℓ/∂μ·μ = −μ/(1 + e^μ)."""
-    gap = float(np.abs(loss.product(MARGINS) - _printed(MARGINS)).max())
+    gap = float(np.abs(loss.product(MARGINS) - PRINTED).max())
     return gap <= amount, gap
 
 
@@ -112,7 +107,7 @@ def equation_35(loss: MarginLoss, amount: float) -> Found:
     """∂ℓ/∂μ = −μ/(1 + e^μ), compared with finite differences of ℓ."""
     step = 1e-5
     slope = (loss.value(MARGINS + step) - loss.value(MARGINS - step)) / (2 * step)
-    gap = float(np.abs(slope - _printed(MARGINS)).max())
+    gap = float(np.abs(slope - PRINTED).max())
     return gap <= amount, gap
 
 

@@ -1,30 +1,22 @@
-"""Sentences that compare runs in pairs: better, close, or effects of a size."""
+"""Sentences tested over units: better, close, effects of a size, how often a limit is met."""
 
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import pandas as pd
-from pydantic import Field
+from pydantic import Field, model_validator
 
+from gradleak.claims import metrics
 from gradleak.claims.evidence import Evidence
-from gradleak.claims.forms.base import (
-    UNIT_COLUMN,
-    UNITS,
-    Form,
-    Unit,
-    counted,
-    enough,
-    percent,
-    shared,
-)
-from gradleak.claims.metrics import cost, is_error_or_psnr, label, label_of_cost, worst
+from gradleak.claims.forms import base
+from gradleak.claims.forms.base import Form, Unit
 from gradleak.claims.outcome import DIFFERS, NotJudged, Outcome, failed, holds, joined, plainly
 from gradleak.claims.printed import Printed
 from gradleak.claims.statement import Answers, Closed, Statement, Tolerance, Where, describe
-from gradleak.claims.statistics import FAILED_LOG, interval_of_mean, p_below_zero
+from gradleak.claims.statistics import FAILED_LOG, interval_of_mean, p_below_zero, p_majority
 
 RUN = ["seed", "batch", "index"]
 
@@ -39,7 +31,7 @@ class Selected:
         several = found["answer"].nunique() > 1
         groups = (one_answer(found, metric) if several else found).groupby(RUN, sort=True)
         self.value = groups["value"].mean().where(groups["ok"].all())
-        self.cost = cost(self.value, metric)
+        self.cost = metrics.cost(self.value, metric)
         self.n, self.n_ok = len(found), int(found["ok"].sum())
         self.where = where
         # Printed values, for each image.
@@ -48,7 +40,7 @@ class Selected:
 
 def one_answer(found: pd.DataFrame, metric: str) -> pd.DataFrame:
     """Reduce to one row per model, seed and image: the median of its answers."""
-    filled = found.assign(value=found["value"].fillna(worst(metric)))
+    filled = found.assign(value=found["value"].fillna(metrics.worst(metric)))
     median = filled.groupby(["model", *RUN])["value"].median().rename("value").reset_index()
     return median.assign(ok=np.isfinite(median["value"]))
 
@@ -65,8 +57,8 @@ def _common(sides: Sequence[Selected]) -> pd.Index:
 
 def _by_unit(values: pd.Series, unit: str) -> np.ndarray:
     """Means over units, of which there must be enough for a test."""
-    units = values.groupby(level=UNIT_COLUMN[unit]).mean().to_numpy()
-    enough(units.size, unit)
+    units = values.groupby(level=base.UNIT_COLUMN[unit]).mean().to_numpy()
+    base.enough(units.size, unit)
     return units
 
 
@@ -131,18 +123,15 @@ class Compare(_Paired):
         other metrics the mean difference. If a side failed, the difference is the worst, 300.
         """
         pairs = (
-            [self._side(evidence, where, self.answers) for where in (pair.better, pair.than)]
+            [self._side(evidence, where, self.answers) for _, where in pair]
             for pair in self.comparisons
         )
         if isinstance(evidence, Printed):
-            return plainly(
-                text
-                for one, other in pairs
-                for text in _texts(one, other, (one.cost - other.cost).dropna() > 0)
-            )
+            worse = (_texts(a, b, (a.cost - b.cost).dropna() > 0) for a, b in pairs)
+            return plainly(itertools.chain.from_iterable(worse))
         results: list[tuple[float, float, np.ndarray]] = []
         common: list[pd.Index] = []
-        n, n_ok = 0, 0
+        n = n_ok = 0
         for one, other in pairs:
             n, n_ok = n + one.n + other.n, n_ok + one.n_ok + other.n_ok
             common.append(_common([one, other]))
@@ -152,7 +141,7 @@ class Compare(_Paired):
         p, _, units = max(results, key=lambda result: result[:2])
         ours, low, high = (_power(value, self.metric) for value in _interval(units))
         every = _shares(common[0].append(common[1:]))
-        words = f"p = {p:.2g} over {counted(self.unit, units.size, *every)}"
+        words = f"p = {p:.2g} over {base.counted(self.unit, units.size, *every)}"
         if len(results) > 1:
             words += f", the largest of {len(results)} comparisons"
         words = joined(words, failed(n, n_ok, " and count as worst"))
@@ -161,16 +150,17 @@ class Compare(_Paired):
     def ours(self, tolerance: Tolerance) -> str:
         """See `Form.ours`."""
         least = "" if len(self.comparisons) == 1 else ", of the least clear comparison"
-        if is_error_or_psnr(self.metric):
+        if metrics.is_error_or_psnr(self.metric):
             errors = "RMSEs" if self.metric in ("rmse_255", "psnr_rmse") else "MSEs"
             sides = f"ratio of {errors}, the better side's over the other's"
             return f"{sides}{least}; below 1 where it holds"
-        return f"mean difference of {label_of_cost(self.metric)}{least}; below 0 where it holds"
+        of = metrics.label_of_cost(self.metric)
+        return f"mean difference of {of}{least}; below 0 where it holds"
 
 
 def _power(value: float, metric: str) -> float:
     """Convert a difference of log10 MSE, or of PSNR, to a ratio; other metrics are unchanged."""
-    if not is_error_or_psnr(metric) or math.isnan(value):
+    if not metrics.is_error_or_psnr(metric) or math.isnan(value):
         return value
     return math.inf if value > FAILED_LOG else 10.0**value
 
@@ -196,8 +186,7 @@ class Close(_Paired):
         A run that failed counts as no difference on the side that may be worse, and against the
         sentence on the other.
         """
-        wheres = self.one, self.other
-        one, other = (self._side(evidence, where, self.answers) for where in wheres)
+        one, other = (self._side(evidence, w, self.answers) for w in (self.one, self.other))
         difference = one.value - other.value if self.measure == "value" else one.cost - other.cost
         if isinstance(evidence, Printed):
             gaps = difference.dropna()
@@ -217,23 +206,23 @@ class Close(_Paired):
         sign = {"alike": "within ±", "not_better": "above -", "not_worse": "below "}[self.one_is]
         words = (
             f"{1 - 2 * tolerance.alpha:.0%} interval of the mean difference over {units.size} "
-            f"{UNITS[self.unit]} {'lies' if ok else 'does not lie'} {sign}{tolerance.limit:g}"
-            f"{shared(self.unit, units.size, *_shares(common))}"
+            f"{base.UNITS[self.unit]} {'lies' if ok else 'does not lie'} {sign}{tolerance.limit:g}"
+            f"{base.shared(self.unit, units.size, *_shares(common))}"
         )
         words = joined(words, failed(n, n_ok))
         return Outcome(holds(ok), words, float(units.mean()), low, high, n, n_ok)
 
     def ours(self, tolerance: Tolerance) -> str:
         """See `Form.ours`."""
-        of = label(self.metric, self.metric)
+        of = metrics.label(self.metric, self.metric)
         if self.measure == "log":
-            errors = is_error_or_psnr(self.metric)
-            of = "log10 of the error" if errors else label_of_cost(self.metric)
+            errors = metrics.is_error_or_psnr(self.metric)
+            of = "log10 of the error" if errors else metrics.label_of_cost(self.metric)
         return f"mean difference of {of}, the first side's less the other's"
 
     def interval(self, tolerance: Tolerance) -> str:
         """See `Form.interval`."""
-        return percent(1 - 2 * tolerance.alpha)
+        return base.percent(1 - 2 * tolerance.alpha)
 
 
 class Pair(Closed):
@@ -275,7 +264,116 @@ class Effect(_Paired):
         gap = (effect / len(pairs) - usual.median(axis=1)).where(~lost, FAILED_LOG)
         units = _by_unit(gap, self.unit)
         p = p_below_zero(units)
-        over = counted(self.unit, units.size, common.get_level_values("seed"))
+        over = base.counted(self.unit, units.size, common.get_level_values("seed"))
         words = f"effect less difference between models, p = {p:.2g} over {over}"
         n, n_ok = _runs([*paired, *among])
         return Outcome(holds(p < tolerance.alpha), words, *_interval(units), n, n_ok)
+
+
+class Limit(Form):
+    """Most units have all their runs beyond the amount in the tolerance.
+
+    With `best_of` only the best of the attacks in `where`, or the best answer, counts for each seed
+    and image.
+    """
+
+    form: Literal["limit"]
+    metric: str
+    unit: Unit | Literal["batch"]
+    where: Where
+    answers: Answers = "own"
+    best_of: Literal["attack", "answer"] | None = None
+    rules = ("at_most", "at_least")
+    asks = "both"
+
+    @model_validator(mode="after")
+    def _several(self) -> Self:
+        if self.best_of == "attack" and not isinstance(self.where.get("attack"), list):
+            raise ValueError("best_of needs a list of attacks in where; list them")
+        if self.best_of == "answer" and self.answers != "all":
+            raise ValueError("best_of: answer needs answers: all; add it")
+        return self
+
+    def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
+        """Judge by the sign test; a failed run has an infinite error: `at_least`, not `at_most`."""
+        found = evidence.runs(self.where, self.metric, self.answers)
+        found = found.assign(met=found["value"].fillna(metrics.worst(self.metric)))
+        if self.best_of:
+            groups = found.groupby(["model", *RUN], sort=True)["met"]
+            best = groups.idxmax() if self.metric in metrics.HIGHER_IS_BETTER else groups.idxmin()
+            found = found.loc[best]
+        met = tolerance.meets(found["met"])
+        if isinstance(evidence, Printed):
+            return plainly(found.loc[~met, "text"])
+        units = met.groupby(found[base.UNIT_COLUMN[self.unit]]).all()
+        base.enough(units.size, self.unit)
+        right = int(units.sum())
+        p = p_majority(right, units.size)
+        words = (
+            f"{right} of {units.size} {base.UNITS[self.unit]} are all "
+            f"{tolerance.rule.replace('_', ' ')} {tolerance.limit:g}, p = {p:.2g}"
+            f"{base.shared(self.unit, units.size, found['seed'], found['batch'])}"
+        )
+        values = found.loc[found["ok"], "value"]
+        ours, low, high = (float(values.quantile(q)) for q in (0.5, 0.025, 0.975))
+        ok = p < tolerance.alpha
+        return Outcome(holds(ok), words, ours, low, high, len(found), len(values))
+
+    def ours(self, tolerance: Tolerance) -> str:
+        """See `Form.ours`."""
+        return f"median over runs of {metrics.label(self.metric, self.metric)}"
+
+    def interval(self, tolerance: Tolerance) -> str:
+        """See `Form.interval`."""
+        return "95 % of the runs"
+
+
+class Measured(Closed):
+    """A metric of a selection; `amount` overrides the tolerance's for another metric."""
+
+    metric: str = "mse"
+    where: Where = Field(default_factory=dict)
+    amount: float | None = None
+
+
+class Share(Form):
+    """`more` meets the limit in the tolerance more often than `less`, on the same units."""
+
+    form: Literal["share"]
+    unit: Unit | Literal["batch"]
+    where: Where = Field(default_factory=dict)
+    answers: Answers = "all"
+    more: Measured
+    less: Measured
+    rules = ("at_most", "at_least")
+    words = "share of starts that meet the limit, the one side's less the other's"
+
+    def judge(self, claim: Statement, tolerance: Tolerance, evidence: Evidence) -> Outcome:
+        """Judge by Wilcoxon's signed ranks over units, each with the share of its runs.
+
+        Every restart counts; a failed one does not meet the limit. Our number is the mean
+        difference, with its 95 % interval.
+        """
+        counts: dict[str, tuple[int, int]] = {}
+        seeds: set[str] = set()
+        shares: list[pd.Series] = []
+        for part in (self.more, self.less):
+            where = {**self.where, **part.where}
+            found = evidence.runs(where, part.metric, self.answers)
+            # Two metrics of the same runs count them once, as ok if both are.
+            same, ok = str(sorted(where.items())), int(found["ok"].sum())
+            counts[same] = len(found), min(ok, counts.get(same, (0, ok))[1])
+            seeds.update(found["seed"])
+            met = found["ok"] & tolerance.meets(found["value"], part.amount)
+            shares.append(met.groupby(found[base.UNIT_COLUMN[self.unit]]).mean())
+        common = shares[0].index.intersection(shares[1].index)
+        more, less = (found[common].to_numpy(dtype=float) for found in shares)
+        base.enough(common.size, self.unit)
+        p = p_below_zero(less - more)
+        low, high = interval_of_mean(more - less, log=False)
+        units = base.counted(self.unit, common.size, seeds)
+        words = f"{more.mean():.0%} against {less.mean():.0%}, p = {p:.2g} over {units}"
+        n, n_ok = (sum(column) for column in zip(*counts.values(), strict=True))
+        lost = failed(n, n_ok, " and do not meet it")
+        ours = float((more - less).mean())
+        return Outcome(holds(p < tolerance.alpha), joined(words, lost), ours, low, high, n, n_ok)

@@ -11,16 +11,7 @@ from pydantic import model_validator
 from gradleak.claims.evidence import Evidence
 from gradleak.claims.forms.base import EXTREMES, Form, percent
 from gradleak.claims.metrics import HIGHER_IS_BETTER, LOGARITHMIC, PEAKS, label, worst
-from gradleak.claims.outcome import (
-    DIFFERS,
-    EXCEEDS,
-    NOT_JUDGED,
-    REPRODUCED,
-    Outcome,
-    failed,
-    holds,
-    joined,
-)
+from gradleak.claims.outcome import DIFFERS, EXCEEDS, NOT_JUDGED, Outcome, failed, holds, joined
 from gradleak.claims.statement import EVERY, Answers, Statement, Tolerance, Where
 from gradleak.claims.statistics import bootstrap_mean, prediction_interval
 
@@ -101,7 +92,9 @@ class Runs(Form):
         A single batch has an interval only for the mean over its images under rule ``mean``.
         """
         n, n_ok, zero = len(found), int(found["ok"].sum()), self.missing == "zero"
-        lost = _lost(found, zero)
+        missed = int(found["missed"].sum())
+        said = f"{missed} of {n} images were missed and {'count as 0' if zero else 'are left out'}"
+        lost = joined(said if missed else "", failed(n, n_ok + missed))
         found = zero_for_missed(found) if zero else found
         every = by_batch(found, str(self.take), self.over)
         values = every.dropna().to_numpy()
@@ -176,12 +169,11 @@ def placed(made: Outcome, claim: Statement, metric: str, note: str) -> Outcome:
     """Compare the paper's value, if any, with our interval: inside, or on which side."""
     if claim.paper_value is None:
         return made
-    if inside(claim, made.low, made.high):
-        verdict, words = REPRODUCED, "the paper's value lies in our interval"
-    elif (claim.value < made.low) == (metric in HIGHER_IS_BETTER):
-        verdict, words = EXCEEDS, "ours is better than the paper's beyond the tolerance"
-    else:
-        verdict, words = DIFFERS, "ours is worse than the paper's beyond the tolerance"
+    verdict, words = holds(True), "the paper's value lies in our interval"
+    if not inside(claim, made.low, made.high):
+        better = (claim.value < made.low) == (metric in HIGHER_IS_BETTER)
+        verdict = EXCEEDS if better else DIFFERS
+        words = f"ours is {'better' if better else 'worse'} than the paper's beyond the tolerance"
     return replace(made, verdict=verdict, reason=joined(words + note, made.reason))
 
 
@@ -217,12 +209,6 @@ def by_batch(found: pd.DataFrame, take: str, over: float | None = None) -> pd.Se
 def zero_for_missed(found: pd.DataFrame) -> pd.DataFrame:
     """Set runs of images that the attack did not find to 0."""
     return found.assign(value=found["value"].mask(found["missed"], 0.0))
-
-
-def _lost(found: pd.DataFrame, zero: bool) -> str:
-    n, missed = len(found), int(found["missed"].sum())
-    words = f"{missed} of {n} images were missed and {'count as 0' if zero else 'are left out'}"
-    return joined(words if missed else "", failed(n, int(found["ok"].sum()) + missed))
 
 
 def _batches(count: int) -> str:

@@ -16,23 +16,17 @@ from gradleak.runtime.artifacts import FilePath, atomic
 KERNEL = {"display_name": "Python 3", "language": "python", "name": "python3"}
 
 
-def cleaned(notebook: NotebookNode) -> NotebookNode:
-    """Remove outputs, execution counts, empty cells, and all metadata except cell tags."""
+def text(notebook: NotebookNode) -> str:
+    """Text of its file without outputs, counts, empty cells, and metadata except cell tags."""
     v4 = nbformat.v4
-    make = {"code": v4.new_code_cell, "markdown": v4.new_markdown_cell}
     cells = []
     for cell in notebook.cells:
         if cell.source.strip():
             kept = {"tags": cell.metadata.tags} if cell.metadata.get("tags") else {}
-            new = make.get(cell.cell_type, v4.new_markdown_cell)
+            new = v4.new_code_cell if cell.cell_type == "code" else v4.new_markdown_cell
             cells.append(new(id=cell.id, metadata=kept, source=cell.source))
     metadata = {"kernelspec": KERNEL, "language_info": {"name": "python"}}
-    return v4.new_notebook(cells=cells, metadata=metadata)
-
-
-def text(notebook: NotebookNode) -> str:
-    """Return the text of a notebook file."""
-    return nbformat.writes(cleaned(notebook)) + "\n"
+    return nbformat.writes(v4.new_notebook(cells=cells, metadata=metadata)) + "\n"
 
 
 def clean(path: FilePath) -> None:

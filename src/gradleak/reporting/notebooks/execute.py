@@ -61,17 +61,25 @@ def run(notebook: NotebookNode, path: FilePath) -> NotebookNode:
         client.on_cell_execute = lambda cell, **_: begun.append(cell)
         try:
             _executed(client)
-        except CellExecutionError as error:
-            said = f"{error.ename}: {error.evalue}".split("\n", 1)[0]
-            raise _failure(notebook, begun, path, f"fails with {said}") from error
-        except DeadKernelError as error:
-            raise _failure(notebook, begun, path, "ended its kernel") from error
+        except (CellExecutionError, DeadKernelError) as error:
+            how = "ended its kernel"
+            if isinstance(error, CellExecutionError):
+                how = "fails with " + f"{error.ename}: {error.evalue}".split("\n", 1)[0]
+            # Numbered as in the stored notebook.
+            cells = [cell for cell in code_cells(notebook) if cell.get("id") != INJECTED]
+            failed = next((n for n, cell in enumerate(cells, 1) if begun and cell is begun[-1]), 1)
+            remedy = "open the notebook in Jupyter, mend the cell, and run all cells"
+            raise NotebookError(f"{path}: code cell {failed} {how}; {remedy}.") from error
     return notebook
 
 
 def _executed(client: NotebookClient) -> None:
     """Run in a thread, as nbclient replaces signal handlers; stop the kernel however it ends."""
-    given: dict[str, Any] = {"env": _environment(), "cleanup_kc": True}
+    before = os.environ.get("PYTHONPATH")
+    paths = os.pathsep.join([*PYTHON_PATH, *([before] if before else [])])
+    # This project's packages first, plots without a display.
+    environment = {**os.environ, "PYTHONPATH": paths, "MPLBACKEND": "agg"}
+    given: dict[str, Any] = {"env": environment, "cleanup_kc": True}
     with ThreadPoolExecutor(1) as pool, progress(len(code_cells(client.nb)), "cells") as bar:
         client.on_cell_executed = lambda **_: bar.update()
         try:
@@ -82,13 +90,6 @@ def _executed(client: NotebookClient) -> None:
             if process is not None:
                 process.kill()
             raise
-
-
-def _environment() -> dict[str, str]:
-    """Environment of the kernel: this project's packages first, plots without a display."""
-    before = os.environ.get("PYTHONPATH")
-    paths = os.pathsep.join([*PYTHON_PATH, *([before] if before else [])])
-    return {**os.environ, "PYTHONPATH": paths, "MPLBACKEND": "agg"}
 
 
 @contextmanager
@@ -102,13 +103,3 @@ def _private_state(folder: str) -> Iterator[None]:
         for name in STATE:
             os.environ.pop(name, None)
         os.environ.update({name: before[name] for name in STATE if name in before})
-
-
-def _failure(
-    notebook: NotebookNode, begun: list[NotebookNode], path: FilePath, how: str
-) -> NotebookError:
-    """Describe the failure of the cell that started last, numbered as in the stored notebook."""
-    cells = [cell for cell in code_cells(notebook) if cell.get("id") != INJECTED]
-    failed = next((n for n, cell in enumerate(cells, 1) if begun and cell is begun[-1]), 1)
-    remedy = "open the notebook in Jupyter, mend the cell, and run all cells"
-    return NotebookError(f"{path}: code cell {failed} {how}; {remedy}.")

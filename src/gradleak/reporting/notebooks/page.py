@@ -107,8 +107,7 @@ class Exporter(HTMLExporter):
 
     def __init__(self, notebook: Path, page: Path) -> None:
         self._places = notebook, page
-        folders = [str(FOLDER)]
-        options = {"extra_template_basedirs": folders, "exclude_anchor_links": True}
+        options = {"extra_template_basedirs": [str(FOLDER)], "exclude_anchor_links": True}
         super().__init__(template_name="notebook", **options)
 
     def default_filters(self) -> Iterable[tuple[str, Any]]:

@@ -34,8 +34,7 @@ SHOWN = re.compile(
 def read(path: FilePath) -> NotebookNode:
     """Read a notebook; raise `ArtifactError` if it is missing or invalid."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
-        found: NotebookNode = nbformat.reads(text, as_version=4)
+        found: NotebookNode = nbformat.reads(Path(path).read_text(encoding="utf-8"), as_version=4)
         nbformat.validate(found)
     except OSError as error:
         raise ArtifactError(f"Cannot read {path}: {error.strerror}; restore the file.") from error
@@ -82,9 +81,8 @@ def with_parameters(
             raise ArtifactError(
                 f"{path}: the cell tagged '{DEFAULTS}' does not set {name}; add a line {name} = …."
             )
-    lines = [f"{name} = {value!r}" for name, value in values.items()]
-    cell = nbformat.v4.new_code_cell("\n".join(["# Set by the pipeline.", *lines]), id=INJECTED)
-    cell.metadata["tags"] = [INJECTED]
+    lines = ["# Set by the pipeline.", *(f"{name} = {value!r}" for name, value in values.items())]
+    cell = nbformat.v4.new_code_cell("\n".join(lines), id=INJECTED, metadata={"tags": [INJECTED]})
     changed = NotebookNode(notebook)
     behind = next(place for place, own in enumerate(cells, 1) if own is defaults)
     changed.cells = [*cells[:behind], cell, *cells[behind:]]

@@ -1,6 +1,7 @@
 """MSE, PSNR and SSIM of one image, matching of reconstructions to originals, visible errors."""
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -55,12 +56,13 @@ def psnr_rmse(original: np.ndarray, reconstruction: np.ndarray) -> float:
     return float(10.0 * np.log10(255.0**2 / max(rmse_255(original, reconstruction), least)))
 
 
-def ssim(original: np.ndarray, reconstruction: np.ndarray) -> float:
+def ssim(original: np.ndarray, reconstruction: np.ndarray, **options: Any) -> float:
     """Return the structural similarity of two images (C, H, W) in [0, 1], scikit-image's."""
     # Imported here: it takes a quarter of a second that figures need not pay.
     from skimage.metrics import structural_similarity
 
-    return float(structural_similarity(original, reconstruction, data_range=1.0, channel_axis=0))
+    options = {"data_range": 1.0, "channel_axis": 0, **options}
+    return float(structural_similarity(original, reconstruction, **options))
 
 
 def ssim_gauss(original: np.ndarray, reconstruction: np.ndarray) -> float:
@@ -69,11 +71,8 @@ def ssim_gauss(original: np.ndarray, reconstruction: np.ndarray) -> float:
     As in the authors' code (torchmetrics' default) and in Wang et al. (IEEE TIP 2004): weighted
     moments, no sample covariance. Pixels in [0, 1] (C, H, W), at least 11x11.
     """
-    from skimage.metrics import structural_similarity
-
     options = {"gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
-    both = original, reconstruction
-    return float(structural_similarity(*both, data_range=1.0, channel_axis=0, **options))
+    return ssim(original, reconstruction, **options)
 
 
 def ssim_255(original: np.ndarray, reconstruction: np.ndarray) -> float:

@@ -95,19 +95,17 @@ def standard(images: Sequence[np.ndarray]) -> np.ndarray:
     C is 1 or 3; the result is float64 (N, 3, H', W'): grey is repeated, sides below `SMALLEST` are
     enlarged to it bilinearly.
     """
-    return 2.0 * _enlarged(_rgb(np.clip(np.stack(images), 0.0, 1.0))) - 1.0
+    return 2.0 * _enlarged(np.clip(np.stack(images), 0.0, 1.0)) - 1.0
 
 
 def as_stored(images: Sequence[np.ndarray]) -> np.ndarray:
     """Convert images as `standard`, but as in FedKL's authors' code: on 0..255, blue first."""
-    return _enlarged(_rgb(overflowed(np.stack(images))))[:, ::-1]
-
-
-def _rgb(images: np.ndarray) -> np.ndarray:
-    return np.repeat(images, 3, axis=1) if images.shape[1] == 1 else images
+    return _enlarged(overflowed(np.stack(images)))[:, ::-1]
 
 
 def _enlarged(images: np.ndarray) -> np.ndarray:
+    if images.shape[1] == 1:
+        images = np.repeat(images, 3, axis=1)
     height, width = (max(side, SMALLEST) for side in images.shape[2:])
     if (height, width) == images.shape[2:]:
         return images

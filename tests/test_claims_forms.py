@@ -1,30 +1,32 @@
 """Forms of claims that FedKL needs: estimates, arithmetic on cells, metrics without weights."""
 
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import SimpleNamespace
 
-import pandas as pd
+import numpy as np
 import pytest
+from pydantic import ValidationError
+from scipy.special import spence
 
-from claims_fedkl import claim, claims_file, read, score
+from claims_synthetic import claim, claims_file, read, score
 from gradleak.claims import Evidence, evaluate
+from gradleak.claims.forms.loss import FACTS, MARGINS, check, roots
+from gradleak.claims.forms.paired import Effect
 from gradleak.errors import ConfigError
+from gradleak.models.losses import BINARY, MarginLoss
 
-# --- Estimates -----------------------------------------------------------------------------------
 
-
-def _accuracies(**values: tuple[float, float]) -> list[dict]:
+def _accuracies(**values):
     return [{"name": name, "ours": v, "error": e} for name, (v, e) in values.items()]
 
 
-def _less(less: str, more: str) -> dict:
+def _less(less, more):
     sides, column = {"less": less, "more": more}, {"table": "acc", "column": "ours"}
     return {key: {**column, "where": {"name": name}} for key, name in sides.items()}
 
 
-def _told(
-    folder: Path, rows: list[dict], tolerance: str = "above", *pairs: tuple[str, str]
-) -> pd.Series:
+def _told(folder, rows, tolerance="above", *pairs):
     query = {"form": "estimates", "comparisons": [_less(*pair) for pair in pairs or [("a", "b")]]}
     claims = claims_file(folder, [claim("c", query, tolerance)])
     return evaluate(claims, read(folder, [], acc=rows), "real", "laptop").iloc[0]
@@ -43,9 +45,7 @@ def _told(
         ("close", [("rough", "low")], "not judged"),
     ],
 )
-def test_estimates_are_told_apart_or_not(
-    tmp_path: Path, tolerance: str, pairs: list[tuple[str, str]], verdict: str
-) -> None:
+def test_estimates_are_told_apart_or_not(tmp_path, tolerance, pairs, verdict):
     rows = _accuracies(low=(80, 0.5), near=(81, 0.5), high=(90, 0.5), rough=(82, 2))
     found = _told(tmp_path, rows, tolerance, *pairs)
     assert found["verdict"] == verdict
@@ -57,20 +57,17 @@ def test_estimates_are_told_apart_or_not(
         assert found["low"] < found["ours"] < found["high"]
 
 
-def test_an_interval_is_that_of_a_difference(tmp_path: Path) -> None:
+def test_an_interval_is_that_of_a_difference(tmp_path):
     found = _told(tmp_path, _accuracies(a=(80, 0.3), b=(81, 0.4)))
     assert found["high"] - found["ours"] == pytest.approx(1.959964 * 0.5)
 
 
-def test_an_estimate_is_one_row(tmp_path: Path) -> None:
+def test_an_estimate_is_one_row(tmp_path):
     with pytest.raises(ConfigError, match=r"claim 'c': table acc has 2 rows for name a"):
         _told(tmp_path, _accuracies(a=(1, 1), b=(2, 1)) * 2)
 
 
-# --- Numbers of the text against those of the tables ---------------------------------------------
-
-
-def _grid(values: list[float]) -> dict:
+def _grid(values):
     column = {"id": "v", "column": "V", "metric": "mse", "decimals": 1, "tolerance": "twofold"}
     column["query"] = {"form": "runs", "metric": "mse", "where": {"attack": "a"}}
     rows = [
@@ -81,7 +78,7 @@ def _grid(values: list[float]) -> dict:
     return {**head, "statement": "{row}: {value}.", "columns": [column], "rows": rows}
 
 
-def _related(folder: Path, relation: dict, **more: Any) -> pd.Series:
+def _related(folder, relation, **more):
     query = {"form": "arithmetic", "relations": [relation]}
     claims = claims_file(folder, [claim("c", query, "same", **more)], grids=[_grid([10, 30, 20.1])])
     return evaluate(claims, Evidence(), "real", "laptop").set_index("id").loc["c"]
@@ -103,8 +100,8 @@ def _related(folder: Path, relation: dict, **more: Any) -> pd.Series:
     ],
 )
 def test_printed_numbers_follow_from_others_within_rounding(
-    tmp_path: Path, relation: dict, more: dict, ours: float, verdict: bool
-) -> None:
+    tmp_path, relation, more, ours, verdict
+):
     found = _related(tmp_path, relation, **more)
     assert found["ours"] == pytest.approx(ours)
     assert found["verdict"] == ("reproduced" if verdict else "refuted")
@@ -120,23 +117,19 @@ def test_printed_numbers_follow_from_others_within_rounding(
         ({"of": "value", "cells": ["g.r0.v"]}, {}, "give equals or paper_value"),
     ],
 )
-def test_relations_that_cannot_be_are_refused(
-    tmp_path: Path, relation: dict, more: dict, words: str
-) -> None:
+def test_relations_that_cannot_be_are_refused(tmp_path, relation, more, words):
     with pytest.raises(ConfigError, match=words):
         _related(tmp_path, relation, **more)
 
 
 @pytest.mark.parametrize(("high", "verdict"), [(25, "reproduced"), (15, "refuted")])
-def test_numbers_in_a_range(tmp_path: Path, high: float, verdict: str) -> None:
+def test_numbers_in_a_range(tmp_path, high, verdict):
     query = {"form": "range", "cells": ["g.*"], "low": 5, "high": high}
     claims = claims_file(tmp_path, [claim("c", query, "half")], grids=[_grid([10, 30, 20])])
     found = evaluate(claims, Evidence(), "real", "laptop").set_index("id").loc["c"]
     assert (found["verdict"], found["n"]) == (verdict, 3)
     assert found["ours"] == pytest.approx(2 / 3 if high == 25 else 1 / 3)
 
-
-# --- Metrics -------------------------------------------------------------------------------------
 
 WHERE = {"result": "r", "model": "m", "attack": "a"}
 
@@ -148,9 +141,7 @@ WHERE = {"result": "r", "model": "m", "attack": "a"}
         (1, "differs", "1 of 2 runs failed and are not in the mean"),
     ],
 )
-def test_the_mean_of_one_image_has_no_interval(
-    tmp_path: Path, failed: int, verdict: str, reason: str
-) -> None:
+def test_the_mean_of_one_image_has_no_interval(tmp_path, failed, verdict, reason):
     rows = [score(WHERE, 0, "ssim", 0.5)]
     rows += [score(WHERE, 1, "ssim", None, status="failed", reason="diverged")] * failed
     query = {"form": "runs", "where": WHERE, "metric": "ssim"}
@@ -159,7 +150,7 @@ def test_the_mean_of_one_image_has_no_interval(
     assert (found["verdict"], found["reason"], found["ours"]) == (verdict, reason, 0.5)
 
 
-def test_a_metric_without_weights_is_not_judged(tmp_path: Path) -> None:
+def test_a_metric_without_weights_is_not_judged(tmp_path):
     rows = [score(WHERE, k, "ssim", 0.5) for k in range(3)]
     lacking = {"status": "not_available", "reason": "VGG-16 is missing; put it there"}
     rows += [score(WHERE, k, "lpips_vgg", None, **lacking) for k in range(3)]
@@ -176,7 +167,7 @@ def test_a_metric_without_weights_is_not_judged(tmp_path: Path) -> None:
     assert tuple(found.loc["ssim", ["n", "n_ok"]]) == (4, 3)
 
 
-def test_printed_values_of_any_metric_are_held_against_sentences(tmp_path: Path) -> None:
+def test_printed_values_of_any_metric_are_held_against_sentences(tmp_path):
     grid = _grid([0.2, 0.6])
     grid["columns"][0] |= {"metric": "ssim"}
     grid["columns"][0]["query"] |= {"metric": "ssim"}
@@ -189,3 +180,113 @@ def test_printed_values_of_any_metric_are_held_against_sentences(tmp_path: Path)
     found = evaluate(claims, Evidence(), "real", "laptop").set_index("id")
     assert found.loc["worse", "verdict"] == "refuted"
     assert found.loc["better", "verdict"] == found.loc["apart", "verdict"] == "not judged"
+
+
+AMOUNT = 1e-6
+
+
+@dataclass(frozen=True)
+class Bent(MarginLoss):
+    """The logistic loss with another ∂ℓ/∂μ·μ, or another ℓ."""
+
+    name: str = "logistic"
+    bend: Callable[[np.ndarray], np.ndarray] | None = None
+    level: Callable[[np.ndarray], np.ndarray] | None = None
+
+    def product(self, mu):
+        return super().product(mu) if self.bend is None else self.bend(np.asarray(mu))
+
+    def value(self, mu):
+        return super().value(mu) if self.level is None else self.level(mu)
+
+
+LOGISTIC = MarginLoss("logistic").product
+BENT = {
+    "zero_at_zero": lambda mu: LOGISTIC(mu) + 1e-3,
+    "not_monotonic": lambda mu: -mu,
+    "falls_before_zero": lambda mu: np.minimum(LOGISTIC(mu), 5.0),
+    "not_above_zero_after": lambda mu: LOGISTIC(mu) + 1e-3 * (mu > 10),
+    "tends_to_zero": lambda mu: LOGISTIC(mu) - 1e-3,
+    "zero_after_one": lambda mu: np.where(mu < 1, -mu, -1e-3),
+    "at_most_two": lambda mu: LOGISTIC(mu) * np.cos(mu),
+    "twin_larger_before_turn": lambda mu: -mu,
+    "equation_11": lambda mu: LOGISTIC(mu) + 1e-3,
+}
+EVERYWHERE = ("zero_at_zero", "not_monotonic", "falls_before_zero", "not_above_zero_after")
+SMOOTH = ("tends_to_zero", "at_most_two", "twin_larger_before_turn")
+HOLD = {
+    **dict.fromkeys(EVERYWHERE, BINARY),
+    **dict.fromkeys(SMOOTH, ("logistic", "exponential")),
+    "zero_after_one": ("hinge",),
+    "equation_11": ("logistic",),
+    "equation_35": (),
+}
+
+
+def test_every_fact_holds_where_it_should():
+    assert HOLD.keys() == FACTS.keys() == BENT.keys() | {"equation_35"}
+    for fact, losses in HOLD.items():
+        assert check(fact, list(BINARY), AMOUNT)[0] == [n for n in BINARY if n not in losses], fact
+
+
+@pytest.mark.parametrize("fact", BENT)
+def test_facts_about_losses_can_fail(fact):
+    assert not FACTS[fact](Bent(bend=BENT[fact]), AMOUNT)[0]
+
+
+ZERO_AFTER_ONE = {
+    "rises before 0": (lambda mu: np.where(mu < 0, mu, np.where(mu < 1, -mu, 0.0)), True),
+    "rises before 1": (lambda mu: np.where(mu < 1, np.abs(mu - 0.5) - 0.5, 0.0), False),
+    "constant": (np.zeros_like, False),
+    "zero after 1.5": (lambda mu: np.where(mu < 1.5, -mu, 0.0), False),
+}
+
+
+@pytest.mark.parametrize(("product", "holds"), ZERO_AFTER_ONE.values(), ids=ZERO_AFTER_ONE.keys())
+def test_zero_after_one_is_of_margins_from_0(product, holds):
+    loss = SimpleNamespace(product=product)
+    assert FACTS["zero_after_one"](loss, AMOUNT)[0] == holds
+
+
+def test_three_margins_of_one_value_are_too_many():
+    cubic = SimpleNamespace(product=lambda mu: mu**3 - 3 * mu)
+    assert FACTS["at_most_two"](cubic, AMOUNT) == (False, 3.0)
+
+
+def test_a_loss_whose_slope_is_equation_35_is_told():
+    """Minus the integral of μ/(1 + e^μ) is μ·log(1 + e^−μ) − Li₂(−e^−μ)."""
+    integral = Bent(level=lambda mu: mu * np.logaddexp(0, -mu) - spence(1 + np.exp(-mu)))
+    holds, gap = FACTS["equation_35"](integral, AMOUNT)
+    assert holds and gap < AMOUNT
+
+
+def test_no_more_than_two_margins_give_one_value():
+    for name in ("logistic", "exponential"):
+        assert check("at_most_two", [name], AMOUNT) == ([], 2.0)
+    wrong, most = check("at_most_two", ["hinge"], AMOUNT)
+    assert wrong == ["hinge"] and most == 1 + (MARGINS >= 1).sum()
+    assert roots(MarginLoss("hinge"), -0.51) == [pytest.approx(0.51)]
+    assert roots(MarginLoss("hinge"), 0.0)[:2] == [0.0, 1.0]
+
+
+@pytest.mark.parametrize("name", ["logistic", "exponential"])
+@pytest.mark.parametrize("mu", [-3.01, 0.51, 1.9, 6.3])
+def test_margins_of_the_attack_are_all_there_are(name, mu):
+    loss = MarginLoss(name)
+    product = float(loss.product(mu))
+    found = roots(loss, product)
+    assert len(found) == (1 if mu < 0 else 2)
+    np.testing.assert_allclose(found, loss.margins(product), rtol=1e-6)
+    assert min(abs(root - mu) for root in found) < 1e-6
+
+
+def test_the_twin_is_smaller_only_behind_the_turn():
+    wrong, least = check("twin_larger_before_turn", ["logistic"], AMOUNT)
+    assert wrong == [] and 1 < least < 1.3
+    assert MarginLoss("logistic").turn == pytest.approx(1.278, abs=5e-4)
+
+
+def test_effects_of_nothing_are_refused():
+    pair = {"pairs": [], "among": [{}, {}]}
+    with pytest.raises(ValidationError, match="pairs"):
+        Effect.model_validate({"form": "effect", "unit": "image", **pair})
